@@ -1,0 +1,148 @@
+# Shared by tools/run and tools/test, which source it: installs what is missing, configures and builds.
+# Everything here writes to stderr only, since stdout belongs to the program that runs.
+# shellcheck shell=bash
+
+# The root of the checkout, also when the script was called through a symbolic link.
+root=$(readlink -f "${BASH_SOURCE[0]}")
+root=${root%/*/*}
+
+# Package | how to recognise it where dpkg knows nothing of it | why it is needed.
+packages_to_run=(
+  'g++|header cstddef|compiles the C++20 sources'
+  'meson|command meson|configures the build'
+  'ninja-build|command ninja|runs the build'
+  'pkg-config|command pkg-config|tells meson where the libraries are'
+  'libboost-dev|header boost/interprocess/mapped_region.hpp|Boost.Interprocess: creates and maps the shared memory'
+  'libtbb-dev|module tbb|oneTBB: worker threads'
+  'libopenblas-dev|module openblas|OpenBLAS: matrix products of the model'
+  'libcli11-dev|header CLI/CLI.hpp|CLI11: command lines'
+  'libfmt-dev|module fmt|fmt: text output'
+  'nlohmann-json3-dev|header nlohmann/json.hpp|reports in JSON'
+  'zlib1g-dev|module zlib|reads compressed data sets'
+)
+# shellcheck disable=SC2034  # used by tools/test
+packages_to_test=(
+  "${packages_to_run[@]}"
+  'doctest-dev|header doctest/doctest.h|the test framework'
+  'libbenchmark-dev|module benchmark|Google Benchmark: the benchmarks are built along with the tests'
+  'python3|command python3|sums up the test logs'
+)
+
+# CUDA is used where it is found and never installed. Its compiler is often not on the PATH.
+if ! command -v nvcc >/dev/null && [[ -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]]; then
+  PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
+fi
+
+note() { printf '%s\n' "$*" >&2; }
+
+# lock NAME: holds build/NAME.lock (as descriptor 9) until unlock or the end, so that two calls do not build at once.
+# Children get `9>&-`, or else a compiler cache's server that outlives us would keep the lock.
+lock() {
+  mkdir -p "$root/build" || return
+  exec 9>"$root/build/$1.lock" || return
+  flock -n 9 || { note "waiting for another call that holds build/$1.lock"; flock 9; }
+}
+unlock() { exec 9>&-; }
+
+# quietly LOG COMMAND...: keeps the output in LOG and shows it only when the command fails.
+quietly() {
+  local log=$1
+  shift
+  "$@" >"$log" 2>&1 </dev/null 9>&- && return
+  cat "$log" >&2
+  note "failed: $*"
+  return 1
+}
+
+# Whether something that dpkg did not install is there: found KIND NAME
+found() {
+  local compiler
+  case $1 in
+    command) command -v "$2" ;;
+    module) pkg-config --exists "$2" ;;
+    header)
+      read -ra compiler <<<"${CXX:-c++}"
+      "${compiler[@]}" -x c++ -E - <<<"#include <$2>"
+      ;;
+  esac >/dev/null 2>&1
+}
+
+# missing_packages ROW...: prints the rows of which nothing is there.
+missing_packages() {
+  local row name probe installed=
+  if command -v dpkg-query >/dev/null; then
+    installed=$(dpkg-query -W -f '<${Package} ${db:Status-Status}>' "${@%%|*}" 2>/dev/null || true)
+  fi
+  for row in "$@"; do
+    IFS='|' read -r name probe _ <<<"$row"
+    # shellcheck disable=SC2086  # the probe is two words
+    [[ $installed == *"<$name installed>"* ]] || found $probe || printf '%s\n' "$row"
+  done
+}
+
+# install_missing ROW...: returns 1, having said what to do, where it cannot.
+install_missing() {
+  local missing row names=() as_root=()
+  missing=$(missing_packages "$@")
+  [[ -n $missing ]] || return 0
+  # Another call may have been installing the same.
+  lock install || return
+  missing=$(missing_packages "$@")
+  [[ -n $missing ]] || { unlock; return 0; }
+
+  note "missing packages:"
+  while IFS= read -r row; do
+    names+=("${row%%|*}")
+    note "$(printf '  %-20s %s' "${row%%|*}" "${row##*|}")"
+  done <<<"$missing"
+
+  if ! command -v apt-get >/dev/null; then
+    note "There is no apt-get here: install what carries these (Debian) names on your system, then call again."
+    return 1
+  fi
+  if [[ $(id -u) != 0 ]]; then
+    if sudo -n true 2>/dev/null; then
+      as_root=(sudo -n)
+    elif command -v sudo >/dev/null && [[ -t 0 && -t 2 ]]; then
+      as_root=(sudo)
+    else
+      note "Installing them needs root; have this done, then call again:"
+      note "  sudo sh -c 'apt-get update && apt-get install --no-install-recommends ${names[*]}'"
+      return 1
+    fi
+  fi
+  note "installing them with apt-get ..."
+  local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -y -q)
+  # An update may fail for a source that is not needed here: what counts is whether the install works.
+  quietly "$root/build/apt-update.log" "${apt[@]}" update || note "going on with the package lists there are"
+  quietly "$root/build/apt-install.log" "${apt[@]}" install --no-install-recommends "${names[@]}" || return 1
+  note "installed in $SECONDS s"
+  unlock
+}
+
+# build NAME OPTION...: brings build/NAME up to date. Cheap when it already is: meson is not even started.
+build() {
+  local dir=$root/build/$1 started=$SECONDS settings
+  shift
+  # What a configured folder depends on and ninja does not watch. A folder without the same record, be it copied, moved,
+  # set up otherwise or half configured, is made anew.
+  settings=$(printf '%s\n' "$root" "$@" "CXX=${CXX:-}" "CXXFLAGS=${CXXFLAGS:-}" "CPPFLAGS=${CPPFLAGS:-}" \
+    "LDFLAGS=${LDFLAGS:-}" "PKG_CONFIG_PATH=${PKG_CONFIG_PATH:-}" "nvcc=$(command -v nvcc || true)" \
+    "meson=$(command -v meson) $(stat -L -c %Y "$(command -v meson)")")
+  if [[ ! -f $dir/build.ninja || ! -f $dir/meson-private/coredata.dat ||
+    $(cat "$dir/settings.txt" 2>/dev/null) != "$settings" ]]; then
+    rm -rf "$dir"
+    quietly "$dir.setup.log" meson setup "$dir" "$root" "$@" || return
+    printf '%s\n' "$settings" >"$dir/settings.txt"
+  fi
+  # `ninja -n` says at once whether there is anything to do.
+  [[ $(ninja -C "$dir" -n 2>/dev/null 9>&-) == *'no work to do'* ]] && return
+  note "building ${dir#"$root/"} ..."
+  if [[ -t 2 ]]; then
+    # On a terminal ninja overwrites one line and shows in full only what fails.
+    ninja -C "$dir" >&2 </dev/null 9>&- || return
+  else
+    quietly "$dir.log" ninja -C "$dir" || return
+  fi
+  note "built ${dir#"$root/"} in $((SECONDS - started)) s"
+}
