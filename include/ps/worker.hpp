@@ -1,0 +1,90 @@
+// A worker of a job: joins, shares variables, pulls, pushes, steps, leaves.
+//
+// One Worker object is one rank, used by one thread at a time. Any start order: the constructor waits for the job.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "ps/job_config.hpp"
+#include "ps/variable.hpp"
+
+namespace ps {
+
+struct WorkerOptions {
+  std::string job;
+  std::optional<std::uint32_t> rank;               // none: a free one, of those that nobody has had yet first
+  double wait_job_seconds = 60.0;                  // how long the constructor waits for the job to exist
+  std::function<bool()> stop_requested;            // looked at in every wait; true ends it with Interrupted
+  std::function<void(const std::string&)> notice;  // one line a second on what a wait waits for; none: stderr
+};
+
+// Staleness of the pushes so far: how many updates by others landed on a chunk (in-place: block) between the pull and
+// the push of it.
+struct StalenessSummary {
+  double mean = 0;
+  std::uint64_t p50 = 0, p99 = 0, max = 0;
+};
+
+class Worker {
+ public:
+  // Waits for the job up to wait_job_seconds. Throws Error (no such job in time, rank taken, table full, segment of
+  // another build), JobFinished (the job's last step is done), Interrupted.
+  explicit Worker(WorkerOptions options);
+  ~Worker();  // leaves
+  Worker(Worker&&) noexcept;
+  Worker& operator=(Worker&&) = delete;
+
+  std::uint32_t rank() const noexcept;
+  bool is_chief() const noexcept { return rank() == 0; }
+  const JobConfig& config() const noexcept;
+
+  // The variable of that name: created by whoever comes first; others must give the same specification (throws Error).
+  // One worker initialises it; the others wait for that, saying so, and take over if the initialiser dies.
+  Variable variable(const VariableSpec& spec, const Initializer& initialize);
+
+  // The variable of that name as others have created it; waits until it is there and initialised.
+  // Throws Error when nobody creates it within `wait_seconds`; the message lists the variables there are.
+  Variable variable(const std::string& name, double wait_seconds = 10.0);
+
+  // Copies the current values to `out`. Each chunk is one version of that chunk (in-place: whole elements).
+  // Lock-free: a copy is repeated only when others have pushed the same chunk several times meanwhile.
+  // Requires: out.size() == variable.element_count() (throws Error).
+  void pull(const Variable& variable, std::span<float> out);
+
+  // async: applies the gradient (rule add: the delta) at once, exactly once. Lock-free.
+  // sync: puts it into this worker's gradient segment; step() applies it. Wait-free.
+  // Requires: gradient.size() == variable.element_count() (throws Error).
+  void push(const Variable& variable, std::span<const float> gradient);
+
+  // Ends a training step and returns the global step after it.
+  // async: adds one to the global step; wait-free.
+  // sync: waits until every worker that has neither died nor left has pushed, helps to apply, returns when the step is
+  // complete. Waits for peers: notices their death, names those it waits for; throws Error after step_timeout_seconds.
+  std::uint64_t step();
+
+  // Waits until every worker that has neither died nor left has come here. Same waits as a sync step().
+  void barrier();
+
+  // Global steps done so far; and whether the job's last one is. Wait-free.
+  std::uint64_t global_step() const noexcept;
+  bool finished() const noexcept;
+
+  // What others may read of this worker (progress lines, the inspector). Wait-free.
+  void report(double loss, std::uint64_t examples_done) noexcept;
+
+  StalenessSummary staleness() const;
+
+  // Gives the rank back; the other workers no longer wait for this one. Idempotent; the object is of no use afterwards.
+  void leave() noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ps
