@@ -1,0 +1,54 @@
+// The atomic word of the segments, with the memory order in each operation's name, and the two fences.
+//
+// All operations are wait-free but for compare_exchange, which is one attempt.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace ps::shm {
+
+template <class T>
+struct AtomicShm {
+  std::atomic<T> value;
+
+  T load_acquire() const noexcept { return value.load(std::memory_order_acquire); }
+  T load_relaxed() const noexcept { return value.load(std::memory_order_relaxed); }
+  void store_release(T desired) noexcept { value.store(desired, std::memory_order_release); }
+  void store_relaxed(T desired) noexcept { value.store(desired, std::memory_order_relaxed); }
+  T fetch_add_relaxed(T delta) noexcept { return value.fetch_add(delta, std::memory_order_relaxed); }
+  T fetch_add_acq_rel(T delta) noexcept { return value.fetch_add(delta, std::memory_order_acq_rel); }
+
+  // For a word with one writer: a plain addition, without a locked instruction.
+  void bump_relaxed(T delta) noexcept { store_relaxed(static_cast<T>(load_relaxed() + delta)); }
+
+  // True: `expected` was there and `desired` is now. False: `expected` holds what is there.
+  [[nodiscard]] bool try_exchange_acq_rel(T& expected, T desired) noexcept {
+    return value.compare_exchange_strong(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
+  }
+
+  static_assert(std::atomic<T>::is_always_lock_free, "a lock hidden in an atomic would be private to each process");
+  static_assert(sizeof(std::atomic<T>) == sizeof(T), "the segment's offsets count on plain words");
+};
+
+#pragma GCC diagnostic push
+#if defined(__SANITIZE_THREAD__)
+#pragma GCC diagnostic ignored "-Wtsan"  // unmodelled fences are harmless: under TSan racing data is atomic itself
+#endif
+
+// Pairs with fence_acquire: a thread that has read anything stored after this fence, and then passes its own
+// fence_acquire, sees all that was stored before this one.
+inline void fence_release() noexcept { std::atomic_thread_fence(std::memory_order_release); }
+inline void fence_acquire() noexcept { std::atomic_thread_fence(std::memory_order_acquire); }
+
+#pragma GCC diagnostic pop
+
+inline void spin_pause() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace ps::shm

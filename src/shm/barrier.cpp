@@ -1,0 +1,70 @@
+#include "shm/barrier.hpp"
+
+namespace ps::shm {
+
+void Barrier::arrive(std::uint64_t round) noexcept {
+  entry(rank_).published.store_release(round + 1);  // (A1)
+  futex_mark(shared().futex);                       // W1; the last to arrive decides itself and wakes the others then
+}
+
+bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing) {
+  missing.clear();
+  RankSet set;
+  bool any = false;
+  std::uint32_t joined = 0;
+  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
+    const WorkerShm& worker = job_.worker(rank);
+    const std::uint64_t holder = worker.holders.load_acquire();
+    if (holder == 0) continue;
+    ++joined;
+    // (A2) liveness first, B2.
+    bool gone = static_cast<RankState>(worker.state.load_acquire()) == RankState::kLeft || known_dead_[rank] == holder;
+    if (!gone && look_at_locks && rank != rank_ && !job_.is_alive(rank)) {
+      known_dead_[rank] = holder;  // a new holder counts `holders` up; until then it takes part in a later round (B1)
+      gone = true;
+    }
+    if (worker.barriers[which_].published.load_acquire() == round + 1) {
+      set.insert(rank);
+      any = true;
+    } else if (!gone && worker.barriers[which_].active_from.load_acquire() <= round) {
+      missing.push_back(rank);
+    }
+  }
+  if (!missing.empty() || !any || (round == 0 && joined < job_.config().workers)) return false;
+
+  BarrierEntryShm& mine = entry(rank_);
+  if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
+    fence_release();  // pairs with read_decision's: who reads a bit of the new set finds the round over
+    for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
+    mine.proposal.store_release(round + 1);  // (A3)
+  }
+  std::uint64_t decision = shared().decision.load_acquire();
+  while (decision >> 16 <= round) {                                                              // B3: never backwards
+    if (!shared().decision.try_exchange_acq_rel(decision, (round + 1) << 16 | rank_)) continue;  // (A4)
+    futex_announce(shared().futex);                                                              // the others can help
+    break;
+  }
+  return true;
+}
+
+bool Barrier::read_decision(std::uint64_t round, RankSet& contributors) const noexcept {
+  const std::uint64_t decision = shared().decision.load_acquire();  // (A5) pairs with A4: the proposal is complete
+  if (decision >> 16 != round + 1) return false;
+  const RankSetShm& proposed = entry(static_cast<std::uint32_t>(decision & 0xffff)).proposed;
+  for (std::size_t i = 0; i < contributors.bits.size(); ++i) contributors.bits[i] = proposed.bits[i].load_relaxed();
+  fence_acquire();
+  return this->round() == round;  // B6: a proposal is overwritten only once the round is over
+}
+
+void Barrier::open(std::uint64_t round) noexcept {
+  std::uint64_t expected = round;
+  if (shared().step.try_exchange_acq_rel(expected, round + 1)) futex_announce(shared().futex);  // (A6)
+}
+
+std::uint32_t Barrier::still_to_join() const noexcept {
+  std::uint32_t joined = 0;
+  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) joined += job_.worker(rank).holders.load_acquire() != 0;
+  return round() == 0 && joined < job_.config().workers ? job_.config().workers - joined : 0;
+}
+
+}  // namespace ps::shm

@@ -1,0 +1,87 @@
+// A barrier that survives the death of anybody in it: arrive, decide, apply, open.
+//
+// Round t, for the worker of rank r
+//   arrive  A1 entry[r].published = t + 1, release        pairs with A2; its gradient is complete
+//              futex word, read-modify-write              W1: of two who arrive and then look, one sees the other
+//   decide  A2 for each rank that takes part: state and liveness first, then `published` (B2). Who has published is
+//              in, dead or not; nobody may be missing who is alive
+//           A3 the set goes into entry[r].proposed, tagged t + 1 (B3); a predecessor's proposal for t is taken as it is
+//           A4 decision: {smaller step, ...} -> {t + 1, r}, acq_rel; pairs with A5; the first wins
+//   apply   A5 everybody reads the decision and the winner's proposal, checks that the round is still t, and applies
+//   open    A6 step: t -> t + 1 by whoever has seen all applied (B6), acq_rel; wakes all
+// Invariants
+//   - Nothing that round t reads (proposal, publication, gradient) is overwritten before A6.
+//   - A4 never moves backwards. Never an empty set (B7): round t needs somebody who has published it.
+//   - The first round waits until as many ranks as the job has workers have joined; who joined and died counts (B7).
+// Progress: arrive, decide, apply and open are lock-free; passing waits for the living to arrive, nothing else.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "shm/futex.hpp"
+#include "shm/job_segments.hpp"
+
+namespace ps::shm {
+
+// The ranks whose contributions make a round, in a private copy.
+struct RankSet {
+  std::array<std::uint64_t, kMaxRanks / 64> bits{};
+  void insert(std::uint32_t rank) noexcept { bits[rank / 64] |= std::uint64_t{1} << rank % 64; }
+  bool contains(std::uint32_t rank) const noexcept { return (bits[rank / 64] >> rank % 64 & 1) != 0; }
+};
+
+class Barrier {
+ public:
+  Barrier(JobSegments& job, std::uint32_t rank, std::uint32_t which)
+      : job_(job), rank_(rank), which_(which), known_dead_(job.ranks()) {}
+
+  std::uint64_t round() const noexcept { return shared().step.load_acquire(); }  // pairs with A6
+
+  // Whether this rank, through a predecessor perhaps, has arrived at the current round (B4).
+  bool has_arrived() const noexcept { return entry(rank_).published.load_acquire() == round() + 1; }
+
+  // A1.
+  void arrive(std::uint64_t round) noexcept;
+
+  // Waits for the round's decision, calls apply(set) unless the round is over by then, and opens the next.
+  // each_slice(missing) runs before each sleep; `missing` are the living who have not arrived. It throws to give up.
+  template <class Apply, class EachSlice>
+  void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
+    std::vector<std::uint32_t> missing;
+    wait_for_fact(
+        shared().futex,
+        [&] { return this->round() != round || is_decided(round) || try_decide(round, false, missing); },
+        [&] {
+          if (!try_decide(round, true, missing)) each_slice(std::as_const(missing));
+        });
+    RankSet contributors;
+    if (!read_decision(round, contributors)) return;
+    apply(std::as_const(contributors));
+    open(round);
+  }
+
+  // Who is alive and has not arrived, and how many are still to join; for messages.
+  std::uint32_t still_to_join() const noexcept;
+
+  // A2 to A4. True: the round is decided, by this call or by another's. `look_at_locks`: ask the kernel for the living,
+  // a system call per missing rank; otherwise only deaths known from before count.
+  bool try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing);
+
+  // A5. False: the round is over.
+  bool read_decision(std::uint64_t round, RankSet& contributors) const noexcept;
+
+ private:
+  BarrierShm& shared() const noexcept { return job_.barrier(which_); }
+  BarrierEntryShm& entry(std::uint32_t rank) const noexcept { return job_.worker(rank).barriers[which_]; }
+  bool is_decided(std::uint64_t round) const noexcept { return shared().decision.load_acquire() >> 16 > round; }
+  void open(std::uint64_t round) noexcept;
+
+  JobSegments& job_;
+  std::uint32_t rank_, which_;
+  std::vector<std::uint64_t> known_dead_;  // per rank: its last holder that is known to be dead
+};
+
+}  // namespace ps::shm

@@ -1,0 +1,42 @@
+// Waiting for a published fact: spin briefly, then sleep on a futex word in slices.
+//
+// A kill between a store and its wake, or a lock that a death has dropped, wakes nobody (W2): so every wait is cut into
+// slices, and looks again at the fact, and at those it waits for, after each.
+#pragma once
+
+#include <cstdint>
+
+#include "shm/atomic.hpp"
+
+namespace ps::shm {
+
+inline constexpr int kWaitSliceMs = 10;  // W2
+inline constexpr int kWaitSpins = 400;   // about 20 us: longer than a wake-up on another core, short beside a slice
+
+// Sleeps until the word differs from `seen`, a wake, or the end of the slice.
+void futex_wait_slice(AtomicShm<std::uint32_t>& word, std::uint32_t seen) noexcept;
+
+// Tells all waiters that a fact has changed: one read-modify-write (acq_rel) between the caller's store and its next
+// load of others' stores, so that of two who publish and then look at least one sees the other (W1); then the wake.
+void futex_announce(AtomicShm<std::uint32_t>& word) noexcept;
+
+// The same without the wake, where nobody sleeps for this fact alone.
+inline void futex_mark(AtomicShm<std::uint32_t>& word) noexcept { word.fetch_add_acq_rel(1); }
+
+// Waits until fact() is true. each_slice() runs before every sleep; it looks at deadlines and at the dead, and throws
+// to end the wait.
+template <class Fact, class EachSlice>
+void wait_for_fact(AtomicShm<std::uint32_t>& word, Fact&& fact, EachSlice&& each_slice) {
+  for (int spin = 0; spin < kWaitSpins; ++spin) {
+    if (fact()) return;
+    spin_pause();
+  }
+  for (;;) {
+    const std::uint32_t seen = word.load_acquire();  // before the look: a fact that comes after it changes the word
+    if (fact()) return;
+    each_slice();
+    futex_wait_slice(word, seen);
+  }
+}
+
+}  // namespace ps::shm

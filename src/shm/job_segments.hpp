@@ -1,0 +1,81 @@
+// A job's control segment and shards, mapped: typed references into them, and how a job is created, attached and removed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ps/job_config.hpp"
+#include "shm/layout.hpp"
+#include "shm/liveness.hpp"
+#include "shm/segment.hpp"
+
+namespace ps::shm {
+
+class JobSegments {
+ public:
+  // Creates the job (N1) with task byte 0 taken; reclaims what a dead job of that name has left (N2).
+  // Throws Error: served already, workers of an orphaned job alive, no room.
+  static JobSegments create(const JobConfig& config);
+
+  // Attaches to control segment and shards. Throws Error where that is not worth trying again; returns nothing and
+  // sets `outcome` to kAbsent or kBeingCreated where it is.
+  static std::optional<JobSegments> try_attach(const std::string& job, Access access, AttachOutcome& outcome);
+
+  JobSegments(JobSegments&&) noexcept = default;
+  JobSegments& operator=(JobSegments&&) noexcept = default;
+
+  const Segment& control() const noexcept { return control_; }
+  TaskLocks locks() const noexcept { return TaskLocks(control_.descriptor()); }
+  const std::string& job() const noexcept { return job_; }
+  std::uint64_t instance() const noexcept { return control_.header().instance; }
+
+  const JobConfigShm& config() const noexcept { return at<JobConfigShm>(kConfigOffset); }
+  JobStateShm& state() const noexcept { return at<JobStateShm>(kStateOffset); }
+  BarrierShm& barrier(std::uint32_t which) const noexcept { return state().barriers[which]; }
+  AtomicShm<std::uint64_t>& global_step() const noexcept { return barrier(0).step; }
+  AtomicShm<std::uint32_t>& index(std::uint32_t position) const noexcept {
+    return (&at<AtomicShm<std::uint32_t>>(kIndexOffset))[position];
+  }
+  VariableShm& record(std::uint32_t number) const noexcept { return (&at<VariableShm>(kVariablesOffset))[number]; }
+  WorkerShm& worker(std::uint32_t rank) const noexcept { return (&at<WorkerShm>(kWorkersOffset))[rank]; }
+  std::uint32_t ranks() const noexcept { return config().max_workers; }
+
+  Segment& shard(std::uint32_t number) noexcept { return shards_[number]; }
+  std::byte* shard_data(std::uint32_t number) const noexcept { return shards_[number].data(); }
+  SpareTableShm& spare_table(std::uint32_t shard, std::uint32_t rank) const noexcept {
+    return reinterpret_cast<SpareTableShm*>(shard_data(shard) + kSparesOffset)[rank];
+  }
+  std::size_t shard_data_offset() const noexcept;  // where a shard's first variable may begin
+
+  bool is_alive(std::uint32_t rank) const noexcept { return locks().is_held_by_other(kRankByte + rank); }
+
+  // Whether the job's last step is done; and whether there is nothing more to do, also because its ps was told to end.
+  bool is_finished() const noexcept {
+    return config().steps != 0 && global_step().load_acquire() >= config().steps;  // pairs with the step's publication
+  }
+  bool is_over() const noexcept { return is_finished() || state().ended.load_acquire() != 0; }
+
+  JobConfig settings() const;
+
+ private:
+  JobSegments() = default;
+  template <class T>
+  T& at(std::size_t offset) const noexcept {
+    return *reinterpret_cast<T*>(control_.data() + offset);
+  }
+
+  std::string job_;
+  Segment control_;
+  std::vector<Segment> shards_;
+};
+
+// What removing found.
+enum class RemoveOutcome { kRemoved, kAbsent, kAlive };
+
+// Removes all segments of a job that nobody holds a lock of (N2): shards and gradient segments first, control last.
+// `own`: a descriptor of the job through which the caller holds its locks, or -1. Never touches a live job.
+RemoveOutcome remove_job(const std::string& job, int own = -1);
+
+}  // namespace ps::shm

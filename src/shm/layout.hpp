@@ -1,0 +1,329 @@
+// Every byte that processes share: pictures, structures, asserts and the fingerprint of them all. Start reading here.
+//
+// /ps.JOB            control segment, fixed size; created by the ps
+//
+//   0        +---------------------+  written by                          read by
+//            | HeaderShm           |  creator, before `layout_version`    all
+//   512      | JobConfigShm        |  creator, before `layout_version`    all
+//   1024     | JobStateShm         |  whoever wins a swap                 all
+//   2048     | index[1024]         |  declarers, by compare-exchange      all
+//   6144     | VariableShm[1024]   |  declarer (claimed), initialiser     all
+//   530432   | WorkerShm[ranks]    |  holder of the rank                  all
+//            +---------------------+
+//
+// /ps.JOB.K          shard K: grows (posix_fallocate) by what is declared; mapped once at `reserved_bytes`
+//
+//   0        +---------------------+
+//            | HeaderShm           |  creator                             all
+//   512      | SpareTableShm[ranks]|  holder of the rank                  settlers (V6)
+//            +---------------------+  4096-aligned, then per variable in the order of the index:
+//            | chunk words, 64 B   |  initialiser, pushers by swap        all          (in-place: block counters)
+//            | buffers of a class  |  initialiser, their owners           all          (in-place: elements)
+//            | spares of the class |  their owners                        all          (first variable of the class)
+//            +---------------------+
+//
+// /ps.JOB.wR.G       gradient segment of rank R's holder number G (sync mode): grows as the shard does
+//
+//   0        +---------------------+
+//            | HeaderShm           |  the worker                          all
+//   512      | pushed[1024]        |  the worker                          helpers      step + 1 of the last push
+//   16384    | gradients           |  the worker                          helpers      at VariableShm::gradient_offset
+//            +---------------------+
+//
+// A buffer: | BufferHeaderShm 64 B | parameters | optimizer slots, one array after the other |
+//
+// What a reader finds if a writer dies between two stores:
+//   HeaderShm      no version yet: "being created"; the owner's lock is gone, so the next ps reclaims the name (N1, N2)
+//   index          the word is one swap: the variable is there or it is not; its record was complete before
+//   VariableShm    a claimed record that never got into the index is used again by the next holder of the same lock byte
+//   `init`         names the lock byte of a dead task: the next who waits takes the initialisation over
+//   chunk          word and current buffer are untouched until the one swap; a stamp "building" is nobody's buffer
+//   SpareShm       "in flight": the next holder of the rank settles it (spares.hpp)
+//   BarrierEntryShm  `published` is stored after the gradient: it counts, or it does not (barrier.hpp)
+//   counters, loss   one update is missing: they are for people
+//
+// Integers are little-endian as the machine has them; offsets are bytes from the start of their segment.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "shm/atomic.hpp"
+
+namespace ps::shm {
+
+inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
+inline constexpr std::uint32_t kLayoutVersion = 1;           // raised with every change of this file
+inline constexpr std::uint32_t kArithmeticVersion = 1;       // raised when an update rule's bits change (I6)
+
+inline constexpr std::uint32_t kMaxRanks = 256;
+inline constexpr std::uint32_t kMaxShards = 64;
+inline constexpr std::uint32_t kMaxVariables = 1024;
+inline constexpr std::uint32_t kMaxAxes = 8;
+inline constexpr std::uint32_t kMinClass = 8;   // log2 of the smallest buffer, 256 B
+inline constexpr std::uint32_t kMaxClass = 20;  // log2 of the largest, 1 MiB
+inline constexpr std::uint32_t kClasses = kMaxClass - kMinClass + 1;
+inline constexpr std::uint32_t kSparesPerClass = 4;  // design.md's 2 to 4: more give slow readers more grace
+inline constexpr std::size_t kCacheLine = 64;
+inline constexpr std::size_t kWriterLine = 128;  // adjacent-line prefetch pairs lines: keeps writers apart
+inline constexpr std::size_t kPage = 4096;
+inline constexpr std::uint32_t kBarriers = 2;  // 0: the training step, 1: Worker::barrier()
+inline constexpr std::uint32_t kStalenessBuckets = 96;
+
+enum class SegmentKind : std::uint32_t { kControl = 1, kShard = 2, kGradient = 3 };
+
+struct alignas(kWriterLine) HeaderShm {
+  std::uint64_t magic;
+  AtomicShm<std::uint32_t> layout_version;  // 0 while being created; stored last (release), read first (acquire)
+  std::uint32_t kind;                       // SegmentKind
+  std::uint64_t fingerprint;
+  std::uint64_t instance;        // the job's, in every segment of it (N4)
+  std::uint64_t initial_bytes;   // a shorter file is damaged
+  std::uint64_t reserved_bytes;  // how much address space to map; the file may grow up to here
+  std::uint64_t created_unix_ns;
+  std::uint32_t creator_pid;
+  std::uint32_t number;  // shard or rank
+  char job[72];
+  std::uint8_t reserved[376];
+};
+
+// JobConfig as its ps fixed it; plain fields, complete before the version is published.
+struct alignas(kWriterLine) JobConfigShm {
+  std::uint32_t workers;
+  std::uint32_t max_workers;  // length of the worker and spare tables
+  std::uint32_t shards;
+  std::uint32_t mode, layout, adds;  // ps::Mode, ps::Layout, ps::Adds
+  std::uint32_t schedule_kind;
+  float schedule_decay, schedule_decay_steps;
+  float learning_rate, l2;
+  std::uint32_t reserved32;
+  std::uint64_t steps, seed;
+  double linger_seconds, step_timeout_seconds;
+  std::uint8_t reserved[432];
+};
+
+// One crash-tolerant barrier (barrier.hpp); each word has its own writers' line.
+struct alignas(kWriterLine) BarrierShm {
+  AtomicShm<std::uint64_t> step;  // rounds completed; of barrier 0: the global step
+  std::uint8_t pad0[120];
+  AtomicShm<std::uint64_t> decision;  // {step + 1 : 48, proposer : 16}
+  AtomicShm<std::uint32_t> futex;     // one read-modify-write by each arrival, decision and opening (W1)
+  std::uint8_t pad1[116];
+};
+
+struct alignas(kWriterLine) JobStateShm {
+  BarrierShm barriers[kBarriers];
+  AtomicShm<std::uint32_t> activity;  // futex: something was declared, initialised, joined or left
+  AtomicShm<std::uint32_t> ps_pid;    // of the owner of task byte 0
+  AtomicShm<std::uint32_t> ended;     // 1: the ps was asked to end the job; workers finish their step and leave
+  std::uint8_t pad0[116];
+  std::uint8_t reserved[384];
+};
+
+// The set of ranks whose gradients make a step (B3).
+struct RankSetShm {
+  AtomicShm<std::uint64_t> bits[kMaxRanks / 64];
+};
+
+struct alignas(kWriterLine) BarrierEntryShm {
+  AtomicShm<std::uint64_t> active_from;  // first round that waits for this rank (B1)
+  AtomicShm<std::uint64_t> published;    // round + 1 of the last arrival; 0: none
+  AtomicShm<std::uint64_t> generation;   // of the gradient segment that holds it
+  AtomicShm<std::uint64_t> proposal;     // round + 1 that `proposed` was written for; 0: none
+  RankSetShm proposed;
+  std::uint8_t reserved[64];
+};
+
+enum class RankState : std::uint32_t { kNever = 0, kJoined = 1, kLeft = 2 };
+
+// What a worker counts, for people; labels are in counters.hpp.
+enum class Counter : std::uint32_t {
+  kSteps,
+  kPushes,
+  kPulls,
+  kPushRetries,
+  kPullRetries,
+  kDropped,
+  kExamples,
+  kStalenessSum,
+  kStalenessCount,
+  kStalenessMax,
+  kLossBits,
+  kCount_
+};
+inline constexpr std::uint32_t kCounters = static_cast<std::uint32_t>(Counter::kCount_);
+
+// One rank. Only the holder of its lock byte writes (L4).
+struct alignas(kWriterLine) WorkerShm {
+  AtomicShm<std::uint32_t> state;  // RankState
+  AtomicShm<std::uint32_t> pid;
+  AtomicShm<std::uint64_t> holders;             // how many have held the rank; names the gradient segment (L5)
+  AtomicShm<std::uint64_t> joined_ns, left_ns;  // CLOCK_MONOTONIC
+  AtomicShm<std::uint32_t> waiting_for;         // WaitingFor, for the inspector
+  AtomicShm<std::uint32_t> pad0;
+  AtomicShm<std::uint64_t> waiting_on;  // a rank, a step or a variable's number, by waiting_for
+  std::uint8_t pad1[80];
+  BarrierEntryShm barriers[kBarriers];
+  AtomicShm<std::uint64_t> counters[16];
+  AtomicShm<std::uint64_t> staleness[kStalenessBuckets];  // counters.hpp
+};
+
+enum class WaitingFor : std::uint32_t { kNothing = 0, kInitialised = 1, kStep = 2, kBarrier = 3, kVariable = 4 };
+
+inline constexpr std::uint32_t kRegularize = 1;  // VariableShm::flags
+
+// One variable's record in the directory. Immutable once the index names it, but for `init`.
+struct alignas(kWriterLine) VariableShm {
+  AtomicShm<std::uint32_t> claim;  // lock byte + 1 of the task that fills or filled the record; 0: free
+  std::uint32_t dtype, rule, layout, flags;
+  std::uint32_t axes;
+  std::uint32_t shard;
+  std::uint32_t buffer_class;  // log2 of a buffer's bytes (versioned)
+  std::uint64_t extents[kMaxAxes];
+  std::uint64_t elements;
+  std::uint64_t slots;           // optimizer slots per element
+  std::uint64_t piece_elements;  // of a chunk or block; the last one may be shorter
+  std::uint64_t pieces;
+  std::uint64_t first_chunk;      // number of chunk 0 in the shard (stamps, V1)
+  std::uint64_t words_offset;     // chunk words or block counters, 64 B each
+  std::uint64_t data_offset;      // buffers or elements
+  std::uint64_t spares_offset;    // the class's spares, wherever its first variable put them
+  std::uint64_t shard_end;        // the shard's bytes in use, this variable included
+  std::uint64_t gradient_offset;  // in gradient segments
+  std::uint64_t gradient_end;
+  char name[128];
+  std::uint8_t pad0[56];
+  AtomicShm<std::uint64_t> init;  // 0: nobody yet; make_init_claim: being initialised; kInitialised
+  std::uint8_t pad1[120];
+};
+inline constexpr std::uint64_t kInitialised = ~std::uint64_t{0};
+
+// {holder : 48, lock byte + 1 : 16}. The holder's number is in it so that a successor in the same rank and another
+// rank's worker, who both take a dead one's initialisation over, can't both win.
+constexpr std::uint64_t make_init_claim(std::uint64_t holder, std::uint32_t byte) noexcept {
+  return holder << 16 | (byte + 1);
+}
+
+// A chunk's word, alone on its line: {version : 40, buffer : 24} (V1). In-place: how often the block was pushed.
+struct alignas(kCacheLine) PieceWordShm {
+  AtomicShm<std::uint64_t> word;
+  std::uint8_t pad[56];
+};
+
+// In front of each buffer. All of it counts only under the stamp's check (V4).
+struct alignas(kCacheLine) BufferHeaderShm {
+  AtomicShm<std::uint64_t> stamp;           // {chunk : 24, version : 40}, or kBuilding
+  AtomicShm<std::uint64_t> included_steps;  // sync steps that the values contain: steps 0 to this - 1
+  AtomicShm<std::uint64_t> writer_step;     // global step of the last update
+  AtomicShm<std::uint32_t> writer;          // its rank
+  AtomicShm<std::uint32_t> pad0;
+  std::uint8_t reserved[32];
+};
+
+// One spare buffer of one rank, shard and class (V5).
+struct SpareShm {
+  AtomicShm<std::uint64_t> record;      // {valid : 1, in flight : 1, buffer : 24}; 0: the rank's first one, unused yet
+  AtomicShm<std::uint64_t> note_chunk;  // while in flight: the chunk's number in the shard
+  AtomicShm<std::uint64_t> note_word;   // while in flight: the word that the swap expects
+  AtomicShm<std::uint64_t> pad0;
+};
+
+struct alignas(kWriterLine) SpareTableShm {
+  SpareShm spares[kClasses][kSparesPerClass];
+};
+
+inline constexpr std::size_t kConfigOffset = 512;
+inline constexpr std::size_t kStateOffset = 1024;
+inline constexpr std::size_t kIndexOffset = 2048;
+inline constexpr std::size_t kVariablesOffset = kIndexOffset + 4 * kMaxVariables;
+inline constexpr std::size_t kWorkersOffset = kVariablesOffset + sizeof(VariableShm) * kMaxVariables;
+inline constexpr std::size_t kSparesOffset = 512;
+inline constexpr std::size_t kPushedOffset = 512;
+inline constexpr std::size_t kGradientsOffset = 16384;
+
+// Lock bytes of the control segment (L1): the byte's task is alive while it is held.
+inline constexpr std::uint32_t kTaskByte = 0;                          // + ps task
+inline constexpr std::uint32_t kRankByte = kMaxShards;                 // + rank
+inline constexpr std::uint32_t kRemoverByte = kMaxShards + kMaxRanks;  // held only as part of the whole range (N2)
+inline constexpr std::uint32_t kLockBytes = kRemoverByte + 1;
+
+namespace layout_asserts {
+
+// A size or offset that moves without a new kLayoutVersion lets two builds write over each other's fields.
+static_assert(sizeof(HeaderShm) == 512 && offsetof(HeaderShm, layout_version) == 8 &&
+              offsetof(HeaderShm, fingerprint) == 16 && offsetof(HeaderShm, instance) == 24 &&
+              offsetof(HeaderShm, initial_bytes) == 32 && offsetof(HeaderShm, reserved_bytes) == 40 &&
+              offsetof(HeaderShm, created_unix_ns) == 48 && offsetof(HeaderShm, job) == 64);
+static_assert(sizeof(JobConfigShm) == 512 && offsetof(JobConfigShm, steps) == 48 &&
+              offsetof(JobConfigShm, step_timeout_seconds) == 72);
+static_assert(sizeof(BarrierShm) == 256 && offsetof(BarrierShm, decision) == 128 && offsetof(BarrierShm, futex) == 136);
+static_assert(sizeof(JobStateShm) == 1024 && offsetof(JobStateShm, activity) == 512);
+static_assert(sizeof(BarrierEntryShm) == 128 && offsetof(BarrierEntryShm, published) == 8 &&
+              offsetof(BarrierEntryShm, proposal) == 24 && offsetof(BarrierEntryShm, proposed) == 32);
+static_assert(sizeof(WorkerShm) == 128 + 256 + 128 + 768 && offsetof(WorkerShm, barriers) == 128 &&
+              offsetof(WorkerShm, counters) == 384 && offsetof(WorkerShm, staleness) == 512);
+static_assert(kCounters <= 16, "the counters' array is full");
+static_assert(sizeof(VariableShm) == 512 && offsetof(VariableShm, extents) == 32 &&
+              offsetof(VariableShm, elements) == 96 && offsetof(VariableShm, words_offset) == 136 &&
+              offsetof(VariableShm, gradient_end) == 176 && offsetof(VariableShm, name) == 184 &&
+              offsetof(VariableShm, init) == 368);
+static_assert(sizeof(PieceWordShm) == kCacheLine && sizeof(BufferHeaderShm) == kCacheLine);
+static_assert(offsetof(BufferHeaderShm, included_steps) == 8 && offsetof(BufferHeaderShm, writer) == 24);
+static_assert(sizeof(SpareShm) == 32 && sizeof(SpareTableShm) == 32 * kClasses * kSparesPerClass);
+static_assert(sizeof(SpareTableShm) % kWriterLine == 0, "two ranks' spare records would share a writer's line");
+static_assert(kConfigOffset >= sizeof(HeaderShm) && kStateOffset >= kConfigOffset + sizeof(JobConfigShm) &&
+              kIndexOffset >= kStateOffset + sizeof(JobStateShm));
+static_assert(kVariablesOffset == 6144 && kWorkersOffset == 530432, "the picture above is out of date");
+static_assert(kPushedOffset + 8 * kMaxVariables <= kGradientsOffset);
+
+template <class... Structs>
+constexpr bool plain() {
+  return (std::is_standard_layout_v<Structs> && ...) && (std::is_trivially_copyable_v<Structs> && ...);
+}
+static_assert(std::is_standard_layout_v<WorkerShm> && std::is_standard_layout_v<VariableShm>,
+              "offsets of a type that is not standard-layout differ between compilers");
+static_assert(plain<JobConfigShm>(), "would not survive being in another process's memory");
+
+}  // namespace layout_asserts
+
+// Two binaries with different fingerprints refuse each other's segments.
+consteval std::uint64_t layout_fingerprint() {
+  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a, 64 bits
+  const std::uint64_t facts[] = {
+      kLayoutVersion,
+      kArithmeticVersion,
+      sizeof(HeaderShm),
+      sizeof(JobConfigShm),
+      sizeof(JobStateShm),
+      sizeof(BarrierShm),
+      sizeof(WorkerShm),
+      sizeof(BarrierEntryShm),
+      sizeof(VariableShm),
+      sizeof(BufferHeaderShm),
+      sizeof(PieceWordShm),
+      sizeof(SpareShm),
+      sizeof(SpareTableShm),
+      kMaxVariables,
+      kMaxRanks,
+      kMaxShards,
+      kMinClass,
+      kMaxClass,
+      kSparesPerClass,
+      kCounters,
+      kStalenessBuckets,
+      kWorkersOffset,
+      kSparesOffset,
+      kGradientsOffset,
+      offsetof(WorkerShm, counters),
+      offsetof(WorkerShm, staleness),
+      offsetof(VariableShm, init),
+      offsetof(JobStateShm, activity),
+      offsetof(BarrierEntryShm, proposed),
+  };
+  for (std::uint64_t fact : facts) hash = (hash ^ fact) * 1099511628211ULL;
+  return hash;
+}
+inline constexpr std::uint64_t kFingerprint = layout_fingerprint();
+
+}  // namespace ps::shm

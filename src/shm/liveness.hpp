@@ -1,0 +1,41 @@
+// Who is alive: one OFD lock byte per task on the control segment's descriptor. The kernel drops a lock when its
+// process ends, however it ends; no clock or heartbeat is involved. A stopped process is not dead (L3).
+#pragma once
+
+#include <cstdint>
+
+namespace ps::shm {
+
+// Locks through one descriptor: one per Server or Worker (L1). Every call is one system call of about half a
+// microsecond and waits for nothing.
+class TaskLocks {
+ public:
+  explicit TaskLocks(int descriptor) noexcept : descriptor_(descriptor) {}
+
+  // Taking the byte is joining: the kernel arbitrates. False: another task is alive there.
+  [[nodiscard]] bool try_take(std::uint32_t byte) const noexcept;
+
+  // Only for a byte that this object has taken.
+  void release(std::uint32_t byte) const noexcept;
+
+  // Whether another descriptor holds the byte. Never ask for one's own byte: the answer would be "nobody" (L1).
+  bool is_held_by_other(std::uint32_t byte) const noexcept;
+
+  // Whether any byte of the job is held by another descriptor.
+  bool is_any_held_by_other() const noexcept;
+
+  // The same for the bytes of workers alone.
+  bool is_any_rank_held_by_other() const noexcept;
+
+  // Whether somebody is removing the job at this moment: its name will be gone in a few microseconds.
+  bool is_being_removed() const noexcept;
+
+  // All bytes at once: true only if nobody else has any (N2).
+  [[nodiscard]] bool try_take_all() const noexcept;
+  void release_all() const noexcept;
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace ps::shm

@@ -1,0 +1,298 @@
+#include "shm/segment.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <utility>
+
+#include "ps/errors.hpp"
+
+namespace ps::shm {
+namespace {
+
+constexpr char kDirectory[] = "/dev/shm";
+constexpr mode_t kMode = 0600;
+
+std::string path_of(const std::string& name) { return std::string(kDirectory) + "/" + name; }
+
+// Descriptors of this process's segments. A forked child must not keep them: a lock lives as long as any descriptor of
+// its open file, so the child would keep its dead parent's lock (L2). Closing never unlocks what the parent holds.
+struct OpenDescriptors {
+  std::mutex mutex;
+  std::vector<int> all;
+
+  static OpenDescriptors& instance() {
+    static OpenDescriptors* descriptors = [] {
+      auto* made = new OpenDescriptors;  // never freed: a child may fork while statics are being destroyed
+      pthread_atfork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
+                     [] {
+                       for (int descriptor : instance().all) ::close(descriptor);
+                       instance().all.clear();
+                       instance().mutex.unlock();
+                     });
+      return made;
+    }();
+    return *descriptors;
+  }
+  void add(int descriptor) {
+    const std::lock_guard guard(mutex);
+    all.push_back(descriptor);
+  }
+  void close(int descriptor) {
+    const std::lock_guard guard(mutex);
+    if (std::erase(all, descriptor) != 0) ::close(descriptor);  // in a forked child it is closed already
+  }
+};
+
+// What Boost's mapped_region asks of a thing that can be mapped.
+struct Mappable {
+  int descriptor;
+  boost::interprocess::mode_t mode;
+  boost::interprocess::mapping_handle_t get_mapping_handle() const noexcept { return {descriptor, false}; }
+  boost::interprocess::mode_t get_mode() const noexcept { return mode; }
+};
+
+[[noreturn]] void fail_no_room(const std::string& what, std::size_t bytes, int error) {
+  if (error == ENOSPC || error == ENOMEM || error == EDQUOT)
+    throw Error(
+        fmt::format("cannot reserve {:.1f} MiB for {}: /dev/shm has {:.1f} MiB left; free some (inspect_shm ls), "
+                    "or enlarge it (mount -o remount,size=..., a container's --shm-size)",
+                    double(bytes) / 1048576, what, double(shm_free_bytes()) / 1048576));
+  throw Error(fmt::format("cannot reserve {:.1f} MiB for {}: {}", double(bytes) / 1048576, what, std::strerror(error)));
+}
+
+int fallocate_retrying(int descriptor, std::size_t bytes) {
+  int error;
+  do error = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
+  while (error == EINTR);
+  return error;
+}
+
+}  // namespace
+
+std::string describe(AttachOutcome outcome, const std::string& name) {
+  switch (outcome) {
+    case AttachOutcome::kAbsent:
+      return fmt::format(
+          "there is no segment /dev/shm/{}; start its ps_shm, or see inspect_shm ls for the jobs there are", name);
+    case AttachOutcome::kBeingCreated:
+      return fmt::format(
+          "/dev/shm/{} is still being created; try again, or if its ps died remove it with inspect_shm rm", name);
+    case AttachOutcome::kOtherVersion:
+      return fmt::format(
+          "/dev/shm/{} has another layout version than this program's ({}); use the programs that created "
+          "it, or remove it with their inspect_shm rm",
+          name, kLayoutVersion);
+    case AttachOutcome::kOtherBuild:
+      return fmt::format("/dev/shm/{} was made by a build whose structures differ; use the programs of one build",
+                         name);
+    case AttachOutcome::kDamaged:
+      return fmt::format(
+          "/dev/shm/{} is damaged, or no segment of a parameter server; remove it with inspect_shm rm --force", name);
+    case AttachOutcome::kNoPermission:
+      return fmt::format("no permission to open /dev/shm/{}; it belongs to another user, choose another job name",
+                         name);
+    case AttachOutcome::kReady:
+      break;
+  }
+  return {};
+}
+
+Segment::Segment(Segment&& other) noexcept { *this = std::move(other); }
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  if (this != &other) {
+    close();
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    name_ = std::move(other.name_);
+    region_.swap(other.region_);
+  }
+  return *this;
+}
+
+Segment::~Segment() { close(); }
+
+void Segment::close() noexcept {
+  region_ = {};
+  if (descriptor_ >= 0) OpenDescriptors::instance().close(std::exchange(descriptor_, -1));
+}
+
+void Segment::map(std::size_t bytes, Access access) {
+  const auto mode = access == Access::kReadWrite ? boost::interprocess::read_write : boost::interprocess::read_only;
+  try {
+    region_ = boost::interprocess::mapped_region(Mappable{descriptor_, mode}, mode, 0, bytes);
+  } catch (const boost::interprocess::interprocess_exception& error) {
+    throw Error(fmt::format("cannot map {:.1f} MiB of /dev/shm/{}: {}; is there a limit on address space (ulimit -v)?",
+                            double(bytes) / 1048576, name_, error.what()));
+  }
+  madvise(region_.get_address(), region_.get_size(), MADV_DONTFORK);  // L2: a child has no business here
+}
+
+Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
+                        std::size_t bytes, std::size_t reserved_bytes) {
+  Segment segment;
+  segment.name_ = "(new segment of job " + job + ")";
+  const int descriptor = ::open(kDirectory, O_TMPFILE | O_RDWR | O_CLOEXEC, kMode);
+  if (descriptor < 0)
+    throw Error(fmt::format("cannot create a segment in /dev/shm: {}; is a tmpfs mounted there that you may write to?",
+                            std::strerror(errno)));
+  OpenDescriptors::instance().add(descriptor);
+  segment.descriptor_ = descriptor;
+  fchmod(descriptor, kMode);  // O_TMPFILE's mode went through the umask
+  reserved_bytes = std::max(reserved_bytes, bytes);
+  if (const int error = fallocate_retrying(descriptor, bytes)) fail_no_room("a segment of job " + job, bytes, error);
+  segment.map(reserved_bytes, Access::kReadWrite);
+  HeaderShm& header = segment.header();
+  header.magic = kMagic;
+  header.kind = static_cast<std::uint32_t>(kind);
+  header.fingerprint = kFingerprint;
+  header.instance = instance;
+  header.initial_bytes = bytes;
+  header.reserved_bytes = reserved_bytes;
+  header.created_unix_ns =
+      static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
+  header.creator_pid = static_cast<std::uint32_t>(getpid());
+  header.number = number;
+  job.copy(header.job, sizeof header.job - 1);
+  return segment;
+}
+
+bool Segment::link(const std::string& name) {
+  const std::string self = fmt::format("/proc/self/fd/{}", descriptor_);
+  if (linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path_of(name).c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    if (errno == EEXIST) return false;
+    throw Error(fmt::format("cannot name the segment /dev/shm/{}: {}", name, std::strerror(errno)));
+  }
+  name_ = name;
+  return true;
+}
+
+void Segment::publish() noexcept {
+  header().layout_version.store_release(kLayoutVersion);  // pairs with open's acquire: all of the creator's stores
+}
+
+AttachOutcome Segment::open(const std::string& name, Access access) {
+  close();
+  name_ = name;
+  const int flags = (access == Access::kReadWrite ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW;
+  const int descriptor = ::open(path_of(name).c_str(), flags);
+  if (descriptor < 0) {
+    if (errno == ENOENT) return AttachOutcome::kAbsent;
+    if (errno == EACCES || errno == EPERM) return AttachOutcome::kNoPermission;
+    if (errno == ELOOP || errno == EISDIR) return AttachOutcome::kDamaged;
+    throw Error(fmt::format("cannot open /dev/shm/{}: {}", name, std::strerror(errno)));
+  }
+  OpenDescriptors::instance().add(descriptor);
+  descriptor_ = descriptor;
+  struct stat status;
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return AttachOutcome::kDamaged;
+  if (static_cast<std::size_t>(status.st_size) < sizeof(HeaderShm))
+    return AttachOutcome::kDamaged;  // N4: before a page
+  map(sizeof(HeaderShm), access);
+  const HeaderShm& found = header();
+  AttachOutcome outcome = AttachOutcome::kReady;
+  const std::uint32_t version = found.layout_version.load_acquire();  // pairs with publish
+  if (found.magic != kMagic)
+    outcome = AttachOutcome::kDamaged;
+  else if (version == 0)
+    outcome = AttachOutcome::kBeingCreated;
+  else if (version != kLayoutVersion)
+    outcome = AttachOutcome::kOtherVersion;
+  else if (found.fingerprint != kFingerprint)
+    outcome = AttachOutcome::kOtherBuild;
+  else if (found.initial_bytes > static_cast<std::size_t>(status.st_size) ||
+           found.reserved_bytes < found.initial_bytes || found.initial_bytes < sizeof(HeaderShm))
+    outcome = AttachOutcome::kDamaged;
+  const std::size_t reserved = outcome == AttachOutcome::kReady ? found.reserved_bytes : 0;
+  region_ = {};
+  if (reserved != 0) map(reserved, access);
+  return outcome;
+}
+
+void Segment::grow(std::size_t bytes) {
+  if (bytes > header().reserved_bytes)
+    fail_no_room(
+        fmt::format("/dev/shm/{}, which may have {:.1f} MiB at most", name_, double(header().reserved_bytes) / 1048576),
+        bytes, ENOSPC);
+  if (file_bytes() >= bytes) return;
+  // Extends and reserves in one call; two processes that do it at once both get what they asked for.
+  if (const int error = fallocate_retrying(descriptor_, bytes)) fail_no_room("/dev/shm/" + name_, bytes, error);
+}
+
+std::size_t Segment::file_bytes() const {
+  struct stat status;
+  return fstat(descriptor_, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+}
+
+bool Segment::is_orphaned() const {
+  struct stat status;
+  return fstat(descriptor_, &status) != 0 || status.st_nlink == 0;
+}
+
+bool Segment::is_named(const std::string& name) const {
+  struct stat mine, named;
+  return fstat(descriptor_, &mine) == 0 && lstat(path_of(name).c_str(), &named) == 0 && mine.st_ino == named.st_ino &&
+         mine.st_dev == named.st_dev;
+}
+
+std::string control_name(const std::string& job) { return "ps." + job; }
+std::string shard_name(const std::string& job, std::uint32_t shard) { return fmt::format("ps.{}.{}", job, shard); }
+std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint64_t generation) {
+  return fmt::format("ps.{}.w{}.{}", job, rank, generation);
+}
+
+void unlink_segment(const std::string& name) noexcept { ::unlink(path_of(name).c_str()); }
+
+std::vector<std::string> list_segments(const std::string& prefix) {
+  std::vector<std::string> names;
+  if (DIR* directory = opendir(kDirectory)) {
+    while (const dirent* entry = readdir(directory))
+      if (std::strncmp(entry->d_name, prefix.c_str(), prefix.size()) == 0) names.emplace_back(entry->d_name);
+    closedir(directory);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::size_t shm_capacity_bytes() {
+  struct statvfs status;
+  if (statvfs(kDirectory, &status) == 0 && status.f_blocks != 0) return status.f_blocks * status.f_frsize;
+  return static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::size_t shm_free_bytes() {
+  struct statvfs status;
+  return statvfs(kDirectory, &status) == 0 ? status.f_bavail * status.f_frsize : 0;
+}
+
+NameWatch::NameWatch() : descriptor_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+  if (descriptor_ >= 0) inotify_add_watch(descriptor_, kDirectory, IN_CREATE | IN_MOVED_TO | IN_DELETE);
+}
+
+NameWatch::~NameWatch() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void NameWatch::wait(int milliseconds) noexcept {
+  pollfd watched{descriptor_, POLLIN, 0};
+  if (poll(&watched, descriptor_ >= 0 ? 1 : 0, milliseconds) > 0) {
+    char events[4096];
+    while (read(descriptor_, events, sizeof events) > 0) {
+    }  // only that something happened counts
+  }
+}
+
+}  // namespace ps::shm

@@ -1,0 +1,98 @@
+// One POSIX shared-memory object, mapped: created unnamed, filled, then named; attached with a named outcome; grown in
+// place; unlinked. The only file that knows /dev/shm and Boost.Interprocess (used for the mapping alone: none of its
+// locks, none of its managed segments).
+#pragma once
+
+#include <boost/interprocess/mapped_region.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shm/layout.hpp"
+
+namespace ps::shm {
+
+enum class Access { kReadOnly, kReadWrite };
+
+// What attaching found. Only the first two are worth trying again.
+enum class AttachOutcome { kAbsent, kBeingCreated, kReady, kOtherVersion, kOtherBuild, kDamaged, kNoPermission };
+
+// "no such segment", and so on, with what to do; for messages. Empty for kReady.
+std::string describe(AttachOutcome outcome, const std::string& name);
+
+class Segment {
+ public:
+  Segment() noexcept = default;
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  // A new segment without a name (N1), `bytes` of it reserved and zero, its header filled but for the version.
+  // Throws Error when /dev/shm can't hold it.
+  static Segment create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
+                        std::size_t bytes, std::size_t reserved_bytes);
+
+  // Gives the segment its name. False: another one has that name already.
+  [[nodiscard]] bool link(const std::string& name);
+
+  // Lets others attach: stores the layout version.
+  void publish() noexcept;
+
+  // Attaches to a segment of any state. On kReady the segment is mapped; on kBeingCreated, kOtherVersion, kOtherBuild
+  // and kDamaged only the descriptor is held (for locks, see N2).
+  AttachOutcome open(const std::string& name, Access access);
+
+  // Makes the first `bytes` exist; never shrinks. Lock-free. Throws Error when /dev/shm is full, nothing changed then.
+  void grow(std::size_t bytes);
+
+  bool is_mapped() const noexcept { return region_.get_address() != nullptr; }
+  std::byte* data() const noexcept { return static_cast<std::byte*>(region_.get_address()); }
+  HeaderShm& header() const noexcept { return *reinterpret_cast<HeaderShm*>(data()); }
+  int descriptor() const noexcept { return descriptor_; }
+  const std::string& name() const noexcept { return name_; }
+  std::size_t file_bytes() const;  // of the file now
+
+  // Whether no name leads to the segment any more (N3).
+  bool is_orphaned() const;
+  // Whether `name` leads to this very segment.
+  bool is_named(const std::string& name) const;
+
+ private:
+  void map(std::size_t bytes, Access access);
+  void close() noexcept;
+
+  int descriptor_ = -1;
+  std::string name_;
+  boost::interprocess::mapped_region region_;
+};
+
+// /dev/shm's name of a job's segments, without the directory: "ps.JOB", "ps.JOB.K", "ps.JOB.wR.G".
+std::string control_name(const std::string& job);
+std::string shard_name(const std::string& job, std::uint32_t shard);
+std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint64_t generation);
+
+// Removes the name; nothing happens where there is none.
+void unlink_segment(const std::string& name) noexcept;
+
+// Names in /dev/shm that begin with `prefix`, sorted.
+std::vector<std::string> list_segments(const std::string& prefix);
+
+// How much /dev/shm could hold if it were empty, in bytes; what a growing segment reserves address space for.
+std::size_t shm_capacity_bytes();
+std::size_t shm_free_bytes();
+
+// Waits up to `milliseconds` for a name to appear in or vanish from /dev/shm; may return early for any reason.
+class NameWatch {
+ public:
+  NameWatch();
+  ~NameWatch();
+  NameWatch(const NameWatch&) = delete;
+  NameWatch& operator=(const NameWatch&) = delete;
+  void wait(int milliseconds) noexcept;
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace ps::shm

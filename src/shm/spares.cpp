@@ -1,0 +1,200 @@
+#include "shm/spares.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "shm/directory.hpp"
+#include "shm/futex.hpp"
+
+namespace ps::shm {
+namespace {
+
+constexpr std::uint64_t kValid = std::uint64_t{1} << 63, kInFlight = std::uint64_t{1} << 62;
+
+bool in_flight(std::uint64_t record) noexcept { return (record & kInFlight) != 0; }
+
+// One record in doubt: it owns `spare` if its holder's swap did not happen, `replaced` if it did.
+struct Doubt {
+  std::uint32_t rank, which;
+  SpareShm* shared;
+  std::uint64_t chunk, word, spare, replaced;
+};
+
+enum class Fate { kNotSwapped, kSwapped, kUnknown };
+
+// Looks at all buffers of one class in one shard.
+class ClassCensus {
+ public:
+  ClassCensus(JobSegments& job, std::uint32_t shard, std::uint32_t buffer_class) : job_(job), shard_(shard) {
+    const Directory directory(job);
+    for (std::uint32_t position = 0, end = directory.count(); position < end; ++position) {
+      const VariableShm& variable = directory.at(position);
+      if (variable.shard == shard && variable.buffer_class == buffer_class &&
+          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned) &&
+          variable.init.load_acquire() == kInitialised)
+        variables_.push_back(&variable);
+    }
+    class_ = buffer_class - kMinClass;
+  }
+
+  std::vector<Doubt> doubts_of(std::uint32_t rank) const {
+    std::vector<Doubt> doubts;
+    for (std::uint32_t which = 0; which < kSparesPerClass && !variables_.empty(); ++which) {
+      SpareShm& shared = spare(rank, which);
+      const std::uint64_t record = shared.record.load_acquire();
+      if (in_flight(record))
+        doubts.push_back({rank, which, &shared, shared.note_chunk.load_relaxed(), shared.note_word.load_relaxed(),
+                          buffer_of(record), buffer_of(shared.note_word.load_relaxed())});
+    }
+    return doubts;
+  }
+
+  // V6, for a dead rank's record. The scan races with living pushers: what it finds proves something, what it does not
+  // find proves nothing.
+  Fate fate_of(const Doubt& doubt) const {
+    for (const VariableShm* variable : variables_) {
+      if (doubt.chunk < variable->first_chunk || doubt.chunk >= variable->first_chunk + variable->pieces) continue;
+      if (word(*variable, doubt.chunk - variable->first_chunk) == doubt.word) return Fate::kNotSwapped;
+    }
+    if (is_named(doubt.spare)) return Fate::kSwapped;
+    if (is_named(doubt.replaced)) return Fate::kNotSwapped;  // another one's swap replaced it
+    return Fate::kUnknown;
+  }
+
+  // Whether a word or a settled record names the buffer. A record in flight proves nothing: its holder may have
+  // swapped that buffer in already and not noted it yet.
+  bool is_named(std::uint64_t buffer) const {
+    for (const VariableShm* variable : variables_)
+      for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
+        if (buffer_of(word(*variable, chunk)) == buffer) return true;
+    for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank)
+      for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
+        const std::uint64_t record = spare(rank, which).record.load_acquire();
+        if (!in_flight(record) && spare_buffer(record, *variables_[0], rank, which) == buffer) return true;
+      }
+    return false;
+  }
+
+ private:
+  SpareShm& spare(std::uint32_t rank, std::uint32_t which) const noexcept {
+    return job_.spare_table(shard_, rank).spares[class_][which];
+  }
+  std::uint64_t word(const VariableShm& variable, std::uint64_t chunk) const noexcept {
+    const auto* words = reinterpret_cast<const PieceWordShm*>(job_.shard_data(shard_) + variable.words_offset);
+    return words[chunk].word.load_acquire();
+  }
+
+  JobSegments& job_;
+  std::uint32_t shard_, class_ = 0;
+  std::vector<const VariableShm*> variables_;
+};
+
+void note_fate(const Doubt& doubt, Fate fate) {
+  doubt.shared->record.store_release(kValid | (fate == Fate::kSwapped ? doubt.replaced : doubt.spare));
+}
+
+// Settles what the rules decide; returns what stays in doubt.
+std::vector<Doubt> settle_decided(const ClassCensus& census, const std::vector<Doubt>& doubts) {
+  std::vector<Doubt> open;
+  for (const Doubt& doubt : doubts) {
+    const Fate fate = census.fate_of(doubt);
+    if (fate == Fate::kUnknown)
+      open.push_back(doubt);
+    else
+      note_fate(doubt, fate);
+  }
+  return open;
+}
+
+// Several dead ranks in doubt about each other's buffers: none of the candidates is named by a word or by anybody
+// else, so every way to give each record one of its two, all different, keeps conservation. Finds one.
+bool assign(const std::vector<Doubt>& doubts, std::size_t next, std::vector<std::uint64_t>& taken) {
+  if (next == doubts.size()) return true;
+  for (const std::uint64_t candidate : {doubts[next].spare, doubts[next].replaced}) {
+    bool free = true;
+    for (const std::uint64_t other : taken) free = free && other != candidate;
+    if (!free) continue;
+    taken.push_back(candidate);
+    if (assign(doubts, next + 1, taken)) return true;
+    taken.pop_back();
+  }
+  return false;
+}
+
+bool overlap(const Doubt& a, const Doubt& b) noexcept {
+  return a.spare == b.spare || a.spare == b.replaced || a.replaced == b.spare || a.replaced == b.replaced;
+}
+
+// Takes all dead ranks that are in doubt about the same buffers, directly or through others, and settles them together.
+void settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Doubt> doubts, std::uint32_t rank,
+                    const TaskLocks& locks) {
+  std::vector<std::uint32_t> taken;
+  bool all_dead = true;
+  for (std::uint32_t other = 0; other < job.ranks() && all_dead; ++other) {
+    if (other == rank || std::find(taken.begin(), taken.end(), other) != taken.end()) continue;
+    for (const Doubt& theirs : census.doubts_of(other)) {
+      if (std::none_of(doubts.begin(), doubts.end(), [&](const Doubt& mine) { return overlap(mine, theirs); }))
+        continue;
+      all_dead = locks.try_take(kRankByte + other);  // alive: it will note its buffer itself
+      if (!all_dead) break;
+      taken.push_back(other);
+      const std::vector<Doubt> all_theirs = census.doubts_of(other);
+      doubts.insert(doubts.end(), all_theirs.begin(), all_theirs.end());
+      other = ~0U;  // its buffers may overlap with those of ranks that were passed over: from the start
+      break;
+    }
+  }
+  doubts = settle_decided(census, doubts);  // the dead can't move any more: one more look with all of them held
+  std::vector<std::uint64_t> chosen;
+  if (all_dead && assign(doubts, 0, chosen))
+    for (std::size_t i = 0; i < doubts.size(); ++i)
+      note_fate(doubts[i], chosen[i] == doubts[i].spare ? Fate::kNotSwapped : Fate::kSwapped);
+  for (const std::uint32_t other : taken) locks.release(kRankByte + other);
+}
+
+}  // namespace
+
+std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t rank,
+                           std::uint32_t which) noexcept {
+  if (record != 0) return buffer_of(record);
+  return (variable.spares_offset >> variable.buffer_class) + std::uint64_t{rank} * kSparesPerClass + which;
+}
+
+void Spares::settle(const TaskLocks& locks) {
+  constexpr int kLooks = 100;  // a living pusher is between swap and note for some instructions, unless it is stopped
+  for (std::uint32_t shard = 0; shard < job_.config().shards; ++shard)
+    for (std::uint32_t buffer_class = kMinClass; buffer_class <= kMaxClass; ++buffer_class) {
+      const ClassCensus census(job_, shard, buffer_class);
+      std::vector<Doubt> doubts = census.doubts_of(rank_);
+      for (int look = 0; look < kLooks && !doubts.empty(); ++look) {
+        doubts = settle_decided(census, doubts);
+        for (int spin = 0; spin < kWaitSpins && !doubts.empty(); ++spin) spin_pause();
+      }
+      if (!doubts.empty()) settle_jointly(job_, census, std::move(doubts), rank_, locks);
+    }
+}
+
+Spare Spares::begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept {
+  const std::uint32_t index = variable.buffer_class - kMinClass;
+  SpareShm* spares = job_.spare_table(variable.shard, rank_).spares[index];
+  for (;;) {  // ends: one push is under way at a time, so at most one spare is left in doubt
+    const std::uint32_t which = next_[index];
+    next_[index] = (which + 1) % kSparesPerClass;  // in turn: a slow reader of a replaced buffer has some grace
+    SpareShm& shared = spares[which];
+    const std::uint64_t record = shared.record.load_relaxed();  // relaxed: only this thread writes it (L4)
+    if (in_flight(record)) continue;
+    const std::uint64_t buffer = spare_buffer(record, variable, rank_, which);
+    shared.note_chunk.store_relaxed(chunk);
+    shared.note_word.store_relaxed(word);
+    shared.record.store_release(kValid | kInFlight | buffer);  // (W1) pairs with doubts_of: the note is complete
+    return {&shared, buffer};
+  }
+}
+
+void Spares::won(const Spare& spare, std::uint64_t replaced_buffer) noexcept {
+  spare.shared->record.store_release(kValid | replaced_buffer);  // V5: buffer and flag in one store
+}
+
+void Spares::lost(const Spare& spare) noexcept { spare.shared->record.store_release(kValid | spare.buffer); }
+
+}  // namespace ps::shm

@@ -1,0 +1,63 @@
+// Spare buffers: which buffers a rank may fill, and what becomes of those that a dead holder had in flight.
+//
+// Conservation: each buffer of a shard and class is named by exactly one word or spare record, but for the moment
+// between a won swap and the store that notes the replaced buffer. `record` and the note beside it (chunk, expected
+// word) let the next holder of the rank find out on which side of that moment its predecessor died (V5, V6).
+//
+//   begin:   note_chunk, note_word; then record = {in flight, S}        (W1) release
+//   swap:    word(chunk) from {v, B} to {v + 1, S}                      (versioned_slot.hpp)
+//   won:     record = {B}            one store; only then is B this rank's
+//   lost:    record = {S}            so that a note is only ever written while not in flight
+#pragma once
+
+#include <cstdint>
+
+#include "shm/job_segments.hpp"
+
+namespace ps::shm {
+
+// Word {version : 40, buffer : 24} and stamp {chunk : 24, version : 40} (V1). Versions are modular: never use < on them.
+inline constexpr std::uint64_t kVersionMask = (std::uint64_t{1} << 40) - 1;
+inline constexpr std::uint64_t kBufferMask = (std::uint64_t{1} << 24) - 1;
+inline constexpr std::uint64_t kBuilding = ~std::uint64_t{0};  // no chunk has number 2^24 - 1
+
+constexpr std::uint64_t make_word(std::uint64_t version, std::uint64_t buffer) noexcept {
+  return (version & kVersionMask) << 24 | buffer;
+}
+constexpr std::uint64_t version_of(std::uint64_t word) noexcept { return word >> 24; }
+constexpr std::uint64_t buffer_of(std::uint64_t word) noexcept { return word & kBufferMask; }
+constexpr std::uint64_t make_stamp(std::uint64_t chunk, std::uint64_t version) noexcept {
+  return chunk << 40 | (version & kVersionMask);
+}
+
+// A spare as it was handed out: where its record is, and the buffer's number.
+struct Spare {
+  SpareShm* shared = nullptr;
+  std::uint64_t buffer = 0;
+};
+
+// The spares of one rank. Used by one thread. All but settle is wait-free.
+class Spares {
+ public:
+  Spares(JobSegments& job, std::uint32_t rank) noexcept : job_(job), rank_(rank) {}
+
+  // Settles what the rank's last holder had in flight. Requires: the rank's lock byte is held. A spare whose fate
+  // hangs on a living process that is stopped between its swap and its note stays out of use; the others serve.
+  void settle(const TaskLocks& locks);
+
+  // The next spare for a swap of `chunk` of `variable` from `word`, noted as in flight.
+  Spare begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept;
+  static void won(const Spare& spare, std::uint64_t replaced_buffer) noexcept;
+  static void lost(const Spare& spare) noexcept;
+
+ private:
+  JobSegments& job_;
+  std::uint32_t rank_;
+  std::uint32_t next_[kClasses] = {};
+};
+
+// The buffer that a record names; `variable` is any of its shard and class.
+std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t rank,
+                           std::uint32_t which) noexcept;
+
+}  // namespace ps::shm

@@ -1,0 +1,168 @@
+// Versioned slots: exact, lock-free updates of a variable chunk by chunk, without tearing and without locks.
+//
+// Protocol, per chunk (design: {version : 40, buffer : 24} in `word` names the current buffer)
+//   push   W1 old = word, acquire              pairs with W6 of the push that put it there: the buffer's bytes
+//          W2 spare noted in flight            spares.hpp
+//          W3 stamp = building, relaxed; fence release     pairs with R3: who read a byte of W4 finds this or later
+//          W4 spare's bytes = update(current buffer's bytes)
+//          W5 stamp = {chunk, old.version + 1}, relaxed    W6 carries it
+//          W6 word: old -> {old.version + 1, spare}, acq_rel   pairs with W1, R1; lost: from the top
+//   pull   R1 word, acquire                    pairs with W6
+//          R2 the bytes
+//          R3 fence acquire; stamp, relaxed, is {chunk, version of R1}; otherwise from the top
+// Invariants
+//   - A buffer that is being overwritten is nobody's current buffer, so the current one is whole.
+//   - Who reads a replaced buffer too late is told by the stamp (chunk and version: a reused buffer may hold another
+//     chunk at the same version) or by W6, which fails because the version has moved.
+//   - W6 fails only because another one's succeeded: lock-free. A kill anywhere leaves word and current buffer alone.
+// A 40-bit version at one million pushes of a chunk per second comes round after 12 days; a reader or writer would have
+// to sleep exactly that long inside one chunk to be fooled.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "shm/layout.hpp"
+#include "shm/racing.hpp"
+#include "shm/spares.hpp"
+
+namespace ps::shm {
+
+// Who updates and when; goes into the buffer's header.
+struct UpdateLabel {
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;
+};
+
+struct SwapResult {
+  std::uint64_t version = 0;  // that the update was applied to
+  std::uint64_t retries = 0;
+};
+
+enum class StepResult { kApplied, kAlreadyIncluded };
+
+class VersionedVariable {
+ public:
+  VersionedVariable(std::byte* shard, const VariableShm& variable) noexcept
+      : shard_(shard),
+        words_(reinterpret_cast<PieceWordShm*>(shard + variable.words_offset)),
+        variable_(variable),
+        buffer_class_(variable.buffer_class),
+        chunk_elements_(variable.piece_elements),
+        elements_(variable.elements) {}
+
+  std::uint64_t chunks() const noexcept { return variable_.pieces; }
+  std::uint64_t chunk_begin(std::uint64_t chunk) const noexcept { return chunk * chunk_elements_; }
+  std::uint64_t chunk_size(std::uint64_t chunk) const noexcept {
+    return std::min(chunk_elements_, elements_ - chunk * chunk_elements_);
+  }
+  std::uint64_t version(std::uint64_t chunk) const noexcept { return version_of(words_[chunk].word.load_acquire()); }
+
+  // First values and zeroed optimizer slots. Only by the task that has claimed the initialisation; wait-free.
+  void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept;
+
+  // Copies the chunk's parameters to `out`; returns their version. Lock-free; `retries` counts the repeats.
+  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries) const noexcept {
+    for (;; ++retries) {
+      const std::uint64_t word = words_[chunk].word.load_acquire();  // (R1)
+      const BufferHeaderShm& buffer = at(buffer_of(word));
+      racing_copy(out, parameters(buffer), chunk_size(chunk));  // (R2)
+      if (is_whole(buffer, chunk, word)) return version_of(word);
+    }
+  }
+
+  // Exactly one update of the chunk. update(out, in) computes parameters and slots anew, from `in` to `out`, and may
+  // be called several times. Lock-free.
+  template <class Update>
+  SwapResult push_chunk(std::uint64_t chunk, Spares& spares, UpdateLabel label, Update&& update) noexcept {
+    SwapResult result;
+    for (;; ++result.retries) {
+      std::uint64_t old = words_[chunk].word.load_acquire();                            // (W1)
+      const std::uint64_t included = at(buffer_of(old)).included_steps.load_relaxed();  // V4: W6 is its check
+      if (try_swap(chunk, old, spares, label, included, update)) {
+        result.version = version_of(old);
+        return result;
+      }
+    }
+  }
+
+  // The sync step's update (B5): applies `step` unless the chunk includes it already. Every helper computes the same
+  // bits and one swap wins. Lock-free.
+  template <class Update>
+  StepResult apply_step(std::uint64_t chunk, std::uint64_t step, Spares& spares, UpdateLabel label,
+                        Update&& update) noexcept {
+    for (;;) {
+      std::uint64_t old = words_[chunk].word.load_acquire();
+      const BufferHeaderShm& buffer = at(buffer_of(old));
+      const std::uint64_t included = buffer.included_steps.load_relaxed();
+      if (!is_whole(buffer, chunk, old)) continue;  // V4: otherwise `included` may be another chunk's
+      if (included > step) return StepResult::kAlreadyIncluded;
+      if (try_swap(chunk, old, spares, label, step + 1, update)) return StepResult::kApplied;
+    }
+  }
+
+  // Whether the chunk includes sync step `step`. Lock-free.
+  bool includes(std::uint64_t chunk, std::uint64_t step) const noexcept {
+    for (;;) {
+      const std::uint64_t word = words_[chunk].word.load_acquire();
+      const BufferHeaderShm& buffer = at(buffer_of(word));
+      const std::uint64_t included = buffer.included_steps.load_relaxed();
+      if (is_whole(buffer, chunk, word)) return included > step;
+    }
+  }
+
+  // Brings the chunk's current buffer and word towards the cache.
+  void prefetch(std::uint64_t chunk) const noexcept { __builtin_prefetch(&words_[chunk]); }
+
+ private:
+  BufferHeaderShm& at(std::uint64_t buffer) const noexcept {
+    return *reinterpret_cast<BufferHeaderShm*>(shard_ + (buffer << buffer_class_));
+  }
+  static float* parameters(BufferHeaderShm& buffer) noexcept { return reinterpret_cast<float*>(&buffer + 1); }
+  static const float* parameters(const BufferHeaderShm& buffer) noexcept {
+    return reinterpret_cast<const float*>(&buffer + 1);
+  }
+  std::uint64_t stamp_of(std::uint64_t chunk, std::uint64_t word) const noexcept {
+    return make_stamp(variable_.first_chunk + chunk, version_of(word));
+  }
+  bool is_whole(const BufferHeaderShm& buffer, std::uint64_t chunk, std::uint64_t word) const noexcept {
+    fence_acquire();  // (R3)
+    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);
+  }
+
+  template <class Update>
+  bool try_swap(std::uint64_t chunk, std::uint64_t old, Spares& spares, UpdateLabel label, std::uint64_t included,
+                Update&& update) noexcept {
+    const Spare spare = spares.begin(variable_, variable_.first_chunk + chunk, old);  // (W2)
+    BufferHeaderShm& out = at(spare.buffer);
+    const BufferHeaderShm& in = at(buffer_of(old));
+    const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
+    out.stamp.store_relaxed(kBuilding);  // (W3)
+    fence_release();
+    racing_update(parameters(out), parameters(in), payload_floats(), update);  // (W4)
+    out.included_steps.store_relaxed(included);
+    out.writer.store_relaxed(label.rank);
+    out.writer_step.store_relaxed(label.step);
+    out.stamp.store_relaxed(stamp_of(chunk, next));            // (W5)
+    if (words_[chunk].word.try_exchange_acq_rel(old, next)) {  // (W6)
+      Spares::won(spare, buffer_of(old));
+      return true;
+    }
+    Spares::lost(spare);
+    return false;
+  }
+
+  std::size_t payload_floats() const noexcept {
+    return ((std::size_t{1} << buffer_class_) - sizeof(BufferHeaderShm)) / sizeof(float);
+  }
+
+  std::byte* shard_;
+  PieceWordShm* words_;
+  const VariableShm& variable_;
+  std::uint32_t buffer_class_;
+  std::uint64_t chunk_elements_, elements_;
+};
+
+}  // namespace ps::shm

@@ -1,0 +1,41 @@
+// The worker table: taking a rank, giving it back, and what has become of each rank's holder.
+//
+// Taking lock byte r is joining; only its holder writes entry r (L4). What a holder that is killed while joining leaves
+// behind is overwritten by the next one: the order of the stores is in try_join.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ps/job_view.hpp"
+#include "shm/job_segments.hpp"
+
+namespace ps::shm {
+
+enum class JoinOutcome {
+  kJoined,
+  kRankTaken,   // the asked-for rank is alive
+  kTableFull,   // no rank is free
+  kJobRemoved,  // the name is gone or about to go: start over (N3)
+};
+
+// Takes `wanted`, or else a free rank: one that nobody has had yet, or else a dead one's, or else one that was left.
+// Wait-free but for the system calls.
+JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std::uint32_t& rank);
+
+// Requires: the rank is held by this object, its threads are joined (L5).
+void leave(JobSegments& job, std::uint32_t rank) noexcept;
+
+// `own`: the rank held through `job`'s own descriptor, about which the locks can't tell (L1).
+WorkerState worker_state(const JobSegments& job, std::uint32_t rank, std::optional<std::uint32_t> own = {}) noexcept;
+
+struct Attendance {
+  std::uint32_t ever_joined = 0;  // ranks that somebody has had
+  std::uint32_t alive = 0;
+};
+Attendance attendance(const JobSegments& job) noexcept;
+
+// CLOCK_MONOTONIC, the same in all processes of the box.
+std::uint64_t now_ns() noexcept;
+
+}  // namespace ps::shm
