@@ -1,0 +1,43 @@
+// Gradient segments (sync mode): the one that this worker writes, and those of the others, mapped as they are needed.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "shm/job_segments.hpp"
+
+namespace ps {
+
+class GradientSegments {
+ public:
+  GradientSegments(shm::JobSegments& job, std::uint32_t rank) noexcept : job_(job), rank_(rank) {}
+
+  // Starts this holder's own segment (L5: a new one per holder). Requires: the predecessor's step is over (B4).
+  void create_own();
+
+  // Puts a gradient for `step` at the variable's place; a second one in the same step is added to the first.
+  // Requires: the step before is over (B6). Throws Error when /dev/shm is full.
+  void write(const shm::VariableShm& variable, std::uint32_t position, std::uint64_t step,
+             std::span<const float> gradient);
+
+  // The gradient that `rank` published for `step` of that variable, or nullptr if it pushed none.
+  // Throws Error if the segment is gone while the step is not over.
+  const float* find(std::uint32_t rank, const shm::VariableShm& variable, std::uint32_t position, std::uint64_t step);
+
+  // Removes this holder's segment, unless a step under way needs it: then the ps does.
+  void remove_own() noexcept;
+
+ private:
+  shm::Segment& map(std::uint32_t rank, std::uint64_t generation);
+  static shm::AtomicShm<std::uint64_t>& pushed(const shm::Segment& segment, std::uint32_t position) noexcept;
+
+  shm::JobSegments& job_;
+  std::uint32_t rank_;
+  shm::Segment own_;
+  std::uint64_t own_generation_ = 0;
+  std::map<std::uint32_t, std::pair<std::uint64_t, shm::Segment>> others_;  // by rank: generation, segment
+};
+
+}  // namespace ps

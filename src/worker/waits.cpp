@@ -1,0 +1,42 @@
+#include "worker/waits.hpp"
+
+#include <cstdio>
+
+#include "ps/errors.hpp"
+#include "shm/worker_table.hpp"
+
+namespace ps {
+namespace {
+std::uint64_t to_ns(double seconds) { return static_cast<std::uint64_t>(seconds * 1e9); }
+}  // namespace
+
+Wait::Wait(const WorkerOptions& options, double deadline_seconds, double notice_seconds)
+    : options_(options), period_ns_(to_ns(notice_seconds)) {
+  const std::uint64_t now = shm::now_ns();
+  deadline_ns_ = deadline_seconds > 0 ? now + to_ns(deadline_seconds) : ~std::uint64_t{0};
+  notice_ns_ = now + period_ns_;
+}
+
+bool Wait::slice(const std::function<std::string()>& what) {
+  if (options_.stop_requested && options_.stop_requested()) throw Interrupted();
+  const std::uint64_t now = shm::now_ns();
+  if (now >= deadline_ns_) return false;
+  if (now >= notice_ns_) {
+    notice_ns_ = now + period_ns_;
+    const std::string line = what();
+    if (options_.notice)
+      options_.notice(line);
+    else
+      std::fprintf(stderr, "%s\n", line.c_str());
+  }
+  return true;
+}
+
+WaitMark::WaitMark(shm::WorkerShm& entry, shm::WaitingFor what, std::uint64_t on) noexcept : entry_(entry) {
+  entry_.waiting_on.store_relaxed(on);
+  entry_.waiting_for.store_release(static_cast<std::uint32_t>(what));  // for people; after what it is about
+}
+
+WaitMark::~WaitMark() { entry_.waiting_for.store_release(static_cast<std::uint32_t>(shm::WaitingFor::kNothing)); }
+
+}  // namespace ps
