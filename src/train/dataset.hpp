@@ -1,0 +1,53 @@
+// Labelled examples in memory, and where they come from: the embedded digits, Fashion-MNIST or a folder of IDX files.
+//
+// A loaded data set is never changed, so any number of threads may read it. Invariants of one made by load_data:
+//  1. count, features and classes are at least 1; images holds count x features values in 0..1, row by row.
+//  2. labels holds count values below classes, which train and test share, as they share features.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace ps::train {
+
+struct Dataset {
+  std::vector<float> images;  // count x features
+  std::vector<std::uint8_t> labels;
+  std::size_t count = 0;
+  std::size_t features = 0;
+  std::size_t classes = 0;
+};
+
+struct DataSplit {
+  std::string name;
+  Dataset train;
+  Dataset test;
+};
+
+// Some consecutive examples; a view, valid as long as what it looks at.
+struct Batch {
+  std::size_t count = 0;
+  std::span<const float> images;  // count x features
+  std::span<const std::uint8_t> labels;
+};
+
+// The four files of a data set as bytes of uncompressed IDX, which whoever links them in hands to load_data.
+struct EmbeddedData {
+  std::span<const unsigned char> train_images;
+  std::span<const unsigned char> train_labels;
+  std::span<const unsigned char> test_images;
+  std::span<const unsigned char> test_labels;
+};
+
+// Loads `digits` (the embedded bytes), `fashion-mnist` (Debian's package) or a folder with the four files of MNIST by
+// their usual names, plain or .gz. A folder that is called like one of the two words is reached as ./digits.
+// Throws ps::Error with one line that names the file and says what to do.
+DataSplit load_data(const std::string& source, const EmbeddedData& digits);
+
+// A view of `count` examples from `first` on. Requires: first + count <= data.count.
+Batch slice(const Dataset& data, std::size_t first, std::size_t count);
+
+}  // namespace ps::train
