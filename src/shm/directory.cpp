@@ -162,8 +162,7 @@ std::uint32_t Directory::declare(const VariableSpec& spec, std::uint64_t slots, 
     std::uint32_t found = job_.index(position).load_acquire();
     if (found == 0) {
       if (record == nullptr) {
-        found = claim_record(byte);
-        record = &job_.record(found);
+        record = &job_.record(claim_record(byte));
         record->dtype = static_cast<std::uint32_t>(spec.dtype);
         record->rule = static_cast<std::uint32_t>(spec.rule);
         record->layout = static_cast<std::uint32_t>(layout);

@@ -82,7 +82,7 @@ RemoveOutcome remove_job(const std::string& job, int own) {
   if (own < 0) {
     const AttachOutcome outcome = control.open(name, Access::kReadWrite);
     if (outcome == AttachOutcome::kAbsent) return RemoveOutcome::kAbsent;
-    if (outcome == AttachOutcome::kNoPermission) throw Error(describe(outcome, name));
+    if (outcome == AttachOutcome::kNoPermission || control.descriptor() < 0) throw Error(describe(outcome, name));
     descriptor = control.descriptor();
   }
   const TaskLocks locks(descriptor);
@@ -116,7 +116,7 @@ JobSegments JobSegments::create(const JobConfig& config) {
     Segment other;
     const AttachOutcome outcome = other.open(name, Access::kReadWrite);
     if (outcome == AttachOutcome::kAbsent) continue;  // its owner removed it meanwhile
-    if (outcome == AttachOutcome::kNoPermission) throw Error(describe(outcome, name));
+    if (outcome == AttachOutcome::kNoPermission || other.descriptor() < 0) throw Error(describe(outcome, name));
     if (TaskLocks(other.descriptor()).is_being_removed()) {
       names.wait(kWaitSliceMs);
       continue;
@@ -162,6 +162,9 @@ std::optional<JobSegments> JobSegments::try_attach(const std::string& job, Acces
       return std::nullopt;
     }
     if (found != AttachOutcome::kReady) throw Error(describe(found, shard_name(job, number)));
+    if (shard.header().kind != static_cast<std::uint32_t>(SegmentKind::kShard) ||
+        shard.header().initial_bytes < attached.shard_data_offset())
+      throw Error(describe(AttachOutcome::kDamaged, shard_name(job, number)));
     attached.shards_.push_back(std::move(shard));
   }
   return attached;

@@ -25,6 +25,7 @@ namespace {
 
 constexpr char kDirectory[] = "/dev/shm";
 constexpr mode_t kMode = 0600;
+constexpr std::size_t kMostReserved = std::size_t{1} << 46;  // half of a process's address space
 
 std::string path_of(const std::string& name) { return std::string(kDirectory) + "/" + name; }
 
@@ -187,12 +188,13 @@ void Segment::publish() noexcept {
 AttachOutcome Segment::open(const std::string& name, Access access) {
   close();
   name_ = name;
-  const int flags = (access == Access::kReadWrite ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW;
+  const int flags = (access == Access::kReadWrite ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW |
+                    O_NONBLOCK;  // a FIFO must not block
   const int descriptor = ::open(path_of(name).c_str(), flags);
   if (descriptor < 0) {
     if (errno == ENOENT) return AttachOutcome::kAbsent;
     if (errno == EACCES || errno == EPERM) return AttachOutcome::kNoPermission;
-    if (errno == ELOOP || errno == EISDIR) return AttachOutcome::kDamaged;
+    if (errno == ELOOP || errno == EISDIR || errno == ENXIO) return AttachOutcome::kDamaged;
     throw Error(fmt::format("cannot open /dev/shm/{}: {}", name, std::strerror(errno)));
   }
   OpenDescriptors::instance().add(descriptor);

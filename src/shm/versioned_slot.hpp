@@ -43,6 +43,8 @@ struct SwapResult {
 
 enum class StepResult { kApplied, kAlreadyIncluded };
 
+enum class PullResult { kWhole, kTorn, kNoBuffer };
+
 class VersionedVariable {
  public:
   VersionedVariable(std::byte* shard, const VariableShm& variable) noexcept
@@ -71,6 +73,16 @@ class VersionedVariable {
       racing_copy(out, parameters(buffer), chunk_size(chunk));  // (R2)
       if (is_whole(buffer, chunk, word)) return version_of(word);
     }
+  }
+
+  // One attempt of the same, for a job that may be dead and a segment that may be damaged. kNoBuffer: the word names a
+  // buffer beyond the shard's first `shard_bytes`; nothing was read then. Wait-free.
+  [[nodiscard]] PullResult try_pull_chunk(std::uint64_t chunk, float* out, std::uint64_t shard_bytes) const noexcept {
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (R1)
+    if (buffer_of(word) >= shard_bytes >> buffer_class_) return PullResult::kNoBuffer;
+    const BufferHeaderShm& buffer = at(buffer_of(word));
+    racing_copy(out, parameters(buffer), chunk_size(chunk));  // (R2)
+    return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
   }
 
   // Exactly one update of the chunk. update(out, in) computes parameters and slots anew, from `in` to `out`, and may
