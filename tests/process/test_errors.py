@@ -1,0 +1,155 @@
+"""Every mistake gives exit code 1 or 2 and one line that says what to do."""
+import gzip
+import os
+import pathlib
+import signal
+import tempfile
+import unittest
+
+import support
+from support import ProcessTest, run
+
+
+class Usage(ProcessTest):
+    def test_an_unknown_option_is_named(self):
+        for program in ("ps_shm", "worker_shm", "launch_shm", "inspect_shm"):
+            self.assert_fails(2, run(program, "--no-such-option"), program, "no-such-option")
+
+    def test_zero_steps_are_refused(self):
+        self.assert_fails(2, run("launch_shm", "--steps", "0"), "steps")
+        self.assert_fails(2, run("ps_shm", "--job", self.job, "--steps", "0"), "steps")
+
+    def test_negative_numbers_are_refused(self):
+        for option in ("--steps", "--workers", "--lr", "--l2", "--batch", "--linger"):
+            with self.subTest(option):
+                self.assert_fails(2, run("launch_shm", option, "-1"), option.strip("-"))
+
+    def test_words_for_numbers_are_refused(self):
+        self.assert_fails(2, run("launch_shm", "--steps", "many"), "steps")
+
+    def test_an_unknown_mode_is_refused(self):
+        self.assert_fails(2, run("launch_shm", "--mode", "fast"), "mode")
+
+    def test_an_unknown_model_is_refused(self):
+        self.assert_fails(2, run("launch_shm", "--model", "transformer"), "model")
+
+    def test_an_unreadable_schedule_is_refused(self):
+        self.assert_fails(2, run("launch_shm", "--lr-schedule", "exp:0.99"), "exp:")
+
+    def test_sync_with_in_place_variables_is_refused(self):
+        self.assert_fails(2, run("launch_shm", "--mode", "sync", "--layout", "inplace"), "versioned")
+
+    def test_a_job_name_with_a_slash_is_refused(self):
+        self.assert_fails(2, run("ps_shm", "--job", "a/b"), "a/b")
+        self.assert_fails(2, run("worker_shm", "--job", "../b"), "../b")
+        self.assert_fails(2, run("launch_shm", "--job", "a/b"), "a/b")
+
+    def test_help_is_no_error(self):
+        for program in ("ps_shm", "worker_shm", "launch_shm", "inspect_shm"):
+            self.assertEqual(run(program, "--help")[0], 0)
+
+
+class Jobs(ProcessTest):
+    def test_a_worker_of_an_unknown_job_gives_up_after_its_time(self):
+        code, _, err = run("worker_shm", "--job", self.job, "--wait-job", "1.2")
+        self.assertEqual(code, 1)
+        self.assertIn("waiting for job", err)
+        self.assertIn("start its ps_shm", err.strip().splitlines()[-1])
+
+    def test_inspecting_an_unknown_job_fails(self):
+        self.assert_fails(1, run("inspect_shm", "show", "--job", self.job), self.job)
+
+    def test_a_second_ps_for_a_job_is_refused(self):
+        first = self.start("ps_shm", "--job", self.job)
+        support.wait_until(lambda: len(support.segments(self.job)) == 2, "the job exists")
+        self.assert_fails(1, run("ps_shm", "--job", self.job), "already has a ps", self.job)
+        first.send_signal(signal.SIGINT)
+        self.assertEqual(support.finish(first)[0], 130)
+
+    def test_an_unknown_variable_is_named_with_those_there_are(self):
+        ps = self.start("ps_shm", "--job", self.job, "--linger", "30s")
+        self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")[0], 0)
+        # The ps ends when its one worker has left: look at a job that stays.
+        support.finish(ps)
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")[0], 0)
+        self.assert_fails(1, run("inspect_shm", "dump", "--job", self.job, "no_such"), "no_such", "var")
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
+    def test_a_variable_of_another_shape_is_refused(self):
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", "5")[0], 0)
+        self.assert_fails(1, run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", "6"),
+                          "shape", "[5]", "[6]")
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
+    def test_a_taken_rank_is_refused(self):
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        worker = self.start("worker_shm", "--job", self.job, "--rank", "0", "--model", "count", "--steps", "1000",
+                            "--interval", "1s")
+        support.wait_until(lambda: support.workers_of(self.job), "worker 0 has joined")
+        self.assert_fails(1, run("worker_shm", "--job", self.job, "--rank", "0", "--model", "count"), "rank 0", "taken")
+        worker.send_signal(signal.SIGINT)
+        self.assertEqual(support.finish(worker)[0], 130)
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
+    def test_a_segment_of_another_version_is_refused(self):
+        ps = self.start("ps_shm", "--job", self.job)
+        path = support.SHM / f"ps.{self.job}"
+        support.wait_until(lambda: len(support.segments(self.job)) == 2, "the job exists")
+        with open(path, "r+b") as segment:
+            segment.seek(8)  # HeaderShm::layout_version
+            segment.write((99).to_bytes(4, "little"))
+        self.assert_fails(1, run("worker_shm", "--job", self.job, "--wait-job", "5"), "version")
+        with open(path, "r+b") as segment:
+            segment.seek(8)
+            segment.write((1).to_bytes(4, "little"))
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
+    @unittest.skipIf(os.geteuid() != 0, "needs root, to become somebody else")
+    def test_a_job_of_another_user_is_refused(self):
+        ps = self.start("ps_shm", "--job", self.job)
+        support.wait_until(lambda: len(support.segments(self.job)) == 2, "the job exists")
+        try:
+            result = run("worker_shm", "--job", self.job, "--wait-job", "5", user=65534, group=65534, extra_groups=[])
+        except PermissionError:
+            self.skipTest("the programs lie in a folder that others may not read")
+        self.assert_fails(1, result, "permission")
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
+    def test_a_variable_larger_than_dev_shm_is_refused_and_the_job_unharmed(self):
+        status = os.statvfs("/dev/shm")
+        elements = 2 * status.f_blocks * status.f_frsize // 4
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", str(elements))
+        self.assert_fails(1, result, "/dev/shm", "MiB")
+        self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")[0], 0)
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
+
+class Data(ProcessTest):
+    def test_a_missing_folder_is_named(self):
+        self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", "/no/such/folder"), "/no/such/folder")
+
+    def test_a_file_that_is_cut_short_is_named_with_its_offset(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = support.SOURCE / "tools" / "data"
+            names = {"digits-train-images.idx3-ubyte": "train-images-idx3-ubyte",
+                     "digits-train-labels.idx1-ubyte": "train-labels-idx1-ubyte",
+                     "digits-test-images.idx3-ubyte": "t10k-images-idx3-ubyte",
+                     "digits-test-labels.idx1-ubyte": "t10k-labels-idx1-ubyte"}
+            for old, new in names.items():
+                (pathlib.Path(folder) / new).write_bytes((source / old).read_bytes())
+            cut = pathlib.Path(folder) / "train-images-idx3-ubyte"
+            cut.write_bytes(cut.read_bytes()[:1000])
+            self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", folder), str(cut), "offset")
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,182 @@
+"""Start order, ends, interruptions and deaths."""
+import json
+import re
+import signal
+import time
+import unittest
+
+import support
+from support import ProcessTest, run
+
+
+class StartAndEnd(ProcessTest):
+    def test_workers_may_start_before_their_ps(self):
+        workers = [self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "10") for _ in range(2)]
+        time.sleep(0.2)  # they wait by now; the test is right without it, too
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        for worker in workers:
+            self.assertEqual(support.finish(worker)[0], 0)
+        self.assertEqual(support.finish(ps)[0], 0)
+
+    def test_a_waiting_worker_says_what_it_waits_for(self):
+        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")
+        self.assertIn(f"waiting for job '{self.job}'", worker.stderr.readline())
+        ps = self.start("ps_shm", "--job", self.job)
+        self.assertEqual(support.finish(worker)[0], 0)
+        self.assertEqual(support.finish(ps)[0], 0)
+
+    def test_the_ps_ends_by_itself_when_its_workers_have_left(self):
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        for _ in range(2):
+            self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "5")[0], 0)
+        self.assertEqual(support.finish(ps, 10)[0], 0)
+
+    def test_a_worker_that_finishes_first_holds_up_nobody(self):
+        for mode in ("async", "sync"):
+            with self.subTest(mode):
+                job = f"{self.job}-{mode}"
+                ps = self.start("ps_shm", "--job", job, "--workers", "2", "--mode", mode)
+                long = self.start("worker_shm", "--job", job, "--model", "count", "--steps", "2000")
+                short = self.start("worker_shm", "--job", job, "--model", "count", "--steps", "100")
+                self.assertEqual(support.finish(short)[0], 0)
+                self.assertEqual(support.finish(long)[0], 0)
+                self.assertEqual(support.finish(ps)[0], 0)
+
+    def test_a_worker_after_the_last_step_is_told_so(self):
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", "50")
+        self.assertEqual(run("worker_shm", "--job", self.job, "--rank", "0")[0], 0)
+        code, out, err = run("worker_shm", "--job", self.job, "--rank", "1")
+        self.assertEqual(code, 0)
+        self.assertRegex(out + err, rf"job {self.job} finished at step \d+")
+        ps.send_signal(signal.SIGINT)
+        support.finish(ps)
+
+    def test_the_ps_lingers_after_the_last_worker_and_then_ends(self):
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "3", "--linger", "500ms")
+        self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "5")[0], 0)
+        self.assertEqual(support.finish(ps, 10)[0], 0)
+
+    def test_workers_report_as_users_of_such_jobs_know_it(self):
+        ps = self.start("ps_shm", "--job", self.job, "--steps", "2000")
+        code, out, err = run("worker_shm", "--job", self.job)
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out + err, r"worker 0: after \d+ training steps \(\d+ global steps\), loss on training batch is "
+                                    r"\d+\.\d+ \(\d+ examples/s, \d+\.\d+ s/batch\)")
+        self.assertEqual(support.finish(ps)[0], 0)
+
+    def test_the_ps_reports_the_value_of_a_count(self):
+        ps = self.start("ps_shm", "--job", self.job)
+        run("worker_shm", "--job", self.job, "--model", "count", "--steps", "30", "--interval", "100ms")
+        code, out, err = support.finish(ps)
+        self.assertEqual(code, 0)
+        self.assertRegex(out + err, r"var = \d+")
+
+    def test_options_come_from_the_environment(self):
+        env = {"PS_JOB": self.job, "PS_WORKERS": "2", "PS_MODEL": "count", "PS_STEPS": "10"}
+        code, out, err = run("launch_shm", "--json", env=env)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out)["value"], 20)
+
+    def test_the_rank_comes_from_what_launchers_set(self):
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "100", "--interval", "1s",
+                            env={"LOCAL_RANK": "1"})
+        support.wait_until(lambda: support.workers_of(self.job), "the worker has joined")
+        self.assertEqual([w["rank"] for w in support.workers_of(self.job)], [1])
+        worker.send_signal(signal.SIGTERM)
+        self.assertEqual(support.finish(worker)[0], 130)
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
+
+class Interrupted(ProcessTest):
+    def launch_long(self, *more):
+        launcher = self.start("launch_shm", "--job", self.job, "--steps", "100000000", *more)
+        support.wait_until(lambda: len(support.workers_of(self.job) or []) == 3, "three workers have joined")
+        return launcher
+
+    def test_ctrl_c_ends_a_job_and_leaves_nothing(self):
+        for mode in ("async", "sync"):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                with self.subTest(mode=mode, signal=number):
+                    launcher = self.launch_long("--mode", mode)
+                    launcher.send_signal(number)
+                    self.assertEqual(support.finish(launcher, 20)[0], 130)
+                    self.assertEqual(support.segments(self.job), [])
+
+    def test_ctrl_c_on_a_waiting_worker_ends_it(self):
+        worker = self.start("worker_shm", "--job", self.job)
+        worker.stderr.readline()
+        worker.send_signal(signal.SIGINT)
+        self.assertEqual(support.finish(worker, 5)[0], 130)
+
+    def test_the_death_of_the_launcher_ends_its_children(self):
+        launcher = self.launch_long()
+        pids = [w["pid"] for w in support.workers_of(self.job)]
+        launcher.kill()
+        launcher.communicate()
+        support.wait_until(lambda: support.segments(self.job) == [], "the ps has ended and removed the job")
+        for pid in pids:
+            support.wait_until(lambda: not is_running(pid), f"process {pid} has ended")
+
+
+class Deaths(ProcessTest):
+    def test_the_others_go_on_when_a_worker_is_killed(self):
+        for mode in ("async", "sync"):
+            with self.subTest(mode):
+                job = f"{self.job}-{mode}"
+                ps = self.start("ps_shm", "--job", job, "--workers", "3", "--mode", mode, "--steps", "3000", "--linger", "1s")
+                workers = [self.start("worker_shm", "--job", job, "--rank", rank) for rank in range(3)]
+                support.wait_until(lambda: sum(w["steps"] > 20 for w in support.workers_of(job) or []) == 3, "all train")
+                workers[1].kill()
+                for rank in (0, 2):
+                    self.assertEqual(support.finish(workers[rank])[0], 0)
+                code, out, err = support.finish(ps)
+                self.assertEqual(code, 0, err)
+                self.assertRegex(out + err, r"worker 1 .*died")
+
+    def test_workers_train_on_when_the_ps_is_killed(self):
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", "3000")
+        workers = [self.start("worker_shm", "--job", self.job) for _ in range(2)]
+        support.wait_until(lambda: len(support.workers_of(self.job) or []) == 2, "both have joined")
+        ps.kill()
+        for worker in workers:
+            self.assertEqual(support.finish(worker)[0], 0)
+        self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
+
+    def test_a_killed_job_is_reclaimed_by_the_next_of_its_name(self):
+        ps = self.start("ps_shm", "--job", self.job)
+        support.wait_until(lambda: len(support.segments(self.job)) == 2, "the job exists")
+        ps.kill()
+        ps.communicate()
+        self.assertEqual(len(support.segments(self.job)), 2)
+        self.assertEqual(self.launch("--model", "count", "--workers", "1", "--steps", "7")["value"], 7)
+
+    def test_a_restarted_worker_takes_its_rank_again(self):
+        for mode in ("async", "sync"):
+            with self.subTest(mode):
+                job = f"{self.job}-{mode}"
+                ps = self.start("ps_shm", "--job", job, "--workers", "2", "--mode", mode, "--steps", "4000")
+                other = self.start("worker_shm", "--job", job, "--rank", "0", "--delay", "200us")
+                first = self.start("worker_shm", "--job", job, "--rank", "1")
+                support.wait_until(lambda: any(w["rank"] == 1 and w["steps"] > 50 for w in support.workers_of(job) or []),
+                                   "rank 1 trains")
+                first.kill()
+                first.communicate()
+                second = self.start("worker_shm", "--job", job, "--rank", "1")
+                for worker in (other, second):
+                    code, out, err = support.finish(worker)
+                    self.assertEqual(code, 0, err)
+                self.assertEqual(support.finish(ps)[0], 0)
+
+
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+if __name__ == "__main__":
+    support.main()

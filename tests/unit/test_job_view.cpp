@@ -1,0 +1,364 @@
+// JobView on jobs that this process creates: what it shows, and that damage gives an error.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "shm/counters.hpp"
+#include "shm/directory.hpp"
+#include "shm/inplace_slot.hpp"
+#include "shm/versioned_slot.hpp"
+#include "shm/worker_table.hpp"
+
+namespace {
+
+using namespace ps;
+using shm::VariableShm;
+
+// A job of its own; this object's descriptor holds the ps byte.
+struct TestJob {
+  JobConfig config;
+  shm::JobSegments segments;
+
+  explicit TestJob(JobConfig chosen = {})
+      : config(named(std::move(chosen))), segments(shm::JobSegments::create(config)) {}
+  ~TestJob() { shm::remove_job(config.job, segments.control().descriptor()); }
+
+  static JobConfig named(JobConfig config) {
+    static int count = 0;
+    config.job = fmt::format("test-view-{}-{}", getpid(), count++);
+    return config;
+  }
+
+  VariableShm& declare(const std::string& name, std::uint64_t elements, Layout layout = Layout::kVersioned) {
+    VariableSpec spec;
+    spec.name = name;
+    spec.shape = {elements};
+    spec.rule = UpdateRule::kAdd;
+    spec.layout = layout;
+    shm::Directory directory(segments);
+    return directory.at(directory.declare(spec, 0, shm::kTaskByte));
+  }
+
+  std::vector<float> initialise(VariableShm& record, float first) {
+    std::vector<float> values(record.elements);
+    std::iota(values.begin(), values.end(), first);
+    if (record.layout == static_cast<std::uint32_t>(Layout::kInplace)) {
+      std::copy(values.begin(), values.end(), shm::InplaceVariable(segments.shard_data(0), record).elements());
+    } else {
+      shm::VersionedVariable variable(segments.shard_data(0), record);
+      for (std::uint64_t chunk = 0; chunk < variable.chunks(); ++chunk)
+        variable.initialise_chunk(chunk,
+                                  std::span(values).subspan(variable.chunk_begin(chunk), variable.chunk_size(chunk)));
+    }
+    record.init.store_release(shm::kInitialised);
+    return values;
+  }
+
+  shm::PieceWordShm& word(const VariableShm& record, std::uint64_t piece) {
+    return reinterpret_cast<shm::PieceWordShm*>(segments.shard_data(0) + record.words_offset)[piece];
+  }
+
+  // One push of 1 to every element.
+  void push_ones(VariableShm& record) {
+    shm::VersionedVariable variable(segments.shard_data(0), record);
+    shm::Spares spares(segments, 0);
+    const std::size_t floats = record.piece_elements;
+    for (std::uint64_t chunk = 0; chunk < variable.chunks(); ++chunk)
+      variable.push_chunk(chunk, spares, {}, [&](float* out, const float* in) {
+        for (std::size_t i = 0; i < floats; ++i) out[i] = in[i] + 1;
+      });
+  }
+};
+
+// A worker of the job with locks of its own.
+struct TestWorker {
+  shm::JobSegments segments;
+  std::uint32_t rank = 0;
+
+  explicit TestWorker(const std::string& job) : segments(attach(job)) {
+    REQUIRE(shm::try_join(segments, std::nullopt, rank) == shm::JoinOutcome::kJoined);
+  }
+  static shm::JobSegments attach(const std::string& job) {
+    shm::AttachOutcome outcome;
+    return std::move(*shm::JobSegments::try_attach(job, shm::Access::kReadWrite, outcome));
+  }
+  shm::WorkerShm& entry() { return segments.worker(rank); }
+};
+
+template <class Action>
+std::string error_of(Action&& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("job view: a job that does not exist gives an error from the constructor and nothing from try_open") {
+  const std::string job = fmt::format("test-view-none-{}", getpid());
+  CHECK(contains(error_of([&] { JobView view(job); }), "there is no segment /dev/shm/ps." + job));
+  CHECK_FALSE(JobView::try_open(job).has_value());
+}
+
+TEST_CASE("job view: a name that could leave /dev/shm is refused") {
+  CHECK(contains(error_of([] { JobView::try_open("../x"); }), "cannot name a job"));
+}
+
+TEST_CASE("job view: settings, sizes and owner are as the ps made them") {
+  JobConfig config;
+  config.workers = 3;
+  config.steps = 70;
+  config.learning_rate = 0.25F;
+  TestJob job(config);
+  const JobInfo info = JobView(job.config.job).info();
+  CHECK(info.config.job == job.config.job);
+  CHECK(info.config.workers == 3);
+  CHECK(info.config.max_workers == 16);
+  CHECK(info.config.steps == 70);
+  CHECK(info.config.learning_rate == 0.25F);
+  CHECK(info.served);
+  CHECK(info.ps_pid == static_cast<std::uint32_t>(getpid()));
+  CHECK(info.instance == job.segments.instance());
+  CHECK(info.control_bytes == job.segments.control().file_bytes());
+  CHECK(info.shard_bytes == job.segments.shard(0).file_bytes());
+  CHECK(info.spare_bytes == 0);
+  CHECK(info.global_step == 0);
+  CHECK_FALSE(info.finished);
+}
+
+TEST_CASE("job view: a job whose ps is gone is shown as not served") {
+  TestJob job;
+  job.segments.locks().release_all();
+  CHECK_FALSE(JobView(job.config.job).info().served);
+}
+
+TEST_CASE("job view: the job is finished when the global step has reached its last") {
+  JobConfig config;
+  config.steps = 5;
+  TestJob job(config);
+  job.segments.global_step().store_release(5);
+  const JobInfo info = JobView(job.config.job).info();
+  CHECK(info.global_step == 5);
+  CHECK(info.finished);
+}
+
+TEST_CASE("job view: values of both layouts, of one chunk and of many, are those that were put in") {
+  TestJob job;
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+    for (const std::uint64_t elements : {1, 7, 4096, 100003}) {
+      VariableShm& record = job.declare(fmt::format("{}/{}", to_string(layout), elements), elements, layout);
+      const std::vector<float> expected = job.initialise(record, 0.5F);
+      CHECK(JobView(job.config.job).values(record.name) == expected);
+    }
+}
+
+TEST_CASE("job view: a push changes values, updates and digest") {
+  TestJob job;
+  VariableShm& record = job.declare("w", 1000);
+  std::vector<float> expected = job.initialise(record, 1);
+  const JobView view(job.config.job);
+  const std::uint64_t before = view.digest();
+  CHECK(view.digest() == before);
+  CHECK(view.variables()[0].updates == 0);
+  job.push_ones(record);
+  for (float& value : expected) value += 1;
+  CHECK(view.values("w") == expected);
+  CHECK(view.variables()[0].updates == 1);
+  CHECK(view.digest() != before);
+}
+
+TEST_CASE("job view: the digest depends on names and values, not on the order of declaration") {
+  TestJob first, second, third;
+  first.initialise(first.declare("a", 10), 1), first.initialise(first.declare("b", 20), 2);
+  second.initialise(second.declare("b", 20), 2), second.initialise(second.declare("a", 10), 1);
+  third.initialise(third.declare("a", 10), 1), third.initialise(third.declare("c", 20), 2);
+  const std::uint64_t digest = JobView(first.config.job).digest();
+  CHECK(JobView(second.config.job).digest() == digest);
+  CHECK(JobView(third.config.job).digest() != digest);
+}
+
+TEST_CASE("job view: an uninitialised variable is marked and its values are refused") {
+  TestJob job;
+  job.declare("later", 10);
+  const JobView view(job.config.job);
+  const std::vector<VariableInfo> variables = view.variables();
+  REQUIRE(variables.size() == 1);
+  CHECK(variables[0].name == "later");
+  CHECK(variables[0].shape == std::vector<std::uint64_t>{10});
+  CHECK(variables[0].bytes == 40);
+  CHECK_FALSE(variables[0].initialised);
+  CHECK(error_of([&] { view.values("later"); }) == "variable 'later' is not initialised yet");
+  CHECK_NOTHROW(view.digest());
+  CHECK(view.info().spare_bytes == (16ULL * shm::kSparesPerClass) << job.segments.record(0).buffer_class);
+}
+
+TEST_CASE("job view: an unknown variable's error lists those there are") {
+  TestJob job;
+  const JobView view(job.config.job);
+  CHECK(contains(error_of([&] { view.values("x"); }), "has none yet"));
+  job.declare("weights", 4);
+  job.declare("bias", 4);
+  CHECK(contains(error_of([&] { view.values("x"); }), "has weights, bias"));
+}
+
+TEST_CASE("job view: workers that nobody has been are not listed; alive, left and dead ones are told apart") {
+  TestJob job;
+  const JobView view(job.config.job);
+  CHECK(view.workers().empty());
+  TestWorker alive(job.config.job), gone(job.config.job);
+  {
+    TestWorker killed(job.config.job);  // its descriptor is closed, which drops its lock as a death does
+  }
+  shm::leave(gone.segments, gone.rank);
+  const std::vector<WorkerInfo> workers = view.workers();
+  REQUIRE(workers.size() == 3);
+  CHECK(workers[0].state == WorkerState::kAlive);
+  CHECK(workers[1].state == WorkerState::kLeft);
+  CHECK(workers[2].state == WorkerState::kDead);
+  CHECK(workers[0].pid == static_cast<std::uint32_t>(getpid()));
+  CHECK(workers[0].holders == 1);
+}
+
+TEST_CASE("job view: counters and staleness are the worker's") {
+  TestJob job;
+  TestWorker worker(job.config.job);
+  shm::counter(worker.entry(), shm::Counter::kPushes).bump_relaxed(12);
+  shm::counter(worker.entry(), shm::Counter::kLossBits).store_relaxed(std::bit_cast<std::uint64_t>(0.75));
+  for (const std::uint64_t staleness : {0, 1, 5}) shm::record_staleness(worker.entry(), staleness);
+  const JobView view(job.config.job);
+  const WorkerInfo info = view.workers().at(0);
+  CHECK(info.pushes == 12);
+  CHECK(info.loss == 0.75);
+  CHECK(info.staleness.mean == doctest::Approx(2));
+  CHECK(info.staleness.p50 == 1);
+  CHECK(info.staleness.max == 5);
+  CHECK(view.staleness().p99 == 5);
+}
+
+TEST_CASE("job view: what a worker waits for is told with the ranks that are missing") {
+  JobConfig config;
+  config.workers = 2;
+  TestJob job(config);
+  job.declare("w", 4);
+  TestWorker first(job.config.job);
+  const JobView view(job.config.job);
+  const auto waiting = [&](shm::WaitingFor what, std::uint64_t on) {
+    first.entry().waiting_on.store_relaxed(on);
+    first.entry().waiting_for.store_release(static_cast<std::uint32_t>(what));
+    return view.workers().at(0).waiting_for;
+  };
+  first.entry().barriers[0].published.store_release(1);
+  CHECK(waiting(shm::WaitingFor::kNothing, 0).empty());
+  CHECK(waiting(shm::WaitingFor::kStep, 0) == "step 0: 1 more to join");
+  TestWorker second(job.config.job);
+  CHECK(waiting(shm::WaitingFor::kStep, 0) == "step 0: rank 1");
+  second.entry().barriers[0].published.store_release(1);
+  CHECK(waiting(shm::WaitingFor::kStep, 0) == "step 0");
+  CHECK(waiting(shm::WaitingFor::kBarrier, 0) == "barrier 0: ranks 0, 1");
+  CHECK(waiting(shm::WaitingFor::kInitialised, 0) == "variable w to be initialised");
+  CHECK(waiting(shm::WaitingFor::kInitialised, ~0ULL) == "a variable to be initialised");
+  CHECK(waiting(shm::WaitingFor::kVariable, 0) == "a variable to be declared");
+}
+
+TEST_CASE("job view: a job that may only be read can be viewed") {
+  TestJob job;
+  const std::vector<float> expected = job.initialise(job.declare("w", 100), 3);
+  for (const std::string& name : {shm::control_name(job.config.job), shm::shard_name(job.config.job, 0)})
+    REQUIRE(chmod(("/dev/shm/" + name).c_str(), 0400) == 0);
+  CHECK(JobView(job.config.job).values("w") == expected);
+}
+
+TEST_CASE("job view: a damaged control segment is refused") {
+  TestJob job;
+  shm::HeaderShm& header = job.segments.control().header();
+  auto& config = const_cast<shm::JobConfigShm&>(job.segments.config());
+  const auto refusal = [&] { return error_of([&] { JobView view(job.config.job); }); };
+  REQUIRE(refusal().empty());
+
+  SUBCASE("magic") { header.magic = 0; }
+  SUBCASE("initial size beyond the file") { header.initial_bytes = header.reserved_bytes = 1ULL << 40; }
+  SUBCASE("initial size below a header") { header.initial_bytes = 8; }
+  SUBCASE("more ranks than the table has") { config.max_workers = 255; }
+  SUBCASE("an absurd number of ranks") { config.max_workers = ~0U; }
+  SUBCASE("no shard") { config.shards = 0; }
+  SUBCASE("an unknown mode") { config.mode = 99; }
+  CHECK(contains(refusal(), "is damaged"));
+}
+
+TEST_CASE("job view: a job of another version is refused as such") {
+  TestJob job;
+  job.segments.control().header().layout_version.store_release(shm::kLayoutVersion + 1);
+  CHECK(contains(error_of([&] { JobView view(job.config.job); }), "another layout version"));
+}
+
+TEST_CASE("job view: numbers that lead out of the segments are damage, not a crash") {
+  TestJob job;
+  VariableShm& record = job.declare("w", 100000);
+  job.initialise(record, 1);
+  const JobView view(job.config.job);
+  REQUIRE(error_of([&] { view.values("w"); }).empty());
+
+  SUBCASE("words offset") { record.words_offset = 1ULL << 50; }
+  SUBCASE("words offset that overflows") { record.words_offset = ~0ULL - 63; }
+  SUBCASE("data offset") { record.data_offset = 1ULL << 50; }
+  SUBCASE("elements") { record.elements = 1ULL << 39; }
+  SUBCASE("elements and extent") { record.elements = record.extents[0] = 1ULL << 39; }
+  SUBCASE("elements, extent and pieces") {
+    record.elements = record.extents[0] = 1ULL << 39;
+    record.pieces = (record.elements - 1) / record.piece_elements + 1;
+  }
+  SUBCASE("no elements") { record.elements = record.extents[0] = 0; }
+  SUBCASE("pieces") { record.pieces = 1ULL << 60; }
+  SUBCASE("no elements in a piece") { record.piece_elements = 0; }
+  SUBCASE("slots") { record.slots = ~0ULL; }
+  SUBCASE("pieces larger than a buffer") { record.piece_elements = 100000, record.pieces = 1; }
+  SUBCASE("buffer class") { record.buffer_class = 63; }
+  SUBCASE("axes") { record.axes = 1000; }
+  SUBCASE("shard") { record.shard = 1; }
+  SUBCASE("layout") { record.layout = 7; }
+  SUBCASE("dtype") { record.dtype = 0; }
+  SUBCASE("a name without an end") { std::memset(record.name, 'x', sizeof record.name); }
+  SUBCASE("index") { job.segments.index(0).store_release(5000); }
+  SUBCASE("an index that names an empty record") { job.segments.index(1).store_release(9); }
+  SUBCASE("the file is cut off") { REQUIRE(ftruncate(job.segments.shard(0).descriptor(), 4096) == 0); }
+  SUBCASE("the control segment's file is cut off") {
+    REQUIRE(ftruncate(job.segments.control().descriptor(), 4096) == 0);
+    CHECK(contains(error_of([&] { view.workers(); }), "is damaged"));
+    CHECK(contains(error_of([&] { view.staleness(); }), "is damaged"));
+  }
+  CHECK(contains(error_of([&] { view.values("w"); }), "is damaged"));
+  CHECK(contains(error_of([&] { view.variables(); }), "is damaged"));
+  CHECK(contains(error_of([&] { view.info(); }), "is damaged"));
+  CHECK(contains(error_of([&] { view.digest(); }), "is damaged"));
+}
+
+TEST_CASE("job view: a word that names a buffer outside of the shard is damage") {
+  TestJob job;
+  VariableShm& record = job.declare("w", 100000);
+  job.initialise(record, 1);
+  job.word(record, 2).word.store_release(shm::make_word(0, shm::kBufferMask));
+  CHECK(contains(error_of([&] { JobView(job.config.job).values("w"); }), "is damaged: chunk 2 of variable 'w'"));
+}
+
+TEST_CASE("job view: a chunk whose stamp never matches its word is torn, after a bounded time") {
+  TestJob job;
+  VariableShm& record = job.declare("w", 100000);
+  job.initialise(record, 1);
+  job.word(record, 1).word.store_release(shm::make_word(77, shm::buffer_of(job.word(record, 1).word.load_acquire())));
+  CHECK(contains(error_of([&] { JobView(job.config.job).values("w"); }), "chunk 1 of variable 'w' is torn"));
+}

@@ -1,0 +1,317 @@
+// Server and Worker as a program of a user's own sees them; workers are threads, each with an attachment of its own.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cmath>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+
+using namespace ps;
+
+namespace {
+
+JobConfig settings(std::uint32_t workers, Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned) {
+  static int number = 0;
+  JobConfig config;
+  config.job = "w" + std::to_string(getpid()) + "-" + std::to_string(number++);
+  config.workers = workers;
+  config.mode = mode;
+  config.layout = layout;
+  return config;
+}
+
+WorkerOptions options(const JobConfig& config) {
+  return {.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}};
+}
+
+void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
+
+VariableSpec vector_of(std::uint64_t elements, UpdateRule rule = UpdateRule::kAdd) {
+  return {.name = "v", .shape = {elements}, .rule = rule, .layout = {}};
+}
+
+}  // namespace
+
+TEST_CASE("pull gives back the initial values, whatever the size") {
+  const JobConfig config = settings(1);
+  Server server(config);
+  Worker worker(options(config));
+  for (const std::uint64_t size : {1, 2, 100, 4079, 4080, 4081, 100'003}) {
+    const Variable variable = worker.variable({.name = "v" + std::to_string(size), .shape = {size}, .layout = {}},
+                                              [](std::span<float> out) {
+                                                for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i);
+                                              });
+    std::vector<float> out(size);
+    worker.pull(variable, out);
+    CHECK(out.front() == 0.0F);
+    CHECK(out.back() == float(size - 1));
+  }
+}
+
+TEST_CASE("a scalar is a variable without axes") {
+  const JobConfig config = settings(1);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable variable = worker.variable({.name = "s", .shape = {}, .rule = UpdateRule::kAdd, .layout = {}}, zero);
+  const float two = 2.0F;
+  worker.push(variable, {&two, 1});
+  float out = 0;
+  worker.pull(variable, {&out, 1});
+  CHECK(out == 2.0F);
+}
+
+TEST_CASE("SGD moves against the gradient at the job's rate") {
+  JobConfig config = settings(1);
+  config.learning_rate = 0.5F;
+  Server server(config);
+  Worker worker(options(config));
+  const Variable variable = worker.variable(vector_of(10, UpdateRule::kSgd), zero);
+  const std::vector<float> gradient(10, 2.0F);
+  worker.push(variable, gradient);
+  std::vector<float> out(10);
+  worker.pull(variable, out);
+  CHECK(out == std::vector<float>(10, -1.0F));
+}
+
+TEST_CASE("the schedule lowers the rate with the global step") {
+  JobConfig config = settings(1);
+  config.learning_rate = 1.0F;
+  config.schedule = Schedule::parse("exp:0.5:1");
+  Server server(config);
+  Worker worker(options(config));
+  const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
+  const float one = 1.0F;
+  float out = 0;
+  for (int step = 0; step < 3; ++step) {
+    worker.push(variable, {&one, 1});
+    worker.step();
+  }
+  worker.pull(variable, {&out, 1});
+  CHECK(out == -1.75F);
+}
+
+TEST_CASE("pushes of several workers are all there") {
+  for (const auto& [mode, layout] : {std::pair{Mode::kAsync, Layout::kVersioned}, std::pair{Mode::kAsync, Layout::kInplace},
+                                     std::pair{Mode::kSync, Layout::kVersioned}}) {
+    CAPTURE(to_string(mode));
+    CAPTURE(to_string(layout));
+    const JobConfig config = settings(3, mode, layout);
+    Server server(config);
+    std::vector<std::thread> threads;
+    for (int number = 0; number < 3; ++number)
+      threads.emplace_back([&] {
+        Worker worker(options(config));
+        const Variable variable = worker.variable(vector_of(20'000), zero);
+        const std::vector<float> ones(20'000, 1.0F);
+        for (int step = 0; step < 100; ++step) {
+          worker.push(variable, ones);
+          worker.step();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(JobView(config.job).values("v") == std::vector<float>(20'000, 300.0F));
+    CHECK(server.global_step() == (mode == Mode::kSync ? 100 : 300));
+  }
+}
+
+TEST_CASE("staleness counts the updates by others between pull and push, not one's own") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    const JobConfig config = settings(2, Mode::kAsync, layout);
+    Server server(config);
+    Worker first(options(config)), second(options(config));
+    const Variable a = first.variable(vector_of(1), zero), b = second.variable(vector_of(1), zero);
+    const float one = 1.0F;
+    float out = 0;
+    first.pull(a, {&out, 1});
+    for (int i = 0; i < 5; ++i) second.push(b, {&one, 1});
+    first.push(a, {&one, 1});
+    CHECK(first.staleness().max == 5);
+    first.push(a, {&one, 1});
+    CHECK(first.staleness().max == 5);
+    CHECK(first.staleness().mean == 5.0);
+  }
+}
+
+TEST_CASE("a view of an in-place variable shows pushes without a copy") {
+  const JobConfig config = settings(1, Mode::kAsync, Layout::kInplace);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable variable = worker.variable(vector_of(100), zero);
+  const std::span<const float> view = variable.view();
+  worker.push(variable, std::vector<float>(100, 3.0F));
+  CHECK(view[99] == 3.0F);
+}
+
+TEST_CASE("a versioned variable has no view") {
+  const JobConfig config = settings(1);
+  Server server(config);
+  Worker worker(options(config));
+  CHECK_THROWS_AS(static_cast<void>(worker.variable(vector_of(4), zero).view()), Error);
+}
+
+TEST_CASE("a span of another size is refused") {
+  const JobConfig config = settings(1);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable variable = worker.variable(vector_of(4), zero);
+  std::vector<float> five(5);
+  CHECK_THROWS_AS(worker.pull(variable, five), Error);
+  CHECK_THROWS_AS(worker.push(variable, five), Error);
+}
+
+TEST_CASE("a variable declared otherwise is refused") {
+  const JobConfig config = settings(1);
+  Server server(config);
+  Worker worker(options(config));
+  worker.variable(vector_of(4), zero);
+  CHECK_THROWS_AS(worker.variable(vector_of(5), zero), Error);
+  CHECK_THROWS_AS(worker.variable(vector_of(4, UpdateRule::kSgd), zero), Error);
+}
+
+TEST_CASE("a variable of another worker is found by its name, an unknown one is not") {
+  const JobConfig config = settings(2);
+  Server server(config);
+  Worker first(options(config)), second(options(config));
+  first.variable(vector_of(4), zero);
+  CHECK(second.variable("v").element_count() == 4);
+  CHECK_THROWS_WITH_AS(second.variable("w", 0.05), doctest::Contains("it has: v"), Error);
+}
+
+TEST_CASE("an initialiser that throws leaves the variable for the next one") {
+  const JobConfig config = settings(2);
+  Server server(config);
+  Worker first(options(config)), second(options(config));
+  CHECK_THROWS_AS(first.variable(vector_of(4), [](std::span<float>) { throw Error("no"); }), Error);
+  float out[4];
+  const Variable variable = second.variable(vector_of(4), [](std::span<float> v) { std::fill(v.begin(), v.end(), 6.0F); });
+  second.pull(variable, out);
+  CHECK(out[3] == 6.0F);
+}
+
+TEST_CASE("one worker initialises, the others wait for it") {
+  const JobConfig config = settings(4);
+  Server server(config);
+  std::atomic<int> calls{0}, wrong{0};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number)
+    threads.emplace_back([&] {
+      Worker worker(options(config));
+      const Variable variable = worker.variable(vector_of(50'000), [&](std::span<float> out) {
+        ++calls;
+        std::fill(out.begin(), out.end(), 4.0F);
+      });
+      std::vector<float> out(50'000);
+      worker.pull(variable, out);
+      wrong += out != std::vector<float>(50'000, 4.0F);
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(calls == 1);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the barrier lets nobody pass before all have come") {
+  const JobConfig config = settings(3);
+  Server server(config);
+  std::atomic<int> arrived{0}, early{0};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 3; ++number)
+    threads.emplace_back([&] {
+      Worker worker(options(config));
+      for (int round = 1; round <= 50; ++round) {
+        ++arrived;
+        worker.barrier();
+        early += arrived < 3 * round;
+        worker.barrier();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(early == 0);
+}
+
+TEST_CASE("a wait ends when its caller wants to stop") {
+  const JobConfig config = settings(2);  // the second one never comes
+  Server server(config);
+  WorkerOptions given = options(config);
+  std::atomic<bool> stop{false};
+  given.stop_requested = [&] { return stop.load(); };
+  Worker worker(given);
+  std::thread stopper([&] { stop = true; });
+  CHECK_THROWS_AS(worker.barrier(), Interrupted);
+  stopper.join();
+}
+
+TEST_CASE("a sync step gives up after its time-out and names whom it waited for") {
+  JobConfig config = settings(2, Mode::kSync);
+  config.step_timeout_seconds = 0.1;
+  Server server(config);
+  Worker first(options(config)), second(options(config));
+  first.variable(vector_of(1), zero);
+  CHECK_THROWS_WITH_AS(first.step(), doctest::Contains("rank 1"), Error);
+}
+
+TEST_CASE("a second push in one sync step is added to the first") {
+  const JobConfig config = settings(1, Mode::kSync);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable variable = worker.variable(vector_of(3), zero);
+  const std::vector<float> ones(3, 1.0F);
+  worker.push(variable, ones);
+  worker.push(variable, ones);
+  worker.step();
+  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 2.0F));
+}
+
+TEST_CASE("a sync step applies what was pushed and leaves the other variables alone") {
+  const JobConfig config = settings(1, Mode::kSync);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable pushed = worker.variable(vector_of(3), zero);
+  worker.variable({.name = "other", .shape = {3}, .rule = UpdateRule::kAdd, .layout = {}}, zero);
+  worker.push(pushed, std::vector<float>(3, 1.0F));
+  worker.step();
+  worker.step();
+  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F));
+  CHECK(JobView(config.job).values("other") == std::vector<float>(3, 0.0F));
+  CHECK(worker.global_step() == 2);
+}
+
+TEST_CASE("a worker of a job that is over is told so") {
+  JobConfig config = settings(1);
+  config.steps = 2;
+  Server server(config);
+  {
+    Worker worker(options(config));
+    worker.step();
+    CHECK(!worker.finished());
+    worker.step();
+    CHECK(worker.finished());
+  }
+  CHECK_THROWS_AS(Worker(options(config)), JobFinished);
+}
+
+TEST_CASE("settings that cannot run are refused") {
+  const auto broken = [](auto change) {
+    JobConfig config = settings(1);
+    change(config);
+    CHECK_THROWS_AS(check(config), Error);
+  };
+  broken([](JobConfig& c) { c.workers = 0; });
+  broken([](JobConfig& c) { c.workers = kMaxWorkers + 1; });
+  broken([](JobConfig& c) { c.max_workers = 1, c.workers = 2; });
+  broken([](JobConfig& c) { c.mode = Mode::kSync, c.layout = Layout::kInplace; });
+  broken([](JobConfig& c) { c.learning_rate = 0; });
+  broken([](JobConfig& c) { c.learning_rate = NAN; });
+  broken([](JobConfig& c) { c.l2 = -1; });
+  broken([](JobConfig& c) { c.linger_seconds = -1; });
+  broken([](JobConfig& c) { c.job = "a/b"; });
+  broken([](JobConfig& c) { c.job = ""; });
+  broken([](JobConfig& c) { c.job = std::string(65, 'a'); });
+  broken([](JobConfig& c) { c.job = "a.0"; });
+}

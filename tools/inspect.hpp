@@ -1,0 +1,41 @@
+// What inspect_shm finds out, as JSON, and the same as text. Everything but remove() maps read-only.
+//
+// All functions throw Error with one line that says what to do.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace ps::inspect {
+
+using Json = nlohmann::ordered_json;
+
+// The job meant by somebody who named none: the only one there is.
+std::string only_job();
+
+// Every job of this machine, whatever its state or version.
+Json list_jobs();
+std::string jobs_as_text(const Json& jobs);
+
+// Settings, segments and step state.
+Json show_job(const std::string& job);
+std::string job_as_text(const Json& shown);
+
+Json list_variables(const std::string& job);
+std::string variables_as_text(const Json& listed);
+
+Json list_workers(const std::string& job);
+std::string workers_as_text(const Json& listed);
+
+// Statistics and the first `limit` values (0: all) of the variables of these names; of all, where there is no name.
+Json dump_values(const std::string& job, const std::vector<std::string>& names, std::uint64_t limit);
+std::string values_as_text(const Json& dumped);
+
+// Removes the segments of a job that nobody holds a lock of. `force`: also where its control segment is damaged, of
+// another version or missing, and all names that begin as the job's do.
+Json remove(const std::string& job, bool force);
+std::string removal_as_text(const Json& removed);
+
+}  // namespace ps::inspect
