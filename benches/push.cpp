@@ -1,7 +1,7 @@
 // Pushes of one vector by two processes: versioned and in-place slots against racy SIMD adds and element-wise atomics.
 //
-// Each figure is GB/s of gradient, summed over the processes; beside it `limit`, the rate of a SIMD triad on private
-// memory by as many processes, measured immediately before. Lost updates are counted in every case.
+// Each figure is GB/s of gradient, summed over the processes; beside it `limit`, the rate of the same SIMD addition on
+// private memory by as many processes, measured immediately before. Lost updates are counted in every case.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -34,21 +34,26 @@ double rate(const std::vector<double>& seconds, std::size_t count, std::size_t r
 
 std::size_t rounds_for(std::size_t count) { return std::max<std::size_t>(8, 200'000'000 / count); }
 
-double triad_limit(std::size_t count) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+__attribute__((target_clones("default", "avx2", "avx512f")))  // the same widths as the library's own rules
+#endif
+void racy_add(float* target, const float* delta, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) target[i] += delta[i];
+}
+
+double private_limit(std::size_t count) {
   const std::size_t rounds = rounds_for(count) / 4 + 1;
-  return rate(run_processes(kWriters,
-                            [&](int) {
-                              auto vectors = std::make_shared<std::vector<float>>(3 * count, 1.0F);
-                              float* at = vectors->data();
-                              return Task{.work = [=] {
-                                for (std::size_t round = 0; round < rounds; ++round) {
-                                  update::apply(UpdateRule::kAdd, at, at + count, at + 2 * count, count, {});
-                                  benchmark::DoNotOptimize(vectors->data());
-                                  benchmark::ClobberMemory();
-                                }
-                              }};
-                            }),
-              count, rounds);
+  const auto seconds = run_processes(kWriters, [&](int) {
+    auto target = std::make_shared<std::vector<float>>(count, 0.0F),
+         ones = std::make_shared<std::vector<float>>(count, 1.0F);
+    return Task{.work = [=] {
+      for (std::size_t round = 0; round < rounds; ++round) {
+        racy_add(target->data(), ones->data(), count);
+        benchmark::ClobberMemory();
+      }
+    }};
+  });
+  return rate(seconds, count, rounds);
 }
 
 struct Measured {
@@ -98,13 +103,6 @@ Measured measure_raw(std::size_t count, std::size_t rounds, Add add) {
   return {rate(seconds, count, rounds), 1 - sum / double(count) / double(kWriters * (rounds + 1))};
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-__attribute__((target_clones("default", "avx2", "avx512f")))  // the same widths as the library's own rules
-#endif
-void racy_add(float* target, const float* delta, std::size_t count) {
-  for (std::size_t i = 0; i < count; ++i) target[i] += delta[i];
-}
-
 void atomic_add(float* target, const float* delta, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i)
     std::atomic_ref<float>(target[i]).fetch_add(delta[i], std::memory_order_relaxed);
@@ -118,7 +116,7 @@ void run_case(benchmark::State& state, const std::string& name) {
   const std::size_t rounds = is_slow ? rounds_for(count) / 20 + 1 : rounds_for(count);
   const bool must_be_exact = name != "racy_simd";
   for (auto _ : state) {
-    const double limit = triad_limit(count);
+    const double limit = private_limit(count);
     const Measured measured = name == "versioned"   ? measure_job(Layout::kVersioned, count, rounds)
                               : name == "inplace"   ? measure_job(Layout::kInplace, count, rounds)
                               : name == "racy_simd" ? measure_raw(count, rounds, racy_add)

@@ -13,7 +13,6 @@ packages_to_run=(
   'ninja-build|command ninja|runs the build'
   'pkg-config|command pkg-config|tells meson where the libraries are'
   'libboost-dev|header boost/interprocess/mapped_region.hpp|Boost.Interprocess: creates and maps the shared memory'
-  'libtbb-dev|module tbb|oneTBB: worker threads'
   'libopenblas-dev|module openblas|OpenBLAS: matrix products of the model'
   'libcli11-dev|header CLI/CLI.hpp|CLI11: command lines'
   'libfmt-dev|module fmt|fmt: text output'

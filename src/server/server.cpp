@@ -1,6 +1,7 @@
 #include "ps/server.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <vector>
 
@@ -41,6 +42,7 @@ struct Server::Impl {
 
   shm::JobSegments job;
   std::vector<Seen> seen;
+  pid_t owner = getpid();
   bool keeps_segments = false;
 };
 
@@ -48,7 +50,7 @@ Server::Server(const JobConfig& config) : impl_(std::make_unique<Impl>(config)) 
 Server::Server(Server&&) noexcept = default;
 
 Server::~Server() {
-  if (!impl_ || impl_->keeps_segments) return;
+  if (!impl_ || impl_->keeps_segments || impl_->owner != getpid()) return;  // a forked child has no lock (L2)
   try {
     shm::remove_job(impl_->job.job(), impl_->job.control().descriptor());  // with workers alive nothing is touched (N2)
   } catch (const Error&) {

@@ -26,7 +26,7 @@ std::uint32_t choose_class(std::uint64_t bytes) {
     const std::uint64_t eighth = std::bit_ceil(bytes / 8 + sizeof(BufferHeaderShm) + 1);
     return std::clamp(static_cast<std::uint32_t>(std::countr_zero(eighth)), 10U, 14U);
   }
-  if (bytes <= 16 * kMiB) return 14;
+  if (bytes <= 16 * kMiB) return 15;
   if (bytes <= 256 * kMiB) return 16;
   return kMaxClass;
 }

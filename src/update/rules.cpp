@@ -13,19 +13,37 @@
 namespace ps::update {
 namespace {
 
+// out[i] = element(in[i], gradient[i]). Asks for both inputs half a page ahead: the processor's own prefetching stops at
+// page ends, and neighbouring chunks' buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds).
+template <class Element>
+[[gnu::always_inline]] inline void for_each(float* __restrict out, const float* __restrict in,
+                                            const float* __restrict gradient, std::size_t count,
+                                            Element element) noexcept {
+  constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
+  std::size_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    for (std::size_t k = 0; k < kBlock; k += kLine) {
+      __builtin_prefetch(in + i + k + kAhead);
+      __builtin_prefetch(gradient + i + k + kAhead);
+    }
+    for (std::size_t k = 0; k < kBlock; ++k) out[i + k] = element(in[i + k], gradient[i + k]);
+  }
+  for (; i < count; ++i) out[i] = element(in[i], gradient[i]);
+}
+
 PS_SIMD_CLONES void add(float* __restrict out, const float* __restrict in, const float* __restrict gradient,
                         std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + gradient[i];
+  for_each(out, in, gradient, count, [](float value, float delta) { return value + delta; });
 }
 
 PS_SIMD_CLONES void sgd(float* __restrict out, const float* __restrict in, const float* __restrict gradient,
                         std::size_t count, float rate) noexcept {
-  for (std::size_t i = 0; i < count; ++i) out[i] = in[i] - rate * gradient[i];
+  for_each(out, in, gradient, count, [rate](float value, float g) { return value - rate * g; });
 }
 
 PS_SIMD_CLONES void sgd_l2(float* __restrict out, const float* __restrict in, const float* __restrict gradient,
                            std::size_t count, float rate, float l2) noexcept {
-  for (std::size_t i = 0; i < count; ++i) out[i] = in[i] - rate * (gradient[i] + l2 * in[i]);
+  for_each(out, in, gradient, count, [rate, l2](float value, float g) { return value - rate * (g + l2 * value); });
 }
 
 PS_SIMD_CLONES void accumulate(float* __restrict sum, const float* __restrict gradient, std::size_t count) noexcept {

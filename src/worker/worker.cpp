@@ -1,6 +1,7 @@
 #include "ps/worker.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <bit>
 #include <deque>
@@ -37,6 +38,7 @@ struct Worker::Impl {
   std::deque<Variable::State> variables;  // a deque: handles point into it
   bool has_pushed = false;                // sync: since the last step(); the step it was for
   std::uint64_t pushed_for = 0;
+  pid_t owner = getpid();
   bool has_left = false;
 
   Impl(WorkerOptions given, JobSegments attached, std::uint32_t taken)
@@ -313,7 +315,7 @@ StalenessSummary Worker::staleness() const {
 }
 
 void Worker::leave() noexcept {
-  if (!impl_ || impl_->has_left) return;
+  if (!impl_ || impl_->has_left || impl_->owner != getpid()) return;  // a forked child has neither lock nor mapping (L2)
   impl_->has_left = true;
   impl_->gradients.remove_own();
   shm::leave(impl_->job, impl_->rank);
