@@ -1,0 +1,53 @@
+// Progress: one live line on a terminal, plain lines every few seconds elsewhere; and the lines of a single worker.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+
+#include "train/trainer.hpp"
+
+namespace ps::report {
+
+// "worker 0: after 1700 training steps (5021 global steps), loss on training batch is 0.2155 (161000 examples/s,
+// 0.0004 s/batch)"
+std::string worker_line(const std::string& who, const train::TrainStatus& status);
+
+struct JobProgress {
+  std::uint64_t steps = 0;
+  std::uint64_t target_steps = 0;  // 0: unknown
+  std::optional<double> loss;
+  double mean_staleness = 0.0;
+  std::uint32_t live_workers = 0, workers = 0;
+};
+
+class Progress {
+ public:
+  explicit Progress(std::FILE* out);
+  ~Progress() { clear(); }
+
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // Shows `now` if it is time to. Cheap otherwise.
+  bool is_due() const;
+  void show(const JobProgress& now);
+
+  // Prints a line of its own.
+  void print(const std::string& line);
+  void clear();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::FILE* out_;
+  bool is_terminal_;
+  bool has_line_ = false;
+  Clock::time_point shown_ = Clock::now(), first_seen_;
+  double rate_ = 0.0;  // steps per second, smoothed
+  std::optional<std::uint64_t> last_steps_;
+};
+
+}  // namespace ps::report

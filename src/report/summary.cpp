@@ -1,0 +1,187 @@
+#include "report/summary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "train/count_model.hpp"
+
+namespace ps::report {
+namespace {
+
+double per_second(std::uint64_t count, double seconds) { return seconds > 0 ? double(count) / seconds : 0.0; }
+
+Json to_json(const StalenessSummary& staleness) {
+  return {{"mean", staleness.mean}, {"p50", staleness.p50}, {"p99", staleness.p99}, {"max", staleness.max}};
+}
+
+std::string to_text(const StalenessSummary& staleness) {
+  return fmt::format("mean {:.2f}, p50 {}, p99 {}, max {}", staleness.mean, staleness.p50, staleness.p99,
+                     staleness.max);
+}
+
+}  // namespace
+
+WorkerReport::WorkerReport(const WorkerInfo& info)
+    : rank(info.rank),
+      steps(info.steps),
+      examples(info.examples),
+      seconds(info.seconds),
+      loss(info.loss),
+      staleness(info.staleness),
+      retries(info.push_retries + info.pull_retries),
+      dropped(info.dropped) {}
+
+CountedValues::CountedValues(const std::vector<float>& values) {
+  if (values.empty()) return;
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  first = double(values[0]);
+  min = double(*least);
+  max = double(*most);
+}
+
+RunReport RunReport::of_job(const JobView& view) {
+  const JobInfo info = view.info();
+  RunReport run;
+  run.job = info.config.job;
+  run.mode = to_string(info.config.mode);
+  run.layout = to_string(info.config.layout);
+  run.adds = to_string(info.config.adds);
+  run.workers = info.config.workers;
+  run.steps = info.global_step;
+  run.staleness = view.staleness();
+  run.digest = view.digest();
+  for (const WorkerInfo& worker : view.workers()) run.per_worker.emplace_back(worker);
+  return run;
+}
+
+RunReport RunReport::of_one(train::TrainResult& result, train::Model& model, const train::Dataset& test,
+                            const std::string& model_name, const std::string& data_name) {
+  WorkerReport worker;
+  worker.steps = result.last.steps;
+  worker.examples = result.last.examples;
+  worker.began_unix = result.began_unix;
+  worker.seconds = result.seconds;
+  worker.loss = result.last.loss;
+  RunReport run;
+  run.mode = "standalone";
+  run.model = model_name;
+  run.data = data_name;
+  run.steps = worker.steps;
+  run.test = model.evaluate(result.parameters.values(), test);
+  run.digest = train::digest(model, result.parameters);
+  run.per_worker = {worker};
+  run.sum_up();
+  return run;
+}
+
+void RunReport::sum_up() {
+  double begin = std::numeric_limits<double>::infinity(), end = 0.0;
+  loss = 0.0;
+  for (const WorkerReport& worker : per_worker) {
+    examples += worker.examples;
+    retries += worker.retries;
+    dropped += worker.dropped;
+    loss += worker.loss / double(per_worker.size());
+    if (worker.began_unix == 0.0) continue;
+    begin = std::min(begin, worker.began_unix);
+    end = std::max(end, worker.began_unix + worker.seconds);
+  }
+  if (end > begin) seconds = end - begin;
+}
+
+std::string to_text(const CountedValues& values) {
+  return values.min == values.max ? fmt::format("{}", values.first) : fmt::format("{} to {}", values.min, values.max);
+}
+
+Json to_json(const WorkerReport& worker, bool is_count) {
+  Json json = {{"rank", worker.rank},
+               {"steps", worker.steps},
+               {"seconds", worker.seconds},
+               {"steps_per_second", per_second(worker.steps, worker.seconds)}};
+  if (!is_count) {
+    json["examples_per_second"] = per_second(worker.examples, worker.seconds);
+    json["loss"] = worker.loss;
+  }
+  json["staleness"] = to_json(worker.staleness);
+  json["retries"] = worker.retries;
+  json["dropped"] = worker.dropped;
+  return json;
+}
+
+std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count) {
+  const std::vector<WorkerInfo> workers = JobView(worker.config().job).workers();
+  const auto own =
+      std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) { return info.rank == worker.rank(); });
+  WorkerReport report;
+  if (own != workers.end()) report = WorkerReport(*own);
+  report.seconds = seconds;
+  Json json = to_json(report, is_count);
+  json["began"] = began_unix;
+  return json.dump();
+}
+
+Json to_json(const RunReport& run) {
+  Json json;
+  for (const auto& [key, text] : {std::pair{"job", &run.job},
+                                  {"mode", &run.mode},
+                                  {"layout", &run.layout},
+                                  {"adds", &run.adds},
+                                  {"model", &run.model},
+                                  {"data", &run.data}})
+    if (!text->empty()) json[key] = *text;
+  json["workers"] = run.workers;
+  json["steps"] = run.steps;
+  json["seconds"] = run.seconds;
+  json["steps_per_second"] = per_second(run.steps, run.seconds);
+  if (run.count) {
+    json["value"] = run.count->first;
+    json["value_min"] = run.count->min;
+    json["value_max"] = run.count->max;
+  } else {
+    json["examples_per_second"] = per_second(run.examples, run.seconds);
+    json["loss"] = run.loss;
+  }
+  if (run.test) {
+    json["test_loss"] = run.test->loss;
+    json["test_accuracy"] = run.test->accuracy;
+  }
+  json["staleness"] = to_json(run.staleness);
+  json["dropped"] = run.dropped;
+  json["retries"] = run.retries;
+  json["digest"] = fmt::format("{:016x}", run.digest);
+  json["per_worker"] = Json::array();
+  for (const WorkerReport& worker : run.per_worker)
+    json["per_worker"].push_back(to_json(worker, run.count.has_value()));
+  return json;
+}
+
+std::string to_text(const RunReport& run) {
+  std::string text = run.job.empty() ? run.mode : fmt::format("job {}: {}", run.job, run.mode);
+  if (!run.layout.empty()) text += fmt::format(", {}", run.layout);
+  if (run.layout == to_string(Layout::kInplace)) text += fmt::format(", {} adds", run.adds);
+  text += fmt::format(", {}{}, {} {}\n", run.model, run.data.empty() ? "" : " on " + run.data, run.workers,
+                      run.workers == 1 ? "worker" : "workers");
+  text +=
+      fmt::format("  {} steps in {:.2f} s: {:.0f} steps/s", run.steps, run.seconds, per_second(run.steps, run.seconds));
+  if (!run.count) text += fmt::format(", {:.0f} examples/s", per_second(run.examples, run.seconds));
+  text += '\n';
+  if (run.count) text += fmt::format("  {} = {}\n", train::kCountVariable, to_text(*run.count));
+  if (run.test)
+    text += fmt::format("  test accuracy {:.4f}, test loss {:.4f}, training loss {:.4f}\n", run.test->accuracy,
+                        run.test->loss, run.loss);
+  text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
+  text += fmt::format("  digest {:016x}\n", run.digest);
+  if (run.per_worker.size() < 2) return text;
+  text += fmt::format("  {:>6} {:>9} {:>9} {:>11} {:>9} {:>9} {:>8}\n", "worker", "steps", "seconds", "examples/s",
+                      "loss", "staleness", "retries");
+  for (const WorkerReport& worker : run.per_worker)
+    text += fmt::format("  {:>6} {:>9} {:>9.2f} {:>11.0f} {:>9.4f} {:>9.2f} {:>8}\n", worker.rank, worker.steps,
+                        worker.seconds, per_second(worker.examples, worker.seconds), worker.loss, worker.staleness.mean,
+                        worker.retries);
+  return text;
+}
+
+}  // namespace ps::report

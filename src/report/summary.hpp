@@ -1,0 +1,70 @@
+// What a run has come to, for people and as JSON.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ps/job_view.hpp"
+#include "train/trainer.hpp"
+
+namespace ps::report {
+
+using Json = nlohmann::ordered_json;
+
+struct WorkerReport {
+  std::uint32_t rank = 0;
+  std::uint64_t steps = 0, examples = 0;
+  double began_unix = 0.0;  // seconds; 0: unknown
+  double seconds = 0.0;     // of training
+  double loss = 0.0;        // of its last batch
+  StalenessSummary staleness;
+  std::uint64_t retries = 0, dropped = 0;
+
+  WorkerReport() = default;
+  explicit WorkerReport(const WorkerInfo& info);
+};
+
+struct CountedValues {
+  double first = 0.0, min = 0.0, max = 0.0;
+
+  CountedValues() = default;
+  explicit CountedValues(const std::vector<float>& values);
+};
+
+struct RunReport {
+  std::string job, mode, layout, adds, model, data;  // empty: does not apply
+  std::uint32_t workers = 1;
+  std::uint64_t steps = 0, examples = 0;
+  double seconds = 0.0;                // of training, from the first worker's begin to the last one's end
+  double loss = 0.0;                   // the mean of the workers' last batches
+  std::optional<train::Metrics> test;  // of models
+  std::optional<CountedValues> count;  // of the model count
+  StalenessSummary staleness;
+  std::uint64_t dropped = 0, retries = 0;
+  std::uint64_t digest = 0;
+  std::vector<WorkerReport> per_worker;
+
+  // Settings, steps, workers and digest of a job; `seconds` is left to the caller, as are model, data, test and count.
+  static RunReport of_job(const JobView& view);
+
+  // Of training in one process.
+  static RunReport of_one(train::TrainResult& result, train::Model& model, const train::Dataset& test,
+                          const std::string& model_name, const std::string& data_name);
+
+  // Sums up per_worker: examples, loss, retries, dropped, and seconds where all of them know when they began.
+  void sum_up();
+};
+
+std::string to_text(const CountedValues& values);
+Json to_json(const WorkerReport& worker, bool is_count);
+
+// What a worker that has not left yet tells the launcher, in one line: the above, and when it began (`began`).
+std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count);
+
+Json to_json(const RunReport& run);
+std::string to_text(const RunReport& run);
+
+}  // namespace ps::report

@@ -1,0 +1,228 @@
+#include "train/trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+#include <thread>
+#include <utility>
+
+#include "ps/errors.hpp"
+#include "train/batch_stream.hpp"
+#include "update/rules.hpp"
+
+namespace ps::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kAlignment = 64;
+constexpr double kFirstReportSeconds = 1.0;
+constexpr double kReportSeconds = 2.0;
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+std::size_t padded(std::size_t count) {
+  constexpr std::size_t kFloats = kAlignment / sizeof(float);
+  return (count + kFloats - 1) / kFloats * kFloats;
+}
+
+// Counts steps, keeps time, reports.
+class Diary {
+ public:
+  Diary(const TrainOptions& options, std::string who, std::size_t batch)
+      : options_(options), who_(std::move(who)), batch_(batch) {}
+
+  bool is_stop_requested() const { return options_.stop_requested && options_.stop_requested(); }
+
+  // What was waited for only because others had not begun yet is no training time.
+  void skip(Clock::duration waited) { began_ += waited, reported_ += waited; }
+
+  void enter(double loss, std::uint64_t global_steps) {
+    now_.loss = loss;
+    now_.global_steps = global_steps;
+    now_.examples += batch_;
+    ++now_.steps;
+    if (!std::isfinite(loss) && !has_warned_) {
+      has_warned_ = true;
+      if (options_.warn)
+        options_.warn(
+            fmt::format("{}: the loss is {} at training step {}; try a smaller --lr", who_, loss, now_.steps));
+    }
+    const Clock::time_point time = Clock::now();
+    if (seconds_between(reported_, time) < (has_reported_ ? kReportSeconds : kFirstReportSeconds)) return;
+    report(since(reported_, before_, time));
+    has_reported_ = true;
+    reported_ = time;
+    before_ = now_;
+  }
+
+  void finish(TrainResult& result) {
+    const Clock::time_point time = Clock::now();
+    if (now_.steps != before_.steps) report(since(reported_, before_, time));
+    result.last = since(began_, {}, time);
+    result.seconds = seconds_between(began_, time);
+    result.began_unix =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - result.seconds;
+  }
+
+ private:
+  TrainStatus since(Clock::time_point begin, const TrainStatus& before, Clock::time_point time) const {
+    TrainStatus status = now_;
+    const double seconds = std::max(seconds_between(begin, time), 1e-9);
+    const std::uint64_t steps = now_.steps - before.steps;
+    status.examples_per_second = double(now_.examples - before.examples) / seconds;
+    status.seconds_per_batch = steps == 0 ? 0.0 : seconds / double(steps);
+    return status;
+  }
+
+  void report(const TrainStatus& status) const {
+    if (options_.report) options_.report(status);
+  }
+
+  const TrainOptions& options_;
+  std::string who_;
+  std::size_t batch_;
+  Clock::time_point began_ = Clock::now(), reported_ = began_;
+  TrainStatus now_, before_;
+  bool has_reported_ = false, has_warned_ = false;
+};
+
+std::vector<Variable> declare(Worker& worker, const Model& model) {
+  std::vector<Variable> variables;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+    const ParameterSpec& parameter = model.parameters()[i];
+    VariableSpec spec;
+    spec.name = parameter.name;
+    spec.shape.assign(parameter.shape.begin(), parameter.shape.end());
+    spec.regularize = parameter.regularize;
+    variables.push_back(
+        worker.variable(spec, [&](std::span<float> out) { model.initialize(i, worker.config().seed, out); }));
+  }
+  return variables;
+}
+
+}  // namespace
+
+ParameterArrays::ParameterArrays(std::span<const ParameterSpec> specs) {
+  std::size_t total = 0;
+  for (const ParameterSpec& spec : specs) {
+    counts_.push_back(spec.count());
+    total += padded(spec.count());
+  }
+  memory_.reset(static_cast<float*>(::operator new(total * sizeof(float), std::align_val_t(kAlignment))));
+  std::fill_n(memory_.get(), total, 0.0F);
+  float* next = memory_.get();
+  for (const std::size_t count : counts_) {
+    arrays_.push_back(next);
+    next += padded(count);
+  }
+}
+
+void ParameterArrays::Free::operator()(float* memory) const { ::operator delete(memory, std::align_val_t(kAlignment)); }
+
+TrainResult train(Worker& worker, Model& model, const Dataset& data, const TrainOptions& options) {
+  const std::vector<Variable> variables = declare(worker, model);
+  TrainResult result(model.parameters());
+  ParameterArrays& parameters = result.parameters;
+  ParameterArrays gradients(model.parameters());
+  const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
+  BatchStream batches(data, batch, options.seed.value_or(worker.config().seed), worker.rank());
+  const bool waits_for_others = worker.config().mode == Mode::kSync;
+  const auto pull = [&] {
+    for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], parameters[i]);
+  };
+
+  Diary diary(options, fmt::format("worker {}", worker.rank()), batch);
+  const auto is_over = [&] { return worker.finished() || diary.is_stop_requested(); };
+  std::uint64_t steps = 0;
+  try {
+    while (!is_over()) {
+      pull();
+      const float loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
+      if (options.delay_seconds > 0 && !wait_seconds(options.delay_seconds, is_over)) break;
+      for (std::size_t i = 0; i < variables.size(); ++i) worker.push(variables[i], gradients[i]);
+      const Clock::time_point begin = Clock::now();
+      const std::uint64_t global_steps = worker.step();
+      if (waits_for_others && steps == 0) diary.skip(Clock::now() - begin);
+      worker.report(loss, ++steps * batch);
+      diary.enter(loss, global_steps);
+    }
+  } catch (const JobFinished&) {  // its ps was told to end while we waited
+  } catch (const Interrupted&) {
+  }
+  result.is_interrupted = diary.is_stop_requested();
+  diary.finish(result);
+  pull();
+  return result;
+}
+
+TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& data, const TrainOptions& options) {
+  TrainResult result(model.parameters());
+  ParameterArrays& parameters = result.parameters;
+  ParameterArrays gradients(model.parameters()), updated(model.parameters());
+  for (std::size_t i = 0; i < parameters.size(); ++i) model.initialize(i, config.seed, parameters[i]);
+  const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
+  BatchStream batches(data, batch, options.seed.value_or(config.seed), 0);
+
+  Diary diary(options, "standalone", batch);
+  const auto is_over = [&] { return diary.is_stop_requested(); };
+  for (std::uint64_t step = 0; step < config.steps && !is_over(); ++step) {
+    const float loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
+    if (options.delay_seconds > 0 && !wait_seconds(options.delay_seconds, is_over)) break;
+    const float rate = config.learning_rate * config.schedule.factor(step);
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      update::apply(UpdateRule::kSgd, updated[i].data(), parameters[i].data(), gradients[i].data(), updated[i].size(),
+                    {rate, model.parameters()[i].regularize ? config.l2 : 0.0F});
+    std::swap(parameters, updated);
+    diary.enter(loss, step + 1);
+  }
+  result.is_interrupted = is_over();
+  diary.finish(result);
+  return result;
+}
+
+std::uint64_t digest(const Model& model, ParameterArrays& parameters) {
+  std::vector<std::size_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return model.parameters()[a].name < model.parameters()[b].name; });
+  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+  const auto add = [&](const void* bytes, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i)
+      hash = (hash ^ static_cast<const unsigned char*>(bytes)[i]) * 1099511628211ULL;
+  };
+  for (const std::size_t i : order) {
+    const std::string& name = model.parameters()[i].name;
+    add(name.data(), name.size());
+    add(parameters[i].data(), parameters[i].size_bytes());
+  }
+  return hash;
+}
+
+// 100 is what the tutorials take for MNIST.
+std::size_t default_batch(const Dataset& data) { return data.features >= 784 ? 100 : 32; }
+
+// About 130 epochs of the 1437 digits, by default batches; 50 of MNIST.
+std::uint64_t default_steps(const std::string& source) { return source == "digits" ? 6000 : 30000; }
+
+bool wait_seconds(double seconds, const std::function<bool()>& stop) {
+  // A signal that comes between the look at `stop` and the sleep does not end the sleep, so that is cut into slices.
+  constexpr auto kSlice = std::chrono::milliseconds(20);
+  const Clock::time_point end =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, 1e9)));
+  for (;;) {
+    if (stop && stop()) return false;
+    const Clock::duration left = end - Clock::now();
+    if (left <= Clock::duration::zero()) return true;
+    std::this_thread::sleep_for(std::min<Clock::duration>(left, kSlice));
+  }
+}
+
+}  // namespace ps::train

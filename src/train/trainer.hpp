@@ -1,0 +1,83 @@
+// The training loop of a worker: pull, gradient, push, step; and the same in one process with no ps.
+//
+// Both run on the calling thread, which the stream of batches serves from a thread of its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps/job_config.hpp"
+#include "ps/worker.hpp"
+#include "train/dataset.hpp"
+#include "train/model.hpp"
+
+namespace ps::train {
+
+// Values of all parameters of a model, each on cache lines of its own.
+class ParameterArrays {
+ public:
+  explicit ParameterArrays(std::span<const ParameterSpec> specs);
+
+  std::size_t size() const { return arrays_.size(); }
+  std::span<float> operator[](std::size_t i) { return {arrays_[i], counts_[i]}; }
+  std::span<float* const> pointers() { return arrays_; }
+  std::span<const float* const> values() const { return {arrays_.data(), arrays_.size()}; }
+
+ private:
+  struct Free {
+    void operator()(float* memory) const;
+  };
+  std::unique_ptr<float, Free> memory_;
+  std::vector<float*> arrays_;
+  std::vector<std::size_t> counts_;
+};
+
+// Where a worker is; the rates are since the status before.
+struct TrainStatus {
+  std::uint64_t steps = 0, global_steps = 0, examples = 0;
+  double loss = 0.0;  // of the last batch
+  double examples_per_second = 0.0, seconds_per_batch = 0.0;
+};
+
+struct TrainOptions {
+  std::size_t batch = 0;              // 0: default_batch
+  std::optional<std::uint64_t> seed;  // of the data order; none: the job's, which gives the initial values in any case
+  double delay_seconds = 0.0;         // in every step, between gradient and push: makes a straggler
+  std::function<bool()> stop_requested;
+  std::function<void(const TrainStatus&)> report;  // after a second, then every two, and at the end
+  std::function<void(const std::string&)> warn;
+};
+
+struct TrainResult {
+  explicit TrainResult(std::span<const ParameterSpec> specs) : parameters(specs) {}
+
+  TrainStatus last;         // rates over the whole run
+  double began_unix = 0.0;  // seconds
+  double seconds = 0.0;     // of the loop, without the wait for the others to begin
+  bool is_interrupted = false;
+  ParameterArrays parameters;  // as they were after the last step
+};
+
+// Trains as a worker of its job, until that is finished or a stop is requested. The variables are the model's.
+// Throws Error where the job has other variables of these names. In sync mode it waits for peers as Worker::step does.
+TrainResult train(Worker& worker, Model& model, const Dataset& data, const TrainOptions& options);
+
+// Trains alone for config.steps steps: the same bits as a sync job of one worker.
+TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& data, const TrainOptions& options);
+
+// As JobView::digest of a job with these variables.
+std::uint64_t digest(const Model& model, ParameterArrays& parameters);
+
+std::size_t default_batch(const Dataset& data);
+std::uint64_t default_steps(const std::string& source);
+
+// Waits; returns early, with false, once `stop` says true.
+bool wait_seconds(double seconds, const std::function<bool()>& stop);
+
+}  // namespace ps::train

@@ -1,0 +1,194 @@
+#include "children.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "ps/errors.hpp"
+
+extern char** environ;
+
+namespace ps::tools {
+namespace {
+
+volatile std::sig_atomic_t g_requests = 0;
+volatile std::sig_atomic_t g_signal = 0;
+volatile std::sig_atomic_t g_second_ends = 0;
+
+constexpr long kSameSignalMs = 500;
+constexpr const char* kParentVariable = "PS_PARENT";
+
+void on_signal(int number) {
+  static timespec last;  // touched here alone; the handlers mask each other
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const long since_ms = (now.tv_sec - last.tv_sec) * 1000 + (now.tv_nsec - last.tv_nsec) / 1'000'000;
+  if (g_requests != 0 && since_ms < kSameSignalMs) return;
+  last = now;
+  if (g_requests != 0 && g_second_ends != 0) _exit(128 + SIGINT);
+  g_signal = number;
+  g_requests = g_requests + 1;
+}
+
+// The variables that the child gets.
+std::vector<std::string> child_environment() {
+  std::vector<std::string> all{fmt::format("{}={}", kParentVariable, getpid()), "OPENBLAS_NUM_THREADS=1"};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!text.starts_with("PS_") && !text.starts_with("OPENBLAS_NUM_THREADS=")) all.emplace_back(text);
+  }
+  return all;
+}
+
+std::vector<char*> as_array(std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (std::string& text : strings) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::string find_program(const std::string& program) {
+  std::error_code ignored;
+  const std::string beside =
+      (std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / program).string();
+  return access(beside.c_str(), X_OK) == 0 ? beside : program;
+}
+
+struct Pipe {
+  int ends[2] = {-1, -1};
+  Pipe() {
+    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  ~Pipe() {
+    if (ends[0] >= 0) close(ends[0]);
+    close(ends[1]);
+  }
+  int take_reading_end() { return std::exchange(ends[0], -1); }
+};
+
+}  // namespace
+
+void catch_signals(SecondSignal second) {
+  g_second_ends = second == SecondSignal::kEndsProcess;
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before {};
+    sigaction(number, nullptr, &before);
+    if (number == SIGHUP && before.sa_handler == SIG_IGN) continue;  // nohup
+    sigaction(number, &action, nullptr);
+  }
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+int stop_requests() noexcept { return g_requests; }
+int stop_signal() noexcept { return g_signal; }
+
+void end_with_launcher() {
+  const char* parent = std::getenv(kParentVariable);
+  if (parent == nullptr) return;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (std::to_string(getppid()) != parent) _exit(128 + SIGTERM);  // it died before the line above
+  unsetenv(kParentVariable);
+}
+
+Child::Child(std::string title, const std::string& program, const std::vector<std::string>& arguments)
+    : title_(std::move(title)) {
+  Pipe out, error;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, out.ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, error.ends[1], STDERR_FILENO);
+  std::vector<std::string> words{program}, variables = child_environment();
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  const int result = posix_spawnp(&pid_, find_program(program).c_str(), &actions, nullptr, as_array(words).data(),
+                                  as_array(variables).data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (result != 0)
+    throw Error(fmt::format("cannot start {} ({}); it must lie beside launch_shm or on the PATH", program,
+                            std::strerror(result)));
+  out_.descriptor = out.take_reading_end();
+  error_.descriptor = error.take_reading_end();
+}
+
+Child::~Child() {
+  if (!has_ended_) {
+    send(SIGKILL);
+    reap(true);
+  }
+  for (const Stream* stream : {&out_, &error_})
+    if (stream->descriptor >= 0) close(stream->descriptor);
+}
+
+void Child::send(int signal) const noexcept {
+  if (!has_ended_) kill(pid_, signal);
+}
+
+void Child::reap(bool wait) noexcept {
+  if (!has_ended_) has_ended_ = waitpid(pid_, &status_, wait ? 0 : WNOHANG) == pid_;
+}
+
+bool Child::was_killed() const noexcept { return WIFSIGNALED(status_); }
+int Child::exit_code() const noexcept { return was_killed() ? 128 + WTERMSIG(status_) : WEXITSTATUS(status_); }
+
+std::string Child::outcome() const {
+  if (!was_killed()) return fmt::format("ended with exit code {}", exit_code());
+  return fmt::format("was killed by signal {} ({})", WTERMSIG(status_), strsignal(WTERMSIG(status_)));
+}
+
+void Child::read(Stream& stream, const OnLine& on_line) {
+  char buffer[4096];
+  while (stream.descriptor >= 0) {
+    const ssize_t count = ::read(stream.descriptor, buffer, sizeof buffer);
+    if (count > 0) {
+      stream.partial.append(buffer, static_cast<std::size_t>(count));
+      continue;
+    }
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) break;
+    close(std::exchange(stream.descriptor, -1));
+    if (!stream.partial.empty() && stream.partial.back() != '\n') stream.partial += '\n';
+  }
+  for (std::size_t end = 0; (end = stream.partial.find('\n')) != std::string::npos;) {
+    const std::string line = stream.partial.substr(0, end);
+    stream.partial.erase(0, end + 1);
+    on_line(*this, &stream == &error_, line);
+  }
+}
+
+void attend(std::span<Child* const> children, int timeout_ms, const Child::OnLine& on_line) {
+  constexpr int kAlmostEndedMs = 1;  // its output is closed, so the process is about to be gone
+  std::vector<pollfd> waits;
+  for (const Child* child : children) {
+    if (child->has_ended_) continue;
+    for (const Child::Stream* stream : {&child->out_, &child->error_})
+      if (stream->descriptor >= 0) waits.push_back({stream->descriptor, POLLIN, 0});
+    if (child->out_.descriptor < 0 && child->error_.descriptor < 0) timeout_ms = std::min(timeout_ms, kAlmostEndedMs);
+  }
+  poll(waits.data(), waits.size(), timeout_ms);
+  for (Child* child : children) {
+    if (child->has_ended_) continue;
+    child->reap(false);  // before reading: what an ended one has printed is in the pipes
+    child->read(child->out_, on_line);
+    child->read(child->error_, on_line);
+  }
+}
+
+}  // namespace ps::tools

@@ -1,0 +1,67 @@
+// A whole job: one ps and its workers as children, watched from their start to the summary.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "children.hpp"
+#include "options.hpp"
+#include "ps/job_view.hpp"
+#include "report/progress.hpp"
+#include "report/summary.hpp"
+#include "train/dataset.hpp"
+#include "train/model.hpp"
+
+namespace ps::tools {
+
+class Launch {
+ public:
+  // Loads what the summary will need. Throws Error.
+  explicit Launch(const LaunchSettings& settings);
+
+  // Starts ps and workers, waits for all of them, says on stderr what goes wrong. Returns the exit code of the whole.
+  int run();
+
+  // Requires: run() has returned. None: it was interrupted, or nobody has trained.
+  const std::optional<report::RunReport>& report() const { return report_; }
+
+ private:
+  struct Times {
+    double began_unix, seconds;
+  };
+
+  int start_ps();
+  void start_workers();
+  void attend(int timeout_ms);
+  void take_line(const Child& child, bool is_error, const std::string& line);
+  void note_ends();
+  void show_progress();
+  void collect();
+  void end_ps();
+  bool is_any_worker_running() const;
+  void send_all(int signal);
+
+  const LaunchSettings settings_;
+  train::Dataset test_;
+  std::unique_ptr<train::Model> model_;  // none: count
+  std::uint64_t target_steps_ = 0;
+
+  std::optional<report::Progress> progress_;
+  std::optional<JobView> view_;  // its mappings outlive the job's names
+  std::deque<Child> workers_;
+  std::optional<Child> ps_;                       // destroyed before the workers are
+  std::map<const Child*, std::string> error_of_;  // a program's last words
+  std::map<const Child*, Times> times_of_;
+  std::set<const Child*> noted_;  // whose end has been looked at
+  int signals_sent_ = 0;
+  double give_up_at_ = 0.0;  // on a clean end
+  bool has_failed_ = false;
+  std::optional<report::RunReport> report_;
+};
+
+}  // namespace ps::tools

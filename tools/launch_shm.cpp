@@ -1,0 +1,24 @@
+// launch_shm: starts one ps and its workers on this machine, shows their progress and a summary.
+#include <cstdio>
+#include <exception>
+#include <optional>
+
+#include "children.hpp"
+#include "launch.hpp"
+#include "options.hpp"
+
+int main(int argc, char** argv) {
+  using namespace ps;
+  tools::LaunchSettings settings;
+  if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
+  tools::catch_signals(tools::SecondSignal::kIsCounted);
+  try {
+    tools::Launch launch(settings);
+    const int code = launch.run();
+    if (const auto& report = launch.report())
+      std::fputs((settings.json ? to_json(*report).dump() + "\n" : to_text(*report)).c_str(), stdout);
+    return code;
+  } catch (const std::exception& error) {
+    return tools::fail("launch_shm", tools::kFailed, error.what());
+  }
+}

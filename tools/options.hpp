@@ -1,0 +1,63 @@
+// The command lines of ps_shm, worker_shm and launch_shm: every option, its environment variable and its checks.
+//
+// An option --lr-schedule that is not given is looked for as PS_LR_SCHEDULE; an empty variable counts as none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "ps/job_config.hpp"
+
+namespace ps::tools {
+
+struct PsSettings {
+  JobConfig job;
+  bool keep_segments = false;
+};
+
+// What the workers of a job have in common.
+struct TrainingSettings {
+  std::string model = "mlp";
+  std::string data = "digits";
+  std::uint64_t batch = 0;        // 0: train::default_batch
+  std::uint64_t steps = 0;        // count: adds of each worker; where no ps says it: global steps; 0: default
+  std::uint64_t size = 1;         // count: elements of `var`
+  double interval_seconds = 0.0;  // count: wait after each add
+  double wait_job_seconds = 60.0;
+
+  bool is_count() const { return model == "count"; }
+};
+
+struct WorkerSettings {
+  TrainingSettings training;
+  JobConfig alone;  // `job` names the job; the rest is for --standalone, which has no ps to ask
+  std::optional<std::uint32_t> rank;
+  std::optional<std::uint64_t> seed;
+  double delay_seconds = 0.0;
+  bool standalone = false, json = false, quiet = false;
+};
+
+struct LaunchSettings {
+  PsSettings ps;
+  TrainingSettings training;
+  double delay_seconds = 0.0;
+  std::map<std::uint32_t, double> delay_seconds_of_rank;  // instead of the above
+  bool json = false, verbose = false;
+};
+
+inline constexpr std::uint64_t kDefaultCountSteps = 1000;
+
+// Each fills `settings`, or returns the exit code with which the program shall end now: 0 after --help, 2 after one
+// line on stderr about a wrong usage.
+std::optional<int> parse(int argc, char** argv, PsSettings& settings);
+std::optional<int> parse(int argc, char** argv, WorkerSettings& settings);
+std::optional<int> parse(int argc, char** argv, LaunchSettings& settings);
+
+// Prints "PROGRAM: MESSAGE" on stderr, in one line; returns `code`.
+int fail(const char* program, int code, std::string message);
+
+inline constexpr int kFailed = 1, kWrongUsage = 2, kInterrupted = 130;
+
+}  // namespace ps::tools

@@ -1,0 +1,73 @@
+// ps_shm: the ps of a job. Creates it in shared memory, watches its workers, removes it at the end.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "children.hpp"
+#include "options.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "train/count_model.hpp"
+
+namespace {
+
+using namespace ps;
+
+void say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+// The value of the variable that `worker_shm --model count` adds to, where the job has it.
+std::optional<float> counted_value(const JobView& view) {
+  const auto variables = view.variables();
+  const bool is_there = std::any_of(variables.begin(), variables.end(), [](const VariableInfo& variable) {
+    return variable.name == train::kCountVariable && variable.rule == UpdateRule::kAdd && variable.initialised;
+  });
+  if (!is_there) return std::nullopt;
+  return view.values(train::kCountVariable)[0];
+}
+
+int serve(const tools::PsSettings& settings) {
+  const JobConfig& job = settings.job;
+  Server server(job);
+  if (settings.keep_segments) server.keep_segments();
+  const JobView view(job.job);
+  say(fmt::format("job {}: {}, {}, waiting for {} worker{}", job.job, to_string(job.mode), to_string(job.layout),
+                  job.workers, job.workers == 1 ? "" : "s"));
+
+  ServeHooks hooks;
+  hooks.stop_requested = [] { return tools::stop_requests() != 0; };
+  hooks.notice = say;
+  hooks.every_second = [&] {
+    if (const std::optional<float> value = counted_value(view))
+      say(fmt::format("{} = {}", train::kCountVariable, *value));
+  };
+  const EndReason reason = server.serve(hooks);
+
+  const std::uint64_t step = server.global_step();
+  if (reason == EndReason::kAllWorkersLeft) say(fmt::format("job {} finished at step {}", job.job, step));
+  if (reason == EndReason::kLingerOver)
+    say(fmt::format("job {} ended at step {}: no worker for {} s", job.job, step, job.linger_seconds));
+  if (reason != EndReason::kStopRequested) return 0;
+  say(fmt::format("job {} was interrupted at step {}", job.job, step));
+  return tools::kInterrupted;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  tools::catch_signals(tools::SecondSignal::kEndsProcess);
+  tools::end_with_launcher();
+  tools::PsSettings settings;
+  if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
+  try {
+    return serve(settings);
+  } catch (const std::exception& error) {
+    return tools::fail("ps_shm", tools::kFailed, error.what());
+  }
+}

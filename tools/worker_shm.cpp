@@ -1,0 +1,120 @@
+// worker_shm: a worker of a job. Trains a model with the job's ps, or alone.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "children.hpp"
+#include "embedded_digits.hpp"
+#include "options.hpp"
+#include "ps/errors.hpp"
+#include "ps/worker.hpp"
+#include "report/progress.hpp"
+#include "report/summary.hpp"
+#include "train/count_model.hpp"
+#include "train/trainer.hpp"
+
+namespace {
+
+using namespace ps;
+using tools::WorkerSettings;
+
+bool is_stop_requested() { return tools::stop_requests() != 0; }
+
+void print_line(std::FILE* out, const std::string& line) {
+  std::fprintf(out, "%s\n", line.c_str());
+  std::fflush(out);
+}
+
+// For people. With --json, stdout is for the object alone.
+void say(const WorkerSettings& settings, const std::string& line) {
+  if (!settings.quiet) print_line(settings.json ? stderr : stdout, line);
+}
+
+train::TrainOptions train_options(const WorkerSettings& settings, const std::string& who) {
+  train::TrainOptions options;
+  options.batch = settings.training.batch;
+  options.seed = settings.seed;
+  options.delay_seconds = settings.delay_seconds;
+  options.stop_requested = is_stop_requested;
+  options.report = [=](const train::TrainStatus& status) { say(settings, report::worker_line(who, status)); };
+  options.warn = [](const std::string& line) { print_line(stderr, line); };
+  return options;
+}
+
+int train_alone(const WorkerSettings& settings) {
+  const tools::TrainingSettings& training = settings.training;
+  const train::DataSplit data = train::load_data(training.data, train::embedded_digits());
+  const auto model = train::make_model(training.model, data.train.features, data.train.classes);
+  JobConfig config = settings.alone;
+  config.seed = settings.seed.value_or(config.seed);
+  config.steps = training.steps != 0 ? training.steps : train::default_steps(training.data);
+  train::TrainResult result = train::train_alone(config, *model, data.train, train_options(settings, "standalone"));
+  if (result.is_interrupted) return tools::kInterrupted;
+  const report::RunReport run = report::RunReport::of_one(result, *model, data.test, training.model, training.data);
+  std::fputs((settings.json ? to_json(run).dump() + "\n" : to_text(run)).c_str(), stdout);
+  return 0;
+}
+
+int count(Worker& worker, const WorkerSettings& settings) {
+  const std::string who = fmt::format("worker {}", worker.rank());
+  train::CountOptions options;
+  options.size = settings.training.size;
+  options.steps = settings.training.steps != 0 ? settings.training.steps : tools::kDefaultCountSteps;
+  options.interval_seconds = settings.training.interval_seconds;
+  options.stop_requested = is_stop_requested;
+  options.report = [&](std::uint64_t steps, std::uint64_t global_steps) {
+    say(settings, fmt::format("{}: after {} adds ({} global steps)", who, steps, global_steps));
+  };
+  const train::CountResult result = count_up(worker, options);
+  if (settings.json) print_line(stdout, report::worker_json(worker, result.began_unix, result.seconds, true));
+  worker.leave();
+  say(settings, fmt::format("{}: after {} adds in {:.2f} s, {} = {}", who, result.steps, result.seconds,
+                            train::kCountVariable, to_text(report::CountedValues(result.values))));
+  return result.is_interrupted ? tools::kInterrupted : 0;
+}
+
+int train_in_job(const WorkerSettings& settings) {
+  std::optional<train::DataSplit> data;
+  if (!settings.training.is_count()) data = train::load_data(settings.training.data, train::embedded_digits());
+  WorkerOptions options;
+  options.job = settings.alone.job;
+  options.rank = settings.rank;
+  options.wait_job_seconds = settings.training.wait_job_seconds;
+  options.stop_requested = is_stop_requested;
+  Worker worker(options);
+  if (!data) return count(worker, settings);
+
+  const std::string who = fmt::format("worker {}", worker.rank());
+  const auto model = train::make_model(settings.training.model, data->train.features, data->train.classes);
+  const train::TrainResult result = train::train(worker, *model, data->train, train_options(settings, who));
+  if (settings.json) print_line(stdout, report::worker_json(worker, result.began_unix, result.seconds, false));
+  worker.leave();  // nobody shall wait for the evaluation
+  if (result.is_interrupted) return tools::kInterrupted;
+  if (worker.is_chief() && !settings.quiet) {
+    const train::Metrics test = model->evaluate(result.parameters.values(), data->test);
+    say(settings, fmt::format("{}: test accuracy {:.4f}, test loss {:.4f}", who, test.accuracy, test.loss));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  tools::catch_signals(tools::SecondSignal::kEndsProcess);
+  tools::end_with_launcher();
+  WorkerSettings settings;
+  if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
+  try {
+    return settings.standalone ? train_alone(settings) : train_in_job(settings);
+  } catch (const JobFinished& finished) {
+    print_line(stderr, finished.what());
+    return 0;
+  } catch (const Interrupted&) {
+    return tools::kInterrupted;
+  } catch (const std::exception& error) {
+    return tools::fail("worker_shm", tools::kFailed, error.what());
+  }
+}
