@@ -65,7 +65,7 @@ def wait_until(fact, what, timeout=None):
 
 def workers_of(job):
     code, out, _ = run("inspect_shm", "workers", "--job", job, "--json")
-    return json.loads(out) if code == 0 else None
+    return json.loads(out)["workers"] if code == 0 else None
 
 
 class ProcessTest(unittest.TestCase):
@@ -77,6 +77,12 @@ class ProcessTest(unittest.TestCase):
         process = start(program, *arguments, **options)
         self.started.append(process)
         return process
+
+    def start_ps(self, *arguments):
+        """A ps whose job is ready; its first line has been read."""
+        ps = self.start("ps_shm", "--job", self.job, *arguments)
+        self.assertIn(self.job, ps.stdout.readline())
+        return ps
 
     def tearDown(self):
         for process in self.started:

@@ -12,8 +12,9 @@ from support import ProcessTest, run
 
 class Usage(ProcessTest):
     def test_an_unknown_option_is_named(self):
-        for program in ("ps_shm", "worker_shm", "launch_shm", "inspect_shm"):
+        for program in ("ps_shm", "worker_shm", "launch_shm"):
             self.assert_fails(2, run(program, "--no-such-option"), program, "no-such-option")
+        self.assert_fails(2, run("inspect_shm", "ls", "--no-such-option"), "inspect_shm", "no-such-option")
 
     def test_zero_steps_are_refused(self):
         self.assert_fails(2, run("launch_shm", "--steps", "0"), "steps")
@@ -60,25 +61,20 @@ class Jobs(ProcessTest):
         self.assert_fails(1, run("inspect_shm", "show", "--job", self.job), self.job)
 
     def test_a_second_ps_for_a_job_is_refused(self):
-        first = self.start("ps_shm", "--job", self.job)
-        support.wait_until(lambda: len(support.segments(self.job)) == 2, "the job exists")
+        first = self.start_ps()
         self.assert_fails(1, run("ps_shm", "--job", self.job), "already has a ps", self.job)
         first.send_signal(signal.SIGINT)
         self.assertEqual(support.finish(first)[0], 130)
 
     def test_an_unknown_variable_is_named_with_those_there_are(self):
-        ps = self.start("ps_shm", "--job", self.job, "--linger", "30s")
-        self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")[0], 0)
-        # The ps ends when its one worker has left: look at a job that stays.
-        support.finish(ps)
-        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        ps = self.start_ps("--workers", "2")
         self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")[0], 0)
         self.assert_fails(1, run("inspect_shm", "dump", "--job", self.job, "no_such"), "no_such", "var")
         ps.send_signal(signal.SIGTERM)
         support.finish(ps)
 
     def test_a_variable_of_another_shape_is_refused(self):
-        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        ps = self.start_ps("--workers", "2")
         self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", "5")[0], 0)
         self.assert_fails(1, run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", "6"),
                           "shape", "[5]", "[6]")
@@ -86,7 +82,7 @@ class Jobs(ProcessTest):
         support.finish(ps)
 
     def test_a_taken_rank_is_refused(self):
-        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        ps = self.start_ps("--workers", "2")
         worker = self.start("worker_shm", "--job", self.job, "--rank", "0", "--model", "count", "--steps", "1000",
                             "--interval", "1s")
         support.wait_until(lambda: support.workers_of(self.job), "worker 0 has joined")
@@ -97,9 +93,8 @@ class Jobs(ProcessTest):
         support.finish(ps)
 
     def test_a_segment_of_another_version_is_refused(self):
-        ps = self.start("ps_shm", "--job", self.job)
+        ps = self.start_ps()
         path = support.SHM / f"ps.{self.job}"
-        support.wait_until(lambda: len(support.segments(self.job)) == 2, "the job exists")
         with open(path, "r+b") as segment:
             segment.seek(8)  # HeaderShm::layout_version
             segment.write((99).to_bytes(4, "little"))
@@ -112,8 +107,7 @@ class Jobs(ProcessTest):
 
     @unittest.skipIf(os.geteuid() != 0, "needs root, to become somebody else")
     def test_a_job_of_another_user_is_refused(self):
-        ps = self.start("ps_shm", "--job", self.job)
-        support.wait_until(lambda: len(support.segments(self.job)) == 2, "the job exists")
+        ps = self.start_ps()
         try:
             result = run("worker_shm", "--job", self.job, "--wait-job", "5", user=65534, group=65534, extra_groups=[])
         except PermissionError:
@@ -125,7 +119,7 @@ class Jobs(ProcessTest):
     def test_a_variable_larger_than_dev_shm_is_refused_and_the_job_unharmed(self):
         status = os.statvfs("/dev/shm")
         elements = 2 * status.f_blocks * status.f_frsize // 4
-        ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
+        ps = self.start_ps("--workers", "2")
         result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", str(elements))
         self.assert_fails(1, result, "/dev/shm", "MiB")
         self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")[0], 0)
@@ -148,7 +142,7 @@ class Data(ProcessTest):
                 (pathlib.Path(folder) / new).write_bytes((source / old).read_bytes())
             cut = pathlib.Path(folder) / "train-images-idx3-ubyte"
             cut.write_bytes(cut.read_bytes()[:1000])
-            self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", folder), str(cut), "offset")
+            self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", folder), str(cut), "byte 1000")
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ class Inspector(ProcessTest):
         self.assertIn("async", run("inspect_shm", "show", "--job", self.job)[1])
 
     def test_vars_lists_the_variable(self):
-        (variable,) = self.json_of("vars")
+        (variable,) = self.json_of("vars")["variables"]
         self.assertEqual((variable["name"], variable["shape"]), ("var", [5]))
         self.assertIn("var", run("inspect_shm", "vars", "--job", self.job)[1])
 
     def test_workers_shows_who_has_left(self):
-        (worker,) = self.json_of("workers")
+        (worker,) = self.json_of("workers")["workers"]
         self.assertEqual((worker["rank"], worker["state"], worker["steps"]), (0, "left", 3))
 
     def test_dump_prints_values(self):
@@ -69,7 +69,7 @@ class Inspector(ProcessTest):
     def test_a_dead_job_can_be_looked_at(self):
         self.ps.kill()
         self.ps.communicate()
-        self.assertEqual(self.json_of("vars")[0]["name"], "var")
+        self.assertEqual(self.json_of("vars")["variables"][0]["name"], "var")
         run("inspect_shm", "rm", "--job", self.job)
 
 

@@ -145,8 +145,7 @@ class Deaths(ProcessTest):
         self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
 
     def test_a_killed_job_is_reclaimed_by_the_next_of_its_name(self):
-        ps = self.start("ps_shm", "--job", self.job)
-        support.wait_until(lambda: len(support.segments(self.job)) == 2, "the job exists")
+        ps = self.start_ps()
         ps.kill()
         ps.communicate()
         self.assertEqual(len(support.segments(self.job)), 2)

@@ -1,9 +1,11 @@
 // Server and Worker as a program of a user's own sees them; workers are threads, each with an attachment of its own.
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -294,6 +296,25 @@ TEST_CASE("a worker of a job that is over is told so") {
     CHECK(worker.finished());
   }
   CHECK_THROWS_AS(Worker(options(config)), JobFinished);
+}
+
+TEST_CASE("a forked child that ends normally leaves its parent's worker and job alone") {
+  const JobConfig config = settings(1);
+  auto server = std::make_unique<Server>(config);
+  auto worker = std::make_unique<Worker>(options(config));
+  const Variable variable = worker->variable(vector_of(4), zero);
+  const pid_t child = fork();
+  if (child == 0) {
+    worker.reset();
+    server.reset();
+    _exit(7);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WEXITSTATUS(status) == 7);
+  CHECK(JobView(config.job).workers().at(0).state == WorkerState::kAlive);
+  worker->push(variable, std::vector<float>(4, 1.0F));
+  CHECK(JobView(config.job).values("v") == std::vector<float>(4, 1.0F));
 }
 
 TEST_CASE("settings that cannot run are refused") {

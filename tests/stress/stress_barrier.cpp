@@ -1,0 +1,115 @@
+// Threads that go through many rounds, with and without deaths: all apply the same set, of contributions that are whole
+// and of that round. The barrier's memory is one mapping, which the thread sanitizer needs; only the locks, which are
+// per descriptor, are each thread's own.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "support/member.hpp"
+#include "support/stress.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::Member;
+using test::TestJob;
+
+namespace {
+
+constexpr std::uint32_t kThreads = 4;
+constexpr std::size_t kWords = 32;
+
+struct Killed : std::runtime_error {
+  Killed() : std::runtime_error("killed") {}
+};
+
+// What a contribution of a rank to a round consists of, in each of its words.
+std::uint64_t payload(std::uint64_t round, std::uint32_t rank) { return round * kMaxRanks + rank + 1; }
+
+struct Stage {
+  TestJob job;
+  std::uint64_t rounds;
+  AtomicShm<std::uint64_t> contributions[kThreads][kWords] = {};
+  std::vector<std::atomic<std::uint64_t>> sets;  // of each round, as the first to apply has seen it
+  std::atomic<int> different_sets{0}, wrong_payloads{0}, empty_sets{0};
+
+  Stage(const JobConfig& config, std::uint64_t count) : job(config), rounds(count), sets(count) {}
+
+  // Reads all contributions; they count only if the round is still open afterwards (as a swap would check).
+  void apply(const Barrier& barrier, std::uint64_t round, const RankSet& set) {
+    std::uint64_t before = 0;
+    if (!sets[round].compare_exchange_strong(before, set.bits[0])) different_sets += before != set.bits[0];
+    empty_sets += set.bits[0] == 0;
+    int wrong = 0;
+    for (std::uint32_t rank = 0; rank < kThreads; ++rank)
+      for (std::size_t i = 0; set.contains(rank) && i < kWords; ++i)
+        wrong += contributions[rank][i].load_relaxed() != payload(round, rank);
+    fence_acquire();
+    if (barrier.round() == round) wrong_payloads += wrong;
+  }
+
+  // One worker until it is killed, which happens at each point with the probability 1 / `deadly`; 0: never.
+  void live(std::uint32_t rank, std::uint64_t deadly, std::mt19937_64& random) {
+    const Member member(job, rank);
+    Barrier barrier(job.segments, rank, 0);
+    const auto maybe_die = [&] {
+      if (deadly != 0 && random() % deadly == 0) throw Killed();
+    };
+    for (std::uint64_t round = barrier.round(); round < rounds; round = barrier.round()) {
+      if (!barrier.has_arrived()) {
+        maybe_die();
+        for (std::size_t i = 0; i < kWords; ++i) contributions[rank][i].store_relaxed(payload(round, rank));
+        maybe_die();
+        barrier.arrive(round);
+      }
+      maybe_die();
+      barrier.finish(
+          round,
+          [&](const RankSet& set) {
+            apply(barrier, round, set);
+            maybe_die();
+          },
+          [&](const std::vector<std::uint32_t>&) { maybe_die(); });
+    }
+  }
+
+  void run(std::uint64_t seed, std::uint64_t deadly) {
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < kThreads; ++rank)
+      threads.emplace_back([this, rank, seed, deadly] {
+        std::mt19937_64 random(seed + rank);
+        for (bool alive = false; !alive;) try {
+            live(rank, deadly, random);
+            alive = true;
+          } catch (const Killed&) {
+          }
+      });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(job.segments.barrier(0).step.load_acquire() == rounds);
+    CHECK(different_sets == 0);
+    CHECK(wrong_payloads == 0);
+    CHECK(empty_sets == 0);
+  }
+};
+
+JobConfig with_workers() {
+  JobConfig config;
+  config.workers = kThreads;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("barrier: threads go through many rounds, all in each") {
+  Stage stage(with_workers(), test::stress_rounds(10'000));
+  stage.run(test::stress_seed(), 0);
+  for (const auto& set : stage.sets) REQUIRE(set == (1 << kThreads) - 1);
+}
+
+TEST_CASE("barrier: threads that die anywhere and come back never disagree about a round") {
+  Stage stage(with_workers(), test::stress_rounds(2'000));
+  stage.run(test::stress_seed(), 100);
+}

@@ -1,0 +1,107 @@
+// A job of a test's own: a name that nothing else uses, and nothing of it is left at the end.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shm/directory.hpp"
+#include "shm/inplace_slot.hpp"
+#include "shm/job_segments.hpp"
+#include "shm/versioned_slot.hpp"
+
+namespace ps::test {
+
+inline std::string unique_job_name() {
+  static std::atomic<int> count{0};
+  return fmt::format("test-{}-{}", getpid(), count++);
+}
+
+// A job name whose segments are unlinked at the end, whoever has made them and whoever holds them.
+class JobName {
+ public:
+  JobName() : name_(unique_job_name()) {}
+  explicit JobName(std::string name) : name_(std::move(name)) {}
+  ~JobName() {
+    for (const std::string& segment : segments()) shm::unlink_segment(segment);
+  }
+  JobName(const JobName&) = delete;
+  JobName& operator=(const JobName&) = delete;
+
+  const std::string& text() const noexcept { return name_; }
+  std::string control() const { return shm::control_name(name_); }
+
+  // What /dev/shm has of the job.
+  std::vector<std::string> segments() const {
+    std::vector<std::string> found;
+    for (const std::string& segment : shm::list_segments(control()))
+      if (segment == control() || segment.compare(0, control().size() + 1, control() + ".") == 0)
+        found.push_back(segment);
+    return found;
+  }
+
+ private:
+  std::string name_;
+};
+
+inline JobConfig with_name(JobConfig config, const std::string& name) {
+  config.job = name;
+  return config;
+}
+
+// A job that this object has created; its descriptor holds the ps byte.
+struct TestJob {
+  JobName name;
+  shm::JobSegments segments;
+
+  explicit TestJob(const JobConfig& config = {}) : segments(shm::JobSegments::create(with_name(config, name.text()))) {}
+
+  // Another process's view of the job: a descriptor, locks and addresses of its own.
+  shm::JobSegments attach(shm::Access access = shm::Access::kReadWrite) const {
+    shm::AttachOutcome outcome;
+    auto attached = shm::JobSegments::try_attach(name.text(), access, outcome);
+    if (!attached) throw std::runtime_error("cannot attach to " + name.text());
+    return std::move(*attached);
+  }
+
+  // A variable of one axis, every element `first`.
+  shm::VariableShm& declare(const std::string& variable, std::uint64_t elements, float first = 0,
+                            Layout layout = Layout::kVersioned, std::uint64_t slots = 0) {
+    VariableSpec spec;
+    spec.name = variable;
+    spec.shape = {elements};
+    spec.rule = UpdateRule::kAdd;
+    spec.layout = layout;
+    shm::Directory directory(segments);
+    shm::VariableShm& record = directory.at(directory.declare(spec, slots, shm::kTaskByte));
+    const std::vector<float> values(record.piece_elements, first);
+    for (std::uint64_t piece = 0; piece < record.pieces; ++piece)
+      if (layout == Layout::kVersioned) {
+        shm::VersionedVariable slot(segments.shard_data(0), record);
+        slot.initialise_chunk(piece, std::span(values).first(slot.chunk_size(piece)));
+      } else {
+        shm::InplaceVariable slot(segments.shard_data(0), record);
+        std::copy_n(values.begin(), slot.block_size(piece), slot.elements() + slot.block_begin(piece));
+      }
+    record.init.store_release(shm::kInitialised);
+    return record;
+  }
+
+  shm::VersionedVariable versioned(const shm::VariableShm& record) const { return {segments.shard_data(0), record}; }
+  shm::AtomicShm<std::uint64_t>& word(const shm::VariableShm& record, std::uint64_t chunk) const {
+    return reinterpret_cast<shm::PieceWordShm*>(segments.shard_data(0) + record.words_offset)[chunk].word;
+  }
+  shm::BufferHeaderShm& buffer(const shm::VariableShm& record, std::uint64_t number) const {
+    return *reinterpret_cast<shm::BufferHeaderShm*>(segments.shard_data(0) + (number << record.buffer_class));
+  }
+  shm::SpareShm& spare(const shm::VariableShm& record, std::uint32_t rank, std::uint32_t which) const {
+    return segments.spare_table(0, rank).spares[record.buffer_class - shm::kMinClass][which];
+  }
+};
+
+}  // namespace ps::test

@@ -1,0 +1,312 @@
+// The barrier step by step: whom a round waits for, who is in it, and what a stale or new holder may change.
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "support/member.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::Member;
+using test::TestJob;
+
+namespace {
+
+using Ranks = std::vector<std::uint32_t>;
+
+struct Decision {
+  bool decided;
+  Ranks missing;
+};
+
+Decision decide(Member& member, std::uint64_t round, bool look_at_locks = true) {
+  Decision result;
+  result.decided = member.barrier.try_decide(round, look_at_locks, result.missing);
+  return result;
+}
+
+// The ranks of the round's decision; none: the round is over, or not decided.
+std::optional<Ranks> contributors(const Member& member, std::uint64_t round) {
+  RankSet set;
+  if (!member.barrier.read_decision(round, set)) return std::nullopt;
+  Ranks ranks;
+  for (std::uint32_t rank = 0; rank < kMaxRanks; ++rank)
+    if (set.contains(rank)) ranks.push_back(rank);
+  return ranks;
+}
+
+void nothing(const RankSet&) {}
+void patient(const Ranks&) {}
+
+// `member` goes through the round alone.
+void pass(Member& member, std::uint64_t round) {
+  member.barrier.arrive(round);
+  member.barrier.finish(round, nothing, patient);
+}
+
+JobConfig with_workers(std::uint32_t workers) {
+  JobConfig config;
+  config.workers = workers;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("barrier: a round is decided once all who are alive have arrived") {
+  const TestJob job;
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  const Decision early = decide(a, 0);
+  CHECK_FALSE(early.decided);
+  CHECK(early.missing == Ranks{1});
+  CHECK_FALSE(contributors(a, 0));
+  b.barrier.arrive(0);
+  CHECK(decide(a, 0).decided);
+  CHECK(contributors(b, 0) == Ranks{0, 1});
+}
+
+TEST_CASE("barrier: who has left is not waited for, also without a look at the locks") {
+  const TestJob job;
+  Member a(job), b(job);
+  b.leave();
+  a.barrier.arrive(0);
+  CHECK(decide(a, 0, false).decided);
+  CHECK(contributors(a, 0) == Ranks{0});
+}
+
+TEST_CASE("barrier: who is dead is not waited for, and needs one look at the locks") {
+  const TestJob job;
+  Member a(job);
+  { const Member dead(job); }
+  a.barrier.arrive(0);
+  CHECK(decide(a, 0, false).missing == Ranks{1});
+  CHECK(decide(a, 0, true).decided);
+  a.barrier.finish(0, nothing, patient);
+  a.barrier.arrive(1);
+  CHECK(decide(a, 1, false).decided);  // known from before
+}
+
+TEST_CASE("barrier: who has arrived and died or left is in the round") {
+  const TestJob job;
+  Member a(job);
+  {
+    Member dead(job);
+    dead.barrier.arrive(0);
+  }
+  Member left(job, 2);
+  left.barrier.arrive(0);
+  left.leave();
+  a.barrier.arrive(0);
+  CHECK(decide(a, 0).decided);
+  CHECK(contributors(a, 0) == Ranks{0, 1, 2});
+}
+
+TEST_CASE("barrier: the first round waits until as many have joined as the job has workers") {
+  const TestJob job(with_workers(3));
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  CHECK_FALSE(decide(a, 0).decided);
+  CHECK(a.barrier.still_to_join() == 1);
+  Member c(job);
+  CHECK(a.barrier.still_to_join() == 0);
+  CHECK(decide(a, 0).missing == Ranks{2});
+  c.barrier.arrive(0);
+  CHECK(decide(a, 0).decided);
+}
+
+TEST_CASE("barrier: for the first round, joined and died counts as joined") {
+  const TestJob job(with_workers(2));
+  Member a(job);
+  { const Member dead(job); }
+  a.barrier.arrive(0);
+  CHECK(decide(a, 0).decided);
+  CHECK(contributors(a, 0) == Ranks{0});
+}
+
+TEST_CASE("barrier: a later round does not wait for workers that have never joined") {
+  const TestJob job(with_workers(4));
+  job.segments.barrier(0).step.store_release(1);
+  Member a(job);
+  a.barrier.arrive(1);
+  CHECK(decide(a, 1).decided);
+}
+
+TEST_CASE("barrier: who joins during a round is waited for from the next one on") {
+  const TestJob job;
+  Member a(job);
+  pass(a, 0);
+  const Member late(job);
+  a.barrier.arrive(1);
+  CHECK(decide(a, 1).decided);
+  a.barrier.finish(1, nothing, patient);
+  a.barrier.arrive(2);
+  CHECK(decide(a, 2).missing == Ranks{1});
+}
+
+TEST_CASE("barrier: a new holder of a dead worker's rank is waited for from the next round on") {
+  const TestJob job;
+  Member a(job);
+  {
+    Member dead(job);
+    dead.barrier.arrive(0);
+    pass(a, 0);
+  }
+  a.barrier.arrive(1);
+  REQUIRE(decide(a, 1).decided);
+  const Member heir(job, 1);
+  a.barrier.finish(1, nothing, patient);
+  a.barrier.arrive(2);
+  CHECK(decide(a, 2).missing == Ranks{1});
+}
+
+TEST_CASE("barrier: no round is decided that nobody has arrived at") {
+  const TestJob job;
+  Member a(job);
+  CHECK(decide(a, 0).missing == Ranks{0});
+  pass(a, 0);
+  a.leave();
+  Member late(job);  // not part of round 1, and has not arrived at it
+  const Decision decision = decide(late, 1);
+  CHECK_FALSE(decision.decided);
+  CHECK(decision.missing.empty());
+}
+
+TEST_CASE("barrier: the first decision stays, whoever decides later") {
+  const TestJob job;
+  Member a(job);
+  a.barrier.arrive(0);
+  REQUIRE(decide(a, 0).decided);
+  Member b(job);
+  b.barrier.arrive(0);
+  CHECK(decide(b, 0).decided);
+  CHECK(contributors(b, 0) == Ranks{0});
+}
+
+TEST_CASE("barrier: a new holder sees that its predecessor has arrived, until the round is over") {
+  const TestJob job;
+  Member a(job);
+  {
+    Member dead(job);
+    dead.barrier.arrive(0);
+  }
+  const Member heir(job, 1);
+  CHECK(heir.barrier.has_arrived());
+  pass(a, 0);
+  CHECK_FALSE(heir.barrier.has_arrived());
+}
+
+TEST_CASE("barrier: a new holder takes its predecessor's proposal for the round as it is") {
+  const TestJob job;
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  BarrierEntryShm& mine = job.segments.worker(0).barriers[0];
+  mine.proposed.bits[0].store_relaxed(2);  // rank 1 alone, by a predecessor killed before the decision
+  mine.proposal.store_release(1);
+  CHECK(decide(a, 0).decided);
+  CHECK(contributors(b, 0) == Ranks{1});
+}
+
+TEST_CASE("barrier: a proposal for an earlier round is replaced") {
+  const TestJob job;
+  Member a(job), b(job);
+  BarrierEntryShm& mine = job.segments.worker(0).barriers[0];
+  mine.proposed.bits[0].store_relaxed(~std::uint64_t{0});
+  mine.proposal.store_release(1);
+  job.segments.barrier(0).step.store_release(3);
+  a.barrier.arrive(3);
+  b.barrier.arrive(3);
+  CHECK(decide(a, 3).decided);
+  CHECK(contributors(b, 3) == Ranks{0, 1});
+}
+
+TEST_CASE("barrier: a stalled decider does not move the decision backwards") {
+  const TestJob job;
+  Member a(job);
+  a.barrier.arrive(3);
+  const std::uint64_t later = 6 << 16 | 5;
+  job.segments.barrier(0).decision.store_release(later);
+  CHECK(decide(a, 3).decided);
+  CHECK(job.segments.barrier(0).decision.load_acquire() == later);
+}
+
+TEST_CASE("barrier: a decision is not read once its round is over") {
+  const TestJob job;
+  Member a(job);
+  a.barrier.arrive(0);
+  REQUIRE(decide(a, 0).decided);
+  REQUIRE(contributors(a, 0));
+  job.segments.barrier(0).step.store_release(1);
+  CHECK_FALSE(contributors(a, 0));
+}
+
+TEST_CASE("barrier: the one who finishes applies once and opens the next round") {
+  const TestJob job;
+  Member a(job);
+  a.barrier.arrive(0);
+  int applied = 0;
+  a.barrier.finish(
+      0, [&](const RankSet& set) { applied += set.contains(0); }, patient);
+  CHECK(applied == 1);
+  CHECK(a.barrier.round() == 1);
+}
+
+TEST_CASE("barrier: a round that is over is not applied again") {
+  const TestJob job;
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  a.barrier.finish(0, nothing, patient);
+  bool applied = false;
+  b.barrier.finish(
+      0, [&](const RankSet&) { applied = true; }, patient);
+  CHECK_FALSE(applied);
+  CHECK(b.barrier.round() == 1);
+}
+
+TEST_CASE("barrier: who waits is told each slice who is missing, and may give up") {
+  const TestJob job;
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  Ranks told;
+  CHECK_THROWS_AS(a.barrier.finish(0, nothing,
+                                   [&](const Ranks& missing) {
+                                     told = missing;
+                                     throw std::runtime_error("deadline");
+                                   }),
+                  std::runtime_error);
+  CHECK(told == Ranks{1});
+  CHECK(a.barrier.round() == 0);
+}
+
+TEST_CASE("barrier: a death during the wait ends it") {
+  const TestJob job;
+  Member a(job);
+  std::optional<Member> b(std::in_place, job);
+  a.barrier.arrive(0);
+  a.barrier.finish(0, nothing, [&](const Ranks&) { b.reset(); });
+  CHECK(a.barrier.round() == 1);
+}
+
+TEST_CASE("barrier: one that gives up while applying leaves the round to the others") {
+  const TestJob job;
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  CHECK_THROWS(a.barrier.finish(
+      0, [](const RankSet&) { throw std::runtime_error("killed"); }, patient));
+  CHECK(a.barrier.round() == 0);
+  b.barrier.finish(0, nothing, patient);
+  CHECK(b.barrier.round() == 1);
+}
+
+TEST_CASE("barrier: the job's two barriers know nothing of each other") {
+  const TestJob job;
+  Member steps(job), meeting(job, {}, 1);
+  meeting.barrier.arrive(0);
+  CHECK(decide(meeting, 0).missing == Ranks{0});
+  CHECK(decide(steps, 0).missing == Ranks{0, 1});
+}

@@ -1,0 +1,266 @@
+// The variable directory: declaring, finding, disagreeing, and where variables lie.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::TestJob;
+
+namespace {
+
+VariableSpec spec(const std::string& name, std::vector<std::uint64_t> shape = {10}) {
+  VariableSpec made;
+  made.name = name;
+  made.shape = std::move(shape);
+  return made;
+}
+
+std::string declare_error(Directory& directory, const VariableSpec& wanted) {
+  try {
+    directory.declare(wanted, 0, kTaskByte);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+using Range = std::pair<std::uint64_t, std::uint64_t>;
+
+void check_disjoint(std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end());
+  for (std::size_t i = 0; i + 1 < ranges.size(); ++i) CHECK(ranges[i].second <= ranges[i + 1].first);
+}
+
+}  // namespace
+
+TEST_CASE("directory: a new job's is empty") {
+  TestJob job;
+  const Directory directory(job.segments);
+  CHECK(directory.count() == 0);
+  CHECK(directory.find("w") == kNoVariable);
+}
+
+TEST_CASE("directory: what is declared is found with what was asked for") {
+  TestJob job;
+  Directory directory(job.segments);
+  VariableSpec wanted = spec("layer/1.weights:0", {3, 5, 7});
+  wanted.rule = UpdateRule::kAdd;
+  wanted.regularize = true;
+  const std::uint32_t position = directory.declare(wanted, 2, kTaskByte);
+  CHECK(directory.find(wanted.name) == position);
+  const VariableShm& record = directory.at(position);
+  CHECK(record.name == wanted.name);
+  CHECK(record.elements == 105);
+  CHECK(shape_to_string(record.extents, record.axes) == "[3, 5, 7]");
+  CHECK(record.rule == std::uint32_t(UpdateRule::kAdd));
+  CHECK(record.flags == kRegularize);
+  CHECK(record.slots == 2);
+  CHECK(record.init.load_acquire() == 0);
+}
+
+TEST_CASE("directory: names come in the order of declaration") {
+  TestJob job;
+  Directory directory(job.segments);
+  for (const char* name : {"b", "a", "c"}) directory.declare(spec(name), 0, kTaskByte);
+  CHECK(directory.names() == std::vector<std::string>{"b", "a", "c"});
+}
+
+TEST_CASE("directory: the same declaration again gives the same variable") {
+  TestJob job;
+  Directory directory(job.segments);
+  directory.declare(spec("a"), 0, kTaskByte);
+  const std::uint32_t position = directory.declare(spec("b"), 0, kTaskByte);
+  JobSegments attached = job.attach();
+  CHECK(Directory(attached).declare(spec("b"), 0, kRankByte) == position);
+  CHECK(directory.count() == 2);
+}
+
+TEST_CASE("directory: a name that begins like another is another") {
+  TestJob job;
+  Directory directory(job.segments);
+  directory.declare(spec("weights"), 0, kTaskByte);
+  CHECK(directory.find("weight") == kNoVariable);
+  CHECK(directory.find("weights2") == kNoVariable);
+}
+
+TEST_CASE("directory: a disagreement is an error that names variable, setting and both sides") {
+  TestJob job;
+  Directory directory(job.segments);
+  directory.declare(spec("w", {2, 3}), 0, kTaskByte);
+  VariableSpec other = spec("w", {2, 3});
+  std::string what, theirs, yours;
+  SUBCASE("shape") { other.shape = {3, 2}, what = "shape", theirs = "[2, 3]", yours = "[3, 2]"; }
+  SUBCASE("axes") { other.shape = {6}, what = "shape", theirs = "[2, 3]", yours = "[6]"; }
+  SUBCASE("rule") { other.rule = UpdateRule::kAdd, what = "update rule", theirs = "sgd", yours = "add"; }
+  SUBCASE("layout") { other.layout = Layout::kInplace, what = "layout", theirs = "versioned", yours = "inplace"; }
+  SUBCASE("l2") { other.regularize = true, what = "l2", theirs = "off", yours = "on"; }
+  CHECK(contains(declare_error(directory, other), "'w' exists with " + what + " " + theirs + ", you ask for " + yours));
+  CHECK(directory.count() == 1);
+}
+
+TEST_CASE("directory: a record of another dtype is a disagreement") {
+  TestJob job;
+  Directory directory(job.segments);
+  VariableShm& record = directory.at(directory.declare(spec("w"), 0, kTaskByte));
+  record.dtype = std::uint32_t(DType::kInt64);
+  CHECK(contains(declare_error(directory, spec("w")), "dtype int64, you ask for float32"));
+}
+
+TEST_CASE("directory: names that it cannot hold are refused") {
+  TestJob job;
+  Directory directory(job.segments);
+  for (const std::string& name :
+       {std::string(), std::string(128, 'x'), std::string("a b"), std::string("a\n"), std::string("\xc3\xa9")})
+    CHECK(contains(declare_error(directory, spec(name)), "cannot name a variable"));
+  CHECK_THROWS_AS(directory.declare(spec(std::string("a\0b", 3)), 0, kTaskByte), Error);
+  CHECK(directory.count() == 0);
+  CHECK_NOTHROW(directory.declare(spec(std::string(127, 'x')), 0, kTaskByte));
+  CHECK(directory.find(std::string(127, 'x')) == 0);
+}
+
+TEST_CASE("directory: shapes that it cannot hold are refused") {
+  TestJob job;
+  Directory directory(job.segments);
+  constexpr std::uint64_t kMuch = std::uint64_t{1} << 32;
+  CHECK(contains(declare_error(directory, spec("w", {0})), "every extent must be at least 1"));
+  CHECK(contains(declare_error(directory, spec("w", {5, 0, 5})), "every extent must be at least 1"));
+  CHECK(contains(declare_error(directory, spec("w", {kMuch, kMuch})), "product at most 2^40"));  // 2^64 is 0
+  CHECK(contains(declare_error(directory, spec("w", std::vector<std::uint64_t>(9, 1))), "at most 8"));
+  CHECK(directory.count() == 0);
+  CHECK(directory.at(directory.declare(spec("w", {}), 0, kTaskByte)).elements == 1);
+  CHECK(directory.at(directory.declare(spec("v", std::vector<std::uint64_t>(8, 2)), 0, kTaskByte)).elements == 256);
+}
+
+TEST_CASE("directory: a dtype that cannot be stored is refused") {
+  TestJob job;
+  Directory directory(job.segments);
+  VariableSpec wanted = spec("w");
+  wanted.dtype = DType::kBFloat16;
+  CHECK(contains(declare_error(directory, wanted), "dtype bfloat16 cannot be stored"));
+}
+
+TEST_CASE("directory: an in-place variable is refused in sync mode") {
+  JobConfig config;
+  config.mode = Mode::kSync;
+  TestJob job(config);
+  Directory directory(job.segments);
+  VariableSpec wanted = spec("w");
+  wanted.layout = Layout::kInplace;
+  CHECK(contains(declare_error(directory, wanted), "'w' is in-place"));
+}
+
+TEST_CASE("directory: a variable larger than the shard is an error, and the next one fits") {
+  TestJob job;
+  Directory directory(job.segments);
+  const std::uint64_t too_much = shm_free_bytes() / sizeof(float) + (1 << 24);
+  CHECK(contains(declare_error(directory, spec("huge", {too_much})), "cannot reserve"));
+  CHECK(directory.declare(spec("small"), 0, kTaskByte) == 0);
+  CHECK(job.segments.record(1).claim.load_acquire() == 0);  // the refused one's record is in use again
+}
+
+TEST_CASE("directory: variables, their buffers and spares do not overlap and lie within the shard") {
+  TestJob job;
+  Directory directory(job.segments);
+  int number = 0;
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+    for (const std::uint64_t size : {1, 3, 240, 241, 5000, 40'000, 1'000'000})
+      for (const std::uint64_t slots : {0, 1, 2}) {
+        VariableSpec wanted = spec("v" + std::to_string(number++), {size});
+        wanted.layout = layout;
+        directory.declare(wanted, slots, kTaskByte);
+      }
+  std::vector<Range> shard{{0, job.segments.shard_data_offset()}}, gradients{{0, kGradientsOffset}}, chunks;
+  std::map<std::uint32_t, std::uint64_t> spares;  // of a class
+  for (std::uint32_t position = 0; position < directory.count(); ++position) {
+    const VariableShm& variable = directory.at(position);
+    CHECK(variable.pieces * variable.piece_elements >= variable.elements);
+    CHECK((variable.pieces - 1) * variable.piece_elements < variable.elements);
+    CHECK(variable.words_offset % kCacheLine == 0);
+    shard.emplace_back(variable.words_offset, variable.words_offset + variable.pieces * sizeof(PieceWordShm));
+    gradients.emplace_back(variable.gradient_offset, variable.gradient_end);
+    CHECK(variable.gradient_offset % kCacheLine == 0);
+    CHECK(variable.gradient_end - variable.gradient_offset >= variable.elements * sizeof(float));
+    CHECK(variable.shard_end <= job.segments.shard(0).file_bytes());
+    if (variable.layout == std::uint32_t(Layout::kInplace)) {
+      shard.emplace_back(variable.data_offset, variable.data_offset + variable.elements * sizeof(float));
+      continue;
+    }
+    const std::uint64_t buffer = std::uint64_t{1} << variable.buffer_class;
+    CHECK(variable.buffer_class >= kMinClass);
+    CHECK(variable.buffer_class <= kMaxClass);
+    CHECK(variable.data_offset % buffer == 0);
+    CHECK(variable.spares_offset % buffer == 0);
+    CHECK(variable.piece_elements * sizeof(float) * (1 + variable.slots) + sizeof(BufferHeaderShm) <= buffer);
+    shard.emplace_back(variable.data_offset, variable.data_offset + variable.pieces * buffer);
+    chunks.emplace_back(variable.first_chunk, variable.first_chunk + variable.pieces);
+    const auto [known, first] = spares.emplace(variable.buffer_class, variable.spares_offset);
+    CHECK(known->second == variable.spares_offset);  // shared by all of the class
+    if (first)
+      shard.emplace_back(variable.spares_offset,
+                         variable.spares_offset + job.segments.ranks() * kSparesPerClass * buffer);
+  }
+  CHECK(spares.size() > 2);
+  check_disjoint(shard);
+  check_disjoint(gradients);
+  check_disjoint(chunks);
+}
+
+TEST_CASE("directory: a full one takes no new name and still finds the old ones") {
+  TestJob job;
+  Directory directory(job.segments);
+  for (std::uint32_t number = 0; number < kMaxVariables; ++number)
+    REQUIRE(directory.declare(spec("v" + std::to_string(number), {}), 0, kTaskByte) == number);
+  CHECK(contains(declare_error(directory, spec("one more")), "cannot name a variable"));
+  CHECK(contains(declare_error(directory, spec("one-more")), "is full"));
+  CHECK(directory.declare(spec("v77", {}), 0, kTaskByte) == 77);
+  CHECK(directory.count() == kMaxVariables);
+}
+
+TEST_CASE("directory: threads that declare at once make one record of each name") {
+  TestJob job;
+  constexpr std::uint32_t kThreads = 4, kNames = 40;
+  std::vector<std::thread> threads;
+  std::vector<std::vector<std::uint32_t>> found(kThreads, std::vector<std::uint32_t>(kNames));
+  for (std::uint32_t thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&, thread] {
+      Directory directory(job.segments);
+      for (std::uint32_t i = 0; i < kNames; ++i) {
+        const std::uint32_t name = thread % 2 == 0 ? i : kNames - 1 - i;
+        found[thread][name] = directory.declare(spec("v" + std::to_string(name), {name + 1}), 0, kRankByte + thread);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  const Directory directory(job.segments);
+  CHECK(directory.count() == kNames);
+  for (std::uint32_t name = 0; name < kNames; ++name) {
+    CHECK(directory.at(found[0][name]).name == "v" + std::to_string(name));
+    CHECK(directory.at(found[0][name]).elements == name + 1);
+    for (std::uint32_t thread = 1; thread < kThreads; ++thread) CHECK(found[thread][name] == found[0][name]);
+  }
+  std::set<std::uint32_t> records;
+  for (std::uint32_t position = 0; position < kNames; ++position)
+    records.insert(job.segments.index(position).load_acquire());
+  CHECK(records.size() == kNames);
+}
+
+TEST_CASE("directory: a record that a dead declarer has claimed is used by the next holder of its byte alone") {
+  TestJob job;
+  Directory directory(job.segments);
+  job.segments.record(0).claim.store_release(kRankByte + 5 + 1);
+  directory.declare(spec("other"), 0, kTaskByte);
+  CHECK(job.segments.index(0).load_acquire() == 2);
+  directory.declare(spec("heir"), 0, kRankByte + 5);
+  CHECK(job.segments.index(1).load_acquire() == 1);
+}

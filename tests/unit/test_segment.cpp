@@ -1,0 +1,257 @@
+// Segment on files in /dev/shm: what attaching finds, growing, names, modes.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "ps/errors.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::JobName;
+
+namespace {
+
+constexpr std::size_t kBytes = 8192, kReserved = 1 << 20;
+
+std::string path(const std::string& name) { return "/dev/shm/" + name; }
+
+Segment linked(const JobName& name, bool published = true) {
+  Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, kReserved);
+  REQUIRE(segment.link(name.control()));
+  if (published) segment.publish();
+  return segment;
+}
+
+AttachOutcome outcome_of(const JobName& name, Access access = Access::kReadWrite) {
+  return Segment().open(name.control(), access);
+}
+
+void write_file(const JobName& name, const std::string& content) {
+  const int file = ::open(path(name.control()).c_str(), O_CREAT | O_WRONLY, 0600);
+  REQUIRE(::write(file, content.data(), content.size()) == ssize_t(content.size()));
+  ::close(file);
+}
+
+}  // namespace
+
+TEST_CASE("segment: a name that nobody has given is absent") {
+  const JobName name;
+  CHECK(outcome_of(name) == AttachOutcome::kAbsent);
+}
+
+TEST_CASE("segment: without a name nobody finds it") {
+  const JobName name;
+  const Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, kReserved);
+  CHECK(name.segments().empty());
+}
+
+TEST_CASE("segment: linked but not published is being created") {
+  const JobName name;
+  const Segment segment = linked(name, false);
+  CHECK(outcome_of(name) == AttachOutcome::kBeingCreated);
+}
+
+TEST_CASE("segment: published is ready, with its creator's header and bytes") {
+  const JobName name;
+  Segment segment = linked(name);
+  segment.data()[kBytes - 1] = std::byte{42};
+  Segment other;
+  REQUIRE(other.open(name.control(), Access::kReadOnly) == AttachOutcome::kReady);
+  CHECK(other.data() != segment.data());
+  CHECK(other.header().instance == 77);
+  CHECK(other.header().job == name.text());
+  CHECK(other.header().creator_pid == std::uint32_t(getpid()));
+  CHECK(other.data()[kBytes - 1] == std::byte{42});
+}
+
+TEST_CASE("segment: a new one is zero behind its header") {
+  const JobName name;
+  const Segment segment = Segment::create(SegmentKind::kShard, 3, name.text(), 77, kBytes, kReserved);
+  CHECK(std::all_of(segment.data() + sizeof(HeaderShm), segment.data() + kBytes,
+                    [](std::byte byte) { return byte == std::byte{0}; }));
+}
+
+TEST_CASE("segment: another layout version is refused") {
+  const JobName name;
+  const Segment segment = linked(name);
+  segment.header().layout_version.store_release(kLayoutVersion + 1);
+  CHECK(outcome_of(name) == AttachOutcome::kOtherVersion);
+}
+
+TEST_CASE("segment: another build's structures are refused") {
+  const JobName name;
+  const Segment segment = linked(name);
+  segment.header().fingerprint ^= 1;
+  CHECK(outcome_of(name) == AttachOutcome::kOtherBuild);
+}
+
+TEST_CASE("segment: a wrong magic number is damage, also before the version is there") {
+  const JobName name;
+  const Segment segment = linked(name, false);
+  segment.header().magic ^= 1;
+  CHECK(outcome_of(name) == AttachOutcome::kDamaged);
+}
+
+TEST_CASE("segment: an empty file is damage") {
+  const JobName name;
+  write_file(name, "");
+  CHECK(outcome_of(name) == AttachOutcome::kDamaged);
+}
+
+TEST_CASE("segment: a file shorter than a header is damage") {
+  const JobName name;
+  write_file(name, std::string(sizeof(HeaderShm) - 1, 'x'));
+  CHECK(outcome_of(name) == AttachOutcome::kDamaged);
+}
+
+TEST_CASE("segment: a file shorter than it began is damage") {
+  const JobName name;
+  const Segment segment = linked(name);
+  REQUIRE(ftruncate(segment.descriptor(), kBytes - 1) == 0);
+  CHECK(outcome_of(name) == AttachOutcome::kDamaged);
+}
+
+TEST_CASE("segment: sizes that contradict each other are damage") {
+  const JobName name;
+  const Segment segment = linked(name);
+  SUBCASE("less reserved than there was at first") { segment.header().reserved_bytes = kBytes - 1; }
+  SUBCASE("less at first than a header") { segment.header().initial_bytes = sizeof(HeaderShm) - 1; }
+  SUBCASE("more reserved than there are addresses") { segment.header().reserved_bytes = std::uint64_t{1} << 60; }
+  CHECK(outcome_of(name) == AttachOutcome::kDamaged);
+}
+
+TEST_CASE("segment: a symbolic link is damage, wherever it leads") {
+  const JobName name, target;
+  const Segment segment = linked(target);
+  REQUIRE(symlink(path(target.control()).c_str(), path(name.control()).c_str()) == 0);
+  CHECK(outcome_of(name) == AttachOutcome::kDamaged);
+}
+
+TEST_CASE("segment: a FIFO is damage and blocks nobody") {
+  const JobName name;
+  REQUIRE(mkfifo(path(name.control()).c_str(), 0600) == 0);
+  CHECK(outcome_of(name, Access::kReadOnly) == AttachOutcome::kDamaged);
+}
+
+TEST_CASE("segment: another user's is no permission" * doctest::skip(geteuid() == 0)) {
+  const JobName name;
+  const Segment segment = linked(name);
+  REQUIRE(fchmod(segment.descriptor(), 0) == 0);
+  CHECK(outcome_of(name) == AttachOutcome::kNoPermission);
+}
+
+TEST_CASE("segment: every outcome but ready has a message that names the segment") {
+  for (const AttachOutcome outcome :
+       {AttachOutcome::kAbsent, AttachOutcome::kBeingCreated, AttachOutcome::kOtherVersion, AttachOutcome::kOtherBuild,
+        AttachOutcome::kDamaged, AttachOutcome::kNoPermission})
+    CHECK(describe(outcome, "ps.some").find("/dev/shm/ps.some") != std::string::npos);
+  CHECK(describe(AttachOutcome::kReady, "ps.some").empty());
+}
+
+TEST_CASE("segment: one that is not ready keeps its descriptor for locks and maps nothing") {
+  const JobName name;
+  const Segment segment = linked(name, false);
+  Segment other;
+  REQUIRE(other.open(name.control(), Access::kReadWrite) == AttachOutcome::kBeingCreated);
+  CHECK(other.descriptor() >= 0);
+  CHECK_FALSE(other.is_mapped());
+}
+
+TEST_CASE("segment: a name is given once") {
+  const JobName name;
+  const Segment segment = linked(name);
+  Segment late = Segment::create(SegmentKind::kControl, 0, name.text(), 78, kBytes, kReserved);
+  CHECK_FALSE(late.link(name.control()));
+  CHECK(segment.is_named(name.control()));
+  CHECK_FALSE(late.is_named(name.control()));
+}
+
+TEST_CASE("segment: the file is its owner's alone, whatever the umask") {
+  const JobName name;
+  const mode_t before = umask(0777);
+  const Segment segment = linked(name);
+  umask(before);
+  struct stat status;
+  REQUIRE(stat(path(name.control()).c_str(), &status) == 0);
+  CHECK((status.st_mode & 07777) == 0600);
+}
+
+TEST_CASE("segment: its descriptor does not survive exec") {
+  const JobName name;
+  const Segment segment = linked(name);
+  Segment other;
+  REQUIRE(other.open(name.control(), Access::kReadOnly) == AttachOutcome::kReady);
+  CHECK((fcntl(segment.descriptor(), F_GETFD) & FD_CLOEXEC) != 0);
+  CHECK((fcntl(other.descriptor(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST_CASE("segment: growing gives bytes that are reserved, zero and visible to who attached before") {
+  const JobName name;
+  Segment segment = linked(name);
+  Segment other;
+  REQUIRE(other.open(name.control(), Access::kReadWrite) == AttachOutcome::kReady);
+  segment.grow(16 * kBytes);
+  CHECK(segment.file_bytes() == 16 * kBytes);
+  struct stat status;
+  REQUIRE(fstat(segment.descriptor(), &status) == 0);
+  CHECK(std::size_t(status.st_blocks) * 512 >= 16 * kBytes);
+  CHECK(other.data()[16 * kBytes - 1] == std::byte{0});
+}
+
+TEST_CASE("segment: growing to less than there is changes nothing") {
+  const JobName name;
+  Segment segment = linked(name);
+  segment.grow(1);
+  CHECK(segment.file_bytes() == kBytes);
+}
+
+TEST_CASE("segment: growing beyond what it may have is an error that changes nothing") {
+  const JobName name;
+  Segment segment = linked(name);
+  segment.grow(kReserved);
+  CHECK_THROWS_AS(segment.grow(kReserved + 1), Error);
+  CHECK(segment.file_bytes() == kReserved);
+}
+
+TEST_CASE("segment: a full /dev/shm is an error, and the bytes before stay usable") {
+  const JobName name;
+  const std::size_t too_much = shm_free_bytes() + (std::size_t{64} << 20);
+  Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, 2 * too_much);
+  CHECK_THROWS_WITH_AS(segment.grow(too_much), doctest::Contains("/dev/shm has"), Error);
+  CHECK(segment.file_bytes() == kBytes);
+  segment.data()[kBytes - 1] = std::byte{1};
+  CHECK_THROWS_AS(Segment::create(SegmentKind::kControl, 0, name.text(), 77, too_much, too_much), Error);
+}
+
+TEST_CASE("segment: unlinking leaves an orphan to who has it open, and nothing to find") {
+  const JobName name;
+  const Segment segment = linked(name);
+  CHECK_FALSE(segment.is_orphaned());
+  unlink_segment(name.control());
+  CHECK(segment.is_orphaned());
+  CHECK_FALSE(segment.is_named(name.control()));
+  CHECK(outcome_of(name) == AttachOutcome::kAbsent);
+  segment.data()[kBytes - 1] = std::byte{1};  // its memory stays
+}
+
+TEST_CASE("segment: a moved object takes descriptor and mapping along") {
+  const JobName name;
+  Segment segment = linked(name);
+  std::byte* const data = segment.data();
+  const Segment moved = std::move(segment);
+  CHECK(moved.data() == data);
+  CHECK(moved.file_bytes() == kBytes);
+  CHECK_FALSE(segment.is_mapped());  // NOLINT(bugprone-use-after-move): what is left is an empty segment
+}
+
+TEST_CASE("segment: the list has the names with the prefix, sorted") {
+  const JobName b(test::unique_job_name() + "-b"), a(b.text() + "-a");
+  const Segment second = linked(a), first = linked(b);
+  CHECK(list_segments(b.control()) == std::vector<std::string>{b.control(), a.control()});
+}

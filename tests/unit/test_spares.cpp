@@ -1,0 +1,242 @@
+// What a killed pusher had in flight: its records are written by hand as a kill at each point leaves them.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "support/conservation.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::TestJob;
+
+namespace {
+
+void copy_up(float* out, const float* in) { *out = *in + 1; }
+
+// One variable; each rank pushes through an attachment of its own, which holds its byte while the rank lives.
+struct Scene {
+  TestJob job;
+  VariableShm& record = job.declare("v", 1000);
+
+  struct Rank {
+    JobSegments segments;
+    Spares spares;
+    std::uint32_t number;
+    Rank(const TestJob& job, std::uint32_t rank) : segments(job.attach()), spares(segments, rank), number(rank) {
+      REQUIRE(segments.locks().try_take(kRankByte + rank));
+    }
+  };
+
+  // A rank that fills a spare for the chunk and stops there, and what it would swap.
+  struct Pending {
+    Spare spare;
+    std::uint64_t chunk, old;
+  };
+  Pending begin(Rank& rank, std::uint64_t chunk) {
+    const std::uint64_t old = job.word(record, chunk).load_acquire();
+    const Spare spare = rank.spares.begin(record, record.first_chunk + chunk, old);
+    const SpareShm* of_class = rank.segments.spare_table(0, rank.number).spares[record.buffer_class - kMinClass];
+    const auto which = static_cast<std::uint32_t>(spare.shared - of_class);
+    return {{&job.spare(record, rank.number, which), spare.buffer}, chunk, old};  // outlives the rank's mapping
+  }
+  void swap(const Pending& pending) {
+    const std::uint64_t next = make_word(version_of(pending.old) + 1, pending.spare.buffer);
+    job.buffer(record, pending.spare.buffer)
+        .stamp.store_relaxed(make_stamp(record.first_chunk + pending.chunk, version_of(next)));
+    std::uint64_t old = pending.old;
+    REQUIRE(job.word(record, pending.chunk).try_exchange_acq_rel(old, next));
+  }
+  void push(Rank& rank, std::uint64_t chunk) { job.versioned(record).push_chunk(chunk, rank.spares, {}, copy_up); }
+  // The next holder of the rank, whose predecessor is dead.
+  void settle(std::uint32_t rank) {
+    Rank next(job, rank);
+    next.spares.settle(next.segments.locks());
+  }
+  bool conserved() const { return test::is_conserved(job, {&record}); }
+  std::vector<std::uint64_t> words() const {
+    std::vector<std::uint64_t> all;
+    for (std::uint64_t chunk = 0; chunk < record.pieces; ++chunk) all.push_back(job.word(record, chunk).load_acquire());
+    return all;
+  }
+  std::uint64_t buffer_now(const Spare& spare) const { return buffer_of(spare.shared->record.load_acquire()); }
+  bool in_flight(const Spare& spare) const { return (spare.shared->record.load_acquire() >> 62 & 1) != 0; }
+};
+
+}  // namespace
+
+TEST_CASE("settling: a rank that nobody has had needs nothing") {
+  Scene scene;
+  scene.settle(0);
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("settling: killed before the note, the note of an earlier push changes nothing") {
+  Scene scene;
+  {
+    Scene::Rank dead(scene.job, 0);
+    for (int i = 0; i < 5; ++i) scene.push(dead, 0);
+    SpareShm& next = scene.job.spare(scene.record, 0, 1);
+    next.note_chunk.store_relaxed(scene.record.first_chunk + 2);  // half a note, not in flight
+  }
+  const auto words = scene.words();
+  scene.settle(0);
+  CHECK(scene.words() == words);
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("settling: killed before the swap, the spare stays and the word is untouched") {
+  Scene scene;
+  Scene::Pending pending;
+  {
+    Scene::Rank dead(scene.job, 0);
+    pending = scene.begin(dead, 0);
+  }
+  const auto words = scene.words();
+  scene.settle(0);
+  CHECK(scene.words() == words);
+  CHECK_FALSE(scene.in_flight(pending.spare));
+  CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("settling: killed after the swap, the replaced buffer is the spare") {
+  Scene scene;
+  Scene::Pending pending;
+  {
+    Scene::Rank dead(scene.job, 0);
+    pending = scene.begin(dead, 0);
+    scene.swap(pending);
+  }
+  const auto words = scene.words();
+  scene.settle(0);
+  CHECK(scene.words() == words);
+  CHECK(scene.buffer_now(pending.spare) == buffer_of(pending.old));
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("settling: killed before the swap, and the current buffer has been replaced and reused by another") {
+  Scene scene;
+  Scene::Pending pending;
+  Scene::Rank alive(scene.job, 1);
+  {
+    Scene::Rank dead(scene.job, 0);
+    pending = scene.begin(dead, 0);
+  }
+  scene.push(alive, 0);  // the buffer that the dead one expected is a spare of rank 1 now
+  SUBCASE("a spare") {}
+  SUBCASE("current of another chunk") {
+    for (std::uint32_t i = 0; i < kSparesPerClass; ++i) scene.push(alive, 1);
+  }
+  scene.settle(0);
+  CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("settling: killed after the swap, and its buffer has been replaced and reused by another") {
+  Scene scene;
+  Scene::Pending pending;
+  Scene::Rank alive(scene.job, 1);
+  {
+    Scene::Rank dead(scene.job, 0);
+    pending = scene.begin(dead, 0);
+    scene.swap(pending);
+  }
+  scene.push(alive, 0);
+  SUBCASE("a spare") {}
+  SUBCASE("current of another chunk") {
+    for (std::uint32_t i = 0; i < kSparesPerClass; ++i) scene.push(alive, 1);
+  }
+  scene.settle(0);
+  CHECK(scene.buffer_now(pending.spare) == buffer_of(pending.old));
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("settling: a spare that hangs on a living rank between swap and note waits, and the others serve") {
+  Scene scene;
+  Scene::Pending first, second;
+  Scene::Rank alive(scene.job, 1);
+  {
+    Scene::Rank dead(scene.job, 0);
+    first = scene.begin(dead, 0);
+    scene.swap(first);
+  }
+  second = scene.begin(alive, 0);
+  scene.swap(second);  // replaces the dead one's buffer and has not noted it
+  {
+    Scene::Rank heir(scene.job, 0);
+    heir.spares.settle(heir.segments.locks());
+    CHECK(scene.in_flight(first.spare));
+    for (int i = 0; i < 20; ++i) scene.push(heir, 1);
+    CHECK(scene.in_flight(first.spare));
+  }
+  Spares::won(second.spare, buffer_of(second.old));
+  scene.settle(0);
+  CHECK(scene.buffer_now(first.spare) == buffer_of(first.old));
+  CHECK(scene.conserved());
+}
+
+// Once the second one's fate was noted and then not counted when the first one's buffer was chosen.
+TEST_CASE("settling: two dead, the second one has swapped away the first one's buffer") {
+  for (const std::uint32_t first_settled : {0U, 1U}) {
+    CAPTURE(first_settled);
+    Scene scene;
+    {
+      Scene::Rank dead(scene.job, 0), later(scene.job, 1);
+      const Scene::Pending first = scene.begin(dead, 0);
+      scene.swap(first);
+      scene.swap(scene.begin(later, 0));
+    }
+    const auto words = scene.words();
+    scene.settle(first_settled);
+    scene.settle(1 - first_settled);
+    CHECK(scene.words() == words);
+    CHECK(scene.conserved());
+  }
+}
+
+TEST_CASE("settling: three dead in a row on one chunk, in any order of their heirs") {
+  for (const std::vector<std::uint32_t>& order :
+       std::vector<std::vector<std::uint32_t>>{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}) {
+    CAPTURE(order[0] * 100 + order[1] * 10 + order[2]);
+    Scene scene;
+    {
+      Scene::Rank a(scene.job, 0), b(scene.job, 1), c(scene.job, 2);
+      scene.swap(scene.begin(a, 0));
+      scene.swap(scene.begin(b, 0));
+      scene.swap(scene.begin(c, 0));
+    }
+    for (const std::uint32_t rank : order) scene.settle(rank);
+    CHECK(scene.conserved());
+  }
+}
+
+TEST_CASE("settling: two dead in a row on one chunk, and a living one has replaced the second one's buffer") {
+  Scene scene;
+  Scene::Rank alive(scene.job, 2);
+  {
+    Scene::Rank dead(scene.job, 0), later(scene.job, 1);
+    scene.swap(scene.begin(dead, 0));
+    scene.swap(scene.begin(later, 0));
+    scene.push(alive, 0);
+  }
+  scene.settle(0);
+  scene.settle(1);
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("settling: two dead that both expected the same word, one of which has swapped") {
+  for (const std::uint32_t first_settled : {0U, 1U}) {
+    CAPTURE(first_settled);
+    Scene scene;
+    {
+      Scene::Rank winner(scene.job, 0), loser(scene.job, 1);
+      const Scene::Pending won = scene.begin(winner, 0);
+      scene.begin(loser, 0);
+      scene.swap(won);
+    }
+    scene.settle(first_settled);
+    scene.settle(1 - first_settled);
+    CHECK(scene.conserved());
+  }
+}

@@ -1,0 +1,244 @@
+// Versioned slots: what one push, pull and sync step do, and what a lost swap does.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "support/conservation.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::TestJob;
+
+namespace {
+
+// Adds `delta` to the parameters of chunk `chunk`.
+auto add(const VersionedVariable& variable, std::uint64_t chunk, float delta) {
+  return [floats = variable.chunk_size(chunk), delta](float* out, const float* in) {
+    for (std::size_t i = 0; i < floats; ++i) out[i] = in[i] + delta;
+  };
+}
+
+struct Pulled {
+  std::vector<float> values;
+  std::uint64_t version = 0, retries = 0;
+};
+
+Pulled pull(const VersionedVariable& variable, std::uint64_t chunk) {
+  Pulled pulled;
+  pulled.values.resize(variable.chunk_size(chunk));
+  pulled.version = variable.pull_chunk(chunk, pulled.values.data(), pulled.retries);
+  return pulled;
+}
+
+bool all(const std::vector<float>& values, float value) {
+  return std::all_of(values.begin(), values.end(), [&](float found) { return found == value; });
+}
+
+// A job with one variable of several chunks, the last one shorter.
+struct OneVariable {
+  TestJob job;
+  VariableShm& record = job.declare("v", 1000, 10);
+  VersionedVariable variable = job.versioned(record);
+  Spares spares{job.segments, 0};
+  std::uint64_t last = record.pieces - 1;
+
+  SwapResult push(std::uint64_t chunk, float delta, UpdateLabel label = {}) {
+    return variable.push_chunk(chunk, spares, label, add(variable, chunk, delta));
+  }
+  BufferHeaderShm& current(std::uint64_t chunk) {
+    return job.buffer(record, buffer_of(job.word(record, chunk).load_acquire()));
+  }
+};
+
+}  // namespace
+
+TEST_CASE("versioned slot: first values are version 0 and include no step") {
+  OneVariable t;
+  REQUIRE(t.last > 0);
+  CHECK(t.variable.chunk_size(t.last) < t.variable.chunk_size(0));
+  for (const std::uint64_t chunk : {std::uint64_t{0}, t.last}) {
+    const Pulled pulled = pull(t.variable, chunk);
+    CHECK(pulled.version == 0);
+    CHECK(all(pulled.values, 10));
+    CHECK_FALSE(t.variable.includes(chunk, 0));
+  }
+}
+
+TEST_CASE("versioned slot: first values overwrite what an initialiser that died has left") {
+  OneVariable t;
+  std::vector<float> values(t.variable.chunk_size(t.last));
+  std::iota(values.begin(), values.end(), 0.0F);
+  t.variable.initialise_chunk(t.last, values);
+  CHECK(pull(t.variable, t.last).values == values);
+}
+
+TEST_CASE("versioned slot: a push adds one to the version and tells the one it was applied to") {
+  OneVariable t;
+  CHECK(t.push(0, 1).version == 0);
+  const SwapResult second = t.push(0, 1);
+  CHECK(second.version == 1);
+  CHECK(second.retries == 0);
+  CHECK(t.variable.version(0) == 2);
+}
+
+TEST_CASE("versioned slot: a pull gives a push's values and their version") {
+  OneVariable t;
+  t.push(0, 5);
+  const Pulled pulled = pull(t.variable, 0);
+  CHECK(pulled.version == 1);
+  CHECK(pulled.retries == 0);
+  CHECK(all(pulled.values, 15));
+}
+
+TEST_CASE("versioned slot: a push leaves the other chunks alone") {
+  OneVariable t;
+  t.push(1, 5);
+  CHECK(pull(t.variable, 0).version == 0);
+  CHECK(all(pull(t.variable, 0).values, 10));
+  CHECK(pull(t.variable, 2).version == 0);
+}
+
+TEST_CASE("versioned slot: optimizer slots travel with the parameters") {
+  TestJob job;
+  VariableShm& record = job.declare("v", 100, 0, Layout::kVersioned, 1);
+  VersionedVariable variable = job.versioned(record);
+  Spares spares(job.segments, 0);
+  const std::size_t stride = record.piece_elements;
+  for (int push = 0; push < 5; ++push)
+    variable.push_chunk(0, spares, {}, [&](float* out, const float* in) {
+      out[stride] = in[stride] + 1;  // the slot counts pushes
+      out[0] = in[0] + out[stride];  // the parameter sums the counts
+    });
+  CHECK(pull(variable, 0).values[0] == 1 + 2 + 3 + 4 + 5);
+}
+
+TEST_CASE("versioned slot: the stamp of the current buffer has the chunk's number in the shard and the version") {
+  OneVariable t;
+  VariableShm& second = t.job.declare("w", 1000);
+  VersionedVariable variable = t.job.versioned(second);
+  variable.push_chunk(2, t.spares, {}, add(variable, 2, 1));
+  REQUIRE(second.first_chunk == t.record.pieces);
+  const BufferHeaderShm& buffer = t.job.buffer(second, buffer_of(t.job.word(second, 2).load_acquire()));
+  CHECK(buffer.stamp.load_relaxed() == make_stamp(second.first_chunk + 2, 1));
+}
+
+TEST_CASE("versioned slot: the label of the last push is in the buffer") {
+  OneVariable t;
+  t.push(0, 1, {.rank = 7, .step = 42});
+  CHECK(t.current(0).writer.load_relaxed() == 7);
+  CHECK(t.current(0).writer_step.load_relaxed() == 42);
+}
+
+TEST_CASE("versioned slot: a push that another one overtakes is applied once, to the newer values") {
+  OneVariable t;
+  Spares others(t.job.segments, 1);
+  int calls = 0;
+  const SwapResult result = t.variable.push_chunk(0, t.spares, {}, [&](float* out, const float* in) {
+    if (++calls <= 3) t.variable.push_chunk(0, others, {}, add(t.variable, 0, 100));
+    add(t.variable, 0, 1)(out, in);
+  });
+  CHECK(calls == 4);
+  CHECK(result.retries == 3);
+  CHECK(result.version == 3);
+  CHECK(pull(t.variable, 0).version == 4);
+  CHECK(all(pull(t.variable, 0).values, 311));
+  CHECK(test::is_conserved(t.job, {&t.record}));
+}
+
+TEST_CASE("versioned slot: the version comes round after 2^40") {
+  OneVariable t;
+  const std::uint64_t word = make_word(kVersionMask - 1, buffer_of(t.job.word(t.record, 0).load_acquire()));
+  t.current(0).stamp.store_relaxed(make_stamp(t.record.first_chunk, kVersionMask - 1));
+  t.job.word(t.record, 0).store_release(word);
+  CHECK(t.push(0, 1).version == kVersionMask - 1);
+  CHECK(t.push(0, 1).version == kVersionMask);
+  CHECK(t.push(0, 1).version == 0);
+  CHECK(pull(t.variable, 0).version == 1);
+  CHECK(all(pull(t.variable, 0).values, 13));
+  CHECK(test::is_conserved(t.job, {&t.record}));
+}
+
+TEST_CASE("versioned slot: a buffer that is being overwritten is torn to who reads it, and is another chunk's too") {
+  OneVariable t;
+  std::vector<float> out(t.variable.chunk_size(0));
+  const std::uint64_t bytes = t.job.segments.shard(0).file_bytes();
+  REQUIRE(t.variable.try_pull_chunk(0, out.data(), bytes) == PullResult::kWhole);
+  std::uint64_t stamp = kBuilding;
+  SUBCASE("building") {}
+  SUBCASE("a later version") { stamp = make_stamp(t.record.first_chunk, 1); }
+  SUBCASE("another chunk at the same version") { stamp = make_stamp(t.record.first_chunk + 1, 0); }
+  t.current(0).stamp.store_relaxed(stamp);
+  CHECK(t.variable.try_pull_chunk(0, out.data(), bytes) == PullResult::kTorn);
+}
+
+TEST_CASE("versioned slot: a word that names a buffer beyond the shard is told and not followed") {
+  OneVariable t;
+  std::vector<float> out(t.variable.chunk_size(0));
+  t.job.word(t.record, 0).store_release(make_word(0, kBufferMask));
+  CHECK(t.variable.try_pull_chunk(0, out.data(), t.job.segments.shard(0).file_bytes()) == PullResult::kNoBuffer);
+}
+
+TEST_CASE("versioned slot: a sync step is applied once, whoever comes later") {
+  OneVariable t;
+  Spares others(t.job.segments, 1);
+  const auto apply = [&](Spares& spares) { return t.variable.apply_step(0, 0, spares, {}, add(t.variable, 0, 1)); };
+  CHECK(apply(t.spares) == StepResult::kApplied);
+  CHECK(apply(others) == StepResult::kAlreadyIncluded);
+  CHECK(t.variable.includes(0, 0));
+  CHECK_FALSE(t.variable.includes(0, 1));
+  CHECK_FALSE(t.variable.includes(1, 0));
+  CHECK(t.variable.version(0) == 1);
+  CHECK(all(pull(t.variable, 0).values, 11));
+}
+
+TEST_CASE("versioned slot: a helper that another one overtakes applies nothing") {
+  OneVariable t;
+  Spares others(t.job.segments, 1);
+  const StepResult result = t.variable.apply_step(0, 0, t.spares, {}, [&](float* out, const float* in) {
+    t.variable.apply_step(0, 0, others, {}, add(t.variable, 0, 1));
+    add(t.variable, 0, 1)(out, in);
+  });
+  CHECK(result == StepResult::kAlreadyIncluded);
+  CHECK(all(pull(t.variable, 0).values, 11));
+  CHECK(test::is_conserved(t.job, {&t.record}));
+}
+
+TEST_CASE("versioned slot: a push keeps the steps that a chunk includes") {
+  OneVariable t;
+  REQUIRE(t.variable.apply_step(0, 4, t.spares, {}, add(t.variable, 0, 1)) == StepResult::kApplied);
+  t.push(0, 1);
+  CHECK(t.variable.includes(0, 4));
+  CHECK_FALSE(t.variable.includes(0, 5));
+}
+
+TEST_CASE("versioned slot: many pushes of several ranks and variables of a class lose no buffer") {
+  OneVariable t;
+  VariableShm& second = t.job.declare("w", 900);
+  REQUIRE(second.buffer_class == t.record.buffer_class);
+  VersionedVariable other = t.job.versioned(second);
+  std::vector<Spares> ranks;
+  for (std::uint32_t rank = 0; rank < t.job.segments.ranks(); ++rank) ranks.emplace_back(t.job.segments, rank);
+  for (std::uint32_t push = 0; push < 1000; ++push) {
+    Spares& spares = ranks[push * 7 % ranks.size()];
+    VersionedVariable& target = push % 3 == 0 ? other : t.variable;
+    target.push_chunk(push % target.chunks(), spares, {}, add(target, push % target.chunks(), 1));
+    if (push % 50 == 0) REQUIRE(test::is_conserved(t.job, {&t.record, &second}));
+  }
+  CHECK(test::is_conserved(t.job, {&t.record, &second}));
+}
+
+TEST_CASE("versioned slot: at another address the same pushes are seen and go on") {
+  OneVariable t;
+  t.push(0, 1);
+  JobSegments attached = t.job.attach();
+  REQUIRE(attached.shard_data(0) != t.job.segments.shard_data(0));
+  Directory directory(attached);
+  VersionedVariable theirs(attached.shard_data(0), directory.at(directory.find("v")));
+  Spares spares(attached, 1);
+  CHECK(theirs.push_chunk(0, spares, {}, add(theirs, 0, 1)).version == 1);
+  CHECK(all(pull(t.variable, 0).values, 12));
+  CHECK(test::is_conserved(t.job, {&t.record}));
+}
