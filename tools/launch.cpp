@@ -17,9 +17,9 @@
 namespace ps::tools {
 namespace {
 
-constexpr int kTickMs = 100;             // how late a signal may be seen
-constexpr double kPsEndsSeconds = 3;     // a ps that ends by itself takes some milliseconds
-constexpr double kCleanEndSeconds = 15;  // a ps waits up to 5 s for workers that do not answer
+constexpr int kTickMs = 100;            // how late a signal may be seen
+constexpr double kPsEndsSeconds = 3;    // a ps that ends by itself takes some milliseconds
+constexpr double kCleanEndSeconds = 8;  // a ps waits up to 5 s for workers that do not answer
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -194,8 +194,8 @@ void Launch::note_ends() {
     if (!child.has_ended() || !noted_.insert(&child).second || child.exit_code() == 0 || stop_requests() != 0) return;
     has_failed_ = true;
     const auto error = error_of_.find(&child);
-    progress_->print(fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), what_now,
-                                 error != error_of_.end() ? ": " + error->second : ""));
+    const std::string why = error != error_of_.end() ? error->second.substr(error->second.find(':')) : "";
+    progress_->print(fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now));
   };
   for (const Child& worker : workers_) note(worker, is_any_worker_running() ? "; the others go on" : "");
   if (view_) note(*ps_, is_any_worker_running() ? "; the workers go on" : "");
@@ -222,7 +222,7 @@ void Launch::show_progress() {
 
 void Launch::collect() {
   const std::vector<VariableInfo> variables = view_->variables();
-  if (variables.empty() ||
+  if (variables.empty() || view_->info().global_step == 0 ||
       !std::all_of(variables.begin(), variables.end(), [](const VariableInfo& v) { return v.initialised; }))
     return;
   report::RunReport run = report::RunReport::of_job(*view_);
@@ -250,9 +250,10 @@ void Launch::collect() {
   report_ = std::move(run);
 }
 
-// It ends by itself once all its workers have joined and left, but would linger where one has not.
+// It ends by itself once all its workers have joined and left, but would linger where one has died or come too late.
 void Launch::end_ps() {
-  const double ask_at = now_seconds() + (has_failed_ ? 0.0 : kPsEndsSeconds);
+  const bool ends_by_itself = !has_failed_ && view_->workers().size() >= settings_.ps.job.workers;
+  const double ask_at = now_seconds() + (ends_by_itself ? kPsEndsSeconds : 0.0);
   bool was_asked = stop_requests() != 0;
   while (!ps_->has_ended()) {
     attend(kTickMs);

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // ps_shm: the ps of a job. Creates it in shared memory, watches its workers, removes it at the end.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -9,6 +8,7 @@
 
 #include "children.hpp"
 #include "options.hpp"
+#include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "train/count_model.hpp"
@@ -23,29 +23,30 @@ void say(const std::string& line) {
 }
 
 // The value of the variable that `worker_shm --model count` adds to, where the job has it.
-std::optional<float> counted_value(const JobView& view) {
-  const auto variables = view.variables();
-  const bool is_there = std::any_of(variables.begin(), variables.end(), [](const VariableInfo& variable) {
-    return variable.name == train::kCountVariable && variable.rule == UpdateRule::kAdd && variable.initialised;
-  });
-  if (!is_there) return std::nullopt;
-  return view.values(train::kCountVariable)[0];
+void report_count(const JobView& view) {
+  for (const VariableInfo& variable : view.variables())
+    if (variable.name == train::kCountVariable && variable.rule == UpdateRule::kAdd && variable.initialised)
+      say(fmt::format("{} = {}", variable.name, view.values(variable.name)[0]));
 }
 
 int serve(const tools::PsSettings& settings) {
   const JobConfig& job = settings.job;
   Server server(job);
   if (settings.keep_segments) server.keep_segments();
-  const JobView view(job.job);
   say(fmt::format("job {}: {}, {}, waiting for {} worker{}", job.job, to_string(job.mode), to_string(job.layout),
                   job.workers, job.workers == 1 ? "" : "s"));
 
   ServeHooks hooks;
   hooks.stop_requested = [] { return tools::stop_requests() != 0; };
   hooks.notice = say;
+  std::optional<JobView> view;
   hooks.every_second = [&] {
-    if (const std::optional<float> value = counted_value(view))
-      say(fmt::format("{} = {}", train::kCountVariable, *value));
+    try {
+      if (!view) view.emplace(job.job);
+      report_count(*view);
+    } catch (const Error&) {
+      // Somebody has damaged a segment. A line for people must not be what ends the job.
+    }
   };
   const EndReason reason = server.serve(hooks);
 

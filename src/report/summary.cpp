@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -10,6 +11,9 @@
 
 namespace ps::report {
 namespace {
+
+// Four decimals; of a NaN no sign.
+std::string decimal(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.4f}", value); }
 
 double per_second(std::uint64_t count, double seconds) { return seconds > 0 ? double(count) / seconds : 0.0; }
 
@@ -170,17 +174,20 @@ std::string to_text(const RunReport& run) {
   text += '\n';
   if (run.count) text += fmt::format("  {} = {}\n", train::kCountVariable, to_text(*run.count));
   if (run.test)
-    text += fmt::format("  test accuracy {:.4f}, test loss {:.4f}, training loss {:.4f}\n", run.test->accuracy,
-                        run.test->loss, run.loss);
+    text += fmt::format("  test accuracy {:.4f}, test loss {}, training loss {}\n", run.test->accuracy,
+                        decimal(run.test->loss), decimal(run.loss));
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
   text += fmt::format("  digest {:016x}\n", run.digest);
   if (run.per_worker.size() < 2) return text;
-  text += fmt::format("  {:>6} {:>9} {:>9} {:>11} {:>9} {:>9} {:>8}\n", "worker", "steps", "seconds", "examples/s",
-                      "loss", "staleness", "retries");
+  const auto row = [&](const std::string& begin, const std::string& of_models, const std::string& end) {
+    text += begin + (run.count ? "" : of_models) + end + '\n';
+  };
+  row(fmt::format("  {:>6} {:>9} {:>9}", "worker", "steps", "seconds"),
+      fmt::format(" {:>11} {:>9}", "examples/s", "loss"), fmt::format(" {:>9} {:>8}", "staleness", "retries"));
   for (const WorkerReport& worker : run.per_worker)
-    text += fmt::format("  {:>6} {:>9} {:>9.2f} {:>11.0f} {:>9.4f} {:>9.2f} {:>8}\n", worker.rank, worker.steps,
-                        worker.seconds, per_second(worker.examples, worker.seconds), worker.loss, worker.staleness.mean,
-                        worker.retries);
+    row(fmt::format("  {:>6} {:>9} {:>9.2f}", worker.rank, worker.steps, worker.seconds),
+        fmt::format(" {:>11.0f} {:>9}", per_second(worker.examples, worker.seconds), decimal(worker.loss)),
+        fmt::format(" {:>9.2f} {:>8}", worker.staleness.mean, worker.retries));
   return text;
 }
 

@@ -88,7 +88,7 @@ RemoveOutcome remove_job(const std::string& job, int own) {
   const TaskLocks locks(descriptor);
   if (!locks.try_take_all()) return RemoveOutcome::kAlive;  // N2: the whole range, so no ps, worker or joiner has it
   RemoveOutcome removed = RemoveOutcome::kAbsent;
-  if (own >= 0 || control.is_named(name)) {  // N2: and the name still leads to it
+  if (leads_to(name, descriptor)) {  // N2: and the name still leads to it
     unlink_parts(job);
     unlink_segment(name);
     removed = RemoveOutcome::kRemoved;

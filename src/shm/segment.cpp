@@ -153,7 +153,7 @@ Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::strin
   OpenDescriptors::instance().add(descriptor);
   segment.descriptor_ = descriptor;
   fchmod(descriptor, kMode);  // O_TMPFILE's mode went through the umask
-  reserved_bytes = std::max(reserved_bytes, bytes);
+  reserved_bytes = std::clamp(reserved_bytes, bytes, std::max(bytes, kMostReserved));
   if (const int error = fallocate_retrying(descriptor, bytes)) fail_no_room("a segment of job " + job, bytes, error);
   segment.map(reserved_bytes, Access::kReadWrite);
   HeaderShm& header = segment.header();
@@ -216,7 +216,8 @@ AttachOutcome Segment::open(const std::string& name, Access access) {
   else if (found.fingerprint != kFingerprint)
     outcome = AttachOutcome::kOtherBuild;
   else if (found.initial_bytes > static_cast<std::size_t>(status.st_size) ||
-           found.reserved_bytes < found.initial_bytes || found.initial_bytes < sizeof(HeaderShm))
+           found.reserved_bytes < found.initial_bytes || found.reserved_bytes > kMostReserved ||
+           found.initial_bytes < sizeof(HeaderShm))
     outcome = AttachOutcome::kDamaged;
   const std::size_t reserved = outcome == AttachOutcome::kReady ? found.reserved_bytes : 0;
   region_ = {};
@@ -244,10 +245,12 @@ bool Segment::is_orphaned() const {
   return fstat(descriptor_, &status) != 0 || status.st_nlink == 0;
 }
 
-bool Segment::is_named(const std::string& name) const {
-  struct stat mine, named;
-  return fstat(descriptor_, &mine) == 0 && lstat(path_of(name).c_str(), &named) == 0 && mine.st_ino == named.st_ino &&
-         mine.st_dev == named.st_dev;
+bool Segment::is_named(const std::string& name) const { return leads_to(name, descriptor_); }
+
+bool leads_to(const std::string& name, int descriptor) noexcept {
+  struct stat opened, named;
+  return fstat(descriptor, &opened) == 0 && lstat(path_of(name).c_str(), &named) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
 std::string control_name(const std::string& job) { return "ps." + job; }

@@ -72,6 +72,9 @@ std::string control_name(const std::string& job);
 std::string shard_name(const std::string& job, std::uint32_t shard);
 std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint64_t generation);
 
+// Whether `name` leads to the segment that is open as `descriptor`.
+bool leads_to(const std::string& name, int descriptor) noexcept;
+
 // Removes the name; nothing happens where there is none.
 void unlink_segment(const std::string& name) noexcept;
 

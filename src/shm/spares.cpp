@@ -1,6 +1,7 @@
 #include "shm/spares.hpp"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "shm/directory.hpp"
@@ -93,17 +94,21 @@ void note_fate(const Doubt& doubt, Fate fate) {
   doubt.shared->record.store_release(kValid | (fate == Fate::kSwapped ? doubt.replaced : doubt.spare));
 }
 
-// Settles what the rules decide; returns what stays in doubt.
-std::vector<Doubt> settle_decided(const ClassCensus& census, const std::vector<Doubt>& doubts) {
-  std::vector<Doubt> open;
-  for (const Doubt& doubt : doubts) {
-    const Fate fate = census.fate_of(doubt);
-    if (fate == Fate::kUnknown)
-      open.push_back(doubt);
-    else
-      note_fate(doubt, fate);
+// Settles what the rules decide; returns what stays in doubt. A record that is settled here may name a buffer that an
+// earlier one is in doubt about, so it goes round until a round decides nothing.
+std::vector<Doubt> settle_decided(const ClassCensus& census, std::vector<Doubt> doubts) {
+  for (;;) {
+    std::vector<Doubt> open;
+    for (const Doubt& doubt : doubts) {
+      const Fate fate = census.fate_of(doubt);
+      if (fate == Fate::kUnknown)
+        open.push_back(doubt);
+      else
+        note_fate(doubt, fate);
+    }
+    if (open.empty() || open.size() == doubts.size()) return open;
+    doubts = std::move(open);
   }
-  return open;
 }
 
 // Several dead ranks in doubt about each other's buffers: none of the candidates is named by a word or by anybody

@@ -53,7 +53,7 @@ class Diary {
       has_warned_ = true;
       if (options_.warn)
         options_.warn(
-            fmt::format("{}: the loss is {} at training step {}; try a smaller --lr", who_, loss, now_.steps));
+            fmt::format("{}: the loss is not finite at training step {}; try a smaller --lr", who_, now_.steps));
     }
     const Clock::time_point time = Clock::now();
     if (seconds_between(reported_, time) < (has_reported_ ? kReportSeconds : kFirstReportSeconds)) return;

@@ -26,29 +26,42 @@ struct Killed : std::runtime_error {
   Killed() : std::runtime_error("killed") {}
 };
 
-// What a contribution of a rank to a round consists of, in each of its words.
-std::uint64_t payload(std::uint64_t round, std::uint32_t rank) { return round * kMaxRanks + rank + 1; }
+// What each word of a contribution is: {round : 32, rank : 8, holder of the rank : 24}.
+std::uint64_t payload(std::uint64_t round, std::uint32_t rank, std::uint64_t holder) {
+  return round << 32 | std::uint64_t{rank} << 24 | holder;
+}
 
 struct Stage {
   TestJob job;
   std::uint64_t rounds;
   AtomicShm<std::uint64_t> contributions[kThreads][kWords] = {};
-  std::vector<std::atomic<std::uint64_t>> sets;  // of each round, as the first to apply has seen it
-  std::atomic<int> different_sets{0}, wrong_payloads{0}, empty_sets{0};
+  std::vector<std::atomic<std::uint64_t>> sets;      // of each round, as the first to apply has seen it
+  std::vector<std::atomic<std::uint64_t>> contents;  // of each round and rank, likewise
+  std::atomic<int> different_sets{0}, wrong_payloads{0}, different_payloads{0}, empty_sets{0};
 
-  Stage(const JobConfig& config, std::uint64_t count) : job(config), rounds(count), sets(count) {}
+  Stage(const JobConfig& config, std::uint64_t count)
+      : job(config), rounds(count), sets(count), contents(count * kThreads) {}
+
+  // The first to come says what it is.
+  static bool agrees(std::atomic<std::uint64_t>& fact, std::uint64_t found) {
+    std::uint64_t before = 0;
+    return fact.compare_exchange_strong(before, found) || before == found;
+  }
 
   // Reads all contributions; they count only if the round is still open afterwards (as a swap would check).
   void apply(const Barrier& barrier, std::uint64_t round, const RankSet& set) {
-    std::uint64_t before = 0;
-    if (!sets[round].compare_exchange_strong(before, set.bits[0])) different_sets += before != set.bits[0];
+    different_sets += !agrees(sets[round], set.bits[0]);
     empty_sets += set.bits[0] == 0;
-    int wrong = 0;
-    for (std::uint32_t rank = 0; rank < kThreads; ++rank)
-      for (std::size_t i = 0; set.contains(rank) && i < kWords; ++i)
-        wrong += contributions[rank][i].load_relaxed() != payload(round, rank);
-    fence_acquire();
-    if (barrier.round() == round) wrong_payloads += wrong;
+    for (std::uint32_t rank = 0; rank < kThreads; ++rank) {
+      if (!set.contains(rank)) continue;
+      const std::uint64_t first = contributions[rank][0].load_relaxed();
+      int wrong = first >> 24 != payload(round, rank, 0) >> 24;
+      for (const auto& word : contributions[rank]) wrong += word.load_relaxed() != first;
+      fence_acquire();
+      if (barrier.round() != round) return;
+      wrong_payloads += wrong;
+      different_payloads += !agrees(contents[round * kThreads + rank], first);
+    }
   }
 
   // One worker until it is killed, which happens at each point with the probability 1 / `deadly`; 0: never.
@@ -61,7 +74,9 @@ struct Stage {
     for (std::uint64_t round = barrier.round(); round < rounds; round = barrier.round()) {
       if (!barrier.has_arrived()) {
         maybe_die();
-        for (std::size_t i = 0; i < kWords; ++i) contributions[rank][i].store_relaxed(payload(round, rank));
+        fence_release();  // pairs with apply's: who reads a word of this finds the earlier round over
+        const std::uint64_t mine = payload(round, rank, job.segments.worker(rank).holders.load_acquire());
+        for (std::size_t i = 0; i < kWords; ++i) contributions[rank][i].store_relaxed(mine);
         maybe_die();
         barrier.arrive(round);
       }
@@ -91,6 +106,7 @@ struct Stage {
     CHECK(job.segments.barrier(0).step.load_acquire() == rounds);
     CHECK(different_sets == 0);
     CHECK(wrong_payloads == 0);
+    CHECK(different_payloads == 0);
     CHECK(empty_sets == 0);
   }
 };

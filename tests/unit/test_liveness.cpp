@@ -153,13 +153,14 @@ TEST_CASE("liveness: a forked child does not keep its dead parent's byte") {
   const JobName name;
   const Segment segment = new_segment(name);
   const TaskLocks locks(segment.descriptor());
-  const Bell holding, forked, end;
+  const Bell holding, forked, end, was_there;
   Child parent([&] {
     const Segment mine = opened(name);
     if (!TaskLocks(mine.descriptor()).try_take(kByte)) return 1;
     if (fork() == 0) {
       forked.tell();
-      _exit(end.hear() ? 0 : 1);  // outlives its parent
+      if (end.hear()) was_there.tell();  // it outlives its parent
+      _exit(0);
     }
     holding.tell();
     test::sleep_forever();
@@ -170,13 +171,14 @@ TEST_CASE("liveness: a forked child does not keep its dead parent's byte") {
   parent.kill();
   CHECK(test::eventually([&] { return !locks.is_held_by_other(kByte); }));
   end.tell();
+  CHECK(was_there.hear());
 }
 
 TEST_CASE("liveness: a forked child's end and its own destructors do not free its living parent's byte") {
-  const Pair pair;
+  Pair pair;
   REQUIRE(pair.mine.try_take(kByte));
   Child child([&] {
-    Segment inherited = std::move(const_cast<Segment&>(pair.first));
+    Segment inherited = std::move(pair.first);
     inherited = Segment();
     return 0;
   });
