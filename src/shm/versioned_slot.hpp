@@ -125,9 +125,6 @@ class VersionedVariable {
     }
   }
 
-  // Brings the chunk's current buffer and word towards the cache.
-  void prefetch(std::uint64_t chunk) const noexcept { __builtin_prefetch(&words_[chunk]); }
-
  private:
   BufferHeaderShm& at(std::uint64_t buffer) const noexcept {
     return *reinterpret_cast<BufferHeaderShm*>(shard_ + (buffer << buffer_class_));

@@ -75,14 +75,4 @@ WorkerState worker_state(const JobSegments& job, std::uint32_t rank, std::option
                                                                                 : WorkerState::kDead;
 }
 
-Attendance attendance(const JobSegments& job) noexcept {
-  Attendance result;
-  for (std::uint32_t rank = 0; rank < job.ranks(); ++rank) {
-    const WorkerState state = worker_state(job, rank);
-    result.ever_joined += state != WorkerState::kNever;
-    result.alive += state == WorkerState::kAlive;
-  }
-  return result;
-}
-
 }  // namespace ps::shm

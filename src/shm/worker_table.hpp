@@ -29,12 +29,6 @@ void leave(JobSegments& job, std::uint32_t rank) noexcept;
 // `own`: the rank held through `job`'s own descriptor, about which the locks can't tell (L1).
 WorkerState worker_state(const JobSegments& job, std::uint32_t rank, std::optional<std::uint32_t> own = {}) noexcept;
 
-struct Attendance {
-  std::uint32_t ever_joined = 0;  // ranks that somebody has had
-  std::uint32_t alive = 0;
-};
-Attendance attendance(const JobSegments& job) noexcept;
-
 // CLOCK_MONOTONIC, the same in all processes of the box.
 std::uint64_t now_ns() noexcept;
 

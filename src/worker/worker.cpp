@@ -315,7 +315,8 @@ StalenessSummary Worker::staleness() const {
 }
 
 void Worker::leave() noexcept {
-  if (!impl_ || impl_->has_left || impl_->owner != getpid()) return;  // a forked child has neither lock nor mapping (L2)
+  if (!impl_ || impl_->has_left || impl_->owner != getpid())
+    return;  // a forked child has neither lock nor mapping (L2)
   impl_->has_left = true;
   impl_->gradients.remove_own();
   shm::leave(impl_->job, impl_->rank);

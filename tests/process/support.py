@@ -88,8 +88,12 @@ class ProcessTest(unittest.TestCase):
         for process in self.started:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
+                process.terminate()
+            try:
+                process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
                 process.kill()
-            process.communicate()
+                process.communicate()
         left = segments(self.job)
         for name in left:
             (SHM / name).unlink(missing_ok=True)

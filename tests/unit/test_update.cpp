@@ -60,14 +60,16 @@ TEST_CASE("an optimizer takes the mean over the contributors, add takes the sum"
 }
 
 TEST_CASE("combining depends on no position: any split gives the same bits") {
-  const auto in = random_values(2500, 1), a = random_values(2500, 2), b = random_values(2500, 3), c = random_values(2500, 4);
+  const auto in = random_values(2500, 1), a = random_values(2500, 2), b = random_values(2500, 3),
+             c = random_values(2500, 4);
   const Hyper hyper{0.1F, 0.001F};
   std::vector<float> whole(2500), parts(2500);
   const float* all[] = {a.data(), b.data(), c.data()};
   apply_combined(UpdateRule::kSgd, whole.data(), in.data(), all, 2500, hyper);
   for (std::size_t at = 0; at < 2500; at += 7) {
     const float* some[] = {a.data() + at, b.data() + at, c.data() + at};
-    apply_combined(UpdateRule::kSgd, parts.data() + at, in.data() + at, some, std::min<std::size_t>(7, 2500 - at), hyper);
+    apply_combined(UpdateRule::kSgd, parts.data() + at, in.data() + at, some, std::min<std::size_t>(7, 2500 - at),
+                   hyper);
   }
   CHECK(std::memcmp(whole.data(), parts.data(), 2500 * sizeof(float)) == 0);
 }

@@ -46,10 +46,10 @@ TEST_CASE("pull gives back the initial values, whatever the size") {
   Server server(config);
   Worker worker(options(config));
   for (const std::uint64_t size : {1, 2, 100, 4079, 4080, 4081, 100'003}) {
-    const Variable variable = worker.variable({.name = "v" + std::to_string(size), .shape = {size}, .layout = {}},
-                                              [](std::span<float> out) {
-                                                for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i);
-                                              });
+    const Variable variable =
+        worker.variable({.name = "v" + std::to_string(size), .shape = {size}, .layout = {}}, [](std::span<float> out) {
+          for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i);
+        });
     std::vector<float> out(size);
     worker.pull(variable, out);
     CHECK(out.front() == 0.0F);
@@ -100,8 +100,9 @@ TEST_CASE("the schedule lowers the rate with the global step") {
 }
 
 TEST_CASE("pushes of several workers are all there") {
-  for (const auto& [mode, layout] : {std::pair{Mode::kAsync, Layout::kVersioned}, std::pair{Mode::kAsync, Layout::kInplace},
-                                     std::pair{Mode::kSync, Layout::kVersioned}}) {
+  for (const auto& [mode, layout] :
+       {std::pair{Mode::kAsync, Layout::kVersioned}, std::pair{Mode::kAsync, Layout::kInplace},
+        std::pair{Mode::kSync, Layout::kVersioned}}) {
     CAPTURE(to_string(mode));
     CAPTURE(to_string(layout));
     const JobConfig config = settings(3, mode, layout);
@@ -192,7 +193,8 @@ TEST_CASE("an initialiser that throws leaves the variable for the next one") {
   Worker first(options(config)), second(options(config));
   CHECK_THROWS_AS(first.variable(vector_of(4), [](std::span<float>) { throw Error("no"); }), Error);
   float out[4];
-  const Variable variable = second.variable(vector_of(4), [](std::span<float> v) { std::fill(v.begin(), v.end(), 6.0F); });
+  const Variable variable =
+      second.variable(vector_of(4), [](std::span<float> v) { std::fill(v.begin(), v.end(), 6.0F); });
   second.pull(variable, out);
   CHECK(out[3] == 6.0F);
 }
