@@ -13,7 +13,8 @@ SOURCE = pathlib.Path(os.environ["PS_SOURCE"])
 SHM = pathlib.Path("/dev/shm")
 FULL = bool(os.environ.get("PS_TEST_FULL"))
 # Sanitizer builds are slower by about this much.
-PATIENCE = float(os.environ.get("PS_TEST_PATIENCE", "1")) * 60
+SLOWNESS = float(os.environ.get("PS_TEST_PATIENCE", "1"))
+PATIENCE = SLOWNESS * 60
 
 _numbers = itertools.count()
 
