@@ -71,6 +71,7 @@ Arguments worker_arguments(const LaunchSettings& settings, std::uint32_t rank) {
   }
   const auto delay = settings.delay_seconds_of_rank.find(rank);
   add(all, "--delay", delay != settings.delay_seconds_of_rank.end() ? delay->second : settings.delay_seconds);
+  all.emplace_back("--together");  // a short job would be over before the last one has started
   all.emplace_back("--json");
   if (!settings.verbose) all.emplace_back("--quiet");
   return all;
@@ -197,7 +198,16 @@ void Launch::note_ends() {
     const std::string why = error != error_of_.end() ? error->second.substr(error->second.find(':')) : "";
     progress_->print(fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now));
   };
-  for (const Child& worker : workers_) note(worker, is_any_worker_running() ? "; the others go on" : "");
+  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
+    const bool was_noted = noted_.count(&workers_[rank]) != 0;
+    const std::vector<WorkerInfo> joined = view_->workers();
+    const bool has_joined =
+        std::any_of(joined.begin(), joined.end(), [&](const WorkerInfo& worker) { return worker.rank == rank; });
+    note(workers_[rank], !is_any_worker_running() ? ""
+                         : has_joined             ? "; the others go on"
+                                                  : "; the job can't start without it");
+    if (!was_noted && noted_.count(&workers_[rank]) != 0 && !has_joined && has_failed_) send_all(SIGTERM);
+  }
   if (view_) note(*ps_, is_any_worker_running() ? "; the workers go on" : "");
 }
 

@@ -256,6 +256,7 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
   line.add_flag("--standalone", settings.standalone, "train in this process alone, with no ps");
   line.add_rates(settings.alone);
   line.add_flag("--json", settings.json, "print one JSON object on stdout at the end, all else on stderr");
+  line.add_flag("--together", settings.together, "begin when the job's N workers have joined, not before");
   line.add_flag("--quiet", settings.quiet, "print no report lines");
   return line.parse(argc, argv, [&] {
     if (settings.standalone && settings.training.is_count())

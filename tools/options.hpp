@@ -36,7 +36,7 @@ struct WorkerSettings {
   std::optional<std::uint32_t> rank;
   std::optional<std::uint64_t> seed;
   double delay_seconds = 0.0;
-  bool standalone = false, json = false, quiet = false;
+  bool standalone = false, together = false, json = false, quiet = false;
 };
 
 struct LaunchSettings {

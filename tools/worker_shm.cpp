@@ -22,7 +22,6 @@ using namespace ps;
 using tools::WorkerSettings;
 
 bool is_stop_requested() { return tools::stop_requests() != 0; }
-
 void print_line(std::FILE* out, const std::string& line) {
   std::fprintf(out, "%s\n", line.c_str());
   std::fflush(out);
@@ -85,6 +84,7 @@ int train_in_job(const WorkerSettings& settings) {
   options.wait_job_seconds = settings.training.wait_job_seconds;
   options.stop_requested = is_stop_requested;
   Worker worker(options);
+  if (settings.together) worker.wait_for_workers();
   if (!data) return count(worker, settings);
 
   const std::string who = fmt::format("worker {}", worker.rank());

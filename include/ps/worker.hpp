@@ -67,6 +67,10 @@ class Worker {
   // complete. Waits for peers: notices their death, names those it waits for; throws Error after step_timeout_seconds.
   std::uint64_t step();
 
+  // Waits until as many workers as the job starts with have joined, those that have died or left since included.
+  // Never needed: sync mode's first step waits anyway, and async mode has no need to. For equal shares of a short job.
+  void wait_for_workers();
+
   // Waits until every worker that has neither died nor left has come here. Same waits as a sync step().
   void barrier();
 

@@ -63,7 +63,7 @@ class Barrier {
     open(round);
   }
 
-  // Who is alive and has not arrived, and how many are still to join; for messages.
+  // How many of the job's workers have not joined yet. 0 from the first round's end on.
   std::uint32_t still_to_join() const noexcept;
 
   // A2 to A4. True: the round is decided, by this call or by another's. `look_at_locks`: ask the kernel for the living,

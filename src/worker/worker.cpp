@@ -300,6 +300,21 @@ void Worker::barrier() {
   impl_->finish(impl_->meetings, round, false);
 }
 
+void Worker::wait_for_workers() {
+  Impl& impl = *impl_;
+  Wait wait(impl.options, 0, 1.0);
+  const WaitMark mark(impl.entry, shm::WaitingFor::kBarrier, 0);
+  shm::wait_for_fact(
+      impl.job.state().activity, [&] { return impl.steps.still_to_join() == 0; },
+      [&] {
+        if (impl.job.is_over()) throw JobFinished(fmt::format("job {} was ended", impl.job.job()));
+        static_cast<void>(wait.slice([&] {
+          return fmt::format("worker {}: waiting for {} of {} workers to join", impl.rank, impl.steps.still_to_join(),
+                             impl.config.workers);
+        }));
+      });
+}
+
 std::uint64_t Worker::global_step() const noexcept { return impl_->job.global_step().load_acquire(); }
 bool Worker::finished() const noexcept { return impl_->job.is_over(); }
 

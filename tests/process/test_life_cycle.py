@@ -126,7 +126,7 @@ class Deaths(ProcessTest):
             with self.subTest(mode):
                 job = f"{self.job}-{mode}"
                 ps = self.start("ps_shm", "--job", job, "--workers", "3", "--mode", mode, "--steps", "3000", "--linger", "1s")
-                workers = [self.start("worker_shm", "--job", job, "--rank", rank) for rank in range(3)]
+                workers = [self.start("worker_shm", "--job", job, "--rank", rank, "--delay", "1ms") for rank in range(3)]
                 support.wait_until(lambda: sum(w["steps"] > 20 for w in support.workers_of(job) or []) == 3, "all train")
                 workers[1].kill()
                 for rank in (0, 2):

@@ -239,6 +239,21 @@ TEST_CASE("the barrier lets nobody pass before all have come") {
   CHECK(early == 0);
 }
 
+TEST_CASE("waiting for the workers ends when the last one has joined") {
+  const JobConfig config = settings(3);
+  Server server(config);
+  Worker first(options(config)), second(options(config));
+  std::atomic<bool> is_over{false};
+  std::thread waiter([&] {
+    first.wait_for_workers();
+    is_over = true;
+  });
+  CHECK(!is_over);
+  const Worker third(options(config));
+  waiter.join();
+  CHECK(is_over);
+}
+
 TEST_CASE("a wait ends when its caller wants to stop") {
   const JobConfig config = settings(2);  // the second one never comes
   Server server(config);
