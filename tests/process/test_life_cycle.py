@@ -125,8 +125,9 @@ class Deaths(ProcessTest):
         for mode in ("async", "sync"):
             with self.subTest(mode):
                 job = f"{self.job}-{mode}"
-                ps = self.start("ps_shm", "--job", job, "--workers", "3", "--mode", mode, "--steps", "3000", "--linger", "1s")
-                workers = [self.start("worker_shm", "--job", job, "--rank", rank, "--delay", "1ms") for rank in range(3)]
+                ps = self.start("ps_shm", "--job", job, "--workers", "3", "--mode", mode, "--steps", "1500", "--linger", "1s")
+                workers = [self.start("worker_shm", "--job", job, "--rank", rank, "--delay", "1ms", "--together")
+                           for rank in range(3)]
                 support.wait_until(lambda: sum(w["steps"] > 20 for w in support.workers_of(job) or []) == 3, "all train")
                 workers[1].kill()
                 for rank in (0, 2):
@@ -136,8 +137,8 @@ class Deaths(ProcessTest):
                 self.assertRegex(out + err, r"worker 1 .*died")
 
     def test_workers_train_on_when_the_ps_is_killed(self):
-        ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", "3000")
-        workers = [self.start("worker_shm", "--job", self.job) for _ in range(2)]
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", "1000")
+        workers = [self.start("worker_shm", "--job", self.job, "--delay", "1ms", "--together") for _ in range(2)]
         support.wait_until(lambda: len(support.workers_of(self.job) or []) == 2, "both have joined")
         ps.kill()
         for worker in workers:
@@ -155,9 +156,9 @@ class Deaths(ProcessTest):
         for mode in ("async", "sync"):
             with self.subTest(mode):
                 job = f"{self.job}-{mode}"
-                ps = self.start("ps_shm", "--job", job, "--workers", "2", "--mode", mode, "--steps", "4000")
-                other = self.start("worker_shm", "--job", job, "--rank", "0", "--delay", "200us")
-                first = self.start("worker_shm", "--job", job, "--rank", "1")
+                ps = self.start("ps_shm", "--job", job, "--workers", "2", "--mode", mode, "--steps", "1500")
+                other = self.start("worker_shm", "--job", job, "--rank", "0", "--delay", "1ms", "--together")
+                first = self.start("worker_shm", "--job", job, "--rank", "1", "--delay", "1ms", "--together")
                 support.wait_until(lambda: any(w["rank"] == 1 and w["steps"] > 50 for w in support.workers_of(job) or []),
                                    "rank 1 trains")
                 first.kill()
