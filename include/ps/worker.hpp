@@ -48,7 +48,8 @@ class Worker {
   Variable variable(const VariableSpec& spec, const Initializer& initialize);
 
   // The variable of that name as others have created it; waits until it is there and initialised.
-  // Throws Error when nobody creates it within `wait_seconds`; the message lists the variables there are.
+  // Throws Error when nobody creates it within `wait_seconds` (the message lists the variables there are), or nobody
+  // initialises it within as many more: its initialiser may have died.
   Variable variable(const std::string& name, double wait_seconds = 10.0);
 
   // Copies the current values to `out`. Each chunk is one version of that chunk (in-place: whole elements).
@@ -69,6 +70,7 @@ class Worker {
 
   // Waits until as many workers as the job starts with have joined, those that have died or left since included.
   // Never needed: sync mode's first step waits anyway, and async mode has no need to. For equal shares of a short job.
+  // No deadline: a worker that never comes is waited for, with a line a second, until stop_requested or the job's end.
   void wait_for_workers();
 
   // Waits until every worker that has neither died nor left has come here. Same waits as a sync step().

@@ -53,7 +53,7 @@ struct Worker::Impl {
 
   void take_over();
   void initialise(Variable::State& state, const Initializer& initialize);
-  void wait_initialised(Variable::State& state, const Initializer* initialize);
+  void wait_initialised(Variable::State& state, const Initializer* initialize, double deadline_seconds);
   Variable::State& state_at(std::uint32_t position);
   void finish(shm::Barrier& barrier, std::uint64_t round, bool applies);
   update::Hyper hyper(const shm::VariableShm& record, std::uint64_t step) const noexcept {
@@ -182,7 +182,8 @@ void Worker::Impl::initialise(Variable::State& state, const Initializer& initial
   shm::futex_announce(job.state().activity);
 }
 
-void Worker::Impl::wait_initialised(Variable::State& state, const Initializer* initialize) {
+// Without an initializer this worker can't take over from one that has died, so it needs a deadline (0: none).
+void Worker::Impl::wait_initialised(Variable::State& state, const Initializer* initialize, double deadline_seconds) {
   shm::VariableShm& record = directory.at(state.position);
   const std::uint64_t my_claim = shm::make_init_claim(entry.holders.load_acquire(), shm::kRankByte + rank);
   const auto is_dead = [&](std::uint64_t claim) {
@@ -203,15 +204,21 @@ void Worker::Impl::wait_initialised(Variable::State& state, const Initializer* i
   };
   try_claim();
   if (record.init.load_acquire() == shm::kInitialised) return;
-  Wait wait(options, 0, 1.0);
+  Wait wait(options, deadline_seconds, 1.0);
   const WaitMark mark(entry, shm::WaitingFor::kInitialised, state.position);
   shm::wait_for_fact(
       job.state().activity, [&] { return record.init.load_acquire() == shm::kInitialised; },
       [&] {
         try_claim();
         if (job.is_over()) throw JobFinished(fmt::format("job {} was ended", job.job()));
-        static_cast<void>(wait.slice(  // no deadline: the initialiser is alive, or is taken over from
-            [&] { return fmt::format("worker {}: waiting for variable '{}' to be initialised", rank, record.name); }));
+        const auto what = [&] {
+          return fmt::format("worker {}: waiting for variable '{}' to be initialised", rank, record.name);
+        };
+        if (!wait.slice(what))
+          throw Error(
+              fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
+                          "initialises it",
+                          record.name, job.job(), deadline_seconds));
       });
 }
 
@@ -220,7 +227,7 @@ Variable Worker::variable(const VariableSpec& spec, const Initializer& initializ
   const std::uint32_t position =
       impl.directory.declare(spec, update::slots_per_element(spec.rule), shm::kRankByte + impl.rank);
   Variable::State& state = impl.state_at(position);
-  impl.wait_initialised(state, &initialize);
+  impl.wait_initialised(state, &initialize, 0);
   state.forget_pulls();
   return Variable(&state);
 }
@@ -241,7 +248,7 @@ Variable Worker::variable(const std::string& name, double wait_seconds) {
         });
   }
   Variable::State& state = impl.state_at(position);
-  impl.wait_initialised(state, nullptr);
+  impl.wait_initialised(state, nullptr, wait_seconds);
   state.forget_pulls();
   return Variable(&state);
 }

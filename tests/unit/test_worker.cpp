@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <csignal>
 #include <memory>
 #include <string>
 #include <thread>
@@ -197,6 +198,36 @@ TEST_CASE("an initialiser that throws leaves the variable for the next one") {
       second.variable(vector_of(4), [](std::span<float> v) { std::fill(v.begin(), v.end(), 6.0F); });
   second.pull(variable, out);
   CHECK(out[3] == 6.0F);
+}
+
+TEST_CASE("an initialiser that dies is taken over from, by another rank and by its own successor") {
+  for (const std::uint32_t heir : {0U, 1U}) {
+    CAPTURE(heir);
+    const JobConfig config = settings(2);
+    Server server(config);
+    const pid_t child = fork();
+    if (child == 0) {
+      WorkerOptions given = options(config);
+      given.rank = 0;
+      Worker worker(given);
+      worker.variable(vector_of(50'000), [](std::span<float> out) {
+        std::fill(out.begin(), out.end(), 9.0F);
+        raise(SIGKILL);
+      });
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    REQUIRE(WIFSIGNALED(status));
+    WorkerOptions given = options(config);
+    given.rank = heir;
+    Worker worker(given);
+    CHECK_THROWS_WITH_AS(worker.variable("v", 0.05), doctest::Contains("was not initialised"), Error);
+    const Variable variable =
+        worker.variable(vector_of(50'000), [](std::span<float> out) { std::fill(out.begin(), out.end(), 4.0F); });
+    std::vector<float> out(50'000);
+    worker.pull(variable, out);
+    CHECK(out == std::vector<float>(50'000, 4.0F));
+  }
 }
 
 TEST_CASE("one worker initialises, the others wait for it") {
