@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -11,8 +12,9 @@
 #include <utility>
 
 #include "ps/errors.hpp"
+#include "ps/job_control.hpp"
 #include "ps/job_view.hpp"
-#include "shm/directory.hpp"
+#include "shm/job_segments.hpp"
 
 namespace ps::inspect {
 namespace {
@@ -62,6 +64,7 @@ std::string state_of(const shm::Segment& control, AttachOutcome outcome) {
   switch (outcome) {
     case AttachOutcome::kAbsent:
       return "leftover";
+    case AttachOutcome::kShardMissing:  // of whole jobs, never of one segment
     case AttachOutcome::kBeingCreated:
       return held ? "being created" : "half-made";
     case AttachOutcome::kOtherVersion:
@@ -76,54 +79,12 @@ std::string state_of(const shm::Segment& control, AttachOutcome outcome) {
       break;
   }
   if (!held) return "dead";
-  return locks.is_held_by_other(shm::kTaskByte) ? "live" : "orphaned";
+  return locks.is_any_task_held_by_other() ? "live" : "orphaned";
 }
 
 double age_seconds(std::uint64_t created_unix_ns) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   return std::max(0.0, now.count() - double(created_unix_ns) * 1e-9);
-}
-
-std::string bytes_as_text(std::uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double amount = double(bytes);
-  std::size_t unit = 0;
-  for (; amount >= 1024 && unit + 1 < std::size(kUnits); ++unit) amount /= 1024;
-  return fmt::format("{:.{}f} {}", amount, unit == 0 ? 0 : 1, kUnits[unit]);
-}
-
-std::string age_as_text(double seconds) {
-  const auto whole = static_cast<std::uint64_t>(seconds);
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min", whole / 60);
-  return whole < 172800 ? fmt::format("{} h {} min", whole / 3600, whole / 60 % 60)
-                        : fmt::format("{} d", whole / 86400);
-}
-
-std::string cell(const Json& value) {
-  if (value.is_null()) return "-";
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
-  return value.dump();
-}
-
-// Columns as wide as they need; numbers are right-aligned under their title.
-std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows[0].size());
-  std::vector<bool> numeric(rows[0].size(), rows.size() > 1);
-  for (std::size_t r = 0; r < rows.size(); ++r)
-    for (std::size_t c = 0; c < widths.size(); ++c) {
-      widths[c] = std::max(widths[c], rows[r][c].size());
-      if (r != 0 && rows[r][c].find_first_not_of("0123456789.+-einfa") != std::string::npos) numeric[c] = false;
-    }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < widths.size(); ++c)
-      line += numeric[c] ? fmt::format("{:>{}}  ", row[c], widths[c]) : fmt::format("{:<{}}  ", row[c], widths[c]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
 }
 
 shm::JobSegments attach(const std::string& job) {
@@ -142,6 +103,80 @@ void check_removed(const std::string& job, const std::vector<std::string>& names
     if (std::find(left.begin(), left.end(), name) != left.end())
       throw Error(
           fmt::format("cannot remove /dev/shm/{}: it belongs to another user, or is no file; remove it by hand", name));
+}
+
+// KEY=VALUE into `settings`. Throws BadUsage where it can't be read; whether it is possible is checked later.
+void read_change(const std::string& text, LiveSettings& settings) {
+  const auto equals = text.find('=');
+  const std::string key = text.substr(0, equals), value = equals == std::string::npos ? "" : text.substr(equals + 1);
+  const auto read = [&](auto& out) {
+    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
+    if (error != std::errc{} || end != value.data() + value.size())
+      throw BadUsage(fmt::format("'{}' is no value for {}", value, key));
+  };
+  if (key == "mode") {
+    for (const Mode mode : {Mode::kAsync, Mode::kSsp, Mode::kSync})
+      if (value == to_string(mode)) {
+        settings.mode = mode;
+        return;
+      }
+    throw BadUsage(fmt::format("unknown mode '{}'; expected async, ssp or sync", value));
+  }
+  if (key == "staleness") return read(settings.staleness);
+  if (key == "quorum") return read(settings.quorum);
+  if (key == "lr") return read(settings.learning_rate);
+  if (key == "clip-norm") return read(settings.clip_norm);
+  if (key == "workers") return read(settings.workers);
+  throw BadUsage(fmt::format(
+      "'{}' cannot be set; what can be: mode, staleness, quorum, lr, clip-norm, workers, each as KEY=VALUE", key));
+}
+
+Json node_of(int node) { return node < 0 ? Json() : Json(node); }
+
+Json live_of(const LiveSettings& live) {
+  return {{"mode", to_string(live.mode)}, {"staleness", live.staleness}, {"quorum", live.quorum},
+          {"lr", live.learning_rate},     {"clip-norm", live.clip_norm}, {"workers", live.workers}};
+}
+
+Json settings_of(const JobConfig& config) {
+  const Optimizer& optimizer = config.optimizer;
+  return {{"workers", config.workers},
+          {"max_workers", config.max_workers},
+          {"elastic_min", config.elastic_min},
+          {"elastic_max", config.elastic_max},
+          {"threads", config.threads},
+          {"mode", to_string(config.mode)},
+          {"staleness", config.staleness},
+          {"quorum", config.quorum},
+          {"reduce", to_string(config.reduce)},
+          {"layout", to_string(config.layout)},
+          {"adds", to_string(config.adds)},
+          {"steps", config.steps},
+          {"optimizer", to_string(optimizer.rule)},
+          {"lr", optimizer.learning_rate.value_or(0)},
+          {"lr_schedule", optimizer.schedule.to_string()},
+          {"lr_staleness", optimizer.staleness_scaling},
+          {"momentum", optimizer.momentum},
+          {"beta1", optimizer.beta1},
+          {"beta2", optimizer.beta2},
+          {"rho", optimizer.rho},
+          {"epsilon", optimizer.epsilon},
+          {"initial_accumulator", optimizer.initial_accumulator},
+          {"ftrl_beta", optimizer.ftrl_beta},
+          {"l1", optimizer.l1},
+          {"l2", optimizer.l2},
+          {"weight_decay", optimizer.weight_decay.value_or(0)},
+          {"clip_value", optimizer.clip_value},
+          {"clip_norm", optimizer.clip_norm},
+          {"ema", optimizer.ema},
+          {"placement", to_string(config.placement)},
+          {"partitions", config.partitions},
+          {"max_part_bytes", config.max_part_bytes},
+          {"place", config.place},
+          {"huge_pages", config.huge_pages},
+          {"seed", config.seed},
+          {"linger", config.linger_seconds},
+          {"step_timeout", config.step_timeout_seconds}};
 }
 
 Json staleness_of(const StalenessSummary& staleness) {
@@ -227,39 +262,19 @@ Json list_jobs() {
   return {{"jobs", std::move(all)}};
 }
 
-std::string jobs_as_text(const Json& jobs) {
-  std::vector<std::vector<std::string>> rows = {{"JOB", "STATE", "PS", "WORKERS", "STEP", "SIZE", "AGE"}};
-  for (const Json& row : jobs["jobs"])
-    rows.push_back({cell(row["job"]), cell(row["state"]), row["state"] == "live" ? cell(row["ps_pid"]) : "-",
-                    row["workers"].is_null() ? "-" : cell(row["workers_alive"]) + "/" + cell(row["workers"]),
-                    cell(row["global_step"]), bytes_as_text(row["bytes"]),
-                    row["age_seconds"].is_null() ? "-" : age_as_text(row["age_seconds"])});
-  return rows.size() == 1 ? "no jobs\n" : table(rows);
-}
-
 Json show_job(const std::string& job) {
   const JobView view(job);
   const JobInfo info = view.info();
   const JobConfig& config = info.config;
-  shm::JobSegments segments = attach(job);
+  const shm::JobSegments segments = attach(job);
   Json shown = {{"job", job},
                 {"state", state_of(segments.control(), AttachOutcome::kReady)},
                 {"ps_pid", info.ps_pid},
                 {"instance", fmt::format("{:016x}", info.instance)},
                 {"age_seconds", age_seconds(info.created_unix_ns)},
-                {"settings",
-                 {{"workers", config.workers},
-                  {"max_workers", config.max_workers},
-                  {"mode", to_string(config.mode)},
-                  {"layout", to_string(config.layout)},
-                  {"adds", to_string(config.adds)},
-                  {"steps", config.steps},
-                  {"lr", config.learning_rate},
-                  {"lr_schedule", config.schedule.to_string()},
-                  {"l2", config.l2},
-                  {"seed", config.seed},
-                  {"linger", config.linger_seconds},
-                  {"step_timeout", config.step_timeout_seconds}}},
+                {"settings", settings_of(config)},
+                {"live", live_of(info.live)},
+                {"live_version", info.live_version},
                 {"global_step", info.global_step},
                 {"finished", info.finished},
                 {"ended", segments.state().ended.load_acquire() != 0}};
@@ -273,54 +288,39 @@ Json show_job(const std::string& job) {
   names.insert(names.begin(), shm::control_name(job));
   for (const std::string& name : names) shown["segments"].push_back({{"name", name}, {"bytes", bytes_of({name})}});
   shown["shards"] = Json::array();
-  const shm::Directory directory(segments);
-  for (std::uint32_t shard = 0; shard < segments.config().shards; ++shard) {
-    std::uint64_t used = segments.shard_data_offset(), variables = 0;
-    for (std::uint32_t position = 0, end = directory.count(); position < end; ++position) {
-      if (directory.at(position).shard != shard) continue;
-      used = std::max(used, directory.at(position).shard_end);
-      ++variables;
-    }
+  for (std::size_t shard = 0; shard < info.tasks.size(); ++shard) {
+    const TaskInfo& task = info.tasks[shard];
     shown["shards"].push_back({{"shard", shard},
-                               {"variables", variables},
-                               {"used_bytes", used},
-                               {"file_bytes", segments.shard(shard).file_bytes()},
-                               {"reserved_bytes", segments.shard(shard).header().reserved_bytes}});
+                               {"served", task.is_alive},
+                               {"pid", task.pid},
+                               {"node", node_of(task.node)},
+                               {"huge_pages", task.huge_pages},
+                               {"variables", task.variables},
+                               {"used_bytes", task.used_bytes},
+                               {"file_bytes", task.file_bytes},
+                               {"reserved_bytes", task.reserved_bytes}});
   }
-  shown["control_bytes"] = info.control_bytes;
-  shown["shard_bytes"] = info.shard_bytes;
-  shown["gradient_bytes"] = info.gradient_bytes;
-  shown["spare_bytes"] = info.spare_bytes;
+  const ByteCount& bytes = info.bytes;
+  shown["bytes"] = {
+      {"values", bytes.values},       {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
+      {"gradients", bytes.gradients}, {"spares", bytes.spares},         {"words", bytes.words},
+      {"padding", bytes.padding},     {"control", bytes.control},       {"total", bytes.total()}};
   return shown;
-}
-
-std::string job_as_text(const Json& shown) {
-  const Json& decision = shown["decision"];
-  std::string text = fmt::format("job {}: {}, ps pid {}, {} old\n", cell(shown["job"]), cell(shown["state"]),
-                                 cell(shown["ps_pid"]), age_as_text(shown["age_seconds"]));
-  text += fmt::format("global step {}{}{}\n", cell(shown["global_step"]), shown["finished"] ? ", finished" : "",
-                      shown["ended"] ? ", told to end" : "");
-  text += fmt::format("decision word {:#x}: {}\n", decision["word"].get<std::uint64_t>(),
-                      decision["step"].is_null()
-                          ? "none yet"
-                          : fmt::format("step {} by rank {}", cell(decision["step"]), cell(decision["proposer"])));
-  text += "settings\n";
-  for (const auto& [key, value] : shown["settings"].items()) text += fmt::format("  {:<13} {}\n", key, cell(value));
-  text += "segments\n";
-  for (const Json& segment : shown["segments"])
-    text += fmt::format("  {:<24} {:>12}\n", cell(segment["name"]), bytes_as_text(segment["bytes"]));
-  text += "shards\n";
-  for (const Json& shard : shown["shards"])
-    text += fmt::format("  {}: {} variables, {} in use of {}, may grow to {}\n", cell(shard["shard"]),
-                        cell(shard["variables"]), bytes_as_text(shard["used_bytes"]),
-                        bytes_as_text(shard["file_bytes"]), bytes_as_text(shard["reserved_bytes"]));
-  return text + fmt::format("spare buffers {}, gradient segments {}\n", bytes_as_text(shown["spare_bytes"]),
-                            bytes_as_text(shown["gradient_bytes"]));
 }
 
 Json list_variables(const std::string& job) {
   Json all = Json::array();
-  for (const VariableInfo& variable : JobView(job).variables())
+  for (const VariableInfo& variable : JobView(job).variables()) {
+    Json parts = Json::array();
+    for (const PartInfo& part : variable.parts)
+      parts.push_back({{"shard", part.shard},
+                       {"node", node_of(part.node)},
+                       {"first_row", part.first_row},
+                       {"rows", part.rows},
+                       {"bytes", part.bytes},
+                       {"slot_bytes", part.slot_bytes},
+                       {"pieces", part.pieces},
+                       {"piece_elements", part.piece_elements}});
     all.push_back({{"name", variable.name},
                    {"dtype", to_string(variable.dtype)},
                    {"shape", variable.shape},
@@ -328,22 +328,26 @@ Json list_variables(const std::string& job) {
                    {"layout", to_string(variable.layout)},
                    {"element_count", variable.element_count},
                    {"bytes", variable.bytes},
-                   {"pieces", variable.pieces},
-                   {"piece_elements", variable.piece_elements},
-                   {"shard", variable.shard},
+                   {"slots", variable.slots},
+                   {"parts", std::move(parts)},
                    {"updates", variable.updates},
                    {"initialised", variable.initialised}});
+  }
   return {{"job", job}, {"variables", std::move(all)}};
 }
 
-std::string variables_as_text(const Json& listed) {
-  std::vector<std::vector<std::string>> rows = {
-      {"NAME", "DTYPE", "SHAPE", "RULE", "LAYOUT", "ELEMENTS", "SIZE", "PIECES", "SHARD", "UPDATES", "STATE"}};
-  for (const Json& row : listed["variables"])
-    rows.push_back({cell(row["name"]), cell(row["dtype"]), row["shape"].dump(), cell(row["rule"]), cell(row["layout"]),
-                    cell(row["element_count"]), bytes_as_text(row["bytes"]), cell(row["pieces"]), cell(row["shard"]),
-                    cell(row["updates"]), row["initialised"] ? "ready" : "NOT INITIALISED"});
-  return rows.size() == 1 ? "no variables\n" : table(rows);
+Json list_events(const std::string& job, const std::string& kind) {
+  Json all = Json::array();
+  for (const Event& event : JobView(job).events()) {
+    if (!kind.empty() && event.kind != kind) continue;
+    all.push_back({{"unix_ns", event.unix_ns},
+                   {"kind", event.kind},
+                   {"rank", event.rank ? Json(*event.rank) : Json()},
+                   {"step", event.step},
+                   {"ranks", event.ranks},
+                   {"text", event.text}});
+  }
+  return {{"job", job}, {"events", std::move(all)}};
 }
 
 Json list_workers(const std::string& job) {
@@ -359,27 +363,14 @@ Json list_workers(const std::string& job) {
                    {"push_retries", worker.push_retries},
                    {"pull_retries", worker.pull_retries},
                    {"dropped", worker.dropped},
+                   {"clock", worker.clock},
+                   {"lead_max", worker.lead_max},
                    {"examples", worker.examples},
                    {"loss", worker.loss},
                    {"seconds", worker.seconds},
                    {"staleness", staleness_of(worker.staleness)},
                    {"waiting_for", worker.waiting_for.empty() ? Json() : Json(worker.waiting_for)}});
   return {{"job", job}, {"workers", std::move(all)}};
-}
-
-std::string workers_as_text(const Json& listed) {
-  std::vector<std::vector<std::string>> rows = {{"RANK", "STATE", "PID", "HOLDERS", "STEPS", "PUSHES", "PULLS",
-                                                 "RETRIES", "DROPPED", "STALE MEAN", "P99", "MAX", "LOSS",
-                                                 "WAITING FOR"}};
-  for (const Json& row : listed["workers"]) {
-    const Json& staleness = row["staleness"];
-    rows.push_back({cell(row["rank"]), cell(row["state"]), cell(row["pid"]), cell(row["holders"]), cell(row["steps"]),
-                    cell(row["pushes"]), cell(row["pulls"]),
-                    fmt::to_string(row["push_retries"].get<std::uint64_t>() + row["pull_retries"].get<std::uint64_t>()),
-                    cell(row["dropped"]), fmt::format("{:.2f}", staleness["mean"].get<double>()),
-                    cell(staleness["p99"]), cell(staleness["max"]), cell(row["loss"]), cell(row["waiting_for"])});
-  }
-  return rows.size() == 1 ? "no worker has joined yet\n" : table(rows);
 }
 
 Json dump_values(const std::string& job, const std::vector<std::string>& names, std::uint64_t limit) {
@@ -420,24 +411,17 @@ Json dump_values(const std::string& job, const std::vector<std::string>& names, 
   return {{"job", job}, {"variables", std::move(all)}};
 }
 
-std::string values_as_text(const Json& dumped) {
-  constexpr std::size_t kPerLine = 8;
-  std::string text;
-  for (const Json& row : dumped["variables"]) {
-    text += fmt::format("{} {}, {} elements", cell(row["name"]), row["shape"].dump(), cell(row["element_count"]));
-    if (!row.contains("values")) {
-      text += ": NOT INITIALISED\n";
-      continue;
-    }
-    const std::vector<float> values = row["values"];
-    text += fmt::format(": min {}, max {}, mean {}, norm {}", cell(row["min"]), cell(row["max"]), cell(row["mean"]),
-                        cell(row["norm"]));
-    if (row["nan_count"] != 0) text += fmt::format(", {} of them NaN", cell(row["nan_count"]));
-    for (std::size_t i = 0; i < values.size(); ++i)
-      text += i % kPerLine == 0 ? fmt::format("\n{:>10}: {:>13}", i, values[i]) : fmt::format(" {:>13}", values[i]);
-    text += values.size() < row["element_count"] ? "\n            ... (--limit 0 shows all)\n" : "\n";
-  }
-  return text.empty() ? "no variables\n" : text;
+Json change_settings(const std::string& job, const std::vector<std::string>& changes) {
+  JobControl control(job);
+  LiveSettings settings = control.current();
+  const Json before = live_of(settings);
+  for (const std::string& change : changes) read_change(change, settings);
+  control.change(settings);
+  Json changed = Json::object();
+  const Json after = live_of(control.current());
+  for (const auto& [key, value] : after.items())
+    if (value != before[key]) changed[key] = {{"before", before[key]}, {"after", value}};
+  return {{"job", job}, {"changed", std::move(changed)}};
 }
 
 Json remove(const std::string& job, bool force) {
@@ -469,11 +453,6 @@ Json remove(const std::string& job, bool force) {
       break;
   }
   throw Error(fmt::format("job '{}' has been removed by somebody else meanwhile", job));
-}
-
-std::string removal_as_text(const Json& removed) {
-  return fmt::format("removed job {}: {} segments, {}\n", cell(removed["job"]), removed["removed"].size(),
-                     bytes_as_text(removed["bytes"]));
 }
 
 }  // namespace ps::inspect

@@ -1,4 +1,5 @@
-// What inspect_shm finds out, as JSON, and the same as text. Everything but remove() maps read-only.
+// What inspect_shm finds out, as JSON, and the same as text. Everything but change_settings() and remove()
+// maps read-only.
 //
 // All functions throw Error with one line that says what to do.
 #pragma once
@@ -7,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
+
+#include "ps/errors.hpp"
 
 namespace ps::inspect {
 
@@ -28,6 +31,19 @@ std::string variables_as_text(const Json& listed);
 
 Json list_workers(const std::string& job);
 std::string workers_as_text(const Json& listed);
+
+// What has happened, oldest first; of one kind, if that is not empty.
+Json list_events(const std::string& job, const std::string& kind);
+std::string events_as_text(const Json& listed);
+
+// A KEY=VALUE that can't be read.
+class BadUsage : public Error {
+  using Error::Error;
+};
+
+// Changes a running job's settings (ps/job_control.hpp), each given as KEY=VALUE.
+Json change_settings(const std::string& job, const std::vector<std::string>& changes);
+std::string changes_as_text(const Json& changes);
 
 // Statistics and the first `limit` values (0: all) of the variables of these names; of all, where there is no name.
 Json dump_values(const std::string& job, const std::vector<std::string>& names, std::uint64_t limit);

@@ -1,4 +1,4 @@
-// inspect_shm: shows the jobs of this machine, live, hung or dead, and removes dead ones. Only `rm` writes.
+// inspect_shm: shows the jobs of this machine, live, hung or dead, and removes dead ones. Only `set` and `rm` write.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -19,7 +19,8 @@ struct Options {
   std::string job;
   bool json = false, force = false;
   std::uint64_t limit = 16;  // two lines of a terminal
-  std::vector<std::string> variables;
+  std::vector<std::string> variables, changes;
+  std::string kind;
 };
 
 struct Command {
@@ -49,7 +50,7 @@ void run(const Command& command, const Options& options, bool of_one_job) {
 
 int main(int argc, char** argv) {
   namespace inspect = ps::inspect;
-  CLI::App app{"Shows the jobs of this machine, live, hung or dead; rm removes dead ones."};
+  CLI::App app{"Shows the jobs of this machine, live, hung or dead; set changes running ones, rm removes dead ones."};
   app.require_subcommand(1);
   Options options;
   const auto add = [&](const char* name, const char* what, bool of_one_job) {
@@ -67,6 +68,11 @@ int main(int argc, char** argv) {
       {add("vars", "the variables", true), inspect::list_variables, inspect::variables_as_text},
       {add("workers", "the workers: counters, staleness, what they wait for", true), inspect::list_workers,
        inspect::workers_as_text},
+      {add("events", "what has happened: joins, deaths, changes, the contributors of sync steps", true),
+       [&](const std::string& job) { return inspect::list_events(job, options.kind); }, inspect::events_as_text},
+      {add("set", "change a running job: mode, staleness, quorum, lr, clip-norm, workers", true),
+       [&](const std::string& job) { return inspect::change_settings(job, options.changes); },
+       inspect::changes_as_text},
       {add("dump", "values and statistics of variables", true),
        [&](const std::string& job) { return inspect::dump_values(job, options.variables, options.limit); },
        inspect::values_as_text},
@@ -78,6 +84,8 @@ int main(int argc, char** argv) {
   dump->add_option("--limit", options.limit, "how many values of each to print; 0: all")
       ->check([](const std::string& text) { return std::string(text[0] == '-' ? "must be 0 or more" : ""); })
       ->capture_default_str();
+  app.get_subcommand("events")->add_option("--kind", options.kind, "only of this kind, such as joined or decided");
+  app.get_subcommand("set")->add_option("KEY=VALUE", options.changes, "such as lr=0.005")->required();
   app.get_subcommand("rm")->add_flag("--force", options.force,
                                      "also remove damaged and half-made segments; never those of a live job");
 
@@ -90,6 +98,8 @@ int main(int argc, char** argv) {
   try {
     for (const Command& command : commands)
       if (command.app->parsed()) run(command, options, command.app->get_name() != "ls");
+  } catch (const inspect::BadUsage& error) {
+    return fail(2, std::string(error.what()) + "; see inspect_shm set --help");
   } catch (const std::exception& error) {
     return fail(1, error.what());
   }

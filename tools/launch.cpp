@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "child_arguments.hpp"
 #include "embedded_digits.hpp"
 #include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
@@ -25,65 +26,15 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-using Arguments = std::vector<std::string>;
-
-template <class Value>
-void add(Arguments& arguments, const char* name, const Value& value) {
-  arguments.emplace_back(name);
-  arguments.push_back(fmt::format("{}", value));
-}
-
-// Times go as plain seconds.
-Arguments ps_arguments(const PsSettings& settings) {
-  const JobConfig& job = settings.job;
-  Arguments all;
-  add(all, "--job", job.job);
-  add(all, "--workers", job.workers);
-  if (job.max_workers != 0) add(all, "--max-workers", job.max_workers);
-  add(all, "--mode", to_string(job.mode));
-  add(all, "--layout", to_string(job.layout));
-  add(all, "--adds", to_string(job.adds));
-  if (job.steps != 0) add(all, "--steps", job.steps);
-  add(all, "--lr", job.learning_rate);
-  add(all, "--lr-schedule", job.schedule.to_string());
-  add(all, "--l2", job.l2);
-  add(all, "--seed", job.seed);
-  add(all, "--linger", job.linger_seconds);
-  add(all, "--step-timeout", job.step_timeout_seconds);
-  if (settings.keep_segments) all.emplace_back("--keep-segments");
-  return all;
-}
-
-Arguments worker_arguments(const LaunchSettings& settings, std::uint32_t rank) {
-  const TrainingSettings& training = settings.training;
-  Arguments all;
-  add(all, "--job", settings.ps.job.job);
-  add(all, "--rank", rank);
-  add(all, "--model", training.model);
-  add(all, "--wait-job", training.wait_job_seconds);
-  if (training.is_count()) {
-    add(all, "--steps", training.steps);
-    add(all, "--size", training.size);
-    add(all, "--interval", training.interval_seconds);
-  } else {
-    add(all, "--data", training.data);
-    if (training.batch != 0) add(all, "--batch", training.batch);
-  }
-  const auto delay = settings.delay_seconds_of_rank.find(rank);
-  add(all, "--delay", delay != settings.delay_seconds_of_rank.end() ? delay->second : settings.delay_seconds);
-  all.emplace_back("--together");  // a short job would be over before the last one has started
-  all.emplace_back("--json");
-  if (!settings.verbose) all.emplace_back("--quiet");
-  return all;
-}
-
 // Fills in what depends on the model.
 LaunchSettings completed(LaunchSettings settings) {
   TrainingSettings& training = settings.training;
   if (training.is_count()) {
     if (training.steps == 0) training.steps = kDefaultCountSteps;
   } else {
-    settings.ps.job.steps = training.steps != 0 ? training.steps : train::default_steps(training.data);
+    settings.ps.job.steps = training.steps != 0
+                                ? training.steps
+                                : std::max<std::uint64_t>(1, train::default_steps(training.data) / training.push_every);
   }
   return settings;
 }
@@ -111,6 +62,7 @@ int Launch::run() {
   if (stop_requests() == 0) start_workers();
   while (is_any_worker_running()) {
     attend(kTickMs);
+    keep_number();
     show_progress();
   }
   progress_->clear();
@@ -147,23 +99,61 @@ int Launch::start_ps() {
 }
 
 void Launch::start_workers() {
-  for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank)
-    workers_.emplace_back(fmt::format("worker {}", rank), "worker_shm", worker_arguments(settings_, rank));
+  for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank) start_worker(rank, true);
+}
+
+void Launch::start_worker(std::uint32_t rank, bool together) { workers_.emplace_back(settings_, rank, together); }
+
+Launch::Member::Member(const LaunchSettings& settings, std::uint32_t its_rank, bool together)
+    : rank(its_rank),
+      started(now_seconds()),
+      child(fmt::format("worker {}", rank), "worker_shm", worker_arguments(settings, rank, together)) {}
+
+const Launch::Member* Launch::last_of(std::uint32_t rank) const {
+  const auto found = std::find_if(workers_.rbegin(), workers_.rend(), [&](const Member& m) { return m.rank == rank; });
+  return found == workers_.rend() ? nullptr : &*found;
+}
+
+// Elastic jobs: starts workers in the place of dead ones and up to the number that is set, asks the youngest to leave
+// where there are more.
+void Launch::keep_number() {
+  if (!is_elastic() || has_failed_ || stop_requests() != 0 || view_->info().finished) return;
+  std::uint32_t running = 0;
+  for (const Member& member : workers_) {
+    if (member.child.has_ended() && member.child.exit_code() == 0 && !member.was_asked_to_leave)
+      return;  // it has seen the end of the job
+    running += !member.child.has_ended() && !member.was_asked_to_leave;
+  }
+  const std::uint32_t wanted = view_->info().live.workers;
+  for (std::uint32_t rank = 0; running < wanted && rank < settings_.ps.job.elastic_max; ++rank) {
+    const Member* last = last_of(rank);
+    if (last != nullptr && !last->child.has_ended()) continue;
+    start_worker(rank, false);
+    progress_->print(fmt::format("launch_shm: worker {} is started", rank));
+    ++running;
+  }
+  for (auto member = workers_.rbegin(); running > wanted && member != workers_.rend(); ++member) {
+    if (member->child.has_ended() || member->was_asked_to_leave) continue;
+    member->was_asked_to_leave = true;
+    member->child.send(SIGTERM);
+    progress_->print(fmt::format("launch_shm: worker {} is asked to leave", member->rank));
+    --running;
+  }
 }
 
 bool Launch::is_any_worker_running() const {
-  return std::any_of(workers_.begin(), workers_.end(), [](const Child& worker) { return !worker.has_ended(); });
+  return std::any_of(workers_.begin(), workers_.end(), [](const Member& m) { return !m.child.has_ended(); });
 }
 
 void Launch::send_all(int signal) {
-  for (const Child& worker : workers_) worker.send(signal);
+  for (const Member& member : workers_) member.child.send(signal);
   ps_->send(signal);
 }
 
 // Handles output, signals and ends.
 void Launch::attend(int timeout_ms) {
   std::vector<Child*> all{&*ps_};
-  for (Child& worker : workers_) all.push_back(&worker);
+  for (Member& member : workers_) all.push_back(&member.child);
   tools::attend(all, timeout_ms, [this](const Child& child, bool is_error, const std::string& line) {
     take_line(child, is_error, line);
   });
@@ -190,25 +180,49 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
   }
 }
 
-void Launch::note_ends() {
-  const auto note = [&](const Child& child, const char* what_now) {
-    if (!child.has_ended() || !noted_.insert(&child).second || child.exit_code() == 0 || stop_requests() != 0) return;
+bool Launch::has_joined(std::uint32_t rank) const {
+  const std::vector<WorkerInfo> joined = view_->workers();
+  return std::any_of(joined.begin(), joined.end(), [&](const WorkerInfo& worker) { return worker.rank == rank; });
+}
+
+// A child that has ended badly, and why, with what that means for the job.
+std::string Launch::describe_end(const Child& child, const char* what_now) {
+  const auto error = error_of_.find(&child);
+  const std::string why = error != error_of_.end() ? error->second.substr(error->second.find(':')) : "";
+  return fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now);
+}
+
+void Launch::note_worker_end(Member& member) {
+  constexpr double kQuickSeconds = 1.0;
+  constexpr int kMostQuickFailures = 5;
+  if (is_elastic()) {
+    if (member.was_asked_to_leave) return;
+    quick_failures_ = now_seconds() - member.started < kQuickSeconds ? quick_failures_ + 1 : 0;
+    if (quick_failures_ < kMostQuickFailures) {
+      progress_->print(describe_end(member.child, "; another one takes its place"));
+      return;
+    }
     has_failed_ = true;
-    const auto error = error_of_.find(&child);
-    const std::string why = error != error_of_.end() ? error->second.substr(error->second.find(':')) : "";
-    progress_->print(fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now));
-  };
-  for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
-    const bool was_noted = noted_.count(&workers_[rank]) != 0;
-    const std::vector<WorkerInfo> joined = view_->workers();
-    const bool has_joined =
-        std::any_of(joined.begin(), joined.end(), [&](const WorkerInfo& worker) { return worker.rank == rank; });
-    note(workers_[rank], !is_any_worker_running() ? ""
-                         : has_joined             ? "; the others go on"
-                                                  : "; the job can't start without it");
-    if (!was_noted && noted_.count(&workers_[rank]) != 0 && !has_joined && has_failed_) send_all(SIGTERM);
+    progress_->print(describe_end(member.child, "; so did those before it: the launch is ended"));
+    return send_all(SIGTERM);
   }
-  if (view_) note(*ps_, is_any_worker_running() ? "; the workers go on" : "");
+  has_failed_ = true;
+  const bool joined = has_joined(member.rank);
+  progress_->print(describe_end(member.child, !is_any_worker_running() ? ""
+                                              : joined                 ? "; the others go on"
+                                                                       : "; the job can't start without it"));
+  if (!joined) send_all(SIGTERM);
+}
+
+void Launch::note_ends() {
+  const auto is_news = [&](const Child& child) {
+    return child.has_ended() && noted_.insert(&child).second && child.exit_code() != 0 && stop_requests() == 0;
+  };
+  for (Member& member : workers_)
+    if (is_news(member.child)) note_worker_end(member);
+  if (!view_ || !is_news(*ps_)) return;
+  has_failed_ = true;
+  progress_->print(describe_end(*ps_, is_any_worker_running() ? "; the workers go on" : ""));
 }
 
 void Launch::show_progress() {
@@ -217,7 +231,7 @@ void Launch::show_progress() {
   now.steps = view_->info().global_step;
   now.target_steps = target_steps_;
   now.mean_staleness = view_->staleness().mean;
-  now.workers = settings_.ps.job.workers;
+  now.workers = view_->info().live.workers;
   double loss = 0.0;
   std::uint32_t with_loss = 0;
   for (const WorkerInfo& worker : view_->workers()) {
@@ -239,8 +253,8 @@ void Launch::collect() {
   run.model = settings_.training.model;
   for (report::WorkerReport& worker : run.per_worker) {
     run.seconds = std::max(run.seconds, worker.seconds);  // unless all say when they began
-    if (worker.rank >= workers_.size()) continue;
-    const auto times = times_of_.find(&workers_[worker.rank]);
+    const Member* member = last_of(worker.rank);
+    const auto times = member != nullptr ? times_of_.find(&member->child) : times_of_.end();
     if (times == times_of_.end()) continue;
     worker.began_unix = times->second.began_unix;
     worker.seconds = times->second.seconds;
@@ -254,6 +268,14 @@ void Launch::collect() {
       std::copy(values.begin(), values.end(), parameters[i].begin());
     }
     run.test = model_->evaluate(parameters.values(), test_);
+    const Optimizer& optimizer = settings_.ps.job.optimizer;
+    if (optimizer.ema > 0 && optimizer.rule != UpdateRule::kAdd) {
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        const std::vector<float> values = view_->averages(model_->parameters()[i].name);
+        std::copy(values.begin(), values.end(), parameters[i].begin());
+      }
+      run.average_test = model_->evaluate(parameters.values(), test_);
+    }
   } else {
     run.count = report::CountedValues(view_->values(train::kCountVariable));
   }

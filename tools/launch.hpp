@@ -35,8 +35,25 @@ class Launch {
     double began_unix, seconds;
   };
 
+  // A worker of the job, alive or ended.
+  struct Member {
+    Member(const LaunchSettings& settings, std::uint32_t rank, bool together);
+
+    std::uint32_t rank;
+    double started;
+    bool was_asked_to_leave = false;
+    Child child;
+  };
+
   int start_ps();
   void start_workers();
+  void start_worker(std::uint32_t rank, bool together);
+  void keep_number();
+  bool is_elastic() const { return settings_.ps.job.elastic_max != 0; }
+  const Member* last_of(std::uint32_t rank) const;
+  bool has_joined(std::uint32_t rank) const;
+  void note_worker_end(Member& member);
+  std::string describe_end(const Child& child, const char* what_now);
   void attend(int timeout_ms);
   void take_line(const Child& child, bool is_error, const std::string& line);
   void note_ends();
@@ -53,7 +70,7 @@ class Launch {
 
   std::optional<report::Progress> progress_;
   std::optional<JobView> view_;  // its mappings outlive the job's names
-  std::deque<Child> workers_;
+  std::deque<Member> workers_;
   std::optional<Child> ps_;                       // destroyed before the workers are
   std::map<const Child*, std::string> error_of_;  // a program's last words
   std::map<const Child*, Times> times_of_;
@@ -61,6 +78,7 @@ class Launch {
   int signals_sent_ = 0;
   double give_up_at_ = 0.0;  // on a clean end
   bool has_failed_ = false;
+  int quick_failures_ = 0;  // elastic: one after the other
   std::optional<report::RunReport> report_;
 };
 

@@ -14,6 +14,8 @@ namespace ps::tools {
 
 struct PsSettings {
   JobConfig job;
+  std::optional<std::uint32_t> task;  // of job.tasks; none: all of them in one process
+  double wait_job_seconds = 60.0;     // a task other than 0: for task 0
   bool keep_segments = false;
 };
 
@@ -26,6 +28,8 @@ struct TrainingSettings {
   std::uint64_t size = 1;         // count: elements of `var`
   double interval_seconds = 0.0;  // count: wait after each add
   double wait_job_seconds = 60.0;
+  std::uint64_t push_every = 1;
+  std::optional<float> local_learning_rate;
 
   bool is_count() const { return model == "count"; }
 };
@@ -35,6 +39,7 @@ struct WorkerSettings {
   JobConfig alone;  // `job` names the job; the rest is for --standalone, which has no ps to ask
   std::optional<std::uint32_t> rank;
   std::optional<std::uint64_t> seed;
+  std::uint32_t threads = 1;
   double delay_seconds = 0.0;
   bool standalone = false, together = false, json = false, quiet = false;
 };

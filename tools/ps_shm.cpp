@@ -31,10 +31,18 @@ void report_count(const JobView& view) {
 
 int serve(const tools::PsSettings& settings) {
   const JobConfig& job = settings.job;
-  Server server(job);
+  ServerOptions options;
+  options.task = settings.task;
+  options.wait_job_seconds = settings.wait_job_seconds;
+  options.stop_requested = [] { return tools::stop_requests() != 0; };
+  options.notice = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  Server server(job, options);
   if (settings.keep_segments) server.keep_segments();
-  say(fmt::format("job {}: {}, {}, waiting for {} worker{}", job.job, to_string(job.mode), to_string(job.layout),
-                  job.workers, job.workers == 1 ? "" : "s"));
+  if (settings.task.value_or(0) != 0)
+    say(fmt::format("job {}: task {} serves its shard", job.job, *settings.task));
+  else
+    say(fmt::format("job {}{}: {}, {}, waiting for {} worker{}", job.job, settings.task ? ": task 0" : "",
+                    to_string(job.mode), to_string(job.layout), job.workers, job.workers == 1 ? "" : "s"));
 
   ServeHooks hooks;
   hooks.stop_requested = [] { return tools::stop_requests() != 0; };
@@ -68,6 +76,8 @@ int main(int argc, char** argv) {
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
   try {
     return serve(settings);
+  } catch (const Interrupted&) {
+    return tools::kInterrupted;
   } catch (const std::exception& error) {
     return tools::fail("ps_shm", tools::kFailed, error.what());
   }

@@ -16,6 +16,8 @@ packages_to_run=(
   'libopenblas-dev|module openblas|OpenBLAS: matrix products of the model'
   'libcli11-dev|header CLI/CLI.hpp|CLI11: command lines'
   'libfmt-dev|module fmt|fmt: text output'
+  'libtbb-dev|module tbb|oneTBB: several threads in a worker'
+  'libnuma-dev|module numa|libnuma: memory nodes'
   'nlohmann-json3-dev|header nlohmann/json.hpp|reports in JSON'
   'zlib1g-dev|module zlib|reads compressed data sets'
 )

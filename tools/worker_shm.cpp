@@ -37,6 +37,8 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
   options.batch = settings.training.batch;
   options.seed = settings.seed;
   options.delay_seconds = settings.delay_seconds;
+  options.push_every = settings.training.push_every;
+  options.local_learning_rate = settings.training.local_learning_rate;
   options.stop_requested = is_stop_requested;
   options.report = [=](const train::TrainStatus& status) { say(settings, report::worker_line(who, status)); };
   options.warn = [](const std::string& line) { print_line(stderr, line); };
@@ -52,7 +54,8 @@ int train_alone(const WorkerSettings& settings) {
   config.steps = training.steps != 0 ? training.steps : train::default_steps(training.data);
   train::TrainResult result = train::train_alone(config, *model, data.train, train_options(settings, "standalone"));
   if (result.is_interrupted) return tools::kInterrupted;
-  const report::RunReport run = report::RunReport::of_one(result, *model, data.test, training.model, training.data);
+  report::RunReport run = report::RunReport::of_one(result, *model, data.test, training.model, training.data);
+  run.optimizer = to_string(config.optimizer.rule);
   std::fputs((settings.json ? to_json(run).dump() + "\n" : to_text(run)).c_str(), stdout);
   return 0;
 }
@@ -81,6 +84,7 @@ int train_in_job(const WorkerSettings& settings) {
   WorkerOptions options;
   options.job = settings.alone.job;
   options.rank = settings.rank;
+  options.threads = settings.threads;
   options.wait_job_seconds = settings.training.wait_job_seconds;
   options.stop_requested = is_stop_requested;
   Worker worker(options);

@@ -23,11 +23,24 @@ struct WorkerInfo {
   std::uint64_t steps = 0, pushes = 0, pulls = 0;    // pushes and pulls of variables
   std::uint64_t push_retries = 0, pull_retries = 0;  // of chunks
   std::uint64_t dropped = 0;                         // sync: gradients that came too late for their step
+  std::uint64_t clock = 0;                           // ssp: steps done since the mode began
+  std::uint64_t lead_max = 0;                        // ssp: most steps ahead of the slowest when a step began
   std::uint64_t examples = 0;
   double loss = 0;
   double seconds = 0;       // from joining to now, or to leaving
   std::string waiting_for;  // empty: for nothing
   StalenessSummary staleness;
+};
+
+// A variable, or one of the parts it is partitioned into along its first axis.
+struct PartInfo {
+  std::uint32_t shard = 0;
+  int node = -1;                          // memory node that the shard is bound to; -1: none
+  std::uint64_t first_row = 0, rows = 0;  // of the first axis
+  std::uint64_t bytes = 0;                // of the values alone
+  std::uint64_t slot_bytes = 0;           // of optimizer slots
+  std::uint64_t pieces = 0;               // chunks or blocks
+  std::uint64_t piece_elements = 0;
 };
 
 struct VariableInfo {
@@ -37,23 +50,59 @@ struct VariableInfo {
   UpdateRule rule = UpdateRule::kSgd;
   Layout layout = Layout::kVersioned;
   std::uint64_t element_count = 0;
-  std::uint64_t bytes = 0;   // of the values alone
-  std::uint64_t pieces = 0;  // chunks or blocks
-  std::uint64_t piece_elements = 0;
-  std::uint64_t updates = 0;  // pushes counted over all pieces, divided by their number
-  std::uint32_t shard = 0;
+  std::uint64_t bytes = 0;         // of the values alone
+  std::uint64_t updates = 0;       // pushes counted over all pieces, divided by their number
+  std::vector<std::string> slots;  // the optimizer slots' names
+  std::vector<PartInfo> parts;     // at least one
   bool initialised = false;
+};
+
+// A ps task and its shard.
+struct TaskInfo {
+  bool is_alive = false;
+  std::uint32_t pid = 0;
+  int node = -1;  // that the shard's memory is bound to; -1: none
+  bool huge_pages = false;
+  std::uint64_t file_bytes = 0, used_bytes = 0, reserved_bytes = 0;
+  std::uint64_t variables = 0;  // or parts of some
+};
+
+// Where a job's bytes are.
+struct ByteCount {
+  std::uint64_t control = 0;
+  std::uint64_t values = 0, slots = 0;  // of the variables
+  std::uint64_t words = 0;              // chunk words, block counters
+  std::uint64_t padding = 0;            // buffer headers, ends of buffers and pages, alignment, unused growth
+  std::uint64_t spares = 0;             // spare buffers and the tables of them
+  std::uint64_t accumulators = 0;       // reduce atomic
+  std::uint64_t gradients = 0;          // gradient segments
+  std::uint64_t total() const noexcept {
+    return control + values + slots + words + padding + spares + accumulators + gradients;
+  }
+};
+
+// Something that happened; the newest 256 are kept, and beside them the newest 1024 decisions of steps.
+struct Event {
+  std::uint64_t unix_ns = 0;
+  std::string kind;  // joined, left, died, initialised, set, short-quorum, ended, decided
+  std::optional<std::uint32_t> rank;
+  std::uint64_t step = 0;            // global step at that moment; decided: the step itself
+  std::vector<std::uint32_t> ranks;  // decided: the contributors
+  std::string text;                  // one line for people
 };
 
 struct JobInfo {
   JobConfig config;
+  LiveSettings live;
+  std::uint64_t live_version = 0;  // how often they have been changed
+  std::vector<TaskInfo> tasks;
+  ByteCount bytes;
   std::uint64_t global_step = 0;
   bool finished = false;
-  bool served = false;  // a live ps has it
+  bool served = false;  // a live ps task has it
   std::uint32_t ps_pid = 0;
   std::uint64_t instance = 0;
   std::uint64_t created_unix_ns = 0;
-  std::uint64_t control_bytes = 0, shard_bytes = 0, gradient_bytes = 0, spare_bytes = 0;
 };
 
 class JobView {
@@ -74,6 +123,12 @@ class JobView {
   // Values of an initialised variable, as Worker::pull gives them. Throws Error: unknown (lists those there are),
   // not initialised.
   std::vector<float> values(const std::string& name) const;
+
+  // The same for its moving average. Throws Error where it has none.
+  std::vector<float> averages(const std::string& name) const;
+
+  // What has happened, oldest first.
+  std::vector<Event> events() const;
 
   // Over all workers together.
   StalenessSummary staleness() const;

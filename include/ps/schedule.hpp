@@ -6,17 +6,24 @@
 
 namespace ps {
 
-// `constant`, or `exp:DECAY:STEPS`: rate * DECAY ^ (step / STEPS), continuous, as TensorFlow's exponential_decay with
-// staircase=False (tf.train.exponential_decay: decayed_rate = rate * decay_rate ^ (global_step / decay_steps)).
+// What the text of a schedule means; t is the global step, all of them are 1 at step 0 but for the warm-up's.
+//   constant               1
+//   exp:DECAY:STEPS        DECAY ^ (t / STEPS), continuous (TensorFlow's exponential_decay with staircase=False)
+//   step:DECAY:STEPS       DECAY ^ floor(t / STEPS) (the same with staircase=True)
+//   cosine:STEPS[:FLOOR]   FLOOR + (1 - FLOOR) * (1 + cos(pi * min(t, STEPS) / STEPS)) / 2; FLOOR is 0
+//                          (Loshchilov and Hutter, SGDR, 2017, without restarts)
+//   warmup:STEPS+SCHEDULE  (t + 1) / STEPS for the first STEPS steps, then SCHEDULE counted from there
+//                          (Goyal et al., Accurate, Large Minibatch SGD, 2017)
 struct Schedule {
-  enum class Kind : std::uint32_t { kConstant = 1, kExponential = 2 };
+  enum class Kind : std::uint32_t { kConstant = 1, kExponential = 2, kStep = 3, kCosine = 4 };
   Kind kind = Kind::kConstant;
-  float decay = 1.0F;
+  float decay = 1.0F;  // cosine: the floor
   float decay_steps = 1.0F;
+  float warmup_steps = 0.0F;
 
   // Throws Error naming the part that cannot be read.
   static Schedule parse(const std::string& text);
-  std::string to_string() const;
+  std::string to_string() const;  // that parse() reads back
 
   // The factor at `step`, the same bits on every caller of one build.
   float factor(std::uint64_t step) const noexcept;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "ps/job_config.hpp"
@@ -18,12 +19,20 @@ struct ServeHooks {
   std::function<void()> every_second;
 };
 
+struct ServerOptions {
+  std::optional<std::uint32_t> task{};     // one ps task of config.tasks; none: this object is all of them
+  double wait_job_seconds = 60.0;          // a task other than 0: how long to wait for task 0 to create the job
+  std::function<bool()> stop_requested{};  // looked at in that wait; true ends it with Interrupted
+  std::function<void(const std::string&)> notice{};  // what it waits for, and warnings (no huge pages and the like)
+};
+
 class Server {
  public:
-  // Creates the job; reclaims what a dead job of that name has left. Throws Error: served already, orphaned workers
-  // still alive, /dev/shm full, wrong settings.
-  explicit Server(const JobConfig& config);
-  ~Server();  // removes the job's segments unless keep_segments() was called
+  // Creates the job; reclaims what a dead job of that name has left. Task k > 0 waits for the job and adds shard k to it;
+  // of `config` only the name and the number of tasks count then. A task that follows a dead one takes its shard over.
+  // Throws Error: served already, orphaned workers still alive, /dev/shm full, wrong settings, no job in time.
+  explicit Server(const JobConfig& config, const ServerOptions& options = {});
+  ~Server();  // the last task of the job removes its segments, unless keep_segments() was called by any
   Server(Server&&) noexcept;
   Server& operator=(Server&&) = delete;
 
@@ -33,7 +42,7 @@ class Server {
 
   std::uint64_t global_step() const noexcept;
 
-  // Leaves the segments behind for the inspector.
+  // Leaves the job's segments behind for the inspector.
   void keep_segments() noexcept;
 
  private:

@@ -14,12 +14,12 @@
 namespace ps {
 
 struct VariableSpec {
-  std::string name;                  // 1 to 127 of [A-Za-z0-9_.:/-]
-  std::vector<std::uint64_t> shape;  // at most 8 axes; no axis: a scalar; every extent at least 1
-  UpdateRule rule = UpdateRule::kSgd;
+  std::string name;                    // 1 to 127 of [A-Za-z0-9_.:/-]
+  std::vector<std::uint64_t> shape{};  // at most 8 axes; no axis: a scalar; every extent at least 1
+  std::optional<UpdateRule> rule{};    // none: the job's optimizer
   DType dtype = DType::kFloat32;
-  std::optional<Layout> layout;  // none: the job's
-  bool regularize = false;       // the job's l2 applies
+  std::optional<Layout> layout{};  // none: the job's
+  bool regularize = false;         // the job's l2, l1 and weight_decay apply
 
   std::uint64_t element_count() const noexcept;
 };
@@ -27,6 +27,9 @@ struct VariableSpec {
 // Fills the initial values (element_count() of them, row-major). Called in one worker at a time; if that worker dies,
 // another one's is called, so every worker should give the same values.
 using Initializer = std::function<void(std::span<float>)>;
+
+// The same for one of several that are declared together; `index` is its place among them.
+using IndexedInitializer = std::function<void(std::size_t index, std::span<float>)>;
 
 // A worker's handle of a variable; valid as long as its Worker. Cheap to copy.
 class Variable {
@@ -36,7 +39,8 @@ class Variable {
   Layout layout() const noexcept;
 
   // The elements of an in-place variable where they lie, without a copy. Other processes add to them at the same time:
-  // elements are whole, two of them may be from different moments. Requires: layout() is kInplace (throws Error).
+  // elements are whole, two of them may be from different moments.
+  // Requires: layout() is kInplace, and the variable is in one part (throws Error).
   std::span<const float> view() const;
 
  private:

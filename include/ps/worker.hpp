@@ -1,6 +1,7 @@
 // A worker of a job: joins, shares variables, pulls, pushes, steps, leaves.
 //
-// One Worker object is one rank, used by one thread at a time. Any start order: the constructor waits for the job.
+// One Worker object is one rank, used by one thread at a time (its own threads, if it has any, work within a call).
+// Any start order: the constructor waits for the job.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ps/job_config.hpp"
 #include "ps/variable.hpp"
@@ -18,6 +20,7 @@ namespace ps {
 struct WorkerOptions {
   std::string job;
   std::optional<std::uint32_t> rank;               // none: a free one, of those that nobody has had yet first
+  std::uint32_t threads = 1;                       // that pull and push large variables; at most the job's `threads`
   double wait_job_seconds = 60.0;                  // how long the constructor waits for the job to exist
   std::function<bool()> stop_requested;            // looked at in every wait; true ends it with Interrupted
   std::function<void(const std::string&)> notice;  // one line a second on what a wait waits for; none: stderr
@@ -47,6 +50,10 @@ class Worker {
   // One worker initialises it; the others wait for that, saying so, and take over if the initialiser dies.
   Variable variable(const VariableSpec& spec, const Initializer& initialize);
 
+  // The same for several at once, in the order of `specs`. Under placement greedy the largest is placed first, so that
+  // the result depends neither on their order nor on who declares; otherwise they are placed in their order.
+  std::vector<Variable> variables(std::span<const VariableSpec> specs, const IndexedInitializer& initialize);
+
   // The variable of that name as others have created it; waits until it is there and initialised.
   // Throws Error when nobody creates it within `wait_seconds` (the message lists the variables there are), or nobody
   // initialises it within as many more: its initialiser may have died.
@@ -57,16 +64,32 @@ class Worker {
   // Requires: out.size() == variable.element_count() (throws Error).
   void pull(const Variable& variable, std::span<float> out);
 
-  // async: applies the gradient (rule add: the delta) at once, exactly once. Lock-free.
-  // sync: puts it into this worker's gradient segment; step() applies it. Wait-free.
+  // The same for the moving average of the parameters. Requires: the job's optimizer has `ema`, and the variable's rule
+  // is an optimizer (throws Error).
+  void pull_average(const Variable& variable, std::span<float> out);
+
+  // async, ssp: applies the gradient (rule add: the delta) at once, exactly once. Lock-free.
+  // sync: puts it into this worker's gradient segment; step() applies it. Wait-free. With reduce atomic: adds it to the
+  // step's accumulator. Lock-free.
   // Requires: gradient.size() == variable.element_count() (throws Error).
   void push(const Variable& variable, std::span<const float> gradient);
 
+  // The same for several variables. clip_norm limits their gradients' global norm: over the gradients of one call; in
+  // sync mode with ordered reduction over all that this worker pushes in the step.
+  // Requires: as many gradients as variables, each of its variable's size (throws Error).
+  void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients);
+
   // Ends a training step and returns the global step after it.
   // async: adds one to the global step; wait-free.
-  // sync: waits until every worker that has neither died nor left has pushed, helps to apply, returns when the step is
-  // complete. Waits for peers: notices their death, names those it waits for; throws Error after step_timeout_seconds.
+  // ssp: the same, then waits while this worker is more than `staleness` steps ahead of the slowest that has neither
+  // died nor left.
+  // sync: waits until every worker that has neither died nor left has pushed (or `quorum` of them), helps to apply,
+  // returns when the step is complete. A gradient that comes too late for its step is dropped and counted.
+  // Waits for peers: notices their death, names those it waits for; throws Error after step_timeout_seconds.
   std::uint64_t step();
+
+  // The settings that hold at the moment. Lock-free.
+  LiveSettings live() const noexcept;
 
   // Waits until as many workers as the job starts with have joined, those that have died or left since included.
   // Never needed: sync mode's first step waits anyway, and async mode has no need to. For equal shares of a short job.

@@ -53,11 +53,15 @@ RunReport RunReport::of_job(const JobView& view) {
   run.mode = to_string(info.config.mode);
   run.layout = to_string(info.config.layout);
   run.adds = to_string(info.config.adds);
+  run.optimizer = to_string(info.config.optimizer.rule);
   run.workers = info.config.workers;
   run.steps = info.global_step;
   run.staleness = view.staleness();
   run.digest = view.digest();
-  for (const WorkerInfo& worker : view.workers()) run.per_worker.emplace_back(worker);
+  for (const WorkerInfo& worker : view.workers()) {
+    run.per_worker.emplace_back(worker);
+    run.lead_max = std::max(run.lead_max, worker.lead_max);
+  }
   return run;
 }
 
@@ -75,6 +79,7 @@ RunReport RunReport::of_one(train::TrainResult& result, train::Model& model, con
   run.data = data_name;
   run.steps = worker.steps;
   run.test = model.evaluate(result.parameters.values(), test);
+  if (result.averages) run.average_test = model.evaluate(result.averages->values(), test);
   run.digest = train::digest(model, result.parameters);
   run.per_worker = {worker};
   run.sum_up();
@@ -133,6 +138,7 @@ Json to_json(const RunReport& run) {
                                   {"mode", &run.mode},
                                   {"layout", &run.layout},
                                   {"adds", &run.adds},
+                                  {"optimizer", &run.optimizer},
                                   {"model", &run.model},
                                   {"data", &run.data}})
     if (!text->empty()) json[key] = *text;
@@ -152,7 +158,12 @@ Json to_json(const RunReport& run) {
     json["test_loss"] = run.test->loss;
     json["test_accuracy"] = run.test->accuracy;
   }
+  if (run.average_test) {
+    json["ema_test_loss"] = run.average_test->loss;
+    json["ema_test_accuracy"] = run.average_test->accuracy;
+  }
   json["staleness"] = to_json(run.staleness);
+  if (run.mode == to_string(Mode::kSsp)) json["lead_max"] = run.lead_max;
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;
   json["digest"] = fmt::format("{:016x}", run.digest);
@@ -166,6 +177,7 @@ std::string to_text(const RunReport& run) {
   std::string text = run.job.empty() ? run.mode : fmt::format("job {}: {}", run.job, run.mode);
   if (!run.layout.empty()) text += fmt::format(", {}", run.layout);
   if (run.layout == to_string(Layout::kInplace)) text += fmt::format(", {} adds", run.adds);
+  if (!run.optimizer.empty() && !run.count) text += ", " + run.optimizer;
   text += fmt::format(", {}{}, {} {}\n", run.model, run.data.empty() ? "" : " on " + run.data, run.workers,
                       run.workers == 1 ? "worker" : "workers");
   text +=
@@ -176,7 +188,11 @@ std::string to_text(const RunReport& run) {
   if (run.test)
     text += fmt::format("  test accuracy {:.4f}, test loss {}, training loss {}\n", run.test->accuracy,
                         decimal(run.test->loss), decimal(run.loss));
+  if (run.average_test)
+    text += fmt::format("  of the moving averages: test accuracy {:.4f}, test loss {}\n", run.average_test->accuracy,
+                        decimal(run.average_test->loss));
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
+  if (run.mode == to_string(Mode::kSsp)) text += fmt::format("  at most {} steps ahead of the slowest\n", run.lead_max);
   text += fmt::format("  digest {:016x}\n", run.digest);
   if (run.per_worker.size() < 2) return text;
   const auto row = [&](const std::string& begin, const std::string& of_models, const std::string& end) {

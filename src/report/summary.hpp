@@ -35,15 +35,17 @@ struct CountedValues {
 };
 
 struct RunReport {
-  std::string job, mode, layout, adds, model, data;  // empty: does not apply
+  std::string job, mode, layout, adds, optimizer, model, data;  // empty: does not apply
   std::uint32_t workers = 1;
   std::uint64_t steps = 0, examples = 0;
-  double seconds = 0.0;                // of training, from the first worker's begin to the last one's end
-  double loss = 0.0;                   // the mean of the workers' last batches
-  std::optional<train::Metrics> test;  // of models
-  std::optional<CountedValues> count;  // of the model count
+  double seconds = 0.0;                        // of training, from the first worker's begin to the last one's end
+  double loss = 0.0;                           // the mean of the workers' last batches
+  std::optional<train::Metrics> test;          // of models
+  std::optional<train::Metrics> average_test;  // of the parameters' moving averages
+  std::optional<CountedValues> count;          // of the model count
   StalenessSummary staleness;
   std::uint64_t dropped = 0, retries = 0;
+  std::uint64_t lead_max = 0;  // ssp
   std::uint64_t digest = 0;
   std::vector<WorkerReport> per_worker;
 

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "shm/counters.hpp"
+#include "shm/events.hpp"
 #include "shm/futex.hpp"
 #include "shm/job_segments.hpp"
 #include "shm/worker_table.hpp"
@@ -18,15 +20,69 @@ namespace {
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 constexpr std::uint64_t kFarewellNs = 5 * kSecondNs;  // how long a ps that was asked to end waits for its workers
 
-shm::JobSegments create(const JobConfig& config) {
+// Adds task `task` to the job as soon as task 0 has created it.
+shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const ServerOptions& options,
+                            const shm::ShardOptions& shard) {
+  check_job_name(config.job);
+  if (task >= config.tasks)
+    throw Error(fmt::format("task {}: tasks are 0 to {}; raise ps-tasks", task, config.tasks - 1));
+  const std::uint64_t deadline = shm::now_ns() + static_cast<std::uint64_t>(options.wait_job_seconds * 1e9);
+  std::uint64_t next_notice = shm::now_ns() + kSecondNs;
+  shm::NameWatch names;
+  for (;;) {
+    shm::AttachOutcome outcome;
+    auto job = shm::JobSegments::try_attach_control(config.job, outcome);
+    if (job && !job->locks().is_being_removed() && job->locks().is_any_held_by_other()) {
+      if (job->config().shards != config.tasks)
+        throw Error(fmt::format("job '{}' has {} ps task{}, you say {}: give all its tasks the same --ps-tasks",
+                                config.job, job->config().shards, job->config().shards == 1 ? "" : "s", config.tasks));
+      job->add_task(task, shard);
+      if (!job->control().is_orphaned()) return std::move(*job);  // N3
+    }
+    if (options.stop_requested && options.stop_requested()) throw Interrupted();
+    const std::uint64_t now = shm::now_ns();
+    if (now >= deadline)
+      throw Error(fmt::format("waited {} s for task 0 of job '{}'; start ps_shm --task 0", options.wait_job_seconds,
+                              config.job));
+    if (now >= next_notice) {
+      next_notice += kSecondNs;
+      if (options.notice) options.notice(fmt::format("task {}: waiting for task 0 of job '{}'", task, config.job));
+    }
+    names.wait(shm::kWaitSliceMs);
+  }
+}
+
+// Whether a job of that name has lost its task 0 and is served by others.
+bool has_other_tasks(const std::string& name) {
+  shm::AttachOutcome outcome;
+  const auto job = shm::JobSegments::try_attach_control(name, outcome);
+  return job && !job->locks().is_held_by_other(shm::kTaskByte) && job->locks().is_any_task_held_by_other();
+}
+
+shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options) {
+  const shm::ShardOptions shard{options.notice};
+  if (options.task.value_or(0) != 0) return join_tasks(config, *options.task, options, shard);
   check(config);
-  return shm::JobSegments::create(config);
+  if (options.task && has_other_tasks(config.job)) return join_tasks(config, 0, options, shard);
+  shm::JobSegments job = shm::JobSegments::create(config, shard);
+  if (options.task) return job;
+  try {
+    for (std::uint32_t task = 1; task < config.tasks; ++task) job.add_task(task, shard);
+  } catch (...) {
+    shm::remove_job(config.job, job.control().descriptor());
+    throw;
+  }
+  return job;
 }
 
 }  // namespace
 
 struct Server::Impl {
-  explicit Impl(const JobConfig& config) : job(create(config)), seen(job.ranks()) {}
+  Impl(const JobConfig& config, const ServerOptions& options)
+      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().shards) {
+    for (std::uint32_t task = 0; task < job.config().shards; ++task)
+      if (!options.task || *options.task == task) own_tasks.push_back(task);
+  }
 
   struct Seen {
     WorkerState state = WorkerState::kNever;
@@ -38,29 +94,60 @@ struct Server::Impl {
   };
 
   Census look(const ServeHooks& hooks);
+  void look_at_tasks(const ServeHooks& hooks);
+  void record(shm::EventKind kind, std::uint32_t rank, std::uint64_t pid);
   void wait_for_farewells(const ServeHooks& hooks);
 
   shm::JobSegments job;
   std::vector<Seen> seen;
+  std::vector<bool> tasks_alive;  // other tasks, at the last look
+  std::vector<std::uint32_t> own_tasks;
+  bool is_first_task = true;  // of the live ones: it writes the events that all of them see
   pid_t owner = getpid();
-  bool keeps_segments = false;
 };
 
-Server::Server(const JobConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+Server::Server(const JobConfig& config, const ServerOptions& options)
+    : impl_(std::make_unique<Impl>(config, options)) {}
 Server::Server(Server&&) noexcept = default;
 
 Server::~Server() {
-  if (!impl_ || impl_->keeps_segments || impl_->owner != getpid()) return;  // a forked child has no lock (L2)
+  if (!impl_ || impl_->owner != getpid()) return;  // a forked child has no lock (L2)
+  if (impl_->job.state().keep.load_acquire() != 0) return;
+  // Bytes first: of two tasks that end at the same moment, each would find the other's held, and neither would remove.
+  for (const std::uint32_t task : impl_->own_tasks) impl_->job.locks().release(shm::kTaskByte + task);
   try {
-    shm::remove_job(impl_->job.job(), impl_->job.control().descriptor());  // with workers alive nothing is touched (N2)
+    // The last one out: while other tasks or workers are alive nothing is touched (N2).
+    shm::remove_job(impl_->job.job(), impl_->job.control().descriptor());
   } catch (const Error&) {
     // Nothing can be done about it here; the next ps of that name reclaims what is left.
+  }
+}
+
+void Server::Impl::record(shm::EventKind kind, std::uint32_t rank, std::uint64_t pid) {
+  if (is_first_task)
+    shm::record_event(job, {.kind = kind, .rank = rank, .step = job.global_step().load_acquire(), .first = pid});
+}
+
+void Server::Impl::look_at_tasks(const ServeHooks& hooks) {
+  is_first_task = true;
+  for (std::uint32_t task = 0; task < tasks_alive.size(); ++task) {
+    if (std::find(own_tasks.begin(), own_tasks.end(), task) != own_tasks.end()) continue;
+    const bool is_alive = job.locks().is_held_by_other(shm::kTaskByte + task);
+    if (is_alive && task < own_tasks.front()) is_first_task = false;
+    if (tasks_alive[task] == is_alive) continue;
+    tasks_alive[task] = is_alive;
+    const std::uint32_t pid = job.state().task_pids[task].load_relaxed();
+    if (!is_alive && !job.is_over()) record(shm::EventKind::kTaskDied, task, pid);
+    if (!hooks.notice || job.is_over()) continue;
+    hooks.notice(is_alive ? fmt::format("ps task {} (process {}) serves its shard", task, pid)
+                          : fmt::format("ps task {} (process {}) is gone; its shard and all workers go on", task, pid));
   }
 }
 
 // Reports what has changed since the last look, and counts.
 Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
   Census census;
+  look_at_tasks(hooks);
   census.anybody_alive = job.locks().is_any_rank_held_by_other();
   for (std::uint32_t rank = 0; rank < job.ranks(); ++rank) {
     const shm::WorkerShm& entry = job.worker(rank);
@@ -70,8 +157,9 @@ Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
     Seen& before = seen[rank];
     if (now.state == before.state && now.holders == before.holders) continue;
     before = now;
-    if (!hooks.notice) continue;
     const std::uint32_t pid = entry.pid.load_relaxed();
+    if (now.state == WorkerState::kDead) record(shm::EventKind::kDied, rank, pid);
+    if (!hooks.notice) continue;
     switch (now.state) {
       case WorkerState::kNever:
         break;
@@ -92,12 +180,15 @@ Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
 // Workers see `ended` at their next step or in their wait, and leave.
 void Server::Impl::wait_for_farewells(const ServeHooks& hooks) {
   job.state().ended.store_release(1);
+  record(shm::EventKind::kEnded, 0, 0);
   for (std::uint32_t which = 0; which < shm::kBarriers; ++which) shm::futex_announce(job.barrier(which).futex);
+  shm::futex_announce(job.state().clocks);
   shm::futex_announce(job.state().activity);
   const std::uint64_t until = shm::now_ns() + kFarewellNs;
-  while (look(hooks).anybody_alive && shm::now_ns() < until) {
-    const std::uint32_t seen_word = job.state().activity.load_acquire();
-    shm::futex_wait_slice(job.state().activity, seen_word);
+  for (;;) {
+    const std::uint32_t activity = shm::futex_prepare(job.state().activity);
+    if (!look(hooks).anybody_alive || shm::now_ns() >= until) return;
+    shm::futex_wait_slice(job.state().activity, activity);
   }
 }
 
@@ -106,7 +197,7 @@ EndReason Server::serve(const ServeHooks& hooks) {
   const JobConfig config = impl.job.settings();
   std::uint64_t next_second = shm::now_ns() + kSecondNs, alone_since = 0;
   for (;;) {
-    const std::uint32_t activity = impl.job.state().activity.load_acquire();
+    const std::uint32_t activity = shm::futex_prepare(impl.job.state().activity);
     const Impl::Census census = impl.look(hooks);
     const std::uint64_t now = shm::now_ns();
     const bool everybody_came = census.ever_joined >= config.workers && !census.anybody_alive;
@@ -119,6 +210,8 @@ EndReason Server::serve(const ServeHooks& hooks) {
     } else {
       alone_since = 0;
     }
+    if (impl.job.state().ended.load_acquire() != 0 && !census.anybody_alive)
+      return EndReason::kStopRequested;  // another task was asked to
     if (hooks.stop_requested && hooks.stop_requested()) {
       impl.wait_for_farewells(hooks);
       return EndReason::kStopRequested;
@@ -132,6 +225,6 @@ EndReason Server::serve(const ServeHooks& hooks) {
 }
 
 std::uint64_t Server::global_step() const noexcept { return impl_->job.global_step().load_acquire(); }
-void Server::keep_segments() noexcept { impl_->keeps_segments = true; }
+void Server::keep_segments() noexcept { impl_->job.state().keep.store_release(1); }
 
 }  // namespace ps

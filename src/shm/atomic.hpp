@@ -19,6 +19,9 @@ struct AtomicShm {
   T fetch_add_relaxed(T delta) noexcept { return value.fetch_add(delta, std::memory_order_relaxed); }
   T fetch_add_acq_rel(T delta) noexcept { return value.fetch_add(delta, std::memory_order_acq_rel); }
 
+  T fetch_or_acq_rel(T bits) noexcept { return value.fetch_or(bits, std::memory_order_acq_rel); }
+  T fetch_and_acq_rel(T bits) noexcept { return value.fetch_and(bits, std::memory_order_acq_rel); }
+
   // For a word with one writer: a plain addition, without a locked instruction.
   void bump_relaxed(T delta) noexcept { store_relaxed(static_cast<T>(load_relaxed() + delta)); }
 

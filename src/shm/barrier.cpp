@@ -1,5 +1,10 @@
 #include "shm/barrier.hpp"
 
+#include <bit>
+
+#include "shm/events.hpp"
+#include "shm/live_settings.hpp"
+
 namespace ps::shm {
 
 void Barrier::arrive(std::uint64_t round) noexcept {
@@ -10,8 +15,7 @@ void Barrier::arrive(std::uint64_t round) noexcept {
 bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing) {
   missing.clear();
   RankSet set;
-  bool any = false;
-  std::uint32_t joined = 0;
+  std::uint32_t joined = 0, arrived = 0;
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
     const WorkerShm& worker = job_.worker(rank);
     const std::uint64_t holder = worker.holders.load_acquire();
@@ -25,35 +29,71 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
     }
     if (worker.barriers[which_].published.load_acquire() == round + 1) {
       set.insert(rank);
-      any = true;
+      ++arrived;
     } else if (!gone && worker.barriers[which_].active_from.load_acquire() <= round) {
       missing.push_back(rank);
     }
   }
-  if (!missing.empty() || !any || (round == 0 && joined < job_.config().workers)) return false;
+  if (arrived == 0 || (round == 0 && joined < job_.config().workers)) return false;
+  const Live live = read_live(job_);
+  const std::uint32_t quorum = which_ == 0 ? live.settings.quorum : 0;
+  const bool has_quorum = quorum != 0 && arrived >= quorum;
+  if (!missing.empty() && !has_quorum) return false;
 
   BarrierEntryShm& mine = entry(rank_);
   if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
     fence_release();  // pairs with read_decision's: who reads a bit of the new set finds the round over
     for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
+    mine.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.learning_rate));
+    mine.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.clip_norm));
     mine.proposal.store_release(round + 1);  // (A3)
   }
   std::uint64_t decision = shared().decision.load_acquire();
   while (decision >> 16 <= round) {                                                              // B3: never backwards
     if (!shared().decision.try_exchange_acq_rel(decision, (round + 1) << 16 | rank_)) continue;  // (A4)
     futex_announce(shared().futex);                                                              // the others can help
+    if (which_ == 0) note_decision(round, quorum);
     break;
   }
   return true;
 }
 
-bool Barrier::read_decision(std::uint64_t round, RankSet& contributors) const noexcept {
+// By the winner of A4 alone. A kill before it costs the events, nothing else.
+void Barrier::note_decision(std::uint64_t round, std::uint32_t quorum) noexcept {
+  RankSet contributors;
+  for (std::size_t i = 0; i < contributors.bits.size(); ++i)
+    contributors.bits[i] = entry(rank_).proposed.bits[i].load_relaxed();  // relaxed: this rank's own
+  record_event(job_, {.kind = EventKind::kDecided, .rank = rank_, .step = round, .ranks = contributors});
+  const std::uint32_t size = contributors.size(), now_short = size < quorum ? size : 0;
+  std::uint32_t told = job_.state().short_quorum.load_acquire();
+  if (told == now_short || !job_.state().short_quorum.try_exchange_acq_rel(told, now_short)) return;
+  if (now_short != 0)  // once for each number that is left
+    record_event(job_,
+                 {.kind = EventKind::kShortQuorum, .rank = rank_, .step = round, .first = now_short, .second = quorum});
+}
+
+bool Barrier::read_decision(std::uint64_t round, Decision& out) const noexcept {
   const std::uint64_t decision = shared().decision.load_acquire();  // (A5) pairs with A4: the proposal is complete
   if (decision >> 16 != round + 1) return false;
-  const RankSetShm& proposed = entry(static_cast<std::uint32_t>(decision & 0xffff)).proposed;
-  for (std::size_t i = 0; i < contributors.bits.size(); ++i) contributors.bits[i] = proposed.bits[i].load_relaxed();
+  const BarrierEntryShm& proposer = entry(static_cast<std::uint32_t>(decision & 0xffff));
+  for (std::size_t i = 0; i < out.contributors.bits.size(); ++i)
+    out.contributors.bits[i] = proposer.proposed.bits[i].load_relaxed();
+  out.learning_rate = std::bit_cast<float>(proposer.learning_rate.load_relaxed());
+  out.clip_norm = std::bit_cast<float>(proposer.clip_norm.load_relaxed());
   fence_acquire();
   return this->round() == round;  // B6: a proposal is overwritten only once the round is over
+}
+
+// Before the round can open, so that each contributor, and nobody else, finds it there afterwards. Only ever raised: a
+// helper that sleeps here for rounds changes nothing.
+void Barrier::note_contributors(std::uint64_t round, const RankSet& contributors) noexcept {
+  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
+    if (!contributors.contains(rank)) continue;
+    auto& included = entry(rank).included;
+    std::uint64_t seen = included.load_acquire();
+    while (seen < round + 1 && !included.try_exchange_acq_rel(seen, round + 1)) {
+    }
+  }
 }
 
 void Barrier::open(std::uint64_t round) noexcept {

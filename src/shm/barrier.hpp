@@ -4,33 +4,36 @@
 //   arrive  A1 entry[r].published = t + 1, release        pairs with A2; its gradient is complete
 //              futex word, read-modify-write              W1: of two who arrive and then look, one sees the other
 //   decide  A2 for each rank that takes part: state and liveness first, then `published` (B2). Who has published is
-//              in, dead or not; nobody may be missing who is alive
-//           A3 the set goes into entry[r].proposed, tagged t + 1 (B3); a predecessor's proposal for t is taken as it is
+//              in, dead or not; nobody may be missing who is alive, unless a quorum has published
+//           A3 the set, and the settings that hold for the round (B8), go into entry[r], tagged t + 1 (B3); a
+//              predecessor's proposal for t is taken as it is
 //           A4 decision: {smaller step, ...} -> {t + 1, r}, acq_rel; pairs with A5; the first wins
-//   apply   A5 everybody reads the decision and the winner's proposal, checks that the round is still t, and applies
+//   apply   A5 everybody reads the decision and the winner's proposal, checks that the round is still t, raises
+//              `included` of each contributor to t + 1, and applies
 //   open    A6 step: t -> t + 1 by whoever has seen all applied (B6), acq_rel; wakes all
 // Invariants
 //   - Nothing that round t reads (proposal, publication, gradient) is overwritten before A6.
 //   - A4 never moves backwards. Never an empty set (B7): round t needs somebody who has published it.
+//   - Who is not in the set has not published t, or too late: its contribution is dropped, never used later.
 //   - The first round waits until as many ranks as the job has workers have joined; who joined and died counts (B7).
 // Progress: arrive, decide, apply and open are lock-free; passing waits for the living to arrive, nothing else.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "shm/futex.hpp"
 #include "shm/job_segments.hpp"
+#include "shm/rank_set.hpp"
 
 namespace ps::shm {
 
-// The ranks whose contributions make a round, in a private copy.
-struct RankSet {
-  std::array<std::uint64_t, kMaxRanks / 64> bits{};
-  void insert(std::uint32_t rank) noexcept { bits[rank / 64] |= std::uint64_t{1} << rank % 64; }
-  bool contains(std::uint32_t rank) const noexcept { return (bits[rank / 64] >> rank % 64 & 1) != 0; }
+// What a round was decided to be.
+struct Decision {
+  RankSet contributors;
+  float learning_rate = 0.0F;  // before the schedule
+  float clip_norm = 0.0F;
 };
 
 class Barrier {
@@ -40,14 +43,15 @@ class Barrier {
 
   std::uint64_t round() const noexcept { return shared().step.load_acquire(); }  // pairs with A6
 
-  // Whether this rank, through a predecessor perhaps, has arrived at the current round (B4).
-  bool has_arrived() const noexcept { return entry(rank_).published.load_acquire() == round() + 1; }
+  // Whether this rank, through a predecessor perhaps, has arrived at that round (B4).
+  bool has_arrived(std::uint64_t round) const noexcept { return entry(rank_).published.load_acquire() == round + 1; }
 
   // A1.
   void arrive(std::uint64_t round) noexcept;
 
-  // Waits for the round's decision, calls apply(set) unless the round is over by then, and opens the next.
-  // each_slice(missing) runs before each sleep; `missing` are the living who have not arrived. It throws to give up.
+  // Waits for the round's decision, calls apply(decision) unless the round is over by then, and opens the next.
+  // `apply` gets the Decision. each_slice(missing) runs before each sleep; `missing` are the living who have not arrived.
+  // It throws to give up.
   template <class Apply, class EachSlice>
   void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
     std::vector<std::uint32_t> missing;
@@ -57,11 +61,15 @@ class Barrier {
         [&] {
           if (!try_decide(round, true, missing)) each_slice(std::as_const(missing));
         });
-    RankSet contributors;
-    if (!read_decision(round, contributors)) return;
-    apply(std::as_const(contributors));
+    Decision decision;
+    if (!read_decision(round, decision)) return;
+    note_contributors(round, decision.contributors);
+    apply(std::as_const(decision));
     open(round);
   }
+
+  // Whether this rank's arrival made it into that round. Requires: the round is over, and no later one was arrived at.
+  bool was_in(std::uint64_t round) const noexcept { return entry(rank_).included.load_acquire() == round + 1; }
 
   // How many of the job's workers have not joined yet. 0 from the first round's end on.
   std::uint32_t still_to_join() const noexcept;
@@ -71,13 +79,15 @@ class Barrier {
   bool try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing);
 
   // A5. False: the round is over.
-  bool read_decision(std::uint64_t round, RankSet& contributors) const noexcept;
+  bool read_decision(std::uint64_t round, Decision& decision) const noexcept;
 
  private:
   BarrierShm& shared() const noexcept { return job_.barrier(which_); }
   BarrierEntryShm& entry(std::uint32_t rank) const noexcept { return job_.worker(rank).barriers[which_]; }
   bool is_decided(std::uint64_t round) const noexcept { return shared().decision.load_acquire() >> 16 > round; }
   void open(std::uint64_t round) noexcept;
+  void note_contributors(std::uint64_t round, const RankSet& contributors) noexcept;
+  void note_decision(std::uint64_t round, std::uint32_t quorum) noexcept;
 
   JobSegments& job_;
   std::uint32_t rank_, which_;

@@ -16,7 +16,8 @@ void futex_wait_slice(AtomicShm<std::uint32_t>& word, std::uint32_t seen) noexce
 }
 
 void futex_announce(AtomicShm<std::uint32_t>& word) noexcept {
-  word.fetch_add_acq_rel(1);
+  if ((word.fetch_add_acq_rel(kAnnouncement) & kSleeper) == 0) return;
+  word.fetch_and_acq_rel(~kSleeper);  // who sets it again from here on finds the word changed and looks again
   syscall(SYS_futex, &word.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "ps/errors.hpp"
 #include "ps/variable.hpp"
@@ -27,6 +29,8 @@ const char* to_string(Mode mode) noexcept {
   switch (mode) {
     case Mode::kAsync:
       return "async";
+    case Mode::kSsp:
+      return "ssp";
     case Mode::kSync:
       return "sync";
   }
@@ -53,12 +57,24 @@ const char* to_string(Adds adds) noexcept {
   return "unknown";
 }
 
-const char* to_string(UpdateRule rule) noexcept {
-  switch (rule) {
-    case UpdateRule::kAdd:
-      return "add";
-    case UpdateRule::kSgd:
-      return "sgd";
+const char* to_string(Reduce reduce) noexcept {
+  switch (reduce) {
+    case Reduce::kOrdered:
+      return "ordered";
+    case Reduce::kAtomic:
+      return "atomic";
+  }
+  return "unknown";
+}
+
+const char* to_string(Placement placement) noexcept {
+  switch (placement) {
+    case Placement::kRoundRobin:
+      return "round-robin";
+    case Placement::kGreedy:
+      return "greedy";
+    case Placement::kPartition:
+      return "partition";
   }
   return "unknown";
 }
@@ -78,23 +94,102 @@ void check_job_name(const std::string& name) {
         fmt::format("'{}' cannot name a job: use 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit", name));
 }
 
+namespace {
+
+void require(bool good, const std::string& what) {
+  if (!good) throw Error(what);
+}
+
+bool is_share(float value) { return value >= 0 && value < 1; }                                    // false for NaN
+bool is_amount(float value) { return value >= 0 && value <= std::numeric_limits<float>::max(); }  // the same
+
+void check(const Optimizer& optimizer) {
+  const float rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule));
+  require(is_amount(rate) && rate > 0, "lr must be greater than 0");
+  require(is_share(optimizer.momentum), "momentum must be at least 0 and less than 1");
+  require(is_share(optimizer.beta1) && is_share(optimizer.beta2), "beta1 and beta2 must be at least 0 and less than 1");
+  require(is_share(optimizer.rho), "rho must be at least 0 and less than 1");
+  require(is_share(optimizer.ema), "ema must be at least 0 and less than 1");
+  require(is_amount(optimizer.epsilon), "epsilon must be at least 0");
+  require(is_amount(optimizer.initial_accumulator), "initial-accumulator must be at least 0");
+  require(is_amount(optimizer.ftrl_beta), "ftrl-beta must be at least 0");
+  require(is_amount(optimizer.l1), "l1 must be at least 0");
+  require(is_amount(optimizer.l2), "l2 must be at least 0");
+  require(is_amount(optimizer.weight_decay.value_or(0)), "weight-decay must be at least 0");
+  require(is_amount(optimizer.clip_value), "clip-value must be at least 0");
+  require(is_amount(optimizer.clip_norm), "clip-norm must be at least 0");
+}
+
+void check_shards(const JobConfig& config) {
+  require(config.tasks >= 1 && config.tasks <= kMaxTasks, "ps-tasks must be 1 to 64");
+  require(config.partitions == 0 || config.max_part_bytes == 0,
+          "give partitions or max-part-bytes, not both: one follows from the other");
+  require(config.placement == Placement::kPartition || (config.partitions == 0 && config.max_part_bytes == 0),
+          "partitions and max-part-bytes need placement partition");
+  require(config.place.size() <= 64, "at most 64 variables can be placed by hand");
+  for (const auto& [variable, shard] : config.place) {
+    require(!variable.empty() && variable.size() < 124, "place: a variable's name has 1 to 123 characters");
+    require(shard < config.tasks,
+            fmt::format("place {}={}: shards are 0 to {}; raise ps-tasks", variable, shard, config.tasks - 1));
+  }
+  require(config.numa != Numa::kNodes || (!config.numa_nodes.empty() && config.numa_nodes.size() <= 64),
+          "numa: name 1 to 64 nodes");
+}
+
+}  // namespace
+
 void check(const JobConfig& config) {
-  const auto require = [](bool good, const char* what) {
-    if (!good) throw Error(what);
-  };
   check_job_name(config.job);
   require(config.workers >= 1 && config.workers <= kMaxWorkers, "workers must be 1 to 256");
   require(config.max_workers == 0 || (config.max_workers >= config.workers && config.max_workers <= kMaxWorkers),
           "max-workers must be at least workers and at most 256");
+  require(config.threads >= 1 && config.threads <= kMaxThreads, "threads must be 1 to 64");
   require(
       config.mode != Mode::kSync || config.layout != Layout::kInplace,
       "mode sync needs layout versioned: helping is exact for versioned chunks only; use --layout versioned or --mode "
       "async");
-  require(std::isfinite(config.learning_rate) && config.learning_rate > 0, "lr must be greater than 0");
-  require(std::isfinite(config.l2) && config.l2 >= 0, "l2 must be at least 0");
+  require(config.staleness == 0 || config.mode == Mode::kSsp, "staleness is the bound of mode ssp: use --mode ssp");
+  require(config.reduce != Reduce::kAtomic || config.mode == Mode::kSync, "reduce atomic is a way to do mode sync");
+  require(config.layout != Layout::kInplace || (config.optimizer.rule <= UpdateRule::kSgd && config.optimizer.ema == 0),
+          fmt::format("optimizer {}{} keeps state beside each parameter, which needs layout versioned",
+                      to_string(config.optimizer.rule), config.optimizer.ema > 0 ? " with ema" : ""));
+  check(config.optimizer);
+  check_shards(config);
+  require(config.elastic_max == 0 || (config.elastic_min >= 1 && config.elastic_min <= config.elastic_max &&
+                                      config.elastic_max <= kMaxWorkers),
+          "the bounds of an elastic number of workers must be 1 to 256, the smaller one first");
+  require(config.elastic_max <= (config.max_workers == 0 ? std::max(16U, 2 * config.workers) : config.max_workers),
+          "max-workers must be at least the upper bound of workers");
   require(std::isfinite(config.linger_seconds) && config.linger_seconds >= 0, "linger must be at least 0");
   require(std::isfinite(config.step_timeout_seconds) && config.step_timeout_seconds >= 0,
           "step-timeout must be at least 0");
+  check(LiveSettings{.mode = config.mode,
+                     .staleness = config.staleness,
+                     .quorum = config.quorum,
+                     .learning_rate =
+                         config.optimizer.learning_rate.value_or(default_learning_rate(config.optimizer.rule)),
+                     .clip_norm = config.optimizer.clip_norm,
+                     .workers = config.workers},
+        config);
+}
+
+void check(const LiveSettings& settings, const JobConfig& config) {
+  require(settings.mode == Mode::kAsync || settings.mode == Mode::kSsp || settings.mode == Mode::kSync,
+          "unknown mode; expected async, ssp or sync");
+  require((settings.mode == Mode::kSync) == (config.mode == Mode::kSync),
+          "a running job's mode can't be changed to or from sync: start it anew");
+  require(settings.staleness < std::uint64_t{1} << 32, "staleness must be less than 2^32");
+  require(settings.quorum == 0 || settings.mode == Mode::kSync, "a quorum is of mode sync only");
+  const std::uint32_t most = config.max_workers != 0 ? config.max_workers : std::max(16U, 2 * config.workers);
+  require(settings.quorum <= most, fmt::format("quorum must be at most the number of workers, {}", most));
+  require(is_amount(settings.learning_rate) && settings.learning_rate > 0, "lr must be greater than 0");
+  require(is_amount(settings.clip_norm), "clip-norm must be at least 0");
+  if (config.elastic_max == 0)
+    require(settings.workers == config.workers,
+            "the number of workers is fixed: launch_shm --workers LO..HI makes it elastic");
+  else
+    require(settings.workers >= config.elastic_min && settings.workers <= config.elastic_max,
+            fmt::format("workers must be {} to {}", config.elastic_min, config.elastic_max));
 }
 
 }  // namespace ps

@@ -7,9 +7,12 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <cstring>
 
 #include "ps/errors.hpp"
 #include "shm/futex.hpp"
+#include "shm/live_settings.hpp"
+#include "shm/memory_policy.hpp"
 
 namespace ps::shm {
 namespace {
@@ -26,22 +29,71 @@ std::uint64_t new_instance() {
   return instance | 1;  // never 0
 }
 
+template <class Enum>
+std::uint32_t number_of(Enum value) noexcept {
+  return static_cast<std::uint32_t>(value);
+}
+
+void write_optimizer(JobConfigShm& out, const Optimizer& in) {
+  out.rule = number_of(in.rule);
+  out.learning_rate = in.learning_rate.value_or(default_learning_rate(in.rule));
+  out.clip_norm = in.clip_norm;
+  out.schedule_kind = number_of(in.schedule.kind);
+  out.schedule_decay = in.schedule.decay;
+  out.schedule_decay_steps = in.schedule.decay_steps;
+  out.schedule_warmup_steps = in.schedule.warmup_steps;
+  out.staleness_scaling = in.staleness_scaling;
+  out.momentum = in.momentum;
+  out.beta1 = in.beta1, out.beta2 = in.beta2;
+  out.rho = in.rho;
+  out.epsilon = in.epsilon;
+  out.initial_accumulator = in.initial_accumulator;
+  out.ftrl_beta = in.ftrl_beta;
+  out.l1 = in.l1, out.l2 = in.l2;
+  out.weight_decay = in.weight_decay.value_or(default_weight_decay(in.rule));
+  out.clip_value = in.clip_value;
+  out.ema = in.ema;
+}
+
 void write_config(JobConfigShm& out, const JobConfig& in, std::uint32_t ranks) {
   out.workers = in.workers;
   out.max_workers = ranks;
-  out.shards = 1;
-  out.mode = static_cast<std::uint32_t>(in.mode);
-  out.layout = static_cast<std::uint32_t>(in.layout);
-  out.adds = static_cast<std::uint32_t>(in.adds);
-  out.schedule_kind = static_cast<std::uint32_t>(in.schedule.kind);
-  out.schedule_decay = in.schedule.decay;
-  out.schedule_decay_steps = in.schedule.decay_steps;
-  out.learning_rate = in.learning_rate;
-  out.l2 = in.l2;
+  out.threads = in.threads;
+  out.shards = in.tasks;
+  out.mode = number_of(in.mode);
+  out.layout = number_of(in.layout);
+  out.adds = number_of(in.adds);
+  out.reduce = number_of(in.reduce);
+  out.placement = number_of(in.placement);
+  out.partitions = in.partitions;
+  out.max_part_bytes = in.max_part_bytes;
   out.steps = in.steps;
   out.seed = in.seed;
   out.linger_seconds = in.linger_seconds;
   out.step_timeout_seconds = in.step_timeout_seconds;
+  out.elastic_min = in.elastic_min, out.elastic_max = in.elastic_max;
+  out.places = static_cast<std::uint32_t>(in.place.size());
+  out.numa = number_of(in.numa);
+  out.numa_nodes = static_cast<std::uint32_t>(in.numa_nodes.size());
+  std::copy(in.numa_nodes.begin(), in.numa_nodes.end(), out.nodes);
+  out.huge_pages = in.huge_pages;
+  out.staleness = in.staleness;
+  out.quorum = in.quorum;
+  write_optimizer(out, in.optimizer);
+}
+
+// The memory node that a shard's pages shall come from, if any.
+std::optional<std::uint32_t> node_of(const JobConfigShm& config, std::uint32_t shard) {
+  switch (static_cast<Numa>(config.numa)) {
+    case Numa::kAuto:
+      if (const auto nodes = memory_nodes(); nodes.size() > 1) return nodes[shard % nodes.size()];
+      return std::nullopt;
+    case Numa::kNodes:
+      return config.nodes[shard % config.numa_nodes];
+    case Numa::kNone:
+      break;
+  }
+  return std::nullopt;
 }
 
 bool is_number(const std::string& text) {
@@ -66,7 +118,7 @@ void unlink_parts(const std::string& job) {
 
 std::string who_is_alive(const std::string& job, const Segment& control) {
   // Of another version or damaged: nothing in it can be read, but its locks can.
-  return TaskLocks(control.descriptor()).is_held_by_other(kTaskByte)
+  return TaskLocks(control.descriptor()).is_any_task_held_by_other()
              ? fmt::format("job '{}' already has a ps; choose another --job name, or end that ps first", job)
              : fmt::format(
                    "job '{}' has no ps but workers that are still alive; end them first (inspect_shm workers --job {})",
@@ -97,7 +149,7 @@ RemoveOutcome remove_job(const std::string& job, int own) {
   return removed;
 }
 
-JobSegments JobSegments::create(const JobConfig& config) {
+JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& options) {
   const std::uint32_t ranks = config.max_workers != 0
                                   ? config.max_workers
                                   : std::min(kMaxRanks, std::max<std::uint32_t>(16, 2 * config.workers));
@@ -107,9 +159,16 @@ JobSegments JobSegments::create(const JobConfig& config) {
   const std::uint64_t instance = new_instance();
   job.control_ = Segment::create(SegmentKind::kControl, 0, config.job, instance, bytes, bytes);
   write_config(*reinterpret_cast<JobConfigShm*>(job.control_.data() + kConfigOffset), config, ranks);
-  job.state().ps_pid.store_relaxed(static_cast<std::uint32_t>(getpid()));
+  initialise_live(job, job.settings());
+  job.state().task_pids[0].store_relaxed(static_cast<std::uint32_t>(getpid()));
   if (!job.locks().try_take(kTaskByte))
     throw Error("cannot lock a new segment: does /dev/shm's file system have OFD locks?");
+  std::uint32_t places = 0;
+  for (const auto& [variable, shard] : config.place) {
+    PlaceShm& place = job.place(places++);
+    variable.copy(place.name, sizeof place.name - 1);
+    place.shard = shard;
+  }
   const std::string name = control_name(config.job);
   NameWatch names;
   while (!job.control_.link(name)) {  // N1: named only now, filled and owned
@@ -126,13 +185,8 @@ JobSegments JobSegments::create(const JobConfig& config) {
   }
   try {
     unlink_parts(config.job);  // of a job that died while it was being removed; the name, and so they, are ours now
-    job.shards_.push_back(Segment::create(SegmentKind::kShard, 0, config.job, instance,
-                                          round_up(kSparesOffset + ranks * sizeof(SpareTableShm), kPage),
-                                          shm_capacity_bytes()));
-    if (!job.shards_[0].link(shard_name(config.job, 0)))
-      throw Error("cannot name /dev/shm/" + shard_name(config.job, 0) +
-                  ": something else has taken the name; remove it");
-    job.shards_[0].publish();
+    job.shards_.resize(job.config().shards);
+    job.create_shard(0, options);
   } catch (...) {
     remove_job(config.job, job.control_.descriptor());
     throw;
@@ -141,7 +195,56 @@ JobSegments JobSegments::create(const JobConfig& config) {
   return job;
 }
 
+void JobSegments::create_shard(std::uint32_t number, const ShardOptions& options) {
+  const std::string name = shard_name(job_, number);
+  Segment shard =
+      Segment::create(SegmentKind::kShard, number, job_, instance(), shard_data_offset(), shm_capacity_bytes());
+  const std::string refused = shard.place_memory(node_of(config(), number), config().huge_pages != 0);
+  if (!refused.empty() && options.warn) options.warn(fmt::format("shard {}: {}", number, refused));
+  if (!shard.link(name)) throw Error("cannot name /dev/shm/" + name + ": something else has taken the name; remove it");
+  shard.publish();
+  shards_[number] = std::move(shard);
+}
+
+void JobSegments::add_task(std::uint32_t task, const ShardOptions& options) {
+  if (!locks().try_take(kTaskByte + task))
+    throw Error(fmt::format("task {} of job '{}' is served by process {} already", task, job_,
+                            state().task_pids[task].load_relaxed()));
+  state().task_pids[task].store_relaxed(static_cast<std::uint32_t>(getpid()));
+  if (!shards_[task].is_mapped() && !try_map_shard(task, Access::kReadWrite)) create_shard(task, options);
+  futex_announce(state().activity);
+}
+
+// False: there is none of this job.
+bool JobSegments::try_map_shard(std::uint32_t number, Access access) {
+  Segment shard;
+  const AttachOutcome found = shard.open(shard_name(job_, number), access);
+  if (found == AttachOutcome::kAbsent) return false;
+  if (found != AttachOutcome::kReady) throw Error(describe(found, shard_name(job_, number)));
+  if (shard.header().instance != instance()) return false;  // N4: the job is being removed, or is another one by now
+  if (shard.header().kind != static_cast<std::uint32_t>(SegmentKind::kShard) ||
+      shard.header().initial_bytes < shard_data_offset())
+    throw Error(describe(AttachOutcome::kDamaged, shard_name(job_, number)));
+  shards_[number] = std::move(shard);
+  return true;
+}
+
+std::optional<JobSegments> JobSegments::try_attach_control(const std::string& job, AttachOutcome& outcome) {
+  return try_attach_some(job, Access::kReadWrite, outcome);
+}
+
 std::optional<JobSegments> JobSegments::try_attach(const std::string& job, Access access, AttachOutcome& outcome) {
+  std::optional<JobSegments> attached = try_attach_some(job, access, outcome);
+  if (!attached) return std::nullopt;
+  for (const Segment& shard : attached->shards_)
+    if (!shard.is_mapped()) {
+      outcome = AttachOutcome::kShardMissing;
+      return std::nullopt;
+    }
+  return attached;
+}
+
+std::optional<JobSegments> JobSegments::try_attach_some(const std::string& job, Access access, AttachOutcome& outcome) {
   JobSegments attached;
   attached.job_ = job;
   outcome = attached.control_.open(control_name(job), access);
@@ -151,27 +254,37 @@ std::optional<JobSegments> JobSegments::try_attach(const std::string& job, Acces
   const JobConfigShm& config = attached.config();
   if (header.kind != static_cast<std::uint32_t>(SegmentKind::kControl) || header.initial_bytes < kWorkersOffset ||
       config.max_workers > kMaxRanks || header.initial_bytes < control_bytes(config.max_workers) ||
-      config.shards == 0 || config.shards > kMaxShards)
+      config.shards == 0 || config.shards > kMaxShards || config.threads == 0 || config.threads > kMaxThreads ||
+      config.places > kMaxPlaces || config.numa_nodes > kMaxNodes)
     throw Error(describe(AttachOutcome::kDamaged, control_name(job)));
-  for (std::uint32_t number = 0; number < config.shards; ++number) {
-    Segment shard;
-    const AttachOutcome found = shard.open(shard_name(job, number), access);
-    const bool ours = found == AttachOutcome::kReady && shard.header().instance == attached.instance();  // N4
-    if (found == AttachOutcome::kAbsent || (found == AttachOutcome::kReady && !ours)) {
-      outcome = AttachOutcome::kAbsent;  // the job is being removed, or is another one by now
-      return std::nullopt;
-    }
-    if (found != AttachOutcome::kReady) throw Error(describe(found, shard_name(job, number)));
-    if (shard.header().kind != static_cast<std::uint32_t>(SegmentKind::kShard) ||
-        shard.header().initial_bytes < attached.shard_data_offset())
-      throw Error(describe(AttachOutcome::kDamaged, shard_name(job, number)));
-    attached.shards_.push_back(std::move(shard));
-  }
+  attached.shards_.resize(config.shards);
+  for (std::uint32_t number = 0; number < config.shards; ++number) attached.try_map_shard(number, access);
   return attached;
 }
 
 std::size_t JobSegments::shard_data_offset() const noexcept {
-  return round_up(kSparesOffset + ranks() * sizeof(SpareTableShm), kPage);
+  return round_up(kSparesOffset + lanes() * sizeof(SpareTableShm), kPage);
+}
+
+Optimizer optimizer_of(const JobConfigShm& in) noexcept {
+  Optimizer out;
+  out.rule = static_cast<UpdateRule>(in.rule);
+  out.learning_rate = in.learning_rate;
+  out.clip_norm = in.clip_norm;
+  out.schedule = {static_cast<Schedule::Kind>(in.schedule_kind), in.schedule_decay, in.schedule_decay_steps,
+                  in.schedule_warmup_steps};
+  out.staleness_scaling = in.staleness_scaling != 0;
+  out.momentum = in.momentum;
+  out.beta1 = in.beta1, out.beta2 = in.beta2;
+  out.rho = in.rho;
+  out.epsilon = in.epsilon;
+  out.initial_accumulator = in.initial_accumulator;
+  out.ftrl_beta = in.ftrl_beta;
+  out.l1 = in.l1, out.l2 = in.l2;
+  out.weight_decay = in.weight_decay;
+  out.clip_value = in.clip_value;
+  out.ema = in.ema;
+  return out;
 }
 
 JobConfig JobSegments::settings() const {
@@ -180,16 +293,28 @@ JobConfig JobSegments::settings() const {
   out.job = job_;
   out.workers = in.workers;
   out.max_workers = in.max_workers;
+  out.threads = in.threads;
   out.mode = static_cast<Mode>(in.mode);
   out.layout = static_cast<Layout>(in.layout);
   out.adds = static_cast<Adds>(in.adds);
+  out.reduce = static_cast<Reduce>(in.reduce);
+  out.optimizer = optimizer_of(in);
   out.steps = in.steps;
-  out.learning_rate = in.learning_rate;
-  out.schedule = {static_cast<Schedule::Kind>(in.schedule_kind), in.schedule_decay, in.schedule_decay_steps};
-  out.l2 = in.l2;
   out.seed = in.seed;
   out.linger_seconds = in.linger_seconds;
   out.step_timeout_seconds = in.step_timeout_seconds;
+  out.tasks = in.shards;
+  out.placement = static_cast<Placement>(in.placement);
+  out.partitions = in.partitions;
+  out.max_part_bytes = in.max_part_bytes;
+  for (std::uint32_t i = 0; i < std::min(in.places, kMaxPlaces); ++i)
+    out.place.emplace(std::string(place(i).name, strnlen(place(i).name, sizeof PlaceShm::name)), place(i).shard);
+  out.numa = static_cast<Numa>(in.numa);
+  out.numa_nodes.assign(in.nodes, in.nodes + std::min(in.numa_nodes, kMaxNodes));
+  out.huge_pages = in.huge_pages != 0;
+  out.elastic_min = in.elastic_min, out.elastic_max = in.elastic_max;
+  out.staleness = in.staleness;
+  out.quorum = in.quorum;
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,18 +14,29 @@
 
 namespace ps::shm {
 
+// How a new shard's memory is made.
+struct ShardOptions {
+  std::function<void(const std::string&)> warn;  // where the system refuses what was asked for
+};
+
 class JobSegments {
  public:
-  // Creates the job (N1) with task byte 0 taken; reclaims what a dead job of that name has left (N2).
-  // Throws Error: served already, workers of an orphaned job alive, no room.
-  static JobSegments create(const JobConfig& config);
+  // Creates the job (N1) with the byte of task 0 taken, and shard 0; reclaims what a dead job of that name has left (N2).
+  // The job can be attached to once all its shards are there. Throws Error: served already, workers of an orphaned job
+  // alive, no room.
+  static JobSegments create(const JobConfig& config, const ShardOptions& options = {});
 
-  // Attaches to control segment and shards. Throws Error where that is not worth trying again; returns nothing and
-  // sets `outcome` to kAbsent or kBeingCreated where it is.
+  // The job with whatever shards are there already, for a ps task to add its own; nothing where there is no such job,
+  // or not yet, as `outcome` says.
+  static std::optional<JobSegments> try_attach_control(const std::string& job, AttachOutcome& outcome);
+
+  // Takes the byte of a ps task and makes its shard, or takes a dead task's over. Throws Error: the task is alive, no
+  // room, or the shard is another job's.
+  void add_task(std::uint32_t task, const ShardOptions& options);
+
+  // Nothing where the job does not exist, is being created or removed, or misses a shard. Throws Error where it is
+  // damaged or of another build.
   static std::optional<JobSegments> try_attach(const std::string& job, Access access, AttachOutcome& outcome);
-
-  JobSegments(JobSegments&&) noexcept = default;
-  JobSegments& operator=(JobSegments&&) noexcept = default;
 
   const Segment& control() const noexcept { return control_; }
   TaskLocks locks() const noexcept { return TaskLocks(control_.descriptor()); }
@@ -38,14 +50,21 @@ class JobSegments {
   AtomicShm<std::uint32_t>& index(std::uint32_t position) const noexcept {
     return (&at<AtomicShm<std::uint32_t>>(kIndexOffset))[position];
   }
+  PlaceShm& place(std::uint32_t number) const noexcept { return (&at<PlaceShm>(kPlacesOffset))[number]; }
+  EventShm& event(std::uint32_t number) const noexcept { return (&at<EventShm>(kEventsOffset))[number]; }
   VariableShm& record(std::uint32_t number) const noexcept { return (&at<VariableShm>(kVariablesOffset))[number]; }
   WorkerShm& worker(std::uint32_t rank) const noexcept { return (&at<WorkerShm>(kWorkersOffset))[rank]; }
   std::uint32_t ranks() const noexcept { return config().max_workers; }
+  // Lanes of spare buffers: one for each rank and thread.
+  std::uint32_t lanes() const noexcept { return config().max_workers * config().threads; }
+  std::uint32_t lane(std::uint32_t rank, std::uint32_t thread) const noexcept {
+    return rank * config().threads + thread;
+  }
 
   Segment& shard(std::uint32_t number) noexcept { return shards_[number]; }
   std::byte* shard_data(std::uint32_t number) const noexcept { return shards_[number].data(); }
-  SpareTableShm& spare_table(std::uint32_t shard, std::uint32_t rank) const noexcept {
-    return reinterpret_cast<SpareTableShm*>(shard_data(shard) + kSparesOffset)[rank];
+  SpareTableShm& spare_table(std::uint32_t shard, std::uint32_t lane) const noexcept {
+    return reinterpret_cast<SpareTableShm*>(shard_data(shard) + kSparesOffset)[lane];
   }
   std::size_t shard_data_offset() const noexcept;  // where a shard's first variable may begin
 
@@ -66,10 +85,17 @@ class JobSegments {
     return *reinterpret_cast<T*>(control_.data() + offset);
   }
 
+  static std::optional<JobSegments> try_attach_some(const std::string& job, Access access, AttachOutcome& outcome);
+  void create_shard(std::uint32_t number, const ShardOptions& options);
+  bool try_map_shard(std::uint32_t number, Access access);
+
   std::string job_;
   Segment control_;
   std::vector<Segment> shards_;
 };
+
+// The job's Optimizer, resolved.
+Optimizer optimizer_of(const JobConfigShm& config) noexcept;
 
 // What removing found.
 enum class RemoveOutcome { kRemoved, kAbsent, kAlive };

@@ -5,18 +5,20 @@
 //   0        +---------------------+  written by                          read by
 //            | HeaderShm           |  creator, before `layout_version`    all
 //   512      | JobConfigShm        |  creator, before `layout_version`    all
-//   1024     | JobStateShm         |  whoever wins a swap                 all
-//   2048     | index[1024]         |  declarers, by compare-exchange      all
-//   6144     | VariableShm[1024]   |  declarer (claimed), initialiser     all
-//   530432   | WorkerShm[ranks]    |  holder of the rank                  all
+//   2048     | JobStateShm         |  whoever wins a swap                 all
+//   4096     | index[1024]         |  declarers, by compare-exchange      all
+//   8192     | PlaceShm[64]        |  creator, before `layout_version`    declarers
+//   16384    | EventShm[256 + 1024]|  whoever has the event's ticket      inspector  life of the job; decisions
+//   180224   | VariableShm[1024]   |  declarer (claimed), initialiser     all
+//   704512   | WorkerShm[ranks]    |  holder of the rank                  all
 //            +---------------------+
 //
 // /ps.JOB.K          shard K: grows (posix_fallocate) by what is declared; mapped once at `reserved_bytes`
 //
 //   0        +---------------------+
 //            | HeaderShm           |  creator                             all
-//   512      | SpareTableShm[ranks]|  holder of the rank                  settlers (V6)
-//            +---------------------+  4096-aligned, then per variable in the order of the index:
+//   512      | SpareTableShm[lanes]|  holder of the rank                  settlers (V6)
+//            +---------------------+  4096-aligned, then per record in the order of the index:
 //            | chunk words, 64 B   |  initialiser, pushers by swap        all          (in-place: block counters)
 //            | buffers of a class  |  initialiser, their owners           all          (in-place: elements)
 //            | spares of the class |  their owners                        all          (first variable of the class)
@@ -27,8 +29,12 @@
 //   0        +---------------------+
 //            | HeaderShm           |  the worker                          all
 //   512      | pushed[1024]        |  the worker                          helpers      step + 1 of the last push
+//   8704     | squared norm        |  the worker                          helpers      float64, of all of the step's
 //   16384    | gradients           |  the worker                          helpers      at VariableShm::gradient_offset
 //            +---------------------+
+//
+// A record is a variable, or one part of a partitioned one, or (reduce atomic) the accumulator of either. A rank has a
+// lane of spare buffers for each thread that may push.
 //
 // A buffer: | BufferHeaderShm 64 B | parameters | optimizer slots, one array after the other |
 //
@@ -40,6 +46,9 @@
 //   chunk          word and current buffer are untouched until the one swap; a stamp "building" is nobody's buffer
 //   SpareShm       "in flight": the next holder of the rank settles it (spares.hpp)
 //   BarrierEntryShm  `published` is stored after the gradient: it counts, or it does not (barrier.hpp)
+//   LiveShm        the settings word still names the record before: the change has not happened
+//   EventShm       "building" or an old ticket: that event is missing; it is for people
+//   clock          one store: the step is counted or it is not
 //   counters, loss   one update is missing: they are for people
 //
 // Integers are little-endian as the machine has them; offsets are bytes from the start of their segment.
@@ -54,11 +63,13 @@
 namespace ps::shm {
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 1;           // raised with every change of this file
-inline constexpr std::uint32_t kArithmeticVersion = 1;       // raised when an update rule's bits change (I6)
+inline constexpr std::uint32_t kLayoutVersion = 2;           // raised with every change of this file
+inline constexpr std::uint32_t kArithmeticVersion = 2;       // raised when an update rule's bits change (I6)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
 inline constexpr std::uint32_t kMaxShards = 64;
+inline constexpr std::uint32_t kMaxPlaces = 64;
+inline constexpr std::uint32_t kMaxNodes = 64;
 inline constexpr std::uint32_t kMaxVariables = 1024;
 inline constexpr std::uint32_t kMaxAxes = 8;
 inline constexpr std::uint32_t kMinClass = 8;   // log2 of the smallest buffer, 256 B
@@ -70,6 +81,9 @@ inline constexpr std::size_t kWriterLine = 128;  // adjacent-line prefetch pairs
 inline constexpr std::size_t kPage = 4096;
 inline constexpr std::uint32_t kBarriers = 2;  // 0: the training step, 1: Worker::barrier()
 inline constexpr std::uint32_t kStalenessBuckets = 96;
+inline constexpr std::uint32_t kLiveRecords = 4;   // a reader fails only if so many changes pass it
+inline constexpr std::uint32_t kLifeEvents = 256;  // joins, deaths, changes: rare
+inline constexpr std::uint32_t kDecisions = 1024;  // one a sync step: the last second of a fast job
 
 enum class SegmentKind : std::uint32_t { kControl = 1, kShard = 2, kGradient = 3 };
 
@@ -85,22 +99,53 @@ struct alignas(kWriterLine) HeaderShm {
   std::uint32_t creator_pid;
   std::uint32_t number;  // shard or rank
   char job[72];
-  std::uint8_t reserved[376];
+  std::int32_t node;         // memory node that the pages are bound to; -1: none
+  std::uint32_t huge_pages;  // 1: every mapping asks for them
+  std::uint8_t reserved[368];
 };
 
 // JobConfig as its ps fixed it; plain fields, complete before the version is published.
 struct alignas(kWriterLine) JobConfigShm {
   std::uint32_t workers;
-  std::uint32_t max_workers;  // length of the worker and spare tables
+  std::uint32_t max_workers;  // length of the worker table
+  std::uint32_t threads;      // lanes of a rank in the spare tables
   std::uint32_t shards;
-  std::uint32_t mode, layout, adds;  // ps::Mode, ps::Layout, ps::Adds
-  std::uint32_t schedule_kind;
-  float schedule_decay, schedule_decay_steps;
-  float learning_rate, l2;
-  std::uint32_t reserved32;
+  std::uint32_t mode, layout, adds, reduce;  // ps::Mode and so on
+  std::uint32_t placement, partitions;
+  std::uint64_t max_part_bytes;
   std::uint64_t steps, seed;
   double linger_seconds, step_timeout_seconds;
-  std::uint8_t reserved[432];
+  std::uint32_t elastic_min, elastic_max;
+  std::uint32_t places;  // of PlaceShm in use
+  std::uint32_t numa;
+  std::uint32_t numa_nodes;  // of `nodes` in use
+  std::uint32_t huge_pages;
+  // ps::Optimizer, resolved.
+  std::uint32_t rule, schedule_kind, staleness_scaling;
+  float learning_rate, clip_norm;  // as the job began, as `quorum` and `staleness` below; LiveShm has what holds now
+  float schedule_decay, schedule_decay_steps, schedule_warmup_steps;
+  float momentum, beta1, beta2, rho, epsilon, initial_accumulator, ftrl_beta, l1, l2, weight_decay, clip_value, ema;
+  std::uint32_t quorum;
+  std::uint64_t staleness;
+  std::uint32_t nodes[kMaxNodes];
+  std::uint8_t reserved[568];
+};
+
+// A variable's shard by hand.
+struct PlaceShm {
+  char name[124];
+  std::uint32_t shard;
+};
+
+// LiveSettings: record `version % kLiveRecords` of JobStateShm::live holds while `live_version` says so
+// (live_settings.hpp).
+struct alignas(kWriterLine) LiveShm {
+  AtomicShm<std::uint32_t> mode, quorum;
+  AtomicShm<std::uint64_t> staleness;
+  AtomicShm<std::uint32_t> learning_rate, clip_norm;  // bits of floats
+  AtomicShm<std::uint32_t> workers;
+  AtomicShm<std::uint32_t> clock_epoch;  // counts the changes to mode ssp; 0: never yet (ssp_clock.hpp)
+  std::uint8_t reserved[96];
 };
 
 // One crash-tolerant barrier (barrier.hpp); each word has its own writers' line.
@@ -114,11 +159,30 @@ struct alignas(kWriterLine) BarrierShm {
 
 struct alignas(kWriterLine) JobStateShm {
   BarrierShm barriers[kBarriers];
-  AtomicShm<std::uint32_t> activity;  // futex: something was declared, initialised, joined or left
-  AtomicShm<std::uint32_t> ps_pid;    // of the owner of task byte 0
+  AtomicShm<std::uint32_t> activity;  // futex: something was declared, initialised, joined, left or changed
   AtomicShm<std::uint32_t> ended;     // 1: the ps was asked to end the job; workers finish their step and leave
-  std::uint8_t pad0[116];
+  AtomicShm<std::uint32_t> keep;      // 1: the last ps task leaves the segments behind
+  AtomicShm<std::uint32_t> pad0;
+  AtomicShm<std::uint64_t> live_version;  // counts changes of the settings
+  AtomicShm<std::uint32_t> short_quorum;  // how many the last decision had, where that was too few; else 0
+  std::uint8_t pad1[100];
+  AtomicShm<std::uint32_t> clocks;  // futex: an ssp clock has moved
+  std::uint8_t pad2[124];
+  AtomicShm<std::uint64_t> event_tickets[2];  // handed out so far: life, decisions (events.hpp)
+  std::uint8_t pad3[112];
+  LiveShm live[kLiveRecords];
+  AtomicShm<std::uint32_t> task_pids[kMaxShards];  // of the owners of task bytes
   std::uint8_t reserved[384];
+};
+
+// Something that happened, in a ring (events.hpp).
+struct alignas(kWriterLine) EventShm {
+  AtomicShm<std::uint64_t> sequence;  // ticket + 1 when complete; kEventBuilding | ticket + 1 meanwhile
+  AtomicShm<std::uint64_t> unix_ns;
+  AtomicShm<std::uint32_t> kind, rank;
+  AtomicShm<std::uint64_t> step, first, second;  // meaning by kind
+  AtomicShm<std::uint64_t> ranks[kMaxRanks / 64];
+  std::uint8_t reserved[48];
 };
 
 // The set of ranks whose gradients make a step (B3).
@@ -132,7 +196,9 @@ struct alignas(kWriterLine) BarrierEntryShm {
   AtomicShm<std::uint64_t> generation;   // of the gradient segment that holds it
   AtomicShm<std::uint64_t> proposal;     // round + 1 that `proposed` was written for; 0: none
   RankSetShm proposed;
-  std::uint8_t reserved[64];
+  AtomicShm<std::uint32_t> learning_rate, clip_norm;  // bits of floats: the settings that hold for the round (B8)
+  AtomicShm<std::uint64_t> included;                  // round + 1 of the last decision with this rank in it; by helpers
+  std::uint8_t reserved[48];
 };
 
 enum class RankState : std::uint32_t { kNever = 0, kJoined = 1, kLeft = 2 };
@@ -150,6 +216,7 @@ enum class Counter : std::uint32_t {
   kStalenessCount,
   kStalenessMax,
   kLossBits,
+  kLeadMax,
   kCount_
 };
 inline constexpr std::uint32_t kCounters = static_cast<std::uint32_t>(Counter::kCount_);
@@ -163,27 +230,35 @@ struct alignas(kWriterLine) WorkerShm {
   AtomicShm<std::uint32_t> waiting_for;         // WaitingFor, for the inspector
   AtomicShm<std::uint32_t> pad0;
   AtomicShm<std::uint64_t> waiting_on;  // a rank, a step or a variable's number, by waiting_for
-  std::uint8_t pad1[80];
+  AtomicShm<std::uint64_t> clock;       // ssp: {epoch : 16, steps : 48} (ssp_clock.hpp)
+  std::uint8_t pad1[72];
   BarrierEntryShm barriers[kBarriers];
   AtomicShm<std::uint64_t> counters[16];
   AtomicShm<std::uint64_t> staleness[kStalenessBuckets];  // counters.hpp
 };
 
-enum class WaitingFor : std::uint32_t { kNothing = 0, kInitialised = 1, kStep = 2, kBarrier = 3, kVariable = 4 };
+enum class WaitingFor : std::uint32_t {
+  kNothing = 0,
+  kInitialised = 1,
+  kStep = 2,
+  kBarrier = 3,
+  kVariable = 4,
+  kClock = 5
+};
 
 inline constexpr std::uint32_t kRegularize = 1;  // VariableShm::flags
 
-// One variable's record in the directory. Immutable once the index names it, but for `init`.
+// A record of the directory. Immutable once the index names it, but for `init`.
 struct alignas(kWriterLine) VariableShm {
   AtomicShm<std::uint32_t> claim;  // lock byte + 1 of the task that fills or filled the record; 0: free
   std::uint32_t dtype, rule, layout, flags;
   std::uint32_t axes;
   std::uint32_t shard;
-  std::uint32_t buffer_class;  // log2 of a buffer's bytes (versioned)
-  std::uint64_t extents[kMaxAxes];
-  std::uint64_t elements;
-  std::uint64_t slots;           // optimizer slots per element
-  std::uint64_t piece_elements;  // of a chunk or block; the last one may be shorter
+  std::uint32_t buffer_class;       // log2 of a buffer's bytes (versioned)
+  std::uint64_t extents[kMaxAxes];  // of the whole variable
+  std::uint64_t elements;           // of this part, as all that follows
+  std::uint64_t slots;              // optimizer slots per element
+  std::uint64_t piece_elements;     // of a chunk or block; the last one may be shorter
   std::uint64_t pieces;
   std::uint64_t first_chunk;      // number of chunk 0 in the shard (stamps, V1)
   std::uint64_t words_offset;     // chunk words or block counters, 64 B each
@@ -193,7 +268,11 @@ struct alignas(kWriterLine) VariableShm {
   std::uint64_t gradient_offset;  // in gradient segments
   std::uint64_t gradient_end;
   char name[128];
-  std::uint8_t pad0[56];
+  std::uint32_t part, parts;     // 0 of 1: not partitioned
+  std::uint64_t part_begin;      // its first element in the whole
+  std::uint64_t whole_elements;  // of all parts together
+  std::uint32_t base;            // accumulators: position + 1 of the record whose gradients it sums; 0: a variable
+  std::uint8_t pad0[28];
   AtomicShm<std::uint64_t> init;  // 0: nobody yet; make_init_claim: being initialised; kInitialised
   std::uint8_t pad1[120];
 };
@@ -214,14 +293,15 @@ struct alignas(kCacheLine) PieceWordShm {
 // In front of each buffer. All of it counts only under the stamp's check (V4).
 struct alignas(kCacheLine) BufferHeaderShm {
   AtomicShm<std::uint64_t> stamp;           // {chunk : 24, version : 40}, or kBuilding
-  AtomicShm<std::uint64_t> included_steps;  // sync steps that the values contain: steps 0 to this - 1
+  AtomicShm<std::uint64_t> included_steps;  // sync steps that the values contain: steps 0 to this - 1;
+                                            // accumulators: the step that is being summed + 1
   AtomicShm<std::uint64_t> writer_step;     // global step of the last update
   AtomicShm<std::uint32_t> writer;          // its rank
   AtomicShm<std::uint32_t> pad0;
-  std::uint8_t reserved[32];
+  RankSetShm contributors;  // accumulators: whose gradients are in (B9)
 };
 
-// One spare buffer of one rank, shard and class (V5).
+// One spare buffer of one lane, shard and class (V5).
 struct SpareShm {
   AtomicShm<std::uint64_t> record;      // {valid : 1, in flight : 1, buffer : 24}; 0: the rank's first one, unused yet
   AtomicShm<std::uint64_t> note_chunk;  // while in flight: the chunk's number in the shard
@@ -234,19 +314,23 @@ struct alignas(kWriterLine) SpareTableShm {
 };
 
 inline constexpr std::size_t kConfigOffset = 512;
-inline constexpr std::size_t kStateOffset = 1024;
-inline constexpr std::size_t kIndexOffset = 2048;
-inline constexpr std::size_t kVariablesOffset = kIndexOffset + 4 * kMaxVariables;
+inline constexpr std::size_t kStateOffset = 2048;
+inline constexpr std::size_t kIndexOffset = 4096;
+inline constexpr std::size_t kPlacesOffset = kIndexOffset + 4 * kMaxVariables;
+inline constexpr std::size_t kEventsOffset = kPlacesOffset + sizeof(PlaceShm) * kMaxPlaces;
+inline constexpr std::size_t kVariablesOffset = kEventsOffset + sizeof(EventShm) * (kLifeEvents + kDecisions);
 inline constexpr std::size_t kWorkersOffset = kVariablesOffset + sizeof(VariableShm) * kMaxVariables;
 inline constexpr std::size_t kSparesOffset = 512;
 inline constexpr std::size_t kPushedOffset = 512;
+inline constexpr std::size_t kNormOffset = kPushedOffset + 8 * kMaxVariables;
 inline constexpr std::size_t kGradientsOffset = 16384;
 
 // Lock bytes of the control segment (L1): the byte's task is alive while it is held.
 inline constexpr std::uint32_t kTaskByte = 0;                          // + ps task
 inline constexpr std::uint32_t kRankByte = kMaxShards;                 // + rank
 inline constexpr std::uint32_t kRemoverByte = kMaxShards + kMaxRanks;  // held only as part of the whole range (N2)
-inline constexpr std::uint32_t kLockBytes = kRemoverByte + 1;
+inline constexpr std::uint32_t kSetterByte = kRemoverByte + 1;         // who changes the live settings
+inline constexpr std::uint32_t kLockBytes = kSetterByte + 1;
 
 namespace layout_asserts {
 
@@ -255,27 +339,36 @@ static_assert(sizeof(HeaderShm) == 512 && offsetof(HeaderShm, layout_version) ==
               offsetof(HeaderShm, fingerprint) == 16 && offsetof(HeaderShm, instance) == 24 &&
               offsetof(HeaderShm, initial_bytes) == 32 && offsetof(HeaderShm, reserved_bytes) == 40 &&
               offsetof(HeaderShm, created_unix_ns) == 48 && offsetof(HeaderShm, job) == 64);
-static_assert(sizeof(JobConfigShm) == 512 && offsetof(JobConfigShm, steps) == 48 &&
-              offsetof(JobConfigShm, step_timeout_seconds) == 72);
+static_assert(sizeof(JobConfigShm) == 1024 && offsetof(JobConfigShm, steps) == 48 &&
+              offsetof(JobConfigShm, step_timeout_seconds) == 72 && offsetof(JobConfigShm, nodes) == 200);
+static_assert(sizeof(PlaceShm) == 128 && sizeof(LiveShm) == 128 && offsetof(LiveShm, clock_epoch) == 28);
+static_assert(sizeof(EventShm) == 128 && offsetof(EventShm, step) == 24 && offsetof(EventShm, ranks) == 48);
 static_assert(sizeof(BarrierShm) == 256 && offsetof(BarrierShm, decision) == 128 && offsetof(BarrierShm, futex) == 136);
-static_assert(sizeof(JobStateShm) == 1024 && offsetof(JobStateShm, activity) == 512);
+static_assert(sizeof(JobStateShm) == 2048 && offsetof(JobStateShm, activity) == 512 &&
+              offsetof(JobStateShm, clocks) == 640 && offsetof(JobStateShm, event_tickets) == 768 &&
+              offsetof(JobStateShm, live) == 896 && offsetof(JobStateShm, task_pids) == 1408);
 static_assert(sizeof(BarrierEntryShm) == 128 && offsetof(BarrierEntryShm, published) == 8 &&
-              offsetof(BarrierEntryShm, proposal) == 24 && offsetof(BarrierEntryShm, proposed) == 32);
-static_assert(sizeof(WorkerShm) == 128 + 256 + 128 + 768 && offsetof(WorkerShm, barriers) == 128 &&
-              offsetof(WorkerShm, counters) == 384 && offsetof(WorkerShm, staleness) == 512);
+              offsetof(BarrierEntryShm, proposal) == 24 && offsetof(BarrierEntryShm, proposed) == 32 &&
+              offsetof(BarrierEntryShm, learning_rate) == 64);
+static_assert(sizeof(WorkerShm) == 128 + 256 + 128 + 768 && offsetof(WorkerShm, clock) == 48 &&
+              offsetof(WorkerShm, barriers) == 128 && offsetof(WorkerShm, counters) == 384 &&
+              offsetof(WorkerShm, staleness) == 512);
 static_assert(kCounters <= 16, "the counters' array is full");
 static_assert(sizeof(VariableShm) == 512 && offsetof(VariableShm, extents) == 32 &&
               offsetof(VariableShm, elements) == 96 && offsetof(VariableShm, words_offset) == 136 &&
               offsetof(VariableShm, gradient_end) == 176 && offsetof(VariableShm, name) == 184 &&
+              offsetof(VariableShm, part) == 312 && offsetof(VariableShm, base) == 336 &&
               offsetof(VariableShm, init) == 368);
 static_assert(sizeof(PieceWordShm) == kCacheLine && sizeof(BufferHeaderShm) == kCacheLine);
-static_assert(offsetof(BufferHeaderShm, included_steps) == 8 && offsetof(BufferHeaderShm, writer) == 24);
+static_assert(offsetof(BufferHeaderShm, included_steps) == 8 && offsetof(BufferHeaderShm, writer) == 24 &&
+              offsetof(BufferHeaderShm, contributors) == 32);
 static_assert(sizeof(SpareShm) == 32 && sizeof(SpareTableShm) == 32 * kClasses * kSparesPerClass);
 static_assert(sizeof(SpareTableShm) % kWriterLine == 0, "two ranks' spare records would share a writer's line");
 static_assert(kConfigOffset >= sizeof(HeaderShm) && kStateOffset >= kConfigOffset + sizeof(JobConfigShm) &&
               kIndexOffset >= kStateOffset + sizeof(JobStateShm));
-static_assert(kVariablesOffset == 6144 && kWorkersOffset == 530432, "the picture above is out of date");
-static_assert(kPushedOffset + 8 * kMaxVariables <= kGradientsOffset);
+static_assert(kEventsOffset == 16384 && kVariablesOffset == 180224 && kWorkersOffset == 704512,
+              "the picture above is out of date");
+static_assert(kNormOffset == 8704 && kNormOffset + 8 <= kGradientsOffset);
 
 template <class... Structs>
 constexpr bool plain() {
@@ -296,6 +389,12 @@ consteval std::uint64_t layout_fingerprint() {
       sizeof(HeaderShm),
       sizeof(JobConfigShm),
       sizeof(JobStateShm),
+      sizeof(LiveShm),
+      sizeof(EventShm),
+      sizeof(PlaceShm),
+      kLiveRecords,
+      kLifeEvents,
+      kDecisions,
       sizeof(BarrierShm),
       sizeof(WorkerShm),
       sizeof(BarrierEntryShm),
@@ -318,7 +417,13 @@ consteval std::uint64_t layout_fingerprint() {
       offsetof(WorkerShm, counters),
       offsetof(WorkerShm, staleness),
       offsetof(VariableShm, init),
+      offsetof(VariableShm, part),
+      offsetof(BufferHeaderShm, contributors),
+      offsetof(JobConfigShm, rule),
+      offsetof(JobConfigShm, nodes),
       offsetof(JobStateShm, activity),
+      offsetof(JobStateShm, live),
+      offsetof(WorkerShm, clock),
       offsetof(BarrierEntryShm, proposed),
   };
   for (std::uint64_t fact : facts) hash = (hash ^ fact) * 1099511628211ULL;

@@ -24,7 +24,8 @@ class TaskLocks {
   // Whether any byte of the job is held by another descriptor.
   bool is_any_held_by_other() const noexcept;
 
-  // The same for the bytes of workers alone.
+  // The same for the bytes of ps tasks alone, and of workers alone.
+  bool is_any_task_held_by_other() const noexcept;
   bool is_any_rank_held_by_other() const noexcept;
 
   // Whether somebody is removing the job at this moment: its name will be gone in a few microseconds.

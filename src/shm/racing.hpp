@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <vector>
 
 #include "shm/atomic.hpp"
 
@@ -31,16 +32,24 @@ inline void racing_copy(float* out, const float* in, std::size_t count) noexcept
   }
 }
 
-// Runs update(out, in) where both lie in the segment and others may read `out` or write `in` meanwhile.
+// Private room for the largest chunk, whose payload is below 2^18 floats; for the thread sanitizer only.
+inline float* racing_scratch(std::size_t which) {
+  thread_local std::vector<float> rooms[3];  // on the heap: thread-local arrays come out of every thread's stack
+  rooms[which].resize(1 << 18);
+  return rooms[which].data();
+}
+
+// Returns update(out, in), where both lie in the segment and others may read `out` or write `in` meanwhile.
 template <class Update>
-void racing_update(float* out, const float* in, std::size_t count, Update&& update) {
+bool racing_update(float* out, const float* in, std::size_t count, Update&& update) {
   if constexpr (kThreadSanitizer) {
-    thread_local float before[1 << 18], after[1 << 18];  // the largest chunk's payload is below 2^18 floats
+    float *before = racing_scratch(0), *after = racing_scratch(1);
     racing_copy(before, in, count);
-    update(after, before);
-    racing_copy(out, after, count);
+    const bool good = update(after, static_cast<const float*>(before));
+    if (good) racing_copy(out, after, count);
+    return good;
   } else {
-    update(out, in);
+    return update(out, in);
   }
 }
 

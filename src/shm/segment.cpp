@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "ps/errors.hpp"
+#include "shm/memory_policy.hpp"
 
 namespace ps::shm {
 namespace {
@@ -92,6 +93,8 @@ std::string describe(AttachOutcome outcome, const std::string& name) {
     case AttachOutcome::kBeingCreated:
       return fmt::format(
           "/dev/shm/{} is still being created; try again, or if its ps died remove it with inspect_shm rm", name);
+    case AttachOutcome::kShardMissing:
+      return fmt::format("/dev/shm/{} has a shard that is not there yet; start the ps_shm --task for it", name);
     case AttachOutcome::kOtherVersion:
       return fmt::format(
           "/dev/shm/{} has another layout version than this program's ({}); use the programs that created "
@@ -167,8 +170,32 @@ Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::strin
       static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
   header.creator_pid = static_cast<std::uint32_t>(getpid());
   header.number = number;
+  header.node = -1;
   job.copy(header.job, sizeof header.job - 1);
   return segment;
+}
+
+std::string Segment::place_memory(std::optional<std::uint32_t> node, bool huge_pages) {
+  std::string refused;
+  if (node) {
+    if (prefer_node(region_.get_address(), region_.get_size(), *node))
+      header().node = static_cast<std::int32_t>(*node);
+    else
+      refused = fmt::format(
+          "memory node {} was refused (no such node here, or mbind is not allowed); pages go where they are first "
+          "touched",
+          *node);
+  }
+  if (huge_pages) {
+    const std::string why = why_no_huge_pages();
+    if (why.empty()) {
+      header().huge_pages = 1;
+      advise_huge_pages(region_.get_address(), region_.get_size());
+    } else {
+      refused += fmt::format("{}no huge pages: {}", refused.empty() ? "" : "; ", why);
+    }
+  }
+  return refused;
 }
 
 bool Segment::link(const std::string& name) {
@@ -220,8 +247,10 @@ AttachOutcome Segment::open(const std::string& name, Access access) {
            found.initial_bytes < sizeof(HeaderShm))
     outcome = AttachOutcome::kDamaged;
   const std::size_t reserved = outcome == AttachOutcome::kReady ? found.reserved_bytes : 0;
+  const bool huge_pages = found.huge_pages == 1;
   region_ = {};
   if (reserved != 0) map(reserved, access);
+  if (reserved != 0 && huge_pages) advise_huge_pages(region_.get_address(), region_.get_size());
   return outcome;
 }
 
@@ -230,9 +259,14 @@ void Segment::grow(std::size_t bytes) {
     fail_no_room(
         fmt::format("/dev/shm/{}, which may have {:.1f} MiB at most", name_, double(header().reserved_bytes) / 1048576),
         bytes, ENOSPC);
-  if (file_bytes() >= bytes) return;
+  const std::size_t before = file_bytes();
+  if (before >= bytes) return;
   // Extends and reserves in one call; two processes that do it at once both get what they asked for.
   if (const int error = fallocate_retrying(descriptor_, bytes)) fail_no_room("/dev/shm/" + name_, bytes, error);
+  if (header().huge_pages == 1) {
+    const std::size_t begin = before / kPage * kPage;
+    collapse_huge_pages(data() + begin, bytes - begin);
+  }
 }
 
 std::size_t Segment::file_bytes() const {

@@ -6,6 +6,7 @@
 #include <boost/interprocess/mapped_region.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,17 @@ namespace ps::shm {
 
 enum class Access { kReadOnly, kReadWrite };
 
-// What attaching found. Only the first two are worth trying again.
-enum class AttachOutcome { kAbsent, kBeingCreated, kReady, kOtherVersion, kOtherBuild, kDamaged, kNoPermission };
+// What attaching found. Only the first three are worth trying again.
+enum class AttachOutcome {
+  kAbsent,
+  kBeingCreated,
+  kShardMissing,  // of a job: one of its ps tasks has not come yet, or the job is being removed
+  kReady,
+  kOtherVersion,
+  kOtherBuild,
+  kDamaged,
+  kNoPermission
+};
 
 // "no such segment", and so on, with what to do; for messages. Empty for kReady.
 std::string describe(AttachOutcome outcome, const std::string& name);
@@ -32,6 +42,10 @@ class Segment {
   // Throws Error when /dev/shm can't hold it.
   static Segment create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
                         std::size_t bytes, std::size_t reserved_bytes);
+
+  // Asks for pages of a memory node and for huge ones; says in the header what was granted. Only by the creator, before
+  // the name. Returns why something was refused, or nothing.
+  std::string place_memory(std::optional<std::uint32_t> node, bool huge_pages);
 
   // Gives the segment its name. False: another one has that name already.
   [[nodiscard]] bool link(const std::string& name);

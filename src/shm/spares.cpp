@@ -16,7 +16,6 @@ bool in_flight(std::uint64_t record) noexcept { return (record & kInFlight) != 0
 
 // One record in doubt: it owns `spare` if its holder's swap did not happen, `replaced` if it did.
 struct Doubt {
-  std::uint32_t rank, which;
   SpareShm* shared;
   std::uint64_t chunk, word, spare, replaced;
 };
@@ -40,13 +39,15 @@ class ClassCensus {
 
   std::vector<Doubt> doubts_of(std::uint32_t rank) const {
     std::vector<Doubt> doubts;
-    for (std::uint32_t which = 0; which < kSparesPerClass && !variables_.empty(); ++which) {
-      SpareShm& shared = spare(rank, which);
-      const std::uint64_t record = shared.record.load_acquire();
-      if (in_flight(record))
-        doubts.push_back({rank, which, &shared, shared.note_chunk.load_relaxed(), shared.note_word.load_relaxed(),
-                          buffer_of(record), buffer_of(shared.note_word.load_relaxed())});
-    }
+    if (variables_.empty()) return doubts;
+    for (std::uint32_t lane = job_.lane(rank, 0); lane < job_.lane(rank + 1, 0); ++lane)
+      for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
+        SpareShm& shared = spare(lane, which);
+        const std::uint64_t record = shared.record.load_acquire();
+        if (in_flight(record))
+          doubts.push_back({&shared, shared.note_chunk.load_relaxed(), shared.note_word.load_relaxed(),
+                            buffer_of(record), buffer_of(shared.note_word.load_relaxed())});
+      }
     return doubts;
   }
 
@@ -68,17 +69,17 @@ class ClassCensus {
     for (const VariableShm* variable : variables_)
       for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
         if (buffer_of(word(*variable, chunk)) == buffer) return true;
-    for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank)
+    for (std::uint32_t lane = 0; lane < job_.lanes(); ++lane)
       for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-        const std::uint64_t record = spare(rank, which).record.load_acquire();
-        if (!in_flight(record) && spare_buffer(record, *variables_[0], rank, which) == buffer) return true;
+        const std::uint64_t record = spare(lane, which).record.load_acquire();
+        if (!in_flight(record) && spare_buffer(record, *variables_[0], lane, which) == buffer) return true;
       }
     return false;
   }
 
  private:
-  SpareShm& spare(std::uint32_t rank, std::uint32_t which) const noexcept {
-    return job_.spare_table(shard_, rank).spares[class_][which];
+  SpareShm& spare(std::uint32_t lane, std::uint32_t which) const noexcept {
+    return job_.spare_table(shard_, lane).spares[class_][which];
   }
   std::uint64_t word(const VariableShm& variable, std::uint64_t chunk) const noexcept {
     const auto* words = reinterpret_cast<const PieceWordShm*>(job_.shard_data(shard_) + variable.words_offset);
@@ -159,36 +160,36 @@ void settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
 
 }  // namespace
 
-std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t rank,
+std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,
                            std::uint32_t which) noexcept {
   if (record != 0) return buffer_of(record);
-  return (variable.spares_offset >> variable.buffer_class) + std::uint64_t{rank} * kSparesPerClass + which;
+  return (variable.spares_offset >> variable.buffer_class) + std::uint64_t{lane} * kSparesPerClass + which;
 }
 
-void Spares::settle(const TaskLocks& locks) {
+void settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks) {
   constexpr int kLooks = 100;  // a living pusher is between swap and note for some instructions, unless it is stopped
-  for (std::uint32_t shard = 0; shard < job_.config().shards; ++shard)
+  for (std::uint32_t shard = 0; shard < job.config().shards; ++shard)
     for (std::uint32_t buffer_class = kMinClass; buffer_class <= kMaxClass; ++buffer_class) {
-      const ClassCensus census(job_, shard, buffer_class);
-      std::vector<Doubt> doubts = census.doubts_of(rank_);
+      const ClassCensus census(job, shard, buffer_class);
+      std::vector<Doubt> doubts = census.doubts_of(rank);
       for (int look = 0; look < kLooks && !doubts.empty(); ++look) {
         doubts = settle_decided(census, doubts);
         for (int spin = 0; spin < kWaitSpins && !doubts.empty(); ++spin) spin_pause();
       }
-      if (!doubts.empty()) settle_jointly(job_, census, std::move(doubts), rank_, locks);
+      if (!doubts.empty()) settle_jointly(job, census, std::move(doubts), rank, locks);
     }
 }
 
 Spare Spares::begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept {
   const std::uint32_t index = variable.buffer_class - kMinClass;
-  SpareShm* spares = job_.spare_table(variable.shard, rank_).spares[index];
+  SpareShm* spares = job_.spare_table(variable.shard, lane_).spares[index];
   for (;;) {  // ends: one push is under way at a time, so at most one spare is left in doubt
     const std::uint32_t which = next_[index];
     next_[index] = (which + 1) % kSparesPerClass;  // in turn: a slow reader of a replaced buffer has some grace
     SpareShm& shared = spares[which];
     const std::uint64_t record = shared.record.load_relaxed();  // relaxed: only this thread writes it (L4)
     if (in_flight(record)) continue;
-    const std::uint64_t buffer = spare_buffer(record, variable, rank_, which);
+    const std::uint64_t buffer = spare_buffer(record, variable, lane_, which);
     shared.note_chunk.store_relaxed(chunk);
     shared.note_word.store_relaxed(word);
     shared.record.store_release(kValid | kInFlight | buffer);  // (W1) pairs with doubts_of: the note is complete

@@ -1,5 +1,7 @@
 // Spare buffers: which buffers a rank may fill, and what becomes of those that a dead holder had in flight.
 //
+// A rank has as many lanes of spares as the job allows threads; each lane is used by one thread at a time.
+//
 // Conservation: each buffer of a shard and class is named by exactly one word or spare record, but for the moment
 // between a won swap and the store that notes the replaced buffer. `record` and the note beside it (chunk, expected
 // word) let the next holder of the rank find out on which side of that moment its predecessor died (V5, V6).
@@ -36,14 +38,14 @@ struct Spare {
   std::uint64_t buffer = 0;
 };
 
-// The spares of one rank. Used by one thread. All but settle is wait-free.
+// Settles what the rank's last holder had in flight. Requires: the rank's lock byte is held through `locks`. A spare whose
+// fate hangs on a living process that is stopped between its swap and its note stays out of use; the others serve.
+void settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks);
+
+// The spares of one lane. Used by one thread. Wait-free.
 class Spares {
  public:
-  Spares(JobSegments& job, std::uint32_t rank) noexcept : job_(job), rank_(rank) {}
-
-  // Settles what the rank's last holder had in flight. Requires: the rank's lock byte is held. A spare whose fate
-  // hangs on a living process that is stopped between its swap and its note stays out of use; the others serve.
-  void settle(const TaskLocks& locks);
+  Spares(JobSegments& job, std::uint32_t lane) noexcept : job_(job), lane_(lane) {}
 
   // The next spare for a swap of `chunk` of `variable` from `word`, noted as in flight.
   Spare begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept;
@@ -52,12 +54,12 @@ class Spares {
 
  private:
   JobSegments& job_;
-  std::uint32_t rank_;
+  std::uint32_t lane_;
   std::uint32_t next_[kClasses] = {};
 };
 
 // The buffer that a record names; `variable` is any of its shard and class.
-std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t rank,
+std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,
                            std::uint32_t which) noexcept;
 
 }  // namespace ps::shm

@@ -6,7 +6,7 @@ namespace ps::shm {
 
 // Nobody else reads or writes words and buffers before `init` says so (release; directory users acquire it). A
 // predecessor that died half-way has left bytes that this overwrites in full.
-void VersionedVariable::initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept {
+float* VersionedVariable::begin_chunk(std::uint64_t chunk, std::span<const float> values) noexcept {
   const std::uint64_t word = make_word(0, (variable_.data_offset >> buffer_class_) + chunk);
   BufferHeaderShm& buffer = at(buffer_of(word));
   float* out = parameters(buffer);
@@ -15,8 +15,10 @@ void VersionedVariable::initialise_chunk(std::uint64_t chunk, std::span<const fl
   buffer.included_steps.store_relaxed(0);
   buffer.writer.store_relaxed(0);
   buffer.writer_step.store_relaxed(0);
+  for (auto& bits : buffer.contributors.bits) bits.store_relaxed(0);
   buffer.stamp.store_relaxed(stamp_of(chunk, word));
   words_[chunk].word.store_relaxed(word);
+  return out;
 }
 
 }  // namespace ps::shm

@@ -15,6 +15,9 @@
 //   - Who reads a replaced buffer too late is told by the stamp (chunk and version: a reused buffer may hold another
 //     chunk at the same version) or by W6, which fails because the version has moved.
 //   - W6 fails only because another one's succeeded: lock-free. A kill anywhere leaves word and current buffer alone.
+// Accumulators (reduce atomic, B9) are versioned chunks of gradients whose buffers name the step they sum and the ranks
+// that are in, so that neither a death nor a takeover adds twice or loses. A helper reads the accumulator while others may
+// still add, and looks at its stamp again before its own swap.
 // A 40-bit version at one million pushes of a chunk per second comes round after 12 days; a reader or writer would have
 // to sleep exactly that long inside one chunk to be fooled.
 #pragma once
@@ -26,6 +29,7 @@
 
 #include "shm/layout.hpp"
 #include "shm/racing.hpp"
+#include "shm/rank_set.hpp"
 #include "shm/spares.hpp"
 
 namespace ps::shm {
@@ -42,6 +46,8 @@ struct SwapResult {
 };
 
 enum class StepResult { kApplied, kAlreadyIncluded };
+
+enum class ContributeResult { kAdded, kAlreadyIn, kTooLate };
 
 enum class PullResult { kWhole, kTorn, kNoBuffer };
 
@@ -62,38 +68,54 @@ class VersionedVariable {
   }
   std::uint64_t version(std::uint64_t chunk) const noexcept { return version_of(words_[chunk].word.load_acquire()); }
 
-  // First values and zeroed optimizer slots. Only by the task that has claimed the initialisation; wait-free.
-  void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept;
+  // Slot k of a chunk lies (k + 1) * stride() floats behind its parameters.
+  std::uint64_t stride() const noexcept { return chunk_elements_; }
 
-  // Copies the chunk's parameters to `out`; returns their version. Lock-free; `retries` counts the repeats.
-  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries) const noexcept {
+  // First values, and of the slots what fill(values, slots, count) writes over zeros. Only by the task that has claimed
+  // the initialisation; wait-free.
+  template <class FillSlots>
+  void initialise_chunk(std::uint64_t chunk, std::span<const float> values, FillSlots&& fill) noexcept {
+    float* out = begin_chunk(chunk, values);
+    fill(static_cast<const float*>(out), out + chunk_elements_, values.size());
+  }
+  void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values); }
+
+  // Copies the chunk's parameters (array 0) or slot array - 1 to `out`; returns their version. Lock-free; `retries`
+  // counts the repeats.
+  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries,
+                           std::uint64_t array = 0) const noexcept {
     for (;; ++retries) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
-      racing_copy(out, parameters(buffer), chunk_size(chunk));  // (R2)
+      racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (R2)
       if (is_whole(buffer, chunk, word)) return version_of(word);
     }
   }
 
   // One attempt of the same, for a job that may be dead and a segment that may be damaged. kNoBuffer: the word names a
   // buffer beyond the shard's first `shard_bytes`; nothing was read then. Wait-free.
-  [[nodiscard]] PullResult try_pull_chunk(std::uint64_t chunk, float* out, std::uint64_t shard_bytes) const noexcept {
+  [[nodiscard]] PullResult try_pull_chunk(std::uint64_t chunk, float* out, std::uint64_t shard_bytes,
+                                          std::uint64_t array = 0) const noexcept {
     const std::uint64_t word = words_[chunk].word.load_acquire();  // (R1)
     if (buffer_of(word) >= shard_bytes >> buffer_class_) return PullResult::kNoBuffer;
     const BufferHeaderShm& buffer = at(buffer_of(word));
-    racing_copy(out, parameters(buffer), chunk_size(chunk));  // (R2)
+    racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (R2)
     return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
   }
 
-  // Exactly one update of the chunk. update(out, in) computes parameters and slots anew, from `in` to `out`, and may
-  // be called several times. Lock-free.
+  // Exactly one update of the chunk. update(out, in, version) computes parameters and slots anew, from `in` to `out`;
+  // `version` counts the updates before. It may be called several times. Lock-free.
   template <class Update>
   SwapResult push_chunk(std::uint64_t chunk, Spares& spares, UpdateLabel label, Update&& update) noexcept {
     SwapResult result;
     for (;; ++result.retries) {
       std::uint64_t old = words_[chunk].word.load_acquire();                            // (W1)
       const std::uint64_t included = at(buffer_of(old)).included_steps.load_relaxed();  // V4: W6 is its check
-      if (try_swap(chunk, old, spares, label, included, update)) {
+      const auto compute = [&](float* out, const float* in) {
+        update(out, in, version_of(old));
+        return true;
+      };
+      if (try_swap(chunk, old, spares, label, included, nullptr, compute)) {
         result.version = version_of(old);
         return result;
       }
@@ -101,7 +123,8 @@ class VersionedVariable {
   }
 
   // The sync step's update (B5): applies `step` unless the chunk includes it already. Every helper computes the same
-  // bits and one swap wins. Lock-free.
+  // bits and one swap wins. update(out, in, version) returns false where what it read has changed meanwhile: it is
+  // called again then. Lock-free.
   template <class Update>
   StepResult apply_step(std::uint64_t chunk, std::uint64_t step, Spares& spares, UpdateLabel label,
                         Update&& update) noexcept {
@@ -111,8 +134,60 @@ class VersionedVariable {
       const std::uint64_t included = buffer.included_steps.load_relaxed();
       if (!is_whole(buffer, chunk, old)) continue;  // V4: otherwise `included` may be another chunk's
       if (included > step) return StepResult::kAlreadyIncluded;
-      if (try_swap(chunk, old, spares, label, step + 1, update)) return StepResult::kApplied;
+      const auto compute = [&](float* out, const float* in) { return update(out, in, version_of(old)); };
+      if (try_swap(chunk, old, spares, label, step + 1, nullptr, compute)) return StepResult::kApplied;
     }
+  }
+
+  // Of an accumulator: adds label.rank's gradient of label.step. sum(out, in) writes in + gradient, where `in` is
+  // nullptr the gradient alone. `again`: the caller itself has added one of this step already, and adds to it.
+  // Lock-free.
+  template <class Sum>
+  ContributeResult contribute(std::uint64_t chunk, Spares& spares, UpdateLabel label, bool again, Sum&& sum) noexcept {
+    for (;;) {
+      std::uint64_t old = words_[chunk].word.load_acquire();
+      const BufferHeaderShm& buffer = at(buffer_of(old));
+      const std::uint64_t summed = buffer.included_steps.load_relaxed();
+      RankSet contributors = contributors_of(buffer);
+      if (!is_whole(buffer, chunk, old)) continue;  // V4
+      if (summed > label.step + 1) return ContributeResult::kTooLate;
+      const bool is_first = summed < label.step + 1;
+      if (is_first) contributors = {};
+      if (contributors.contains(label.rank) && !again) return ContributeResult::kAlreadyIn;
+      contributors.insert(label.rank);
+      const auto compute = [&](float* out, const float* in) {
+        sum(out, is_first ? nullptr : in);
+        return true;
+      };
+      if (try_swap(chunk, old, spares, label, label.step + 1, &contributors, compute)) return ContributeResult::kAdded;
+    }
+  }
+
+  // Of an accumulator: calls use(sum, contributors) with the sum of `step`, which others may go on adding to. True: the
+  // sum was whole until use() returned. False: look again. Nothing is called where nobody has contributed to `step`.
+  template <class Use>
+  bool try_use_sum(std::uint64_t chunk, std::uint64_t step, Use&& use) const noexcept {
+    const std::uint64_t word = words_[chunk].word.load_acquire();
+    const BufferHeaderShm& buffer = at(buffer_of(word));
+    const std::uint64_t summed = buffer.included_steps.load_relaxed();
+    const RankSet contributors = contributors_of(buffer);
+    if (!is_whole(buffer, chunk, word)) return false;  // V4
+    if (summed != step + 1) return true;
+    if constexpr (kThreadSanitizer) {
+      float* copy = racing_scratch(2);
+      racing_copy(copy, parameters(buffer), chunk_size(chunk));
+      use(static_cast<const float*>(copy), contributors);
+    } else {
+      use(parameters(buffer), contributors);
+    }
+    return is_whole(buffer, chunk, word);
+  }
+
+  // Whether an accumulator's chunk has a contribution to `step` from one of `ranks`. Lock-free.
+  bool has_sum(std::uint64_t chunk, std::uint64_t step, const RankSet& ranks) const noexcept {
+    bool has = false;
+    while (!try_use_sum(chunk, step, [&](const float*, const RankSet& in) { has = in.intersects(ranks); })) has = false;
+    return has;
   }
 
   // Whether the chunk includes sync step `step`. Lock-free.
@@ -141,16 +216,31 @@ class VersionedVariable {
     return buffer.stamp.load_relaxed() == stamp_of(chunk, word);
   }
 
-  template <class Update>
+  float* begin_chunk(std::uint64_t chunk, std::span<const float> values) noexcept;
+
+  static RankSet contributors_of(const BufferHeaderShm& buffer) noexcept {
+    RankSet set;
+    for (std::size_t i = 0; i < set.bits.size(); ++i) set.bits[i] = buffer.contributors.bits[i].load_relaxed();
+    return set;
+  }
+
+  // compute(out, in): false where what it was made of has changed meanwhile.
+  template <class Compute>
   bool try_swap(std::uint64_t chunk, std::uint64_t old, Spares& spares, UpdateLabel label, std::uint64_t included,
-                Update&& update) noexcept {
+                const RankSet* contributors, Compute&& compute) noexcept {
     const Spare spare = spares.begin(variable_, variable_.first_chunk + chunk, old);  // (W2)
     BufferHeaderShm& out = at(spare.buffer);
     const BufferHeaderShm& in = at(buffer_of(old));
     const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
     out.stamp.store_relaxed(kBuilding);  // (W3)
     fence_release();
-    racing_update(parameters(out), parameters(in), payload_floats(), update);  // (W4)
+    if (!racing_update(parameters(out), parameters(in), payload_floats(), compute)) {  // (W4)
+      Spares::lost(spare);
+      return false;
+    }
+    if (contributors != nullptr)
+      for (std::size_t i = 0; i < contributors->bits.size(); ++i)
+        out.contributors.bits[i].store_relaxed(contributors->bits[i]);
     out.included_steps.store_relaxed(included);
     out.writer.store_relaxed(label.rank);
     out.writer_step.store_relaxed(label.step);

@@ -4,6 +4,7 @@
 
 #include <ctime>
 
+#include "shm/events.hpp"
 #include "shm/futex.hpp"
 
 namespace ps::shm {
@@ -49,8 +50,13 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
     const std::uint64_t round = job.barrier(which).step.load_acquire();
     entry.barriers[which].active_from.store_release(round == 0 ? 0 : round + 1);
   }
+  entry.clock.store_relaxed(0);                                   // no epoch: counts only once it is entered
   entry.holders.store_release(entry.holders.load_relaxed() + 1);  // pairs with the deciders' acquire
   entry.state.store_release(static_cast<std::uint32_t>(RankState::kJoined));
+  record_event(job, {.kind = EventKind::kJoined,
+                     .rank = rank,
+                     .step = job.global_step().load_acquire(),
+                     .first = entry.pid.load_relaxed()});
   futex_announce(job.state().activity);
   return JoinOutcome::kJoined;
 }
@@ -60,7 +66,9 @@ void leave(JobSegments& job, std::uint32_t rank) noexcept {
   entry.left_ns.store_relaxed(now_ns());
   entry.waiting_for.store_relaxed(static_cast<std::uint32_t>(WaitingFor::kNothing));
   entry.state.store_release(static_cast<std::uint32_t>(RankState::kLeft));  // after `published`: who sees it sees that
+  record_event(job, {.kind = EventKind::kLeft, .rank = rank, .step = job.global_step().load_acquire()});
   for (std::uint32_t which = 0; which < kBarriers; ++which) futex_announce(job.barrier(which).futex);
+  futex_announce(job.state().clocks);
   futex_announce(job.state().activity);
   job.locks().release(kRankByte + rank);  // L5: last
 }

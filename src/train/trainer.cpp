@@ -13,6 +13,7 @@
 
 #include "ps/errors.hpp"
 #include "train/batch_stream.hpp"
+#include "train/local_steps.hpp"
 #include "update/rules.hpp"
 
 namespace ps::train {
@@ -95,18 +96,77 @@ class Diary {
 };
 
 std::vector<Variable> declare(Worker& worker, const Model& model) {
-  std::vector<Variable> variables;
-  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-    const ParameterSpec& parameter = model.parameters()[i];
-    VariableSpec spec;
+  std::vector<VariableSpec> specs;
+  for (const ParameterSpec& parameter : model.parameters()) {
+    VariableSpec& spec = specs.emplace_back();
     spec.name = parameter.name;
     spec.shape.assign(parameter.shape.begin(), parameter.shape.end());
     spec.regularize = parameter.regularize;
-    variables.push_back(
-        worker.variable(spec, [&](std::span<float> out) { model.initialize(i, worker.config().seed, out); }));
   }
-  return variables;
+  return worker.variables(specs,
+                          [&](std::size_t i, std::span<float> out) { model.initialize(i, worker.config().seed, out); });
 }
+
+std::vector<std::span<const float>> spans(ParameterArrays& arrays) {
+  std::vector<std::span<const float>> all;
+  for (std::size_t i = 0; i < arrays.size(); ++i) all.emplace_back(arrays[i]);
+  return all;
+}
+
+// Parameters with the optimizer's slots behind them, as a ps would hold them, updated in this process.
+class OwnVariables {
+ public:
+  OwnVariables(const JobConfig& config, const Model& model) : config_(config) {
+    for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+      const ParameterSpec& spec = model.parameters()[i];
+      One& one = all_.emplace_back();
+      one.settings = update::settings_of(config.optimizer, config.optimizer.rule, spec.regularize);
+      one.stride = padded(spec.count());
+      one.now.resize(one.stride * (1 + update::slots_per_element(one.settings)));
+      one.next.resize(one.now.size());
+      const std::span<float> values(one.now.data(), spec.count());
+      model.initialize(i, config.seed, values);
+      update::initialise_slots(one.settings, base_rate(), values.data(), values.data() + one.stride, one.stride,
+                               values.size());
+    }
+  }
+
+  void copy_to(ParameterArrays& out, std::size_t array = 0) const {
+    for (std::size_t i = 0; i < out.size(); ++i)
+      std::copy_n(all_[i].now.begin() + std::ptrdiff_t(array * all_[i].stride), out[i].size(), out[i].begin());
+  }
+
+  void copy_averages_to(ParameterArrays& out) const { copy_to(out, update::slots_per_element(all_.front().settings)); }
+
+  void update(ParameterArrays& gradients, std::uint64_t step) {
+    double squares = 0;
+    if (config_.optimizer.clip_norm > 0)
+      for (std::size_t i = 0; i < gradients.size(); ++i)
+        squares += update::squared_norm(gradients[i].data(), gradients[i].size());
+    const float scale = update::clip_scale(squares, config_.optimizer.clip_norm);
+    const float rate = base_rate() * config_.optimizer.schedule.factor(step);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      One& one = all_[i];
+      update::apply(one.settings, {rate, step}, one.next.data(), one.now.data(), one.stride, gradients[i].data(), scale,
+                    gradients[i].size());
+      one.now.swap(one.next);
+    }
+  }
+
+ private:
+  struct One {
+    update::Settings settings;
+    std::size_t stride = 0;
+    std::vector<float> now, next;
+  };
+
+  float base_rate() const {
+    return config_.optimizer.learning_rate.value_or(default_learning_rate(config_.optimizer.rule));
+  }
+
+  const JobConfig& config_;
+  std::vector<One> all_;
+};
 
 }  // namespace
 
@@ -132,26 +192,37 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   TrainResult result(model.parameters());
   ParameterArrays& parameters = result.parameters;
   ParameterArrays gradients(model.parameters());
+  const std::vector<std::span<const float>> pushed = spans(gradients);
   const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
   BatchStream batches(data, batch, options.seed.value_or(worker.config().seed), worker.rank());
+  const std::uint64_t push_every = std::max<std::uint64_t>(1, options.push_every);
+  std::optional<LocalSteps> local;  // a rule `add` would add bare gradients
+  if (push_every > 1 || worker.config().optimizer.rule == UpdateRule::kAdd) local.emplace(worker, model, options);
   const bool waits_for_others = worker.config().mode == Mode::kSync;
   const auto pull = [&] {
     for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], parameters[i]);
   };
 
-  Diary diary(options, fmt::format("worker {}", worker.rank()), batch);
+  Diary diary(options, fmt::format("worker {}", worker.rank()), batch * push_every);
   const auto is_over = [&] { return worker.finished() || diary.is_stop_requested(); };
   std::uint64_t steps = 0;
   try {
     while (!is_over()) {
       pull();
-      const float loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
-      if (options.delay_seconds > 0 && !wait_seconds(options.delay_seconds, is_over)) break;
-      for (std::size_t i = 0; i < variables.size(); ++i) worker.push(variables[i], gradients[i]);
+      if (local) local->begin(parameters);
+      float loss = 0;
+      for (std::uint64_t k = 0; k < push_every; ++k) {
+        loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
+        if (options.delay_seconds > 0 && !wait_seconds(options.delay_seconds, is_over)) break;
+        if (local) local->step(parameters, gradients, worker.global_step());
+      }
+      if (is_over() && options.delay_seconds > 0) break;
+      if (local) local->end(parameters, gradients);
+      worker.push(variables, pushed);
       const Clock::time_point begin = Clock::now();
       const std::uint64_t global_steps = worker.step();
       if (waits_for_others && steps == 0) diary.skip(Clock::now() - begin);
-      worker.report(loss, ++steps * batch);
+      worker.report(loss, ++steps * batch * push_every);
       diary.enter(loss, global_steps);
     }
   } catch (const JobFinished&) {  // its ps was told to end while we waited
@@ -160,31 +231,36 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   result.is_interrupted = diary.is_stop_requested();
   diary.finish(result);
   pull();
+  if (worker.config().optimizer.ema > 0 && worker.config().optimizer.rule != UpdateRule::kAdd) {
+    result.averages.emplace(model.parameters());
+    for (std::size_t i = 0; i < variables.size(); ++i) worker.pull_average(variables[i], (*result.averages)[i]);
+  }
   return result;
 }
 
 TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& data, const TrainOptions& options) {
+  if (config.optimizer.rule == UpdateRule::kAdd)
+    throw Error("optimizer add sums differences that workers push: it has nothing to do standalone; use sgd");
   TrainResult result(model.parameters());
   ParameterArrays& parameters = result.parameters;
-  ParameterArrays gradients(model.parameters()), updated(model.parameters());
-  for (std::size_t i = 0; i < parameters.size(); ++i) model.initialize(i, config.seed, parameters[i]);
+  ParameterArrays gradients(model.parameters());
+  OwnVariables variables(config, model);
   const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
   BatchStream batches(data, batch, options.seed.value_or(config.seed), 0);
 
   Diary diary(options, "standalone", batch);
   const auto is_over = [&] { return diary.is_stop_requested(); };
   for (std::uint64_t step = 0; step < config.steps && !is_over(); ++step) {
+    variables.copy_to(parameters);
     const float loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
     if (options.delay_seconds > 0 && !wait_seconds(options.delay_seconds, is_over)) break;
-    const float rate = config.learning_rate * config.schedule.factor(step);
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      update::apply(UpdateRule::kSgd, updated[i].data(), parameters[i].data(), gradients[i].data(), updated[i].size(),
-                    {rate, model.parameters()[i].regularize ? config.l2 : 0.0F});
-    std::swap(parameters, updated);
+    variables.update(gradients, step);
     diary.enter(loss, step + 1);
   }
   result.is_interrupted = is_over();
   diary.finish(result);
+  variables.copy_to(parameters);
+  if (config.optimizer.ema > 0) variables.copy_averages_to(result.averages.emplace(model.parameters()));
   return result;
 }
 

@@ -49,6 +49,8 @@ struct TrainOptions {
   std::size_t batch = 0;              // 0: default_batch
   std::optional<std::uint64_t> seed;  // of the data order; none: the job's, which gives the initial values in any case
   double delay_seconds = 0.0;         // in every step, between gradient and push: makes a straggler
+  std::uint64_t push_every = 1;  // local SGD: so many steps on the worker's own copy, then their difference is pushed
+  std::optional<float> local_learning_rate;  // of those; none: the job's where its rule is add, else 0.1
   std::function<bool()> stop_requested;
   std::function<void(const TrainStatus&)> report;  // after a second, then every two, and at the end
   std::function<void(const std::string&)> warn;
@@ -61,7 +63,8 @@ struct TrainResult {
   double began_unix = 0.0;  // seconds
   double seconds = 0.0;     // of the loop, without the wait for the others to begin
   bool is_interrupted = false;
-  ParameterArrays parameters;  // as they were after the last step
+  ParameterArrays parameters;               // as they were after the last step
+  std::optional<ParameterArrays> averages;  // where the optimizer keeps them
 };
 
 // Trains as a worker of its job, until that is finished or a stop is requested. The variables are the model's.

@@ -1,85 +1,281 @@
 #include "update/rules.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
-// One source, several widths, chosen once when the library is loaded. Sanitizers run before the choice could be made.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
-    !defined(__SANITIZE_ADDRESS__)
-#define PS_SIMD_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define PS_SIMD_CLONES
-#endif
+#include "update/simd.hpp"
 
 namespace ps::update {
 namespace {
 
-// out[i] = element(in[i], gradient[i]). Asks for both inputs half a page ahead: the processor's own prefetching stops at
-// page ends, and neighbouring chunks' buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds).
-template <class Element>
-[[gnu::always_inline]] inline void for_each(float* __restrict out, const float* __restrict in,
-                                            const float* __restrict gradient, std::size_t count,
-                                            Element element) noexcept {
+// What the elements of one call have in common.
+struct Call {
+  Settings settings;
+  float rate = 0.0F;
+  float scale = 1.0F;
+  float limit = std::numeric_limits<float>::infinity();  // of a gradient's element
+  float l2 = 0.0F;                                       // what is added to the gradient
+  float decay = 0.0F;                                    // share of the value that is lost
+  float epsilon = 0.0F;
+  float inverse_rate = 0.0F;  // ftrl
+  float kept = 0.0F;          // d of the moving average; 0: there is none
+  float taken = 0.0F;         // 1 - d, of which no digits are lost
+
+  bool is_plain() const noexcept {
+    return scale == 1.0F && limit == std::numeric_limits<float>::infinity() && l2 == 0.0F && decay == 0.0F;
+  }
+};
+
+Call resolve(const Settings& settings, const Moment& moment, float scale, float clip_value) noexcept {
+  Call call{.settings = settings, .rate = moment.learning_rate, .scale = scale, .epsilon = settings.epsilon};
+  if (settings.rule == UpdateRule::kAdd) return call;
+  if (clip_value > 0) call.limit = clip_value;
+  const double t = double(moment.updates) + 1;
+  if (settings.rule == UpdateRule::kFtrl) {
+    call.inverse_rate = 1.0F / moment.learning_rate;
+  } else {
+    call.l2 = settings.l2;
+    call.decay = moment.learning_rate * settings.weight_decay;
+  }
+  if (settings.rule == UpdateRule::kAdam || settings.rule == UpdateRule::kAdamW) {
+    const double root = std::sqrt(1 - std::pow(double(settings.beta2), t));
+    call.rate = static_cast<float>(double(moment.learning_rate) * root / (1 - std::pow(double(settings.beta1), t)));
+    call.epsilon = static_cast<float>(double(settings.epsilon) * root);
+  }
+  if (settings.ema > 0) {
+    const double d = std::min(double(settings.ema), (1 + t) / (10 + t));
+    call.kept = static_cast<float>(d);
+    call.taken = static_cast<float>(1 - d);
+  }
+  return call;
+}
+
+// Two selections, not one nested: compilers make a minimum and a maximum of them. Both let NaN pass.
+[[gnu::always_inline]] inline float clip(float g, float limit) noexcept {
+  g = g < -limit ? -limit : g;
+  return g > limit ? limit : g;
+}
+
+// The rules. x[0] is the element's value, x[1] and so on are its slots, w and g are w' and g' of the header.
+
+struct Add {
+  static constexpr std::size_t kSlots = 0;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float, float g) noexcept {
+    x[0] += call.scale * g;
+  }
+};
+
+struct Sgd {
+  static constexpr std::size_t kSlots = 0;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
+    x[0] = w - call.rate * g;
+  }
+};
+
+struct Momentum {
+  static constexpr std::size_t kSlots = 1;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
+    x[1] = call.settings.momentum * x[1] + g;
+    x[0] = w - call.rate * x[1];
+  }
+};
+
+struct Nesterov {
+  static constexpr std::size_t kSlots = 1;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
+    x[1] = call.settings.momentum * x[1] + g;
+    x[0] = w - call.rate * (g + call.settings.momentum * x[1]);
+  }
+};
+
+struct Adagrad {
+  static constexpr std::size_t kSlots = 1;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
+    x[1] += g * g;
+    x[0] = w - call.rate * g / (std::sqrt(x[1]) + call.epsilon);
+  }
+};
+
+struct RmsProp {
+  static constexpr std::size_t kSlots = 1;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
+    x[1] = call.settings.rho * x[1] + (1 - call.settings.rho) * (g * g);
+    x[0] = w - call.rate * g / (std::sqrt(x[1]) + call.epsilon);
+  }
+};
+
+struct Adam {
+  static constexpr std::size_t kSlots = 2;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
+    x[1] = call.settings.beta1 * x[1] + (1 - call.settings.beta1) * g;
+    x[2] = call.settings.beta2 * x[2] + (1 - call.settings.beta2) * (g * g);
+    x[0] = w - call.rate * x[1] / (std::sqrt(x[2]) + call.epsilon);  // both already corrected for the bias
+  }
+};
+
+struct Ftrl {
+  static constexpr std::size_t kSlots = 2;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
+    const float n = x[1] + g * g, root = std::sqrt(n);
+    const float denominator = (call.settings.ftrl_beta + root) * call.inverse_rate + call.settings.l2;
+    // No branch, so that it vectorises. Where w is not 0, the closed form of the step before gives sum(s * w) from w.
+    const float l1 = call.settings.l1, moved = std::copysign(l1, x[2]) - denominator * w;
+    const float z = g + (std::fabs(x[2]) > l1 ? moved : x[2]);
+    // What is left of |z| above l1 is 0 where the value has to be, and the denominator is kept from 0 / 0 there.
+    const float left = std::fabs(z) - l1;
+    constexpr float kLeast = std::numeric_limits<float>::min();
+    x[0] = std::copysign(left < 0 ? 0 : left, -z) / (denominator < kLeast ? kLeast : denominator);
+    x[1] = n;
+    x[2] = z;
+  }
+};
+
+// x[0] is the average, g the new value.
+struct Average {
+  static constexpr std::size_t kSlots = 0;
+  [[gnu::always_inline]] static void step(const Call& call, float* x, float, float g) noexcept {
+    x[0] = call.kept * x[0] + call.taken * g;
+  }
+};
+
+template <class Rule, bool kPlain>
+[[gnu::always_inline]] inline void element(const Call& call, float* out, const float* in, std::size_t stride,
+                                           float gradient) noexcept {
+  float x[1 + Rule::kSlots];
+  for (std::size_t k = 0; k <= Rule::kSlots; ++k) x[k] = in[k * stride];
+  float w = x[0], g = gradient;
+  if constexpr (!kPlain) {
+    g = clip(call.scale * g, call.limit) + call.l2 * w;
+    w -= call.decay * w;
+  }
+  Rule::step(call, x, w, g);
+  for (std::size_t k = 0; k <= Rule::kSlots; ++k) out[k * stride] = x[k];
+}
+
+// Asks for all inputs half a page ahead: the processor's own prefetching stops at page ends, and neighbouring chunks'
+// buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds).
+template <class Rule, bool kPlain>
+[[gnu::always_inline]] inline void for_each(const Call& shared, float* out, const float* in, std::size_t stride,
+                                            const float* gradient, std::size_t count) noexcept {
   constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
+  const Call call = shared;                                     // the compiler sees that no store to `out` changes it
   std::size_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
     for (std::size_t k = 0; k < kBlock; k += kLine) {
-      __builtin_prefetch(in + i + k + kAhead);
+      for (std::size_t slot = 0; slot <= Rule::kSlots; ++slot) __builtin_prefetch(in + slot * stride + i + k + kAhead);
       __builtin_prefetch(gradient + i + k + kAhead);
     }
-    for (std::size_t k = 0; k < kBlock; ++k) out[i + k] = element(in[i + k], gradient[i + k]);
+    PS_SIMD_LOOP
+    for (std::size_t k = 0; k < kBlock; ++k)
+      element<Rule, kPlain>(call, out + i + k, in + i + k, stride, gradient[i + k]);
   }
-  for (; i < count; ++i) out[i] = element(in[i], gradient[i]);
+  PS_SIMD_LOOP
+  for (std::size_t k = i; k < count; ++k) element<Rule, kPlain>(call, out + k, in + k, stride, gradient[k]);
 }
 
-PS_SIMD_CLONES void add(float* __restrict out, const float* __restrict in, const float* __restrict gradient,
-                        std::size_t count) noexcept {
-  for_each(out, in, gradient, count, [](float value, float delta) { return value + delta; });
+template <bool kPlain>
+[[gnu::always_inline]] inline void run_rule(const Call& call, float* out, const float* in, std::size_t stride,
+                                            const float* gradient, std::size_t count) noexcept {
+  switch (call.settings.rule) {
+    case UpdateRule::kAdd:
+      return for_each<Add, true>(call, out, in, stride, gradient, count);
+    case UpdateRule::kSgd:
+      return for_each<Sgd, kPlain>(call, out, in, stride, gradient, count);
+    case UpdateRule::kMomentum:
+      return for_each<Momentum, kPlain>(call, out, in, stride, gradient, count);
+    case UpdateRule::kNesterov:
+      return for_each<Nesterov, kPlain>(call, out, in, stride, gradient, count);
+    case UpdateRule::kAdagrad:
+      return for_each<Adagrad, kPlain>(call, out, in, stride, gradient, count);
+    case UpdateRule::kRmsProp:
+      return for_each<RmsProp, kPlain>(call, out, in, stride, gradient, count);
+    case UpdateRule::kAdam:
+    case UpdateRule::kAdamW:
+      return for_each<Adam, kPlain>(call, out, in, stride, gradient, count);
+    case UpdateRule::kFtrl:
+      return for_each<Ftrl, kPlain>(call, out, in, stride, gradient, count);
+  }
 }
 
-PS_SIMD_CLONES void sgd(float* __restrict out, const float* __restrict in, const float* __restrict gradient,
-                        std::size_t count, float rate) noexcept {
-  for_each(out, in, gradient, count, [rate](float value, float g) { return value - rate * g; });
+PS_SIMD_CLONES void run_plain(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
+                              std::size_t count) noexcept {
+  run_rule<true>(call, out, in, stride, gradient, count);
 }
 
-PS_SIMD_CLONES void sgd_l2(float* __restrict out, const float* __restrict in, const float* __restrict gradient,
-                           std::size_t count, float rate, float l2) noexcept {
-  for_each(out, in, gradient, count, [rate, l2](float value, float g) { return value - rate * (g + l2 * value); });
+PS_SIMD_CLONES void run_full(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
+                             std::size_t count) noexcept {
+  run_rule<false>(call, out, in, stride, gradient, count);
 }
 
-PS_SIMD_CLONES void accumulate(float* __restrict sum, const float* __restrict gradient, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) sum[i] += gradient[i];
+PS_SIMD_CLONES void average(const Call& call, float* out, const float* in, const float* values,
+                            std::size_t count) noexcept {
+  for_each<Average, true>(call, out, in, 0, values, count);
 }
 
-PS_SIMD_CLONES void scale(float* __restrict values, std::size_t count, float factor) noexcept {
-  for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
+void run(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
+         std::size_t count) noexcept {
+  const std::size_t slots = slots_per_element(call.settings);
+  // FTRL divides by the rate. Where a schedule has ended at 0, nothing may change.
+  if (call.settings.rule == UpdateRule::kFtrl && !std::isfinite(call.inverse_rate)) {
+    for (std::size_t k = 0; k <= slots; ++k) std::copy_n(in + k * stride, count, out + k * stride);
+    return;
+  }
+  const auto rule = call.is_plain() ? run_plain : run_full;
+  if (call.kept == 0.0F) return rule(call, out, in, stride, gradient, count);
+  constexpr std::size_t kBlock = 1024;  // new values are averaged while they are in the first-level cache
+  for (std::size_t at = 0; at < count; at += kBlock) {
+    const std::size_t n = std::min(kBlock, count - at);
+    rule(call, out + at, in + at, stride, gradient + at, n);
+    average(call, out + slots * stride + at, in + slots * stride + at, out + at, n);
+  }
+}
+
+PS_SIMD_CLONES void clipped(float* out, const float* gradient, float scale, float limit, std::size_t count) noexcept {
+  PS_SIMD_LOOP
+  for (std::size_t i = 0; i < count; ++i) out[i] = clip(scale * gradient[i], limit);
+}
+
+PS_SIMD_CLONES void add_clipped(float* out, const float* in, const float* gradient, float scale, float limit,
+                                std::size_t count) noexcept {
+  PS_SIMD_LOOP
+  for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + clip(scale * gradient[i], limit);
 }
 
 }  // namespace
 
-std::size_t slots_per_element(UpdateRule) noexcept { return 0; }
-
-void apply(UpdateRule rule, float* out, const float* in, const float* gradient, std::size_t count,
-           const Hyper& hyper) noexcept {
-  if (rule == UpdateRule::kAdd)
-    add(out, in, gradient, count);
-  else if (hyper.l2 == 0.0F)
-    sgd(out, in, gradient, count, hyper.learning_rate);
-  else
-    sgd_l2(out, in, gradient, count, hyper.learning_rate, hyper.l2);
+void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
+           const float* gradient, float scale, std::size_t count) noexcept {
+  run(resolve(settings, moment, scale, settings.clip_value), out, in, stride, gradient, count);
 }
 
-void apply_combined(UpdateRule rule, float* out, const float* in, std::span<const float* const> gradients,
-                    std::size_t count, const Hyper& hyper) noexcept {
-  if (gradients.size() == 1) return apply(rule, out, in, gradients[0], count, hyper);
+void apply_combined(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
+                    std::span<const Contribution> contributions, std::size_t count) noexcept {
+  if (contributions.size() == 1)
+    return apply(settings, moment, out, in, stride, contributions[0].gradient, contributions[0].scale, count);
+  const bool is_sum = settings.rule == UpdateRule::kAdd;
+  const float clip_value = is_sum ? 0.0F : settings.clip_value;
+  const Call call = resolve(settings, moment, is_sum ? 1.0F : 1.0F / static_cast<float>(contributions.size()), 0.0F);
   constexpr std::size_t kBlock = 1024;  // 4 KiB of sums stay in the first-level cache
   float sum[kBlock];
   for (std::size_t at = 0; at < count; at += kBlock) {
     const std::size_t n = std::min(kBlock, count - at);
-    add(sum, gradients[0] + at, gradients[1] + at, n);
-    for (std::size_t k = 2; k < gradients.size(); ++k) accumulate(sum, gradients[k] + at, n);
-    if (rule != UpdateRule::kAdd) scale(sum, n, 1.0F / static_cast<float>(gradients.size()));
-    apply(rule, out + at, in + at, sum, n, hyper);
+    const float* before = nullptr;
+    for (const Contribution& one : contributions) {
+      accumulate(sum, before, one.gradient + at, one.scale, clip_value, n);
+      before = sum;
+    }
+    run(call, out + at, in + at, stride, sum, n);
   }
+}
+
+void accumulate(float* out, const float* in, const float* gradient, float scale, float clip_value,
+                std::size_t count) noexcept {
+  const float limit = clip_value > 0 ? clip_value : std::numeric_limits<float>::infinity();
+  if (in == nullptr)
+    clipped(out, gradient, scale, limit, count);
+  else
+    add_clipped(out, in, gradient, scale, limit, count);
 }
 
 }  // namespace ps::update

@@ -1,6 +1,8 @@
 #include "worker/gradients.hpp"
 
+#include <bit>
 #include <cstring>
+#include <string>
 
 #include "ps/errors.hpp"
 
@@ -10,6 +12,10 @@ using shm::Segment;
 
 shm::AtomicShm<std::uint64_t>& GradientSegments::pushed(const Segment& segment, std::uint32_t position) noexcept {
   return reinterpret_cast<shm::AtomicShm<std::uint64_t>*>(segment.data() + shm::kPushedOffset)[position];
+}
+
+shm::AtomicShm<std::uint64_t>& GradientSegments::norm_of(const Segment& segment) noexcept {
+  return *reinterpret_cast<shm::AtomicShm<std::uint64_t>*>(segment.data() + shm::kNormOffset);
 }
 
 void GradientSegments::create_own() {
@@ -28,32 +34,49 @@ void GradientSegments::create_own() {
   if (before != 0) shm::unlink_segment(shm::gradient_name(job_.job(), rank_, before));
 }
 
-void GradientSegments::write(const shm::VariableShm& variable, std::uint32_t position, std::uint64_t step,
-                             std::span<const float> gradient) {
-  own_.grow(variable.gradient_end);
-  auto* out = reinterpret_cast<float*>(own_.data() + variable.gradient_offset);
+void GradientSegments::write(const shm::VariableShm& record, std::uint32_t position, std::uint64_t step,
+                             std::span<const float> gradient, Threads& threads) {
+  constexpr std::uint64_t kGrain = 65536;  // floats, as for chunks: 256 KiB a thread
+  own_.grow(record.gradient_end);
+  auto* out = reinterpret_cast<float*>(own_.data() + record.gradient_offset);
   auto& tag = pushed(own_, position);
-  if (tag.load_relaxed() == step + 1) {
-    for (std::size_t i = 0; i < gradient.size(); ++i) out[i] += gradient[i];
-  } else {
-    std::memcpy(out, gradient.data(), gradient.size_bytes());
-    tag.store_relaxed(step + 1);  // relaxed: the arrival's release publishes tag and gradient together
-  }
+  const bool adds = tag.load_relaxed() == step + 1;
+  threads.split(gradient.size(), kGrain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
+    if (adds)
+      for (std::uint64_t i = begin; i < end; ++i) out[i] += gradient[i];
+    else
+      std::memcpy(out + begin, gradient.data() + begin, (end - begin) * sizeof(float));
+  });
+  tag.store_relaxed(step + 1);  // relaxed: the arrival's release publishes tag and gradient together
 }
 
-const float* GradientSegments::find(std::uint32_t rank, const shm::VariableShm& variable, std::uint32_t position,
-                                    std::uint64_t step) {
+std::span<const float> GradientSegments::written(const shm::VariableShm& record) const noexcept {
+  return {reinterpret_cast<const float*>(own_.data() + record.gradient_offset), record.elements};
+}
+
+void GradientSegments::write_norm(double squared_norm) noexcept {
+  norm_of(own_).store_relaxed(std::bit_cast<std::uint64_t>(squared_norm));  // relaxed: as the tag
+}
+
+const Segment& GradientSegments::of(std::uint32_t rank) {
   const std::uint64_t generation = job_.worker(rank).barriers[0].generation.load_acquire();
   const bool is_own = rank == rank_ && own_.is_mapped() && generation == own_generation_;
-  const Segment& segment = is_own ? own_ : map(rank, generation);
+  return is_own ? own_ : map(rank, generation);
+}
+
+const float* GradientSegments::find(std::uint32_t rank, const shm::VariableShm& record, std::uint32_t position,
+                                    std::uint64_t step) {
+  const Segment& segment = of(rank);
   if (!segment.is_mapped()) {
     if (job_.global_step().load_acquire() != step) return nullptr;  // over: whatever a late helper computes is refused
-    throw Error("gradient segment /dev/shm/" + shm::gradient_name(job_.job(), rank, generation) +
+    throw Error("a gradient segment of rank " + std::to_string(rank) +
                 " is gone while its step is under way; was it removed by hand? start the job again");
   }
   if (pushed(segment, position).load_relaxed() != step + 1) return nullptr;
-  return reinterpret_cast<const float*>(segment.data() + variable.gradient_offset);
+  return reinterpret_cast<const float*>(segment.data() + record.gradient_offset);
 }
+
+double GradientSegments::norm(std::uint32_t rank) { return std::bit_cast<double>(norm_of(of(rank)).load_relaxed()); }
 
 Segment& GradientSegments::map(std::uint32_t rank, std::uint64_t generation) {
   auto& [mapped, segment] = others_[rank];

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shm/job_segments.hpp"
+#include "worker/threads.hpp"
 
 namespace ps {
 
@@ -17,20 +18,31 @@ class GradientSegments {
   // Starts this holder's own segment (L5: a new one per holder). Requires: the predecessor's step is over (B4).
   void create_own();
 
-  // Puts a gradient for `step` at the variable's place; a second one in the same step is added to the first.
+  // Puts a gradient for `step` at the record's place; a second one in the same step is added to the first.
   // Requires: the step before is over (B6). Throws Error when /dev/shm is full.
-  void write(const shm::VariableShm& variable, std::uint32_t position, std::uint64_t step,
-             std::span<const float> gradient);
+  void write(const shm::VariableShm& record, std::uint32_t position, std::uint64_t step,
+             std::span<const float> gradient, Threads& threads);
 
-  // The gradient that `rank` published for `step` of that variable, or nullptr if it pushed none.
+  // What write() has put there. Requires: it has, in this step.
+  std::span<const float> written(const shm::VariableShm& record) const noexcept;
+
+  // The squared global norm of all that this worker has written for the step. Requires: own segment, before arriving.
+  void write_norm(double squared_norm) noexcept;
+
+  // The gradient that `rank` published for `step` of that record, or nullptr if it pushed none.
   // Throws Error if the segment is gone while the step is not over.
-  const float* find(std::uint32_t rank, const shm::VariableShm& variable, std::uint32_t position, std::uint64_t step);
+  const float* find(std::uint32_t rank, const shm::VariableShm& record, std::uint32_t position, std::uint64_t step);
+
+  // The norm that it published with them. Requires: find has found one.
+  double norm(std::uint32_t rank);
 
   // Removes this holder's segment, unless a step under way needs it: then the ps does.
   void remove_own() noexcept;
 
  private:
+  const shm::Segment& of(std::uint32_t rank);
   shm::Segment& map(std::uint32_t rank, std::uint64_t generation);
+  static shm::AtomicShm<std::uint64_t>& norm_of(const shm::Segment& segment) noexcept;
   static shm::AtomicShm<std::uint64_t>& pushed(const shm::Segment& segment, std::uint32_t position) noexcept;
 
   shm::JobSegments& job_;

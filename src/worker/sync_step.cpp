@@ -1,6 +1,7 @@
 #include "worker/sync_step.hpp"
 
-#include <array>
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "shm/directory.hpp"
@@ -10,62 +11,126 @@
 namespace ps {
 namespace {
 
-// A variable that somebody has pushed in this step.
+constexpr std::uint64_t kGrain = 8;  // chunks, of at most 32 KiB for most variables: 256 KiB a thread
+
+// A record that somebody has pushed in this step.
 struct Work {
   shm::VersionedVariable variable;
-  UpdateRule rule;
-  update::Hyper hyper;
-  std::vector<const float*> gradients;  // in rank order
+  update::Settings settings;
+  std::uint64_t first;                                // of its chunks among those of all
+  std::vector<update::Contribution> contributions;    // in rank order
+  std::optional<shm::VersionedVariable> accumulator;  // or this
 };
+
+update::Settings settings_of(const Optimizer& optimizer, const shm::VariableShm& record) {
+  return update::settings_of(optimizer, static_cast<UpdateRule>(record.rule), (record.flags & shm::kRegularize) != 0);
+}
+
+// Calls apply_chunk(work, chunk, thread) for every chunk, each worker from a different one on.
+template <class ApplyChunk>
+void for_chunks(shm::JobSegments& job, std::uint32_t rank, std::vector<Work>& work, Threads& threads,
+                ApplyChunk&& apply_chunk) {
+  if (work.empty()) return;
+  const std::uint64_t chunks = work.back().first + work.back().variable.chunks();
+  const std::uint64_t start = chunks * (rank % job.config().workers) / job.config().workers;
+  threads.split(chunks, kGrain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    std::uint64_t index = (begin + start) % chunks;
+    auto at = std::upper_bound(work.begin(), work.end(), index,
+                               [](std::uint64_t chunk, const Work& w) { return chunk < w.first; }) -
+              1;
+    for (std::uint64_t done = begin; done < end; ++done) {
+      apply_chunk(*at, index - at->first, thread);
+      if (++index == chunks) {
+        index = 0;
+        at = work.begin();
+      } else if (index == at->first + at->variable.chunks()) {
+        ++at;
+      }
+    }
+  });
+}
 
 }  // namespace
 
-float learning_rate_at(const shm::JobConfigShm& config, std::uint64_t step) noexcept {
+float scheduled_rate(const shm::JobConfigShm& config, float learning_rate, std::uint64_t step) noexcept {
   const Schedule schedule{static_cast<Schedule::Kind>(config.schedule_kind), config.schedule_decay,
-                          config.schedule_decay_steps};
-  return config.learning_rate * schedule.factor(step);
+                          config.schedule_decay_steps, config.schedule_warmup_steps};
+  return learning_rate * schedule.factor(step);
 }
 
-void apply_sync_step(shm::JobSegments& job, std::uint32_t rank, std::uint64_t step, const shm::RankSet& contributors,
-                     GradientSegments& gradients, shm::Spares& spares) {
-  const float rate = learning_rate_at(job.config(), step);
+void apply_ordered_step(shm::JobSegments& job, std::uint32_t rank, std::uint64_t step, const shm::Decision& decision,
+                        GradientSegments& gradients, Threads& threads) {
+  const float rate = scheduled_rate(job.config(), decision.learning_rate, step);
+  const Optimizer optimizer = optimizer_of(job.config());
   const shm::Directory directory(job);
   std::vector<Work> work;
   std::uint64_t chunks = 0;
   for (std::uint32_t position = 0, end = directory.count(); position < end; ++position) {
     const shm::VariableShm& record = directory.at(position);
-    std::vector<const float*> pushed;
+    const bool clips = decision.clip_norm > 0 && static_cast<UpdateRule>(record.rule) != UpdateRule::kAdd;
+    std::vector<update::Contribution> pushed;
     for (std::uint32_t contributor = 0; contributor < job.ranks(); ++contributor)
-      if (contributors.contains(contributor))
-        if (const float* gradient = gradients.find(contributor, record, position, step)) pushed.push_back(gradient);
+      if (decision.contributors.contains(contributor))
+        if (const float* gradient = gradients.find(contributor, record, position, step))
+          pushed.push_back(
+              {gradient, clips ? update::clip_scale(gradients.norm(contributor), decision.clip_norm) : 1.0F});
     if (pushed.empty()) continue;
-    work.push_back({shm::VersionedVariable(job.shard_data(record.shard), record),
-                    static_cast<UpdateRule>(record.rule),
-                    {rate, (record.flags & shm::kRegularize) != 0 ? job.config().l2 : 0.0F},
-                    std::move(pushed)});
+    work.push_back({shm::VersionedVariable(job.shard_data(record.shard), record), settings_of(optimizer, record),
+                    chunks, std::move(pushed), std::nullopt});
     chunks += record.pieces;
   }
-  if (chunks == 0) return;
+  std::vector<std::vector<update::Contribution>> inputs(threads.count());
+  for_chunks(job, rank, work, threads, [&](Work& current, std::uint64_t chunk, std::uint32_t thread) {
+    std::vector<update::Contribution>& input = inputs[thread];
+    input = current.contributions;
+    for (update::Contribution& one : input) one.gradient += current.variable.chunk_begin(chunk);
+    const std::uint64_t count = current.variable.chunk_size(chunk), stride = current.variable.stride();
+    const auto update = [&](float* out, const float* in, std::uint64_t version) {
+      update::apply_combined(current.settings, {rate, version}, out, in, stride, input, count);
+      return true;
+    };
+    static_cast<void>(current.variable.apply_step(chunk, step, threads.spares(thread), {rank, step}, update));
+  });  // whoever did it: it is done
+}
 
-  const shm::UpdateLabel label{rank, step};
-  std::uint64_t skip = chunks * (rank % job.config().workers) / job.config().workers;  // where this worker begins
-  std::size_t at = 0;
-  while (skip >= work[at].variable.chunks()) skip -= work[at++].variable.chunks();
-  std::array<const float*, shm::kMaxRanks> inputs;
-  for (std::uint64_t done = 0, chunk = skip; done < chunks; ++done) {
-    Work& current = work[at];
-    const std::uint64_t begin = current.variable.chunk_begin(chunk), count = current.variable.chunk_size(chunk);
-    for (std::size_t i = 0; i < current.gradients.size(); ++i) inputs[i] = current.gradients[i] + begin;
-    const std::span<const float* const> parts(inputs.data(), current.gradients.size());
-    const auto result = current.variable.apply_step(chunk, step, spares, label, [&](float* out, const float* in) {
-      update::apply_combined(current.rule, out, in, parts, count, current.hyper);
-    });
-    static_cast<void>(result);  // whoever did it: it is done
-    if (++chunk == current.variable.chunks()) {
-      chunk = 0;
-      at = (at + 1) % work.size();
-    }
+void apply_summed_step(shm::JobSegments& job, std::uint32_t rank, std::uint64_t step, const shm::Decision& decision,
+                       Threads& threads) {
+  const float rate = scheduled_rate(job.config(), decision.learning_rate, step);
+  const Optimizer optimizer = optimizer_of(job.config());
+  const shm::Directory directory(job);
+  std::vector<Work> work;
+  std::uint64_t chunks = 0;
+  for (std::uint32_t position = 0, end = directory.count(); position < end; ++position) {
+    const shm::VariableShm& sums = directory.at(position);
+    if (sums.base == 0 || sums.init.load_acquire() != shm::kInitialised) continue;
+    const shm::VariableShm& record = directory.at(sums.base - 1);
+    update::Settings settings = settings_of(optimizer, record);
+    settings.clip_value = 0;  // each contribution was clipped
+    work.push_back({shm::VersionedVariable(job.shard_data(record.shard), record),
+                    settings,
+                    chunks,
+                    {},
+                    shm::VersionedVariable(job.shard_data(sums.shard), sums)});
+    chunks += record.pieces;
   }
+  for_chunks(job, rank, work, threads, [&](Work& current, std::uint64_t chunk, std::uint32_t thread) {
+    // Those in the decision had added all they pushed before it, so all helpers agree on whether the chunk has a sum; one
+    // that only a late worker has added to is not applied.
+    if (!current.accumulator->has_sum(chunk, step, decision.contributors)) return;
+    const std::uint64_t count = current.variable.chunk_size(chunk), stride = current.variable.stride();
+    const bool means = current.settings.rule != UpdateRule::kAdd;
+    const auto update = [&](float* out, const float* in, std::uint64_t version) {
+      bool found = false;
+      const bool whole =
+          current.accumulator->try_use_sum(chunk, step, [&](const float* sum, const shm::RankSet& contributors) {
+            found = true;
+            update::apply(current.settings, {rate, version}, out, in, stride, sum,
+                          means ? 1.0F / static_cast<float>(contributors.size()) : 1.0F, count);
+          });
+      return whole && found;  // B9: looked at again before the swap; not found: the step is over, the chunk includes it
+    };
+    static_cast<void>(current.variable.apply_step(chunk, step, threads.spares(thread), {rank, step}, update));
+  });
 }
 
 }  // namespace ps

@@ -3,81 +3,174 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "ps/errors.hpp"
 #include "worker/variable_state.hpp"
 
 namespace ps {
+namespace {
 
-Variable::State::State(const shm::VariableShm& shared, std::uint32_t where, std::byte* shard)
-    : record(shared), position(where), name(shared.name), pulled(shared.pieces, kNotPulled) {
-  if (shared.layout == static_cast<std::uint32_t>(Layout::kVersioned))
-    versioned.emplace(shard, shared);
+constexpr std::uint64_t kThreadBytes = 256 << 10;  // below it a thread's wake-up costs more than its share saves
+
+}  // namespace
+
+VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& directory, std::uint32_t where)
+    : record(directory.at(where)), position(where), begin(record.part_begin) {
+  std::byte* shard = job.shard_data(record.shard);
+  if (record.layout == static_cast<std::uint32_t>(Layout::kVersioned))
+    versioned.emplace(shard, record);
   else
-    inplace.emplace(shard, shared);
+    inplace.emplace(shard, record);
+  if (job.config().reduce != static_cast<std::uint32_t>(Reduce::kAtomic)) return;
+  const std::uint32_t found = directory.accumulator(position);
+  if (found == shm::kNoVariable)
+    throw Error(fmt::format("variable '{}' has no accumulator yet: its declarer has died; declare it in this program",
+                            record.name));
+  accumulator_record = &directory.at(found);
+  accumulator.emplace(shard, *accumulator_record);
+}
+
+Variable::State::State(shm::JobSegments& job, const shm::Directory& directory,
+                       const std::vector<std::uint32_t>& positions) {
+  for (const std::uint32_t position : positions) {
+    VariablePart& part = parts.emplace_back(job, directory, position);
+    part.first_piece = pieces;
+    pieces += part.record.pieces;
+  }
+  const shm::VariableShm& first = parts.front().record;
+  name = first.name;
+  elements = first.whole_elements;
+  layout = static_cast<Layout>(first.layout);
+  settings = update::settings_of(optimizer_of(job.config()), static_cast<UpdateRule>(first.rule),
+                                 (first.flags & shm::kRegularize) != 0);
+  pulled.assign(pieces, kNotPulled);
+  observed.assign(pieces, kNotPulled);
 }
 
 void Variable::State::require_size(std::size_t size, const char* verb) const {
-  if (size != record.elements)
-    throw Error(
-        fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, record.elements, size));
+  if (size != elements)
+    throw Error(fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, elements, size));
 }
 
-void Variable::State::set_values(std::span<const float> values) noexcept {
-  if (inplace) {
-    std::copy(values.begin(), values.end(), inplace->elements());
-    return;  // the block counters are zero: the bytes are new, and nobody has pushed
-  }
-  for (std::uint64_t chunk = 0; chunk < versioned->chunks(); ++chunk)
-    versioned->initialise_chunk(chunk, values.subspan(versioned->chunk_begin(chunk), versioned->chunk_size(chunk)));
+std::uint64_t Variable::State::grain() const noexcept {
+  const std::uint64_t piece_bytes = parts.front().record.piece_elements * sizeof(float);
+  return std::max<std::uint64_t>(1, kThreadBytes / piece_bytes);
 }
 
-std::uint64_t Variable::State::push_versioned(std::uint64_t chunk, const float* gradient, const update::Hyper& hyper,
-                                              shm::UpdateLabel label, shm::Spares& spares, std::uint64_t& retries) {
-  const UpdateRule rule = static_cast<UpdateRule>(record.rule);
-  const std::uint64_t count = versioned->chunk_size(chunk);
-  gradient += versioned->chunk_begin(chunk);
-  const shm::SwapResult result = versioned->push_chunk(
-      chunk, spares, label, [&](float* out, const float* in) { update::apply(rule, out, in, gradient, count, hyper); });
-  retries += result.retries;
-  return result.version;
-}
-
-std::uint64_t Variable::State::push_inplace(std::uint64_t block, const float* gradient, const update::Hyper& hyper,
-                                            Adds adds) {
-  gradient += inplace->block_begin(block);
-  if (static_cast<UpdateRule>(record.rule) == UpdateRule::kAdd)
-    return inplace->push_block(block, gradient, adds, update::add_one);
-  return inplace->push_block(block, gradient, adds,
-                             [hyper](float value, float g) { return update::sgd_one(value, g, hyper); });
-}
-
-std::uint64_t Variable::State::push(std::span<const float> gradient, const update::Hyper& hyper, Adds adds,
-                                    shm::UpdateLabel label, std::uint32_t workers, shm::Spares& spares,
-                                    const std::function<void(std::uint64_t)>& staleness) {
-  const std::uint64_t pieces = pulled.size();
-  std::uint64_t retries = 0, piece = pieces * (label.rank % workers) / workers;
-  for (std::uint64_t done = 0; done < pieces; ++done) {
-    const std::uint64_t version = versioned ? push_versioned(piece, gradient.data(), hyper, label, spares, retries)
-                                            : push_inplace(piece, gradient.data(), hyper, adds);
-    if (pulled[piece] != kNotPulled) {
-      staleness((version - pulled[piece]) & shm::kVersionMask);  // V1: modular
-      ++pulled[piece];                                           // one's own update is not staleness
+template <class Body>
+void Variable::State::for_pieces(std::uint64_t begin, std::uint64_t end, std::uint64_t start, Body&& body) {
+  std::uint64_t index = (begin + start) % pieces;
+  auto part = std::upper_bound(parts.begin(), parts.end(), index,
+                               [](std::uint64_t piece, const VariablePart& p) { return piece < p.first_piece; }) -
+              1;
+  for (std::uint64_t done = begin; done < end; ++done) {
+    body(*part, index - part->first_piece, index);
+    if (++index == pieces) {
+      index = 0;
+      part = parts.begin();
+    } else if (index == part->first_piece + part->record.pieces) {
+      ++part;
     }
-    if (++piece == pieces) piece = 0;
   }
-  return retries;
+}
+
+void Variable::State::set_values(std::span<const float> values, float learning_rate) noexcept {
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t) {
+    const auto part_values = values.subspan(part.piece_begin(piece), part.piece_size(piece));
+    if (part.inplace) {  // the block counters are zero: the bytes are new, and nobody has pushed
+      std::copy(part_values.begin(), part_values.end(), part.inplace->elements() + part.inplace->block_begin(piece));
+      return;
+    }
+    part.versioned->initialise_chunk(piece, part_values, [&](const float* first, float* slots, std::size_t count) {
+      update::initialise_slots(settings, learning_rate, first, slots, part.versioned->stride(), count);
+    });
+    if (part.accumulator) part.accumulator->initialise_chunk(piece, {});
+  });
+}
+
+std::uint64_t Variable::State::pull(std::span<float> out, std::uint64_t array, Threads& threads) {
+  retries_.assign(threads.count(), 0);
+  threads.split(pieces, grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    for_pieces(begin, end, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+      float* to = out.data() + part.piece_begin(piece);
+      const std::uint64_t version = part.versioned ? part.versioned->pull_chunk(piece, to, retries_[thread], array)
+                                                   : part.inplace->pull_block(piece, to);
+      if (array == 0) pulled[index] = version;
+    });
+  });
+  return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
+}
+
+// Returns how many updates the piece had had before this one.
+std::uint64_t Variable::State::push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index,
+                                          const float* gradient, const PushContext& context, shm::Spares& spares,
+                                          std::uint64_t& retries) noexcept {
+  gradient += part.piece_begin(piece);
+  const auto rate_at = [&](std::uint64_t version) {
+    if (!context.staleness_scaling || pulled[index] == kNotPulled) return context.learning_rate;
+    return context.learning_rate / static_cast<float>(1 + ((version - pulled[index]) & shm::kVersionMask));
+  };
+  if (part.versioned) {
+    const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
+    const shm::SwapResult result = part.versioned->push_chunk(
+        piece, spares, context.label, [&](float* out, const float* in, std::uint64_t version) {
+          update::apply(settings, {rate_at(version), version}, out, in, stride, gradient, context.scale, count);
+        });
+    retries += result.retries;
+    return result.version;
+  }
+  const float scale = context.scale;
+  if (settings.rule == UpdateRule::kAdd)
+    return part.inplace->push_block(piece, gradient, context.adds,
+                                    [scale](float value, float delta) { return update::add_one(value, delta, scale); });
+  const float rate = rate_at(part.inplace->pushes(piece));
+  return part.inplace->push_block(piece, gradient, context.adds, [scale, rate, &s = settings](float value, float g) {
+    return update::sgd_one(value, g, scale, rate, s);
+  });
+}
+
+std::uint64_t Variable::State::push(std::span<const float> gradient, const PushContext& context, Threads& threads) {
+  retries_.assign(threads.count(), 0);
+  threads.split(pieces, grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    for_pieces(begin, end, start_of(context), [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+      const std::uint64_t version =
+          push_piece(part, piece, index, gradient.data(), context, threads.spares(thread), retries_[thread]);
+      if (pulled[index] == kNotPulled) return;
+      observed[index] = (version - pulled[index]) & shm::kVersionMask;  // V1: modular
+      ++pulled[index];                                                  // one's own update is not staleness
+    });
+  });
+  return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
+}
+
+void Variable::State::contribute(std::span<const float> gradient, const PushContext& context, Threads& threads) {
+  const bool again = contributed == context.label.step + 1;
+  threads.split(pieces, grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    for_pieces(begin, end, start_of(context), [&](VariablePart& part, std::uint64_t piece, std::uint64_t) {
+      const float* g = gradient.data() + part.piece_begin(piece);
+      const std::uint64_t count = part.piece_size(piece);
+      static_cast<void>(part.accumulator->contribute(
+          piece, threads.spares(thread), context.label, again, [&](float* out, const float* in) {
+            update::accumulate(out, in, g, context.scale, settings.clip_value, count);
+          }));
+    });
+  });
+  contributed = context.label.step + 1;
 }
 
 const std::string& Variable::name() const noexcept { return state_->name; }
-std::uint64_t Variable::element_count() const noexcept { return state_->record.elements; }
-Layout Variable::layout() const noexcept { return static_cast<Layout>(state_->record.layout); }
+std::uint64_t Variable::element_count() const noexcept { return state_->elements; }
+Layout Variable::layout() const noexcept { return state_->layout; }
 
 std::span<const float> Variable::view() const {
-  if (!state_->inplace)
+  if (state_->layout != Layout::kInplace)
     throw Error(fmt::format(
         "variable '{}' is versioned: its chunks move with every push; pull it, or declare it in-place", state_->name));
-  return {state_->inplace->elements(), state_->record.elements};
+  if (state_->parts.size() != 1)
+    throw Error(fmt::format("variable '{}' is in {} parts, which do not lie together; pull it", state_->name,
+                            state_->parts.size()));
+  return {state_->parts.front().inplace->elements(), state_->elements};
 }
 
 }  // namespace ps

@@ -1,4 +1,4 @@
-// A worker's side of one variable: where it lies, and which version of each chunk (block) was pulled last.
+// A worker's side of one variable: where its parts lie, and which version of each chunk (block) was pulled last.
 #pragma once
 
 #include <functional>
@@ -7,39 +7,90 @@
 #include <vector>
 
 #include "ps/variable.hpp"
+#include "shm/directory.hpp"
 #include "shm/inplace_slot.hpp"
 #include "shm/versioned_slot.hpp"
 #include "update/rules.hpp"
+#include "worker/threads.hpp"
 
 namespace ps {
 
-struct Variable::State {
-  State(const shm::VariableShm& shared, std::uint32_t where, std::byte* shard);
+// A record of the directory, with typed access to its place in the shard.
+struct VariablePart {
+  VariablePart(shm::JobSegments& job, const shm::Directory& directory, std::uint32_t where);
 
-  const shm::VariableShm& record;
+  shm::VariableShm& record;
   std::uint32_t position;
-  std::string name;
   std::optional<shm::VersionedVariable> versioned;
   std::optional<shm::InplaceVariable> inplace;
+  shm::VariableShm* accumulator_record = nullptr;  // reduce atomic
+  std::optional<shm::VersionedVariable> accumulator;
+  std::uint64_t begin;            // its first element in the whole
+  std::uint64_t first_piece = 0;  // its first chunk (block) among those of all parts
+
+  std::uint64_t piece_begin(std::uint64_t piece) const noexcept {
+    return begin + (versioned ? versioned->chunk_begin(piece) : inplace->block_begin(piece));
+  }
+  std::uint64_t piece_size(std::uint64_t piece) const noexcept {
+    return versioned ? versioned->chunk_size(piece) : inplace->block_size(piece);
+  }
+};
+
+// What all chunks of one push have in common.
+struct PushContext {
+  shm::UpdateLabel label;
+  float learning_rate = 0.0F;
+  float scale = 1.0F;  // of the gradient: clip_scale
+  bool staleness_scaling = false;
+  Adds adds = Adds::kExact;
+  std::uint32_t workers = 1;  // how far apart those begin who push at the same time
+};
+
+struct Variable::State {
+  State(shm::JobSegments& job, const shm::Directory& directory, const std::vector<std::uint32_t>& positions);
+
+  std::string name;
+  std::uint64_t elements;
+  Layout layout;
+  update::Settings settings;
+  std::vector<VariablePart> parts;
+  std::uint64_t pieces = 0;  // chunks or blocks of all parts
   std::vector<std::uint64_t>
       pulled;  // per chunk or block, this worker's own updates since then counted in; or kNotPulled
+  std::vector<std::uint64_t> observed;  // per chunk or block: staleness of the last push, or kNotPulled
+  std::uint64_t contributed = 0;        // reduce atomic: step + 1 of the last contribution
 
   static constexpr std::uint64_t kNotPulled = ~std::uint64_t{0};
 
   void forget_pulls() { std::fill(pulled.begin(), pulled.end(), kNotPulled); }
+  bool is_clipped() const noexcept { return settings.rule != UpdateRule::kAdd; }
   void require_size(std::size_t size, const char* verb) const;
 
-  // First values. Only by the task that has claimed the initialisation.
-  void set_values(std::span<const float> values) noexcept;
+  // First values and slots. Only by the task that has claimed the initialisation.
+  void set_values(std::span<const float> values, float learning_rate) noexcept;
 
-  // Applies the gradient to every chunk or block, beginning where other workers do not. Returns the lost swaps.
-  std::uint64_t push(std::span<const float> gradient, const update::Hyper& hyper, Adds adds, shm::UpdateLabel label,
-                     std::uint32_t workers, shm::Spares& spares, const std::function<void(std::uint64_t)>& staleness);
+  // Copies the values (array 0) or slot array - 1 to `out`. Returns the repeated copies.
+  std::uint64_t pull(std::span<float> out, std::uint64_t array, Threads& threads);
+
+  // Applies the gradient to every chunk or block, beginning where other workers do not; `observed` says how stale each
+  // was. Returns the lost swaps.
+  std::uint64_t push(std::span<const float> gradient, const PushContext& context, Threads& threads);
+
+  // Adds the gradient to the step's accumulators (reduce atomic); to none of those that sum a later step already.
+  void contribute(std::span<const float> gradient, const PushContext& context, Threads& threads);
 
  private:
-  std::uint64_t push_versioned(std::uint64_t chunk, const float* gradient, const update::Hyper& hyper,
-                               shm::UpdateLabel label, shm::Spares& spares, std::uint64_t& retries);
-  std::uint64_t push_inplace(std::uint64_t block, const float* gradient, const update::Hyper& hyper, Adds adds);
+  // Calls body(part, piece of the part, piece of the whole) for pieces [begin, end), where piece `start` comes first.
+  template <class Body>
+  void for_pieces(std::uint64_t begin, std::uint64_t end, std::uint64_t start, Body&& body);
+  std::uint64_t grain() const noexcept;
+  std::uint64_t start_of(const PushContext& context) const noexcept {
+    return pieces * (context.label.rank % context.workers) / context.workers;
+  }
+  std::uint64_t push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* gradient,
+                           const PushContext& context, shm::Spares& spares, std::uint64_t& retries) noexcept;
+
+  std::vector<std::uint64_t> retries_;  // of the call under way, per thread
 };
 
 }  // namespace ps

@@ -72,7 +72,7 @@ struct Stage {
       if (deadly != 0 && random() % deadly == 0) throw Killed();
     };
     for (std::uint64_t round = barrier.round(); round < rounds; round = barrier.round()) {
-      if (!barrier.has_arrived()) {
+      if (!barrier.has_arrived(round)) {
         maybe_die();
         fence_release();  // pairs with apply's: who reads a word of this finds the earlier round over
         const std::uint64_t mine = payload(round, rank, job.segments.worker(rank).holders.load_acquire());
@@ -83,8 +83,8 @@ struct Stage {
       maybe_die();
       barrier.finish(
           round,
-          [&](const RankSet& set) {
-            apply(barrier, round, set);
+          [&](const Decision& decision) {
+            apply(barrier, round, decision.contributors);
             maybe_die();
           },
           [&](const std::vector<std::uint32_t>&) { maybe_die(); });

@@ -71,7 +71,7 @@ TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull i
         const std::size_t count = variables[v].chunk_size(chunk);
         retries += variables[v]
                        .push_chunk(chunk, spares, {.rank = rank, .step = push},
-                                   [count](float* out, const float* in) {
+                                   [count](float* out, const float* in, std::uint64_t) {
                                      for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + 1;
                                    })
                        .retries;
@@ -113,8 +113,9 @@ TEST_CASE("versioned slot: of a sync step by many helpers each chunk gets one up
         for (std::uint64_t i = 0; i < variable.chunks(); ++i) {  // afterwards all chunks include the step
           const std::uint64_t chunk = (i + rank) % variable.chunks();
           const std::size_t count = variable.chunk_size(chunk);
-          const auto update = [count](float* out, const float* in) {
+          const auto update = [count](float* out, const float* in, std::uint64_t) {
             for (std::size_t k = 0; k < count; ++k) out[k] = in[k] + 1;
+            return true;
           };
           applied +=
               variable.apply_step(chunk, step, spares, {.rank = rank, .step = step}, update) == StepResult::kApplied;

@@ -18,15 +18,15 @@ inline std::map<std::uint64_t, int> count_names(const TestJob& job,
   for (const shm::VariableShm* variable : variables)
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
       names.emplace((variable->data_offset >> variable->buffer_class) + chunk, 0);
-  for (std::uint32_t i = 0; i < job.segments.ranks() * shm::kSparesPerClass; ++i)
+  for (std::uint32_t i = 0; i < job.segments.lanes() * shm::kSparesPerClass; ++i)
     names.emplace((first.spares_offset >> first.buffer_class) + i, 0);
 
   for (const shm::VariableShm* variable : variables)
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
       ++names[shm::buffer_of(job.word(*variable, chunk).load_acquire())];
-  for (std::uint32_t rank = 0; rank < job.segments.ranks(); ++rank)
+  for (std::uint32_t lane = 0; lane < job.segments.lanes(); ++lane)
     for (std::uint32_t which = 0; which < shm::kSparesPerClass; ++which)
-      ++names[shm::spare_buffer(job.spare(first, rank, which).record.load_acquire(), first, rank, which)];
+      ++names[shm::spare_buffer(job.spare(first, lane, which).record.load_acquire(), first, lane, which)];
   return names;
 }
 

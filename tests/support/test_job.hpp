@@ -78,7 +78,7 @@ struct TestJob {
     spec.rule = UpdateRule::kAdd;
     spec.layout = layout;
     shm::Directory directory(segments);
-    shm::VariableShm& record = directory.at(directory.declare(spec, slots, shm::kTaskByte));
+    shm::VariableShm& record = directory.at(directory.declare(spec, slots, shm::kTaskByte).front());
     const std::vector<float> values(record.piece_elements, first);
     for (std::uint64_t piece = 0; piece < record.pieces; ++piece)
       if (layout == Layout::kVersioned) {
@@ -99,8 +99,8 @@ struct TestJob {
   shm::BufferHeaderShm& buffer(const shm::VariableShm& record, std::uint64_t number) const {
     return *reinterpret_cast<shm::BufferHeaderShm*>(segments.shard_data(0) + (number << record.buffer_class));
   }
-  shm::SpareShm& spare(const shm::VariableShm& record, std::uint32_t rank, std::uint32_t which) const {
-    return segments.spare_table(0, rank).spares[record.buffer_class - shm::kMinClass][which];
+  shm::SpareShm& spare(const shm::VariableShm& record, std::uint32_t lane, std::uint32_t which) const {
+    return segments.spare_table(0, lane).spares[record.buffer_class - shm::kMinClass][which];
   }
 };
 

@@ -58,7 +58,7 @@ TEST_CASE("directory: what is declared is found with what was asked for") {
   VariableSpec wanted = spec("layer/1.weights:0", {3, 5, 7});
   wanted.rule = UpdateRule::kAdd;
   wanted.regularize = true;
-  const std::uint32_t position = directory.declare(wanted, 2, kTaskByte);
+  const std::uint32_t position = directory.declare(wanted, 2, kTaskByte).front();
   CHECK(directory.find(wanted.name) == position);
   const VariableShm& record = directory.at(position);
   CHECK(record.name == wanted.name);
@@ -81,9 +81,9 @@ TEST_CASE("directory: the same declaration again gives the same variable") {
   TestJob job;
   Directory directory(job.segments);
   directory.declare(spec("a"), 0, kTaskByte);
-  const std::uint32_t position = directory.declare(spec("b"), 0, kTaskByte);
+  const std::uint32_t position = directory.declare(spec("b"), 0, kTaskByte).front();
   JobSegments attached = job.attach();
-  CHECK(Directory(attached).declare(spec("b"), 0, kRankByte) == position);
+  CHECK(Directory(attached).declare(spec("b"), 0, kRankByte).front() == position);
   CHECK(directory.count() == 2);
 }
 
@@ -113,7 +113,7 @@ TEST_CASE("directory: a disagreement is an error that names variable, setting an
 TEST_CASE("directory: a record of another dtype is a disagreement") {
   TestJob job;
   Directory directory(job.segments);
-  VariableShm& record = directory.at(directory.declare(spec("w"), 0, kTaskByte));
+  VariableShm& record = directory.at(directory.declare(spec("w"), 0, kTaskByte).front());
   record.dtype = std::uint32_t(DType::kInt64);
   CHECK(contains(declare_error(directory, spec("w")), "dtype int64, you ask for float32"));
 }
@@ -139,8 +139,9 @@ TEST_CASE("directory: shapes that it cannot hold are refused") {
   CHECK(contains(declare_error(directory, spec("w", {kMuch, kMuch})), "product at most 2^40"));  // 2^64 is 0
   CHECK(contains(declare_error(directory, spec("w", std::vector<std::uint64_t>(9, 1))), "at most 8"));
   CHECK(directory.count() == 0);
-  CHECK(directory.at(directory.declare(spec("w", {}), 0, kTaskByte)).elements == 1);
-  CHECK(directory.at(directory.declare(spec("v", std::vector<std::uint64_t>(8, 2)), 0, kTaskByte)).elements == 256);
+  CHECK(directory.at(directory.declare(spec("w", {}), 0, kTaskByte).front()).elements == 1);
+  CHECK(directory.at(directory.declare(spec("v", std::vector<std::uint64_t>(8, 2)), 0, kTaskByte).front()).elements ==
+        256);
 }
 
 TEST_CASE("directory: a dtype that cannot be stored is refused") {
@@ -166,7 +167,7 @@ TEST_CASE("directory: a variable larger than the shard is an error, and the next
   Directory directory(job.segments);
   const std::uint64_t too_much = shm_free_bytes() / sizeof(float) + (1 << 24);
   CHECK(contains(declare_error(directory, spec("huge", {too_much})), "cannot reserve"));
-  CHECK(directory.declare(spec("small"), 0, kTaskByte) == 0);
+  CHECK(directory.declare(spec("small"), 0, kTaskByte).front() == 0);
   CHECK(job.segments.record(1).claim.load_acquire() == 0);  // the refused one's record is in use again
 }
 
@@ -179,7 +180,7 @@ TEST_CASE("directory: variables, their buffers and spares do not overlap and lie
       for (const std::uint64_t slots : {0, 1, 2}) {
         VariableSpec wanted = spec("v" + std::to_string(number++), {size});
         wanted.layout = layout;
-        directory.declare(wanted, slots, kTaskByte);
+        directory.declare(wanted, layout == Layout::kInplace ? 0 : slots, kTaskByte);
       }
   std::vector<Range> shard{{0, job.segments.shard_data_offset()}}, gradients{{0, kGradientsOffset}}, chunks;
   std::map<std::uint32_t, std::uint64_t> spares;  // of a class
@@ -221,10 +222,10 @@ TEST_CASE("directory: a full one takes no new name and still finds the old ones"
   TestJob job;
   Directory directory(job.segments);
   for (std::uint32_t number = 0; number < kMaxVariables; ++number)
-    REQUIRE(directory.declare(spec("v" + std::to_string(number), {}), 0, kTaskByte) == number);
+    REQUIRE(directory.declare(spec("v" + std::to_string(number), {}), 0, kTaskByte).front() == number);
   CHECK(contains(declare_error(directory, spec("one more")), "cannot name a variable"));
   CHECK(contains(declare_error(directory, spec("one-more")), "is full"));
-  CHECK(directory.declare(spec("v77", {}), 0, kTaskByte) == 77);
+  CHECK(directory.declare(spec("v77", {}), 0, kTaskByte).front() == 77);
   CHECK(directory.count() == kMaxVariables);
 }
 
@@ -238,7 +239,8 @@ TEST_CASE("directory: threads that declare at once make one record of each name"
       Directory directory(job.segments);
       for (std::uint32_t i = 0; i < kNames; ++i) {
         const std::uint32_t name = thread % 2 == 0 ? i : kNames - 1 - i;
-        found[thread][name] = directory.declare(spec("v" + std::to_string(name), {name + 1}), 0, kRankByte + thread);
+        found[thread][name] =
+            directory.declare(spec("v" + std::to_string(name), {name + 1}), 0, kRankByte + thread).front();
       }
     });
   for (std::thread& thread : threads) thread.join();

@@ -52,8 +52,9 @@ TEST_CASE("job: a created one is a control segment and a shard of one instance, 
 TEST_CASE("job: the settings come back as they were given") {
   JobConfig config;
   config.workers = 3, config.max_workers = 9, config.mode = Mode::kSync, config.layout = Layout::kVersioned;
-  config.adds = Adds::kRacy, config.steps = 1234, config.learning_rate = 0.75F, config.l2 = 0.125F, config.seed = 99;
-  config.schedule = {Schedule::Kind::kExponential, 0.5F, 100.0F};
+  config.adds = Adds::kRacy, config.steps = 1234, config.optimizer.learning_rate = 0.75F, config.optimizer.l2 = 0.125F,
+  config.seed = 99;
+  config.optimizer.schedule = {Schedule::Kind::kExponential, 0.5F, 100.0F, 7.0F};
   config.linger_seconds = 1.5, config.step_timeout_seconds = 2.5;
   const TestJob job(config);
   const JobConfig read = job.attach(Access::kReadOnly).settings();
@@ -63,12 +64,12 @@ TEST_CASE("job: the settings come back as they were given") {
   CHECK(read.mode == Mode::kSync);
   CHECK(read.adds == Adds::kRacy);
   CHECK(read.steps == 1234);
-  CHECK(read.learning_rate == 0.75F);
-  CHECK(read.l2 == 0.125F);
+  CHECK(read.optimizer.learning_rate == 0.75F);
+  CHECK(read.optimizer.l2 == 0.125F);
   CHECK(read.seed == 99);
-  CHECK(read.schedule.kind == Schedule::Kind::kExponential);
-  CHECK(read.schedule.decay == 0.5F);
-  CHECK(read.schedule.decay_steps == 100.0F);
+  CHECK(read.optimizer.schedule.kind == Schedule::Kind::kExponential);
+  CHECK(read.optimizer.schedule.decay == 0.5F);
+  CHECK(read.optimizer.schedule.decay_steps == 100.0F);
   CHECK(read.linger_seconds == 1.5);
   CHECK(read.step_timeout_seconds == 2.5);
 }
@@ -239,7 +240,7 @@ TEST_CASE("job: a shard of another instance is not attached to") {
   job.segments.shard(0).header().instance ^= 2;
   AttachOutcome outcome = AttachOutcome::kReady;
   CHECK_FALSE(JobSegments::try_attach(job.name.text(), Access::kReadWrite, outcome));
-  CHECK(outcome == AttachOutcome::kAbsent);
+  CHECK(outcome == AttachOutcome::kShardMissing);
 }
 
 TEST_CASE("job: attaching to a table that its file does not hold is an error") {

@@ -46,7 +46,7 @@ struct TestJob {
     spec.rule = UpdateRule::kAdd;
     spec.layout = layout;
     shm::Directory directory(segments);
-    return directory.at(directory.declare(spec, 0, shm::kTaskByte));
+    return directory.at(directory.declare(spec, 0, shm::kTaskByte).front());
   }
 
   std::vector<float> initialise(VariableShm& record, float first) {
@@ -74,7 +74,7 @@ struct TestJob {
     shm::Spares spares(segments, 0);
     const std::size_t floats = record.piece_elements;
     for (std::uint64_t chunk = 0; chunk < variable.chunks(); ++chunk)
-      variable.push_chunk(chunk, spares, {}, [&](float* out, const float* in) {
+      variable.push_chunk(chunk, spares, {}, [&](float* out, const float* in, std::uint64_t) {
         for (std::size_t i = 0; i < floats; ++i) out[i] = in[i] + 1;
       });
   }
@@ -123,20 +123,21 @@ TEST_CASE("job view: settings, sizes and owner are as the ps made them") {
   JobConfig config;
   config.workers = 3;
   config.steps = 70;
-  config.learning_rate = 0.25F;
+  config.optimizer.learning_rate = 0.25F;
   TestJob job(config);
   const JobInfo info = JobView(job.config.job).info();
   CHECK(info.config.job == job.config.job);
   CHECK(info.config.workers == 3);
   CHECK(info.config.max_workers == 16);
   CHECK(info.config.steps == 70);
-  CHECK(info.config.learning_rate == 0.25F);
+  CHECK(info.config.optimizer.learning_rate == 0.25F);
   CHECK(info.served);
   CHECK(info.ps_pid == static_cast<std::uint32_t>(getpid()));
   CHECK(info.instance == job.segments.instance());
-  CHECK(info.control_bytes == job.segments.control().file_bytes());
-  CHECK(info.shard_bytes == job.segments.shard(0).file_bytes());
-  CHECK(info.spare_bytes == 0);
+  CHECK(info.bytes.control == job.segments.control().file_bytes());
+  CHECK(info.bytes.total() == job.segments.control().file_bytes() + job.segments.shard(0).file_bytes());
+  CHECK(info.bytes.values == 0);
+  CHECK(info.bytes.spares == job.segments.shard_data_offset());
   CHECK(info.global_step == 0);
   CHECK_FALSE(info.finished);
 }
@@ -204,7 +205,8 @@ TEST_CASE("job view: an uninitialised variable is marked and its values are refu
   CHECK_FALSE(variables[0].initialised);
   CHECK(error_of([&] { view.values("later"); }) == "variable 'later' is not initialised yet");
   CHECK_NOTHROW(view.digest());
-  CHECK(view.info().spare_bytes == (16ULL * shm::kSparesPerClass) << job.segments.record(0).buffer_class);
+  CHECK(view.info().bytes.spares ==
+        job.segments.shard_data_offset() + ((16ULL * shm::kSparesPerClass) << job.segments.record(0).buffer_class));
 }
 
 TEST_CASE("job view: an unknown variable's error lists those there are") {

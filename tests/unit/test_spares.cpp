@@ -12,7 +12,7 @@ using test::TestJob;
 
 namespace {
 
-void copy_up(float* out, const float* in) { *out = *in + 1; }
+void copy_up(float* out, const float* in, std::uint64_t) { *out = *in + 1; }
 
 // One variable; each rank pushes through an attachment of its own, which holds its byte while the rank lives.
 struct Scene {
@@ -51,7 +51,7 @@ struct Scene {
   // The next holder of the rank, whose predecessor is dead.
   void settle(std::uint32_t rank) {
     Rank next(job, rank);
-    next.spares.settle(next.segments.locks());
+    settle_spares(next.segments, rank, next.segments.locks());
   }
   bool conserved() const { return test::is_conserved(job, {&record}); }
   std::vector<std::uint64_t> words() const {
@@ -165,7 +165,7 @@ TEST_CASE("settling: a spare that hangs on a living rank between swap and note w
   scene.swap(second);  // replaces the dead one's buffer and has not noted it
   {
     Scene::Rank heir(scene.job, 0);
-    heir.spares.settle(heir.segments.locks());
+    settle_spares(heir.segments, 0, heir.segments.locks());
     CHECK(scene.in_flight(first.spare));
     for (int i = 0; i < 20; ++i) scene.push(heir, 1);
     CHECK(scene.in_flight(first.spare));

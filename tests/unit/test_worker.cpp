@@ -72,7 +72,7 @@ TEST_CASE("a scalar is a variable without axes") {
 
 TEST_CASE("SGD moves against the gradient at the job's rate") {
   JobConfig config = settings(1);
-  config.learning_rate = 0.5F;
+  config.optimizer.learning_rate = 0.5F;
   Server server(config);
   Worker worker(options(config));
   const Variable variable = worker.variable(vector_of(10, UpdateRule::kSgd), zero);
@@ -85,8 +85,8 @@ TEST_CASE("SGD moves against the gradient at the job's rate") {
 
 TEST_CASE("the schedule lowers the rate with the global step") {
   JobConfig config = settings(1);
-  config.learning_rate = 1.0F;
-  config.schedule = Schedule::parse("exp:0.5:1");
+  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.schedule = Schedule::parse("exp:0.5:1");
   Server server(config);
   Worker worker(options(config));
   const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
@@ -375,9 +375,9 @@ TEST_CASE("settings that cannot run are refused") {
   broken([](JobConfig& c) { c.workers = kMaxWorkers + 1; });
   broken([](JobConfig& c) { c.max_workers = 1, c.workers = 2; });
   broken([](JobConfig& c) { c.mode = Mode::kSync, c.layout = Layout::kInplace; });
-  broken([](JobConfig& c) { c.learning_rate = 0; });
-  broken([](JobConfig& c) { c.learning_rate = NAN; });
-  broken([](JobConfig& c) { c.l2 = -1; });
+  broken([](JobConfig& c) { c.optimizer.learning_rate = 0; });
+  broken([](JobConfig& c) { c.optimizer.learning_rate = NAN; });
+  broken([](JobConfig& c) { c.optimizer.l2 = -1; });
   broken([](JobConfig& c) { c.linger_seconds = -1; });
   broken([](JobConfig& c) { c.job = "a/b"; });
   broken([](JobConfig& c) { c.job = ""; });

@@ -1,0 +1,227 @@
+// Update rules on private memory, one process: the memory traffic of an apply() against the same streams without rules.
+//
+// A gradient is pushed chunk by chunk, as a worker does: out of the chunk's buffer into a spare, which becomes the
+// chunk's. Beside each rate stands `limit`: a triad with as many streams to read and to write over the same buffers, the
+// faster of two, taken immediately before and after. Rates count every stream once (no write-allocate).
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "update/rules.hpp"
+#include "update/simd.hpp"
+
+namespace ps::bench {
+namespace {
+
+using update::Settings;
+
+constexpr std::size_t kHeaderFloats = 16;  // 64 bytes in front of every chunk's values
+constexpr std::size_t kSpares = 3;
+
+// Chunks of one variable as in a segment: values and slots in one buffer each, and a few spare buffers.
+class Chunks {
+ public:
+  Chunks(std::size_t gradient_count, std::size_t buffer_bytes, const Settings& settings)
+      : arrays_(1 + update::slots_per_element(settings)),
+        buffer_floats_(buffer_bytes / sizeof(float)),
+        stride_((buffer_floats_ - kHeaderFloats) / arrays_ / 16 * 16),
+        count_(gradient_count),
+        chunks_((gradient_count + stride_ - 1) / stride_),
+        memory_(map_floats((chunks_ + kSpares) * buffer_floats_)),
+        gradient_(map_floats(gradient_count)) {
+    for (std::size_t i = 0; i < count_; ++i) gradient_[i] = float(i % 1000) * 1e-3F - 0.5F;
+    for (std::size_t i = 0; i < chunks_ + kSpares; ++i) {
+      float* values = memory_ + i * buffer_floats_ + kHeaderFloats;
+      std::fill_n(values, stride_, 0.5F);
+      update::initialise_slots(settings, 0.01F, values, values + stride_, stride_, stride_);
+      (i < chunks_ ? current_ : spares_).push_back(values);
+    }
+  }
+  ~Chunks() {
+    munmap(memory_, (chunks_ + kSpares) * buffer_floats_ * sizeof(float));
+    munmap(gradient_, count_ * sizeof(float));
+  }
+  Chunks(const Chunks&) = delete;
+  Chunks& operator=(const Chunks&) = delete;
+
+  // work(out, in, stride, gradient, count) for every chunk; returns GB/s of memory traffic.
+  template <class Work>
+  double push(Work work) {
+    const auto start = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < chunks_; ++i) {
+      float*& spare = spares_[next_spare_++ % kSpares];
+      work(spare, current_[i], stride_, gradient_ + i * stride_, std::min(stride_, count_ - i * stride_));
+      std::swap(spare, current_[i]);
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    return double(count_) * sizeof(float) * double(2 * arrays_ + 1) / seconds.count() * 1e-9;
+  }
+
+ private:
+  static float* map_floats(std::size_t count) {
+    void* memory =
+        mmap(nullptr, count * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("no memory");
+    return static_cast<float*>(memory);
+  }
+
+  std::size_t arrays_, buffer_floats_, stride_, count_, chunks_;
+  float *memory_, *gradient_;
+  std::vector<float*> current_, spares_;
+  std::size_t next_spare_ = 0;
+};
+
+// out = in + s * gradient in each of kArrays streams: what the rules would cost if arithmetic were free. With kAsks it
+// asks for its inputs ahead as the rules do: that is the faster one in main memory, the slower one in caches.
+template <std::size_t kArrays, bool kAsks>
+[[gnu::always_inline]] inline void triad(float* out, const float* in, std::size_t stride, const float* gradient,
+                                         std::size_t count, float s) noexcept {
+  constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
+  std::size_t i = 0;
+  for (; kAsks && i + kBlock <= count; i += kBlock) {
+    for (std::size_t line = i + kAhead; line < i + kAhead + kBlock; line += kLine) {
+      for (std::size_t k = 0; k < kArrays; ++k) __builtin_prefetch(in + k * stride + line);
+      __builtin_prefetch(gradient + line);
+    }
+    PS_SIMD_LOOP
+    for (std::size_t j = i; j < i + kBlock; ++j)
+      for (std::size_t k = 0; k < kArrays; ++k) out[k * stride + j] = in[k * stride + j] + s * gradient[j];
+  }
+  PS_SIMD_LOOP
+  for (std::size_t j = i; j < count; ++j)
+    for (std::size_t k = 0; k < kArrays; ++k) out[k * stride + j] = in[k * stride + j] + s * gradient[j];
+}
+
+template <bool kAsks>
+[[gnu::always_inline]] inline void triads(std::size_t arrays, float* out, const float* in, std::size_t stride,
+                                          const float* gradient, std::size_t count, float s) noexcept {
+  switch (arrays) {
+    case 1:
+      return triad<1, kAsks>(out, in, stride, gradient, count, s);
+    case 2:
+      return triad<2, kAsks>(out, in, stride, gradient, count, s);
+    case 3:
+      return triad<3, kAsks>(out, in, stride, gradient, count, s);
+    case 4:
+      return triad<4, kAsks>(out, in, stride, gradient, count, s);
+  }
+}
+PS_SIMD_CLONES void plain_triad(std::size_t arrays, float* out, const float* in, std::size_t stride,
+                                const float* gradient, std::size_t count, float s) noexcept {
+  triads<false>(arrays, out, in, stride, gradient, count, s);
+}
+PS_SIMD_CLONES void asking_triad(std::size_t arrays, float* out, const float* in, std::size_t stride,
+                                 const float* gradient, std::size_t count, float s) noexcept {
+  triads<true>(arrays, out, in, stride, gradient, count, s);
+}
+
+struct Figures {
+  std::vector<double> rule, limit, ratio;
+};
+std::map<std::string, Figures> figures;  // by benchmark
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+void run_case(benchmark::State& state, const std::string& name, const Settings& settings, std::size_t gradient_bytes,
+              std::size_t buffer_bytes) {
+  const std::size_t arrays = 1 + update::slots_per_element(settings);
+  Chunks chunks(gradient_bytes / sizeof(float), buffer_bytes, settings);
+  std::uint64_t updates = 0;
+  const auto rule = [&](float* out, const float* in, std::size_t stride, const float* gradient, std::size_t count) {
+    update::apply(settings, {1e-6F, updates}, out, in, stride, gradient, 1.0F, count);
+  };
+  const auto limit_by = [arrays](auto kernel) {
+    return [=](float* out, const float* in, std::size_t stride, const float* gradient, std::size_t count) {
+      kernel(arrays, out, in, stride, gradient, count, 0.0F);
+    };
+  };
+  // A small variable is pushed often within a measurement, so that it is in the caches as far as it fits.
+  const std::size_t rounds = std::max<std::size_t>(1, (std::size_t{32} << 20) / gradient_bytes);
+  const auto measure = [&](const auto& work) {
+    double sum = 0;
+    for (std::size_t round = 0; round < rounds; ++round, ++updates) sum += 1 / chunks.push(work);
+    return double(rounds) / sum;
+  };
+  measure(rule);
+  Figures& mine = figures[name];
+  for (auto _ : state) {
+    const double plain = measure(limit_by(plain_triad)), rate = measure(rule), asking = measure(limit_by(asking_triad));
+    const double limit = std::max(plain, asking);
+    mine.rule.push_back(rate);
+    mine.limit.push_back(limit);
+    mine.ratio.push_back(rate / limit);
+    state.SetIterationTime(double(gradient_bytes) * double(2 * arrays + 1) * 1e-9 / rate);
+    state.counters["GB/s"] = rate;
+    state.counters["limit"] = limit;
+    state.counters["of_limit"] = rate / limit;
+  }
+}
+
+}  // namespace
+}  // namespace ps::bench
+
+int main(int argc, char** argv) {
+  using namespace ps;
+  using namespace ps::bench;
+  const std::string build = PS_BUILDTYPE, sanitize = PS_SANITIZE;
+  if (build == "debug" || sanitize != "none") {
+    fmt::print(stderr, "update: a {} build with sanitizer {} measures nothing; configure with -Dbuildtype=release\n",
+               build, sanitize);
+    return 1;
+  }
+  // Repetitions in random order, so that no case has a quiet machine to itself.
+  std::vector<std::string> defaults = {"--benchmark_repetitions=9", "--benchmark_enable_random_interleaving=true",
+                                       "--benchmark_report_aggregates_only=true", "--benchmark_counters_tabular=true"};
+  std::vector<char*> arguments = {argv[0]};
+  for (std::string& argument : defaults) arguments.push_back(argument.data());
+  arguments.insert(arguments.end(), argv + 1, argv + argc);
+  int count = static_cast<int>(arguments.size());
+  for (const std::size_t gradient : {std::size_t{64} << 20, std::size_t{1} << 20})
+    for (const std::size_t buffer : {std::size_t{32} << 10, std::size_t{1} << 20})
+      for (const auto& [label, rule, ema] : {std::tuple{"add", UpdateRule::kAdd, 0.0F},
+                                             {"sgd", UpdateRule::kSgd, 0.0F},
+                                             {"momentum", UpdateRule::kMomentum, 0.0F},
+                                             {"nesterov", UpdateRule::kNesterov, 0.0F},
+                                             {"adagrad", UpdateRule::kAdagrad, 0.0F},
+                                             {"rmsprop", UpdateRule::kRmsProp, 0.0F},
+                                             {"adam", UpdateRule::kAdam, 0.0F},
+                                             {"adamw", UpdateRule::kAdamW, 0.0F},
+                                             {"ftrl", UpdateRule::kFtrl, 0.0F},
+                                             {"adam+ema", UpdateRule::kAdam, 0.999F}}) {
+        Optimizer optimizer;
+        optimizer.ema = ema;
+        const Settings settings = update::settings_of(optimizer, rule, true);
+        const std::string name = fmt::format("update/{}/{}M/chunk:{}K", label, gradient >> 20, buffer >> 10);
+        benchmark::RegisterBenchmark(
+            name.c_str(), [=](benchmark::State& state) { run_case(state, name, settings, gradient, buffer); })
+            ->UseManualTime()
+            ->Iterations(3)
+            ->Unit(benchmark::kMillisecond);
+      }
+  utsname system;
+  uname(&system);
+  benchmark::AddCustomContext("kernel", system.release);
+  benchmark::AddCustomContext("compiler", __VERSION__);
+  benchmark::AddCustomContext("build", build);
+  benchmark::AddCustomContext("commit", PS_COMMIT);
+  benchmark::AddCustomContext("threads", "1, not pinned");
+  benchmark::Initialize(&count, arguments.data());
+  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  fmt::print("medians of memory traffic\n");
+  for (const auto& [name, of] : figures)
+    fmt::print("{:<32} {:6.1f} GB/s, limit {:6.1f}, ratio {:.2f}\n", name, median(of.rule), median(of.limit),
+               median(of.ratio));
+}

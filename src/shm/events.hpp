@@ -1,0 +1,53 @@
+// Two rings of events: the job's life (joins, deaths, changes of settings) and the decisions of sync steps. For people.
+//
+//   write   E1 ticket = tickets++                        the event's place is ticket modulo the ring's length
+//           E2 sequence: an older, complete one -> building | ticket + 1, acq_rel; lost or still being built: the next
+//              ticket, so a writer that died here costs the ring one place
+//           E3 the fields; E4 sequence = ticket + 1, release
+//   read    E5 sequence, acquire; the fields; fence; the same sequence again (pairs with E2, E4)
+// Progress: writing is wait-free (it gives an event up after some tickets), reading too.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shm/job_segments.hpp"
+#include "shm/rank_set.hpp"
+
+namespace ps::shm {
+
+enum class EventKind : std::uint32_t {
+  kJoined = 1,       // rank; first: pid
+  kLeft = 2,         // rank
+  kDied = 3,         // rank; first: pid
+  kInitialised = 4,  // rank; first: position of the variable
+  kSet = 5,          // rank: the LiveKey; first, second: before and after (floats as bits of a double)
+  kShortQuorum = 6,  // first: alive, second: quorum
+  kEnded = 7,        //
+  kDecided = 8,      // rank: the proposer; ranks: the contributors
+  kTaskDied = 9,     // rank: the ps task; first: pid
+};
+
+enum class LiveKey : std::uint32_t {
+  kMode = 1,
+  kStaleness = 2,
+  kQuorum = 3,
+  kLearningRate = 4,
+  kClipNorm = 5,
+  kWorkers = 6
+};
+
+struct EventRecord {
+  EventKind kind = EventKind::kJoined;
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0, first = 0, second = 0;
+  RankSet ranks{};
+  std::uint64_t unix_ns = 0;  // filled when it is recorded
+};
+
+void record_event(JobSegments& job, const EventRecord& event) noexcept;
+
+// Complete events of both rings in the order of their times.
+std::vector<EventRecord> read_events(const JobSegments& job);
+
+}  // namespace ps::shm

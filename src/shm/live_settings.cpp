@@ -1,0 +1,83 @@
+#include "shm/live_settings.hpp"
+
+#include <bit>
+
+#include "shm/events.hpp"
+#include "shm/futex.hpp"
+
+namespace ps::shm {
+namespace {
+
+void write(LiveShm& record, const LiveSettings& settings, std::uint32_t clock_epoch) noexcept {
+  record.mode.store_relaxed(static_cast<std::uint32_t>(settings.mode));
+  record.quorum.store_relaxed(settings.quorum);
+  record.staleness.store_relaxed(settings.staleness);
+  record.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(settings.learning_rate));
+  record.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(settings.clip_norm));
+  record.workers.store_relaxed(settings.workers);
+  record.clock_epoch.store_relaxed(clock_epoch);
+}
+
+std::uint64_t bits(float value) noexcept { return std::bit_cast<std::uint64_t>(double(value)); }
+
+}  // namespace
+
+void initialise_live(JobSegments& job, const JobConfig& config) noexcept {
+  const LiveSettings settings{.mode = config.mode,
+                              .staleness = config.staleness,
+                              .quorum = config.quorum,
+                              .learning_rate = config.optimizer.learning_rate.value_or(0.0F),
+                              .clip_norm = config.optimizer.clip_norm,
+                              .workers = config.workers};
+  write(job.state().live[0], settings, config.mode == Mode::kSsp ? 1 : 0);
+}
+
+Live read_live(const JobSegments& job) noexcept {
+  Live live;
+  for (;;) {
+    live.version = live_version(job);  // (L4)
+    const LiveShm& record = job.state().live[live.version % kLiveRecords];
+    live.settings.mode = static_cast<Mode>(record.mode.load_relaxed());  // relaxed, as all: the version is their check
+    live.settings.quorum = record.quorum.load_relaxed();
+    live.settings.staleness = record.staleness.load_relaxed();
+    live.settings.learning_rate = std::bit_cast<float>(record.learning_rate.load_relaxed());
+    live.settings.clip_norm = std::bit_cast<float>(record.clip_norm.load_relaxed());
+    live.settings.workers = record.workers.load_relaxed();
+    live.clock_epoch = record.clock_epoch.load_relaxed();
+    fence_acquire();
+    // The record is written again for version + kLiveRecords, which begins when the version is one below.
+    if (job.state().live_version.load_relaxed() - live.version < kLiveRecords - 1) return live;
+  }
+}
+
+bool try_change_live(JobSegments& job, const LiveSettings& settings) noexcept {
+  if (!job.locks().try_take(kSetterByte)) return false;  // (L1)
+  const Live before = read_live(job);
+  const std::uint32_t epoch =
+      before.clock_epoch + (settings.mode == Mode::kSsp && before.settings.mode != Mode::kSsp ? 1 : 0);
+  fence_release();  // pairs with read_live's fence: who reads a field of the new record finds the version near it
+  write(job.state().live[(before.version + 1) % kLiveRecords], settings, epoch);  // (L2)
+  job.state().live_version.store_release(before.version + 1);                     // (L3)
+  const auto note = [&](LiveKey key, std::uint64_t from, std::uint64_t to) {
+    if (from == to) return;
+    record_event(job, {.kind = EventKind::kSet,
+                       .rank = static_cast<std::uint32_t>(key),
+                       .step = job.global_step().load_acquire(),
+                       .first = from,
+                       .second = to});
+  };
+  const LiveSettings& old = before.settings;
+  note(LiveKey::kMode, static_cast<std::uint64_t>(old.mode), static_cast<std::uint64_t>(settings.mode));
+  note(LiveKey::kStaleness, old.staleness, settings.staleness);
+  note(LiveKey::kQuorum, old.quorum, settings.quorum);
+  note(LiveKey::kLearningRate, bits(old.learning_rate), bits(settings.learning_rate));
+  note(LiveKey::kClipNorm, bits(old.clip_norm), bits(settings.clip_norm));
+  note(LiveKey::kWorkers, old.workers, settings.workers);
+  job.locks().release(kSetterByte);
+  futex_announce(job.state().clocks);  // a larger bound may let waiters pass
+  for (std::uint32_t which = 0; which < kBarriers; ++which) futex_announce(job.barrier(which).futex);
+  futex_announce(job.state().activity);
+  return true;
+}
+
+}  // namespace ps::shm

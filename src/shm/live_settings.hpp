@@ -1,0 +1,33 @@
+// Settings that change while the job runs: mode (async, ssp), staleness, quorum, rate, clipping, number of workers.
+//
+// Record v % kLiveRecords holds while `live_version` is v. A change writes the next record and moves the version:
+//   change   L1 lock byte kSetterByte: one at a time, and the kernel lets go of a dead one's
+//            L2 record v + 1, relaxed; L3 live_version = v + 1, release      pairs with L4; a kill before it changes nothing
+//   read     L4 live_version, acquire; the record; fence; the version has not come near this record again, else again
+// Progress: reading is lock-free (it repeats only when kLiveRecords - 1 changes have passed it); changing waits for
+// nothing, it is refused while another one is under way.
+#pragma once
+
+#include <cstdint>
+
+#include "shm/job_segments.hpp"
+
+namespace ps::shm {
+
+struct Live {
+  LiveSettings settings;
+  std::uint32_t clock_epoch = 0;  // ssp_clock.hpp
+  std::uint64_t version = 0;
+};
+
+// The first record. Only by the job's creator.
+void initialise_live(JobSegments& job, const JobConfig& config) noexcept;
+
+inline std::uint64_t live_version(const JobSegments& job) noexcept { return job.state().live_version.load_acquire(); }
+
+Live read_live(const JobSegments& job) noexcept;
+
+// False: somebody else is changing them. Requires: check(settings, config) passes.
+[[nodiscard]] bool try_change_live(JobSegments& job, const LiveSettings& settings) noexcept;
+
+}  // namespace ps::shm

@@ -1,0 +1,49 @@
+#include "shm/memory_policy.hpp"
+
+#include <fmt/format.h>
+#include <numa.h>
+#include <numaif.h>
+#include <sys/mman.h>
+
+#include <fstream>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1; older kernels answer EINVAL, and khugepaged does it in its time
+#endif
+
+namespace ps::shm {
+
+std::vector<std::uint32_t> memory_nodes() {
+  if (numa_available() < 0) return {0};
+  std::vector<std::uint32_t> nodes;
+  bitmask* allowed = numa_get_mems_allowed();
+  for (int node = 0; node <= numa_max_node(); ++node)
+    if (numa_bitmask_isbitset(allowed, static_cast<unsigned>(node)) != 0)
+      nodes.push_back(static_cast<std::uint32_t>(node));
+  numa_free_nodemask(allowed);
+  return nodes;
+}
+
+bool prefer_node(void* address, std::size_t bytes, std::uint32_t node) noexcept {
+  if (numa_available() < 0 || node >= 64) return false;
+  const unsigned long nodes = 1UL << node;
+  // Preferred and not bound: a full node must not end in SIGBUS where another one has room.
+  return mbind(address, bytes, MPOL_PREFERRED, &nodes, 65, 0) == 0;
+}
+
+std::string why_no_huge_pages() {
+  constexpr char kSetting[] = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+  std::ifstream file(kSetting);
+  std::string words;
+  if (!std::getline(file, words))
+    return fmt::format("this kernel has no transparent huge pages ({} is missing)", kSetting);
+  for (const char* off : {"[never]", "[deny]"})
+    if (words.find(off) != std::string::npos)
+      return fmt::format("{} says '{}'; as root: echo advise > {}", kSetting, words, kSetting);
+  return {};
+}
+
+void advise_huge_pages(void* address, std::size_t bytes) noexcept { madvise(address, bytes, MADV_HUGEPAGE); }
+void collapse_huge_pages(void* address, std::size_t bytes) noexcept { madvise(address, bytes, MADV_COLLAPSE); }
+
+}  // namespace ps::shm

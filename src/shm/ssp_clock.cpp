@@ -1,0 +1,75 @@
+#include "shm/ssp_clock.hpp"
+
+#include <algorithm>
+
+#include "shm/futex.hpp"
+
+namespace ps::shm {
+namespace {
+
+constexpr std::uint64_t kEntering = std::uint64_t{1} << 47;
+
+constexpr std::uint64_t make_clock(std::uint32_t epoch, std::uint64_t steps) noexcept {
+  return std::uint64_t{epoch} << 48 | steps;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> SspClock::clock_of(std::uint32_t rank, std::uint32_t epoch, bool look_at_locks) noexcept {
+  const WorkerShm& worker = job_.worker(rank);
+  std::uint64_t holder, clock;
+  RankState state;
+  do {  // until all three are of one holder: a successor clears the clock before it counts `holders` up
+    holder = worker.holders.load_acquire();
+    if (holder == 0 || known_dead_[rank] == holder) return std::nullopt;
+    state = static_cast<RankState>(worker.state.load_acquire());  // before the clock: of a left one that is its last
+    clock = worker.clock.load_acquire();                          // (C4) pairs with C1, C3
+  } while (worker.holders.load_acquire() != holder);
+  if (state == RankState::kLeft || epoch_of(clock) != (epoch & 0xffff)) return std::nullopt;
+  if (look_at_locks && !job_.is_alive(rank)) {
+    known_dead_[rank] = holder;  // a successor counts `holders` up
+    return std::nullopt;
+  }
+  return clock;
+}
+
+std::optional<std::uint64_t> SspClock::smallest_other(std::uint32_t epoch) noexcept {
+  std::optional<std::uint64_t> smallest;
+  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
+    if (rank == rank_) continue;
+    const std::optional<std::uint64_t> clock = clock_of(rank, epoch, true);
+    if (clock && !is_entering(*clock)) smallest = std::min(steps_of(*clock), smallest.value_or(steps_of(*clock)));
+  }
+  return smallest;
+}
+
+void SspClock::enter(std::uint32_t epoch) noexcept {
+  if (epoch_of(own().load_relaxed()) == (epoch & 0xffff)) return;  // relaxed: only this rank writes it
+  const std::uint64_t entered = smallest_other(epoch).value_or(0);
+  own().store_release(make_clock(epoch, entered) | kEntering);  // (C1)
+  futex_mark(job_.state().clocks);
+  own().store_release(make_clock(epoch, std::max(entered, smallest_other(epoch).value_or(0))));  // (C2)
+  futex_announce(job_.state().clocks);
+}
+
+void SspClock::advance() noexcept {
+  own().store_release(own().load_relaxed() + 1);  // (C3)
+  futex_announce(job_.state().clocks);
+}
+
+std::uint64_t SspClock::lead(std::uint64_t bound, bool look_at_locks, std::vector<std::uint32_t>& blockers) noexcept {
+  const std::uint64_t clock = own().load_relaxed(), mine = steps_of(clock);
+  std::uint64_t lead = 0;
+  blockers.clear();
+  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
+    if (rank == rank_) continue;
+    std::optional<std::uint64_t> theirs = clock_of(rank, epoch_of(clock), false);
+    const auto ahead = [&] { return theirs && mine > steps_of(*theirs) ? mine - steps_of(*theirs) : 0; };
+    if (look_at_locks && ahead() > bound) theirs = clock_of(rank, epoch_of(clock), true);  // a system call each
+    if (ahead() > bound) blockers.push_back(rank);
+    lead = std::max(lead, ahead());
+  }
+  return lead;
+}
+
+}  // namespace ps::shm

@@ -1,0 +1,44 @@
+#include "train/local_steps.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "update/rules.hpp"
+
+namespace ps::train {
+
+LocalSteps::LocalSteps(const Worker& worker, const Model& model, const TrainOptions& options)
+    : worker_(worker),
+      model_(model),
+      rate_(options.local_learning_rate),
+      start_(model.parameters()),
+      updated_(model.parameters()) {}
+
+void LocalSteps::begin(ParameterArrays& parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    std::copy(parameters[i].begin(), parameters[i].end(), start_[i].begin());
+}
+
+void LocalSteps::step(ParameterArrays& parameters, ParameterArrays& gradients, std::uint64_t global_step) {
+  const Optimizer& optimizer = worker_.config().optimizer;
+  const float usual = default_learning_rate(UpdateRule::kSgd);
+  const float rate = rate_.value_or(optimizer.rule == UpdateRule::kAdd ? worker_.live().learning_rate : usual) *
+                     optimizer.schedule.factor(global_step);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    update::Settings settings = update::settings_of(optimizer, UpdateRule::kSgd, model_.parameters()[i].regularize);
+    settings.ema = 0;  // that is of the shared values
+    update::apply(settings, {rate, 0}, updated_[i].data(), parameters[i].data(), 0, gradients[i].data(), 1.0F,
+                  updated_[i].size());
+  }
+  std::swap(parameters, updated_);
+}
+
+void LocalSteps::end(ParameterArrays& parameters, ParameterArrays& out) {
+  const JobConfig& config = worker_.config();
+  const float share = config.mode == Mode::kSync ? 1.0F / static_cast<float>(config.workers) : 1.0F;
+  const float factor = config.optimizer.rule == UpdateRule::kAdd ? share : -1.0F;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    for (std::size_t k = 0; k < out[i].size(); ++k) out[i][k] = factor * (parameters[i][k] - start_[i][k]);
+}
+
+}  // namespace ps::train

@@ -1,0 +1,34 @@
+// The steps of local SGD between two pushes: a worker trains its own copy and pushes the difference. (Stich, Local SGD
+// Converges Fast and Communicates Little, 2019; with an outer momentum: Wang et al., SlowMo, 2020.)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ps/worker.hpp"
+#include "train/trainer.hpp"
+
+namespace ps::train {
+
+class LocalSteps {
+ public:
+  LocalSteps(const Worker& worker, const Model& model, const TrainOptions& options);
+
+  // From these values on. Requires: the arrays are the model's, here and below.
+  void begin(ParameterArrays& parameters);
+
+  // One step of plain SGD with the job's schedule, L2, weight decay and clip_value.
+  void step(ParameterArrays& parameters, ParameterArrays& gradients, std::uint64_t global_step);
+
+  // What is pushed, into `out`: for rule `add` the way gone, in sync mode this worker's share of it, so that their sum is
+  // a mean; for an outer optimizer the way back, which it takes for a gradient.
+  void end(ParameterArrays& parameters, ParameterArrays& out);
+
+ private:
+  const Worker& worker_;
+  const Model& model_;
+  std::optional<float> rate_;
+  ParameterArrays start_, updated_;
+};
+
+}  // namespace ps::train

@@ -1,0 +1,339 @@
+#include "ps/job_view.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "ps/errors.hpp"
+#include "shm/counters.hpp"
+#include "shm/events.hpp"
+#include "shm/live_settings.hpp"
+#include "shm/ssp_clock.hpp"
+#include "shm/worker_table.hpp"
+#include "update/rules.hpp"
+#include "view/checked_records.hpp"
+#include "view/texts.hpp"
+
+namespace ps {
+namespace {
+
+using shm::JobSegments;
+using shm::VariableShm;
+
+// A variable's parts, in order; each entry is of one variable.
+using Group = std::vector<const VariableShm*>;
+
+StalenessSummary summarise(const shm::StalenessTotals& totals) {
+  return {totals.mean(), totals.percentile(0.5), totals.percentile(0.99), totals.max};
+}
+
+void hash_bytes(std::uint64_t& hash, const void* bytes, std::size_t count) {  // FNV-1a
+  const auto* next = static_cast<const unsigned char*>(bytes);
+  for (std::size_t i = 0; i < count; ++i) hash = (hash ^ next[i]) * 1099511628211ULL;
+}
+
+}  // namespace
+
+const char* to_string(WorkerState state) noexcept {
+  switch (state) {
+    case WorkerState::kNever:
+      return "never";
+    case WorkerState::kAlive:
+      return "alive";
+    case WorkerState::kLeft:
+      return "left";
+    case WorkerState::kDead:
+      return "dead";
+  }
+  return "unknown";
+}
+
+struct JobView::Impl {
+  JobSegments job;
+  std::uint32_t ranks, shards;  // as they were when try_attach checked them against the segment's size
+
+  explicit Impl(JobSegments attached) : job(std::move(attached)), ranks(job.ranks()), shards(job.config().shards) {
+    const JobConfig config = job.settings();
+    const auto is_up_to = [](auto value, auto last) { return static_cast<std::uint32_t>(value) >= 1 && value <= last; };
+    if (!is_up_to(config.mode, Mode::kSync) || !is_up_to(config.layout, Layout::kInplace) ||
+        !is_up_to(config.adds, Adds::kRacy) || !is_up_to(config.reduce, Reduce::kAtomic) ||
+        !is_up_to(config.placement, Placement::kPartition) || !is_up_to(config.numa, Numa::kNodes) ||
+        !is_up_to(config.optimizer.rule, UpdateRule::kFtrl) ||
+        !is_up_to(config.optimizer.schedule.kind, Schedule::Kind::kCosine))
+      fail_damaged(shm::control_name(job.job()), "its settings have a value without a meaning");
+  }
+
+  static std::unique_ptr<Impl> try_open(const std::string& name, shm::AttachOutcome& outcome) {
+    check_job_name(name);
+    std::optional<JobSegments> attached = JobSegments::try_attach(name, shm::Access::kReadOnly, outcome);
+    return attached ? std::make_unique<Impl>(std::move(*attached)) : nullptr;
+  }
+
+  // A file that somebody has cut off since would end the process with SIGBUS.
+  void require_whole() {
+    if (job.control().file_bytes() < shm::kWorkersOffset + ranks * sizeof(shm::WorkerShm))
+      fail_damaged(shm::control_name(job.job()), "it has been cut off");
+    for (std::uint32_t shard = 0; shard < shards; ++shard)
+      if (job.shard(shard).file_bytes() < job.shard_data_offset())
+        fail_damaged(shm::shard_name(job.job(), shard), "it has been cut off");
+  }
+
+  std::vector<CheckedRecord> records() {
+    require_whole();
+    std::vector<CheckedRecord> all;
+    for (std::uint32_t position = 0; position < shm::kMaxVariables; ++position) {
+      const std::uint32_t entry = job.index(position).load_acquire();  // pairs with declare's swap
+      if (entry == 0) break;
+      if (entry > shm::kMaxVariables)
+        fail_damaged(shm::control_name(job.job()), fmt::format("index {} names record {}", position, entry));
+      all.push_back(copy_record(job, entry - 1, shards));
+    }
+    return all;
+  }
+
+  // Variables in the order of declaration. One whose parts are not all declared yet is left out.
+  static std::vector<Group> grouped(const std::vector<CheckedRecord>& records) {
+    std::vector<Group> groups;
+    for (const CheckedRecord& record : records) {
+      if (record->base != 0 || record->part != 0) continue;
+      Group group = {record.get()};
+      std::uint64_t elements = record->elements;
+      for (const CheckedRecord& other : records)
+        if (other->base == 0 && other->part == group.size() && other->parts == record->parts &&
+            std::strcmp(other->name, record->name) == 0 && other->part_begin == elements) {
+          group.push_back(other.get());
+          elements += other->elements;
+        }
+      if (group.size() == record->parts && elements == record->whole_elements) groups.push_back(std::move(group));
+    }
+    return groups;
+  }
+
+  std::vector<float> values(const Group& group, std::uint64_t array) {
+    std::vector<float> all(group.front()->whole_elements);
+    for (const VariableShm* part : group)
+      read_values(job, *part, array, std::span(all).subspan(part->part_begin, part->elements));
+    return all;
+  }
+
+  // Throws Error: unknown (lists those there are), not initialised.
+  Group find(const std::vector<CheckedRecord>& records, const std::string& name) {
+    std::vector<std::string> names;
+    for (const Group& group : grouped(records)) {
+      names.emplace_back(group.front()->name);
+      if (names.back() != name) continue;
+      if (!is_initialised(*group.front())) throw Error(fmt::format("variable '{}' is not initialised yet", name));
+      return group;
+    }
+    throw Error(names.empty() ? fmt::format("there is no variable '{}': job '{}' has none yet", name, job.job())
+                              : fmt::format("there is no variable '{}': job '{}' has {}", name, job.job(),
+                                            fmt::join(names, ", ")));
+  }
+
+  ByteCount count_bytes(const std::vector<CheckedRecord>& records) {
+    ByteCount bytes;
+    bytes.control = job.control().file_bytes();
+    std::uint64_t in_shards = 0;
+    for (std::uint32_t shard = 0; shard < shards; ++shard) {
+      in_shards += job.shard(shard).file_bytes();
+      bytes.spares += job.shard_data_offset();
+    }
+    std::set<std::pair<std::uint32_t, std::uint32_t>> classes;  // the first record of a class brings its spares
+    for (const CheckedRecord& record : records) {
+      bytes.words += record->pieces * sizeof(shm::PieceWordShm);
+      (record->base == 0 ? bytes.values : bytes.accumulators) += record->elements * sizeof(float);
+      bytes.slots += record->elements * record->slots * sizeof(float);
+      if (!is_inplace(*record) && classes.emplace(record->shard, record->buffer_class).second)
+        bytes.spares += (std::uint64_t{job.lanes()} * shm::kSparesPerClass) << record->buffer_class;
+    }
+    const std::uint64_t known = bytes.words + bytes.values + bytes.accumulators + bytes.slots + bytes.spares;
+    bytes.padding = in_shards > known ? in_shards - known : 0;
+    for (const std::string& name : shm::list_segments(shm::control_name(job.job()) + ".w")) {
+      shm::Segment gradients;
+      if (gradients.open(name, shm::Access::kReadOnly) == shm::AttachOutcome::kReady &&
+          gradients.header().instance == job.instance())
+        bytes.gradients += gradients.file_bytes();
+    }
+    return bytes;
+  }
+};
+
+JobView::JobView(const std::string& job) {
+  shm::AttachOutcome outcome;
+  impl_ = Impl::try_open(job, outcome);
+  if (!impl_) throw Error(shm::describe(outcome, shm::control_name(job)));
+}
+
+JobView::JobView(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+JobView::~JobView() = default;
+JobView::JobView(JobView&&) noexcept = default;
+
+std::optional<JobView> JobView::try_open(const std::string& job) {
+  shm::AttachOutcome outcome;
+  std::unique_ptr<Impl> impl = Impl::try_open(job, outcome);
+  if (!impl) return std::nullopt;
+  return JobView(std::move(impl));
+}
+
+JobInfo JobView::info() const {
+  const std::vector<CheckedRecord> records = impl_->records();
+  JobSegments& job = impl_->job;
+  JobInfo info;
+  info.config = job.settings();
+  const shm::Live live = shm::read_live(job);
+  info.live = live.settings;
+  info.live_version = live.version;
+  info.global_step = job.global_step().load_acquire();
+  info.finished = job.is_finished();
+  info.instance = job.instance();
+  info.created_unix_ns = job.control().header().created_unix_ns;
+  for (std::uint32_t shard = 0; shard < impl_->shards; ++shard) {
+    const shm::HeaderShm& header = job.shard(shard).header();
+    TaskInfo task;
+    task.is_alive = job.locks().is_held_by_other(shm::kTaskByte + shard);
+    task.pid = job.state().task_pids[shard].load_relaxed();  // relaxed: a figure for people
+    task.node = header.node;
+    task.huge_pages = header.huge_pages == 1;
+    task.file_bytes = job.shard(shard).file_bytes();
+    task.used_bytes = job.shard_data_offset();
+    task.reserved_bytes = header.reserved_bytes;
+    for (const CheckedRecord& record : records) {
+      if (record->shard != shard) continue;
+      task.used_bytes = std::max(task.used_bytes, record->shard_end);
+      task.variables += record->base == 0;
+    }
+    if (task.is_alive && !info.served) info.ps_pid = task.pid;
+    info.served = info.served || task.is_alive;
+    info.tasks.push_back(task);
+  }
+  if (!info.served) info.ps_pid = info.tasks.front().pid;
+  info.bytes = impl_->count_bytes(records);
+  return info;
+}
+
+std::vector<WorkerInfo> JobView::workers() const {
+  impl_->require_whole();
+  const JobSegments& job = impl_->job;
+  std::vector<WorkerState> states;
+  for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) states.push_back(shm::worker_state(job, rank));
+  std::vector<WorkerInfo> all;
+  for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) {
+    if (states[rank] == WorkerState::kNever) continue;
+    const shm::WorkerShm& entry = job.worker(rank);
+    const auto figure = [&](shm::Counter which) { return shm::counter(entry, which); };
+    WorkerInfo info;
+    info.rank = rank;
+    info.state = states[rank];
+    info.pid = entry.pid.load_relaxed();  // relaxed, as all below: figures for people
+    info.holders = entry.holders.load_relaxed();
+    info.steps = figure(shm::Counter::kSteps);
+    info.pushes = figure(shm::Counter::kPushes);
+    info.pulls = figure(shm::Counter::kPulls);
+    info.push_retries = figure(shm::Counter::kPushRetries);
+    info.pull_retries = figure(shm::Counter::kPullRetries);
+    info.dropped = figure(shm::Counter::kDropped);
+    info.lead_max = figure(shm::Counter::kLeadMax);
+    info.clock = shm::SspClock::steps_of(entry.clock.load_acquire());
+    info.examples = figure(shm::Counter::kExamples);
+    info.loss = std::bit_cast<double>(figure(shm::Counter::kLossBits));
+    const std::uint64_t joined = entry.joined_ns.load_relaxed();
+    const std::uint64_t end = info.state == WorkerState::kLeft ? entry.left_ns.load_relaxed() : shm::now_ns();
+    info.seconds = end > joined ? double(end - joined) * 1e-9 : 0.0;
+    if (info.state == WorkerState::kAlive) info.waiting_for = waiting_text(job, rank, states);
+    shm::StalenessTotals totals;
+    totals.add(entry);
+    info.staleness = summarise(totals);
+    all.push_back(std::move(info));
+  }
+  return all;
+}
+
+std::vector<VariableInfo> JobView::variables() const {
+  const std::vector<CheckedRecord> records = impl_->records();
+  std::vector<VariableInfo> all;
+  for (const Group& group : Impl::grouped(records)) {
+    const VariableShm& first = *group.front();
+    VariableInfo info;
+    info.name = first.name;
+    info.dtype = static_cast<DType>(first.dtype);
+    info.shape.assign(first.extents, first.extents + first.axes);
+    info.rule = static_cast<UpdateRule>(first.rule);
+    info.layout = static_cast<Layout>(first.layout);
+    info.element_count = first.whole_elements;
+    info.bytes = first.whole_elements * sizeof(float);
+    info.initialised = is_initialised(first);
+    const std::uint64_t rules_own = update::slots_per_element(info.rule, false);
+    for (std::uint64_t slot = 0; slot < first.slots && slot <= rules_own; ++slot)
+      info.slots.emplace_back(update::slot_name(info.rule, first.slots > rules_own, slot));
+    std::uint64_t updates = 0, pieces = 0;
+    const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = first.whole_elements / rows;
+    for (const VariableShm* part : group) {
+      info.parts.push_back({.shard = part->shard,
+                            .node = impl_->job.shard(part->shard).header().node,
+                            .first_row = part->part_begin / row,
+                            .rows = part->elements / row,
+                            .bytes = part->elements * sizeof(float),
+                            .slot_bytes = part->elements * part->slots * sizeof(float),
+                            .pieces = part->pieces,
+                            .piece_elements = part->piece_elements});
+      pieces += part->pieces;
+      if (info.initialised) updates += sum_updates(impl_->job, *part);
+    }
+    info.updates = updates / pieces;
+    all.push_back(std::move(info));
+  }
+  return all;
+}
+
+std::vector<float> JobView::values(const std::string& name) const {
+  const std::vector<CheckedRecord> records = impl_->records();
+  return impl_->values(impl_->find(records, name), 0);
+}
+
+std::vector<float> JobView::averages(const std::string& name) const {
+  const std::vector<CheckedRecord> records = impl_->records();
+  const Group group = impl_->find(records, name);
+  const VariableShm& first = *group.front();
+  const std::uint64_t rules_own = update::slots_per_element(static_cast<UpdateRule>(first.rule), false);
+  if (first.slots != rules_own + 1)
+    throw Error(fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (--ema)", name));
+  return impl_->values(group, first.slots);
+}
+
+std::vector<Event> JobView::events() const {
+  impl_->require_whole();
+  std::vector<Event> all;
+  for (const shm::EventRecord& record : shm::read_events(impl_->job)) all.push_back(describe_event(impl_->job, record));
+  return all;
+}
+
+StalenessSummary JobView::staleness() const {
+  impl_->require_whole();
+  shm::StalenessTotals totals;
+  for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) totals.add(impl_->job.worker(rank));
+  return summarise(totals);
+}
+
+std::uint64_t JobView::digest() const {
+  const std::vector<CheckedRecord> records = impl_->records();
+  std::vector<Group> groups = Impl::grouped(records);
+  std::sort(groups.begin(), groups.end(),
+            [](const Group& a, const Group& b) { return std::strcmp(a.front()->name, b.front()->name) < 0; });
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (const Group& group : groups) {
+    hash_bytes(hash, group.front()->name, std::strlen(group.front()->name));
+    if (!is_initialised(*group.front())) continue;  // it has no values yet
+    const std::vector<float> values = impl_->values(group, 0);
+    hash_bytes(hash, values.data(), values.size() * sizeof(float));
+  }
+  return hash;
+}
+
+}  // namespace ps

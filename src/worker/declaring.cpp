@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "ps/errors.hpp"
+#include "shm/events.hpp"
+#include "worker/impl.hpp"
+#include "worker/waits.hpp"
+
+namespace ps {
+
+std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
+  const UpdateRule rule = spec.rule.value_or(config.optimizer.rule);
+  return update::slots_per_element(update::settings_of(config.optimizer, rule, spec.regularize));
+}
+
+Variable::State& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
+  for (Variable::State& state : variables)
+    if (state.parts.front().position == positions.front()) return state;
+  return variables.emplace_back(job, directory, positions);
+}
+
+void Worker::Impl::initialise(Variable::State& state, const Initializer& initialize) {
+  std::vector<float> values(state.elements);
+  initialize(values);
+  state.set_values(values, live.settings.learning_rate);
+  // The first part last: it stands for all. Its release pairs with the waiters' acquire: words, stamps and values.
+  for (auto part = state.parts.rbegin(); part != state.parts.rend(); ++part) {
+    if (part->accumulator_record != nullptr) part->accumulator_record->init.store_release(shm::kInitialised);
+    part->record.init.store_release(shm::kInitialised);
+  }
+  shm::record_event(job, {.kind = shm::EventKind::kInitialised,
+                          .rank = rank,
+                          .step = job.global_step().load_acquire(),
+                          .first = state.parts.front().position});
+  shm::futex_announce(job.state().activity);
+}
+
+// Without an initializer this worker can't take over from one that has died, so it needs a deadline (0: none).
+void Worker::Impl::wait_initialised(Variable::State& state, const Initializer* initialize, double deadline_seconds) {
+  shm::VariableShm& record = state.parts.front().record;
+  const std::uint64_t my_claim = shm::make_init_claim(entry.holders.load_acquire(), shm::kRankByte + rank);
+  const auto is_dead = [&](std::uint64_t claim) {
+    const std::uint32_t byte = static_cast<std::uint32_t>(claim & 0xffff) - 1;
+    if (byte == shm::kRankByte + rank) return claim != my_claim;  // a predecessor's (L1: don't ask for one's own byte)
+    return !job.locks().is_held_by_other(byte);
+  };
+  const auto try_claim = [&] {
+    std::uint64_t claim = record.init.load_acquire();
+    if (claim == shm::kInitialised || initialize == nullptr || (claim != 0 && !is_dead(claim))) return;
+    if (!record.init.try_exchange_acq_rel(claim, my_claim)) return;
+    try {
+      this->initialise(state, *initialize);
+    } catch (...) {
+      record.init.store_release(0);  // the next one may try
+      throw;
+    }
+  };
+  try_claim();
+  if (record.init.load_acquire() == shm::kInitialised) return;
+  Wait wait(options, deadline_seconds, 1.0);
+  const WaitMark mark(entry, shm::WaitingFor::kInitialised, state.parts.front().position);
+  shm::wait_for_fact(
+      job.state().activity, [&] { return record.init.load_acquire() == shm::kInitialised; },
+      [&] {
+        try_claim();
+        if (job.is_over()) throw JobFinished(fmt::format("job {} was ended", job.job()));
+        const auto what = [&] {
+          return fmt::format("worker {}: waiting for variable '{}' to be initialised", rank, record.name);
+        };
+        if (!wait.slice(what))
+          throw Error(
+              fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
+                          "initialises it",
+                          record.name, job.job(), deadline_seconds));
+      });
+}
+
+std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, double wait_seconds) {
+  std::vector<std::uint32_t> positions;
+  const auto is_complete = [&] {
+    const std::uint32_t first = directory.find(name);
+    if (first == shm::kNoVariable) return false;
+    positions = directory.parts(first);
+    const std::uint32_t last = positions.back();
+    return positions.size() == directory.at(first).parts &&
+           (!is_summed() || directory.accumulator(last) != shm::kNoVariable);
+  };
+  if (is_complete()) return positions;
+  Wait wait(options, wait_seconds, 1.0);
+  const WaitMark mark(entry, shm::WaitingFor::kVariable, 0);
+  shm::wait_for_fact(job.state().activity, is_complete, [&] {
+    if (!wait.slice([&] { return fmt::format("worker {}: waiting for variable '{}' to be declared", rank, name); }))
+      throw Error(fmt::format("job '{}' has no variable '{}'; it has: {}", job.job(), name,
+                              fmt::join(directory.names(), ", ")));
+  });
+  return positions;
+}
+
+Variable Worker::variable(const VariableSpec& spec, const Initializer& initialize) {
+  return variables(std::span(&spec, 1), [&](std::size_t, std::span<float> out) { initialize(out); }).front();
+}
+
+std::vector<Variable> Worker::variables(std::span<const VariableSpec> specs, const IndexedInitializer& initialize) {
+  Impl& impl = *impl_;
+  std::vector<std::size_t> order(specs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto bytes = [&](std::size_t i) { return specs[i].element_count() * (1 + impl.slots_of(specs[i])); };
+  if (impl.config.placement == Placement::kGreedy)
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : specs[a].name < specs[b].name;
+    });
+  std::vector<Variable::State*> states(specs.size());
+  for (const std::size_t i : order)
+    states[i] = &impl.state_at(impl.directory.declare(specs[i], impl.slots_of(specs[i]), shm::kRankByte + impl.rank));
+  std::vector<Variable> handles;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const Initializer initialize_one = [&](std::span<float> out) { initialize(i, out); };
+    impl.wait_initialised(*states[i], &initialize_one, 0);
+    states[i]->forget_pulls();
+    handles.push_back(Variable(states[i]));
+  }
+  return handles;
+}
+
+Variable Worker::variable(const std::string& name, double wait_seconds) {
+  Impl& impl = *impl_;
+  Variable::State& state = impl.state_at(impl.wait_declared(name, wait_seconds));
+  impl.wait_initialised(state, nullptr, wait_seconds);
+  state.forget_pulls();
+  return Variable(&state);
+}
+
+}  // namespace ps

@@ -1,0 +1,72 @@
+// What a Worker object holds, and the larger steps of its life; each has a file of its own.
+#pragma once
+
+#include <unistd.h>
+
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "ps/worker.hpp"
+#include "shm/barrier.hpp"
+#include "shm/counters.hpp"
+#include "shm/directory.hpp"
+#include "shm/live_settings.hpp"
+#include "shm/ssp_clock.hpp"
+#include "worker/gradients.hpp"
+#include "worker/threads.hpp"
+#include "worker/variable_state.hpp"
+
+namespace ps {
+
+struct Worker::Impl {
+  WorkerOptions options;
+  shm::JobSegments job;
+  JobConfig config;
+  std::uint32_t rank;
+  shm::WorkerShm& entry;
+  shm::Directory directory{job};
+  Threads threads;
+  shm::Barrier steps{job, rank, 0}, meetings{job, rank, 1};
+  shm::SspClock clock{job, rank};
+  GradientSegments gradients{job, rank};
+  shm::Live live;                         // as this worker goes by them; looked at anew at the end of each step
+  std::deque<Variable::State> variables;  // a deque: handles point into it
+  bool has_pushed = false;                // sync: since the last step(); the step it was for
+  std::uint64_t pushed_for = 0;
+  std::vector<Variable::State*> pushed_states;  // sync, with clip_norm: what counts for this step's global norm
+  pid_t owner = getpid();
+  bool has_left = false;
+
+  Impl(WorkerOptions given, shm::JobSegments attached, std::uint32_t taken);
+
+  shm::AtomicShm<std::uint64_t>& count(shm::Counter which) noexcept { return shm::counter(entry, which); }
+  bool is_sync() const noexcept { return config.mode == Mode::kSync; }
+  bool is_summed() const noexcept { return config.reduce == Reduce::kAtomic; }
+
+  // Waits for the job and takes a rank of it (joining.cpp).
+  static std::pair<shm::JobSegments, std::uint32_t> join(const WorkerOptions& options);
+  // What a dead predecessor of the rank has left half done.
+  void take_over();
+
+  // declaring.cpp
+  std::uint64_t slots_of(const VariableSpec& spec) const;
+  Variable::State& state_at(const std::vector<std::uint32_t>& positions);
+  std::vector<std::uint32_t> wait_declared(const std::string& name, double wait_seconds);
+  void wait_initialised(Variable::State& state, const Initializer* initialize, double deadline_seconds);
+  void initialise(Variable::State& state, const Initializer& initialize);
+
+  // pushing.cpp
+  void push(std::span<const Variable> handles, std::span<const std::span<const float>> gradients);
+  PushContext push_context(std::uint64_t step) const noexcept;
+  void push_at_once(Variable::State& state, std::span<const float> gradient, const PushContext& context);
+  void write_norm();
+
+  // stepping.cpp
+  void finish(shm::Barrier& barrier, std::uint64_t round, bool applies);
+  void finish_sync_step();
+  void wait_for_slowest();
+  void refresh_live();
+};
+
+}  // namespace ps

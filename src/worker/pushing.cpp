@@ -1,0 +1,101 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "ps/errors.hpp"
+#include "worker/impl.hpp"
+#include "worker/sync_step.hpp"
+
+namespace ps {
+
+using shm::Counter;
+
+PushContext Worker::Impl::push_context(std::uint64_t step) const noexcept {
+  return {.label = {rank, step},
+          .learning_rate = scheduled_rate(job.config(), live.settings.learning_rate, step),
+          .scale = 1.0F,
+          .staleness_scaling = config.optimizer.staleness_scaling,
+          .adds = config.adds,
+          .workers = config.workers};
+}
+
+void Worker::Impl::push_at_once(Variable::State& state, std::span<const float> gradient, const PushContext& context) {
+  const std::uint64_t retries = state.push(gradient, context, threads);
+  if (retries != 0) count(Counter::kPushRetries).bump_relaxed(retries);
+  for (std::uint64_t& staleness : state.observed) {
+    if (staleness == Variable::State::kNotPulled) continue;
+    shm::record_staleness(entry, staleness);
+    staleness = Variable::State::kNotPulled;
+  }
+}
+
+void Worker::Impl::push(std::span<const Variable> handles, std::span<const std::span<const float>> gradients_given) {
+  if (handles.size() != gradients_given.size())
+    throw Error(fmt::format("push of {} variables with {} gradients: give one for each", handles.size(),
+                            gradients_given.size()));
+  for (std::size_t i = 0; i < handles.size(); ++i) handles[i].state_->require_size(gradients_given[i].size(), "push");
+  count(Counter::kPushes).bump_relaxed(handles.size());
+  if (is_sync()) {
+    if (!has_pushed) {
+      pushed_for = steps.round();
+      pushed_states.clear();
+    }
+    has_pushed = true;
+  }
+  PushContext context = push_context(is_sync() ? pushed_for : job.global_step().load_acquire());
+  float clip = 1.0F;
+  if (live.settings.clip_norm > 0 && (!is_sync() || is_summed())) {
+    double squares = 0;
+    for (std::size_t i = 0; i < handles.size(); ++i)
+      if (handles[i].state_->is_clipped())
+        squares += update::squared_norm(gradients_given[i].data(), gradients_given[i].size());
+    clip = update::clip_scale(squares, live.settings.clip_norm);
+  }
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    Variable::State& state = *handles[i].state_;
+    context.scale = state.is_clipped() ? clip : 1.0F;
+    if (!is_sync()) {
+      push_at_once(state, gradients_given[i], context);
+    } else if (is_summed()) {
+      state.contribute(gradients_given[i], context, threads);
+    } else {
+      for (const VariablePart& part : state.parts)
+        gradients.write(part.record, part.position, pushed_for,
+                        gradients_given[i].subspan(part.begin, part.record.elements), threads);
+      if (std::find(pushed_states.begin(), pushed_states.end(), &state) == pushed_states.end())
+        pushed_states.push_back(&state);
+    }
+  }
+}
+
+// Of the gradients as they were written, so that several pushes of one variable count as their sum. In the order of the
+// pushes and over whole variables, so that neither placement nor threads change its bits.
+void Worker::Impl::write_norm() {
+  double squares = 0;
+  std::vector<float> whole;
+  for (const Variable::State* state : pushed_states) {
+    if (!state->is_clipped()) continue;
+    if (state->parts.size() == 1) {
+      const auto written = gradients.written(state->parts.front().record);
+      squares += update::squared_norm(written.data(), written.size());
+      continue;
+    }
+    whole.clear();
+    for (const VariablePart& part : state->parts) {
+      const auto written = gradients.written(part.record);
+      whole.insert(whole.end(), written.begin(), written.end());
+    }
+    squares += update::squared_norm(whole.data(), whole.size());
+  }
+  gradients.write_norm(squares);
+}
+
+void Worker::push(const Variable& variable, std::span<const float> gradient) {
+  impl_->push(std::span(&variable, 1), std::span(&gradient, 1));
+}
+
+void Worker::push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients) {
+  impl_->push(variables, gradients);
+}
+
+}  // namespace ps

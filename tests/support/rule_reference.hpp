@@ -1,0 +1,102 @@
+// The formulas of src/update/rules.hpp in float64, one element at a time, written a second time on purpose.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "update/rules.hpp"
+
+namespace ps::test {
+
+using update::Settings;
+
+// An element in float64, and how large the terms were that made it: what float32 loses is relative to those.
+struct Element {
+  double x[4] = {}, size[4] = {};
+};
+
+inline double clipped(const Settings& s, double g) {
+  return s.clip_value > 0 ? std::clamp(g, -double(s.clip_value), double(s.clip_value)) : g;
+}
+
+// The formulas of rules.hpp. `g` is scaled and clipped; sums that made it had terms as large as `g_size`.
+inline Element reference(const Settings& s, double rate, double t, const Element& from, double g, double g_size) {
+  Element to;
+  const double w0 = from.x[0], a = from.x[1], b = from.x[2], epsilon = s.epsilon;
+  double &w = to.x[0], &w_size = to.size[0];
+  std::size_t ema = 1;
+  if (s.rule == UpdateRule::kAdd) {
+    w = w0 + g;
+    w_size = std::abs(w0) + g_size;
+    return to;
+  }
+  if (s.rule == UpdateRule::kFtrl) {
+    const double n = a + g * g, root = std::sqrt(n), r = rate, sum = (s.ftrl_beta + root) / r + s.l2;
+    const double z = g + (std::abs(b) > s.l1 ? (b > 0 ? 1 : -1) * double(s.l1) - sum * w0 : b);
+    w = std::abs(z) <= s.l1 ? 0 : -(z - (z > 0 ? 1 : -1) * double(s.l1)) / sum;
+    to.x[1] = n;
+    to.x[2] = z;
+    to.size[1] = a + std::abs(g) * g_size;
+    to.size[2] = std::abs(b) + g_size + double(s.l1) + sum * std::abs(w0);
+    w_size = std::abs(w) + (to.size[2] + double(s.l1)) / sum;
+    ema = 3;
+  } else {
+    g_size += s.l2 * std::abs(w0);
+    g += double(s.l2) * w0;
+    const double kept = w0 - rate * s.weight_decay * w0;
+    double move = 0, move_size = 0;
+    const auto by_root = [&](double step, double step_size, double square, double square_size, double beside) {
+      move = step / (std::sqrt(square) + beside);
+      move_size = (step_size + std::abs(step) * square_size / square) / (std::sqrt(square) + beside);
+    };
+    switch (s.rule) {
+      case UpdateRule::kMomentum:
+      case UpdateRule::kNesterov: {
+        const double mu = s.momentum, m = mu * a + g, m_size = mu * std::abs(a) + g_size;
+        const bool ahead = s.rule == UpdateRule::kNesterov;
+        to.x[1] = m;
+        to.size[1] = m_size;
+        move = ahead ? g + mu * m : m;
+        move_size = ahead ? g_size + mu * m_size : m_size;
+        ema = 2;
+        break;
+      }
+      case UpdateRule::kAdagrad:
+      case UpdateRule::kRmsProp: {
+        const double old = s.rule == UpdateRule::kAdagrad ? 1 : double(s.rho);
+        const double now = s.rule == UpdateRule::kAdagrad ? 1 : 1 - double(s.rho);
+        to.x[1] = old * a + now * g * g;
+        to.size[1] = old * a + now * std::abs(g) * g_size;
+        by_root(g, g_size, to.x[1], to.size[1], epsilon);
+        ema = 2;
+        break;
+      }
+      case UpdateRule::kAdam:
+      case UpdateRule::kAdamW: {
+        const double b1 = s.beta1, b2 = s.beta2;
+        to.x[1] = b1 * a + (1 - b1) * g;
+        to.size[1] = b1 * std::abs(a) + (1 - b1) * g_size;
+        to.x[2] = b2 * b + (1 - b2) * g * g;
+        to.size[2] = b2 * b + (1 - b2) * std::abs(g) * g_size;
+        // The other way to write it: corrected moments, and a plain epsilon.
+        const double first = 1 - std::pow(b1, t), second = 1 - std::pow(b2, t);
+        by_root(to.x[1] / first, to.size[1] / first, to.x[2] / second, to.size[2] / second, epsilon);
+        ema = 3;
+        break;
+      }
+      default:
+        move = g;
+        move_size = g_size;
+    }
+    w = kept - rate * move;
+    w_size = std::abs(w0) + rate * move_size;
+  }
+  if (s.ema > 0) {
+    const double d = std::min(double(s.ema), (1 + t) / (10 + t));
+    to.x[ema] = d * from.x[ema] + (1 - d) * w;
+    to.size[ema] = d * std::abs(from.x[ema]) + (1 - d) * w_size;
+  }
+  return to;
+}
+
+}  // namespace ps::test

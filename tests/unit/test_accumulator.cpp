@@ -1,0 +1,255 @@
+// Accumulators (reduce atomic): sums and the sets of who is in them always agree, whoever dies, follows or comes late.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "support/conservation.hpp"
+#include "support/member.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::TestJob;
+
+namespace {
+
+using Ranks = std::vector<std::uint32_t>;
+
+// An accumulator of two chunks, and ranks that add to it.
+struct Scene {
+  TestJob job;
+  VariableShm& record = job.declare("sum", 300);
+  VersionedVariable sum = job.versioned(record);
+  std::vector<Spares> spares;
+
+  Scene() {
+    REQUIRE(sum.chunks() >= 2);
+    for (std::uint32_t rank = 0; rank < job.segments.ranks(); ++rank) spares.emplace_back(job.segments, rank);
+  }
+
+  ContributeResult add(std::uint32_t rank, std::uint64_t step, float value, bool again = false,
+                       std::uint64_t chunk = 0) {
+    const std::uint64_t count = sum.chunk_size(chunk);
+    return sum.contribute(chunk, spares[rank], {rank, step}, again, [=](float* out, const float* in) {
+      for (std::uint64_t i = 0; i < count; ++i) out[i] = (in == nullptr ? 0 : in[i]) + value;
+    });
+  }
+
+  struct Sum {
+    int calls = 0;
+    float value = 0;
+    bool is_even = true;  // all elements the same
+    Ranks ranks;
+  };
+  Sum read(std::uint64_t step, std::uint64_t chunk = 0) const {
+    Sum found;
+    CHECK(sum.try_use_sum(chunk, step, [&](const float* values, const RankSet& ranks) {
+      ++found.calls;
+      found.value = values[0];
+      for (std::uint64_t i = 0; i < sum.chunk_size(chunk); ++i) found.is_even = found.is_even && values[i] == values[0];
+      for (std::uint32_t rank = 0; rank < kMaxRanks; ++rank)
+        if (ranks.contains(rank)) found.ranks.push_back(rank);
+    }));
+    return found;
+  }
+  RankSet set(const Ranks& ranks) const {
+    RankSet all;
+    for (const std::uint32_t rank : ranks) all.insert(rank);
+    return all;
+  }
+  bool conserved() const { return test::is_conserved(job, {&record}); }
+};
+
+}  // namespace
+
+TEST_CASE("accumulator: empty at first, for every step") {
+  const Scene scene;
+  CHECK(scene.read(0).calls == 0);
+  CHECK(scene.read(5).calls == 0);
+  CHECK_FALSE(scene.sum.has_sum(0, 0, scene.set({0, 1})));
+}
+
+TEST_CASE("accumulator: sum and set tell the same") {
+  Scene scene;
+  for (const std::uint32_t rank : {3U, 0U, 7U}) {
+    CHECK(scene.add(rank, 4, float(1 << rank)) == ContributeResult::kAdded);
+    const Scene::Sum now = scene.read(4);
+    float expected = 0;
+    for (const std::uint32_t in : now.ranks) expected += float(1 << in);
+    CHECK(now.value == expected);
+    CHECK(now.is_even);
+  }
+  CHECK(scene.read(4).ranks == Ranks{0, 3, 7});
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("accumulator: the first of a step replaces the sum of the step before") {
+  Scene scene;
+  scene.add(0, 0, 100);
+  scene.add(1, 0, 100);
+  CHECK(scene.add(1, 1, 5) == ContributeResult::kAdded);
+  CHECK(scene.read(1).value == 5);
+  CHECK(scene.read(1).ranks == Ranks{1});
+  CHECK(scene.read(0).calls == 0);
+}
+
+TEST_CASE("accumulator: steps may be left out") {
+  Scene scene;
+  scene.add(0, 2, 1);
+  CHECK(scene.add(0, 1000, 3) == ContributeResult::kAdded);
+  CHECK(scene.read(1000).value == 3);
+  CHECK(scene.read(999).calls == 0);
+}
+
+TEST_CASE("accumulator: a successor of the same rank does not add twice") {
+  Scene scene;
+  scene.add(2, 0, 1);
+  CHECK(scene.add(2, 0, 10) == ContributeResult::kAlreadyIn);
+  CHECK(scene.read(0).value == 1);
+  CHECK(scene.add(2, 0, 10, false, 1) == ContributeResult::kAdded);  // the predecessor had not come so far
+  CHECK(scene.read(0, 1).value == 10);
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("accumulator: a second push of the same worker in one step is added, and counts once") {
+  Scene scene;
+  scene.add(1, 0, 1);
+  CHECK(scene.add(1, 0, 2, true) == ContributeResult::kAdded);
+  CHECK(scene.read(0).value == 3);
+  CHECK(scene.read(0).ranks == Ranks{1});
+}
+
+TEST_CASE("accumulator: too late a contribution changes nothing of a later step") {
+  Scene scene;
+  scene.add(0, 5, 7);
+  for (const bool again : {false, true})
+    for (const std::uint64_t step : {0, 3, 4}) CHECK(scene.add(1, step, 100, again) == ContributeResult::kTooLate);
+  CHECK(scene.read(5).value == 7);
+  CHECK(scene.read(5).ranks == Ranks{0});
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("accumulator: late for a step whose sum is still there is added to that sum, not to the next") {
+  Scene scene;
+  scene.add(0, 5, 7);
+  CHECK(scene.add(1, 5, 100) == ContributeResult::kAdded);
+  scene.add(0, 6, 8);
+  CHECK(scene.read(6).value == 8);
+  CHECK(scene.read(6).ranks == Ranks{0});
+}
+
+TEST_CASE("accumulator: whether there is a sum is asked of those in the decision alone") {
+  Scene scene;
+  scene.add(3, 0, 1);
+  CHECK(scene.sum.has_sum(0, 0, scene.set({0, 3})));
+  CHECK_FALSE(scene.sum.has_sum(0, 0, scene.set({0, 1})));
+  CHECK_FALSE(scene.sum.has_sum(0, 1, scene.set({3})));
+  CHECK_FALSE(scene.sum.has_sum(1, 0, scene.set({3})));
+}
+
+TEST_CASE("accumulator: ranks of every word of the set are kept apart") {
+  JobConfig config;
+  config.max_workers = kMaxRanks;
+  TestJob job(config);
+  VariableShm& record = job.declare("sum", 10);
+  VersionedVariable sum = job.versioned(record);
+  const Ranks all = {0, 63, 64, 127, 128, 191, 192, 255};
+  for (const std::uint32_t rank : all) {
+    Spares spares(job.segments, rank);
+    CHECK(sum.contribute(0, spares, {rank, 0}, false, [](float* out, const float* in) {
+      *out = (in == nullptr ? 0 : *in) + 1;
+    }) == ContributeResult::kAdded);
+  }
+  Ranks found;
+  CHECK(sum.try_use_sum(0, 0, [&](const float* value, const RankSet& set) {
+    CHECK(*value == 8);
+    for (std::uint32_t rank = 0; rank < kMaxRanks; ++rank)
+      if (set.contains(rank)) found.push_back(rank);
+  }));
+  CHECK(found == all);
+}
+
+TEST_CASE("accumulator: a sum that is replaced while it is used is used again") {
+  Scene scene;
+  scene.add(0, 0, 1);
+  const bool whole = scene.sum.try_use_sum(0, 0, [&](const float*, const RankSet&) {
+    // Every spare of rank 1 is used once, so the buffer that is being read is overwritten.
+    for (std::uint32_t i = 0; i <= kSparesPerClass; ++i) scene.add(1, 0, 1, true);
+  });
+  CHECK_FALSE(whole);
+}
+
+TEST_CASE("accumulator: a contribution meanwhile leaves the sum that is being used alone") {
+  Scene scene;
+  scene.add(0, 0, 1);
+  float after = 0;
+  CHECK(scene.sum.try_use_sum(0, 0, [&](const float* values, const RankSet& ranks) {
+    scene.add(1, 0, 10);
+    after = values[0];
+    CHECK_FALSE(ranks.contains(1));
+  }));
+  CHECK(after == 1);
+  CHECK(scene.read(0).value == 11);
+}
+
+TEST_CASE("accumulator: one killed before its swap has added nothing, one killed after it has added once") {
+  for (const bool swapped : {false, true}) {
+    CAPTURE(swapped);
+    Scene scene;
+    scene.add(0, 0, 1);
+    const std::uint64_t old = scene.job.word(scene.record, 0).load_acquire();
+    const Spare spare = scene.spares[2].begin(scene.record, scene.record.first_chunk, old);
+    BufferHeaderShm& out = scene.job.buffer(scene.record, spare.buffer);
+    out.stamp.store_release(kBuilding);
+    if (swapped) {
+      auto* values = reinterpret_cast<float*>(&out + 1);
+      std::fill_n(values, scene.sum.chunk_size(0), 1.0F + 4.0F);
+      out.included_steps.store_relaxed(1);
+      out.contributors.bits[0].store_relaxed(1 | 4);
+      const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
+      out.stamp.store_release(make_stamp(scene.record.first_chunk, version_of(next)));
+      std::uint64_t expected = old;
+      REQUIRE(scene.job.word(scene.record, 0).try_exchange_acq_rel(expected, next));
+    }
+    scene.add(1, 0, 2);
+    {
+      JobSegments heir = scene.job.attach();
+      REQUIRE(heir.locks().try_take(kRankByte + 2));
+      settle_spares(heir, 2, heir.locks());
+    }
+    CHECK(scene.conserved());
+    CHECK(scene.read(0).value == (swapped ? 7.0F : 3.0F));
+    CHECK(scene.add(2, 0, 4) == (swapped ? ContributeResult::kAlreadyIn : ContributeResult::kAdded));
+    CHECK(scene.read(0).value == 7.0F);
+    CHECK(scene.read(0).ranks == Ranks{0, 1, 2});
+    CHECK(scene.conserved());
+  }
+}
+
+TEST_CASE("accumulator: the variable's chunks and its own share a class without sharing a buffer") {
+  TestJob job;
+  VariableShm& values = job.declare("v", 300);
+  VariableShm& sums = job.declare("s", 300);
+  REQUIRE(values.buffer_class == sums.buffer_class);
+  VersionedVariable variable = job.versioned(values), sum = job.versioned(sums);
+  Spares spares(job.segments, 0);
+  float total = 0;
+  for (std::uint64_t step = 0; step < 50; ++step) {
+    const auto add = [&](float* out, const float* in) {
+      for (std::uint64_t i = 0; i < sum.chunk_size(0); ++i) out[i] = (in == nullptr ? 0 : in[i]) + float(step);
+    };
+    REQUIRE(sum.contribute(0, spares, {0, step}, false, add) == ContributeResult::kAdded);
+    REQUIRE(variable.apply_step(0, step, spares, {0, step}, [&](float* out, const float* in, std::uint64_t) {
+      return sum.try_use_sum(0, step, [&](const float* s, const RankSet&) {
+        for (std::uint64_t i = 0; i < variable.chunk_size(0); ++i) out[i] = in[i] + s[i];
+      });
+    }) == StepResult::kApplied);
+    total += float(step);
+    CHECK(test::is_conserved(job, {&values, &sums}));
+  }
+  std::vector<float> out(variable.chunk_size(0));
+  std::uint64_t retries = 0;
+  variable.pull_chunk(0, out.data(), retries);
+  CHECK(out == std::vector<float>(out.size(), total));
+}

@@ -1,0 +1,333 @@
+// Settings that change while a job runs: nobody sees half a change, one changes at a time, a dead setter changes nothing.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_control.hpp"
+#include "ps/job_view.hpp"
+#include "shm/live_settings.hpp"
+#include "shm/racing.hpp"
+#include "support/processes.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::TestJob;
+
+namespace {
+
+JobConfig elastic(Mode mode = Mode::kAsync) {
+  JobConfig config;
+  config.mode = mode;
+  config.workers = 4;
+  config.elastic_min = 1;
+  config.elastic_max = 8;
+  return config;
+}
+
+// Settings whose fields all tell the same number, 1 to 2^20.
+LiveSettings related(std::uint32_t number) {
+  return {.mode = number % 2 == 0 ? Mode::kAsync : Mode::kSsp,
+          .staleness = number,
+          .quorum = number,
+          .learning_rate = float(number),
+          .clip_norm = float(2 * number),
+          .workers = number};
+}
+
+bool is_related(const LiveSettings& s) {
+  const auto number = static_cast<std::uint32_t>(s.staleness);
+  const LiveSettings whole = related(number);
+  return s.mode == whole.mode && s.quorum == whole.quorum && s.learning_rate == whole.learning_rate &&
+         s.clip_norm == whole.clip_norm && s.workers == whole.workers;
+}
+
+std::vector<std::string> texts(const TestJob& job, const std::string& kind) {
+  std::vector<std::string> found;
+  for (const Event& event : JobView(job.name.text()).events())
+    if (event.kind == kind) found.push_back(event.text);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("live settings: at first they are those of the job") {
+  JobConfig config = elastic(Mode::kSsp);
+  config.staleness = 3;
+  config.optimizer.learning_rate = 0.25F;
+  config.optimizer.clip_norm = 5;
+  const TestJob job(config);
+  const Live live = read_live(job.segments);
+  CHECK(live.settings.mode == Mode::kSsp);
+  CHECK(live.settings.staleness == 3);
+  CHECK(live.settings.learning_rate == 0.25F);
+  CHECK(live.settings.clip_norm == 5);
+  CHECK(live.settings.workers == 4);
+  CHECK(live.clock_epoch == 1);
+  CHECK(live.version == 0);
+}
+
+TEST_CASE("live settings: no learning rate given, the rule's default holds") {
+  JobConfig config;
+  config.optimizer.rule = UpdateRule::kAdam;
+  const TestJob job(config);
+  CHECK(read_live(job.segments).settings.learning_rate == default_learning_rate(UpdateRule::kAdam));
+}
+
+TEST_CASE("live settings: a change is there in full, for other attachments too") {
+  TestJob job(elastic());
+  const JobSegments other = job.attach(Access::kReadOnly);
+  for (std::uint32_t number = 1; number < 20; ++number) {
+    REQUIRE(try_change_live(job.segments, related(number)));
+    const Live live = read_live(other);
+    CHECK(is_related(live.settings));
+    CHECK(live.settings.staleness == number);
+    CHECK(live.version == number);
+    CHECK(live_version(other) == number);
+  }
+}
+
+TEST_CASE("live settings: each change to mode ssp, and nothing else, begins a new epoch") {
+  TestJob job(elastic());
+  LiveSettings settings = read_live(job.segments).settings;
+  const auto epoch_after = [&](Mode mode, std::uint64_t staleness) {
+    settings.mode = mode;
+    settings.staleness = staleness;
+    REQUIRE(try_change_live(job.segments, settings));
+    return read_live(job.segments).clock_epoch;
+  };
+  CHECK(epoch_after(Mode::kSsp, 1) == 1);
+  CHECK(epoch_after(Mode::kSsp, 2) == 1);
+  CHECK(epoch_after(Mode::kAsync, 2) == 1);
+  CHECK(epoch_after(Mode::kAsync, 2) == 1);
+  CHECK(epoch_after(Mode::kSsp, 2) == 2);
+}
+
+TEST_CASE("live settings: a reader never sees a mix of two changes") {
+  TestJob job(elastic());
+  constexpr std::uint32_t kChanges = kThreadSanitizer ? 2'000 : 30'000;
+  std::atomic<bool> done{false};
+  std::atomic<int> mixed{0}, backwards{0}, different{0};
+  std::atomic<std::uint64_t> reads{0};
+  REQUIRE(try_change_live(job.segments, related(1)));
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 2; ++i)
+    readers.emplace_back([&] {
+      for (std::uint64_t last = 0; !done; ++reads) {
+        const Live live = read_live(job.segments);
+        mixed += !is_related(live.settings);
+        different += live.version != live.settings.staleness;
+        backwards += live.version < last;
+        last = live.version;
+      }
+    });
+  for (std::uint32_t number = 2; number <= kChanges; ++number) REQUIRE(try_change_live(job.segments, related(number)));
+  done = true;
+  for (std::thread& reader : readers) reader.join();
+  CHECK(mixed == 0);
+  CHECK(different == 0);
+  CHECK(backwards == 0);
+  CHECK(reads > 0);
+}
+
+TEST_CASE("live settings: a half-written next record is not seen") {
+  TestJob job(elastic());
+  REQUIRE(try_change_live(job.segments, related(7)));
+  LiveShm& next = job.segments.state().live[2];
+  next.mode.store_relaxed(99);
+  next.staleness.store_relaxed(99);
+  CHECK(is_related(read_live(job.segments).settings));
+  CHECK(read_live(job.segments).settings.staleness == 7);
+}
+
+TEST_CASE("live settings: of several who change at the same time one does, and no change is a mix") {
+  TestJob job(elastic());
+  constexpr int kSetters = 4, kTries = kThreadSanitizer ? 200 : 2'000;
+  std::atomic<std::uint64_t> changed{0}, mixed{0};
+  std::vector<std::thread> setters;
+  for (int setter = 0; setter < kSetters; ++setter)
+    setters.emplace_back([&, setter] {
+      JobSegments own = job.attach();
+      for (std::uint32_t i = 1; i <= kTries; ++i) {
+        changed += try_change_live(own, related(static_cast<std::uint32_t>(setter) * kTries + i));
+        const Live live = read_live(own);
+        mixed += live.version != 0 && !is_related(live.settings);
+      }
+    });
+  for (std::thread& setter : setters) setter.join();
+  CHECK(live_version(job.segments) == changed);
+  CHECK(changed > 0);
+  CHECK(mixed == 0);
+}
+
+TEST_CASE("live settings: a change is refused while another descriptor holds the setter's byte") {
+  TestJob job(elastic());
+  JobControl control(job.name.text());
+  const LiveSettings before = control.current();
+  LiveSettings wanted = before;
+  wanted.learning_rate = 0.5F;
+  {
+    const JobSegments other = job.attach();
+    REQUIRE(other.locks().try_take(kSetterByte));
+    CHECK_FALSE(try_change_live(job.segments, wanted));
+    CHECK_THROWS_WITH_AS(control.change(wanted), doctest::Contains("somebody else"), Error);
+    CHECK(control.current().learning_rate == before.learning_rate);
+    CHECK(live_version(job.segments) == 0);
+    CHECK(texts(job, "set").empty());
+  }
+  control.change(wanted);
+  CHECK(control.current().learning_rate == 0.5F);
+}
+
+TEST_CASE("live settings: the setter's byte is let go after a change") {
+  TestJob job(elastic());
+  JobControl(job.name.text()).change(read_live(job.segments).settings);
+  CHECK_FALSE(job.segments.locks().is_held_by_other(kSetterByte));
+  JobControl kept(job.name.text());
+  kept.change(kept.current());
+  CHECK_FALSE(job.segments.locks().is_held_by_other(kSetterByte));
+}
+
+TEST_CASE("live settings: a setter killed half-way changes nothing and holds nobody up") {
+  TestJob job(elastic());
+  REQUIRE(try_change_live(job.segments, related(3)));
+  const test::Bell ready;
+  test::Child child([&] {
+    const JobSegments own = job.attach();
+    if (!own.locks().try_take(kSetterByte)) return 1;
+    own.state().live[2].mode.store_relaxed(3);
+    own.state().live[2].staleness.store_relaxed(77);
+    ready.tell();
+    test::sleep_forever();
+  });
+  REQUIRE(ready.hear());
+  CHECK_FALSE(try_change_live(job.segments, related(4)));
+  child.kill();
+  CHECK(is_related(read_live(job.segments).settings));
+  CHECK(read_live(job.segments).settings.staleness == 3);
+  REQUIRE(try_change_live(job.segments, related(5)));
+  CHECK(is_related(read_live(job.segments).settings));
+  CHECK(read_live(job.segments).settings.staleness == 5);
+  CHECK(live_version(job.segments) == 2);
+}
+
+TEST_CASE("live settings: what a job can't do is refused and changes nothing") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+    CAPTURE(to_string(mode));
+    const TestJob job(elastic(mode));
+    JobControl control(job.name.text());
+    const auto refused = [&](auto&& spoil, const char* why) {
+      CAPTURE(why);
+      LiveSettings wanted = control.current();
+      wanted.learning_rate = 0.125F;
+      spoil(wanted);
+      CHECK_THROWS_WITH_AS(control.change(wanted), doctest::Contains(why), Error);
+      CHECK(live_version(job.segments) == 0);
+    };
+    if (mode == Mode::kSync) {
+      refused([](LiveSettings& s) { s.mode = Mode::kAsync; }, "sync");
+      refused([](LiveSettings& s) { s.mode = Mode::kSsp; }, "sync");
+      refused([](LiveSettings& s) { s.quorum = 17; }, "quorum");
+    } else {
+      refused([](LiveSettings& s) { s.mode = Mode::kSync; }, "sync");
+      refused([](LiveSettings& s) { s.quorum = 1; }, "quorum");
+      refused([](LiveSettings& s) { s.quorum = 1, s.mode = Mode::kSsp; }, "quorum");
+    }
+    refused([](LiveSettings& s) { s.workers = 0; }, "workers must be 1 to 8");
+    refused([](LiveSettings& s) { s.workers = 9; }, "workers must be 1 to 8");
+    refused([](LiveSettings& s) { s.learning_rate = 0; }, "lr");
+    refused([](LiveSettings& s) { s.learning_rate = -1; }, "lr");
+    refused([](LiveSettings& s) { s.learning_rate = NAN; }, "lr");
+    refused([](LiveSettings& s) { s.learning_rate = std::numeric_limits<float>::infinity(); }, "lr");
+    refused([](LiveSettings& s) { s.clip_norm = -1; }, "clip-norm");
+    refused([](LiveSettings& s) { s.clip_norm = NAN; }, "clip-norm");
+    refused([](LiveSettings& s) { s.staleness = std::uint64_t{1} << 32; }, "staleness");
+    CHECK(texts(job, "set").empty());
+  }
+}
+
+TEST_CASE("live settings: a mode without a meaning is refused") {
+  const TestJob job(elastic());
+  JobControl control(job.name.text());
+  LiveSettings wanted = control.current();
+  for (const int number : {0, 4, 99}) {
+    CAPTURE(number);
+    wanted.mode = static_cast<Mode>(number);
+    CHECK_THROWS_AS(control.change(wanted), Error);
+  }
+  CHECK(live_version(job.segments) == 0);
+}
+
+TEST_CASE("live settings: the bounds themselves are accepted") {
+  const TestJob job(elastic(Mode::kSync));
+  JobControl control(job.name.text());
+  LiveSettings wanted = control.current();
+  for (const std::uint32_t workers : {1U, 8U}) {
+    wanted.workers = workers;
+    control.change(wanted);
+    CHECK(control.current().workers == workers);
+  }
+  wanted.quorum = 16;
+  control.change(wanted);
+  CHECK(control.current().quorum == 16);
+}
+
+TEST_CASE("live settings: without elastic bounds the number of workers stays") {
+  JobConfig config;
+  config.workers = 2;
+  const TestJob job(config);
+  JobControl control(job.name.text());
+  LiveSettings wanted = control.current();
+  wanted.workers = 3;
+  CHECK_THROWS_WITH_AS(control.change(wanted), doctest::Contains("fixed"), Error);
+}
+
+TEST_CASE("live settings: a job that is over is not changed") {
+  JobConfig config;
+  config.steps = 1;
+  const TestJob job(config);
+  JobControl control(job.name.text());
+  job.segments.global_step().store_release(1);
+  CHECK_THROWS_WITH_AS(control.change(control.current()), doctest::Contains("over"), Error);
+}
+
+TEST_CASE("live settings: each difference is an event, what stays is none") {
+  TestJob job(elastic());
+  job.segments.global_step().store_release(12);
+  JobControl control(job.name.text());
+  control.change(control.current());
+  CHECK(texts(job, "set").empty());
+  LiveSettings wanted = control.current();
+  wanted.mode = Mode::kSsp;
+  wanted.staleness = 4;
+  wanted.learning_rate = 0.5F;
+  control.change(wanted);
+  const std::string rate = fmt::format("{:.6g}", default_learning_rate(UpdateRule::kSgd));
+  CHECK(texts(job, "set") ==
+        std::vector<std::string>{"mode: async -> ssp", "staleness: 0 -> 4", "lr: " + rate + " -> 0.5"});
+  wanted.clip_norm = 2;
+  wanted.workers = 5;
+  control.change(wanted);
+  CHECK(texts(job, "set").size() == 5);
+  CHECK(texts(job, "set")[3] == "clip-norm: 0 -> 2");
+  CHECK(texts(job, "set")[4] == "workers: 4 -> 5");
+  for (const Event& event : JobView(job.name.text()).events())
+    if (event.kind == "set") CHECK(event.step == 12);
+  CHECK(JobView(job.name.text()).info().live_version == 3);
+}
+
+TEST_CASE("live settings: a change of the quorum is an event") {
+  const TestJob job(elastic(Mode::kSync));
+  JobControl control(job.name.text());
+  LiveSettings wanted = control.current();
+  wanted.quorum = 3;
+  control.change(wanted);
+  CHECK(texts(job, "set") == std::vector<std::string>{"quorum: 0 -> 3"});
+}

@@ -1,0 +1,522 @@
+// Where variables lie: placements, partitions, several ps tasks, memory nodes. Values never depend on it.
+#include <doctest/doctest.h>
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "shm/job_segments.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using test::JobName;
+
+namespace {
+
+JobConfig settings(std::uint32_t tasks, Placement placement = Placement::kRoundRobin) {
+  JobConfig config;
+  config.job = test::unique_job_name();
+  config.workers = 2;
+  config.tasks = tasks;
+  config.placement = placement;
+  return config;
+}
+
+WorkerOptions options(const JobConfig& config) {
+  WorkerOptions given;
+  given.job = config.job;
+  given.notice = [](const std::string&) {};
+  return given;
+}
+
+VariableSpec spec(const std::string& name, std::vector<std::uint64_t> shape, UpdateRule rule = UpdateRule::kAdd) {
+  return {.name = name, .shape = std::move(shape), .rule = rule};
+}
+
+void count_up(std::size_t index, std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i) + float(index) / 8;
+}
+
+std::vector<Variable> declare(Worker& worker, const std::vector<VariableSpec>& specs) {
+  return worker.variables(specs, [&](std::size_t index, std::span<float> out) {
+    count_up(specs[index].name.size() + specs[index].element_count() % 5, out);
+  });
+}
+
+// Shards of each variable's parts.
+std::map<std::string, std::vector<std::uint32_t>> shards(const std::string& job) {
+  std::map<std::string, std::vector<std::uint32_t>> found;
+  for (const VariableInfo& variable : JobView(job).variables())
+    for (const PartInfo& part : variable.parts) found[variable.name].push_back(part.shard);
+  return found;
+}
+
+using Shards = std::vector<std::uint32_t>;
+
+}  // namespace
+
+TEST_CASE("placement: round robin goes through the shards in the order of declaration") {
+  const JobConfig config = settings(3);
+  Server server(config);
+  Worker worker(options(config));
+  declare(worker, {spec("a", {10}), spec("b", {10'000}), spec("c", {1}), spec("d", {5}), spec("e", {})});
+  const auto placed = shards(config.job);
+  CHECK(placed.at("a") == Shards{0});
+  CHECK(placed.at("b") == Shards{1});
+  CHECK(placed.at("c") == Shards{2});
+  CHECK(placed.at("d") == Shards{0});
+  CHECK(placed.at("e") == Shards{1});
+}
+
+TEST_CASE("placement: greedy gives the same result for any order of the list, the largest first, balanced") {
+  std::vector<VariableSpec> list;
+  for (const std::uint64_t size : {5000, 100, 3000, 3000, 2000, 900, 1000, 1, 1, 4000})
+    list.push_back(spec("v" + std::to_string(list.size()), {size}));
+  std::map<std::string, Shards> first;
+  for (int order = 0; order < 6; ++order) {
+    const JobConfig config = settings(3, Placement::kGreedy);
+    Server server(config);
+    Worker worker(options(config));
+    declare(worker, list);
+    const auto placed = shards(config.job);
+    if (order == 0) first = placed;
+    CHECK(placed == first);
+    CHECK(JobView(config.job).variables().front().element_count == 5000);
+    std::uint64_t load[3] = {};
+    for (const VariableSpec& one : list) load[placed.at(one.name).front()] += one.element_count();
+    CHECK(*std::max_element(load, load + 3) - *std::min_element(load, load + 3) <= 1000);
+    std::next_permutation(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    std::rotate(list.begin(), list.begin() + 3, list.end());
+  }
+}
+
+TEST_CASE("placement: greedy counts optimizer slots as bytes") {
+  JobConfig config = settings(2, Placement::kGreedy);
+  config.optimizer.rule = UpdateRule::kAdam;
+  Server server(config);
+  Worker worker(options(config));
+  declare(worker, {spec("add", {2500}, UpdateRule::kAdd), spec("adam", {1000}, UpdateRule::kAdam),
+                   spec("more", {300}, UpdateRule::kAdd)});
+  CHECK(JobView(config.job).variables().front().name == "adam");  // 3000 floats
+  CHECK(shards(config.job).at("more") == shards(config.job).at("add"));
+}
+
+TEST_CASE("placement: partition cuts the first axis into as many parts as there are shards, the longer ones first") {
+  const JobConfig config = settings(3, Placement::kPartition);
+  Server server(config);
+  Worker worker(options(config));
+  declare(worker, {spec("w", {11, 7}), spec("b", {2}), spec("s", {}), spec("row", {1, 50})});
+  const std::vector<VariableInfo> variables = JobView(config.job).variables();
+  REQUIRE(variables.size() == 4);
+  const std::vector<PartInfo>& parts = variables[0].parts;
+  REQUIRE(parts.size() == 3);
+  CHECK(parts[0].rows == 4);
+  CHECK(parts[1].rows == 4);
+  CHECK(parts[2].rows == 3);
+  CHECK(parts[2].first_row == 8);
+  CHECK(parts[2].bytes == 3 * 7 * sizeof(float));
+  CHECK(shards(config.job).at("w") == Shards{0, 1, 2});
+  CHECK(shards(config.job).at("b") == Shards{0, 1});  // fewer rows than shards
+  CHECK(variables[2].parts.size() == 1);              // a scalar
+  CHECK(variables[3].parts.size() == 1);              // one row
+  CHECK(shards(config.job).at("s") == Shards{2});
+}
+
+TEST_CASE("placement: partitions and the largest part are what was asked for") {
+  JobConfig config = settings(2, Placement::kPartition);
+  config.partitions = 5;
+  {
+    Server server(config);
+    Worker worker(options(config));
+    declare(worker, {spec("w", {12}), spec("short", {3})});
+    CHECK(shards(config.job).at("w") == Shards{0, 1, 0, 1, 0});
+    CHECK(shards(config.job).at("short").size() == 3);
+  }
+  config.partitions = 0;
+  for (const std::uint64_t most : {1, 4, 39, 40, 41, 100, 399, 400, 401, 100'000}) {
+    CAPTURE(most);
+    config.max_part_bytes = most;
+    config.job = test::unique_job_name();
+    Server server(config);
+    Worker worker(options(config));
+    declare(worker, {spec("w", {10, 10}), spec("s", {})});  // rows of 40 bytes
+    const VariableInfo w = JobView(config.job).variables()[0];
+    const std::uint64_t rows_per_part = std::clamp<std::uint64_t>(most / 40, 1, 10);
+    CHECK(w.parts.size() == (10 + rows_per_part - 1) / rows_per_part);
+    for (const PartInfo& part : w.parts) CHECK((part.bytes <= most || part.rows == 1));
+    CHECK(std::accumulate(w.parts.begin(), w.parts.end(), std::uint64_t{0},
+                          [](std::uint64_t sum, const PartInfo& part) { return sum + part.rows; }) == 10);
+  }
+}
+
+TEST_CASE("placement: by hand a variable is whole and where it was put, whatever the placement") {
+  for (const Placement placement : {Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition}) {
+    CAPTURE(to_string(placement));
+    JobConfig config = settings(4, placement);
+    config.place = {{"big", 3}, {"never", 1}};
+    Server server(config);
+    Worker worker(options(config));
+    declare(worker, {spec("a", {1}), spec("big", {100, 3})});
+    CHECK(shards(config.job).at("big") == Shards{3});
+  }
+  JobConfig wrong = settings(2);
+  wrong.place = {{"v", 2}};
+  CHECK_THROWS_AS(Server{wrong}, Error);
+}
+
+TEST_CASE("placement: values, digests and pushes do not depend on it") {
+  std::vector<std::uint64_t> digests;
+  std::vector<std::vector<float>> values, pulled;
+  const auto run = [&](std::uint32_t tasks, Placement placement, std::uint32_t partitions, Mode mode, Reduce reduce) {
+    JobConfig config = settings(tasks, placement);
+    config.workers = 1;
+    config.partitions = partitions;
+    config.mode = mode;
+    config.reduce = reduce;
+    config.optimizer.rule = UpdateRule::kMomentum;
+    config.optimizer.ema = 0.5F;
+    config.optimizer.clip_norm = 100;
+    Server server(config);
+    Worker worker(options(config));
+    const std::vector<Variable> variables =
+        declare(worker, {spec("w", {301, 17}, UpdateRule::kMomentum), spec("b", {17}, UpdateRule::kMomentum),
+                         spec("n", {}, UpdateRule::kAdd)});
+    std::vector<float> w(301 * 17), b(17), n(1);
+    for (int step = 0; step < 5; ++step) {
+      worker.pull(variables[0], w);
+      worker.pull(variables[1], b);
+      worker.pull(variables[2], n);
+      for (float& value : w) value = value * 0.01F + float(step);
+      const std::span<const float> gradients[] = {w, b, n};
+      worker.push(variables, gradients);
+      worker.step();
+    }
+    worker.pull(variables[0], w);
+    std::vector<float> average(w.size());
+    worker.pull_average(variables[0], average);
+    CHECK(average == JobView(config.job).averages("w"));
+    CHECK(w == JobView(config.job).values("w"));
+    w.insert(w.end(), average.begin(), average.end());
+    pulled.push_back(w);
+    values.push_back(JobView(config.job).values("b"));
+    digests.push_back(JobView(config.job).digest());
+  };
+  for (const auto& [mode, reduce] :
+       {std::pair{Mode::kAsync, Reduce::kOrdered}, std::pair{Mode::kSync, Reduce::kOrdered},
+        std::pair{Mode::kSync, Reduce::kAtomic}}) {
+    run(1, Placement::kRoundRobin, 0, mode, reduce);
+    run(3, Placement::kRoundRobin, 0, mode, reduce);
+    run(2, Placement::kGreedy, 0, mode, reduce);
+    run(3, Placement::kPartition, 0, mode, reduce);
+    run(2, Placement::kPartition, 7, mode, reduce);
+    run(1, Placement::kPartition, 300, mode, reduce);
+  }
+  for (std::size_t i = 1; i < digests.size(); ++i) {
+    CAPTURE(i);
+    CHECK(digests[i] == digests[0]);
+    CHECK(values[i] == values[0]);
+    CHECK(pulled[i] == pulled[0]);
+  }
+}
+
+TEST_CASE("placement: two who declare the same list at the same time in different orders meet in the same variables") {
+  for (const Placement placement : {Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition})
+    for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+      CAPTURE(to_string(placement));
+      for (int round = 0; round < 8; ++round) {
+        JobConfig config = settings(3, placement);
+        config.mode = mode;
+        if (mode == Mode::kSync) config.reduce = Reduce::kAtomic;
+        Server server(config);
+        std::vector<VariableSpec> list;
+        for (std::uint64_t i = 0; i < 20; ++i) list.push_back(spec("v" + std::to_string(i), {1 + i * 37 % 11, 1 + i}));
+        std::atomic<int> ready{0}, wrong{0};
+        std::vector<std::thread> threads;
+        for (int number = 0; number < 2; ++number)
+          threads.emplace_back([&, number, list]() mutable {
+            if (number == 1) std::reverse(list.begin(), list.end());
+            Worker worker(options(config));
+            ++ready;
+            while (ready != 2) std::this_thread::yield();
+            const std::vector<Variable> variables = declare(worker, list);
+            for (std::size_t i = 0; i < list.size(); ++i) {
+              std::vector<float> expected(list[i].element_count()), found(expected.size());
+              count_up(list[i].name.size() + list[i].element_count() % 5, expected);
+              worker.pull(variables[i], found);
+              wrong += found != expected || variables[i].name() != list[i].name;
+            }
+          });
+        for (std::thread& thread : threads) thread.join();
+        CHECK(wrong == 0);
+        CHECK(JobView(config.job).variables().size() == list.size());
+      }
+    }
+}
+
+TEST_CASE("placement: a declarer that died between two parts is completed by the next") {
+  for (const bool summed : {false, true})
+    for (std::uint32_t kept = 1; kept < (summed ? 8U : 4U); ++kept) {
+      CAPTURE(kept);
+      JobConfig config = settings(3, Placement::kPartition);
+      config.partitions = 4;
+      config.mode = summed ? Mode::kSync : Mode::kAsync;
+      if (summed) config.reduce = Reduce::kAtomic;
+      config.workers = 1;
+      Server server(config);
+      shm::AttachOutcome outcome;
+      auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
+      shm::Directory directory(*job);
+      directory.declare(spec("w", {10, 3}), 0, shm::kRankByte + 9);
+      REQUIRE(directory.count() == (summed ? 8 : 4));
+      // As a kill leaves it: the index ends after `kept` records; the next one is claimed by the dead.
+      for (std::uint32_t position = kept; position < directory.count() + 8; ++position) {
+        job->index(position).store_release(0);
+      }
+      for (std::uint32_t number = kept + 1; number < 10; ++number) job->record(number).claim.store_release(0);
+      REQUIRE(directory.count() == kept);
+      CHECK(JobView(config.job).variables().empty() == (kept < 7));  // of the last one only the accumulator is missing
+      Worker worker(options(config));
+      CHECK_THROWS_AS(worker.variable("w", 0.02), Error);
+      const Variable other = worker.variable(spec("other", {4}), [](std::span<float> out) { count_up(0, out); });
+      const Variable w = worker.variable(spec("w", {10, 3}), [](std::span<float> out) { count_up(0, out); });
+      worker.push(w, std::vector<float>(30, 1.0F));
+      worker.push(other, std::vector<float>(4, 1.0F));
+      worker.step();
+      std::vector<float> expected(30);
+      std::iota(expected.begin(), expected.end(), 1.0F);
+      CHECK(JobView(config.job).values("w") == expected);
+      CHECK(JobView(config.job).values("other") == std::vector<float>{1, 2, 3, 4});
+      CHECK(shards(config.job).at("w").size() == 4);
+    }
+}
+
+TEST_CASE("tasks: shards are added in any order, and nobody attaches before all are there") {
+  for (const std::vector<std::uint32_t>& order : {Shards{1, 2, 3}, Shards{3, 1, 2}, Shards{2, 3, 1}}) {
+    const JobName name;
+    JobConfig config = settings(4);
+    config.job = name.text();
+    const shm::JobSegments first = shm::JobSegments::create(config);
+    std::vector<shm::JobSegments> tasks;
+    shm::AttachOutcome outcome;
+    for (const std::uint32_t task : order) {
+      CHECK_FALSE(shm::JobSegments::try_attach(name.text(), shm::Access::kReadWrite, outcome));
+      CHECK(outcome == shm::AttachOutcome::kShardMissing);
+      CHECK_FALSE(JobView::try_open(name.text()));
+      auto control = shm::JobSegments::try_attach_control(name.text(), outcome);
+      REQUIRE(control);
+      control->add_task(task, {});
+      tasks.push_back(std::move(*control));
+    }
+    CHECK(shm::JobSegments::try_attach(name.text(), shm::Access::kReadWrite, outcome));
+    const JobInfo info = JobView(name.text()).info();
+    REQUIRE(info.tasks.size() == 4);
+    for (const TaskInfo& task : info.tasks) CHECK(task.is_alive);
+  }
+}
+
+TEST_CASE("tasks: a live task's byte is refused, a dead one's is taken over with its shard") {
+  const JobName name;
+  JobConfig config = settings(2);
+  config.job = name.text();
+  const shm::JobSegments first = shm::JobSegments::create(config);
+  shm::AttachOutcome outcome;
+  auto second = shm::JobSegments::try_attach_control(name.text(), outcome);
+  second->add_task(1, {});
+  second->shard(1).grow(1 << 20);
+  auto third = shm::JobSegments::try_attach_control(name.text(), outcome);
+  CHECK_THROWS_WITH_AS(third->add_task(1, {}), doctest::Contains("served"), Error);
+  CHECK_THROWS_AS(third->add_task(0, {}), Error);
+  second.reset();
+  CHECK_FALSE(JobView(name.text()).info().tasks[1].is_alive);
+  third->add_task(1, {});
+  CHECK(JobView(name.text()).info().tasks[1].is_alive);
+  CHECK(third->shard(1).file_bytes() == 1 << 20);
+}
+
+TEST_CASE("tasks: servers of one job in one process; the last one out removes it") {
+  for (const bool first_leaves_first : {true, false}) {
+    const JobConfig config = settings(2);
+    const JobName name(config.job);
+    ServerOptions one;
+    one.task = 0;
+    auto first = std::make_unique<Server>(config, one);
+    one.task = 1;
+    auto second = std::make_unique<Server>(config, one);
+    {
+      Worker worker(options(config));
+      declare(worker, {spec("a", {100}), spec("b", {100})});
+      CHECK(shards(config.job).at("b") == Shards{1});
+    }
+    (first_leaves_first ? first : second).reset();
+    CHECK(JobView(config.job).values("b").size() == 100);
+    CHECK(JobView(config.job).info().served);
+    {
+      Worker worker(options(config));  // goes on with the job as it is
+      CHECK(worker.variable("a").element_count() == 100);
+    }
+    (first_leaves_first ? second : first).reset();
+    CHECK(name.segments().empty());
+  }
+}
+
+TEST_CASE("tasks: a worker that is still alive keeps the job's segments when all tasks are gone") {
+  const JobConfig config = settings(2);
+  const JobName name(config.job);
+  auto server = std::make_unique<Server>(config);
+  auto worker = std::make_unique<Worker>(options(config));
+  server.reset();
+  CHECK(name.segments().size() == 3);
+  worker.reset();
+}
+
+TEST_CASE("tasks: a successor takes a dead task's shard over, of task 0 too") {
+  for (const std::uint32_t dead : {1U, 0U}) {
+    CAPTURE(dead);
+    const JobConfig config = settings(2);
+    const JobName name(config.job);
+    ServerOptions given;
+    given.wait_job_seconds = 2;
+    std::unique_ptr<Server> tasks[2];
+    for (std::uint32_t task : {0U, 1U}) {
+      given.task = task;
+      tasks[task] = std::make_unique<Server>(config, given);
+    }
+    Worker worker(options(config));
+    const Variable variable = declare(worker, {spec("a", {100}), spec("b", {100})})[dead];
+    tasks[dead].reset();  // the other one keeps the job
+    given.task = dead;
+    CHECK_NOTHROW(tasks[dead] = std::make_unique<Server>(config, given));
+    worker.push(variable, std::vector<float>(100, 1.0F));
+    CHECK(JobView(config.job).info().tasks[dead].is_alive);
+  }
+}
+
+TEST_CASE("tasks: a task of another number of tasks, or out of range, is refused") {
+  const JobConfig config = settings(2);
+  ServerOptions given;
+  given.task = 0;
+  Server first(config, given);
+  JobConfig other = config;
+  other.tasks = 3;
+  given.task = 1;
+  given.wait_job_seconds = 0.1;
+  CHECK_THROWS_WITH_AS((Server{other, given}), doctest::Contains("--ps-tasks"), Error);
+  given.task = 2;
+  CHECK_THROWS_AS((Server{config, given}), Error);
+}
+
+TEST_CASE("memory: a shard bound to a node prefers it on its pages, an impossible node is a warning") {
+  JobConfig config = settings(1);
+  config.numa = Numa::kNodes;
+  config.numa_nodes = {0};
+  std::vector<std::string> warnings;
+  ServerOptions given;
+  given.notice = [&](const std::string& line) { warnings.push_back(line); };
+  {
+    Server server(config, given);
+    Worker worker(options(config));
+    declare(worker, {spec("v", {100'000})});
+    const int node = JobView(config.job).info().tasks[0].node;
+    if (warnings.empty()) {
+      CHECK(node == 0);
+      CHECK(JobView(config.job).variables()[0].parts[0].node == 0);
+      shm::AttachOutcome outcome;
+      const auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
+      int policy = -1;
+      unsigned long mask = 0;
+      std::byte* page = job->shard_data(0) + job->shard_data_offset();
+      REQUIRE(syscall(SYS_get_mempolicy, &policy, &mask, 65UL, page, MPOL_F_ADDR) == 0);
+      CHECK(policy == MPOL_PREFERRED);
+      CHECK((mask & 1) == 1);
+    } else {  // a container that may not call mbind
+      CHECK(warnings.size() == 1);
+      CHECK(node == -1);
+    }
+  }
+  for (const std::uint32_t impossible : {63U, 64U, 1000U}) {
+    CAPTURE(impossible);
+    config.job = test::unique_job_name();
+    config.numa_nodes = {impossible};
+    warnings.clear();
+    Server server(config, given);
+    REQUIRE(warnings.size() == 1);
+    CHECK(warnings[0].find(std::to_string(impossible)) != std::string::npos);
+    CHECK(JobView(config.job).info().tasks[0].node == -1);
+    Worker worker(options(config));
+    CHECK(declare(worker, {spec("v", {100})}).size() == 1);
+  }
+}
+
+TEST_CASE("memory: where the system has no huge pages, asking for them gives one warning a shard that names the file") {
+  JobConfig config = settings(1);
+  config.huge_pages = true;
+  std::vector<std::string> warnings;
+  ServerOptions given;
+  given.notice = [&](const std::string& line) { warnings.push_back(line); };
+  Server server(config, given);
+  Worker worker(options(config));
+  declare(worker, {spec("v", {1'000'000})});
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  std::string words;
+  std::getline(file, words);
+  const bool refused =
+      words.empty() || words.find("[never]") != std::string::npos || words.find("[deny]") != std::string::npos;
+  CHECK(JobView(config.job).info().tasks[0].huge_pages == !refused);
+  CHECK(warnings.size() == (refused ? 1 : 0));
+  if (refused) CHECK(warnings.at(0).find("/sys/kernel/mm/transparent_hugepage/shmem_enabled") != std::string::npos);
+}
+
+TEST_CASE("memory: the bytes that a view counts are those of the files, whatever the job is made of") {
+  for (const auto& [mode, reduce, placement] : {std::tuple{Mode::kAsync, Reduce::kOrdered, Placement::kPartition},
+                                                std::tuple{Mode::kSync, Reduce::kOrdered, Placement::kGreedy},
+                                                std::tuple{Mode::kSync, Reduce::kAtomic, Placement::kPartition}}) {
+    JobConfig config = settings(3, placement);
+    const JobName name(config.job);
+    config.mode = mode;
+    config.reduce = reduce;
+    config.threads = 2;
+    config.workers = 1;
+    config.optimizer.rule = UpdateRule::kAdam;
+    config.optimizer.ema = 0.9F;
+    Server server(config);
+    Worker worker(options(config));
+    const auto variables =
+        declare(worker, {spec("w", {1000, 33}, UpdateRule::kAdam), spec("b", {33}, UpdateRule::kAdam), spec("s", {})});
+    worker.push(variables[0], std::vector<float>(33'000, 1.0F));
+    worker.step();
+    std::uint64_t files = 0;
+    for (const std::string& segment : name.segments()) {
+      struct stat info {};
+      REQUIRE(stat(("/dev/shm/" + segment).c_str(), &info) == 0);
+      files += static_cast<std::uint64_t>(info.st_size);
+    }
+    const JobInfo info = JobView(config.job).info();
+    CHECK(info.bytes.total() == files);
+    CHECK(info.bytes.values == (33'000 + 33 + 1) * 4);
+    CHECK(info.bytes.slots == 3 * (33'000 + 33) * 4);
+    CHECK((info.bytes.accumulators != 0) == (reduce == Reduce::kAtomic));
+    CHECK((info.bytes.gradients != 0) == (mode == Mode::kSync && reduce == Reduce::kOrdered));
+    std::uint64_t in_tasks = info.bytes.control + info.bytes.gradients;
+    for (const TaskInfo& task : info.tasks) {
+      CHECK(task.used_bytes <= task.file_bytes);
+      in_tasks += task.file_bytes;
+    }
+    CHECK(in_tasks == files);
+    CHECK(info.bytes.padding < files);
+  }
+}
