@@ -32,7 +32,8 @@ struct Worker::Impl {
   GradientSegments gradients{job, rank};
   shm::Live live;                         // as this worker goes by them; looked at anew at the end of each step
   std::deque<Variable::State> variables;  // a deque: handles point into it
-  bool has_pushed = false;                // sync: since the last step(); the step it was for
+  std::optional<std::uint64_t> pulled_in;  // sync: the step under way at the first pull since the last step()
+  bool has_pushed = false;                 // sync: since the last step(); the step it was for
   std::uint64_t pushed_for = 0;
   std::vector<Variable::State*> pushed_states;  // sync, with clip_norm: what counts for this step's global norm
   pid_t owner = getpid();

@@ -37,10 +37,11 @@ void Worker::Impl::push(std::span<const Variable> handles, std::span<const std::
   count(Counter::kPushes).bump_relaxed(handles.size());
   if (is_sync()) {
     if (!has_pushed) {
-      pushed_for = steps.round();
+      pushed_for = pulled_in.value_or(steps.round());  // a gradient belongs to the step whose values it was made of
       pushed_states.clear();
     }
     has_pushed = true;
+    if (pushed_for != steps.round()) return;  // too late: step() drops it
   }
   PushContext context = push_context(is_sync() ? pushed_for : job.global_step().load_acquire());
   float clip = 1.0F;

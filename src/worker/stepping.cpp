@@ -54,6 +54,7 @@ void Worker::Impl::finish_sync_step() {
       shm::record_staleness(entry, 0);  // by construction
   }
   has_pushed = false;
+  pulled_in.reset();
 }
 
 // Changes to the settings take effect here: at the end of a step, before the next one's pull.

@@ -42,6 +42,7 @@ const JobConfig& Worker::config() const noexcept { return impl_->config; }
 
 void Worker::pull(const Variable& variable, std::span<float> out) {
   variable.state_->require_size(out.size(), "pull");
+  if (impl_->is_sync() && !impl_->pulled_in) impl_->pulled_in = impl_->steps.round();
   const std::uint64_t retries = variable.state_->pull(out, 0, impl_->threads);
   impl_->count(Counter::kPulls).bump_relaxed(1);
   if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);

@@ -77,7 +77,9 @@ class Modes(ProcessTest):
         pushed = sum(worker["steps"] for worker in result["per_worker"])
         counted = sum(len(event["ranks"]) for event in events)
         self.assertEqual(counted + result["dropped"], pushed)
-        self.assertGreater(result["dropped"], 0)
+        # Most of what the slow one makes is for a step that has closed meanwhile; it never counts for a later one.
+        late = result["per_worker"][0]
+        self.assertGreater(late["dropped"], late["steps"] / 2)
 
     def test_push_every_trains_in_all_modes_also_under_an_outer_momentum(self):
         for options in ([], ["--mode", "ssp", "--staleness", "2"], ["--mode", "sync"],

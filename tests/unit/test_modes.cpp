@@ -187,7 +187,7 @@ TEST_CASE("ssp: a bound that is large enough never makes anybody wait") {
   CHECK(info_of(config, 0).lead_max == 1000);
   Stepping beyond(fast);
   CHECK(beyond.is_waiting());
-  CHECK(info_of(config, 0).waiting_for.find("rank 1") != std::string::npos);
+  CHECK(test::eventually([&] { return info_of(config, 0).waiting_for.find("rank 1") != std::string::npos; }));
   slow.step();
   beyond.finish();
   CHECK(info_of(config, 0).lead_max == 1000);
