@@ -5,7 +5,6 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "ps/worker.hpp"
+#include "report.hpp"
 #include "update/rules.hpp"
 
 namespace ps::bench {
@@ -143,35 +143,15 @@ double median(std::vector<double> values) {
 
 int main(int argc, char** argv) {
   using namespace ps::bench;
-  const std::string build = PS_BUILDTYPE, sanitize = PS_SANITIZE;
-  if (build == "debug" || sanitize != "none") {
-    fmt::print(stderr, "push: a {} build with sanitizer {} measures nothing; configure with -Dbuildtype=release\n",
-               build, sanitize);
-    return 1;
-  }
-  // Repetitions in random order, so that no case has a quiet machine to itself.
-  std::vector<std::string> defaults = {"--benchmark_repetitions=5", "--benchmark_enable_random_interleaving=true",
-                                       "--benchmark_report_aggregates_only=true", "--benchmark_counters_tabular=true"};
-  std::vector<char*> arguments = {argv[0]};
-  for (std::string& argument : defaults) arguments.push_back(argument.data());
-  arguments.insert(arguments.end(), argv + 1, argv + argc);
-  int count = static_cast<int>(arguments.size());
+  if (!may_report("push")) return 1;
   for (const std::string name : {"versioned", "racy_simd", "atomic_ref", "inplace"})
     benchmark::RegisterBenchmark(("push/" + name).c_str(), [name](benchmark::State& state) { run_case(state, name); })
         ->Arg(1 << 20)
         ->UseManualTime()
         ->Iterations(1)
         ->Unit(benchmark::kMillisecond);
-  utsname system;
-  uname(&system);
-  benchmark::AddCustomContext("kernel", system.release);
-  benchmark::AddCustomContext("compiler", __VERSION__);
-  benchmark::AddCustomContext("build", build);
-  benchmark::AddCustomContext("commit", PS_COMMIT);
-  benchmark::AddCustomContext("writers", fmt::format("{} processes, not pinned", kWriters));
-  benchmark::Initialize(&count, arguments.data());
-  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
-  benchmark::RunSpecifiedBenchmarks();
+  const int code = run_benchmarks(argc, argv, 5, fmt::format("{} processes, not pinned", kWriters));
+  if (code != 0) return code;
   for (const auto& [size, versioned] : figures["versioned"])
     fmt::print(
         "{} floats, {} writers, medians: versioned {:.1f} GB/s = {:.2f} x racy_simd ({:.1f}), {:.1f} x atomic_ref "

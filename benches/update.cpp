@@ -6,7 +6,6 @@
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/utsname.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "report.hpp"
 #include "update/rules.hpp"
 #include "update/simd.hpp"
 
@@ -175,19 +175,7 @@ void run_case(benchmark::State& state, const std::string& name, const Settings& 
 int main(int argc, char** argv) {
   using namespace ps;
   using namespace ps::bench;
-  const std::string build = PS_BUILDTYPE, sanitize = PS_SANITIZE;
-  if (build == "debug" || sanitize != "none") {
-    fmt::print(stderr, "update: a {} build with sanitizer {} measures nothing; configure with -Dbuildtype=release\n",
-               build, sanitize);
-    return 1;
-  }
-  // Repetitions in random order, so that no case has a quiet machine to itself.
-  std::vector<std::string> defaults = {"--benchmark_repetitions=9", "--benchmark_enable_random_interleaving=true",
-                                       "--benchmark_report_aggregates_only=true", "--benchmark_counters_tabular=true"};
-  std::vector<char*> arguments = {argv[0]};
-  for (std::string& argument : defaults) arguments.push_back(argument.data());
-  arguments.insert(arguments.end(), argv + 1, argv + argc);
-  int count = static_cast<int>(arguments.size());
+  if (!may_report("update")) return 1;
   for (const std::size_t gradient : {std::size_t{64} << 20, std::size_t{1} << 20})
     for (const std::size_t buffer : {std::size_t{32} << 10, std::size_t{1} << 20})
       for (const auto& [label, rule, ema] : {std::tuple{"add", UpdateRule::kAdd, 0.0F},
@@ -210,16 +198,8 @@ int main(int argc, char** argv) {
             ->Iterations(3)
             ->Unit(benchmark::kMillisecond);
       }
-  utsname system;
-  uname(&system);
-  benchmark::AddCustomContext("kernel", system.release);
-  benchmark::AddCustomContext("compiler", __VERSION__);
-  benchmark::AddCustomContext("build", build);
-  benchmark::AddCustomContext("commit", PS_COMMIT);
-  benchmark::AddCustomContext("threads", "1, not pinned");
-  benchmark::Initialize(&count, arguments.data());
-  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
-  benchmark::RunSpecifiedBenchmarks();
+  const int code = run_benchmarks(argc, argv, 9, "1 process, not pinned");
+  if (code != 0) return code;
   fmt::print("medians of memory traffic\n");
   for (const auto& [name, of] : figures)
     fmt::print("{:<32} {:6.1f} GB/s, limit {:6.1f}, ratio {:.2f}\n", name, median(of.rule), median(of.limit),
