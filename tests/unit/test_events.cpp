@@ -171,19 +171,24 @@ TEST_CASE("events: writers and readers at the same time never make or see a torn
   TestJob job;
   constexpr std::uint64_t kWriters = 3, kEach = kThreadSanitizer ? 2'000 : 200'000;
   std::atomic<std::uint64_t> writing{kWriters}, torn{0}, reads{0};
+  std::atomic<bool> is_reading{false};
   std::vector<std::thread> threads;
   for (std::uint64_t writer = 0; writer < kWriters; ++writer)
     threads.emplace_back([&, writer] {
+      while (!is_reading) std::this_thread::yield();
       for (std::uint64_t i = 0; i < kEach; ++i)
         record_event(job.segments, related(writer * kEach + i, i % 2 == 0 ? EventKind::kDied : EventKind::kDecided));
       --writing;
     });
   threads.emplace_back([&] {
-    while (writing != 0)
+    is_reading = true;
+    for (bool more = true; more;) {  // once more after the last write
+      more = writing != 0;
       for (const EventRecord& event : read_events(job.segments)) {
         torn += !is_related(event);
         ++reads;
       }
+    }
   });
   for (std::thread& thread : threads) thread.join();
   CHECK(torn == 0);
