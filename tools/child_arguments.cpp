@@ -68,6 +68,7 @@ Arguments ps_arguments(const PsSettings& settings) {
   add(all, "--linger", job.linger_seconds);
   add(all, "--step-timeout", job.step_timeout_seconds);
   if (settings.keep_segments) all.emplace_back("--keep-segments");
+  if (settings.adopt) all.emplace_back("--adopt");
   return all;
 }
 

@@ -270,6 +270,7 @@ Json show_job(const std::string& job) {
   Json shown = {{"job", job},
                 {"state", state_of(segments.control(), AttachOutcome::kReady)},
                 {"ps_pid", info.ps_pid},
+                {"servers", info.servers},
                 {"instance", fmt::format("{:016x}", info.instance)},
                 {"age_seconds", age_seconds(info.created_unix_ns)},
                 {"settings", settings_of(config)},

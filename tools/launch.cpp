@@ -18,7 +18,9 @@
 namespace ps::tools {
 namespace {
 
-constexpr int kTickMs = 100;            // how late a signal may be seen
+constexpr int kTickMs = 100;           // how late a signal may be seen
+constexpr double kQuickSeconds = 1.0;  // who ends sooner has not begun to work
+constexpr int kMostQuickFailures = 5;
 constexpr double kPsEndsSeconds = 3;    // a ps that ends by itself takes some milliseconds
 constexpr double kCleanEndSeconds = 8;  // a ps waits up to 5 s for workers that do not answer
 
@@ -36,6 +38,12 @@ LaunchSettings completed(LaunchSettings settings) {
                                 ? training.steps
                                 : std::max<std::uint64_t>(1, train::default_steps(training.data) / training.push_every);
   }
+  return settings;
+}
+
+// Of a ps that follows a dead one.
+PsSettings adopting(PsSettings settings) {
+  settings.adopt = true;
   return settings;
 }
 
@@ -69,7 +77,7 @@ int Launch::run() {
   const bool is_interrupted = stop_requests() != 0;
   if (!is_interrupted) collect();
   end_ps();
-  if (!settings_.ps.keep_segments && ps_->exit_code() != 0)
+  if (!settings_.ps.keep_segments && ps().exit_code() != 0)
     shm::remove_job(settings_.ps.job.job);  // its ps was killed; a live job of that name is not touched
   if (is_interrupted) {
     progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));
@@ -82,20 +90,24 @@ int Launch::run() {
 // before it was seen.
 int Launch::start_ps() {
   constexpr int kLookMs = 2;
-  ps_.emplace("ps", "ps_shm", ps_arguments(settings_.ps));
+  servers_.emplace_back("ps", "ps_shm", ps_arguments(settings_.ps));
   while (!view_) {
     attend(kLookMs);
-    if (ps_->has_ended()) {
+    if (ps().has_ended()) {
       progress_->print(stop_requests() != 0          ? "launch_shm: interrupted"
-                       : error_of_.count(&*ps_) != 0 ? error_of_[&*ps_]
-                                                     : fmt::format("launch_shm: ps_shm {}", ps_->outcome()));
-      return stop_requests() != 0 ? kInterrupted : std::max(ps_->exit_code(), 1);
+                       : error_of_.count(&ps()) != 0 ? error_of_[&ps()]
+                                                     : fmt::format("launch_shm: ps_shm {}", ps().outcome()));
+      return stop_requests() != 0 ? kInterrupted : std::max(ps().exit_code(), 1);
     }
     // A dead job of that name may still lie there; the ps is about to reclaim it.
     std::optional<JobView> view = JobView::try_open(settings_.ps.job.job);
-    if (view && view->info().ps_pid == static_cast<std::uint32_t>(ps_->pid())) view_.emplace(std::move(*view));
+    if (view && view->info().ps_pid == static_cast<std::uint32_t>(ps().pid())) view_.emplace(std::move(*view));
   }
   return 0;
+}
+
+bool Launch::is_ps(const Child& child) const {
+  return std::any_of(servers_.begin(), servers_.end(), [&](const Child& one) { return &one == &child; });
 }
 
 void Launch::start_workers() {
@@ -114,18 +126,19 @@ const Launch::Member* Launch::last_of(std::uint32_t rank) const {
   return found == workers_.rend() ? nullptr : &*found;
 }
 
-// Elastic jobs: starts workers in the place of dead ones and up to the number that is set, asks the youngest to leave
+// Starts workers in the place of dead ones; in elastic jobs up to the number that is set, and asks the youngest to leave
 // where there are more.
 void Launch::keep_number() {
-  if (!is_elastic() || has_failed_ || stop_requests() != 0 || view_->info().finished) return;
+  if (!replaces_workers() || has_failed_ || stop_requests() != 0 || view_->info().finished) return;
   std::uint32_t running = 0;
   for (const Member& member : workers_) {
     if (member.child.has_ended() && member.child.exit_code() == 0 && !member.was_asked_to_leave)
       return;  // it has seen the end of the job
     running += !member.child.has_ended() && !member.was_asked_to_leave;
   }
-  const std::uint32_t wanted = view_->info().live.workers;
-  for (std::uint32_t rank = 0; running < wanted && rank < settings_.ps.job.elastic_max; ++rank) {
+  const std::uint32_t wanted = is_elastic() ? view_->info().live.workers : settings_.ps.job.workers;
+  const std::uint32_t ranks = is_elastic() ? settings_.ps.job.elastic_max : settings_.ps.job.workers;
+  for (std::uint32_t rank = 0; running < wanted && rank < ranks; ++rank) {
     const Member* last = last_of(rank);
     if (last != nullptr && !last->child.has_ended()) continue;
     start_worker(rank, false);
@@ -147,12 +160,13 @@ bool Launch::is_any_worker_running() const {
 
 void Launch::send_all(int signal) {
   for (const Member& member : workers_) member.child.send(signal);
-  ps_->send(signal);
+  ps().send(signal);
 }
 
 // Handles output, signals and ends.
 void Launch::attend(int timeout_ms) {
-  std::vector<Child*> all{&*ps_};
+  std::vector<Child*> all;
+  for (Child& server : servers_) all.push_back(&server);
   for (Member& member : workers_) all.push_back(&member.child);
   tools::attend(all, timeout_ms, [this](const Child& child, bool is_error, const std::string& line) {
     take_line(child, is_error, line);
@@ -168,12 +182,12 @@ void Launch::attend(int timeout_ms) {
 }
 
 void Launch::take_line(const Child& child, bool is_error, const std::string& line) {
-  const bool is_ps = &child == &*ps_;
-  if (!is_error && !is_ps) {
+  const bool of_ps = is_ps(child);
+  if (!is_error && !of_ps) {
     const report::Json json = report::Json::parse(line, nullptr, false);
     if (json.is_object() && json.contains("began") && json.contains("seconds"))
       times_of_[&child] = {json["began"].get<double>(), json["seconds"].get<double>()};
-  } else if (is_error && line.starts_with(is_ps ? "ps_shm: " : "worker_shm: ")) {
+  } else if (is_error && line.starts_with(of_ps ? "ps_shm: " : "worker_shm: ")) {
     error_of_[&child] = line;
   } else if (is_error || settings_.verbose) {
     progress_->print(fmt::format("[{}] {}", child.title(), line));
@@ -193,9 +207,7 @@ std::string Launch::describe_end(const Child& child, const char* what_now) {
 }
 
 void Launch::note_worker_end(Member& member) {
-  constexpr double kQuickSeconds = 1.0;
-  constexpr int kMostQuickFailures = 5;
-  if (is_elastic()) {
+  if (replaces_workers()) {
     if (member.was_asked_to_leave) return;
     quick_failures_ = now_seconds() - member.started < kQuickSeconds ? quick_failures_ + 1 : 0;
     if (quick_failures_ < kMostQuickFailures) {
@@ -220,9 +232,19 @@ void Launch::note_ends() {
   };
   for (Member& member : workers_)
     if (is_news(member.child)) note_worker_end(member);
-  if (!view_ || !is_news(*ps_)) return;
-  has_failed_ = true;
-  progress_->print(describe_end(*ps_, is_any_worker_running() ? "; the workers go on" : ""));
+  if (!view_ || !is_news(ps())) return;
+  const bool has_work = is_any_worker_running() && !has_failed_;
+  const bool will_restart = has_work && quick_failures_ < kMostQuickFailures;
+  progress_->print(describe_end(ps(), will_restart              ? "; the workers go on, another ps takes the job over"
+                                      : is_any_worker_running() ? "; the workers go on"
+                                                                : ""));
+  if (will_restart) {
+    quick_failures_ = now_seconds() - server_started_ < kQuickSeconds ? quick_failures_ + 1 : 0;
+    server_started_ = now_seconds();
+    servers_.emplace_back("ps", "ps_shm", ps_arguments(adopting(settings_.ps)));
+  } else {
+    has_failed_ = true;
+  }
 }
 
 void Launch::show_progress() {
@@ -287,12 +309,12 @@ void Launch::end_ps() {
   const bool ends_by_itself = !has_failed_ && view_->workers().size() >= settings_.ps.job.workers;
   const double ask_at = now_seconds() + (ends_by_itself ? kPsEndsSeconds : 0.0);
   bool was_asked = stop_requests() != 0;
-  while (!ps_->has_ended()) {
+  while (!ps().has_ended()) {
     attend(kTickMs);
     if (was_asked || now_seconds() < ask_at) continue;
     was_asked = true;
-    noted_.insert(&*ps_);  // its exit code will say that it was interrupted
-    ps_->send(SIGTERM);
+    noted_.insert(&ps());  // its exit code will say that it was interrupted
+    ps().send(SIGTERM);
     give_up_at_ = now_seconds() + kCleanEndSeconds;
   }
 }

@@ -50,6 +50,7 @@ class Launch {
   void start_worker(std::uint32_t rank, bool together);
   void keep_number();
   bool is_elastic() const { return settings_.ps.job.elastic_max != 0; }
+  bool replaces_workers() const { return is_elastic() || settings_.restart_workers; }
   const Member* last_of(std::uint32_t rank) const;
   bool has_joined(std::uint32_t rank) const;
   void note_worker_end(Member& member);
@@ -60,6 +61,8 @@ class Launch {
   void show_progress();
   void collect();
   void end_ps();
+  Child& ps() { return servers_.back(); }
+  bool is_ps(const Child& child) const;
   bool is_any_worker_running() const;
   void send_all(int signal);
 
@@ -71,14 +74,15 @@ class Launch {
   std::optional<report::Progress> progress_;
   std::optional<JobView> view_;  // its mappings outlive the job's names
   std::deque<Member> workers_;
-  std::optional<Child> ps_;                       // destroyed before the workers are
+  double server_started_ = 0.0;
+  std::deque<Child> servers_;                     // the last one is the ps; destroyed before the workers are
   std::map<const Child*, std::string> error_of_;  // a program's last words
   std::map<const Child*, Times> times_of_;
   std::set<const Child*> noted_;  // whose end has been looked at
   int signals_sent_ = 0;
   double give_up_at_ = 0.0;  // on a clean end
   bool has_failed_ = false;
-  int quick_failures_ = 0;  // elastic: one after the other
+  int quick_failures_ = 0;  // of replaced workers and ps, one after the other
   std::optional<report::RunReport> report_;
 };
 

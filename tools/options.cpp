@@ -12,6 +12,7 @@
 
 #include "command_line.hpp"
 #include "ps/errors.hpp"
+#include "ps/job_view.hpp"
 
 namespace ps::tools {
 namespace {
@@ -56,9 +57,7 @@ void look_for_rank(std::optional<std::uint32_t>& rank) {
   }
 }
 
-}  // namespace
-
-std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
+std::optional<int> parse_ps(int argc, char** argv, PsSettings& settings) {
   CommandLine line("ps_shm",
                    "The ps of a job: creates it in shared memory, watches its workers, removes it at the end.");
   line.add_job_name(settings.job.job, "the job's name (required)");
@@ -66,6 +65,10 @@ std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
   line.add_whole("--steps", settings.job.steps, 1, kAny, "the global step at which the job is finished (no limit)");
   line.add_whole("--task", settings.task, 0, kMaxTasks - 1, "serve this shard alone, of --ps-tasks (all of them)");
   line.add_seconds("--wait-job", settings.wait_job_seconds, "--task 1 and up: how long to wait for task 0 (60s)");
+  line.add_flag(
+      "--adopt", settings.adopt,
+      "take over a job whose ps has died, also where nobody of it is alive; settings that are not given are the "
+      "job's");
   return line.parse(argc, argv, [&] {
     if (settings.job.job.empty()) throw Error("--job: give the job a name");
     if (settings.task && *settings.task >= settings.job.tasks)
@@ -73,6 +76,23 @@ std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
     make_room_for_elastic(settings.job);
     check(settings.job);
   });
+}
+
+}  // namespace
+
+std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
+  const std::optional<int> code = parse_ps(argc, argv, settings);
+  if (code || !settings.adopt) return code;
+  try {
+    const std::optional<JobView> job = JobView::try_open(settings.job.job);
+    if (!job) return code;  // the server says so
+    PsSettings again;
+    again.job = job->info().config;
+    settings = again;
+  } catch (const Error& error) {
+    return fail("ps_shm", kFailed, error.what());
+  }
+  return parse_ps(argc, argv, settings);  // what is given, over what the job has
 }
 
 std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
@@ -113,6 +133,7 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
            [&settings](const std::string& text) { read_delays(text, settings); })
       ->multi_option_policy(CLI::MultiOptionPolicy::Join)
       ->delimiter(',');
+  line.add_flag("--restart-workers", settings.restart_workers, "start another worker in the place of one that died");
   line.add_flag("--json", settings.json, "print one JSON object on stdout at the end, all else on stderr");
   line.add_flag("--verbose", settings.verbose, "show all that ps and workers print");
   return line.parse(argc, argv, [&] {

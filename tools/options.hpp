@@ -17,6 +17,7 @@ struct PsSettings {
   std::optional<std::uint32_t> task;  // of job.tasks; none: all of them in one process
   double wait_job_seconds = 60.0;     // a task other than 0: for task 0
   bool keep_segments = false;
+  bool adopt = false;
 };
 
 // What the workers of a job have in common.
@@ -49,6 +50,7 @@ struct LaunchSettings {
   TrainingSettings training;
   double delay_seconds = 0.0;
   std::map<std::uint32_t, double> delay_seconds_of_rank;  // instead of the above
+  bool restart_workers = false;
   bool json = false, verbose = false;
 };
 

@@ -33,6 +33,7 @@ int serve(const tools::PsSettings& settings) {
   const JobConfig& job = settings.job;
   ServerOptions options;
   options.task = settings.task;
+  options.adopt = settings.adopt;
   options.wait_job_seconds = settings.wait_job_seconds;
   options.stop_requested = [] { return tools::stop_requests() != 0; };
   options.notice = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
@@ -46,6 +47,7 @@ int serve(const tools::PsSettings& settings) {
 
   ServeHooks hooks;
   hooks.stop_requested = [] { return tools::stop_requests() != 0; };
+  hooks.stop_at_once = [] { return tools::stop_requests() > 1; };
   hooks.notice = say;
   std::optional<JobView> view;
   hooks.every_second = [&] {
@@ -70,7 +72,7 @@ int serve(const tools::PsSettings& settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  tools::catch_signals(tools::SecondSignal::kEndsProcess);
+  tools::catch_signals(tools::SecondSignal::kIsCounted);
   tools::end_with_launcher();
   tools::PsSettings settings;
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;

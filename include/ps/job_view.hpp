@@ -84,7 +84,7 @@ struct ByteCount {
 // Something that happened; the newest 256 are kept, and beside them the newest 1024 decisions of steps.
 struct Event {
   std::uint64_t unix_ns = 0;
-  std::string kind;  // joined, left, died, initialised, set, short-quorum, ended, decided
+  std::string kind;  // joined, left, died, initialised, set, short-quorum, ended, decided, left-out, adopted
   std::optional<std::uint32_t> rank;
   std::uint64_t step = 0;            // global step at that moment; decided: the step itself
   std::vector<std::uint32_t> ranks;  // decided: the contributors
@@ -101,8 +101,18 @@ struct JobInfo {
   bool finished = false;
   bool served = false;  // a live ps task has it
   std::uint32_t ps_pid = 0;
+  std::uint32_t servers = 0;  // how many ps have served the job: its creator, and each that took it over
   std::uint64_t instance = 0;
   std::uint64_t created_unix_ns = 0;
+};
+
+// Who has the versioned buffers: each belongs to one chunk word or to one spare record.
+struct BufferCount {
+  std::uint64_t buffers = 0;
+  std::uint64_t in_doubt =
+      0;                     // spares that a push under way, or a dead one, had in flight; the next holder settles them
+  std::uint64_t lost = 0;    // that nobody names; while pushes are under way some are between two names
+  std::uint64_t shared = 0;  // that two name: damage
 };
 
 class JobView {
@@ -126,6 +136,9 @@ class JobView {
 
   // The same for its moving average. Throws Error where it has none.
   std::vector<float> averages(const std::string& name) const;
+
+  // Looks at each once: exact where nobody pushes.
+  BufferCount buffers() const;
 
   // What has happened, oldest first.
   std::vector<Event> events() const;

@@ -15,12 +15,14 @@ enum class EndReason { kAllWorkersLeft, kLingerOver, kStopRequested };
 
 struct ServeHooks {
   std::function<bool()> stop_requested;            // looked at in every wait
+  std::function<bool()> stop_at_once;              // asked again: the workers' leaving is not waited for any more
   std::function<void(const std::string&)> notice;  // joins, leaves, deaths: a line each
   std::function<void()> every_second;
 };
 
 struct ServerOptions {
   std::optional<std::uint32_t> task{};     // one ps task of config.tasks; none: this object is all of them
+  bool adopt = false;                      // take the job over also where nobody is alive, instead of beginning anew
   double wait_job_seconds = 60.0;          // a task other than 0: how long to wait for task 0 to create the job
   std::function<bool()> stop_requested{};  // looked at in that wait; true ends it with Interrupted
   std::function<void(const std::string&)> notice{};  // what it waits for, and warnings (no huge pages and the like)
@@ -28,9 +30,10 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Creates the job; reclaims what a dead job of that name has left. Task k > 0 waits for the job and adds shard k to it;
-  // of `config` only the name and the number of tasks count then. A task that follows a dead one takes its shard over.
-  // Throws Error: served already, orphaned workers still alive, /dev/shm full, wrong settings, no job in time.
+  // Creates the job; reclaims what a dead job of that name has left. A job that has lost its ps while others of it are
+  // alive is taken over as it is, without a pause for anybody: its settings must be these. Task k > 0 waits for the job
+  // and adds shard k to it, or takes a dead task's over; of `config` only the name and the number of tasks count then.
+  // Throws Error: served already, other settings, /dev/shm full, wrong settings, no job in time.
   explicit Server(const JobConfig& config, const ServerOptions& options = {});
   ~Server();  // the last task of the job removes its segments, unless keep_segments() was called by any
   Server(Server&&) noexcept;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "ps/errors.hpp"
@@ -52,27 +53,72 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
   }
 }
 
-// Whether a job of that name has lost its task 0 and is served by others.
-bool has_other_tasks(const std::string& name) {
+// Takes the bytes of the tasks that this ps shall be: of a job whose ps has died. Nothing where the job is gone or goes
+// meanwhile. Throws Error: another ps was faster, or its settings are not these.
+std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerOptions& options,
+                                          const shm::ShardOptions& shard) {
   shm::AttachOutcome outcome;
-  const auto job = shm::JobSegments::try_attach_control(name, outcome);
-  return job && !job->locks().is_held_by_other(shm::kTaskByte) && job->locks().is_any_task_held_by_other();
+  auto job = shm::JobSegments::try_attach_control(config.job, outcome);
+  if (!job || job->locks().is_being_removed()) return std::nullopt;
+  const bool is_alive = job->locks().is_any_held_by_other();
+  if (!is_alive && !options.adopt) return std::nullopt;  // a dead job's leftovers, for the next one to reclaim
+  if (job->locks().is_held_by_other(shm::kTaskByte))
+    throw Error(fmt::format("job '{}' already has a ps (process {}); choose another --job name, or end that ps first",
+                            config.job, job->state().task_pids[0].load_relaxed()));
+  check_same(job->settings(), config);
+  const std::uint32_t last = options.task ? 1 : config.tasks;
+  for (std::uint32_t task = 0; task < last; ++task)
+    if (!job->try_add_task(task, shard)) {
+      if (job->locks().is_being_removed() || job->control().is_orphaned()) return std::nullopt;
+      throw Error(fmt::format("another ps has taken task {} of job '{}' over at this moment (process {})", task,
+                              config.job, job->state().task_pids[task].load_relaxed()));
+    }
+  if (job->control().is_orphaned()) return std::nullopt;  // N3
+  shm::fault_point(shm::FaultPoint::kAdoptTaken);
+  const std::uint32_t servers = job->state().servers.fetch_add_acq_rel(1) + 1;
+  shm::fault_point(shm::FaultPoint::kAdoptCounted);
+  shm::record_event(*job, {.kind = shm::EventKind::kAdopted,
+                           .step = job->global_step().load_acquire(),
+                           .first = static_cast<std::uint64_t>(getpid()),
+                           .second = servers});
+  if (options.notice)
+    options.notice(fmt::format("job {} has lost its ps; this one takes it over at step {} ({}, ps number {})",
+                               config.job, job->global_step().load_acquire(),
+                               is_alive ? "its workers went on" : "nobody was alive", servers));
+  return job;
 }
 
 shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options) {
   const shm::ShardOptions shard{options.notice};
   if (options.task.value_or(0) != 0) return join_tasks(config, *options.task, options, shard);
   check(config);
-  if (options.task && has_other_tasks(config.job)) return join_tasks(config, 0, options, shard);
-  shm::JobSegments job = shm::JobSegments::create(config, shard);
-  if (options.task) return job;
-  try {
-    for (std::uint32_t task = 1; task < config.tasks; ++task) job.add_task(task, shard);
-  } catch (...) {
-    shm::remove_job(config.job, job.control().descriptor());
-    throw;
+  shm::NameWatch names;
+  for (;;) {
+    if (std::optional<shm::JobSegments> adopted = try_adopt(config, options, shard)) return std::move(*adopted);
+    if (options.stop_requested && options.stop_requested()) throw Interrupted();
+    shm::Segment found;
+    const shm::AttachOutcome outcome = found.open(shm::control_name(config.job), shm::Access::kReadWrite);
+    const bool is_going = outcome == shm::AttachOutcome::kReady && found.descriptor() >= 0 &&
+                          shm::TaskLocks(found.descriptor()).is_any_held_by_other();
+    if (is_going) {  // somebody removes it, or has only just begun to use it: look again
+      names.wait(shm::kWaitSliceMs);
+      continue;
+    }
+    if (options.adopt)
+      throw Error(fmt::format("there is no job '{}' to take over; see inspect_shm ls for those there are", config.job));
+    if (outcome != shm::AttachOutcome::kAbsent && options.notice)
+      options.notice(fmt::format("job {}: reclaiming what a dead job of that name has left", config.job));
+    found = {};
+    shm::JobSegments job = shm::JobSegments::create(config, shard);
+    if (options.task) return job;
+    try {
+      for (std::uint32_t task = 1; task < config.tasks; ++task) job.add_task(task, shard);
+    } catch (...) {
+      shm::remove_job(config.job, job.control().descriptor());
+      throw;
+    }
+    return job;
   }
-  return job;
 }
 
 }  // namespace
@@ -115,8 +161,9 @@ Server::~Server() {
   if (impl_->job.state().keep.load_acquire() != 0) return;
   // Bytes first: of two tasks that end at the same moment, each would find the other's held, and neither would remove.
   for (const std::uint32_t task : impl_->own_tasks) impl_->job.locks().release(shm::kTaskByte + task);
+  shm::fault_point(shm::FaultPoint::kTaskReleased);
   try {
-    // The last one out: while other tasks or workers are alive nothing is touched (N2).
+    // The last one out: while other tasks or workers are alive nothing is touched (N2). The last of these does it then.
     shm::remove_job(impl_->job.job(), impl_->job.control().descriptor());
   } catch (const Error&) {
     // Nothing can be done about it here; the next ps of that name reclaims what is left.
@@ -180,14 +227,17 @@ Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
 // Workers see `ended` at their next step or in their wait, and leave.
 void Server::Impl::wait_for_farewells(const ServeHooks& hooks) {
   job.state().ended.store_release(1);
+  shm::fault_point(shm::FaultPoint::kEndAsked);
   record(shm::EventKind::kEnded, 0, 0);
+  shm::fault_point(shm::FaultPoint::kEndRecorded);
   for (std::uint32_t which = 0; which < shm::kBarriers; ++which) shm::futex_announce(job.barrier(which).futex);
   shm::futex_announce(job.state().clocks);
   shm::futex_announce(job.state().activity);
+  shm::fault_point(shm::FaultPoint::kEndAnnounced);
   const std::uint64_t until = shm::now_ns() + kFarewellNs;
   for (;;) {
     const std::uint32_t activity = shm::futex_prepare(job.state().activity);
-    if (!look(hooks).anybody_alive || shm::now_ns() >= until) return;
+    if (!look(hooks).anybody_alive || shm::now_ns() >= until || (hooks.stop_at_once && hooks.stop_at_once())) return;
     shm::futex_wait_slice(job.state().activity, activity);
   }
 }

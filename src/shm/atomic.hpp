@@ -6,28 +6,41 @@
 #include <atomic>
 #include <cstdint>
 
+#include "shm/fault_points.hpp"
+
 namespace ps::shm {
 
 template <class T>
 struct AtomicShm {
   std::atomic<T> value;
 
-  T load_acquire() const noexcept { return value.load(std::memory_order_acquire); }
-  T load_relaxed() const noexcept { return value.load(std::memory_order_relaxed); }
-  void store_release(T desired) noexcept { value.store(desired, std::memory_order_release); }
-  void store_relaxed(T desired) noexcept { value.store(desired, std::memory_order_relaxed); }
-  T fetch_add_relaxed(T delta) noexcept { return value.fetch_add(delta, std::memory_order_relaxed); }
-  T fetch_add_acq_rel(T delta) noexcept { return value.fetch_add(delta, std::memory_order_acq_rel); }
+  T load_acquire() const noexcept { return before(false).load(std::memory_order_acquire); }
+  T load_relaxed() const noexcept { return before(false).load(std::memory_order_relaxed); }
+  void store_release(T desired) noexcept { before(true).store(desired, std::memory_order_release); }
+  void store_relaxed(T desired) noexcept { before(true).store(desired, std::memory_order_relaxed); }
+  T fetch_add_relaxed(T delta) noexcept { return before(true).fetch_add(delta, std::memory_order_relaxed); }
+  T fetch_add_acq_rel(T delta) noexcept { return before(true).fetch_add(delta, std::memory_order_acq_rel); }
 
-  T fetch_or_acq_rel(T bits) noexcept { return value.fetch_or(bits, std::memory_order_acq_rel); }
-  T fetch_and_acq_rel(T bits) noexcept { return value.fetch_and(bits, std::memory_order_acq_rel); }
+  T fetch_or_acq_rel(T bits) noexcept { return before(true).fetch_or(bits, std::memory_order_acq_rel); }
+  T fetch_and_acq_rel(T bits) noexcept { return before(true).fetch_and(bits, std::memory_order_acq_rel); }
 
   // For a word with one writer: a plain addition, without a locked instruction.
   void bump_relaxed(T delta) noexcept { store_relaxed(static_cast<T>(load_relaxed() + delta)); }
 
   // True: `expected` was there and `desired` is now. False: `expected` holds what is there.
   [[nodiscard]] bool try_exchange_acq_rel(T& expected, T desired) noexcept {
-    return value.compare_exchange_strong(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
+    return before(true).compare_exchange_strong(expected, desired, std::memory_order_acq_rel,
+                                                std::memory_order_acquire);
+  }
+
+  // The word, after what tests do before an access to it (fault_points.hpp).
+  const std::atomic<T>& before(bool stores) const noexcept {
+    shared_access(this, stores);
+    return value;
+  }
+  std::atomic<T>& before(bool stores) noexcept {
+    shared_access(this, stores);
+    return value;
   }
 
   static_assert(std::atomic<T>::is_always_lock_free, "a lock hidden in an atomic would be private to each process");

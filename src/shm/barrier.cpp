@@ -9,7 +9,9 @@ namespace ps::shm {
 
 void Barrier::arrive(std::uint64_t round) noexcept {
   entry(rank_).published.store_release(round + 1);  // (A1)
-  futex_mark(shared().futex);                       // W1; the last to arrive decides itself and wakes the others then
+  fault_point(FaultPoint::kArrivePublished);
+  futex_mark(shared().futex);  // W1; the last to arrive decides itself and wakes the others then
+  fault_point(FaultPoint::kArriveMarked);
 }
 
 bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing) {
@@ -30,7 +32,7 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
     if (worker.barriers[which_].published.load_acquire() == round + 1) {
       set.insert(rank);
       ++arrived;
-    } else if (!gone && worker.barriers[which_].active_from.load_acquire() <= round) {
+    } else if (!gone && worker.barriers[which_].active_from.load_acquire() <= round && !is_left_out(rank)) {
       missing.push_back(rank);
     }
   }
@@ -46,12 +48,16 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
     for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
     mine.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.learning_rate));
     mine.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.clip_norm));
+    fault_point(FaultPoint::kDecideSet);
     mine.proposal.store_release(round + 1);  // (A3)
+    fault_point(FaultPoint::kDecideProposed);
   }
   std::uint64_t decision = shared().decision.load_acquire();
   while (decision >> 16 <= round) {                                                              // B3: never backwards
     if (!shared().decision.try_exchange_acq_rel(decision, (round + 1) << 16 | rank_)) continue;  // (A4)
-    futex_announce(shared().futex);                                                              // the others can help
+    fault_point(FaultPoint::kDecideSwapped);
+    futex_announce(shared().futex);  // the others can help
+    fault_point(FaultPoint::kDecideAnnounced);
     if (which_ == 0) note_decision(round, quorum);
     break;
   }
@@ -64,9 +70,11 @@ void Barrier::note_decision(std::uint64_t round, std::uint32_t quorum) noexcept 
   for (std::size_t i = 0; i < contributors.bits.size(); ++i)
     contributors.bits[i] = entry(rank_).proposed.bits[i].load_relaxed();  // relaxed: this rank's own
   record_event(job_, {.kind = EventKind::kDecided, .rank = rank_, .step = round, .ranks = contributors});
+  fault_point(FaultPoint::kDecideRecorded);
   const std::uint32_t size = contributors.size(), now_short = size < quorum ? size : 0;
   std::uint32_t told = job_.state().short_quorum.load_acquire();
   if (told == now_short || !job_.state().short_quorum.try_exchange_acq_rel(told, now_short)) return;
+  fault_point(FaultPoint::kDecideShort);
   if (now_short != 0)  // once for each number that is left
     record_event(job_,
                  {.kind = EventKind::kShortQuorum, .rank = rank_, .step = round, .first = now_short, .second = quorum});
@@ -93,12 +101,35 @@ void Barrier::note_contributors(std::uint64_t round, const RankSet& contributors
     std::uint64_t seen = included.load_acquire();
     while (seen < round + 1 && !included.try_exchange_acq_rel(seen, round + 1)) {
     }
+    fault_point(FaultPoint::kHelpIncluded);
   }
 }
 
 void Barrier::open(std::uint64_t round) noexcept {
   std::uint64_t expected = round;
-  if (shared().step.try_exchange_acq_rel(expected, round + 1)) futex_announce(shared().futex);  // (A6)
+  fault_point(FaultPoint::kOpenReady);
+  if (!shared().step.try_exchange_acq_rel(expected, round + 1)) return;  // (A6)
+  fault_point(FaultPoint::kOpenSwapped);
+  futex_announce(shared().futex);
+}
+
+Barrier::LeftOut Barrier::look_at(std::uint32_t rank) const noexcept {
+  return {entry(rank).published.load_acquire(), entry(rank).active_from.load_acquire(), true};
+}
+
+void Barrier::leave_out(const std::vector<std::uint32_t>& missing) noexcept {
+  for (const std::uint32_t rank : missing) left_out_[rank] = look_at(rank);
+}
+
+bool Barrier::is_left_out(std::uint32_t rank) const noexcept {
+  const LeftOut &then = left_out_[rank], now = look_at(rank);
+  return then.is_set && then.published == now.published && then.active_from == now.active_from;
+}
+
+// Never the value that was there when it was left out: the round has moved since.
+void Barrier::come_back() noexcept {
+  entry(rank_).active_from.store_release(round());
+  fault_point(FaultPoint::kReturned);
 }
 
 std::uint32_t Barrier::still_to_join() const noexcept {

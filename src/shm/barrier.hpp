@@ -4,7 +4,8 @@
 //   arrive  A1 entry[r].published = t + 1, release        pairs with A2; its gradient is complete
 //              futex word, read-modify-write              W1: of two who arrive and then look, one sees the other
 //   decide  A2 for each rank that takes part: state and liveness first, then `published` (B2). Who has published is
-//              in, dead or not; nobody may be missing who is alive, unless a quorum has published
+//              in, dead or not; nobody may be missing who is alive, unless a quorum has published, or the missing
+//              have been left out because they were waited for too long (a stopped process is not dead, L3)
 //           A3 the set, and the settings that hold for the round (B8), go into entry[r], tagged t + 1 (B3); a
 //              predecessor's proposal for t is taken as it is
 //           A4 decision: {smaller step, ...} -> {t + 1, r}, acq_rel; pairs with A5; the first wins
@@ -39,7 +40,7 @@ struct Decision {
 class Barrier {
  public:
   Barrier(JobSegments& job, std::uint32_t rank, std::uint32_t which)
-      : job_(job), rank_(rank), which_(which), known_dead_(job.ranks()) {}
+      : job_(job), rank_(rank), which_(which), known_dead_(job.ranks()), left_out_(job.ranks()) {}
 
   std::uint64_t round() const noexcept { return shared().step.load_acquire(); }  // pairs with A6
 
@@ -51,7 +52,7 @@ class Barrier {
 
   // Waits for the round's decision, calls apply(decision) unless the round is over by then, and opens the next.
   // `apply` gets the Decision. each_slice(missing) runs before each sleep; `missing` are the living who have not arrived.
-  // It throws to give up.
+  // True: go on without them, in this round and until they show that they go on. It throws to give up.
   template <class Apply, class EachSlice>
   void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
     std::vector<std::uint32_t> missing;
@@ -59,10 +60,13 @@ class Barrier {
         shared().futex,
         [&] { return this->round() != round || is_decided(round) || try_decide(round, false, missing); },
         [&] {
-          if (!try_decide(round, true, missing)) each_slice(std::as_const(missing));
+          if (try_decide(round, true, missing) || !each_slice(std::as_const(missing))) return;
+          leave_out(missing);
+          static_cast<void>(try_decide(round, true, missing));
         });
     Decision decision;
     if (!read_decision(round, decision)) return;
+    fault_point(FaultPoint::kHelpRead);
     note_contributors(round, decision.contributors);
     apply(std::as_const(decision));
     open(round);
@@ -70,6 +74,10 @@ class Barrier {
 
   // Whether this rank's arrival made it into that round. Requires: the round is over, and no later one was arrived at.
   bool was_in(std::uint64_t round) const noexcept { return entry(rank_).included.load_acquire() == round + 1; }
+
+  // Says that this rank takes part again, to those who have left it out. Requires: it has noticed that a round went on
+  // without it. Wait-free.
+  void come_back() noexcept;
 
   // How many of the job's workers have not joined yet. 0 from the first round's end on.
   std::uint32_t still_to_join() const noexcept;
@@ -91,7 +99,17 @@ class Barrier {
 
   JobSegments& job_;
   std::uint32_t rank_, which_;
+  // What a rank's entry said when it was left out; it is waited for again once that has changed.
+  struct LeftOut {
+    std::uint64_t published = 0, active_from = 0;
+    bool is_set = false;
+  };
+  LeftOut look_at(std::uint32_t rank) const noexcept;
+  void leave_out(const std::vector<std::uint32_t>& missing) noexcept;
+  bool is_left_out(std::uint32_t rank) const noexcept;
+
   std::vector<std::uint64_t> known_dead_;  // per rank: its last holder that is known to be dead
+  std::vector<LeftOut> left_out_;          // per rank
 };
 
 }  // namespace ps::shm

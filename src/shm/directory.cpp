@@ -279,13 +279,19 @@ std::uint32_t Directory::declare_record(const Wanted& wanted, std::uint32_t byte
     if (found == 0) {
       if (record == nullptr) {
         record = &job_.record(claim_record(byte));
+        fault_point(FaultPoint::kDeclareClaimed);
         wanted.fill(*record);
+        fault_point(FaultPoint::kDeclareFilled);
       }
       place(*record, position);
+      fault_point(FaultPoint::kDeclarePlaced);
       job_.shard(record->shard).grow(record->shard_end);  // D3
+      fault_point(FaultPoint::kDeclareGrown);
       const auto number = static_cast<std::uint32_t>(record - &job_.record(0));
       if (job_.index(position).try_exchange_acq_rel(found, number + 1)) {  // D1; pairs with at()
+        fault_point(FaultPoint::kDeclarePublished);
         futex_announce(job_.state().activity);
+        fault_point(FaultPoint::kDeclareNext);
         return position;
       }
     }

@@ -46,11 +46,13 @@ void record_event(JobSegments& job, const EventRecord& event) noexcept {
   const Ring ring = ring_of(job, event.kind == EventKind::kDecided);
   for (int attempt = 0; attempt < kTickets; ++attempt) {
     const std::uint64_t ticket = ring.tickets.fetch_add_acq_rel(1);  // (E1)
+    fault_point(FaultPoint::kEventTicket);
     EventShm& place = ring.places[ticket % ring.places.size()];
     std::uint64_t sequence = place.sequence.load_acquire();
     if ((sequence & kBuildingEvent) != 0 || sequence > ticket ||
         !place.sequence.try_exchange_acq_rel(sequence, kBuildingEvent | (ticket + 1)))  // (E2)
       continue;
+    fault_point(FaultPoint::kEventBuilding);
     fence_release();  // pairs with E5's fence: who reads a field of this event finds the sequence changed
     place.kind.store_relaxed(static_cast<std::uint32_t>(event.kind));
     place.rank.store_relaxed(event.rank);
@@ -59,6 +61,7 @@ void record_event(JobSegments& job, const EventRecord& event) noexcept {
     place.second.store_relaxed(event.second);
     for (std::size_t i = 0; i < event.ranks.bits.size(); ++i) place.ranks[i].store_relaxed(event.ranks.bits[i]);
     place.unix_ns.store_relaxed(unix_now_ns());
+    fault_point(FaultPoint::kEventWritten);
     place.sequence.store_release(ticket + 1);  // (E4)
     return;
   }

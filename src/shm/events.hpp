@@ -26,6 +26,8 @@ enum class EventKind : std::uint32_t {
   kEnded = 7,        //
   kDecided = 8,      // rank: the proposer; ranks: the contributors
   kTaskDied = 9,     // rank: the ps task; first: pid
+  kLeftOut = 10,     // rank: who; first: the rank that had waited long enough
+  kAdopted = 11,     // first: pid of the ps; second: how many have served the job now
 };
 
 enum class LiveKey : std::uint32_t {

@@ -63,6 +63,7 @@ void update_exact(float* target, const float* gradient, std::size_t count, Updat
   const auto aligned_to = [&](std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(target) % bytes == 0; };
   const auto advance = [&](std::size_t floats) { target += floats, gradient += floats, count -= floats; };
   while (count != 0) {
+    fault_point(FaultPoint::kInplaceElement);
     if (kHas16ByteExchange && count >= 4 && aligned_to(16)) {
       std::uint64_t expected[2], desired[2];
       std::memcpy(expected, target, 16);  // may be torn: the exchange compares all of it
@@ -119,7 +120,10 @@ class InplaceVariable {
       update_exact(target, gradient, block_size(block), update);
     else
       update_racy(target, gradient, block_size(block), update);
-    return counters_[block].word.fetch_add_acq_rel(1);
+    fault_point(FaultPoint::kInplaceBlock);
+    const std::uint64_t before = counters_[block].word.fetch_add_acq_rel(1);
+    fault_point(FaultPoint::kInplaceCounted);
+    return before;
   }
 
  private:

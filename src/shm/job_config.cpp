@@ -173,6 +173,59 @@ void check(const JobConfig& config) {
         config);
 }
 
+void check_same(const JobConfig& there, const JobConfig& wanted) {
+  const auto same = [&](const char* name, const auto& a, const auto& b) {
+    if (a == b) return;
+    throw Error(fmt::format(
+        "job '{}' has lost its ps and goes on with {} {}, you say {}: give the settings that it began with, "
+        "or none at all and --adopt; to begin anew end its workers first",
+        there.job, name, a, b));
+  };
+  const Optimizer &a = there.optimizer, &b = wanted.optimizer;
+  same("workers", there.workers, wanted.workers);
+  if (wanted.max_workers != 0) same("max-workers", there.max_workers, wanted.max_workers);
+  same("threads", there.threads, wanted.threads);
+  same("mode", std::string(to_string(there.mode)), to_string(wanted.mode));
+  same("staleness", there.staleness, wanted.staleness);
+  same("quorum", there.quorum, wanted.quorum);
+  same("reduce", std::string(to_string(there.reduce)), to_string(wanted.reduce));
+  same("layout", std::string(to_string(there.layout)), to_string(wanted.layout));
+  same("adds", std::string(to_string(there.adds)), to_string(wanted.adds));
+  same("steps", there.steps, wanted.steps);
+  same("seed", there.seed, wanted.seed);
+  same("linger", there.linger_seconds, wanted.linger_seconds);
+  same("step-timeout", there.step_timeout_seconds, wanted.step_timeout_seconds);
+  same("ps-tasks", there.tasks, wanted.tasks);
+  same("placement", std::string(to_string(there.placement)), to_string(wanted.placement));
+  same("partitions", there.partitions, wanted.partitions);
+  same("max-part-bytes", there.max_part_bytes, wanted.max_part_bytes);
+  same("variables placed by hand", there.place.size(), wanted.place.size());
+  for (const auto& [variable, shard] : wanted.place) {
+    const auto found = there.place.find(variable);
+    same(("place " + variable).c_str(), found == there.place.end() ? -1 : std::int64_t{found->second},
+         std::int64_t{shard});
+  }
+  same("optimizer", std::string(to_string(a.rule)), to_string(b.rule));
+  same("lr", a.learning_rate.value_or(default_learning_rate(a.rule)),
+       b.learning_rate.value_or(default_learning_rate(b.rule)));
+  same("lr-schedule", a.schedule.to_string(), b.schedule.to_string());
+  same("lr-staleness", a.staleness_scaling, b.staleness_scaling);
+  same("momentum", a.momentum, b.momentum);
+  same("beta1", a.beta1, b.beta1);
+  same("beta2", a.beta2, b.beta2);
+  same("rho", a.rho, b.rho);
+  same("epsilon", a.epsilon, b.epsilon);
+  same("initial-accumulator", a.initial_accumulator, b.initial_accumulator);
+  same("ftrl-beta", a.ftrl_beta, b.ftrl_beta);
+  same("l1", a.l1, b.l1);
+  same("l2", a.l2, b.l2);
+  same("weight-decay", a.weight_decay.value_or(default_weight_decay(a.rule)),
+       b.weight_decay.value_or(default_weight_decay(b.rule)));
+  same("clip-value", a.clip_value, b.clip_value);
+  same("clip-norm", a.clip_norm, b.clip_norm);
+  same("ema", a.ema, b.ema);
+}
+
 void check(const LiveSettings& settings, const JobConfig& config) {
   require(settings.mode == Mode::kAsync || settings.mode == Mode::kSsp || settings.mode == Mode::kSync,
           "unknown mode; expected async, ssp or sync");

@@ -113,16 +113,17 @@ bool is_part_of(const std::string& job, const std::string& name) {
 
 void unlink_parts(const std::string& job) {
   for (const std::string& name : list_segments(control_name(job) + "."))
-    if (is_part_of(job, name)) unlink_segment(name);
+    if (is_part_of(job, name)) {
+      unlink_segment(name);
+      fault_point(FaultPoint::kRemovePart);
+    }
 }
 
 std::string who_is_alive(const std::string& job, const Segment& control) {
   // Of another version or damaged: nothing in it can be read, but its locks can.
   return TaskLocks(control.descriptor()).is_any_task_held_by_other()
              ? fmt::format("job '{}' already has a ps; choose another --job name, or end that ps first", job)
-             : fmt::format(
-                   "job '{}' has no ps but workers that are still alive; end them first (inspect_shm workers --job {})",
-                   job, job);
+             : fmt::format("job '{}' has just come to life without a ps; start again to take it over", job);
 }
 
 }  // namespace
@@ -141,8 +142,11 @@ RemoveOutcome remove_job(const std::string& job, int own) {
   if (!locks.try_take_all()) return RemoveOutcome::kAlive;  // N2: the whole range, so no ps, worker or joiner has it
   RemoveOutcome removed = RemoveOutcome::kAbsent;
   if (leads_to(name, descriptor)) {  // N2: and the name still leads to it
+    fault_point(FaultPoint::kRemoveLocked);
     unlink_parts(job);
+    fault_point(FaultPoint::kRemoveParts);
     unlink_segment(name);
+    fault_point(FaultPoint::kRemoveUnlinked);
     removed = RemoveOutcome::kRemoved;
   }
   locks.release_all();  // whoever takes a byte now finds st_nlink 0 (N3)
@@ -161,8 +165,11 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
   write_config(*reinterpret_cast<JobConfigShm*>(job.control_.data() + kConfigOffset), config, ranks);
   initialise_live(job, job.settings());
   job.state().task_pids[0].store_relaxed(static_cast<std::uint32_t>(getpid()));
+  job.state().servers.store_relaxed(1);
+  fault_point(FaultPoint::kCreateFilled);
   if (!job.locks().try_take(kTaskByte))
     throw Error("cannot lock a new segment: does /dev/shm's file system have OFD locks?");
+  fault_point(FaultPoint::kCreateLocked);
   std::uint32_t places = 0;
   for (const auto& [variable, shard] : config.place) {
     PlaceShm& place = job.place(places++);
@@ -183,8 +190,10 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
     if (TaskLocks(other.descriptor()).is_any_held_by_other()) throw Error(who_is_alive(config.job, other));
     if (remove_job(config.job) == RemoveOutcome::kAlive) names.wait(kWaitSliceMs);  // somebody was faster: look again
   }
+  fault_point(FaultPoint::kCreateNamed);
   try {
     unlink_parts(config.job);  // of a job that died while it was being removed; the name, and so they, are ours now
+    fault_point(FaultPoint::kCreateCleared);
     job.shards_.resize(job.config().shards);
     job.create_shard(0, options);
   } catch (...) {
@@ -192,6 +201,7 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
     throw;
   }
   job.control_.publish();
+  fault_point(FaultPoint::kCreatePublished);
   return job;
 }
 
@@ -201,18 +211,28 @@ void JobSegments::create_shard(std::uint32_t number, const ShardOptions& options
       Segment::create(SegmentKind::kShard, number, job_, instance(), shard_data_offset(), shm_capacity_bytes());
   const std::string refused = shard.place_memory(node_of(config(), number), config().huge_pages != 0);
   if (!refused.empty() && options.warn) options.warn(fmt::format("shard {}: {}", number, refused));
+  fault_point(FaultPoint::kShardMade);
+  shard.publish();  // before it has a name: nobody finds it half-made
   if (!shard.link(name)) throw Error("cannot name /dev/shm/" + name + ": something else has taken the name; remove it");
-  shard.publish();
+  fault_point(FaultPoint::kShardNamed);
   shards_[number] = std::move(shard);
 }
 
 void JobSegments::add_task(std::uint32_t task, const ShardOptions& options) {
-  if (!locks().try_take(kTaskByte + task))
+  if (!try_add_task(task, options))
     throw Error(fmt::format("task {} of job '{}' is served by process {} already", task, job_,
                             state().task_pids[task].load_relaxed()));
+}
+
+bool JobSegments::try_add_task(std::uint32_t task, const ShardOptions& options) {
+  if (!locks().try_take(kTaskByte + task)) return false;
+  fault_point(FaultPoint::kTaskTaken);
   state().task_pids[task].store_relaxed(static_cast<std::uint32_t>(getpid()));
+  fault_point(FaultPoint::kTaskNoted);
   if (!shards_[task].is_mapped() && !try_map_shard(task, Access::kReadWrite)) create_shard(task, options);
+  fault_point(FaultPoint::kTaskServing);
   futex_announce(state().activity);
+  return true;
 }
 
 // False: there is none of this job.

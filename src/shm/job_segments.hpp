@@ -30,8 +30,11 @@ class JobSegments {
   // or not yet, as `outcome` says.
   static std::optional<JobSegments> try_attach_control(const std::string& job, AttachOutcome& outcome);
 
-  // Takes the byte of a ps task and makes its shard, or takes a dead task's over. Throws Error: the task is alive, no
-  // room, or the shard is another job's.
+  // Takes the byte of a ps task and makes its shard, or takes a dead task's over. False: the byte is held.
+  // Throws Error: no room, or the shard is another job's.
+  [[nodiscard]] bool try_add_task(std::uint32_t task, const ShardOptions& options);
+
+  // The same; throws Error where the byte is held.
   void add_task(std::uint32_t task, const ShardOptions& options);
 
   // Nothing where the job does not exist, is being created or removed, or misses a shard. Throws Error where it is

@@ -63,7 +63,7 @@
 namespace ps::shm {
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 2;           // raised with every change of this file
+inline constexpr std::uint32_t kLayoutVersion = 3;           // raised with every change of this file
 inline constexpr std::uint32_t kArithmeticVersion = 2;       // raised when an update rule's bits change (I6)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -159,10 +159,10 @@ struct alignas(kWriterLine) BarrierShm {
 
 struct alignas(kWriterLine) JobStateShm {
   BarrierShm barriers[kBarriers];
-  AtomicShm<std::uint32_t> activity;  // futex: something was declared, initialised, joined, left or changed
-  AtomicShm<std::uint32_t> ended;     // 1: the ps was asked to end the job; workers finish their step and leave
-  AtomicShm<std::uint32_t> keep;      // 1: the last ps task leaves the segments behind
-  AtomicShm<std::uint32_t> pad0;
+  AtomicShm<std::uint32_t> activity;      // futex: something was declared, initialised, joined, left or changed
+  AtomicShm<std::uint32_t> ended;         // 1: the ps was asked to end the job; workers finish their step and leave
+  AtomicShm<std::uint32_t> keep;          // 1: the last ps task leaves the segments behind
+  AtomicShm<std::uint32_t> servers;       // how many ps have served the job: its creator, and each that took it over
   AtomicShm<std::uint64_t> live_version;  // counts changes of the settings
   AtomicShm<std::uint32_t> short_quorum;  // how many the last decision had, where that was too few; else 0
   std::uint8_t pad1[100];

@@ -52,12 +52,15 @@ Live read_live(const JobSegments& job) noexcept {
 
 bool try_change_live(JobSegments& job, const LiveSettings& settings) noexcept {
   if (!job.locks().try_take(kSetterByte)) return false;  // (L1)
+  fault_point(FaultPoint::kSetLocked);
   const Live before = read_live(job);
   const std::uint32_t epoch =
       before.clock_epoch + (settings.mode == Mode::kSsp && before.settings.mode != Mode::kSsp ? 1 : 0);
   fence_release();  // pairs with read_live's fence: who reads a field of the new record finds the version near it
   write(job.state().live[(before.version + 1) % kLiveRecords], settings, epoch);  // (L2)
-  job.state().live_version.store_release(before.version + 1);                     // (L3)
+  fault_point(FaultPoint::kSetWritten);
+  job.state().live_version.store_release(before.version + 1);  // (L3)
+  fault_point(FaultPoint::kSetMoved);
   const auto note = [&](LiveKey key, std::uint64_t from, std::uint64_t to) {
     if (from == to) return;
     record_event(job, {.kind = EventKind::kSet,
@@ -73,7 +76,9 @@ bool try_change_live(JobSegments& job, const LiveSettings& settings) noexcept {
   note(LiveKey::kLearningRate, bits(old.learning_rate), bits(settings.learning_rate));
   note(LiveKey::kClipNorm, bits(old.clip_norm), bits(settings.clip_norm));
   note(LiveKey::kWorkers, old.workers, settings.workers);
+  fault_point(FaultPoint::kSetRecorded);
   job.locks().release(kSetterByte);
+  fault_point(FaultPoint::kSetReleased);
   futex_announce(job.state().clocks);  // a larger bound may let waiters pass
   for (std::uint32_t which = 0; which < kBarriers; ++which) futex_announce(job.barrier(which).futex);
   futex_announce(job.state().activity);

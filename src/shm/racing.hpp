@@ -27,6 +27,10 @@ inline void racing_copy(float* out, const float* in, std::size_t count) noexcept
       __atomic_load(reinterpret_cast<const std::uint32_t*>(in + i), &bits, __ATOMIC_RELAXED);
       __atomic_store(reinterpret_cast<std::uint32_t*>(out + i), &bits, __ATOMIC_RELAXED);
     }
+  } else if constexpr (kFaultPointsAreOn) {
+    std::memcpy(out, in, count / 2 * sizeof(float));
+    shared_access(in, false);  // tests let others write between the halves
+    std::memcpy(out + count / 2, in + count / 2, (count - count / 2) * sizeof(float));
   } else {
     std::memcpy(out, in, count * sizeof(float));
   }

@@ -290,8 +290,9 @@ bool leads_to(const std::string& name, int descriptor) noexcept {
 std::string control_name(const std::string& job) { return "ps." + job; }
 std::string shard_name(const std::string& job, std::uint32_t shard) { return fmt::format("ps.{}.{}", job, shard); }
 std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint64_t generation) {
-  return fmt::format("ps.{}.w{}.{}", job, rank, generation);
+  return fmt::format("{}{}", gradient_prefix(job, rank), generation);
 }
+std::string gradient_prefix(const std::string& job, std::uint32_t rank) { return fmt::format("ps.{}.w{}.", job, rank); }
 
 void unlink_segment(const std::string& name) noexcept { ::unlink(path_of(name).c_str()); }
 

@@ -85,6 +85,7 @@ class Segment {
 std::string control_name(const std::string& job);
 std::string shard_name(const std::string& job, std::uint32_t shard);
 std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint64_t generation);
+std::string gradient_prefix(const std::string& job, std::uint32_t rank);  // of the names of all generations
 
 // Whether `name` leads to the segment that is open as `descriptor`.
 bool leads_to(const std::string& name, int descriptor) noexcept;

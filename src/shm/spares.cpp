@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::uint64_t kValid = std::uint64_t{1} << 63, kInFlight = std::uint64_t{1} << 62;
 
-bool in_flight(std::uint64_t record) noexcept { return (record & kInFlight) != 0; }
-
 // One record in doubt: it owns `spare` if its holder's swap did not happen, `replaced` if it did.
 struct Doubt {
   SpareShm* shared;
@@ -44,7 +42,7 @@ class ClassCensus {
       for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
         SpareShm& shared = spare(lane, which);
         const std::uint64_t record = shared.record.load_acquire();
-        if (in_flight(record))
+        if (is_in_flight(record))
           doubts.push_back({&shared, shared.note_chunk.load_relaxed(), shared.note_word.load_relaxed(),
                             buffer_of(record), buffer_of(shared.note_word.load_relaxed())});
       }
@@ -72,7 +70,7 @@ class ClassCensus {
     for (std::uint32_t lane = 0; lane < job_.lanes(); ++lane)
       for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
         const std::uint64_t record = spare(lane, which).record.load_acquire();
-        if (!in_flight(record) && spare_buffer(record, *variables_[0], lane, which) == buffer) return true;
+        if (!is_in_flight(record) && spare_buffer(record, *variables_[0], lane, which) == buffer) return true;
       }
     return false;
   }
@@ -93,6 +91,7 @@ class ClassCensus {
 
 void note_fate(const Doubt& doubt, Fate fate) {
   doubt.shared->record.store_release(kValid | (fate == Fate::kSwapped ? doubt.replaced : doubt.spare));
+  fault_point(FaultPoint::kSettleNoted);
 }
 
 // Settles what the rules decide; returns what stays in doubt. A record that is settled here may name a buffer that an
@@ -143,6 +142,7 @@ void settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
         continue;
       all_dead = locks.try_take(kRankByte + other);  // alive: it will note its buffer itself
       if (!all_dead) break;
+      fault_point(FaultPoint::kSettleTaken);
       taken.push_back(other);
       const std::vector<Doubt> all_theirs = census.doubts_of(other);
       doubts.insert(doubts.end(), all_theirs.begin(), all_theirs.end());
@@ -159,6 +159,8 @@ void settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
 }
 
 }  // namespace
+
+bool is_in_flight(std::uint64_t record) noexcept { return (record & kInFlight) != 0; }
 
 std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,
                            std::uint32_t which) noexcept {
@@ -188,19 +190,25 @@ Spare Spares::begin(const VariableShm& variable, std::uint64_t chunk, std::uint6
     next_[index] = (which + 1) % kSparesPerClass;  // in turn: a slow reader of a replaced buffer has some grace
     SpareShm& shared = spares[which];
     const std::uint64_t record = shared.record.load_relaxed();  // relaxed: only this thread writes it (L4)
-    if (in_flight(record)) continue;
+    if (is_in_flight(record)) continue;
     const std::uint64_t buffer = spare_buffer(record, variable, lane_, which);
     shared.note_chunk.store_relaxed(chunk);
     shared.note_word.store_relaxed(word);
+    fault_point(FaultPoint::kSpareNoted);
     shared.record.store_release(kValid | kInFlight | buffer);  // (W1) pairs with doubts_of: the note is complete
+    fault_point(FaultPoint::kSpareInFlight);
     return {&shared, buffer};
   }
 }
 
 void Spares::won(const Spare& spare, std::uint64_t replaced_buffer) noexcept {
   spare.shared->record.store_release(kValid | replaced_buffer);  // V5: buffer and flag in one store
+  fault_point(FaultPoint::kPushNoted);
 }
 
-void Spares::lost(const Spare& spare) noexcept { spare.shared->record.store_release(kValid | spare.buffer); }
+void Spares::lost(const Spare& spare) noexcept {
+  spare.shared->record.store_release(kValid | spare.buffer);
+  fault_point(FaultPoint::kPushSettled);
+}
 
 }  // namespace ps::shm

@@ -58,6 +58,8 @@ class Spares {
   std::uint32_t next_[kClasses] = {};
 };
 
+bool is_in_flight(std::uint64_t record) noexcept;
+
 // The buffer that a record names; `variable` is any of its shard and class.
 std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,
                            std::uint32_t which) noexcept;

@@ -47,13 +47,17 @@ void SspClock::enter(std::uint32_t epoch) noexcept {
   if (epoch_of(own().load_relaxed()) == (epoch & 0xffff)) return;  // relaxed: only this rank writes it
   const std::uint64_t entered = smallest_other(epoch).value_or(0);
   own().store_release(make_clock(epoch, entered) | kEntering);  // (C1)
+  fault_point(FaultPoint::kClockEntering);
   futex_mark(job_.state().clocks);
+  fault_point(FaultPoint::kClockMarked);
   own().store_release(make_clock(epoch, std::max(entered, smallest_other(epoch).value_or(0))));  // (C2)
+  fault_point(FaultPoint::kClockEntered);
   futex_announce(job_.state().clocks);
 }
 
 void SspClock::advance() noexcept {
   own().store_release(own().load_relaxed() + 1);  // (C3)
+  fault_point(FaultPoint::kClockAdvanced);
   futex_announce(job_.state().clocks);
 }
 

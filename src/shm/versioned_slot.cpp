@@ -10,6 +10,7 @@ float* VersionedVariable::begin_chunk(std::uint64_t chunk, std::span<const float
   const std::uint64_t word = make_word(0, (variable_.data_offset >> buffer_class_) + chunk);
   BufferHeaderShm& buffer = at(buffer_of(word));
   float* out = parameters(buffer);
+  fault_point(FaultPoint::kInitBuffer);
   std::copy(values.begin(), values.end(), out);
   std::fill(out + values.size(), out + payload_floats(), 0.0F);
   buffer.included_steps.store_relaxed(0);
@@ -17,6 +18,7 @@ float* VersionedVariable::begin_chunk(std::uint64_t chunk, std::span<const float
   buffer.writer_step.store_relaxed(0);
   for (auto& bits : buffer.contributors.bits) bits.store_relaxed(0);
   buffer.stamp.store_relaxed(stamp_of(chunk, word));
+  fault_point(FaultPoint::kInitStamped);
   words_[chunk].word.store_relaxed(word);
   return out;
 }

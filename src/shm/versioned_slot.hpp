@@ -233,8 +233,11 @@ class VersionedVariable {
     const BufferHeaderShm& in = at(buffer_of(old));
     const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
     out.stamp.store_relaxed(kBuilding);  // (W3)
+    fault_point(FaultPoint::kPushBuilding);
     fence_release();
-    if (!racing_update(parameters(out), parameters(in), payload_floats(), compute)) {  // (W4)
+    const bool is_good = racing_update(parameters(out), parameters(in), payload_floats(), compute);  // (W4)
+    fault_point(FaultPoint::kPushComputed);
+    if (!is_good) {
       Spares::lost(spare);
       return false;
     }
@@ -244,11 +247,15 @@ class VersionedVariable {
     out.included_steps.store_relaxed(included);
     out.writer.store_relaxed(label.rank);
     out.writer_step.store_relaxed(label.step);
-    out.stamp.store_relaxed(stamp_of(chunk, next));            // (W5)
+    fault_point(FaultPoint::kPushLabelled);
+    out.stamp.store_relaxed(stamp_of(chunk, next));  // (W5)
+    fault_point(FaultPoint::kPushStamped);
     if (words_[chunk].word.try_exchange_acq_rel(old, next)) {  // (W6)
+      fault_point(FaultPoint::kPushSwapped);
       Spares::won(spare, buffer_of(old));
       return true;
     }
+    fault_point(FaultPoint::kPushLost);
     Spares::lost(spare);
     return false;
   }

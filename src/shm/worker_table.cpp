@@ -42,6 +42,7 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
     job.locks().release(kRankByte + rank);
     return JoinOutcome::kJobRemoved;
   }
+  fault_point(FaultPoint::kJoinTaken);
   WorkerShm& entry = job.worker(rank);
   entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));
   entry.waiting_for.store_relaxed(static_cast<std::uint32_t>(WaitingFor::kNothing));
@@ -49,14 +50,19 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
   for (std::uint32_t which = 0; which < kBarriers; ++which) {  // B1; before `holders`, which makes deciders look at it
     const std::uint64_t round = job.barrier(which).step.load_acquire();
     entry.barriers[which].active_from.store_release(round == 0 ? 0 : round + 1);
+    fault_point(FaultPoint::kJoinBarrier);
   }
-  entry.clock.store_relaxed(0);                                   // no epoch: counts only once it is entered
+  entry.clock.store_relaxed(0);  // no epoch: counts only once it is entered
+  fault_point(FaultPoint::kJoinWritten);
   entry.holders.store_release(entry.holders.load_relaxed() + 1);  // pairs with the deciders' acquire
+  fault_point(FaultPoint::kJoinCounted);
   entry.state.store_release(static_cast<std::uint32_t>(RankState::kJoined));
+  fault_point(FaultPoint::kJoinStated);
   record_event(job, {.kind = EventKind::kJoined,
                      .rank = rank,
                      .step = job.global_step().load_acquire(),
                      .first = entry.pid.load_relaxed()});
+  fault_point(FaultPoint::kJoinRecorded);
   futex_announce(job.state().activity);
   return JoinOutcome::kJoined;
 }
@@ -65,12 +71,17 @@ void leave(JobSegments& job, std::uint32_t rank) noexcept {
   WorkerShm& entry = job.worker(rank);
   entry.left_ns.store_relaxed(now_ns());
   entry.waiting_for.store_relaxed(static_cast<std::uint32_t>(WaitingFor::kNothing));
+  fault_point(FaultPoint::kLeaveWritten);
   entry.state.store_release(static_cast<std::uint32_t>(RankState::kLeft));  // after `published`: who sees it sees that
+  fault_point(FaultPoint::kLeaveStated);
   record_event(job, {.kind = EventKind::kLeft, .rank = rank, .step = job.global_step().load_acquire()});
+  fault_point(FaultPoint::kLeaveRecorded);
   for (std::uint32_t which = 0; which < kBarriers; ++which) futex_announce(job.barrier(which).futex);
   futex_announce(job.state().clocks);
   futex_announce(job.state().activity);
+  fault_point(FaultPoint::kLeaveAnnounced);
   job.locks().release(kRankByte + rank);  // L5: last
+  fault_point(FaultPoint::kLeaveReleased);
 }
 
 WorkerState worker_state(const JobSegments& job, std::uint32_t rank, std::optional<std::uint32_t> own) noexcept {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "ps/errors.hpp"
 #include "shm/inplace_slot.hpp"
@@ -111,6 +113,39 @@ void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t ar
           fmt::format("chunk {} of variable '{}' is torn: its stamp differed from its word {} times; /dev/shm/{} is "
                       "damaged, or stop its workers and try again",
                       chunk, variable.name, kPullAttempts, shard.name()));
+  }
+}
+
+void add_buffers(JobSegments& job, const std::vector<const VariableShm*>& variables, BufferCount& count) {
+  const VariableShm& first = *variables.front();
+  const std::uint32_t index = first.buffer_class - kMinClass;
+  std::map<std::uint64_t, std::uint32_t> names;  // buffer -> how often it is named
+  for (const VariableShm* variable : variables)
+    for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
+      names.emplace((variable->data_offset >> variable->buffer_class) + chunk, 0);
+  for (std::uint32_t spare = 0; spare < job.lanes() * kSparesPerClass; ++spare)
+    names.emplace((first.spares_offset >> first.buffer_class) + spare, 0);
+  for (const VariableShm* variable : variables) {
+    const auto* words = reinterpret_cast<const PieceWordShm*>(job.shard_data(variable->shard) + variable->words_offset);
+    for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
+      ++names[buffer_of(words[chunk].word.load_acquire())];
+  }
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> doubts;  // each owns one of the two
+  for (std::uint32_t lane = 0; lane < job.lanes(); ++lane)
+    for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
+      const SpareShm& spare = job.spare_table(first.shard, lane).spares[index][which];
+      const std::uint64_t record = spare.record.load_acquire();
+      if (is_in_flight(record))
+        doubts.emplace_back(buffer_of(record), buffer_of(spare.note_word.load_relaxed()));  // relaxed: after the record
+      else
+        ++names[spare_buffer(record, first, lane, which)];
+    }
+  for (const auto& [spare, replaced] : doubts) ++names[names[spare] == 0 ? spare : replaced];
+  count.in_doubt += doubts.size();
+  count.buffers += names.size();
+  for (const auto& [buffer, times] : names) {
+    count.lost += times == 0;
+    count.shared += times > 1;
   }
 }
 

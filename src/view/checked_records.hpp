@@ -6,7 +6,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "ps/job_view.hpp"
 #include "shm/job_segments.hpp"
 
 namespace ps {
@@ -29,6 +31,9 @@ inline bool is_initialised(const shm::VariableShm& variable) noexcept {
 // Copies its values (array 0) or slot array - 1 to `values`. Requires: checked, initialised, of its size; array at most
 // its slots. Throws Error where a chunk lies outside of the shard or stays torn.
 void read_values(shm::JobSegments& job, const shm::VariableShm& variable, std::uint64_t array, std::span<float> values);
+
+// Adds the buffers of one class of one shard, which all `variables` are of. Requires: checked, initialised.
+void add_buffers(shm::JobSegments& job, const std::vector<const shm::VariableShm*>& variables, BufferCount& count);
 
 // Pushes of all its chunks or blocks together.
 std::uint64_t sum_updates(shm::JobSegments& job, const shm::VariableShm& variable);

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -193,6 +194,7 @@ JobInfo JobView::info() const {
   info.global_step = job.global_step().load_acquire();
   info.finished = job.is_finished();
   info.instance = job.instance();
+  info.servers = job.state().servers.load_relaxed();  // relaxed: a figure for people
   info.created_unix_ns = job.control().header().created_unix_ns;
   for (std::uint32_t shard = 0; shard < impl_->shards; ++shard) {
     const shm::HeaderShm& header = job.shard(shard).header();
@@ -305,6 +307,17 @@ std::vector<float> JobView::averages(const std::string& name) const {
   if (first.slots != rules_own + 1)
     throw Error(fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (--ema)", name));
   return impl_->values(group, first.slots);
+}
+
+BufferCount JobView::buffers() const {
+  const std::vector<CheckedRecord> records = impl_->records();
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const VariableShm*>> classes;  // shard, class
+  for (const CheckedRecord& record : records)
+    if (!is_inplace(*record) && is_initialised(*record))
+      classes[{record->shard, record->buffer_class}].push_back(record.get());
+  BufferCount count;
+  for (const auto& [place, variables] : classes) add_buffers(impl_->job, variables, count);
+  return count;
 }
 
 std::vector<Event> JobView::events() const {

@@ -138,6 +138,14 @@ Event describe_event(const JobSegments& job, const EventRecord& record) {
       event.text = fmt::format("step {} closes with {} of the quorum of {}: no more are alive", record.step,
                                record.first, record.second);
       break;
+    case EventKind::kLeftOut:
+      about_rank("left-out", fmt::format("step {} goes on without worker {}: worker {} has waited long enough",
+                                         record.step, record.rank, record.first));
+      break;
+    case EventKind::kAdopted:
+      event.kind = "adopted";
+      event.text = fmt::format("process {} took the job over: ps number {}", record.first, record.second);
+      break;
     case EventKind::kEnded:
       event.kind = "ended";
       event.text = "the ps was asked to end the job";

@@ -23,17 +23,22 @@ Variable::State& Worker::Impl::state_at(const std::vector<std::uint32_t>& positi
 
 void Worker::Impl::initialise(Variable::State& state, const Initializer& initialize) {
   std::vector<float> values(state.elements);
+  shm::fault_point(shm::FaultPoint::kInitClaimed);
   initialize(values);
   state.set_values(values, live.settings.learning_rate);
+  shm::fault_point(shm::FaultPoint::kInitValues);
   // The first part last: it stands for all. Its release pairs with the waiters' acquire: words, stamps and values.
   for (auto part = state.parts.rbegin(); part != state.parts.rend(); ++part) {
     if (part->accumulator_record != nullptr) part->accumulator_record->init.store_release(shm::kInitialised);
+    shm::fault_point(shm::FaultPoint::kInitPart);
     part->record.init.store_release(shm::kInitialised);
   }
+  shm::fault_point(shm::FaultPoint::kInitDone);
   shm::record_event(job, {.kind = shm::EventKind::kInitialised,
                           .rank = rank,
                           .step = job.global_step().load_acquire(),
                           .first = state.parts.front().position});
+  shm::fault_point(shm::FaultPoint::kInitRecorded);
   shm::futex_announce(job.state().activity);
 }
 

@@ -20,24 +20,33 @@ shm::AtomicShm<std::uint64_t>& GradientSegments::norm_of(const Segment& segment)
 
 void GradientSegments::create_own() {
   shm::BarrierEntryShm& entry = job_.worker(rank_).barriers[0];
-  const std::uint64_t before = entry.generation.load_acquire(), now = job_.worker(rank_).holders.load_acquire();
+  const std::uint64_t now = job_.worker(rank_).holders.load_acquire();
   own_ = Segment::create(shm::SegmentKind::kGradient, rank_, job_.job(), job_.instance(), shm::kGradientsOffset,
                          shm::shm_capacity_bytes());
+  shm::fault_point(shm::FaultPoint::kGradientMade);
+  own_.publish();  // before it has a name: nobody finds it half-made
   const std::string name = shm::gradient_name(job_.job(), rank_, now);
   if (!own_.link(name)) {  // of another job of that name whose removal was cut short
     shm::unlink_segment(name);
     if (!own_.link(name)) throw Error("cannot name /dev/shm/" + name + ": something else takes the name; remove it");
   }
+  shm::fault_point(shm::FaultPoint::kGradientNamed);
   own_.publish();
+  shm::fault_point(shm::FaultPoint::kGradientNamed);
   own_generation_ = now;
   entry.generation.store_release(now);
-  if (before != 0) shm::unlink_segment(shm::gradient_name(job_.job(), rank_, before));
+  shm::fault_point(shm::FaultPoint::kGradientNoted);
+  // Those of former holders: the last one's, and any that one had named and not noted yet when it died.
+  for (const std::string& former : shm::list_segments(shm::gradient_prefix(job_.job(), rank_)))
+    if (former != name) shm::unlink_segment(former);
+  shm::fault_point(shm::FaultPoint::kGradientCleared);
 }
 
 void GradientSegments::write(const shm::VariableShm& record, std::uint32_t position, std::uint64_t step,
                              std::span<const float> gradient, Threads& threads) {
   constexpr std::uint64_t kGrain = 65536;  // floats, as for chunks: 256 KiB a thread
   own_.grow(record.gradient_end);
+  shm::fault_point(shm::FaultPoint::kGradientGrown);
   auto* out = reinterpret_cast<float*>(own_.data() + record.gradient_offset);
   auto& tag = pushed(own_, position);
   const bool adds = tag.load_relaxed() == step + 1;
@@ -47,7 +56,9 @@ void GradientSegments::write(const shm::VariableShm& record, std::uint32_t posit
     else
       std::memcpy(out + begin, gradient.data() + begin, (end - begin) * sizeof(float));
   });
+  shm::fault_point(shm::FaultPoint::kGradientCopied);
   tag.store_relaxed(step + 1);  // relaxed: the arrival's release publishes tag and gradient together
+  shm::fault_point(shm::FaultPoint::kGradientTagged);
 }
 
 std::span<const float> GradientSegments::written(const shm::VariableShm& record) const noexcept {
@@ -56,6 +67,7 @@ std::span<const float> GradientSegments::written(const shm::VariableShm& record)
 
 void GradientSegments::write_norm(double squared_norm) noexcept {
   norm_of(own_).store_relaxed(std::bit_cast<std::uint64_t>(squared_norm));  // relaxed: as the tag
+  shm::fault_point(shm::FaultPoint::kNormWritten);
 }
 
 const Segment& GradientSegments::of(std::uint32_t rank) {

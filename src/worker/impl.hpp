@@ -30,8 +30,8 @@ struct Worker::Impl {
   shm::Barrier steps{job, rank, 0}, meetings{job, rank, 1};
   shm::SspClock clock{job, rank};
   GradientSegments gradients{job, rank};
-  shm::Live live;                         // as this worker goes by them; looked at anew at the end of each step
-  std::deque<Variable::State> variables;  // a deque: handles point into it
+  shm::Live live;                          // as this worker goes by them; looked at anew at the end of each step
+  std::deque<Variable::State> variables;   // a deque: handles point into it
   std::optional<std::uint64_t> pulled_in;  // sync: the step under way at the first pull since the last step()
   bool has_pushed = false;                 // sync: since the last step(); the step it was for
   std::uint64_t pushed_for = 0;
@@ -66,6 +66,7 @@ struct Worker::Impl {
   // stepping.cpp
   void finish(shm::Barrier& barrier, std::uint64_t round, bool applies);
   void finish_sync_step();
+  void drop();
   void wait_for_slowest();
   void refresh_live();
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ps/errors.hpp"
+#include "shm/events.hpp"
 #include "worker/impl.hpp"
 #include "worker/sync_step.hpp"
 #include "worker/waits.hpp"
@@ -31,25 +32,39 @@ void Worker::Impl::finish(shm::Barrier& barrier, std::uint64_t round, bool appli
     };
     if (job.state().ended.load_acquire() != 0)
       throw JobFinished(fmt::format("job {} was ended at step {}", job.job(), job.global_step().load_acquire()));
-    if (!wait.slice([&] { return fmt::format("worker {}: waiting at step {} for {}", rank, round, whom()); }))
+    if (wait.slice([&] { return fmt::format("worker {}: waiting at step {} for {}", rank, round, whom()); }))
+      return false;
+    if (!applies || barrier.still_to_join() != 0)
       throw Error(
           fmt::format("step {} of job '{}' did not complete within {} s: still waiting for {}; end or continue "
                       "it, or raise --step-timeout",
                       round, job.job(), timeout, whom()));
+    for (const std::uint32_t other : missing)
+      shm::record_event(job, {.kind = shm::EventKind::kLeftOut, .rank = other, .step = round, .first = rank});
+    wait.notice(
+        fmt::format("worker {}: step {} goes on without {}, after {} s of waiting", rank, round, whom(), timeout));
+    return true;
   };
   barrier.finish(round, apply, each_slice);
+}
+
+// A step went on without this worker's gradient.
+void Worker::Impl::drop() {
+  count(Counter::kDropped).bump_relaxed(1);
+  shm::fault_point(shm::FaultPoint::kDropped);
+  steps.come_back();
 }
 
 void Worker::Impl::finish_sync_step() {
   const std::uint64_t round = steps.round();
   if ((has_pushed && pushed_for != round) || job.is_finished()) {  // the step closed without it, before it was ready
-    if (has_pushed) count(Counter::kDropped).bump_relaxed(1);
+    if (has_pushed) drop();
   } else {
     if (has_pushed && !is_summed()) write_norm();
     steps.arrive(round);
     finish(steps, round, true);
     if (has_pushed && !steps.was_in(round))
-      count(Counter::kDropped).bump_relaxed(1);
+      drop();
     else
       shm::record_staleness(entry, 0);  // by construction
   }
@@ -103,6 +118,7 @@ std::uint64_t Worker::step() {
     return impl.steps.round();
   }
   const std::uint64_t steps = impl.job.global_step().fetch_add_acq_rel(1) + 1;
+  shm::fault_point(shm::FaultPoint::kStepCounted);
   if (impl.live.settings.mode == Mode::kSsp) impl.clock.advance();
   if (impl.job.is_finished()) {
     shm::futex_announce(impl.job.state().clocks);

@@ -40,6 +40,7 @@ void for_chunks(shm::JobSegments& job, std::uint32_t rank, std::vector<Work>& wo
               1;
     for (std::uint64_t done = begin; done < end; ++done) {
       apply_chunk(*at, index - at->first, thread);
+      shm::fault_point(shm::FaultPoint::kHelpChunk);
       if (++index == chunks) {
         index = 0;
         at = work.begin();

@@ -80,11 +80,13 @@ void Variable::State::set_values(std::span<const float> values, float learning_r
     const auto part_values = values.subspan(part.piece_begin(piece), part.piece_size(piece));
     if (part.inplace) {  // the block counters are zero: the bytes are new, and nobody has pushed
       std::copy(part_values.begin(), part_values.end(), part.inplace->elements() + part.inplace->block_begin(piece));
+      shm::fault_point(shm::FaultPoint::kInitChunk);
       return;
     }
     part.versioned->initialise_chunk(piece, part_values, [&](const float* first, float* slots, std::size_t count) {
       update::initialise_slots(settings, learning_rate, first, slots, part.versioned->stride(), count);
     });
+    shm::fault_point(shm::FaultPoint::kInitChunk);
     if (part.accumulator) part.accumulator->initialise_chunk(piece, {});
   });
 }

@@ -23,13 +23,16 @@ bool Wait::slice(const std::function<std::string()>& what) {
   if (now >= deadline_ns_) return false;
   if (now >= notice_ns_) {
     notice_ns_ = now + period_ns_;
-    const std::string line = what();
-    if (options_.notice)
-      options_.notice(line);
-    else
-      std::fprintf(stderr, "%s\n", line.c_str());
+    notice(what());
   }
   return true;
+}
+
+void Wait::notice(const std::string& line) const {
+  if (options_.notice)
+    options_.notice(line);
+  else
+    std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 WaitMark::WaitMark(shm::WorkerShm& entry, shm::WaitingFor what, std::uint64_t on) noexcept : entry_(entry) {

@@ -21,6 +21,8 @@ class Wait {
   // to say something.
   [[nodiscard]] bool slice(const std::function<std::string()>& what);
 
+  void notice(const std::string& line) const;
+
  private:
   const WorkerOptions& options_;
   std::uint64_t deadline_ns_, notice_ns_, period_ns_;

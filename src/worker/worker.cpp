@@ -14,6 +14,21 @@ namespace ps {
 
 using shm::Counter;
 
+namespace {
+
+// Of a job that was asked to end and whose ps did not wait for its last worker: that one clears up. While anybody is
+// alive nothing is touched (N2).
+void remove_ended_job(const shm::JobSegments& job) noexcept {
+  if (job.state().ended.load_acquire() == 0 || job.state().keep.load_acquire() != 0) return;
+  try {
+    shm::remove_job(job.job(), job.control().descriptor());
+  } catch (const Error&) {
+    // The next ps of that name, or the inspector's doctor, reclaims what is left.
+  }
+}
+
+}  // namespace
+
 Worker::Impl::Impl(WorkerOptions given, shm::JobSegments attached, std::uint32_t taken)
     : options(std::move(given)),
       job(std::move(attached)),
@@ -96,7 +111,9 @@ void Worker::leave() noexcept {
     return;  // a forked child has neither lock nor mapping (L2)
   impl_->has_left = true;
   impl_->gradients.remove_own();
+  shm::fault_point(shm::FaultPoint::kLeaveGradient);
   shm::leave(impl_->job, impl_->rank);
+  remove_ended_job(impl_->job);
 }
 
 }  // namespace ps

@@ -87,7 +87,10 @@ struct Stage {
             apply(barrier, round, decision.contributors);
             maybe_die();
           },
-          [&](const std::vector<std::uint32_t>&) { maybe_die(); });
+          [&](const std::vector<std::uint32_t>&) {
+            maybe_die();
+            return false;
+          });
     }
   }
 

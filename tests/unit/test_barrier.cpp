@@ -41,7 +41,7 @@ std::optional<Ranks> contributors(const Member& member, std::uint64_t round) {
 }
 
 void nothing(const Decision&) {}
-void patient(const Ranks&) {}
+bool patient(const Ranks&) { return false; }
 
 // `member` goes through the round alone.
 void pass(Member& member, std::uint64_t round) {
@@ -289,7 +289,7 @@ TEST_CASE("barrier: who waits is told each slice who is missing, and may give up
   a.barrier.arrive(0);
   Ranks told;
   CHECK_THROWS_AS(a.barrier.finish(0, nothing,
-                                   [&](const Ranks& missing) {
+                                   [&](const Ranks& missing) -> bool {
                                      told = missing;
                                      throw std::runtime_error("deadline");
                                    }),
@@ -303,7 +303,10 @@ TEST_CASE("barrier: a death during the wait ends it") {
   Member a(job);
   std::optional<Member> b(std::in_place, job);
   a.barrier.arrive(0);
-  a.barrier.finish(0, nothing, [&](const Ranks&) { b.reset(); });
+  a.barrier.finish(0, nothing, [&](const Ranks&) {
+    b.reset();
+    return false;
+  });
   CHECK(a.barrier.round() == 1);
 }
 

@@ -89,14 +89,14 @@ TEST_CASE("job: a second ps of a live one is refused and changes nothing") {
   CHECK(job.attach().instance() == job.segments.instance());
 }
 
-TEST_CASE("job: one without a ps whose workers are alive is refused") {
+TEST_CASE("job: one without a ps whose workers are alive is not begun anew") {
   const JobName name;
   leave_dead_job(name);
   AttachOutcome outcome;
   const auto worker = JobSegments::try_attach(name.text(), Access::kReadWrite, outcome);
   REQUIRE(worker);
   REQUIRE(worker->locks().try_take(kRankByte));
-  CHECK_THROWS_WITH_AS(create(name), doctest::Contains("workers that are still alive"), Error);
+  CHECK_THROWS_WITH_AS(create(name), doctest::Contains("take it over"), Error);
 }
 
 TEST_CASE("job: a dead one's name is reclaimed, and nothing of it is left") {

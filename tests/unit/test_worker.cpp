@@ -297,13 +297,55 @@ TEST_CASE("a wait ends when its caller wants to stop") {
   stopper.join();
 }
 
-TEST_CASE("a sync step gives up after its time-out and names whom it waited for") {
+TEST_CASE("a sync step goes on after its time-out, names whom it leaves out, and does not wait for it again") {
   JobConfig config = settings(2, Mode::kSync);
   config.step_timeout_seconds = 0.1;
   Server server(config);
+  std::vector<std::string> said;
+  WorkerOptions talking = options(config);
+  talking.notice = [&](const std::string& line) { said.push_back(line); };
+  Worker first(talking), second(options(config));
+  const Variable variable = first.variable(vector_of(1), zero);
+  const Variable theirs = second.variable(vector_of(1), zero);
+  std::vector<float> pulled(1);
+  second.pull(theirs, pulled);
+  for (int step = 0; step < 50; ++step) {
+    first.push(variable, std::vector<float>(1, 1.0F));
+    first.step();
+  }
+  REQUIRE(said.size() == 1);  // and so 49 steps did not wait
+  CHECK(said.front().find("goes on without rank 1") != std::string::npos);
+  CHECK(first.global_step() == 50);
+
+  SUBCASE("its late gradient is dropped; from then on it is waited for again") {
+    second.push(theirs, std::vector<float>(1, 100.0F));
+    second.step();
+    CHECK(JobView(config.job).values("v").front() == 50.0F);
+    CHECK(JobView(config.job).workers()[1].dropped == 1);
+    std::thread other([&] {
+      first.push(variable, std::vector<float>(1, 1.0F));
+      first.step();
+    });
+    second.pull(theirs, pulled);
+    second.push(theirs, std::vector<float>(1, 1.0F));
+    second.step();
+    other.join();
+    CHECK(said.size() == 1);
+    CHECK(JobView(config.job).values("v").front() == 52.0F);
+  }
+  SUBCASE("events tell of it") {
+    int left_out = 0;
+    for (const Event& event : JobView(config.job).events()) left_out += event.kind == "left-out" && event.rank == 1U;
+    CHECK(left_out == 1);
+  }
+}
+
+TEST_CASE("a barrier gives up after its time-out and names whom it waited for") {
+  JobConfig config = settings(2);
+  config.step_timeout_seconds = 0.1;
+  Server server(config);
   Worker first(options(config)), second(options(config));
-  first.variable(vector_of(1), zero);
-  CHECK_THROWS_WITH_AS(first.step(), doctest::Contains("rank 1"), Error);
+  CHECK_THROWS_WITH_AS(first.barrier(), doctest::Contains("rank 1"), Error);
 }
 
 TEST_CASE("a second push in one sync step is added to the first") {

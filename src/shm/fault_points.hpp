@@ -1,0 +1,67 @@
+// Points between the stores of the protocols, at which tests make a process die or stop, and a hook at every access to
+// a shared word, with which they drive interleavings. Nothing of it is in a program that is not compiled with
+// PS_FAULT_POINTS (tests/faults).
+//
+// tests/faults/fault_table.hpp says of each point how it is reached, and the kill matrix goes through it;
+// tests/check_fault_points.py finds stores of the sources that have no point between them.
+#pragma once
+
+#include <cstdint>
+
+namespace ps::shm {
+
+// In the order of the table.
+enum class FaultPoint : std::uint32_t {
+  // clang-format off
+  kCreateFilled, kCreateLocked, kCreateNamed, kCreateCleared, kShardMade, kShardNamed, kCreatePublished,
+  kTaskTaken, kTaskNoted, kTaskServing,
+  kAdoptTaken, kAdoptCounted,
+  kEndAsked, kEndRecorded, kEndAnnounced, kTaskReleased, kRemoveLocked, kRemovePart, kRemoveParts, kRemoveUnlinked,
+  kJoinTaken, kJoinBarrier, kJoinWritten, kJoinCounted, kJoinStated, kJoinRecorded,
+  kSettleNoted, kSettleTaken,
+  kGradientMade, kGradientNamed, kGradientNoted, kGradientCleared,
+  kDeclareClaimed, kDeclareFilled, kDeclarePlaced, kDeclareGrown, kDeclarePublished, kDeclareNext,
+  kInitClaimed, kInitBuffer, kInitStamped, kInitChunk, kInitValues, kInitPart, kInitDone, kInitRecorded,
+  kSpareNoted, kSpareInFlight, kPushBuilding, kPushComputed, kPushLabelled, kPushStamped, kPushSwapped, kPushNoted,
+  kPushLost, kPushSettled,
+  kInplaceElement, kInplaceBlock, kInplaceCounted,
+  kStepCounted, kClockEntering, kClockMarked, kClockEntered, kClockAdvanced,
+  kGradientGrown, kGradientCopied, kGradientTagged, kNormWritten,
+  kArrivePublished, kArriveMarked, kDecideSet, kDecideProposed, kDecideSwapped, kDecideAnnounced, kDecideRecorded,
+  kDecideShort, kHelpRead, kHelpIncluded, kHelpChunk, kOpenReady, kOpenSwapped, kDropped, kReturned,
+  kLeaveGradient, kLeaveWritten, kLeaveStated, kLeaveRecorded, kLeaveAnnounced, kLeaveReleased,
+  kSetLocked, kSetWritten, kSetMoved, kSetRecorded, kSetReleased,
+  kEventTicket, kEventBuilding, kEventWritten,
+  kCount_
+  // clang-format on
+};
+
+inline constexpr std::uint32_t kFaultPoints = static_cast<std::uint32_t>(FaultPoint::kCount_);
+
+#if defined(PS_FAULT_POINTS)
+
+inline constexpr bool kFaultPointsAreOn = true;
+
+// Set by the test, in the process that shall be struck.
+struct FaultHooks {
+  void (*reached)(FaultPoint point) = nullptr;
+  void (*before_access)(const void* word, bool stores) = nullptr;  // of a shared word, or half-way through data
+};
+inline FaultHooks g_fault_hooks;
+
+inline void fault_point(FaultPoint point) noexcept {
+  if (g_fault_hooks.reached != nullptr) g_fault_hooks.reached(point);
+}
+inline void shared_access(const void* word, bool stores) noexcept {
+  if (g_fault_hooks.before_access != nullptr) g_fault_hooks.before_access(word, stores);
+}
+
+#else
+
+inline constexpr bool kFaultPointsAreOn = false;
+constexpr void fault_point(FaultPoint) noexcept {}
+constexpr void shared_access(const void*, bool) noexcept {}
+
+#endif
+
+}  // namespace ps::shm

@@ -1,0 +1,248 @@
+// A ps that takes a job over: when it does, when it is refused, and that nobody else notices.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "shm/job_segments.hpp"
+#include "support/processes.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using test::Bell;
+using test::Child;
+using test::JobName;
+
+namespace {
+
+constexpr const char* kDone = "done";
+
+JobConfig settings(const JobName& name) {
+  JobConfig config;
+  config.job = name.text();
+  config.optimizer.rule = UpdateRule::kAdd;
+  config.linger_seconds = 0.1;
+  return config;
+}
+
+WorkerOptions quiet(const JobName& name, std::optional<std::uint32_t> rank = {}) {
+  return {.job = name.text(), .rank = rank, .stop_requested = {}, .notice = [](const std::string&) {}};
+}
+
+void fill(std::span<float> out, float value) { std::fill(out.begin(), out.end(), value); }
+
+Variable declare(Worker& worker, float first = 0.0F) {
+  return worker.variable({.name = "v", .shape = {100}, .layout = {}},
+                         [first](std::span<float> out) { fill(out, first); });
+}
+
+void add_one(Worker& worker, const Variable& variable) {
+  worker.push(variable, std::vector<float>(variable.element_count(), 1.0F));
+  worker.step();
+}
+
+// A ps in a process of its own, killed with the object.
+struct OtherPs {
+  Bell ready;
+  Child process;
+
+  explicit OtherPs(const JobConfig& config)
+      : process([&] {
+          Server server(config);
+          ready.tell();
+          test::sleep_forever();
+          return 0;
+        }) {
+    REQUIRE(ready.hear());
+  }
+};
+
+// A worker in a process of its own, which adds one and sleeps.
+struct OtherWorker {
+  Bell ready;
+  Child process;
+
+  explicit OtherWorker(const JobName& name)
+      : process([&] {
+          Worker worker(quiet(name));
+          add_one(worker, declare(worker));
+          ready.tell();
+          test::sleep_forever();
+          return 0;
+        }) {
+    REQUIRE(ready.hear());
+  }
+};
+
+// What the constructor of a Server says; kDone: it is content.
+std::string try_to_serve(const JobConfig& config, bool adopt = false) {
+  try {
+    ServerOptions options;
+    options.adopt = adopt;
+    Server server(config, options);
+    server.keep_segments();
+    return kDone;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("adopting: a plain restart takes an orphaned job over as it is, and says so") {
+  const JobName name;
+  std::optional<OtherPs> first(std::in_place, settings(name));
+  Worker worker(quiet(name));
+  const Variable variable = declare(worker);
+  add_one(worker, variable);
+  const std::uint64_t instance = JobView(name.text()).info().instance;
+  first.reset();
+  add_one(worker, variable);  // nobody needs a ps for it
+  CHECK_FALSE(JobView(name.text()).info().served);
+
+  std::string said;
+  ServerOptions options;
+  options.notice = [&](const std::string& line) { said += line; };
+  const Server second(settings(name), options);
+  CHECK(said.find("lost its ps; this one takes it over at step 2") != std::string::npos);
+  add_one(worker, variable);
+  const JobView view(name.text());
+  CHECK(view.values("v") == std::vector<float>(100, 3.0F));
+  CHECK(view.info().instance == instance);
+  CHECK(view.info().served);
+  CHECK(view.info().servers == 2);
+  const std::vector<Event> events = view.events();
+  CHECK(std::count_if(events.begin(), events.end(), [](const Event& e) { return e.kind == "adopted"; }) == 1);
+}
+
+TEST_CASE("adopting: a job with a live ps is refused, and goes on") {
+  const JobName name;
+  const OtherPs first(settings(name));
+  CHECK(try_to_serve(settings(name)).find("already has a ps") != std::string::npos);
+  CHECK(try_to_serve(settings(name), true).find("already has a ps") != std::string::npos);
+  CHECK(JobView(name.text()).info().servers == 1);
+}
+
+TEST_CASE("adopting: settings that cannot change must be the job's; the message names one that differs") {
+  const JobName name;
+  std::optional<OtherPs> first(std::in_place, settings(name));
+  const OtherWorker worker(name);
+  first.reset();
+  JobConfig config = settings(name);
+  SUBCASE("mode") {
+    config.mode = Mode::kSync;
+    CHECK(try_to_serve(config).find("goes on with mode async, you say sync") != std::string::npos);
+  }
+  SUBCASE("rate") {
+    config.optimizer.learning_rate = 0.5F;
+    CHECK(try_to_serve(config).find("lr") != std::string::npos);
+  }
+  SUBCASE("tasks") {
+    config.tasks = 2;
+    CHECK(try_to_serve(config).find("ps-tasks 1, you say 2") != std::string::npos);
+  }
+  SUBCASE("placed by hand") {
+    config.place["v"] = 0;
+    CHECK(try_to_serve(config).find("placed by hand") != std::string::npos);
+  }
+  CHECK_FALSE(JobView(name.text()).info().served);
+  CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
+}
+
+TEST_CASE("adopting: a dead job is begun anew, unless it is asked for") {
+  const JobName name;
+  {
+    const OtherPs first(settings(name));
+    const OtherWorker worker(name);
+  }
+  SUBCASE("anew") {
+    const Server server(settings(name));
+    CHECK(JobView(name.text()).variables().empty());
+    CHECK(JobView(name.text()).info().global_step == 0);
+  }
+  SUBCASE("asked for") {
+    ServerOptions options;
+    options.adopt = true;
+    const Server server(settings(name), options);
+    CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
+    Worker chief(quiet(name, 0));  // a restarted chief does not initialise again
+    const Variable variable = declare(chief, 77.0F);
+    add_one(chief, variable);
+    CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 2.0F));
+  }
+}
+
+TEST_CASE("adopting: a job that is not there cannot be asked for") {
+  const JobName name;
+  CHECK(try_to_serve(settings(name), true).find("there is no job") != std::string::npos);
+  CHECK(name.segments().empty());
+}
+
+TEST_CASE("adopting: of several ps that start at the same moment one serves, whatever they find") {
+  constexpr int kRounds = 30, kStarters = 3;
+  for (int round = 0; round < kRounds; ++round) {
+    const JobName name;
+    const bool is_orphan = round % 3 != 0, is_dead = round % 3 == 2;  // else there is nothing yet
+    std::optional<OtherWorker> worker;
+    if (is_orphan) {
+      const OtherPs first(settings(name));
+      worker.emplace(name);
+      if (is_dead) worker.reset();
+    }
+    const Bell answers, go, done;
+    std::vector<std::unique_ptr<Child>> starters;
+    for (int i = 0; i < kStarters; ++i)
+      starters.push_back(std::make_unique<Child>([&] {
+        if (!go.hear()) return 9;
+        try {
+          Server server(settings(name));
+          server.keep_segments();
+          answers.tell();
+          return done.hear() ? 1 : 9;  // while the others try
+        } catch (const Error&) {
+          answers.tell();
+          return 0;
+        }
+      }));
+    for (int i = 0; i < kStarters; ++i) go.tell();
+    for (int i = 0; i < kStarters; ++i) REQUIRE(answers.hear());
+    for (int i = 0; i < kStarters; ++i) done.tell();
+    int serving = 0;
+    for (const auto& starter : starters) {
+      const int code = starter->join();
+      REQUIRE((code == 0 || code == 1));
+      serving += code;
+    }
+    CHECK(serving == 1);
+    if (is_orphan && !is_dead) CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
+  }
+}
+
+TEST_CASE("adopting: the last worker of a job that was asked to end clears up where no ps waits for it") {
+  const JobName name;
+  std::optional<Worker> worker;
+  {
+    Server server(settings(name));
+    worker.emplace(quiet(name));
+    bool asked = false;
+    server.serve({.stop_requested = [] { return true; },
+                  .stop_at_once =
+                      [&] {
+                        asked = true;
+                        return true;
+                      },
+                  .notice = {},
+                  .every_second = {}});
+    CHECK(asked);
+  }
+  CHECK_FALSE(name.segments().empty());
+  worker.reset();
+  CHECK(name.segments().empty());
+}
