@@ -1,0 +1,70 @@
+"""Between every two stores of a protocol lies a fault point, and every point of the list is in the sources."""
+import pathlib
+import re
+import sys
+
+source = pathlib.Path(sys.argv[1])
+
+# What others may see: a published word, a lock byte, a name, a file's size.
+STORE = re.compile(r"store_release\(|try_exchange_acq_rel\(|fetch_(add|or|and)_acq_rel\(|futex_(announce|mark)\(|"
+                   r"\.(try_take|release|try_take_all|release_all|link|publish|grow)\(|(?<!void )unlink_(segment|parts)\(|"
+                   r"Spares::(won|lost)\(|spares\.begin\(")
+# Data for such a store: a run of them counts as one.
+PLAIN = re.compile(r"store_relaxed\(|racing_update\(|write_config\(")
+POINT = re.compile(r"fault_point\((?:shm::)?FaultPoint::(k\w+)\)")
+
+# Stores that stand side by side on purpose: function -> why a death between them needs no point.
+WITHOUT = {
+    "Spares::won": "one store",
+    "Spares::lost": "one store",
+    "keep_segments": "one store",
+    "entry_": "what the inspector shows: for people",
+    "WaitMark::~WaitMark": "what the inspector shows: for people",
+    "futex_announce": "a wake that is missing: every wait looks again (W2)",
+    "create_own": "publishing comes before the name: nobody can see either",
+    "create_shard": "publishing comes before the name: nobody can see either",
+    "leave": "three wakes, each of which may be missing (W2)",
+    "try_change_live": "three wakes, each of which may be missing (W2)",
+    "wait_for_farewells": "three wakes, each of which may be missing (W2)",
+    "enter": "the last wake may be missing (W2)",
+    "try_join": "letting go of a byte of a job that is gone",
+    "remove_job": "letting go of all bytes: the kernel does the same at a death",
+    "settle_jointly": "letting go of bytes: the kernel does the same at a death",
+    "create": "giving up: the kernel lets go of the bytes at a death",
+    "step": "the last wake may be missing (W2)",
+    "wait_initialised": "the claim is followed by initialise()",
+    "initialise": "the last wake may be missing (W2)",
+}
+
+missing, seen = [], set()
+for folder in ("shm", "worker", "server"):
+    for path in sorted((source / "src" / folder).rglob("*.?pp")):
+        if path.name in ("atomic.hpp", "futex.hpp", "fault_points.hpp", "liveness.cpp", "segment.cpp"):
+            continue  # what stores are made of
+        function, end, last_store = "", "", None
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if function and line.rstrip(";") == end:
+                function, last_store = "", None
+            head = re.match(r"(?:  )?(?:\S.*?[ &*])?([\w:~]+)\([^;]*(\{|,|\()$", line)
+            if head and not re.match(r"\s*(if|for|while|switch|return|else)\b", line) and not function:
+                function, end = head[1], line[:len(line) - len(line.lstrip())] + "}"
+            for point in POINT.findall(line):
+                seen.add(point)
+                last_store = None
+            if re.match(r"\s*return\b", line):
+                last_store = None  # what follows does not follow that store
+            code = line.split("//")[0]
+            stores = [(match.start(), True) for match in STORE.finditer(code)]
+            stores += [(match.start(), False) for match in PLAIN.finditer(code)]
+            for _, publishes in sorted(stores):
+                if last_store is not None and (publishes or last_publishes) and function.split("::")[-1] not in WITHOUT and function not in WITHOUT:
+                    missing.append(f"{path}:{number}: {function}: no point since the store in line {last_store}: {code.strip()}")
+                last_store, last_publishes = number, publishes
+            if "spares.begin(" in code:
+                last_store = None  # it ends with a point
+
+declared = set(re.findall(r"\bk\w+", re.search(r"enum class FaultPoint.*?\{(.*?)kCount_", (
+    source / "src/shm/fault_points.hpp").read_text(), re.S)[1]))
+missing += [f"the point {point} is in the list and nowhere in the sources" for point in sorted(declared - seen)]
+print("\n".join(missing) or f"{len(declared)} points, none missing")
+sys.exit(bool(missing))

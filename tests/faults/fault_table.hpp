@@ -1,0 +1,163 @@
+// Every fault point: its name, whose protocol it is in, who reaches it, and how. The kill matrix goes through this table.
+#pragma once
+
+#include <cstdint>
+
+#include "shm/fault_points.hpp"
+
+namespace ps::test {
+
+using shm::FaultPoint;
+using shm::kFaultPoints;
+
+// Who reaches a point.
+enum class FaultActor : std::uint32_t {
+  kCreator,  // a ps that makes the job
+  kTask,     // a ps task that adds its shard, or takes a dead one's over
+  kAdopter,  // a ps that takes a job over
+  kEnder,    // a ps that was asked to end its job
+  kRemover,  // a ps whose job is over
+  kWorker,
+  kSetter  // who changes live settings
+};
+
+// When a worker reaches it; bits.
+inline constexpr std::uint32_t kInAsync = 1, kInSsp = 2, kInSync = 4, kInBackup = 8;  // modes; sync with a quorum
+inline constexpr std::uint32_t kInVersioned = 16, kInInplace = 32;                    // layouts
+inline constexpr std::uint32_t kInAccumulated = 64;                                   // reduce atomic as well
+inline constexpr std::uint32_t kInSyncs = kInSync | kInBackup;
+inline constexpr std::uint32_t kInAsyncs = kInAsync | kInSsp;
+inline constexpr std::uint32_t kInBoth = kInVersioned | kInInplace;
+inline constexpr std::uint32_t kInAll = kInAsyncs | kInSyncs | kInBoth;
+
+// What it takes to reach it.
+enum class FaultWay : std::uint32_t {
+  kAlone,      // whatever others do
+  kFirst,      // the worker is the first of the job
+  kContended,  // others push the same chunk at the same moment
+  kSuccessor,  // the rank's last holder died in a push
+  kLate,       // the step went on without the worker
+  kShort,      // fewer workers are alive than the quorum
+  kByHand      // records that only a test writes
+};
+
+struct FaultPointRow {
+  FaultPoint point;
+  const char* name;
+  const char* protocol;
+  FaultActor actor;
+  std::uint32_t in;
+  FaultWay way;
+};
+
+// clang-format off
+inline constexpr FaultPointRow kFaultPointTable[] = {
+    {FaultPoint::kCreateFilled, "create-filled", "create", FaultActor::kCreator, kInAll, FaultWay::kAlone},
+    {FaultPoint::kCreateLocked, "create-locked", "create", FaultActor::kCreator, kInAll, FaultWay::kAlone},
+    {FaultPoint::kCreateNamed, "create-named", "create", FaultActor::kCreator, kInAll, FaultWay::kAlone},
+    {FaultPoint::kCreateCleared, "create-cleared", "create", FaultActor::kCreator, kInAll, FaultWay::kAlone},
+    {FaultPoint::kShardMade, "shard-made", "create", FaultActor::kCreator, kInAll, FaultWay::kAlone},
+    {FaultPoint::kShardNamed, "shard-named", "create", FaultActor::kCreator, kInAll, FaultWay::kAlone},
+    {FaultPoint::kCreatePublished, "create-published", "create", FaultActor::kCreator, kInAll, FaultWay::kAlone},
+    {FaultPoint::kTaskTaken, "task-taken", "create", FaultActor::kTask,    kInAll, FaultWay::kAlone},
+    {FaultPoint::kTaskNoted, "task-noted", "create", FaultActor::kTask,    kInAll, FaultWay::kAlone},
+    {FaultPoint::kTaskServing, "task-serving", "create", FaultActor::kTask,    kInAll, FaultWay::kAlone},
+    {FaultPoint::kAdoptTaken, "adopt-taken", "adopt", FaultActor::kAdopter, kInAll, FaultWay::kAlone},
+    {FaultPoint::kAdoptCounted, "adopt-counted", "adopt", FaultActor::kAdopter, kInAll, FaultWay::kAlone},
+    {FaultPoint::kEndAsked, "end-asked", "remove", FaultActor::kEnder,   kInAll, FaultWay::kAlone},
+    {FaultPoint::kEndRecorded, "end-recorded", "remove", FaultActor::kEnder,   kInAll, FaultWay::kAlone},
+    {FaultPoint::kEndAnnounced, "end-announced", "remove", FaultActor::kEnder,   kInAll, FaultWay::kAlone},
+    {FaultPoint::kTaskReleased, "task-released", "remove", FaultActor::kRemover, kInAll, FaultWay::kAlone},
+    {FaultPoint::kRemoveLocked, "remove-locked", "remove", FaultActor::kRemover, kInAll, FaultWay::kAlone},
+    {FaultPoint::kRemovePart, "remove-part", "remove", FaultActor::kRemover, kInAll, FaultWay::kAlone},
+    {FaultPoint::kRemoveParts, "remove-parts", "remove", FaultActor::kRemover, kInAll, FaultWay::kAlone},
+    {FaultPoint::kRemoveUnlinked, "remove-unlinked", "remove", FaultActor::kRemover, kInAll, FaultWay::kAlone},
+    {FaultPoint::kJoinTaken, "join-taken", "join", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kJoinBarrier, "join-barrier", "join", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kJoinWritten, "join-written", "join", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kJoinCounted, "join-counted", "join", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kJoinStated, "join-stated", "join", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kJoinRecorded, "join-recorded", "join", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kSettleNoted, "settle-noted", "join", FaultActor::kWorker,  kInAll & ~kInInplace, FaultWay::kSuccessor},
+    {FaultPoint::kSettleTaken, "settle-taken", "join", FaultActor::kWorker,  kInAll & ~kInInplace, FaultWay::kByHand},
+    {FaultPoint::kGradientMade, "gradient-made", "join", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kGradientNamed, "gradient-named", "join", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kGradientNoted, "gradient-noted", "join", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kGradientCleared, "gradient-cleared", "join", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kDeclareClaimed, "declare-claimed", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
+    {FaultPoint::kDeclareFilled, "declare-filled", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
+    {FaultPoint::kDeclarePlaced, "declare-placed", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
+    {FaultPoint::kDeclareGrown, "declare-grown", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
+    {FaultPoint::kDeclarePublished, "declare-published", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
+    {FaultPoint::kDeclareNext, "declare-next", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
+    {FaultPoint::kInitClaimed, "init-claimed", "initialise", FaultActor::kWorker,  kInAll, FaultWay::kFirst},
+    {FaultPoint::kInitBuffer, "init-buffer", "initialise", FaultActor::kWorker,  kInAll & ~kInInplace, FaultWay::kFirst},
+    {FaultPoint::kInitStamped, "init-stamped", "initialise", FaultActor::kWorker,  kInAll & ~kInInplace, FaultWay::kFirst},
+    {FaultPoint::kInitChunk, "init-chunk", "initialise", FaultActor::kWorker,  kInAll, FaultWay::kFirst},
+    {FaultPoint::kInitValues, "init-values", "initialise", FaultActor::kWorker,  kInAll, FaultWay::kFirst},
+    {FaultPoint::kInitPart, "init-part", "initialise", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
+    {FaultPoint::kInitDone, "init-done", "initialise", FaultActor::kWorker,  kInAll, FaultWay::kFirst},
+    {FaultPoint::kInitRecorded, "init-recorded", "initialise", FaultActor::kWorker,  kInAll, FaultWay::kFirst},
+    {FaultPoint::kSpareNoted, "spare-noted", "spare", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kSpareInFlight, "spare-in-flight", "spare", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kPushBuilding, "push-building", "push", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kPushComputed, "push-computed", "push", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kPushLabelled, "push-labelled", "push", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kPushStamped, "push-stamped", "push", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kPushSwapped, "push-swapped", "push", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kPushNoted, "push-noted", "spare", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kPushLost, "push-lost", "push", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kContended},
+    {FaultPoint::kPushSettled, "push-settled", "spare", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kContended},
+    {FaultPoint::kInplaceElement, "inplace-element", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
+    {FaultPoint::kInplaceBlock, "inplace-block", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
+    {FaultPoint::kInplaceCounted, "inplace-counted", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
+    {FaultPoint::kStepCounted, "step-counted", "step", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},
+    {FaultPoint::kClockEntering, "clock-entering", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
+    {FaultPoint::kClockMarked, "clock-marked", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
+    {FaultPoint::kClockEntered, "clock-entered", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
+    {FaultPoint::kClockAdvanced, "clock-advanced", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
+    {FaultPoint::kGradientGrown, "gradient-grown", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kGradientCopied, "gradient-copied", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kGradientTagged, "gradient-tagged", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kNormWritten, "norm-written", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kArrivePublished, "arrive-published", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kArriveMarked, "arrive-marked", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kDecideSet, "decide-set", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kDecideProposed, "decide-proposed", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kDecideSwapped, "decide-swapped", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kDecideAnnounced, "decide-announced", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kDecideRecorded, "decide-recorded", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kDecideShort, "decide-short", "decide", FaultActor::kWorker,  kInBackup | kInVersioned, FaultWay::kShort},
+    {FaultPoint::kHelpRead, "help-read", "help", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kHelpIncluded, "help-included", "help", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kHelpChunk, "help-chunk", "apply", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kOpenReady, "open-ready", "open", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kOpenSwapped, "open-swapped", "open", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kDropped, "dropped", "step", FaultActor::kWorker,  kInBackup | kInVersioned, FaultWay::kLate},
+    {FaultPoint::kReturned, "returned", "step", FaultActor::kWorker,  kInBackup | kInVersioned, FaultWay::kLate},
+    {FaultPoint::kLeaveGradient, "leave-gradient", "leave", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kLeaveWritten, "leave-written", "leave", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kLeaveStated, "leave-stated", "leave", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kLeaveRecorded, "leave-recorded", "leave", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kLeaveAnnounced, "leave-announced", "leave", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kLeaveReleased, "leave-released", "leave", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kSetLocked, "set-locked", "set", FaultActor::kSetter,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kSetWritten, "set-written", "set", FaultActor::kSetter,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kSetMoved, "set-moved", "set", FaultActor::kSetter,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kSetRecorded, "set-recorded", "set", FaultActor::kSetter,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kSetReleased, "set-released", "set", FaultActor::kSetter,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kEventTicket, "event-ticket", "event", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kEventBuilding, "event-building", "event", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kEventWritten, "event-written", "event", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+};
+// clang-format on
+static_assert(sizeof kFaultPointTable / sizeof kFaultPointTable[0] == kFaultPoints, "a point without a row");
+
+consteval bool is_table_in_order() {
+  for (std::uint32_t i = 0; i < kFaultPoints; ++i)
+    if (static_cast<std::uint32_t>(kFaultPointTable[i].point) != i) return false;
+  return true;
+}
+static_assert(is_table_in_order());
+
+}  // namespace ps::test
