@@ -1,5 +1,7 @@
 #include "inspect.hpp"
 
+#include "inspect_jobs.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,88 +23,11 @@ namespace {
 
 using shm::AttachOutcome;
 
-bool is_job_name(const std::string& name) {
-  try {
-    check_job_name(name);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-// Every job's names in /dev/shm; a job whose control segment is gone may have some left.
-std::map<std::string, std::vector<std::string>> names_by_job() {
-  std::map<std::string, std::vector<std::string>> jobs;
-  for (const std::string& name : shm::list_segments("ps.")) {
-    const std::string job = name.substr(3, name.find('.', 3) - 3);
-    if (is_job_name(job)) jobs[job].push_back(name);
-  }
-  return jobs;
-}
-
-AttachOutcome open_any(shm::Segment& segment, const std::string& name, shm::Access access = shm::Access::kReadOnly) {
-  try {
-    return segment.open(name, access);
-  } catch (const Error&) {
-    return AttachOutcome::kDamaged;  // its header asks for more than can be mapped
-  }
-}
-
-std::uint64_t bytes_of(const std::vector<std::string>& names) {
-  std::uint64_t bytes = 0;
-  for (const std::string& name : names) {
-    shm::Segment segment;
-    open_any(segment, name);
-    bytes += segment.file_bytes();
-  }
-  return bytes;
-}
-
-std::string state_of(const shm::Segment& control, AttachOutcome outcome) {
-  const shm::TaskLocks locks(control.descriptor());
-  const bool held = control.descriptor() >= 0 && locks.is_any_held_by_other();
-  switch (outcome) {
-    case AttachOutcome::kAbsent:
-      return "leftover";
-    case AttachOutcome::kShardMissing:  // of whole jobs, never of one segment
-    case AttachOutcome::kBeingCreated:
-      return held ? "being created" : "half-made";
-    case AttachOutcome::kOtherVersion:
-      return "other version";
-    case AttachOutcome::kOtherBuild:
-      return "other build";
-    case AttachOutcome::kDamaged:
-      return "damaged";
-    case AttachOutcome::kNoPermission:
-      return "no permission";
-    case AttachOutcome::kReady:
-      break;
-  }
-  if (!held) return "dead";
-  return locks.is_any_task_held_by_other() ? "live" : "orphaned";
-}
-
-double age_seconds(std::uint64_t created_unix_ns) {
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  return std::max(0.0, now.count() - double(created_unix_ns) * 1e-9);
-}
-
 shm::JobSegments attach(const std::string& job) {
   AttachOutcome outcome;
   std::optional<shm::JobSegments> attached = shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome);
   if (!attached) throw Error(shm::describe(outcome, shm::control_name(job)));
   return std::move(*attached);
-}
-
-// Another user's files cannot be removed from /dev/shm: says so.
-void check_removed(const std::string& job, const std::vector<std::string>& names) {
-  const std::vector<std::string> left = shm::list_segments(shm::control_name(job));
-  if (std::find(left.begin(), left.end(), shm::control_name(job)) != left.end())
-    return;  // a new job has the name already
-  for (const std::string& name : names)
-    if (std::find(left.begin(), left.end(), name) != left.end())
-      throw Error(
-          fmt::format("cannot remove /dev/shm/{}: it belongs to another user, or is no file; remove it by hand", name));
 }
 
 // KEY=VALUE into `settings`. Throws BadUsage where it can't be read; whether it is possible is checked later.
@@ -183,84 +108,7 @@ Json staleness_of(const StalenessSummary& staleness) {
   return {{"mean", staleness.mean}, {"p50", staleness.p50}, {"p99", staleness.p99}, {"max", staleness.max}};
 }
 
-// What a living job's owner has to end, in one line.
-std::string why_alive(const std::string& job) {
-  std::vector<std::string> living;
-  try {
-    if (const std::optional<JobView> view = JobView::try_open(job)) {
-      if (const JobInfo info = view->info(); info.served) living.push_back(fmt::format("its ps (pid {})", info.ps_pid));
-      for (const WorkerInfo& worker : view->workers())
-        if (worker.state == WorkerState::kAlive)
-          living.push_back(fmt::format("worker {} (pid {})", worker.rank, worker.pid));
-    }
-  } catch (const Error&) {  // unreadable: the locks alone say that it is alive
-  }
-  if (living.empty()) living.push_back(fmt::format("the processes that have /dev/shm/{} open", shm::control_name(job)));
-  return fmt::format("job '{}' is alive; first end {}", job, fmt::join(living, ", "));
-}
-
-// Takes the job's name and all its locks, so that nobody can use or create it meanwhile, and removes what begins with
-// it. The name may be missing, or lead to anything.
-void remove_by_force(const std::string& job) {
-  const std::string name = shm::control_name(job);
-  shm::Segment control;
-  const AttachOutcome outcome = open_any(control, name, shm::Access::kReadWrite);
-  if (outcome == AttachOutcome::kNoPermission) throw Error(shm::describe(outcome, name));
-  if (control.descriptor() < 0) {
-    if (outcome != AttachOutcome::kAbsent) shm::unlink_segment(name);  // a link, which was never a job
-    control = shm::Segment::create(shm::SegmentKind::kControl, 0, job, 0, shm::kPage, shm::kPage);
-  }
-  if (!shm::TaskLocks(control.descriptor()).try_take_all()) throw Error(why_alive(job));
-  if (!control.is_named(name) && !control.link(name))
-    throw Error(fmt::format("/dev/shm/{} has changed meanwhile, or cannot be removed; look with inspect_shm ls", name));
-  for (const std::string& part : shm::list_segments(name + ".")) shm::unlink_segment(part);
-  if (shm::remove_job(job, control.descriptor()) != shm::RemoveOutcome::kRemoved) throw Error(why_alive(job));
-}
-
 }  // namespace
-
-std::string only_job() {
-  const auto jobs = names_by_job();
-  if (jobs.empty()) throw Error("there is no job on this machine; start one with launch_shm or ps_shm");
-  if (jobs.size() == 1) return jobs.begin()->first;
-  std::vector<std::string> names;
-  for (const auto& [job, segments] : jobs) names.push_back(job);
-  throw Error(fmt::format("there are {} jobs, choose one with --job: {}", names.size(), fmt::join(names, ", ")));
-}
-
-Json list_jobs() {
-  Json all = Json::array();
-  for (const auto& [job, names] : names_by_job()) {
-    shm::Segment control;
-    const AttachOutcome outcome = open_any(control, shm::control_name(job));
-    Json row = {{"job", job},
-                {"state", state_of(control, outcome)},
-                {"ps_pid", nullptr},
-                {"workers_alive", nullptr},
-                {"workers", nullptr},
-                {"global_step", nullptr},
-                {"bytes", bytes_of(names)},
-                {"age_seconds", nullptr}};
-    if (outcome == AttachOutcome::kReady) {
-      row["age_seconds"] = age_seconds(control.header().created_unix_ns);
-      try {
-        if (const std::optional<JobView> view = JobView::try_open(job)) {
-          const JobInfo info = view->info();
-          const std::vector<WorkerInfo> workers = view->workers();
-          row["ps_pid"] = info.ps_pid;
-          row["workers_alive"] = std::count_if(workers.begin(), workers.end(),
-                                               [](const WorkerInfo& w) { return w.state == WorkerState::kAlive; });
-          row["workers"] = info.config.workers;
-          row["global_step"] = info.global_step;
-        }
-      } catch (const Error&) {
-        row["state"] = "damaged";
-      }
-    }
-    all.push_back(std::move(row));
-  }
-  return {{"jobs", std::move(all)}};
-}
 
 Json show_job(const std::string& job) {
   const JobView view(job);
@@ -423,37 +271,6 @@ Json change_settings(const std::string& job, const std::vector<std::string>& cha
   for (const auto& [key, value] : after.items())
     if (value != before[key]) changed[key] = {{"before", before[key]}, {"after", value}};
   return {{"job", job}, {"changed", std::move(changed)}};
-}
-
-Json remove(const std::string& job, bool force) {
-  check_job_name(job);
-  const auto jobs = names_by_job();
-  const auto found = jobs.find(job);
-  if (found == jobs.end())
-    throw Error(fmt::format("there is no job '{}'; see inspect_shm ls for those there are", job));
-  const Json removed = {{"job", job}, {"removed", found->second}, {"bytes", bytes_of(found->second)}};
-  if (force) {
-    remove_by_force(job);
-    check_removed(job, found->second);
-    return removed;
-  }
-  shm::Segment control;
-  const AttachOutcome outcome = open_any(control, shm::control_name(job));
-  if (outcome == AttachOutcome::kAbsent)
-    throw Error(fmt::format(
-        "job '{}' has segments left but no control segment; remove them with inspect_shm rm --force --job {}", job,
-        job));
-  if (outcome != AttachOutcome::kReady && outcome != AttachOutcome::kBeingCreated)
-    throw Error(shm::describe(outcome, shm::control_name(job)));
-  switch (shm::remove_job(job)) {
-    case shm::RemoveOutcome::kRemoved:
-      return removed;
-    case shm::RemoveOutcome::kAlive:
-      throw Error(why_alive(job));
-    case shm::RemoveOutcome::kAbsent:
-      break;
-  }
-  throw Error(fmt::format("job '{}' has been removed by somebody else meanwhile", job));
 }
 
 }  // namespace ps::inspect

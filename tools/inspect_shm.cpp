@@ -1,4 +1,4 @@
-// inspect_shm: shows the jobs of this machine, live, hung or dead, and removes dead ones. Only `set` and `rm` write.
+// inspect_shm: shows the jobs of this machine, live, hung or dead, and removes dead ones. Only `set`, `rm` and `doctor --repair` write.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -17,7 +17,7 @@ using ps::inspect::Json;
 
 struct Options {
   std::string job;
-  bool json = false, force = false;
+  bool json = false, force = false, repair = false;
   std::uint64_t limit = 16;  // two lines of a terminal
   std::vector<std::string> variables, changes;
   std::string kind;
@@ -50,7 +50,9 @@ void run(const Command& command, const Options& options, bool of_one_job) {
 
 int main(int argc, char** argv) {
   namespace inspect = ps::inspect;
-  CLI::App app{"Shows the jobs of this machine, live, hung or dead; set changes running ones, rm removes dead ones."};
+  CLI::App app{
+      "Shows the jobs of this machine, live, hung or dead; set changes running ones, rm and doctor --repair remove "
+      "dead ones."};
   app.require_subcommand(1);
   Options options;
   const auto add = [&](const char* name, const char* what, bool of_one_job) {
@@ -76,6 +78,8 @@ int main(int argc, char** argv) {
       {add("dump", "values and statistics of variables", true),
        [&](const std::string& job) { return inspect::dump_values(job, options.variables, options.limit); },
        inspect::values_as_text},
+      {add("doctor", "what this machine offers, which jobs have died and what they have left", false),
+       [&](const std::string& job) { return inspect::examine(job, options.repair); }, inspect::examination_as_text},
       {add("rm", "remove a dead job's segments", true),
        [&](const std::string& job) { return inspect::remove(job, options.force); }, inspect::removal_as_text},
   };
@@ -86,6 +90,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.get_subcommand("events")->add_option("--kind", options.kind, "only of this kind, such as joined or decided");
   app.get_subcommand("set")->add_option("KEY=VALUE", options.changes, "such as lr=0.005")->required();
+  CLI::App* doctor = app.get_subcommand("doctor");
+  doctor->add_option("--job", options.job, "only that job");
+  doctor->add_flag("--repair", options.repair, "reclaim what dead jobs have left; never a live job, never a kept one");
   app.get_subcommand("rm")->add_flag("--force", options.force,
                                      "also remove damaged and half-made segments; never those of a live job");
 
@@ -97,7 +104,8 @@ int main(int argc, char** argv) {
   }
   try {
     for (const Command& command : commands)
-      if (command.app->parsed()) run(command, options, command.app->get_name() != "ls");
+      if (command.app->parsed())
+        run(command, options, command.app->get_name() != "ls" && command.app->get_name() != "doctor");
   } catch (const inspect::BadUsage& error) {
     return fail(2, std::string(error.what()) + "; see inspect_shm set --help");
   } catch (const std::exception& error) {

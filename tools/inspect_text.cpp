@@ -136,6 +136,50 @@ std::string workers_as_text(const Json& listed) {
   return rows.size() == 1 ? "no worker has joined yet\n" : table(rows);
 }
 
+std::string examination_as_text(const Json& examined) {
+  const Json& system = examined["system"];
+  const auto limit = [&](const char* key) { return system[key].is_null() ? "no limit" : cell(system[key]); };
+  std::string text =
+      fmt::format("/dev/shm: {} of {} free; {} processors, {} memory node{}; huge pages: {}\n",
+                  bytes_as_text(system["shm_free_bytes"]), bytes_as_text(system["shm_bytes"]),
+                  cell(system["processors"]), cell(system["memory_nodes"]), system["memory_nodes"] == 1 ? "" : "s",
+                  system["no_huge_pages"] == "" ? "available" : cell(system["no_huge_pages"]));
+  text += fmt::format("limits: open files {}, address space {}, locked memory {}\n", limit("open_files_limit"),
+                      limit("address_space_limit"), limit("locked_memory_limit"));
+  for (const Json& removed : examined["removed"])
+    text += fmt::format("job {}: reclaimed {}\n", cell(removed["job"]), bytes_as_text(removed["bytes"]));
+  for (const Json& failed : examined["failed"])
+    text += fmt::format("job {}: not reclaimed: {}\n", cell(failed["job"]), cell(failed["why"]));
+  std::uint64_t bytes = 0, dead = 0;
+  for (const Json& row : examined["jobs"]) {
+    const std::string job = cell(row["job"]);
+    text += fmt::format("job {}: {}{}, {}", job, cell(row["state"]), row["kept"] ? ", kept on purpose" : "",
+                        bytes_as_text(row["bytes"]));
+    if (!row["age_seconds"].is_null()) text += fmt::format(", {} old", age_as_text(row["age_seconds"]));
+    if (const Json& last = row["last"]; !last.is_null())
+      text += fmt::format(", step {}{}; workers: {} alive, {} dead, {} left; ps number {} (process {})",
+                          cell(last["global_step"]),
+                          last["finished"]     ? ", finished"
+                          : last["steps"] != 0 ? fmt::format(" of {}", cell(last["steps"]))
+                                               : "",
+                          cell(last["workers_alive"]), cell(last["workers_dead"]), cell(last["workers_left"]),
+                          cell(last["servers"]), cell(last["ps_pid"]));
+    text += "\n";
+    if (!row["problem"].is_null()) text += fmt::format("  {}\n", cell(row["problem"]));
+    if (row["state"] == "orphaned")
+      text += fmt::format("  its ps is dead and its workers go on: ps_shm --job {} --adopt takes it over\n", job);
+    if (row["state"] == "dead" && !row["last"].is_null() && !row["last"]["finished"])
+      text += fmt::format("  ps_shm --job {} --adopt would go on with it\n", job);
+    if (!row["reclaimable"]) continue;
+    bytes += row["bytes"].get<std::uint64_t>();
+    ++dead;
+  }
+  if (dead != 0)
+    return text + fmt::format("{} of {} dead job{} can be reclaimed: inspect_shm doctor --repair\n",
+                              bytes_as_text(bytes), dead, dead == 1 ? "" : "s");
+  return text + (examined["jobs"].empty() ? "no jobs\n" : "nothing to reclaim\n");
+}
+
 std::string events_as_text(const Json& listed) {
   std::string text;
   for (const Json& event : listed["events"]) {

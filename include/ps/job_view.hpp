@@ -99,6 +99,7 @@ struct JobInfo {
   ByteCount bytes;
   std::uint64_t global_step = 0;
   bool finished = false;
+  bool kept = false;    // its segments are to stay when it ends (keep_segments)
   bool served = false;  // a live ps task has it
   std::uint32_t ps_pid = 0;
   std::uint32_t servers = 0;  // how many ps have served the job: its creator, and each that took it over

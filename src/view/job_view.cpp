@@ -194,6 +194,7 @@ JobInfo JobView::info() const {
   info.global_step = job.global_step().load_acquire();
   info.finished = job.is_finished();
   info.instance = job.instance();
+  info.kept = job.state().keep.load_acquire() != 0;
   info.servers = job.state().servers.load_relaxed();  // relaxed: a figure for people
   info.created_unix_ns = job.control().header().created_unix_ns;
   for (std::uint32_t shard = 0; shard < impl_->shards; ++shard) {
