@@ -131,7 +131,7 @@ bool overlap(const Doubt& a, const Doubt& b) noexcept {
 }
 
 // Takes all dead ranks that are in doubt about the same buffers, directly or through others, and settles them together.
-void settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Doubt> doubts, std::uint32_t rank,
+bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Doubt> doubts, std::uint32_t rank,
                     const TaskLocks& locks) {
   std::vector<std::uint32_t> taken;
   bool all_dead = true;
@@ -152,10 +152,12 @@ void settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
   }
   doubts = settle_decided(census, doubts);  // the dead can't move any more: one more look with all of them held
   std::vector<std::uint64_t> chosen;
-  if (all_dead && assign(doubts, 0, chosen))
+  const bool is_settled = doubts.empty() || (all_dead && assign(doubts, 0, chosen));
+  if (is_settled)
     for (std::size_t i = 0; i < doubts.size(); ++i)
       note_fate(doubts[i], chosen[i] == doubts[i].spare ? Fate::kNotSwapped : Fate::kSwapped);
   for (const std::uint32_t other : taken) locks.release(kRankByte + other);
+  return is_settled;
 }
 
 }  // namespace
@@ -168,7 +170,8 @@ std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, st
   return (variable.spares_offset >> variable.buffer_class) + std::uint64_t{lane} * kSparesPerClass + which;
 }
 
-void settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks) {
+bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks) {
+  bool is_settled = true;
   constexpr int kLooks = 100;  // a living pusher is between swap and note for some instructions, unless it is stopped
   for (std::uint32_t shard = 0; shard < job.config().shards; ++shard)
     for (std::uint32_t buffer_class = kMinClass; buffer_class <= kMaxClass; ++buffer_class) {
@@ -178,8 +181,9 @@ void settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks)
         doubts = settle_decided(census, doubts);
         for (int spin = 0; spin < kWaitSpins && !doubts.empty(); ++spin) spin_pause();
       }
-      if (!doubts.empty()) settle_jointly(job, census, std::move(doubts), rank, locks);
+      if (!doubts.empty() && !settle_jointly(job, census, std::move(doubts), rank, locks)) is_settled = false;
     }
+  return is_settled;
 }
 
 Spare Spares::begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept {

@@ -38,9 +38,10 @@ struct Spare {
   std::uint64_t buffer = 0;
 };
 
-// Settles what the rank's last holder had in flight. Requires: the rank's lock byte is held through `locks`. A spare whose
-// fate hangs on a living process that is stopped between its swap and its note stays out of use; the others serve.
-void settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks);
+// Settles what the rank's last holder had in flight. Requires: the rank's lock byte is held through `locks`, and no push
+// of the rank is under way. False: a spare's fate hangs on a living process that is stopped between its swap and its
+// note; it stays out of use, the others serve. Try again later.
+bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks);
 
 // The spares of one lane. Used by one thread. Wait-free.
 class Spares {

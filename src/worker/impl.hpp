@@ -37,6 +37,7 @@ struct Worker::Impl {
   std::uint64_t pushed_for = 0;
   std::vector<Variable::State*> pushed_states;  // sync, with clip_norm: what counts for this step's global norm
   pid_t owner = getpid();
+  bool has_settled = true;  // what the rank's last holder had in flight
   bool has_left = false;
 
   Impl(WorkerOptions given, shm::JobSegments attached, std::uint32_t taken);

@@ -61,7 +61,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
 }
 
 void Worker::Impl::take_over() {
-  shm::settle_spares(job, rank, job.locks());
+  has_settled = shm::settle_spares(job, rank, job.locks());
   if (live.settings.mode == Mode::kSsp) clock.enter(live.clock_epoch);
   if (!is_sync()) return;
   const std::uint64_t round = steps.round();

@@ -111,13 +111,14 @@ void Worker::Impl::wait_for_slowest() {
 
 std::uint64_t Worker::step() {
   Impl& impl = *impl_;
-  impl.count(Counter::kSteps).bump_relaxed(1);
   if (impl.is_sync()) {
     impl.finish_sync_step();
+    impl.count(Counter::kSteps).bump_relaxed(1);
     impl.refresh_live();
     return impl.steps.round();
   }
   const std::uint64_t steps = impl.job.global_step().fetch_add_acq_rel(1) + 1;
+  impl.count(Counter::kSteps).bump_relaxed(1);
   shm::fault_point(shm::FaultPoint::kStepCounted);
   if (impl.live.settings.mode == Mode::kSsp) impl.clock.advance();
   if (impl.job.is_finished()) {

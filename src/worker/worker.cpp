@@ -110,6 +110,7 @@ void Worker::leave() noexcept {
   if (!impl_ || impl_->has_left || impl_->owner != getpid())
     return;  // a forked child has neither lock nor mapping (L2)
   impl_->has_left = true;
+  if (!impl_->has_settled) static_cast<void>(shm::settle_spares(impl_->job, impl_->rank, impl_->job.locks()));
   impl_->gradients.remove_own();
   shm::fault_point(shm::FaultPoint::kLeaveGradient);
   shm::leave(impl_->job, impl_->rank);

@@ -7,6 +7,9 @@
 //
 //   kill_matrix [--full] [--seed N] [--only TEXT] [--list]
 //
+// And again with a kill before the k-th store to a shared word of a worker's life, whatever that store is: all of them
+// with --full, a random choice without.
+//
 // Without --full a pairwise cover: each two of {point, role, mode, layout, action} that go together are in some case;
 // protocols that do not know the mode are covered in async and sync.
 #include <fmt/format.h>
@@ -116,6 +119,16 @@ void arm(FaultPoint point, Action action, int passes) {
   };
 }
 
+// Kills this process before its `number`-th store to a shared word.
+std::uint64_t g_stores_left;
+
+void arm_store(std::uint64_t number) {
+  g_stores_left = number;
+  shm::g_fault_hooks.before_access = [](const void*, bool stores) {
+    if (stores && --g_stores_left == 0) raise(SIGKILL);
+  };
+}
+
 // A job, its processes, and what has become of them.
 class Trial {
  public:
@@ -166,9 +179,30 @@ class Trial {
     }
   }
 
- private:
-  static constexpr int kSlow = -1;  // `passes` of a worker that is late in every step
+  // The life of a worker, from joining to leaving, ends at its `store`-th store. False: it has fewer.
+  bool run_until_store(std::uint64_t store, bool is_first) {
+    start_ps();
+    const Orders orders{.strike_at_store = store, .leaves_after = 3};
+    if (!is_first) start_others(0, {});
+    const pid_t victim = start_worker(0, orders);
+    // Alone it gets no further than the first step in sync mode: the others come when it dies or waits there.
+    int status = 0;
+    const auto has_ended = [&] { return waitpid(victim, &status, WNOHANG) == victim; };
+    bool ended = is_first && wait_for(has_ended, 0.05);
+    if (is_first) start_others(0, {});
+    ended = ended || wait_for(has_ended);
+    if (!ended) throw Failed{"the worker does not end" + said()};
+    running_.erase(victim);
+    const bool was_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (!was_killed && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) throw Failed{"the worker failed" + said()};
+    start_worker(0, {});
+    wait_progress("the job");
+    wait_all_at_work();
+    finish();
+    return was_killed;
+  }
 
+ private:
   // ---- processes
 
   template <class Body>
@@ -202,6 +236,7 @@ class Trial {
 
   struct Orders {
     std::optional<FaultPoint> strike_at = {};
+    std::uint64_t strike_at_store = 0;
     Action action = Action::kKill;
     int passes = 1;
     bool is_slow = false;            // late in every step
@@ -214,6 +249,7 @@ class Trial {
     Account& account = shared_->accounts[accounts_++];
     return spawn(fmt::format("worker {}", rank), [this, rank, orders, &account] {
       if (orders.strike_at) arm(*orders.strike_at, orders.action, orders.passes);
+      if (orders.strike_at_store != 0) arm_store(orders.strike_at_store);
       WorkerOptions options;
       options.job = config_.job;
       options.rank = rank;
@@ -293,6 +329,12 @@ class Trial {
     const std::uint64_t before = acknowledged();
     if (!wait_for([&] { return acknowledged() >= before + steps; }))
       throw Failed{fmt::format("{} does not go on: {} steps in all{}", who, acknowledged() - before, said())};
+  }
+
+  // A worker that comes when all others have left finds no job any more.
+  void wait_all_at_work() {
+    const Account& last = shared_->accounts[accounts_ - 1];
+    if (!wait_for([&] { return last.acknowledged.load() != 0; })) throw Failed{"the successor does not begin" + said()};
   }
 
   // ---- what must hold
@@ -498,11 +540,13 @@ class Trial {
     }
     if (case_.action == Action::kKill) {
       // Half of the dead are replaced. The first sync step needs everybody, dead or not.
-      if (case_.role == Role::kChief || random_() % 2 == 0 || !view_has_enough())
+      const bool is_replaced = case_.role == Role::kChief || random_() % 2 == 0 || !view_has_enough();
+      if (is_replaced)
         start_worker(rank, {});
       else
         ++deaths_in_flight_;
       wait_progress("the job");
+      if (is_replaced) wait_all_at_work();
     } else {
       if (goes_on_without_stopped()) wait_progress("the job without a stopped worker");
       kill(victim, SIGCONT);
@@ -617,6 +661,38 @@ std::vector<Case> pairwise(std::vector<Case> cases, std::mt19937_64& random) {
   return chosen;
 }
 
+// Kills a worker before each of its stores in turn, or before some of them. Returns how many cases failed.
+int strike_stores(bool full, std::mt19937_64& random) {
+  constexpr int kSome = 12;
+  static const FaultPointRow kAnyStore = {FaultPoint::kCount_, "a store", "any",
+                                          FaultActor::kWorker, 0,         FaultWay::kAlone};
+  int cases = 0, failed = 0;
+  for (const Kind kind : {Kind::kAsync, Kind::kSsp, Kind::kSync, Kind::kBackup, Kind::kSummed})
+    for (const bool is_first : {true, false}) {
+      std::uint64_t stores = ~std::uint64_t{0};  // of a whole life, once known
+      const auto strike = [&](std::uint64_t store) {
+        ++cases;
+        try {
+          if (!Trial({&kAnyStore, Role::kChief, kind, Layout::kVersioned, Action::kKill}, random())
+                   .run_until_store(store, is_first))
+            stores = store;
+        } catch (const Failed& failure) {
+          ++failed;
+          fmt::print("FAILED kill chief before store {} ({}, {}): {}\n", store, kKindNames[int(kind)],
+                     is_first ? "the first" : "among others", failure.what);
+        }
+        std::fflush(stdout);
+      };
+      if (full)
+        for (std::uint64_t store = 1; store < stores; ++store) strike(store);
+      else
+        for (int i = 0; i < kSome; ++i) strike(1 + random() % (is_first ? 900 : 400));
+      fmt::print("before stores ({}, {}): {} cases so far\n", kKindNames[int(kind)],
+                 is_first ? "the first" : "among others", cases);
+    }
+  return failed;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -663,6 +739,7 @@ int main(int argc, char** argv) {
     if (now() - start > 5) fmt::print("slow: {}: {:.1f} s\n", one.name(), now() - start);
     std::fflush(stdout);
   }
-  fmt::print("{} cases, {} failed, {:.0f} s\n", cases.size(), failed, now() - began);
+  if (only.empty() && !list) failed += strike_stores(full, random);
+  fmt::print("{} failed, {:.0f} s\n", failed, now() - began);
   return failed != 0;
 }

@@ -1,0 +1,134 @@
+"""Random deaths, by the hundred, in one job: nothing acknowledged is lost and nothing leaks.
+
+PS_TEST_FULL=1: more than a thousand in each job. PS_TEST_SEED chooses the deaths again that a failure has printed.
+"""
+import json
+import os
+import pathlib
+import random
+import signal
+import time
+
+import support
+from support import FULL, ProcessTest, run
+
+KILLS = 1100 if FULL else 60
+RANKS = 4  # the last one is never killed
+SIZE = 5000
+
+
+def descriptors(process):
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+class Storm(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.seed = int(os.environ.get("PS_TEST_SEED") or random.SystemRandom().randrange(2**32))
+        print(f"seed {self.seed}", flush=True)
+        self.random = random.Random(self.seed)
+
+    def start_quietly(self, *arguments):
+        return self.start(*arguments, stdout=support.subprocess.DEVNULL, stderr=support.subprocess.DEVNULL)
+
+    def start_worker(self, rank):
+        return self.start_quietly("worker_shm", "--job", self.job, "--model", "count", "--size", SIZE, "--steps",
+                                  10**9, "--rank", rank, "--quiet")
+
+    def start_server(self, *arguments):
+        return self.start_quietly("ps_shm", "--job", self.job, "--workers", RANKS, *arguments)
+
+    def inspect(self, *arguments):
+        code, out, err = run("inspect_shm", *arguments, "--job", self.job, "--json")
+        self.assertEqual(code, 0, err)
+        return json.loads(out)
+
+    def figures(self):
+        workers = self.inspect("workers")["workers"]
+        return sum(w["steps"] for w in workers), sum(w["pushes"] for w in workers), sum(w["dropped"] for w in workers)
+
+    def wait_for_steps(self, more):
+        before = self.figures()[0]
+        support.wait_until(lambda: self.figures()[0] >= before + more, "the job goes on")
+
+    def storm(self, *settings):
+        server = self.start_server(*settings)
+        workers = [self.start_worker(rank) for rank in range(RANKS)]
+        support.wait_until(lambda: len(support.workers_of(self.job) or []) == RANKS, "all have joined")
+        self.wait_for_steps(10)
+        witness = workers[-1]
+        files_before, descriptors_before = support.segments(self.job), descriptors(witness)
+        shard_before = (support.SHM / f"ps.{self.job}.0").stat().st_size
+        killed_workers = killed_servers = 0
+        for _ in range(KILLS):
+            time.sleep(self.random.uniform(0, 0.03))
+            victim = self.random.randrange(RANKS)  # RANKS - 1: the ps
+            stops_first = self.random.random() < 0.1
+            process = server if victim == RANKS - 1 else workers[victim]
+            if stops_first:
+                process.send_signal(signal.SIGSTOP)
+                time.sleep(0.01)
+            process.kill()
+            process.wait(timeout=support.PATIENCE)
+            self.started.remove(process)
+            if victim == RANKS - 1:
+                killed_servers += 1
+                server = self.start_server(*settings)  # a plain restart takes the job over
+            else:
+                killed_workers += 1
+                workers[victim] = self.start_worker(victim)
+        print(f"{killed_workers} workers and {killed_servers} ps killed", flush=True)
+        support.wait_until(lambda: self.inspect("show")["state"] == "live", "the last ps serves")
+        alive = lambda: [w for w in support.workers_of(self.job) if w["state"] == "alive"]
+        support.wait_until(lambda: len(alive()) == RANKS, "everybody is back")
+        self.wait_for_steps(20)
+
+        for worker in workers[:-1]:  # those leave, so that the last one's figures can be read at rest
+            worker.send_signal(signal.SIGTERM)
+            self.assertEqual(support.finish(worker)[0], 130)
+        self.wait_for_steps(10)
+        witness.send_signal(signal.SIGSTOP)
+        time.sleep(0.05)
+        acknowledged, begun, dropped = self.figures()
+        table = self.inspect("workers")["workers"]
+        doctor = self.inspect("doctor")["jobs"][0]
+        [variable] = self.inspect("dump", "--limit", "1")["variables"]
+        # One process was stopped at some instruction: its push under way may be in some chunks.
+        self.assertGreaterEqual(variable["min"], acknowledged - dropped)
+        self.assertLessEqual(variable["max"], begun)
+        self.assertEqual(len(table), RANKS, "entries of the worker table")
+        self.assertLessEqual(sum(w["holders"] for w in table), RANKS + killed_workers)  # some died before they joined
+        self.assertGreater(sum(w["holders"] for w in table), RANKS)
+        self.assertLessEqual(doctor["last"]["buffers_in_doubt"], 1)
+        self.assertIsNone(doctor["problem"])
+        self.assertLessEqual(doctor["last"]["servers"], 1 + killed_servers)
+        gradients = lambda names: [n for n in names if ".w" in n[len("ps." + self.job):]]
+        self.assertEqual(len(support.segments(self.job)) - len(gradients(support.segments(self.job))),
+                         len(files_before) - len(gradients(files_before)))
+        self.assertLessEqual(len(gradients(support.segments(self.job))), RANKS)
+        self.assertEqual((support.SHM / f"ps.{self.job}.0").stat().st_size, shard_before, "the shard has grown")
+        self.assertLessEqual(descriptors(witness), descriptors_before + 1, "descriptors of the witness")
+        witness.send_signal(signal.SIGCONT)
+        witness.send_signal(signal.SIGTERM)
+        self.assertEqual(support.finish(witness)[0], 130)
+        self.assertEqual(support.finish(server)[0], 0)
+        self.assertEqual(support.segments(self.job), [])
+
+    def test_async(self):
+        self.storm("--layout", "versioned", "--linger", "0.2")
+
+    def test_inplace(self):
+        self.storm("--layout", "inplace", "--linger", "0.2")
+
+    def test_ssp(self):
+        self.storm("--mode", "ssp", "--staleness", "4", "--linger", "0.2")
+
+    def test_sync(self):
+        self.storm("--mode", "sync", "--linger", "0.2")
+
+    def test_sync_with_a_backup_worker(self):
+        self.storm("--mode", "sync", "--quorum", RANKS - 1, "--linger", "0.2")
+
+
+if __name__ == "__main__":
+    support.main()
