@@ -27,6 +27,8 @@ packages_to_test=(
   'doctest-dev|header doctest/doctest.h|the test framework'
   'libbenchmark-dev|module benchmark|Google Benchmark: the benchmarks are built along with the tests'
   'python3|command python3|sums up the test logs'
+  'spin|command spin|checks the models of the protocols'
+  'valgrind|command valgrind|looks for invalid accesses and leaks'
 )
 
 # CUDA is used where it is found and never installed. Its compiler is often not on the PATH.

@@ -1,11 +1,12 @@
 #include "shm/spares.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "shm/directory.hpp"
-#include "shm/futex.hpp"
+#include "shm/worker_table.hpp"
 
 namespace ps::shm {
 namespace {
@@ -172,14 +173,15 @@ std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, st
 
 bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks) {
   bool is_settled = true;
-  constexpr int kLooks = 100;  // a living pusher is between swap and note for some instructions, unless it is stopped
+  // A living pusher has a buffer in flight for some microseconds, unless it has lost its processor or is stopped.
+  constexpr std::uint64_t kPatienceNs = 50'000'000;
   for (std::uint32_t shard = 0; shard < job.config().shards; ++shard)
     for (std::uint32_t buffer_class = kMinClass; buffer_class <= kMaxClass; ++buffer_class) {
       const ClassCensus census(job, shard, buffer_class);
       std::vector<Doubt> doubts = census.doubts_of(rank);
-      for (int look = 0; look < kLooks && !doubts.empty(); ++look) {
+      for (const std::uint64_t until = now_ns() + kPatienceNs; !doubts.empty() && now_ns() < until;) {
         doubts = settle_decided(census, doubts);
-        for (int spin = 0; spin < kWaitSpins && !doubts.empty(); ++spin) spin_pause();
+        if (!doubts.empty()) std::this_thread::yield();
       }
       if (!doubts.empty() && !settle_jointly(job, census, std::move(doubts), rank, locks)) is_settled = false;
     }

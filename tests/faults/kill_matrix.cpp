@@ -5,7 +5,7 @@
 //   - no chunk is torn, and each holds at least the pushes that were acknowledged and at most those that were begun,
 //   - no buffer is lost or named twice, and /dev/shm has nothing of the job.
 //
-//   kill_matrix [--full] [--seed N] [--only TEXT] [--list]
+//   kill_matrix [--full] [--seed N] [--only TEXT | --store K] [--list]
 //
 // And again with a kill before the k-th store to a shared word of a worker's life, whatever that store is: all of them
 // with --full, a random choice without.
@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,9 +85,12 @@ double now() {
   return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
 }
 
+// A virtual machine may be held for seconds, all its processes with it: so many looks are taken whatever the clock says.
 template <class Fact>
 bool wait_for(Fact&& fact, double seconds = kPatience) {
-  for (const double end = now() + seconds; now() < end;) {
+  constexpr double kLooksPerSecond = 1000;
+  const double end = now() + seconds;
+  for (double looks = 0; now() < end || looks < seconds * kLooksPerSecond; ++looks) {
     if (fact()) return true;
     usleep(200);
   }
@@ -212,6 +216,7 @@ class Trial {
       running_[pid] = title;
       return pid;
     }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     int code = 0;
     try {
       body();
@@ -662,7 +667,7 @@ std::vector<Case> pairwise(std::vector<Case> cases, std::mt19937_64& random) {
 }
 
 // Kills a worker before each of its stores in turn, or before some of them. Returns how many cases failed.
-int strike_stores(bool full, std::mt19937_64& random) {
+int strike_stores(bool full, std::uint64_t only, std::mt19937_64& random) {
   constexpr int kSome = 12;
   static const FaultPointRow kAnyStore = {FaultPoint::kCount_, "a store", "any",
                                           FaultActor::kWorker, 0,         FaultWay::kAlone};
@@ -683,7 +688,9 @@ int strike_stores(bool full, std::mt19937_64& random) {
         }
         std::fflush(stdout);
       };
-      if (full)
+      if (only != 0)
+        strike(only);
+      else if (full)
         for (std::uint64_t store = 1; store < stores; ++store) strike(store);
       else
         for (int i = 0; i < kSome; ++i) strike(1 + random() % (is_first ? 900 : 400));
@@ -699,6 +706,7 @@ int main(int argc, char** argv) {
   bool full = std::getenv("PS_TEST_FULL") != nullptr, list = false;
   std::uint64_t seed = std::random_device()();
   std::string only;
+  std::uint64_t store = 0;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     const auto value = [&] { return i + 1 < argc ? std::string(argv[++i]) : std::string(); };
@@ -708,6 +716,8 @@ int main(int argc, char** argv) {
       list = true;
     else if (argument == "--seed")
       seed = std::stoull(value());
+    else if (argument == "--store")
+      store = std::stoull(value()), only = "no point";
     else if (argument == "--only")
       only = value();
     else
@@ -739,7 +749,7 @@ int main(int argc, char** argv) {
     if (now() - start > 5) fmt::print("slow: {}: {:.1f} s\n", one.name(), now() - start);
     std::fflush(stdout);
   }
-  if (only.empty() && !list) failed += strike_stores(full, random);
+  if ((only.empty() || store != 0) && !list) failed += strike_stores(full, store, random);
   fmt::print("{} failed, {:.0f} s\n", failed, now() - began);
   return failed != 0;
 }

@@ -1,0 +1,304 @@
+"""Faults one by one with the real programs: dead and stopped peers, a dead ps, leftovers, resources that run out."""
+import json
+import os
+import re
+import resource
+import signal
+import threading
+import time
+
+import support
+from support import ProcessTest, run
+
+
+def children(pid):
+    """A launcher's ps and workers."""
+    with open(f"/proc/{pid}/task/{pid}/children") as listed:
+        return [int(child) for child in listed.read().split()]
+
+
+def inspect(*arguments):
+    code, out, err = run("inspect_shm", *arguments, "--json")
+    return json.loads(out) if code == 0 else None
+
+
+def running_job(job):
+    """What show says of it, once it can be shown."""
+    support.wait_until(lambda: inspect("show", "--job", job), f"job {job} is there")
+    return inspect("show", "--job", job)
+
+
+class Survival(ProcessTest):
+    def start_counting(self, workers, *options, steps=10**9, interval="1ms", env=None):
+        return [self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", steps, "--interval", interval,
+                           "--rank", rank, *options, env=env) for rank in range(workers)]
+
+    def steps_of(self, rank):
+        return next((w["steps"] for w in support.workers_of(self.job) or [] if w["rank"] == rank), 0)
+
+    def wait_for_steps(self, rank, more=20):
+        before = self.steps_of(rank)
+        support.wait_until(lambda: self.steps_of(rank) >= before + more, f"worker {rank} goes on")
+
+    def count(self):
+        return inspect("dump", "--job", self.job, "var")["variables"][0]["values"][0]
+
+
+class DeadServers(Survival):
+    def test_a_plain_restart_takes_the_job_over_and_says_so(self):
+        for mode in ("async", "ssp", "sync"):
+            with self.subTest(mode):
+                self.job = support.new_job()
+                first = self.start_ps("--workers", "2", "--mode", mode)
+                workers = self.start_counting(2)
+                self.wait_for_steps(0)
+                first.kill()
+                first.communicate()
+                self.wait_for_steps(1)
+                self.assertEqual(running_job(self.job)["state"], "orphaned")
+                second = self.start("ps_shm", "--job", self.job, "--workers", "2", "--mode", mode)
+                self.assertRegex(second.stderr.readline(), rf"job {self.job} has lost its ps; this one takes it over at step \d+")
+                self.wait_for_steps(0)
+                shown = running_job(self.job)
+                self.assertEqual((shown["state"], shown["servers"], shown["ps_pid"]), ("live", 2, second.pid))
+                for worker in workers:
+                    worker.send_signal(signal.SIGINT)
+                    self.assertEqual(support.finish(worker)[0], 130)
+                self.assertEqual(support.finish(second)[0], 0)
+                self.assertEqual(support.segments(self.job), [])
+
+    def test_workers_do_not_pause_while_a_ps_takes_over(self):
+        self.start_ps("--workers", "1").kill()  # nobody has joined: this one is begun anew
+        first = self.start_ps("--workers", "1")
+        [worker] = self.start_counting(1, interval="0")
+        self.wait_for_steps(0)
+        first.kill()
+        longest, before, stop = 0.0, (time.monotonic(), self.steps_of(0)), threading.Event()
+        second = self.start("ps_shm", "--job", self.job, "--workers", "1")
+        end = time.monotonic() + 1
+        while time.monotonic() < end:  # every look costs some milliseconds itself
+            now = (time.monotonic(), self.steps_of(0))
+            if now[1] > before[1]:
+                longest, before = max(longest, now[0] - before[0]), now
+        stop.set()
+        self.assertLess(longest, 0.5 * support.SLOWNESS)
+        worker.send_signal(signal.SIGINT)
+        support.finish(worker)
+        self.assertEqual(support.finish(second)[0], 0)
+
+    def test_settings_that_differ_are_refused_and_adopt_alone_is_enough(self):
+        first = self.start_ps("--workers", "1", "--optimizer", "add", "--seed", "7")
+        [worker] = self.start_counting(1)
+        self.wait_for_steps(0)
+        first.kill()
+        first.communicate()
+        self.assert_fails(1, run("ps_shm", "--job", self.job, "--workers", "1", "--seed", "7"), "optimizer add", "sgd", "--adopt")
+        self.assert_fails(1, run("ps_shm", "--job", self.job, "--adopt", "--mode", "sync"), "mode async", "sync")
+        second = self.start("ps_shm", "--job", self.job, "--adopt")
+        self.assertIn("takes it over", second.stderr.readline())
+        self.assert_fails(1, run("ps_shm", "--job", self.job, "--adopt"), "already has a ps")
+        worker.send_signal(signal.SIGINT)
+        support.finish(worker)
+        self.assertEqual(support.finish(second)[0], 0)
+
+    def test_a_dead_job_can_be_gone_on_with(self):
+        first = self.start_ps("--workers", "1")
+        self.start_counting(1)
+        self.wait_for_steps(0)
+        for process in self.started:
+            process.kill()
+            process.wait()
+        value = self.count()
+        self.assertGreater(value, 10)
+        second = self.start("ps_shm", "--job", self.job, "--adopt")
+        self.assertIn("nobody was alive", second.stderr.readline())
+        code, out, err = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "10")
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out, rf"var = {int(value) + 10}")  # the chief, back, has not initialised it again
+        self.assertEqual(support.finish(second)[0], 0)
+        self.assert_fails(1, run("ps_shm", "--job", self.job, "--adopt"), f"there is no job '{self.job}'")
+
+    def test_launch_restarts_a_dead_ps(self):
+        launcher = self.start("launch_shm", "--job", self.job, "--delay", "1ms", "--steps", "1500", "--json")
+        shown = running_job(self.job)
+        support.wait_until(lambda: len(support.workers_of(self.job) or []) == 3, "all have joined")
+        os.kill(shown["ps_pid"], signal.SIGKILL)
+        support.wait_until(lambda: running_job(self.job)["servers"] == 2, "another ps serves")
+        code, out, err = support.finish(launcher)
+        self.assertEqual(code, 0, err)
+        self.assertIn("ps was killed by signal 9", err)
+        self.assertIn("takes it over", err)
+        self.assertGreaterEqual(json.loads(out)["steps"], 1500)
+
+    def test_launch_restarts_dead_workers_when_asked_to(self):
+        for mode in ("async", "sync"):
+            with self.subTest(mode):
+                job = f"{self.job}-{mode}"
+                launcher = self.start("launch_shm", "--job", job, "--mode", mode, "--delay", "1ms", "--steps", "1500",
+                                      "--restart-workers", "--json")
+                support.wait_until(lambda: sum(w["steps"] > 20 for w in support.workers_of(job) or []) == 3, "all train")
+                os.kill(support.workers_of(job)[0]["pid"], signal.SIGKILL)  # the chief
+                code, out, err = support.finish(launcher)
+                self.assertEqual(code, 0, err)
+                self.assertIn("worker 0 was killed by signal 9", err)
+                self.assertIn("worker 0 is started", err)
+                self.assertGreater(json.loads(out)["test_accuracy"], 0.9)
+
+    def test_a_job_that_lost_a_worker_without_that_says_so_and_fails(self):
+        launcher = self.start("launch_shm", "--job", self.job, "--delay", "1ms", "--steps", "1500")
+        support.wait_until(lambda: sum(w["steps"] > 20 for w in support.workers_of(self.job) or []) == 3, "all train")
+        os.kill(support.workers_of(self.job)[1]["pid"], signal.SIGKILL)
+        code, out, err = support.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn("the others go on", err)
+
+
+class StoppedPeers(Survival):
+    def test_a_stopped_worker_holds_nobody_up_in_async_mode(self):
+        for layout in ("versioned", "inplace"):
+            with self.subTest(layout):
+                self.job = support.new_job()
+                ps = self.start_ps("--workers", "2", "--layout", layout)
+                workers = self.start_counting(2, "--size", "20000", interval="0")
+                self.wait_for_steps(1)
+                for _ in range(10):  # wherever it is at that moment
+                    workers[0].send_signal(signal.SIGSTOP)
+                    self.wait_for_steps(1)
+                    workers[0].send_signal(signal.SIGCONT)
+                    time.sleep(0.003)
+                for worker in workers:
+                    worker.send_signal(signal.SIGTERM)
+                    support.finish(worker)
+                self.assertEqual(support.finish(ps)[0], 0)
+
+    def test_in_sync_mode_the_waiters_name_the_stopped_one(self):
+        ps = self.start_ps("--workers", "2", "--mode", "sync")
+        workers = self.start_counting(2)
+        self.wait_for_steps(0)
+        workers[1].send_signal(signal.SIGSTOP)
+        waits_for = lambda: next(w["waiting_for"] for w in support.workers_of(self.job) if w["rank"] == 0)
+        support.wait_until(lambda: re.search(r"step \d+.*1", waits_for() or ""), "worker 0 says that it waits for rank 1")
+        workers[1].send_signal(signal.SIGCONT)
+        self.wait_for_steps(0)
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+            support.finish(worker)
+        self.assertEqual(support.finish(ps)[0], 0)
+
+    def test_the_step_timeout_lets_a_step_go_on_without_the_stopped_one(self):
+        ps = self.start_ps("--workers", "3", "--mode", "sync", "--step-timeout", "300ms")
+        workers = self.start_counting(3)
+        self.wait_for_steps(0)
+        workers[1].send_signal(signal.SIGSTOP)
+        self.wait_for_steps(0, 200)  # and so it is waited for once, not in every step
+        workers[1].send_signal(signal.SIGCONT)
+        self.wait_for_steps(1)
+        support.wait_until(lambda: any(e["kind"] == "left-out" and e["rank"] == 1 for e in inspect("events", "--job", self.job)["events"]),
+                           "an event")
+        for worker in workers:
+            worker.send_signal(signal.SIGTERM)
+        for rank, worker in enumerate(workers):
+            code, _, err = support.finish(worker)
+            self.assertEqual(code, 130, err)
+        self.assertEqual(support.finish(ps)[0], 0)
+
+
+class Leftovers(Survival):
+    def test_doctor_lists_a_dead_job_and_reclaims_it_and_nothing_else(self):
+        dead, live = f"{self.job}-dead", f"{self.job}-live"
+        ps = self.start("ps_shm", "--job", dead, "--workers", "1", "--steps", "5000")
+        worker = self.start("worker_shm", "--job", dead, "--delay", "1ms")
+        support.wait_until(lambda: (support.workers_of(dead) or [{"steps": 0}])[0]["steps"] > 10, "it trains")
+        for process in (worker, ps):
+            process.kill()
+            process.wait()
+        keeper = self.start("ps_shm", "--job", live)
+        running_job(live)
+        [row] = inspect("doctor", "--job", dead)["jobs"]
+        self.assertEqual((row["state"], row["reclaimable"]), ("dead", True))
+        self.assertGreater(row["bytes"], 100_000)
+        self.assertGreaterEqual(row["age_seconds"], 0)
+        self.assertEqual((row["last"]["workers_dead"], row["last"]["steps"], row["last"]["finished"]), (1, 5000, False))
+        self.assertGreater(row["last"]["global_step"], 10)
+        code, text, _ = run("inspect_shm", "doctor", "--job", dead)
+        self.assertEqual(code, 0)
+        self.assertIn("of 1 dead job can be reclaimed", text)
+        self.assertFalse(inspect("doctor", "--job", live)["jobs"][0]["reclaimable"])
+
+        self.assertEqual(inspect("doctor", "--repair", "--job", dead)["removed"][0]["job"], dead)
+        self.assertEqual(inspect("doctor", "--repair", "--job", live)["removed"], [])
+        self.assertEqual(support.segments(dead), [])
+        self.assertEqual(running_job(live)["state"], "live")
+        keeper.send_signal(signal.SIGTERM)
+        support.finish(keeper)
+
+    def test_what_lost_its_control_segment_is_reclaimed_too(self):
+        ps = self.start_ps()
+        ps.kill()
+        ps.wait()
+        (support.SHM / f"ps.{self.job}").unlink()
+        self.assertEqual(inspect("doctor", "--job", self.job)["jobs"][0]["state"], "leftover")
+        self.assertEqual(len(inspect("doctor", "--repair", "--job", self.job)["removed"]), 1)
+        self.assertEqual(support.segments(self.job), [])
+
+    def test_what_was_kept_on_purpose_stays(self):
+        self.launch("--model", "count", "--workers", "1", "--steps", "3", "--keep-segments")
+        self.assertEqual(inspect("doctor", "--repair", "--job", self.job)["removed"], [])
+        self.assertEqual(self.count(), 3)
+        self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
+
+    def test_reclaiming_never_takes_a_job_that_is_beginning(self):
+        """Doctors and starters at the same moment: whoever says that it serves, serves."""
+        for _ in range(10):
+            old = self.start_ps()
+            old.kill()
+            old.wait()
+            doctors = [self.start("inspect_shm", "doctor", "--repair", "--job", self.job) for _ in range(3)]
+            ps = self.start("ps_shm", "--job", self.job, "--workers", "1")
+            for doctor in doctors:
+                support.finish(doctor)
+            code, out, err = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "5")
+            self.assertEqual(code, 0, err)
+            self.assertEqual(support.finish(ps)[0], 0)
+
+
+class Ends(Survival):
+    def test_a_second_ctrl_c_ends_a_ps_at_once_and_its_last_worker_clears_up(self):
+        ps = self.start_ps("--workers", "1")
+        [worker] = self.start_counting(1)
+        self.wait_for_steps(0)
+        worker.send_signal(signal.SIGSTOP)  # it does not see that the job is to end
+        ps.send_signal(signal.SIGINT)
+        time.sleep(0.7)  # a signal twice within half a second is one: terminals and launchers both send it
+        self.assertIsNone(ps.poll())
+        began = time.monotonic()
+        ps.send_signal(signal.SIGINT)
+        self.assertEqual(support.finish(ps)[0], 130)
+        self.assertLess(time.monotonic() - began, 2 * support.SLOWNESS)
+        worker.send_signal(signal.SIGCONT)
+        self.assertEqual(support.finish(worker)[0], 0)
+        self.assertEqual(support.segments(self.job), [])
+
+    def test_a_second_ctrl_c_ends_a_launch_at_once_and_clean(self):
+        launcher = self.start("launch_shm", "--job", self.job, "--delay", "1ms", "--steps", "100000000")
+        support.wait_until(lambda: len(support.workers_of(self.job) or []) == 3, "all have joined")
+        os.kill(support.workers_of(self.job)[0]["pid"], signal.SIGSTOP)
+        launcher.send_signal(signal.SIGINT)
+        time.sleep(0.7)
+        launcher.send_signal(signal.SIGINT)
+        self.assertEqual(support.finish(launcher, 10 * support.SLOWNESS)[0], 130)
+        self.assertEqual(support.segments(self.job), [])
+
+    def test_a_killed_launcher_that_restarts_leaves_nobody(self):
+        launcher = self.start("launch_shm", "--job", self.job, "--delay", "1ms", "--steps", "100000000", "--restart-workers")
+        support.wait_until(lambda: len(support.workers_of(self.job) or []) == 3, "all have joined")
+        pids = children(launcher.pid)
+        self.assertEqual(len(pids), 4)
+        launcher.kill()
+        launcher.communicate()
+        support.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "all children have ended")
+        self.assertEqual(support.segments(self.job), [])
+
+
+if __name__ == "__main__":
+    support.main()
