@@ -29,7 +29,7 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
     throw Error(fmt::format("task {}: tasks are 0 to {}; raise ps-tasks", task, config.tasks - 1));
   const std::uint64_t deadline = shm::now_ns() + static_cast<std::uint64_t>(options.wait_job_seconds * 1e9);
   std::uint64_t next_notice = shm::now_ns() + kSecondNs;
-  shm::NameWatch names;
+  shm::NameWait names;
   for (;;) {
     shm::AttachOutcome outcome;
     auto job = shm::JobSegments::try_attach_control(config.job, outcome);
@@ -49,7 +49,7 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
       next_notice += kSecondNs;
       if (options.notice) options.notice(fmt::format("task {}: waiting for task 0 of job '{}'", task, config.job));
     }
-    names.wait(shm::kWaitSliceMs);
+    names.pause();
   }
 }
 
@@ -92,7 +92,7 @@ shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options)
   const shm::ShardOptions shard{options.notice};
   if (options.task.value_or(0) != 0) return join_tasks(config, *options.task, options, shard);
   check(config);
-  shm::NameWatch names;
+  shm::NameWait names;
   for (;;) {
     if (std::optional<shm::JobSegments> adopted = try_adopt(config, options, shard)) return std::move(*adopted);
     if (options.stop_requested && options.stop_requested()) throw Interrupted();
@@ -101,7 +101,7 @@ shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options)
     const bool is_going = outcome == shm::AttachOutcome::kReady && found.descriptor() >= 0 &&
                           shm::TaskLocks(found.descriptor()).is_any_held_by_other();
     if (is_going) {  // somebody removes it, or has only just begun to use it: look again
-      names.wait(shm::kWaitSliceMs);
+      names.pause();
       continue;
     }
     if (options.adopt)

@@ -177,18 +177,18 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
     place.shard = shard;
   }
   const std::string name = control_name(config.job);
-  NameWatch names;
+  NameWait names;
   while (!job.control_.link(name)) {  // N1: named only now, filled and owned
     Segment other;
     const AttachOutcome outcome = other.open(name, Access::kReadWrite);
     if (outcome == AttachOutcome::kAbsent) continue;  // its owner removed it meanwhile
     if (outcome == AttachOutcome::kNoPermission || other.descriptor() < 0) throw Error(describe(outcome, name));
     if (TaskLocks(other.descriptor()).is_being_removed()) {
-      names.wait(kWaitSliceMs);
+      names.pause();
       continue;
     }
     if (TaskLocks(other.descriptor()).is_any_held_by_other()) throw Error(who_is_alive(config.job, other));
-    if (remove_job(config.job) == RemoveOutcome::kAlive) names.wait(kWaitSliceMs);  // somebody was faster: look again
+    if (remove_job(config.job) == RemoveOutcome::kAlive) names.pause();  // somebody was faster: look again
   }
   fault_point(FaultPoint::kCreateNamed);
   try {

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "ps/errors.hpp"
+#include "shm/futex.hpp"
 #include "shm/memory_policy.hpp"
 
 namespace ps::shm {
@@ -318,21 +318,9 @@ std::size_t shm_free_bytes() {
   return statvfs(kDirectory, &status) == 0 ? status.f_bavail * status.f_frsize : 0;
 }
 
-NameWatch::NameWatch() : descriptor_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
-  if (descriptor_ >= 0) inotify_add_watch(descriptor_, kDirectory, IN_CREATE | IN_MOVED_TO | IN_DELETE);
-}
-
-NameWatch::~NameWatch() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-void NameWatch::wait(int milliseconds) noexcept {
-  pollfd watched{descriptor_, POLLIN, 0};
-  if (poll(&watched, descriptor_ >= 0 ? 1 : 0, milliseconds) > 0) {
-    char events[4096];
-    while (read(descriptor_, events, sizeof events) > 0) {
-    }  // only that something happened counts
-  }
+void NameWait::pause() noexcept {
+  poll(nullptr, 0, milliseconds_);
+  milliseconds_ = std::min(2 * milliseconds_, kWaitSliceMs);
 }
 
 }  // namespace ps::shm

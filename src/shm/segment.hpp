@@ -100,17 +100,15 @@ std::vector<std::string> list_segments(const std::string& prefix);
 std::size_t shm_capacity_bytes();
 std::size_t shm_free_bytes();
 
-// Waits up to `milliseconds` for a name to appear in or vanish from /dev/shm; may return early for any reason.
-class NameWatch {
+// The pauses of a wait for a name to appear in or vanish from /dev/shm: 1 ms at first, then longer, up to a slice
+// (futex.hpp). A signal cuts one short. No inotify: closing its descriptor can take the kernel seconds, at the end of a
+// killed process too, whose locks it would keep for as long.
+class NameWait {
  public:
-  NameWatch();
-  ~NameWatch();
-  NameWatch(const NameWatch&) = delete;
-  NameWatch& operator=(const NameWatch&) = delete;
-  void wait(int milliseconds) noexcept;
+  void pause() noexcept;
 
  private:
-  int descriptor_;
+  int milliseconds_ = 1;
 };
 
 }  // namespace ps::shm

@@ -13,7 +13,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
     throw Error(fmt::format("rank {} is out of range: ranks are 0 to {}", *options.rank, kMaxWorkers - 1));
   constexpr double kRankPatience = 1.0;  // a successor may come before the kernel has finished ending its predecessor
   Wait wait(options, options.wait_job_seconds, 1.0), rank_wait(options, kRankPatience, 60.0);
-  shm::NameWatch names;
+  shm::NameWait names;
   std::string reason = "there is no such job yet";
   for (;;) {
     shm::AttachOutcome outcome;
@@ -56,7 +56,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
       throw Error(
           fmt::format("waited {} s for job '{}': {}; start its ps_shm, or see inspect_shm ls for the jobs there are",
                       options.wait_job_seconds, options.job, reason));
-    names.wait(shm::kWaitSliceMs);
+    names.pause();
   }
 }
 
