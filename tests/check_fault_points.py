@@ -27,6 +27,7 @@ WITHOUT = {
     "try_change_live": "three wakes, each of which may be missing (W2)",
     "wait_for_farewells": "three wakes, each of which may be missing (W2)",
     "enter": "the last wake may be missing (W2)",
+    "JobSegments::try_add_task": "letting go of a byte of a job that is gone",
     "try_join": "letting go of a byte of a job that is gone",
     "remove_job": "letting go of all bytes: the kernel does the same at a death",
     "settle_jointly": "letting go of bytes: the kernel does the same at a death",

@@ -33,12 +33,15 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
   for (;;) {
     shm::AttachOutcome outcome;
     auto job = shm::JobSegments::try_attach_control(config.job, outcome);
-    if (job && !job->locks().is_being_removed() && job->locks().is_any_held_by_other()) {
+    if (job && job->locks().is_in_use_by_other()) {
       if (job->config().shards != config.tasks)
         throw Error(fmt::format("job '{}' has {} ps task{}, you say {}: give all its tasks the same --ps-tasks",
                                 config.job, job->config().shards, job->config().shards == 1 ? "" : "s", config.tasks));
-      job->add_task(task, shard);
-      if (!job->control().is_orphaned()) return std::move(*job);  // N3
+      if (job->try_add_task(task, shard)) return std::move(*job);
+      if (!job->is_orphaned() && job->locks().is_in_use_by_other() &&
+          job->locks().is_held_by_other(shm::kTaskByte + task))
+        throw Error(fmt::format("task {} of job '{}' is served by process {} already", task, config.job,
+                                job->state().task_pids[task].load_relaxed()));
     }
     if (options.stop_requested && options.stop_requested()) throw Interrupted();
     const std::uint64_t now = shm::now_ns();
@@ -59,21 +62,20 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
                                           const shm::ShardOptions& shard) {
   shm::AttachOutcome outcome;
   auto job = shm::JobSegments::try_attach_control(config.job, outcome);
-  if (!job || job->locks().is_being_removed()) return std::nullopt;
-  const bool is_alive = job->locks().is_any_held_by_other();
+  if (!job || job->is_orphaned()) return std::nullopt;
+  const bool is_alive = job->locks().is_in_use_by_other();
   if (!is_alive && !options.adopt) return std::nullopt;  // a dead job's leftovers, for the next one to reclaim
-  if (job->locks().is_held_by_other(shm::kTaskByte))
+  if (is_alive && job->locks().is_held_by_other(shm::kTaskByte) && !job->locks().is_being_removed())
     throw Error(fmt::format("job '{}' already has a ps (process {}); choose another --job name, or end that ps first",
                             config.job, job->state().task_pids[0].load_relaxed()));
   check_same(job->settings(), config);
   const std::uint32_t last = options.task ? 1 : config.tasks;
   for (std::uint32_t task = 0; task < last; ++task)
     if (!job->try_add_task(task, shard)) {
-      if (job->locks().is_being_removed() || job->control().is_orphaned()) return std::nullopt;
+      if (job->is_orphaned() || !job->locks().is_in_use_by_other()) return std::nullopt;
       throw Error(fmt::format("another ps has taken task {} of job '{}' over at this moment (process {})", task,
                               config.job, job->state().task_pids[task].load_relaxed()));
     }
-  if (job->control().is_orphaned()) return std::nullopt;  // N3
   shm::fault_point(shm::FaultPoint::kAdoptTaken);
   const std::uint32_t servers = job->state().servers.fetch_add_acq_rel(1) + 1;
   shm::fault_point(shm::FaultPoint::kAdoptCounted);

@@ -29,10 +29,12 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
       known_dead_[rank] = holder;  // a new holder counts `holders` up; until then it takes part in a later round (B1)
       gone = true;
     }
+    // Before the publication: else one that arrives between the two looks, dies and is replaced at once is lost.
+    const bool takes_part = worker.barriers[which_].active_from.load_acquire() <= round;
     if (worker.barriers[which_].published.load_acquire() == round + 1) {
       set.insert(rank);
       ++arrived;
-    } else if (!gone && worker.barriers[which_].active_from.load_acquire() <= round && !is_left_out(rank)) {
+    } else if (!gone && takes_part && !is_left_out(rank)) {
       missing.push_back(rank);
     }
   }

@@ -3,7 +3,7 @@
 // Round t, for the worker of rank r
 //   arrive  A1 entry[r].published = t + 1, release        pairs with A2; its gradient is complete
 //              futex word, read-modify-write              W1: of two who arrive and then look, one sees the other
-//   decide  A2 for each rank that takes part: state and liveness first, then `published` (B2). Who has published is
+//   decide  A2 for each rank: state and liveness, then `active_from`, then `published` (B2). Who has published is
 //              in, dead or not; nobody may be missing who is alive, unless a quorum has published, or the missing
 //              have been left out because they were waited for too long (a stopped process is not dead, L3)
 //           A3 the set, and the settings that hold for the round (B8), go into entry[r], tagged t + 1 (B3); a

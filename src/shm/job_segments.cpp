@@ -183,11 +183,7 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
     const AttachOutcome outcome = other.open(name, Access::kReadWrite);
     if (outcome == AttachOutcome::kAbsent) continue;  // its owner removed it meanwhile
     if (outcome == AttachOutcome::kNoPermission || other.descriptor() < 0) throw Error(describe(outcome, name));
-    if (TaskLocks(other.descriptor()).is_being_removed()) {
-      names.pause();
-      continue;
-    }
-    if (TaskLocks(other.descriptor()).is_any_held_by_other()) throw Error(who_is_alive(config.job, other));
+    if (TaskLocks(other.descriptor()).is_in_use_by_other()) throw Error(who_is_alive(config.job, other));
     if (remove_job(config.job) == RemoveOutcome::kAlive) names.pause();  // somebody was faster: look again
   }
   fault_point(FaultPoint::kCreateNamed);
@@ -226,6 +222,10 @@ void JobSegments::add_task(std::uint32_t task, const ShardOptions& options) {
 
 bool JobSegments::try_add_task(std::uint32_t task, const ShardOptions& options) {
   if (!locks().try_take(kTaskByte + task)) return false;
+  if (is_orphaned()) {
+    locks().release(kTaskByte + task);
+    return false;
+  }
   fault_point(FaultPoint::kTaskTaken);
   state().task_pids[task].store_relaxed(static_cast<std::uint32_t>(getpid()));
   fault_point(FaultPoint::kTaskNoted);

@@ -30,9 +30,14 @@ class JobSegments {
   // or not yet, as `outcome` says.
   static std::optional<JobSegments> try_attach_control(const std::string& job, AttachOutcome& outcome);
 
-  // Takes the byte of a ps task and makes its shard, or takes a dead task's over. False: the byte is held.
+  // Takes the byte of a ps task and makes its shard, or takes a dead task's over. False: the byte is held, or the job is
+  // orphaned.
   // Throws Error: no room, or the shard is another job's.
   [[nodiscard]] bool try_add_task(std::uint32_t task, const ShardOptions& options);
+
+  // Whether the job is gone, or was being removed by somebody who died over it (N3). To be asked after taking a byte and
+  // before naming anything. A removal begins with shard 0, and no job is published without it.
+  bool is_orphaned() const { return control_.is_orphaned() || !shards_[0].is_mapped() || shards_[0].is_orphaned(); }
 
   // The same; throws Error where the byte is held.
   void add_task(std::uint32_t task, const ShardOptions& options);

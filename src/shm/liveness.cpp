@@ -28,6 +28,12 @@ bool conflicts(int descriptor, std::uint32_t first, std::uint32_t count) {
 
 }  // namespace
 
+// Who removes a job holds the remover's byte with all others, as one lock.
+bool TaskLocks::is_in_use_by_other() const noexcept {
+  struct flock lock = range(F_WRLCK, 0, kRemoverByte);
+  if (fcntl(descriptor_, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return false;
+  return lock.l_start + lock.l_len <= kRemoverByte;
+}
 bool TaskLocks::try_take(std::uint32_t byte) const noexcept { return set(descriptor_, F_WRLCK, byte, 1); }
 void TaskLocks::release(std::uint32_t byte) const noexcept { set(descriptor_, F_UNLCK, byte, 1); }
 bool TaskLocks::is_held_by_other(std::uint32_t byte) const noexcept { return conflicts(descriptor_, byte, 1); }

@@ -31,6 +31,10 @@ class TaskLocks {
   // Whether somebody is removing the job at this moment: its name will be gone in a few microseconds.
   bool is_being_removed() const noexcept;
 
+  // Whether a task or worker of the job is alive, which somebody who removes it is not. In one look: two would take the
+  // remover that comes between them for alive.
+  bool is_in_use_by_other() const noexcept;
+
   // All bytes at once: true only if nobody else has any (N2).
   [[nodiscard]] bool try_take_all() const noexcept;
   void release_all() const noexcept;

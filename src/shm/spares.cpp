@@ -112,21 +112,6 @@ std::vector<Doubt> settle_decided(const ClassCensus& census, std::vector<Doubt> 
   }
 }
 
-// Several dead ranks in doubt about each other's buffers: none of the candidates is named by a word or by anybody
-// else, so every way to give each record one of its two, all different, keeps conservation. Finds one.
-bool assign(const std::vector<Doubt>& doubts, std::size_t next, std::vector<std::uint64_t>& taken) {
-  if (next == doubts.size()) return true;
-  for (const std::uint64_t candidate : {doubts[next].spare, doubts[next].replaced}) {
-    bool free = true;
-    for (const std::uint64_t other : taken) free = free && other != candidate;
-    if (!free) continue;
-    taken.push_back(candidate);
-    if (assign(doubts, next + 1, taken)) return true;
-    taken.pop_back();
-  }
-  return false;
-}
-
 bool overlap(const Doubt& a, const Doubt& b) noexcept {
   return a.spare == b.spare || a.spare == b.replaced || a.replaced == b.spare || a.replaced == b.replaced;
 }
@@ -151,12 +136,9 @@ bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
       break;
     }
   }
-  doubts = settle_decided(census, doubts);  // the dead can't move any more: one more look with all of them held
-  std::vector<std::uint64_t> chosen;
-  const bool is_settled = doubts.empty() || (all_dead && assign(doubts, 0, chosen));
-  if (is_settled)
-    for (std::size_t i = 0; i < doubts.size(); ++i)
-      note_fate(doubts[i], chosen[i] == doubts[i].spare ? Fate::kNotSwapped : Fate::kSwapped);
+  // The dead can't move any more: with all of them held one more look decides. What it leaves open hangs on a living one,
+  // who may take either buffer at this moment: a guess could give it two owners.
+  const bool is_settled = settle_decided(census, std::move(doubts)).empty();
   for (const std::uint32_t other : taken) locks.release(kRankByte + other);
   return is_settled;
 }

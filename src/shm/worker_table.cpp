@@ -38,7 +38,7 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
     if (!taken) return job.locks().is_being_removed() ? JoinOutcome::kJobRemoved : JoinOutcome::kTableFull;
     rank = *taken;
   }
-  if (job.control().is_orphaned()) {  // N3
+  if (job.is_orphaned()) {  // N3
     job.locks().release(kRankByte + rank);
     return JoinOutcome::kJobRemoved;
   }

@@ -19,7 +19,7 @@ JobControl::JobControl(const std::string& name) {
   shm::AttachOutcome outcome;
   auto job = shm::JobSegments::try_attach(name, shm::Access::kReadWrite, outcome);
   if (!job) throw Error(shm::describe(outcome, shm::control_name(name)));
-  if (!job->locks().is_any_held_by_other())
+  if (!job->locks().is_in_use_by_other())
     throw Error(fmt::format("job '{}' is dead: nobody would take notice of a change", name));
   JobConfig config = job->settings();
   impl_ = std::make_unique<Impl>(Impl{std::move(*job), std::move(config)});

@@ -19,7 +19,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
     shm::AttachOutcome outcome;
     std::optional<shm::JobSegments> job = shm::JobSegments::try_attach(options.job, shm::Access::kReadWrite, outcome);
     if (outcome == shm::AttachOutcome::kShardMissing) reason = "one of its ps tasks has not come yet";
-    if (job && !job->locks().is_any_held_by_other()) {
+    if (job && !job->locks().is_in_use_by_other()) {
       job.reset();
       reason = "a job of that name has died and no ps has taken its place yet";
     }

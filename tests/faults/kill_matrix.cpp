@@ -201,7 +201,7 @@ class Trial {
     if (!was_killed && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) throw Failed{"the worker failed" + said()};
     start_worker(0, {});
     wait_progress("the job");
-    wait_all_at_work();
+    wait_at_work(1);
     finish();
     return was_killed;
   }
@@ -336,10 +336,11 @@ class Trial {
       throw Failed{fmt::format("{} does not go on: {} steps in all{}", who, acknowledged() - before, said())};
   }
 
-  // A worker that comes when all others have left finds no job any more.
-  void wait_all_at_work() {
-    const Account& last = shared_->accounts[accounts_ - 1];
-    if (!wait_for([&] { return last.acknowledged.load() != 0; })) throw Failed{"the successor does not begin" + said()};
+  // Those started last. A worker that comes when all others have left finds no job any more, and waits for the next.
+  void wait_at_work(std::size_t number) {
+    for (std::size_t i = accounts_ - number; i < accounts_; ++i)
+      if (!wait_for([&] { return shared_->accounts[i].acknowledged.load() != 0; }))
+        throw Failed{fmt::format("worker process {} does not begin{}", i, said())};
   }
 
   // ---- what must hold
@@ -403,21 +404,20 @@ class Trial {
   }
 
   void strike_creator() {
-    std::vector<pid_t> workers;
-    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) workers.push_back(start_worker(rank, {}));  // they wait
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) start_worker(rank, {});  // they wait
     const pid_t ps = start_ps(case_.row->point);
     wait_struck(ps);
     if (case_.action == Action::kKill)
       start_ps();
     else
       kill(ps, SIGCONT);
-    wait_progress("the job");
+    wait_at_work(kWorkers);
     finish();
   }
 
   void strike_adopter() {
     const pid_t ps = start_job();
-    wait_progress("the job");
+    wait_at_work(kWorkers);
     kill(ps, SIGKILL);
     waitpid(ps, nullptr, 0);
     running_.erase(ps);
@@ -435,7 +435,7 @@ class Trial {
   // The ps is asked to end; the workers see that and leave, whether or not it lives on.
   void strike_ender() {
     const pid_t ps = start_job(case_.row->point);
-    wait_progress("the job");
+    wait_at_work(kWorkers);
     open_view();
     shared_->quit_ps = true;
     wait_struck(ps);
@@ -447,7 +447,7 @@ class Trial {
 
   void strike_remover() {
     const pid_t ps = start_job(case_.row->point);
-    wait_progress("the job");
+    wait_at_work(kWorkers);
     open_view();
     shared_->finish = true;
     wait_struck(ps);
@@ -463,13 +463,13 @@ class Trial {
     for (Account& account : shared_->accounts) account.begun = 0, account.acknowledged = 0;
     view_.reset();
     start_job();
-    wait_progress("another job of that name");
+    wait_at_work(kWorkers);
     finish();
   }
 
   void strike_setter() {
     start_job();
-    wait_progress("the job");
+    wait_at_work(kWorkers);
     const auto set = [this](std::optional<FaultPoint> strike_at) {
       return spawn("setter", [this, strike_at] {
         if (strike_at) arm(*strike_at, case_.action, 1);
@@ -551,7 +551,7 @@ class Trial {
       else
         ++deaths_in_flight_;
       wait_progress("the job");
-      if (is_replaced) wait_all_at_work();
+      if (is_replaced) wait_at_work(1);
     } else {
       if (goes_on_without_stopped()) wait_progress("the job without a stopped worker");
       kill(victim, SIGCONT);
