@@ -1,0 +1,169 @@
+"""Searches every state of the protocol models with Spin: what shall hold holds, and what is broken on purpose is found.
+
+usage: check_models.py [MODEL]    PS_TEST_FULL in the environment: the large cases too (about ten minutes)
+"""
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+HOLDS, FAILS = "holds", "fails"
+
+# model, defines, what is expected, what it shows
+CASES = [
+    ("slot", "", HOLDS, "two writers, a stale reader, buffers that move between chunks"),
+    ("slot", "KILLS=1 PULLS=0 CHUNKS=1", HOLDS, "a dead holder's spare is settled while the other pushes (V6)"),
+    ("slot", "KILLS=1 PULLS=0 PUSHES=1", HOLDS, "the same with two chunks"),
+    ("slot", "NO_RECHECK", FAILS, "R3 is needed"),
+    ("slot", "NO_CHUNK", FAILS, "the stamp needs the chunk (V1)"),
+    ("slot", "LATE_STAMP", FAILS, "W3 is before W4"),
+    ("slot", "NO_VERSION", FAILS, "W6 compares the version"),
+    ("slot", "CLEAR_FIRST KILLS=1 PULLS=0 CHUNKS=1", FAILS, "won is one store (V5)"),
+    ("slot", "REUSE KILLS=1 PULLS=0", FAILS, "a spare in flight is not reused unsettled (V6)"),
+    ("slot", "TRUST_FLIGHT RANKS=3 PUSHES=1 KILLS=1 PULLS=0 CHUNKS=1", FAILS, "a record in flight proves nothing (V6)"),
+    ("slot", "GUESS KILLS=1 PULLS=0 CHUNKS=1", FAILS, "a fate is never guessed while others live (V6)"),
+    ("barrier", "", HOLDS, "two workers, two steps, a death anywhere"),
+    ("barrier", "LEAVES=1", HOLDS, "and somebody leaves, with a gradient published or not"),
+    ("barrier", "QUORUM=1", HOLDS, "a backup worker: late gradients are dropped, and counted"),
+    ("barrier", "HOLDERS=2 CHUNKS=1", HOLDS, "a new holder adopts what its predecessor has published (B4)"),
+    ("barrier", "PUBLICATION_FIRST", FAILS, "A2 looks at liveness first (B2)"),
+    ("barrier", "ACTIVE_LAST HOLDERS=2", FAILS, "and at active_from before the publication (B2)"),
+    ("barrier", "NEVER_DEAD", FAILS, "a hang is found"),
+    ("barrier", "BACKWARDS QUORUM=1", FAILS, "A4 never moves backwards (B3)"),
+    ("barrier", "NO_ROUND_CHECK QUORUM=1", FAILS, "A5 looks at the round behind the proposal (B6)"),
+    ("barrier", "EARLY_OPEN", FAILS, "A6 once every chunk includes the step (B6)"),
+    ("barrier", "LATE_NOTE", FAILS, "contributors are noted before A6"),
+    ("barrier", "NO_ADOPTION HOLDERS=2", FAILS, "a segment that the step needs stays (B4)"),
+    ("barrier", "SAME_SEGMENT HOLDERS=2", FAILS, "a new holder has its own segment (L5)"),
+    ("names", "KILLS=0", HOLDS, "two creators find a dead job, a worker joins"),
+    ("names", "CREATORS=1 REMOVERS=1", HOLDS, "reclaimed, cleared up and joined at once, with a death"),
+    ("names", "CREATORS=2 WORKERS=0 START=2", HOLDS, "two creators find a job half removed, one dies"),
+    ("names", "CREATORS=1 ADDERS=1 WORKERS=0 START=3", HOLDS, "one adopts or adds while the last task ends, with a death"),
+    ("names", "CREATORS=2 WORKERS=0 START=3 KILLS=0", HOLDS, "two adopt the same task (N5)"),
+    ("names", "CREATORS=2 ADDERS=1 WORKERS=0 START=0 KILLS=0", HOLDS, "a task joins one of two; no name is left"),
+    ("names", "NO_LINK_CHECK KILLS=0", FAILS, "st_nlink is looked at after taking a byte (N3)"),
+    ("names", "CONTROL_ONLY CREATORS=1 REMOVERS=1", FAILS, "also a shard's: the removal may have been cut short (N3)"),
+    ("names", "LATE_CHECK CREATORS=2 ADDERS=1 WORKERS=0 KILLS=0", FAILS, "and before a shard is named (N3)"),
+    ("names", "NO_RANGE_LOCK WORKERS=0 KILLS=0", FAILS, "unlinking needs the whole range (N2)"),
+    ("names", "NO_NAME_CHECK WORKERS=0 KILLS=0", FAILS, "and the name to lead to it (N2)"),
+    ("names", "CONTROL_FIRST WORKERS=0 KILLS=0", FAILS, "the control segment goes last (N2)"),
+    ("names", "NAME_FIRST WORKERS=0 KILLS=0", FAILS, "it is locked before it is named (N1)"),
+    ("names", "LOCK_IS_LIFE WORKERS=0 KILLS=0", FAILS, "who removes a job is not its life"),
+    ("accumulator", "KILLS=0", HOLDS, "one is late, and adds while the sum is applied (B9)"),
+    ("accumulator", "RANKS=2", HOLDS, "a new holder adds once what its predecessor may have added (B9)"),
+    ("accumulator", "NO_LAST_LOOK KILLS=0", FAILS, "the stamp is looked at again behind the sum (B9)"),
+    ("accumulator", "NO_CONTRIBUTORS", FAILS, "who is in does not add again (B9)"),
+    ("accumulator", "NO_STAMP KILLS=0", FAILS, "contributors count under the stamp only (V4)"),
+]
+
+# The same with more processes, steps or deaths.
+LARGE_CASES = [
+    ("slot", "KILLS=1 CHUNKS=1", HOLDS, "a death, settling and a stale reader at once"),
+    ("slot", "KILLS=2 PULLS=0 CHUNKS=1", HOLDS, "two deaths, of both or of a successor; settling jointly"),
+    ("slot", "RANKS=3 PUSHES=1 KILLS=1 PULLS=0 CHUNKS=1", HOLDS, "settling while two others push"),
+    ("slot", "PULLS=2", HOLDS, "two pulls"),
+    ("barrier", "HOLDERS=2", HOLDS, "a new holder, two chunks"),
+    ("barrier", "HOLDERS=2 QUORUM=1", HOLDS, "backup worker and new holder"),
+    ("barrier", "KILLS=2 HOLDERS=2 CHUNKS=1", HOLDS, "the successor dies too"),
+    ("barrier", "STEPS=3", HOLDS, "three steps"),
+    ("barrier", "RANKS=3 STEPS=1", HOLDS, "three workers"),
+    ("barrier", "RANKS=3 STEPS=1 QUORUM=2", HOLDS, "three workers, one of them a backup"),
+    ("names", "", HOLDS, "two creators and a worker, with a death"),
+    ("names", "CREATORS=1 ADDERS=1 START=3 KILLS=0", HOLDS, "adopting or adding while a worker joins"),
+    ("names", "CREATORS=2 WORKERS=0 START=3", HOLDS, "two adopt the same task, with a death"),
+    ("names", "ADDERS=1 WORKERS=0 START=0", HOLDS, "a task joins one of two, with a death"),
+    ("accumulator", "KILLS=1", HOLDS, "a death among three"),
+]
+
+SECONDS, LARGE_SECONDS = 120, 480
+MEGABYTES, LARGE_MEGABYTES = 2000, 6000
+DEPTH = 3000000
+
+
+class Trouble(Exception):
+    """The search itself went wrong: nothing is shown."""
+
+
+def run(command, folder, seconds, megabytes):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20))
+
+    try:
+        done = subprocess.run(command, cwd=folder, timeout=seconds, preexec_fn=limit, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except subprocess.TimeoutExpired:
+        raise Trouble(f"{command[0]} did not end within {seconds} s") from None
+    return done.returncode, done.stdout
+
+
+def search(model, defines, seconds, megabytes):
+    """The output of an exhaustive search, up to the first error."""
+    with tempfile.TemporaryDirectory(prefix="models_") as folder:
+        flags = [f"-D{define}" for define in defines.split()]
+        code, output = run(["spin", *flags, "-a", str(HERE / f"{model}.pml")], folder, 30, 1000)
+        if code != 0 or "Error" in output or not (pathlib.Path(folder) / "pan.c").exists():
+            raise Trouble(f"spin: {output.strip()}")
+        compiler = os.environ.get("CC", "cc").split()
+        code, output = run([*compiler, "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=2048", f"-DMEMLIM={megabytes}",
+                            "-o", "pan", "pan.c"], folder, 120, 4000)
+        if code != 0:
+            raise Trouble(f"{compiler[0]}: {output.strip()}")
+        code, output = run(["./pan", f"-m{DEPTH}", "-w22"], folder, seconds, megabytes + 1000)
+        if code < 0:
+            raise Trouble(f"pan was ended by signal {-code}")
+        return output
+
+
+def judge(output):
+    """HOLDS or FAILS. A search that was cut short shows neither, unless it has found an error."""
+    errors = re.search(r"errors: (\d+)", output)
+    if errors is None:
+        raise Trouble(f"no result: {output.strip()[-500:]}")
+    found = re.search(r"pan:\d+: (assertion violated|invalid end state)", output)
+    if int(errors[1]) > 0:
+        if not found:
+            raise Trouble(f"an error of another kind: {output.strip()[:500]}")
+        return FAILS
+    for sign in ("Search not completed", "max search depth too small", "out of memory", "MEMLIM", "hash conflicts too high"):
+        if sign in output:
+            raise Trouble(f"cut short: {sign}")
+    if not re.search(r"assertion violations\s+\+", output) or not re.search(r"invalid end states\s+\+", output):
+        raise Trouble("the search looked for something else")
+    return HOLDS
+
+
+def main():
+    if shutil.which("spin") is None:
+        print("skip: spin is not installed")
+        return 77
+    wanted = sys.argv[1] if len(sys.argv) > 1 else None
+    cases = [(*case, SECONDS, MEGABYTES) for case in CASES]
+    if os.environ.get("PS_TEST_FULL"):
+        cases += [(*case, LARGE_SECONDS, LARGE_MEGABYTES) for case in LARGE_CASES]
+    wrong = 0
+    for model, defines, expected, shows, seconds, megabytes in cases:
+        if wanted not in (None, model):
+            continue
+        begin = time.monotonic()
+        try:
+            output = search(model, defines, seconds, megabytes)
+            found = judge(output)
+            states = int(float(re.search(r"([\d.e+]+) states, stored", output)[1]))
+        except Trouble as trouble:
+            found, states = f"no result ({trouble})", 0
+        wrong += found != expected
+        verdict = "ok" if found == expected else f"WRONG, it {found}" if states else f"WRONG: {found}"
+        print(f"{verdict:5} {model:11} {defines:55} {expected} {states:>10,} states {time.monotonic() - begin:6.1f} s  "
+              f"{shows}", flush=True)
+    print(f"{wrong} wrong" if wrong else "all as expected")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
