@@ -1,10 +1,10 @@
 /* Sums of gradients, reduce atomic (B9): contribute and try_use_sum in src/shm/versioned_slot.hpp, apply_summed_step in
  * src/worker/sync_step.cpp.
  *
- * RANKS ranks add their gradient of one step to two accumulator chunks. The decision has the first DECIDED of them in it, who
- * have added everything by then; the others may be late and go on adding while a helper reads the sums and applies them. At
- * most KILLS are killed, at any step; the next holder of the rank makes its gradient anew and adds it where its rank is not
- * in yet.
+ * RANKS ranks add their gradient of one step to two accumulator chunks. The decision has the first DECIDED of them
+ * in it, who have added everything by then; the others may be late and go on adding while a helper reads the sums
+ * and applies them. At most KILLS are killed, at any step; the next holder of the rank makes its gradient anew and
+ * adds it where its rank is not in yet.
  *
  * Checked
  *   - a sum that is applied is whole: the gradients of those the buffer names as contributors, each once, none torn

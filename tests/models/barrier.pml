@@ -1,15 +1,16 @@
-/* The barrier of a sync step: src/shm/barrier.hpp and barrier.cpp, joining in src/shm/worker_table.cpp, taking a rank over
- * in src/worker/joining.cpp, gradient segments in src/worker/gradients.cpp, applying in src/worker/sync_step.cpp.
+/* The barrier of a sync step: src/shm/barrier.hpp and barrier.cpp, joining in src/shm/worker_table.cpp, taking a
+ * rank over in src/worker/joining.cpp, gradient segments in src/worker/gradients.cpp, applying in
+ * src/worker/sync_step.cpp.
  *
- * RANKS workers train STEPS steps: pull, push, arrive (A1), decide (A2 to A4), apply with helping (A5), open (A6). At most
- * KILLS of them are killed, at any step, and LEAVES leave, also while they wait with a gradient published. A rank that is
- * free may be taken by a new holder, until it has had HOLDERS. QUORUM 0 waits for all the living.
+ * RANKS workers train STEPS steps: pull, push, arrive (A1), decide (A2 to A4), apply with helping (A5), open (A6).
+ * At most KILLS of them are killed, at any step, and LEAVES leave, also while they wait with a gradient published. A
+ * rank that is free may be taken by a new holder, until it has had HOLDERS. QUORUM 0 waits for all the living.
  *
  * Checked
  *   - the living never hang (no state without a next step), and the last step is reached if anybody stays
  *   - A4 never moves backwards, and never decides an empty set; each step is decided once
- *   - each chunk gets each step exactly once, with exactly the gradients of the decided set: none torn or of another step
- *     or holder; nobody who needs a gradient finds its segment gone
+ *   - each chunk gets each step exactly once, with exactly the gradients of the decided set: none torn or of another
+ *     step or holder; nobody who needs a gradient finds its segment gone
  *   - A6: every chunk includes the step by then
  *   - was_in(): a holder is told truly whether its gradient was in, so that a late one counts as dropped, once
  *   - quorum 0: who takes part in a step and publishes it is in its set, whatever the timing of deaths and leaving (B2)
@@ -22,8 +23,8 @@
  * Broken on purpose, one at a time
  *   PUBLICATION_FIRST  A2 looks at the publication first, then at liveness (B2)
  *   NEVER_DEAD         A2 does not look at the locks
- *   ACTIVE_LAST        A2 looks at `active_from` behind the publication: one that comes between, whose holder dies and is
- *                      replaced at once, is lost (B2)
+ *   ACTIVE_LAST        A2 looks at `active_from` behind the publication: one that comes between, whose holder dies
+ *                      and is replaced at once, is lost (B2)
  *   BACKWARDS          A4 swaps from whatever the decision is (B3)
  *   NO_ROUND_CHECK     A5 does not look at the round again behind the proposal (B6)
  *   EARLY_OPEN         A6 by who has seen one chunk applied (B6)
@@ -81,8 +82,8 @@ byte decided[STEPS];
 short decided_sum[STEPS];
 byte kills, leaves, done;
 
-/* Looks at others that find nothing decided yet: one at any time, the others when there is something to decide. Others may
- * move meanwhile, but only so often: who is left without a look hangs. */
+/* Looks at others that find nothing decided yet: one at any time, the others when there is something to decide.
+ * Others may move meanwhile, but only so often: who is left without a look hangs. */
 #define LOOKS 4
 
 /* Whether the round could be decided at this moment. Deciding itself looks at one thing after the other. */
@@ -364,7 +365,8 @@ train:
        fi
     od;
 leaving:
-    atomic { set = 0; arrived = 0; joined = 0; h = 0; k = 0; c = 0; x = 0; gone = 0; counts = 0; is_in = 0; missing = 0; looks = 0 }
+    atomic { set = 0; arrived = 0; joined = 0; h = 0; k = 0; c = 0; x = 0; looks = 0;
+             gone = 0; counts = 0; is_in = 0; missing = 0 }
     if /* remove_own */
     :: generation[r] == holders[r] && published[r] <= step -> named[SEGMENT(r, generation[r])] = 0
     :: else
@@ -373,7 +375,8 @@ leaving:
     lock[r] = 0
   } unless { killed[r] };
   atomic {
-    killed[r] = 0; t = 0; set = 0; arrived = 0; joined = 0; h = 0; c = 0; x = 0; gone = 0; counts = 0; is_in = 0; missing = 0; looks = 0; k = 0;
+    killed[r] = 0; t = 0; set = 0; arrived = 0; joined = 0; h = 0; c = 0; x = 0; looks = 0;
+    gone = 0; counts = 0; is_in = 0; missing = 0; k = 0;
     do
     :: k < RANKS -> known_dead[k] = 0; from[k] = 0; k++
     :: else -> break

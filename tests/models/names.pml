@@ -1,14 +1,16 @@
-/* The life of a job's names: create, create_shard, add_task and remove_job in src/shm/job_segments.cpp, open_job, join_tasks
- * and ~Server in src/server/server.cpp, Worker::Impl::join in src/worker/joining.cpp, try_join in src/shm/worker_table.cpp.
+/* The life of a job's names: create, create_shard, add_task and remove_job in src/shm/job_segments.cpp, open_job,
+ * join_tasks and ~Server in src/server/server.cpp, Worker::Impl::join in src/worker/joining.cpp, try_join in
+ * src/shm/worker_table.cpp.
  *
- * A job has a control segment and two shards, one for each ps task. At the same moment CREATORS ps for task 0 start (each
- * adopts the job that has lost its task 0, else creates one), and ADDERS for task 1, WORKERS workers, and REMOVERS launchers
- * that clear up; all may find the remains of an older job: START 0 nothing, 1 a dead job with all its names, 2 a dead job
- * whose removal was cut short, 3 a live one whose task 0 has died. At most KILLS processes are killed, at any step.
+ * A job has a control segment and two shards, one for each ps task. At the same moment CREATORS ps for task 0 start
+ * (each adopts the job that has lost its task 0, else creates one), and ADDERS for task 1, WORKERS workers, and
+ * REMOVERS launchers that clear up; all may find the remains of an older job: START 0 nothing, 1 a dead job with all
+ * its names, 2 a dead job whose removal was cut short, 3 a live one whose task 0 has died. At most KILLS processes
+ * are killed, at any step.
  *
  * Checked
- *   - whoever serves or works does so in the job that the names lead to, with all its shards, until it has let go: no live
- *     job loses a name, no two ps serve one task of one name, nobody is left on an orphan
+ *   - whoever serves or works does so in the job that the names lead to, with all its shards, until it has let go:
+ *     no live job loses a name, no two ps serve one task of one name, nobody is left on an orphan
  *   - no name comes back that blocks a live job: naming a shard never fails
  *   - a ps is refused only where somebody is alive
  *   - once all are gone, the next ps gets the name with everything; if nobody was killed, no name is left
@@ -18,7 +20,8 @@
  *
  * Broken on purpose, one at a time
  *   NO_LINK_CHECK    who has taken a byte does not look whether the name has been unlinked meanwhile (N3)
- *   CONTROL_ONLY     it looks at the control segment alone, though a removal may have been cut short behind the shards (N3)
+ *   CONTROL_ONLY     it looks at the control segment alone, though a removal may have been cut short behind the
+ *                    shards (N3)
  *   LATE_CHECK       a task names its shard before it looks (N3)
  *   NO_RANGE_LOCK    unlinking without a lock on the whole range, when nobody seems alive (N2)
  *   NO_NAME_CHECK    unlinking without looking whether the name still leads to it (N2)
@@ -45,8 +48,8 @@
 #define START 1
 #endif
 
-/* Processes have numbers from 1 on, and so have control segments: those of the creators are theirs, OLD is the older job's,
- * and LAST is of the ps that comes when all are gone. */
+/* Processes have numbers from 1 on, and so have control segments: those of the creators are theirs, OLD is the older
+ * job's, and LAST is of the ps that comes when all are gone. */
 #define OLD (CREATORS + 1)
 #define LAST (CREATORS + 2)
 #define JOBS (LAST + 1)
@@ -189,7 +192,8 @@ inline attach() {
   fi
 }
 
-/* N3: while the byte is held nobody removes anything, so what is linked stays. Shard 0 is the first that a removal unlinks. */
+/* N3: while the byte is held nobody removes anything, so what is linked stays. Shard 0 is the first that a removal
+ * unlinks. */
 #if defined(NO_LINK_CHECK)
 #define IS_ORPHANED false
 #elif defined(CONTROL_ONLY)
