@@ -120,14 +120,12 @@ bool overlap(const Doubt& a, const Doubt& b) noexcept {
 bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Doubt> doubts, std::uint32_t rank,
                     const TaskLocks& locks) {
   std::vector<std::uint32_t> taken;
-  bool all_dead = true;
-  for (std::uint32_t other = 0; other < job.ranks() && all_dead; ++other) {
+  for (std::uint32_t other = 0; other < job.ranks(); ++other) {
     if (other == rank || std::find(taken.begin(), taken.end(), other) != taken.end()) continue;
     for (const Doubt& theirs : census.doubts_of(other)) {
       if (std::none_of(doubts.begin(), doubts.end(), [&](const Doubt& mine) { return overlap(mine, theirs); }))
         continue;
-      all_dead = locks.try_take(kRankByte + other);  // alive: it will note its buffer itself
-      if (!all_dead) break;
+      if (!locks.try_take(kRankByte + other)) break;  // alive: it will note its buffer itself
       fault_point(FaultPoint::kSettleTaken);
       taken.push_back(other);
       const std::vector<Doubt> all_theirs = census.doubts_of(other);
