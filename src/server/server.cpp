@@ -13,13 +13,17 @@
 #include "shm/events.hpp"
 #include "shm/futex.hpp"
 #include "shm/job_segments.hpp"
+#include "shm/validation.hpp"
 #include "shm/worker_table.hpp"
+#include "update/rules.hpp"
 
 namespace ps {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 constexpr std::uint64_t kFarewellNs = 5 * kSecondNs;  // how long a ps that was asked to end waits for its workers
+
+void check_attached(shm::JobSegments& job) { check_job(job, update::slots_per_element); }
 
 // Adds task `task` to the job as soon as task 0 has created it.
 shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const ServerOptions& options,
@@ -37,7 +41,7 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
       if (job->config().shards != config.tasks)
         throw Error(fmt::format("job '{}' has {} ps task{}, you say {}: give all its tasks the same --ps-tasks",
                                 config.job, job->config().shards, job->config().shards == 1 ? "" : "s", config.tasks));
-      if (job->try_add_task(task, shard)) return std::move(*job);
+      if (job->try_add_task(task, shard, check_attached)) return std::move(*job);
       if (!job->is_orphaned() && job->locks().is_in_use_by_other() &&
           job->locks().is_held_by_other(shm::kTaskByte + task))
         throw Error(fmt::format("task {} of job '{}' is served by process {} already", task, config.job,
@@ -71,7 +75,7 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
   check_same(job->settings(), config);
   const std::uint32_t last = options.task ? 1 : config.tasks;
   for (std::uint32_t task = 0; task < last; ++task)
-    if (!job->try_add_task(task, shard)) {
+    if (!job->try_add_task(task, shard, task == 0 ? check_attached : nullptr)) {
       if (job->is_orphaned() || !job->locks().is_in_use_by_other()) return std::nullopt;
       throw Error(fmt::format("another ps has taken task {} of job '{}' over at this moment (process {})", task,
                               config.job, job->state().task_pids[task].load_relaxed()));

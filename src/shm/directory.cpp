@@ -3,71 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstring>
 
 #include "ps/errors.hpp"
 #include "shm/futex.hpp"
+#include "shm/placement.hpp"
 
 namespace ps::shm {
 namespace {
-
-std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-constexpr std::uint64_t kBlockBytes = 16384;  // in-place: what one counter of pushes stands for
-constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
-
-// log2 of a buffer's bytes for a variable of `bytes` with its optimizer slots. Chunks of 16 to 64 KiB keep a chunk
-// that is being pushed within the cache; small variables get at least eight, so that two writers seldom meet; big ones
-// get larger chunks, so that words stay a small part. (The ranges are design choices; benches/ measures them.)
-std::uint32_t choose_class(std::uint64_t bytes) {
-  constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
-  if (bytes <= 8 * 16 * kKiB) {
-    const std::uint64_t eighth = std::bit_ceil(bytes / 8 + sizeof(BufferHeaderShm) + 1);
-    return std::clamp(static_cast<std::uint32_t>(std::countr_zero(eighth)), 10U, 14U);
-  }
-  if (bytes <= 16 * kMiB) return 15;
-  if (bytes <= 256 * kMiB) return 16;
-  return kMaxClass;
-}
-
-// A part: rows [first_row, first_row + rows) of the first axis, or the whole of a variable that is not partitioned.
-struct PartPlan {
-  std::uint64_t begin, elements;
-};
-
-// How many parts a variable is cut into: at most one a row.
-std::uint64_t count_parts(const VariableSpec& spec, const JobConfigShm& config, bool by_hand) {
-  if (config.placement != static_cast<std::uint32_t>(Placement::kPartition) || spec.shape.empty() || by_hand) return 1;
-  const std::uint64_t rows = spec.shape[0];
-  if (config.max_part_bytes == 0)
-    return std::min<std::uint64_t>(rows, config.partitions != 0 ? config.partitions : config.shards);
-  const std::uint64_t row_bytes = spec.element_count() / rows * sizeof(float);
-  const std::uint64_t rows_per_part = std::max<std::uint64_t>(1, config.max_part_bytes / row_bytes);
-  return (rows - 1) / rows_per_part + 1;
-}
-
-// As even as whole rows allow, the longer parts first, as TensorFlow's partitioners do.
-std::vector<PartPlan> plan_parts(const VariableSpec& spec, std::uint64_t parts) {
-  if (parts == 1) return {{0, spec.element_count()}};
-  const std::uint64_t rows = spec.shape[0], row = spec.element_count() / rows;
-  std::vector<PartPlan> plan;
-  for (std::uint64_t part = 0, begin = 0; part < parts; ++part) {
-    const std::uint64_t elements = (rows / parts + (part < rows % parts ? 1 : 0)) * row;
-    plan.push_back({begin, elements});
-    begin += elements;
-  }
-  return plan;
-}
-
-bool is_accumulator(const VariableShm& record) noexcept { return record.base != 0; }
-
-// Elements of one chunk where each has `arrays` floats, in a buffer of that class; slot arrays stay 64-aligned.
-std::uint64_t chunk_elements(std::uint32_t buffer_class, std::uint64_t arrays) {
-  const std::uint64_t payload = (std::uint64_t{1} << buffer_class) - sizeof(BufferHeaderShm);
-  return payload / (sizeof(float) * arrays) / 16 * 16;
-}
 
 [[noreturn]] void disagree(const VariableShm& record, const std::string& what, const std::string& theirs,
                            const std::string& yours) {
@@ -173,57 +116,10 @@ std::uint32_t Directory::claim_record(std::uint32_t byte) const {
       job_.job(), kMaxVariables));
 }
 
-std::uint32_t Directory::choose_shard(const VariableShm& record, std::uint32_t position) const {
-  if (is_accumulator(record)) return at(record.base - 1).shard;
-  const JobConfigShm& config = job_.config();
-  for (std::uint32_t i = 0; i < config.places; ++i)
-    if (std::strcmp(job_.place(i).name, record.name) == 0) return job_.place(i).shard % config.shards;
-  std::uint32_t placed = 0;
-  std::array<std::uint64_t, kMaxShards> load{};
-  for (std::uint32_t before = 0; before < position; ++before) {
-    const VariableShm& other = at(before);
-    if (is_accumulator(other)) continue;
-    ++placed;
-    load[other.shard] += other.elements * (1 + other.slots);
-  }
-  if (config.placement != static_cast<std::uint32_t>(Placement::kGreedy)) return placed % config.shards;
-  return static_cast<std::uint32_t>(std::min_element(load.begin(), load.begin() + config.shards) - load.begin());
-}
-
 void Directory::place(VariableShm& record, std::uint32_t position) {
-  record.shard = choose_shard(record, position);
-  std::uint64_t end = job_.shard_data_offset(), chunks = 0, gradients = kGradientsOffset, spares = 0;
-  for (std::uint32_t before = 0; before < position; ++before) {  // D2
-    const VariableShm& other = at(before);
-    gradients = std::max(gradients, other.gradient_end);
-    if (other.shard != record.shard) continue;
-    end = std::max(end, other.shard_end);
-    if (other.layout != static_cast<std::uint32_t>(Layout::kVersioned)) continue;
-    chunks = std::max(chunks, other.first_chunk + other.pieces);
-    if (other.buffer_class == record.buffer_class) spares = other.spares_offset;
-  }
-  record.gradient_offset = gradients;
-  record.gradient_end =
-      is_accumulator(record) ? gradients : round_up(gradients + record.elements * sizeof(float), kCacheLine);
-  record.words_offset = round_up(end, kCacheLine);
-  end = record.words_offset + record.pieces * sizeof(PieceWordShm);
-  if (record.layout == static_cast<std::uint32_t>(Layout::kInplace)) {
-    record.data_offset = round_up(end, kPage);
-    record.shard_end = record.data_offset + record.elements * sizeof(float);
-    return;
-  }
-  const std::uint64_t buffer_bytes = std::uint64_t{1} << record.buffer_class;
-  record.first_chunk = chunks;
-  record.data_offset = round_up(end, buffer_bytes);  // a buffer's number is its offset divided by its size
-  end = record.data_offset + record.pieces * buffer_bytes;
-  record.spares_offset = spares != 0 ? spares : end;
-  if (spares == 0) end += std::uint64_t{job_.lanes()} * kSparesPerClass * buffer_bytes;
-  record.shard_end = end;
-  if (end / buffer_bytes >= (1U << 24) || chunks + record.pieces >= (1U << 24) - 1)
-    throw Error(
-        fmt::format("variable '{}' does not fit its shard: 2^24 buffers of {} bytes are the most; use more "
-                    "--ps-tasks",
-                    record.name, buffer_bytes));
+  std::vector<const VariableShm*> before;
+  for (std::uint32_t earlier = 0; earlier < position; ++earlier) before.push_back(&at(earlier));
+  choose_place(record, job_, before);
 }
 
 struct Directory::Wanted {
@@ -233,8 +129,8 @@ struct Directory::Wanted {
   std::uint64_t slots;
   std::uint32_t part, parts;
   PartPlan plan;
-  std::uint32_t base;            // accumulators: the position + 1 of what they are for
-  std::uint64_t piece_elements;  // of an accumulator: as its base's; 0: to be chosen
+  std::uint32_t base;        // accumulators: the position + 1 of what they are for
+  const VariableShm* whose;  // that record, or nullptr
 
   bool is(const VariableShm& record) const {
     return record.base == base && record.part == part && spec.name == record.name;
@@ -257,17 +153,7 @@ struct Directory::Wanted {
     std::memset(record.name, 0, sizeof record.name);
     spec.name.copy(record.name, sizeof record.name - 1);
     record.init.store_relaxed(0);
-    record.buffer_class = 0;
-    record.piece_elements = kBlockBytes / sizeof(float);
-    if (layout == Layout::kVersioned && piece_elements == 0) {
-      record.buffer_class = choose_class(plan.elements * sizeof(float) * (1 + slots));
-      record.piece_elements = chunk_elements(record.buffer_class, 1 + slots);
-    } else if (layout == Layout::kVersioned) {
-      record.buffer_class = kMinClass;
-      while (chunk_elements(record.buffer_class, 1) < piece_elements) ++record.buffer_class;
-      record.piece_elements = piece_elements;
-    }
-    record.pieces = (record.elements - 1) / record.piece_elements + 1;
+    choose_pieces(record, whose);
   }
 };
 
@@ -315,19 +201,17 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& spec, std::uin
                             spec.name, to_string(rule)));
   const std::uint32_t known = find(spec.name);
   if (known != kNoVariable) check_agreement(at(known), spec, rule, layout);
-  bool by_hand = false;
-  for (std::uint32_t i = 0; i < config.places; ++i) by_hand = by_hand || spec.name == job_.place(i).name;
-  const auto parts =
-      static_cast<std::uint32_t>(std::min<std::uint64_t>(count_parts(spec, config, by_hand), kMaxVariables + 1));
   std::vector<std::uint32_t> positions;
-  for (std::uint32_t part = 0; const PartPlan& plan : plan_parts(spec, parts)) {
-    Wanted wanted{spec, rule, layout, slots, part++, parts, plan, 0, 0};
+  const std::vector<PartPlan> plans = plan_parts(job_, spec.name, spec.shape);
+  const auto parts = static_cast<std::uint32_t>(plans.size());
+  for (std::uint32_t part = 0; const PartPlan& plan : plans) {
+    Wanted wanted{spec, rule, layout, slots, part++, parts, plan, 0, nullptr};
     positions.push_back(declare_record(wanted, byte));
     check_agreement(at(positions.back()), spec, rule, layout);
     if (config.reduce != static_cast<std::uint32_t>(Reduce::kAtomic)) continue;
     wanted.slots = 0;
     wanted.base = positions.back() + 1;
-    wanted.piece_elements = at(positions.back()).piece_elements;
+    wanted.whose = &at(positions.back());
     declare_record(wanted, byte);
   }
   return positions;

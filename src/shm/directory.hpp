@@ -50,7 +50,6 @@ class Directory {
   struct Wanted;  // a record to be declared
   std::uint32_t declare_record(const Wanted& wanted, std::uint32_t byte);
   std::uint32_t claim_record(std::uint32_t byte) const;
-  std::uint32_t choose_shard(const VariableShm& record, std::uint32_t position) const;
   void place(VariableShm& record, std::uint32_t position);
 
   JobSegments& job_;

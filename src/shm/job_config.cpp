@@ -103,7 +103,17 @@ void require(bool good, const std::string& what) {
 bool is_share(float value) { return value >= 0 && value < 1; }                                    // false for NaN
 bool is_amount(float value) { return value >= 0 && value <= std::numeric_limits<float>::max(); }  // the same
 
+// As Schedule::parse accepts them.
+void check(const Schedule& schedule) {
+  require(is_amount(schedule.decay) && is_amount(schedule.decay_steps) && schedule.decay_steps > 0 &&
+              (schedule.kind == Schedule::Kind::kCosine ? schedule.decay <= 1 : schedule.decay > 0),
+          "lr-schedule must have a decay and steps above 0, cosine a floor from 0 to 1");
+  require(schedule.warmup_steps >= 0 && schedule.warmup_steps <= 16777216.0F,
+          "lr-schedule must have at most 16777216 steps of warmup");
+}
+
 void check(const Optimizer& optimizer) {
+  check(optimizer.schedule);
   const float rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule));
   require(is_amount(rate) && rate > 0, "lr must be greater than 0");
   require(is_share(optimizer.momentum), "momentum must be at least 0 and less than 1");

@@ -13,13 +13,12 @@
 #include "shm/futex.hpp"
 #include "shm/live_settings.hpp"
 #include "shm/memory_policy.hpp"
+#include "shm/validation.hpp"
 
 namespace ps::shm {
 namespace {
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-std::size_t control_bytes(std::uint32_t ranks) { return round_up(kWorkersOffset + ranks * sizeof(WorkerShm), kPage); }
 
 std::uint64_t new_instance() {
   std::uint64_t instance = 0;
@@ -128,6 +127,10 @@ std::string who_is_alive(const std::string& job, const Segment& control) {
 
 }  // namespace
 
+std::size_t control_bytes(std::uint32_t ranks) noexcept {
+  return round_up(kWorkersOffset + ranks * sizeof(WorkerShm), kPage);
+}
+
 RemoveOutcome remove_job(const std::string& job, int own) {
   const std::string name = control_name(job);
   Segment control;
@@ -220,12 +223,14 @@ void JobSegments::add_task(std::uint32_t task, const ShardOptions& options) {
                             state().task_pids[task].load_relaxed()));
 }
 
-bool JobSegments::try_add_task(std::uint32_t task, const ShardOptions& options) {
+bool JobSegments::try_add_task(std::uint32_t task, const ShardOptions& options,
+                               const std::function<void(JobSegments&)>& check) {
   if (!locks().try_take(kTaskByte + task)) return false;
   if (is_orphaned()) {
     locks().release(kTaskByte + task);
     return false;
   }
+  if (check) check(*this);
   fault_point(FaultPoint::kTaskTaken);
   state().task_pids[task].store_relaxed(static_cast<std::uint32_t>(getpid()));
   fault_point(FaultPoint::kTaskNoted);
@@ -242,9 +247,9 @@ bool JobSegments::try_map_shard(std::uint32_t number, Access access) {
   if (found == AttachOutcome::kAbsent) return false;
   if (found != AttachOutcome::kReady) throw Error(describe(found, shard_name(job_, number)));
   if (shard.header().instance != instance()) return false;  // N4: the job is being removed, or is another one by now
-  if (shard.header().kind != static_cast<std::uint32_t>(SegmentKind::kShard) ||
-      shard.header().initial_bytes < shard_data_offset())
-    throw Error(describe(AttachOutcome::kDamaged, shard_name(job_, number)));
+  if (!shard.is_of(SegmentKind::kShard, number, job_, instance()) ||
+      shard.header().initial_bytes != shard_data_offset())
+    fail_damaged(shard.name(), "it is no shard of that number and job");
   shards_[number] = std::move(shard);
   return true;
 }
@@ -270,15 +275,14 @@ std::optional<JobSegments> JobSegments::try_attach_some(const std::string& job, 
   outcome = attached.control_.open(control_name(job), access);
   if (outcome == AttachOutcome::kAbsent || outcome == AttachOutcome::kBeingCreated) return std::nullopt;
   if (outcome != AttachOutcome::kReady) throw Error(describe(outcome, control_name(job)));
-  const HeaderShm& header = attached.control_.header();
-  const JobConfigShm& config = attached.config();
-  if (header.kind != static_cast<std::uint32_t>(SegmentKind::kControl) || header.initial_bytes < kWorkersOffset ||
-      config.max_workers > kMaxRanks || header.initial_bytes < control_bytes(config.max_workers) ||
-      config.shards == 0 || config.shards > kMaxShards || config.threads == 0 || config.threads > kMaxThreads ||
-      config.places > kMaxPlaces || config.numa_nodes > kMaxNodes)
-    throw Error(describe(AttachOutcome::kDamaged, control_name(job)));
-  attached.shards_.resize(config.shards);
-  for (std::uint32_t number = 0; number < config.shards; ++number) attached.try_map_shard(number, access);
+  if (attached.control_.header().initial_bytes < kWorkersOffset)
+    fail_damaged(control_name(job), "it is too short for a control segment");
+  auto config = std::make_unique<JobConfigShm>();
+  std::memcpy(static_cast<void*>(config.get()), &attached.config(), sizeof *config);
+  attached.config_ = std::move(config);
+  check_settings(attached);
+  attached.shards_.resize(attached.config().shards);
+  for (std::uint32_t number = 0; number < attached.config().shards; ++number) attached.try_map_shard(number, access);
   return attached;
 }
 
@@ -328,7 +332,7 @@ JobConfig JobSegments::settings() const {
   out.partitions = in.partitions;
   out.max_part_bytes = in.max_part_bytes;
   for (std::uint32_t i = 0; i < std::min(in.places, kMaxPlaces); ++i)
-    out.place.emplace(std::string(place(i).name, strnlen(place(i).name, sizeof PlaceShm::name)), place(i).shard);
+    out.place.emplace(text_of(place(i).name), place(i).shard);
   out.numa = static_cast<Numa>(in.numa);
   out.numa_nodes.assign(in.nodes, in.nodes + std::min(in.numa_nodes, kMaxNodes));
   out.huge_pages = in.huge_pages != 0;

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ps/job_config.hpp"
@@ -13,6 +16,15 @@
 #include "shm/segment.hpp"
 
 namespace ps::shm {
+
+// The text in a field of fixed size, which a zero ends or the field does.
+template <std::size_t Size>
+std::string_view text_of(const char (&field)[Size]) noexcept {
+  return {field, strnlen(field, Size)};
+}
+
+// Of the control segment of a job with so many ranks.
+std::size_t control_bytes(std::uint32_t ranks) noexcept;
 
 // How a new shard's memory is made.
 struct ShardOptions {
@@ -32,8 +44,10 @@ class JobSegments {
 
   // Takes the byte of a ps task and makes its shard, or takes a dead task's over. False: the byte is held, or the job is
   // orphaned.
-  // Throws Error: no room, or the shard is another job's.
-  [[nodiscard]] bool try_add_task(std::uint32_t task, const ShardOptions& options);
+  // Throws Error: no room, or the shard is another job's. `check` is called when the byte is held, before anything is
+  // made.
+  [[nodiscard]] bool try_add_task(std::uint32_t task, const ShardOptions& options,
+                                  const std::function<void(JobSegments&)>& check = {});
 
   // Whether the job is gone, or was being removed by somebody who died over it (N3). To be asked after taking a byte and
   // before naming anything. A removal begins with shard 0, and no job is published without it.
@@ -51,7 +65,8 @@ class JobSegments {
   const std::string& job() const noexcept { return job_; }
   std::uint64_t instance() const noexcept { return control_.header().instance; }
 
-  const JobConfigShm& config() const noexcept { return at<JobConfigShm>(kConfigOffset); }
+  // Who attaches has a copy, so that what was checked stays as it was.
+  const JobConfigShm& config() const noexcept { return config_ ? *config_ : at<JobConfigShm>(kConfigOffset); }
   JobStateShm& state() const noexcept { return at<JobStateShm>(kStateOffset); }
   BarrierShm& barrier(std::uint32_t which) const noexcept { return state().barriers[which]; }
   AtomicShm<std::uint64_t>& global_step() const noexcept { return barrier(0).step; }
@@ -70,6 +85,7 @@ class JobSegments {
   }
 
   Segment& shard(std::uint32_t number) noexcept { return shards_[number]; }
+  const Segment& shard(std::uint32_t number) const noexcept { return shards_[number]; }
   std::byte* shard_data(std::uint32_t number) const noexcept { return shards_[number].data(); }
   SpareTableShm& spare_table(std::uint32_t shard, std::uint32_t lane) const noexcept {
     return reinterpret_cast<SpareTableShm*>(shard_data(shard) + kSparesOffset)[lane];
@@ -99,6 +115,7 @@ class JobSegments {
 
   std::string job_;
   Segment control_;
+  std::unique_ptr<const JobConfigShm> config_;
   std::vector<Segment> shards_;
 };
 

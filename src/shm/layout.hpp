@@ -278,6 +278,10 @@ struct alignas(kWriterLine) VariableShm {
 };
 inline constexpr std::uint64_t kInitialised = ~std::uint64_t{0};
 
+// BarrierEntryShm::generation: {attempt : 32, holder of the rank : 32}; there is a second attempt only where a name is
+// taken by what another user has left behind.
+inline constexpr std::uint64_t kHolderMask = 0xffffffff;
+
 // {holder : 48, lock byte + 1 : 16}. The holder's number is in it so that a successor in the same rank and another
 // rank's worker, who both take a dead one's initialisation over, can't both win.
 constexpr std::uint64_t make_init_claim(std::uint64_t holder, std::uint32_t byte) noexcept {

@@ -243,8 +243,8 @@ AttachOutcome Segment::open(const std::string& name, Access access) {
   else if (found.fingerprint != kFingerprint)
     outcome = AttachOutcome::kOtherBuild;
   else if (found.initial_bytes > static_cast<std::size_t>(status.st_size) ||
-           found.reserved_bytes < found.initial_bytes || found.reserved_bytes > kMostReserved ||
-           found.initial_bytes < sizeof(HeaderShm))
+           found.reserved_bytes < static_cast<std::size_t>(status.st_size) || found.reserved_bytes > kMostReserved ||
+           found.initial_bytes < sizeof(HeaderShm) || found.node < -1 || found.node >= 64 || found.huge_pages > 1)
     outcome = AttachOutcome::kDamaged;
   const std::size_t reserved = outcome == AttachOutcome::kReady ? found.reserved_bytes : 0;
   const bool huge_pages = found.huge_pages == 1;
@@ -255,9 +255,9 @@ AttachOutcome Segment::open(const std::string& name, Access access) {
 }
 
 void Segment::grow(std::size_t bytes) {
-  if (bytes > header().reserved_bytes)
+  if (bytes > region_.get_size())
     fail_no_room(
-        fmt::format("/dev/shm/{}, which may have {:.1f} MiB at most", name_, double(header().reserved_bytes) / 1048576),
+        fmt::format("/dev/shm/{}, which may have {:.1f} MiB at most", name_, double(region_.get_size()) / 1048576),
         bytes, ENOSPC);
   const std::size_t before = file_bytes();
   if (before >= bytes) return;
@@ -272,6 +272,13 @@ void Segment::grow(std::size_t bytes) {
 std::size_t Segment::file_bytes() const {
   struct stat status;
   return fstat(descriptor_, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+}
+
+bool Segment::is_of(SegmentKind kind, std::uint32_t number, const std::string& job,
+                    std::uint64_t instance) const noexcept {
+  const HeaderShm& found = header();
+  return found.kind == static_cast<std::uint32_t>(kind) && found.number == number && found.instance == instance &&
+         job == std::string_view(found.job, strnlen(found.job, sizeof found.job));
 }
 
 bool Segment::is_orphaned() const {

@@ -3,6 +3,7 @@
 // locks, none of its managed segments).
 #pragma once
 
+#include <algorithm>
 #include <boost/interprocess/mapped_region.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -66,6 +67,11 @@ class Segment {
   int descriptor() const noexcept { return descriptor_; }
   const std::string& name() const noexcept { return name_; }
   std::size_t file_bytes() const;  // of the file now
+  // How much of the mapping the file covers now: what lies beyond must not be touched.
+  std::size_t usable_bytes() const { return std::min(file_bytes(), region_.get_size()); }
+
+  // Whether the header says so. Requires: mapped.
+  bool is_of(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance) const noexcept;
 
   // Whether no name leads to the segment any more (N3).
   bool is_orphaned() const;

@@ -11,8 +11,6 @@
 namespace ps::shm {
 namespace {
 
-constexpr std::uint64_t kValid = std::uint64_t{1} << 63, kInFlight = std::uint64_t{1} << 62;
-
 // One record in doubt: it owns `spare` if its holder's swap did not happen, `replaced` if it did.
 struct Doubt {
   SpareShm* shared;
@@ -91,7 +89,7 @@ class ClassCensus {
 };
 
 void note_fate(const Doubt& doubt, Fate fate) {
-  doubt.shared->record.store_release(kValid | (fate == Fate::kSwapped ? doubt.replaced : doubt.spare));
+  doubt.shared->record.store_release(kValidSpare | (fate == Fate::kSwapped ? doubt.replaced : doubt.spare));
   fault_point(FaultPoint::kSettleNoted);
 }
 
@@ -143,8 +141,6 @@ bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
 
 }  // namespace
 
-bool is_in_flight(std::uint64_t record) noexcept { return (record & kInFlight) != 0; }
-
 std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,
                            std::uint32_t which) noexcept {
   if (record != 0) return buffer_of(record);
@@ -181,19 +177,20 @@ Spare Spares::begin(const VariableShm& variable, std::uint64_t chunk, std::uint6
     shared.note_chunk.store_relaxed(chunk);
     shared.note_word.store_relaxed(word);
     fault_point(FaultPoint::kSpareNoted);
-    shared.record.store_release(kValid | kInFlight | buffer);  // (W1) pairs with doubts_of: the note is complete
+    shared.record.store_release(kValidSpare | kSpareInFlight |
+                                buffer);  // (W1) pairs with doubts_of: the note is complete
     fault_point(FaultPoint::kSpareInFlight);
     return {&shared, buffer};
   }
 }
 
 void Spares::won(const Spare& spare, std::uint64_t replaced_buffer) noexcept {
-  spare.shared->record.store_release(kValid | replaced_buffer);  // V5: buffer and flag in one store
+  spare.shared->record.store_release(kValidSpare | replaced_buffer);  // V5: buffer and flag in one store
   fault_point(FaultPoint::kPushNoted);
 }
 
 void Spares::lost(const Spare& spare) noexcept {
-  spare.shared->record.store_release(kValid | spare.buffer);
+  spare.shared->record.store_release(kValidSpare | spare.buffer);
   fault_point(FaultPoint::kPushSettled);
 }
 

@@ -23,6 +23,11 @@ inline constexpr std::uint64_t kVersionMask = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::uint64_t kBufferMask = (std::uint64_t{1} << 24) - 1;
 inline constexpr std::uint64_t kBuilding = ~std::uint64_t{0};  // no chunk has number 2^24 - 1
 
+// SpareShm::record.
+inline constexpr std::uint64_t kValidSpare = std::uint64_t{1} << 63, kSpareInFlight = std::uint64_t{1} << 62;
+constexpr bool is_valid(std::uint64_t record) noexcept { return (record & kValidSpare) != 0; }
+constexpr bool is_in_flight(std::uint64_t record) noexcept { return (record & kSpareInFlight) != 0; }
+
 constexpr std::uint64_t make_word(std::uint64_t version, std::uint64_t buffer) noexcept {
   return (version & kVersionMask) << 24 | buffer;
 }
@@ -58,8 +63,6 @@ class Spares {
   std::uint32_t lane_;
   std::uint32_t next_[kClasses] = {};
 };
-
-bool is_in_flight(std::uint64_t record) noexcept;
 
 // The buffer that a record names; `variable` is any of its shard and class.
 std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,

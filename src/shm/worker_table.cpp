@@ -28,7 +28,8 @@ std::uint64_t now_ns() noexcept {
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std::uint32_t& rank) {
+JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std::uint32_t& rank,
+                     const std::function<void()>& check) {
   if (job.locks().is_being_removed()) return JoinOutcome::kJobRemoved;
   if (wanted) {
     if (!take(job, *wanted)) return job.locks().is_being_removed() ? JoinOutcome::kJobRemoved : JoinOutcome::kRankTaken;
@@ -41,6 +42,12 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
   if (job.is_orphaned()) {  // N3
     job.locks().release(kRankByte + rank);
     return JoinOutcome::kJobRemoved;
+  }
+  try {
+    if (check) check();
+  } catch (...) {
+    job.locks().release(kRankByte + rank);
+    throw;
   }
   fault_point(FaultPoint::kJoinTaken);
   WorkerShm& entry = job.worker(rank);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "ps/job_view.hpp"
@@ -20,8 +21,10 @@ enum class JoinOutcome {
 };
 
 // Takes `wanted`, or else a free rank: one that nobody has had yet, or else a dead one's, or else one that was left.
-// Wait-free but for the system calls.
-JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std::uint32_t& rank);
+// Wait-free but for the system calls. `check` is called when the rank is held, before anything is written; where it
+// throws, the rank is free again.
+JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std::uint32_t& rank,
+                     const std::function<void()>& check = {});
 
 // Requires: the rank is held by this object, its threads are joined (L5).
 void leave(JobSegments& job, std::uint32_t rank) noexcept;

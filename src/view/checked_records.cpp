@@ -21,71 +21,7 @@ namespace {
 // many in a row only fail where no writer will ever repair the stamp.
 constexpr int kPullAttempts = 10000;
 
-// Whether `count` things of `unit` bytes from `offset` on end before `end`, without overflow.
-bool fits(std::uint64_t offset, std::uint64_t count, std::uint64_t unit, std::uint64_t end) {
-  return offset <= end && count <= (end - offset) / unit;
-}
-
-bool has_name(const VariableShm& variable) {
-  const std::size_t length = strnlen(variable.name, sizeof variable.name);
-  return length != 0 && length < sizeof variable.name &&
-         std::all_of(variable.name, variable.name + length, [](char c) { return c > ' ' && c < 0x7f; });
-}
-
-bool has_shape(const VariableShm& variable) {
-  if (variable.axes > kMaxAxes || variable.elements == 0) return false;
-  std::uint64_t elements = 1;
-  for (std::uint32_t axis = 0; axis < variable.axes; ++axis)
-    if (__builtin_mul_overflow(elements, variable.extents[axis], &elements)) return false;
-  if (elements != variable.whole_elements || variable.parts == 0 || variable.part >= variable.parts) return false;
-  return variable.part_begin < elements && variable.elements <= elements - variable.part_begin &&
-         (variable.parts != 1 || variable.elements == elements);
-}
-
-// Whether all that reading the variable touches lies within the shard's `end` bytes, but for the buffers that chunk
-// words name. Its sizes are those of layout.hpp.
-bool has_place(const VariableShm& variable, std::uint64_t end) {
-  if (variable.piece_elements == 0 || variable.pieces != (variable.elements - 1) / variable.piece_elements + 1 ||
-      variable.words_offset % kCacheLine != 0 ||
-      !fits(variable.words_offset, variable.pieces, sizeof(PieceWordShm), end))
-    return false;
-  if (is_inplace(variable))
-    return variable.data_offset % sizeof(float) == 0 &&
-           fits(variable.data_offset, variable.elements, sizeof(float), end);
-  if (variable.layout != static_cast<std::uint32_t>(Layout::kVersioned) || variable.buffer_class < kMinClass ||
-      variable.buffer_class > kMaxClass)
-    return false;
-  const std::uint64_t buffer_bytes = std::uint64_t{1} << variable.buffer_class;
-  const std::uint64_t floats = (buffer_bytes - sizeof(BufferHeaderShm)) / sizeof(float);
-  return variable.slots < floats && variable.piece_elements <= floats / (1 + variable.slots) &&
-         variable.pieces <= kBufferMask && variable.first_chunk <= kBufferMask - variable.pieces &&
-         fits(variable.data_offset, variable.pieces, buffer_bytes, end);
-}
-
 }  // namespace
-
-void fail_damaged(const std::string& segment, const std::string& what) {
-  throw Error(fmt::format("/dev/shm/{} is damaged: {}; remove its job with inspect_shm rm --force", segment, what));
-}
-
-CheckedRecord copy_record(JobSegments& job, std::uint32_t number, std::uint32_t shards) {
-  const VariableShm& shared = job.record(number);
-  auto copy = std::make_unique<VariableShm>();
-  std::memcpy(static_cast<void*>(copy.get()), &shared,
-              offsetof(VariableShm, init));              // immutable since it was published
-  copy->init.store_relaxed(shared.init.load_acquire());  // pairs with the initialiser's release: words and values
-  const auto require = [&](bool good, const char* what) {
-    if (!good) fail_damaged(control_name(job.job()), fmt::format("variable record {} has {}", number, what));
-  };
-  require(has_name(*copy), "no name");
-  require(has_shape(*copy), "no possible shape");
-  require(copy->rule >= 1 && copy->rule <= static_cast<std::uint32_t>(UpdateRule::kFtrl), "an unknown update rule");
-  require(copy->dtype == static_cast<std::uint32_t>(DType::kFloat32), "an unknown dtype");
-  require(copy->shard < shards, "a shard that does not exist");
-  // D3: the shard was grown before the record was published, so its size of now covers the variable.
-  require(has_place(*copy, job.shard(copy->shard).file_bytes()), "offsets or sizes outside of its shard");
-  return copy;
-}
 
 void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t array, std::span<float> values) {
   if (is_inplace(variable)) {

@@ -1,25 +1,16 @@
-// Records of a job that may be dead or damaged: copied, checked against the sizes of the segments, and read with a bound
-// on every loop. For the inspector; workers trust each other.
+// Values of a job that may be dead or damaged: read through checked copies of its records, with a bound on every loop.
+// For the inspector; workers check a job when they join it, and trust each other from then on.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ps/job_view.hpp"
-#include "shm/job_segments.hpp"
+#include "shm/validation.hpp"
 
 namespace ps {
-
-[[noreturn]] void fail_damaged(const std::string& segment, const std::string& what);
-
-// A private copy, so that what was checked stays as it was.
-using CheckedRecord = std::unique_ptr<shm::VariableShm>;
-
-// Record `number` of a job with `shards` shards. Throws Error where anything in it leads outside of its shard.
-CheckedRecord copy_record(shm::JobSegments& job, std::uint32_t number, std::uint32_t shards);
 
 inline bool is_inplace(const shm::VariableShm& variable) noexcept {
   return variable.layout == static_cast<std::uint32_t>(Layout::kInplace);

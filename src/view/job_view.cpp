@@ -25,6 +25,8 @@
 namespace ps {
 namespace {
 
+using shm::CheckedRecord;
+using shm::fail_damaged;
 using shm::JobSegments;
 using shm::VariableShm;
 
@@ -58,18 +60,9 @@ const char* to_string(WorkerState state) noexcept {
 
 struct JobView::Impl {
   JobSegments job;
-  std::uint32_t ranks, shards;  // as they were when try_attach checked them against the segment's size
+  std::uint32_t ranks, shards;
 
-  explicit Impl(JobSegments attached) : job(std::move(attached)), ranks(job.ranks()), shards(job.config().shards) {
-    const JobConfig config = job.settings();
-    const auto is_up_to = [](auto value, auto last) { return static_cast<std::uint32_t>(value) >= 1 && value <= last; };
-    if (!is_up_to(config.mode, Mode::kSync) || !is_up_to(config.layout, Layout::kInplace) ||
-        !is_up_to(config.adds, Adds::kRacy) || !is_up_to(config.reduce, Reduce::kAtomic) ||
-        !is_up_to(config.placement, Placement::kPartition) || !is_up_to(config.numa, Numa::kNodes) ||
-        !is_up_to(config.optimizer.rule, UpdateRule::kFtrl) ||
-        !is_up_to(config.optimizer.schedule.kind, Schedule::Kind::kCosine))
-      fail_damaged(shm::control_name(job.job()), "its settings have a value without a meaning");
-  }
+  explicit Impl(JobSegments attached) : job(std::move(attached)), ranks(job.ranks()), shards(job.config().shards) {}
 
   static std::unique_ptr<Impl> try_open(const std::string& name, shm::AttachOutcome& outcome) {
     check_job_name(name);
@@ -88,15 +81,7 @@ struct JobView::Impl {
 
   std::vector<CheckedRecord> records() {
     require_whole();
-    std::vector<CheckedRecord> all;
-    for (std::uint32_t position = 0; position < shm::kMaxVariables; ++position) {
-      const std::uint32_t entry = job.index(position).load_acquire();  // pairs with declare's swap
-      if (entry == 0) break;
-      if (entry > shm::kMaxVariables)
-        fail_damaged(shm::control_name(job.job()), fmt::format("index {} names record {}", position, entry));
-      all.push_back(copy_record(job, entry - 1, shards));
-    }
-    return all;
+    return copy_records(job, update::slots_per_element);
   }
 
   // Variables in the order of declaration. One whose parts are not all declared yet is left out.
@@ -138,6 +123,14 @@ struct JobView::Impl {
                                             fmt::join(names, ", ")));
   }
 
+  static bool try_open(shm::Segment& segment, const std::string& name) {
+    try {
+      return segment.open(name, shm::Access::kReadOnly) == shm::AttachOutcome::kReady;
+    } catch (const Error&) {
+      return false;  // it can't be mapped
+    }
+  }
+
   ByteCount count_bytes(const std::vector<CheckedRecord>& records) {
     ByteCount bytes;
     bytes.control = job.control().file_bytes();
@@ -158,8 +151,7 @@ struct JobView::Impl {
     bytes.padding = in_shards > known ? in_shards - known : 0;
     for (const std::string& name : shm::list_segments(shm::control_name(job.job()) + ".w")) {
       shm::Segment gradients;
-      if (gradients.open(name, shm::Access::kReadOnly) == shm::AttachOutcome::kReady &&
-          gradients.header().instance == job.instance())
+      if (try_open(gradients, name) && gradients.header().instance == job.instance())
         bytes.gradients += gradients.file_bytes();
     }
     return bytes;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ps/errors.hpp"
+#include "shm/validation.hpp"
 
 namespace ps {
 
@@ -70,34 +71,48 @@ void GradientSegments::write_norm(double squared_norm) noexcept {
   shm::fault_point(shm::FaultPoint::kNormWritten);
 }
 
+bool GradientSegments::is_own(std::uint32_t rank, std::uint64_t generation) const noexcept {
+  return rank == rank_ && own_.is_mapped() && generation == own_generation_;
+}
+
 const Segment& GradientSegments::of(std::uint32_t rank) {
   const std::uint64_t generation = job_.worker(rank).barriers[0].generation.load_acquire();
-  const bool is_own = rank == rank_ && own_.is_mapped() && generation == own_generation_;
-  return is_own ? own_ : map(rank, generation);
+  return is_own(rank, generation) ? own_ : map(rank, generation).segment;
 }
 
 const float* GradientSegments::find(std::uint32_t rank, const shm::VariableShm& record, std::uint32_t position,
                                     std::uint64_t step) {
-  const Segment& segment = of(rank);
+  const std::uint64_t generation = job_.worker(rank).barriers[0].generation.load_acquire();
+  Other* other = is_own(rank, generation) ? nullptr : &map(rank, generation);
+  const Segment& segment = other == nullptr ? own_ : other->segment;
   if (!segment.is_mapped()) {
     if (job_.global_step().load_acquire() != step) return nullptr;  // over: whatever a late helper computes is refused
     throw Error("a gradient segment of rank " + std::to_string(rank) +
                 " is gone while its step is under way; was it removed by hand? start the job again");
   }
   if (pushed(segment, position).load_relaxed() != step + 1) return nullptr;
+  if (other != nullptr && record.gradient_end > other->usable_bytes) {  // it grows: a system call when it has grown
+    other->usable_bytes = segment.usable_bytes();
+    if (record.gradient_end > other->usable_bytes) shm::fail_damaged(segment.name(), "it has been cut off");
+  }
   return reinterpret_cast<const float*>(segment.data() + record.gradient_offset);
 }
 
 double GradientSegments::norm(std::uint32_t rank) { return std::bit_cast<double>(norm_of(of(rank)).load_relaxed()); }
 
-Segment& GradientSegments::map(std::uint32_t rank, std::uint64_t generation) {
-  auto& [mapped, segment] = others_[rank];
-  if (mapped == generation && segment.is_mapped()) return segment;
-  mapped = generation;
+GradientSegments::Other& GradientSegments::map(std::uint32_t rank, std::uint64_t generation) {
+  Other& other = others_[rank];
+  if (other.generation == generation && other.segment.is_mapped()) return other;
+  other.generation = generation;
   const std::string name = shm::gradient_name(job_.job(), rank, generation);
-  const shm::AttachOutcome outcome = segment.open(name, shm::Access::kReadOnly);
-  if (outcome != shm::AttachOutcome::kReady || segment.header().instance != job_.instance()) segment = {};  // N4
-  return segment;
+  const shm::AttachOutcome outcome = other.segment.open(name, shm::Access::kReadOnly);
+  if (outcome != shm::AttachOutcome::kReady ||
+      !other.segment.is_of(shm::SegmentKind::kGradient, rank, job_.job(), job_.instance()))
+    other.segment = {};  // N4
+  other.usable_bytes = other.segment.is_mapped() ? other.segment.usable_bytes() : 0;
+  if (other.segment.is_mapped() && other.usable_bytes < shm::kGradientsOffset)
+    shm::fail_damaged(name, "it has been cut off");
+  return other;
 }
 
 void GradientSegments::remove_own() noexcept {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <span>
-#include <utility>
 
 #include "shm/job_segments.hpp"
 #include "worker/threads.hpp"
@@ -30,7 +29,7 @@ class GradientSegments {
   void write_norm(double squared_norm) noexcept;
 
   // The gradient that `rank` published for `step` of that record, or nullptr if it pushed none.
-  // Throws Error if the segment is gone while the step is not over.
+  // Throws Error if the segment is gone, or cut off, while the step is not over.
   const float* find(std::uint32_t rank, const shm::VariableShm& record, std::uint32_t position, std::uint64_t step);
 
   // The norm that it published with them. Requires: find has found one.
@@ -40,8 +39,16 @@ class GradientSegments {
   void remove_own() noexcept;
 
  private:
+  // Another rank's, and how much of it is known to exist.
+  struct Other {
+    std::uint64_t generation = 0;
+    shm::Segment segment;
+    std::size_t usable_bytes = 0;
+  };
+
+  bool is_own(std::uint32_t rank, std::uint64_t generation) const noexcept;
   const shm::Segment& of(std::uint32_t rank);
-  shm::Segment& map(std::uint32_t rank, std::uint64_t generation);
+  Other& map(std::uint32_t rank, std::uint64_t generation);
   static shm::AtomicShm<std::uint64_t>& norm_of(const shm::Segment& segment) noexcept;
   static shm::AtomicShm<std::uint64_t>& pushed(const shm::Segment& segment, std::uint32_t position) noexcept;
 
@@ -49,7 +56,7 @@ class GradientSegments {
   std::uint32_t rank_;
   shm::Segment own_;
   std::uint64_t own_generation_ = 0;
-  std::map<std::uint32_t, std::pair<std::uint64_t, shm::Segment>> others_;  // by rank: generation, segment
+  std::map<std::uint32_t, Other> others_;  // by rank
 };
 
 }  // namespace ps

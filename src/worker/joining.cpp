@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "ps/errors.hpp"
+#include "shm/validation.hpp"
 #include "shm/worker_table.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
@@ -36,7 +37,8 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
             "job '{}' allows {} thread{} a worker, {} are asked for; start its ps_shm with --threads {}", options.job,
             job->config().threads, job->config().threads == 1 ? "" : "s", options.threads, options.threads));
       std::uint32_t rank = 0;
-      switch (shm::try_join(*job, options.rank, rank)) {
+      const auto check = [&] { check_job(*job, update::slots_per_element); };
+      switch (shm::try_join(*job, options.rank, rank, check)) {
         case shm::JoinOutcome::kJoined:
           return {std::move(*job), rank};
         case shm::JoinOutcome::kTableFull:
