@@ -1,0 +1,146 @@
+// Jobs with damaged segments: altering files in /dev/shm, and attaching to them in every way there is, with a bound on
+// all waits.
+#pragma once
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/worker.hpp"
+#include "support/processes.hpp"
+
+namespace ps::test {
+
+using Bytes = std::vector<unsigned char>;
+
+// A file of /dev/shm, by the segment's name.
+class SegmentFile {
+ public:
+  explicit SegmentFile(const std::string& name, int flags = O_RDWR)
+      : descriptor_(::open(("/dev/shm/" + name).c_str(), flags | O_CLOEXEC, 0600)) {
+    if (descriptor_ < 0) throw std::runtime_error("cannot open /dev/shm/" + name);
+  }
+  ~SegmentFile() { ::close(descriptor_); }
+  SegmentFile(const SegmentFile&) = delete;
+  SegmentFile& operator=(const SegmentFile&) = delete;
+
+  Bytes read() const {
+    struct stat status;
+    if (fstat(descriptor_, &status) != 0) throw std::runtime_error("fstat");
+    Bytes bytes(static_cast<std::size_t>(status.st_size));
+    if (pread(descriptor_, bytes.data(), bytes.size(), 0) != status.st_size) throw std::runtime_error("pread");
+    return bytes;
+  }
+  void write(std::size_t offset, const void* data, std::size_t count) const {
+    if (pwrite(descriptor_, data, count, static_cast<off_t>(offset)) != static_cast<ssize_t>(count))
+      throw std::runtime_error("pwrite");
+  }
+  void cut(std::size_t bytes) const {
+    if (ftruncate(descriptor_, static_cast<off_t>(bytes)) != 0) throw std::runtime_error("ftruncate");
+  }
+  void replace(const Bytes& bytes) const {
+    cut(bytes.size());
+    write(0, bytes.data(), bytes.size());
+  }
+
+ private:
+  int descriptor_;
+};
+
+// Everything that the inspector reads of a job.
+inline void inspect_all(const std::string& job) {
+  const JobView view(job);
+  static_cast<void>(view.info());
+  static_cast<void>(view.workers());
+  static_cast<void>(view.events());
+  static_cast<void>(view.staleness());
+  for (const VariableInfo& variable : view.variables())
+    if (variable.initialised) static_cast<void>(view.values(variable.name));
+  static_cast<void>(view.digest());
+}
+
+// One worker's life: joins, declares, pulls, pushes, steps, leaves. Its waits end after a fraction of a second.
+inline void train_once(const std::string& job, const std::vector<VariableSpec>& specs) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  WorkerOptions options;
+  options.job = job;
+  options.wait_job_seconds = 0.03;
+  options.stop_requested = [end] { return std::chrono::steady_clock::now() >= end; };
+  options.notice = [](const std::string&) {};
+  Worker worker(options);
+  const std::vector<Variable> variables =
+      worker.variables(specs, [](std::size_t, std::span<float> out) { std::fill(out.begin(), out.end(), 1.0F); });
+  for (const Variable& variable : variables) {
+    std::vector<float> values(variable.element_count());
+    worker.pull(variable, values);
+    worker.push(variable, values);
+  }
+  worker.step();
+}
+
+// Runs cases 0 to count - 1 in forked children, `seconds` for each; returns what went wrong. A case goes wrong by a
+// signal, its own alarm, or an exception that is no Error.
+class Cases {
+ public:
+  template <class Run>
+  Cases(std::size_t count, unsigned seconds, Run&& run) {
+    void* shared = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) throw std::bad_alloc();
+    auto& progress = *new (shared) Progress{};
+    while (progress.next < count && wrong.size() < kMostWrong) {
+      Child child([&] {
+        for (; progress.next < count; ++progress.next) {
+          alarm(seconds);
+          try {
+            run(progress.next);
+            ++progress.worked;
+          } catch (const Error&) {
+            ++progress.refused;
+          } catch (const std::exception& error) {
+            std::snprintf(progress.reason, sizeof progress.reason, "%s", error.what());
+            return 1;
+          }
+        }
+        alarm(0);
+        return 0;
+      });
+      const int code = child.join();
+      if (code == 0) break;
+      wrong.push_back({progress.next, code < 0 ? "a signal" : progress.reason});
+      ++progress.next;
+    }
+    worked = progress.worked;
+    refused = progress.refused;
+    munmap(shared, sizeof(Progress));
+  }
+
+  struct Wrong {
+    std::size_t number;
+    std::string reason;
+  };
+  std::vector<Wrong> wrong;
+  std::size_t worked = 0, refused = 0;
+
+ private:
+  static constexpr std::size_t kMostWrong = 20;
+  struct Progress {
+    std::atomic<std::size_t> next{0}, worked{0}, refused{0};
+    char reason[256] = {};
+  };
+};
+
+}  // namespace ps::test

@@ -1,0 +1,245 @@
+// Damaged segments: every word altered, every length cut, segments exchanged. Whoever attaches works or gets an Error:
+// never a signal, never a hang.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/worker.hpp"
+#include "support/hostile.hpp"
+#include "support/test_job.hpp"
+
+namespace {
+
+using namespace ps;
+using test::Bytes;
+using test::SegmentFile;
+
+constexpr unsigned kSeconds = 10;  // of one case, which waits for parts of a second
+
+bool is_full() { return std::getenv("PS_TEST_FULL") != nullptr; }
+
+// One word of a segment.
+struct Place {
+  std::string segment;
+  std::size_t offset;
+};
+
+// A job with a past: a worker has pushed and left, another one died in the middle of a push.
+struct PastJob {
+  test::TestJob job;
+  std::vector<VariableSpec> specs;
+  std::map<std::string, Bytes> healthy;  // by segment
+
+  PastJob(const JobConfig& config, bool has_inplace) : job(config), specs(specs_of(has_inplace)) {
+    for (std::uint32_t task = 1; task < config.tasks; ++task) job.segments.add_task(task, {});
+    test::train_once(job.name.text(), specs);
+    const shm::VariableShm& record = job.segments.record(0);
+    shm::SpareShm& spare = spare_of_dead(record);
+    spare.note_chunk.store_relaxed(record.first_chunk);
+    spare.note_word.store_relaxed(shm::make_word(0, record.data_offset >> record.buffer_class));
+    spare.record.store_relaxed(shm::kValidSpare | shm::kSpareInFlight |
+                               shm::spare_buffer(0, record, job.segments.lane(1, 0), 0));
+    for (const std::string& name : job.name.segments()) healthy[name] = SegmentFile(name).read();
+  }
+
+  static std::vector<VariableSpec> specs_of(bool has_inplace) {
+    std::vector<VariableSpec> specs = {{.name = "w", .shape = {40, 30}}, {.name = "b", .shape = {30}}};
+    if (has_inplace)
+      specs.push_back({.name = "rows", .shape = {3000}, .rule = UpdateRule::kAdd, .layout = Layout::kInplace});
+    return specs;
+  }
+
+  shm::SpareShm& spare_of_dead(const shm::VariableShm& record) {
+    const std::uint32_t lane = job.segments.lane(1, 0);
+    return job.segments.spare_table(record.shard, lane).spares[record.buffer_class - shm::kMinClass][0];
+  }
+
+  // Only in a child of who made it: the mappings stay behind there.
+  void restore() const {
+    for (const std::string& name : job.name.segments())
+      if (!healthy.contains(name)) shm::unlink_segment(name);
+    for (const auto& [name, bytes] : healthy) SegmentFile(name, O_RDWR | O_CREAT).replace(bytes);
+  }
+
+  // The words that mean something: headers, settings and state, and of tables those in use.
+  std::vector<Place> words_in_use() {
+    std::vector<Place> places;
+    const auto add = [&](const std::string& segment, std::size_t begin, std::size_t bytes) {
+      for (std::size_t offset = begin; offset < begin + bytes; offset += 4) places.push_back({segment, offset});
+    };
+    const std::string control = job.name.control();
+    const shm::Directory directory(job.segments);
+    add(control, 0, sizeof(shm::HeaderShm) - sizeof shm::HeaderShm::reserved);
+    add(control, shm::kConfigOffset, sizeof(shm::JobConfigShm) - sizeof shm::JobConfigShm::reserved);
+    add(control, shm::kStateOffset, sizeof(shm::JobStateShm) - sizeof shm::JobStateShm::reserved);
+    add(control, shm::kIndexOffset, 4 * (directory.count() + 2));
+    add(control, shm::kPlacesOffset, sizeof(shm::PlaceShm));
+    add(control, shm::kEventsOffset, 4 * sizeof(shm::EventShm));
+    add(control, shm::kVariablesOffset, sizeof(shm::VariableShm) * (directory.count() + 1));
+    add(control, shm::kWorkersOffset, sizeof(shm::WorkerShm) * 2);
+    for (std::uint32_t shard = 0; shard < job.segments.config().shards; ++shard) {
+      const std::string name = shm::shard_name(job.name.text(), shard);
+      add(name, 0, sizeof(shm::HeaderShm) - sizeof shm::HeaderShm::reserved);
+      add(name, shm::kSparesOffset, 2 * sizeof(shm::SpareTableShm));
+    }
+    for (std::uint32_t position = 0; position < directory.count(); ++position) {
+      const shm::VariableShm& record = directory.at(position);
+      const std::string name = shm::shard_name(job.name.text(), record.shard);
+      for (std::uint64_t piece = 0; piece < std::min<std::uint64_t>(record.pieces, 2); ++piece) {
+        add(name, record.words_offset + piece * sizeof(shm::PieceWordShm), 8);
+        if (record.layout == static_cast<std::uint32_t>(Layout::kVersioned))
+          add(name, record.data_offset + (piece << record.buffer_class), sizeof(shm::BufferHeaderShm));
+      }
+    }
+    return places;
+  }
+
+  // Both must work or give an Error, each on the same damage.
+  template <class Damage>
+  void attach_to(Damage&& damage) const {
+    restore();
+    damage();
+    std::string refusal;
+    try {
+      test::inspect_all(job.name.text());
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+    test::train_once(job.name.text(), specs);
+    if (!refusal.empty()) throw Error(refusal);
+  }
+};
+
+// What a word is altered to: `width` bytes of it.
+struct Alteration {
+  std::size_t width;
+  std::uint64_t value;
+};
+std::vector<Alteration> alterations(const Bytes& bytes, std::size_t offset) {
+  std::uint32_t narrow;
+  std::uint64_t wide = 0;
+  std::memcpy(&narrow, bytes.data() + offset, 4);
+  std::vector<Alteration> all = {{4, 0}, {4, 1}, {4, ~0U}, {4, narrow + 1}, {4, 0x7fffffff}, {4, narrow ^ 0x10000}};
+  if (offset % 8 != 0) return all;
+  std::memcpy(&wide, bytes.data() + offset, 8);
+  for (const std::uint64_t value : {~std::uint64_t{0}, std::uint64_t{1} << 40, std::uint64_t{1} << 62, wide - 1})
+    all.push_back({8, value});
+  std::erase_if(all, [&](const Alteration& a) { return a.width == 8 ? a.value == wide : a.value == narrow; });
+  return all;
+}
+
+JobConfig settings(Mode mode, Reduce reduce = Reduce::kOrdered) {
+  JobConfig config;
+  config.max_workers = 3;
+  config.mode = mode;
+  config.reduce = reduce;
+  config.step_timeout_seconds = 0.2;
+  config.optimizer.rule = UpdateRule::kMomentum;
+  return config;
+}
+
+JobConfig partitioned() {
+  JobConfig config = settings(Mode::kSsp);
+  config.tasks = 2;
+  config.placement = Placement::kPartition;
+  config.place["b"] = 1;
+  return config;
+}
+
+void report(const test::Cases& cases, std::size_t count, const auto& name_of) {
+  for (const auto& wrong : cases.wrong) FAIL_CHECK(fmt::format("{}: {}", name_of(wrong.number), wrong.reason));
+  if (cases.wrong.empty()) CHECK(cases.worked + cases.refused == count);
+  CHECK(cases.refused != 0);
+}
+
+// A share of the alterations, unless PS_TEST_FULL: another share of each kind of job.
+void alter_every_word(PastJob past, std::size_t share) {
+  struct Case {
+    Place place;
+    Alteration alteration;
+  };
+  constexpr std::size_t kShares = 10;
+  std::vector<Case> all;
+  std::size_t number = 0;
+  for (const Place& place : past.words_in_use())
+    for (const Alteration& alteration : alterations(past.healthy.at(place.segment), place.offset))
+      if (is_full() || ++number % kShares == share) all.push_back({place, alteration});
+  const test::Cases cases(all.size(), kSeconds, [&](std::size_t i) {
+    const Case& one = all[i];
+    past.attach_to(
+        [&] { SegmentFile(one.place.segment).write(one.place.offset, &one.alteration.value, one.alteration.width); });
+  });
+  report(cases, all.size(), [&](std::size_t i) {
+    return fmt::format("{} at {}: {} bytes to {:#x}", all[i].place.segment, all[i].place.offset,
+                       all[i].alteration.width, all[i].alteration.value);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("hostile: any word altered, in an asynchronous job with versioned and in-place variables") {
+  alter_every_word(PastJob(settings(Mode::kAsync), true), 0);
+}
+
+TEST_CASE("hostile: any word altered, in a job of two shards with partitioned variables and clocks") {
+  alter_every_word(PastJob(partitioned(), true), 1);
+}
+
+TEST_CASE("hostile: any word altered, in a synchronous job") {
+  alter_every_word(PastJob(settings(Mode::kSync), false), 2);
+}
+
+TEST_CASE("hostile: any word altered, in a synchronous job with accumulators") {
+  alter_every_word(PastJob(settings(Mode::kSync, Reduce::kAtomic), false), 3);
+}
+
+TEST_CASE("hostile: a segment cut to any length") {
+  PastJob past(partitioned(), true);
+  std::vector<Place> all;  // here the offset is the new length
+  for (const auto& [name, bytes] : past.healthy) {
+    for (std::size_t length = 0; length < bytes.size(); length += std::max<std::size_t>(64, bytes.size() / 200))
+      all.push_back({name, length});
+    for (const std::size_t length : {1UL, 8UL, 511UL, 512UL, 513UL, 4095UL, 4096UL, bytes.size() - 1})
+      all.push_back({name, length});
+  }
+  const test::Cases cases(all.size(), kSeconds, [&](std::size_t i) {
+    past.attach_to(
+        [&] { SegmentFile(all[i].segment).cut(std::min(all[i].offset, past.healthy.at(all[i].segment).size())); });
+  });
+  report(cases, all.size(), [&](std::size_t i) { return fmt::format("{} cut to {}", all[i].segment, all[i].offset); });
+}
+
+TEST_CASE("hostile: a segment in another one's place") {
+  PastJob past(partitioned(), true);
+  PastJob other(settings(Mode::kAsync), true);
+  std::vector<std::pair<std::string, const Bytes*>> all;
+  for (const auto& [name, bytes] : past.healthy) {
+    for (const auto& [other_name, other_bytes] : past.healthy)
+      if (name != other_name) all.emplace_back(name, &other_bytes);
+    for (const auto& [other_name, other_bytes] : other.healthy) all.emplace_back(name, &other_bytes);
+  }
+  const Bytes noise(100000, 0xa5), nothing;
+  for (const auto& [name, bytes] : past.healthy) {
+    all.emplace_back(name, &noise);
+    all.emplace_back(name, &nothing);
+  }
+  const test::Cases cases(all.size(), kSeconds, [&](std::size_t i) {
+    past.attach_to([&] { SegmentFile(all[i].first).replace(*all[i].second); });
+  });
+  report(cases, all.size(), [&](std::size_t i) { return fmt::format("case {}: {}", i, all[i].first); });
+  CHECK(cases.worked == 0);
+}
+
+TEST_CASE("hostile: the same job undamaged works") {
+  PastJob past(partitioned(), true);
+  const test::Cases cases(1, kSeconds, [&](std::size_t) { past.attach_to([] {}); });
+  CHECK(cases.worked == 1);
+}
