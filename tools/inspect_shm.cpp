@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "inspect.hpp"
+#include "shm/truncation.hpp"
 
 namespace {
 
@@ -50,6 +51,7 @@ void run(const Command& command, const Options& options, bool of_one_job) {
 
 int main(int argc, char** argv) {
   namespace inspect = ps::inspect;
+  ps::shm::survive_truncation();
   CLI::App app{
       "Shows the jobs of this machine, live, hung or dead; set changes running ones, rm and doctor --repair remove "
       "dead ones."};

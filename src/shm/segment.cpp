@@ -123,6 +123,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
     descriptor_ = std::exchange(other.descriptor_, -1);
     name_ = std::move(other.name_);
     region_.swap(other.region_);
+    watch_ = std::move(other.watch_);
   }
   return *this;
 }
@@ -130,6 +131,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
 Segment::~Segment() { close(); }
 
 void Segment::close() noexcept {
+  watch_ = TruncationWatch();
   region_ = {};
   if (descriptor_ >= 0) OpenDescriptors::instance().close(std::exchange(descriptor_, -1));
 }
@@ -142,6 +144,7 @@ void Segment::map(std::size_t bytes, Access access) {
     throw Error(fmt::format("cannot map {:.1f} MiB of /dev/shm/{}: {}; is there a limit on address space (ulimit -v)?",
                             double(bytes) / 1048576, name_, error.what()));
   }
+  if (access == Access::kReadOnly) watch_ = TruncationWatch(region_.get_address(), region_.get_size());
   madvise(region_.get_address(), region_.get_size(), MADV_DONTFORK);  // L2: a child has no business here
 }
 
@@ -246,8 +249,10 @@ AttachOutcome Segment::open(const std::string& name, Access access) {
            found.reserved_bytes < static_cast<std::size_t>(status.st_size) || found.reserved_bytes > kMostReserved ||
            found.initial_bytes < sizeof(HeaderShm) || found.node < -1 || found.node >= 64 || found.huge_pages > 1)
     outcome = AttachOutcome::kDamaged;
-  const std::size_t reserved = outcome == AttachOutcome::kReady ? found.reserved_bytes : 0;
+  std::size_t reserved = outcome == AttachOutcome::kReady ? found.reserved_bytes : 0;
   const bool huge_pages = found.huge_pages == 1;
+  if (was_cut_off()) outcome = AttachOutcome::kDamaged, reserved = 0;
+  watch_ = TruncationWatch();
   region_ = {};
   if (reserved != 0) map(reserved, access);
   if (reserved != 0 && huge_pages) advise_huge_pages(region_.get_address(), region_.get_size());

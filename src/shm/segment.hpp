@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shm/layout.hpp"
+#include "shm/truncation.hpp"
 
 namespace ps::shm {
 
@@ -70,6 +71,9 @@ class Segment {
   // How much of the mapping the file covers now: what lies beyond must not be touched.
   std::size_t usable_bytes() const { return std::min(file_bytes(), region_.get_size()); }
 
+  // Whether a read found its page cut off (truncation.hpp). Only of segments that are mapped read-only.
+  bool was_cut_off() const noexcept { return watch_.has_missed_pages(); }
+
   // Whether the header says so. Requires: mapped.
   bool is_of(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance) const noexcept;
 
@@ -85,6 +89,7 @@ class Segment {
   int descriptor_ = -1;
   std::string name_;
   boost::interprocess::mapped_region region_;
+  TruncationWatch watch_;
 };
 
 // /dev/shm's name of a job's segments, without the directory: "ps.JOB", "ps.JOB.K", "ps.JOB.wR.G".

@@ -70,7 +70,25 @@ struct JobView::Impl {
     return attached ? std::make_unique<Impl>(std::move(*attached)) : nullptr;
   }
 
-  // A file that somebody has cut off since would end the process with SIGBUS.
+  // What look() returns, or an Error where a segment has been cut off while it looked (truncation.hpp).
+  template <class Look>
+  auto guarded(Look&& look) {
+    const auto require_not_cut = [&] {
+      if (job.control().was_cut_off()) fail_damaged(shm::control_name(job.job()), "it has been cut off");
+      for (std::uint32_t shard = 0; shard < shards; ++shard)
+        if (job.shard(shard).was_cut_off()) fail_damaged(shm::shard_name(job.job(), shard), "it has been cut off");
+    };
+    try {
+      auto found = look();
+      require_not_cut();
+      return found;
+    } catch (const Error&) {
+      require_not_cut();  // what it says may come from the zeros that were read there
+      throw;
+    }
+  }
+
+  // A file that somebody has cut off since would end the process with SIGBUS, where that is not caught.
   void require_whole() {
     if (job.control().file_bytes() < shm::kWorkersOffset + ranks * sizeof(shm::WorkerShm))
       fail_damaged(shm::control_name(job.job()), "it has been cut off");
@@ -176,170 +194,189 @@ std::optional<JobView> JobView::try_open(const std::string& job) {
 }
 
 JobInfo JobView::info() const {
-  const std::vector<CheckedRecord> records = impl_->records();
-  JobSegments& job = impl_->job;
-  JobInfo info;
-  info.config = job.settings();
-  const shm::Live live = shm::read_live(job);
-  info.live = live.settings;
-  info.live_version = live.version;
-  info.global_step = job.global_step().load_acquire();
-  info.finished = job.is_finished();
-  info.instance = job.instance();
-  info.kept = job.state().keep.load_acquire() != 0;
-  info.servers = job.state().servers.load_relaxed();  // relaxed: a figure for people
-  info.created_unix_ns = job.control().header().created_unix_ns;
-  for (std::uint32_t shard = 0; shard < impl_->shards; ++shard) {
-    const shm::HeaderShm& header = job.shard(shard).header();
-    TaskInfo task;
-    task.is_alive = job.locks().is_held_by_other(shm::kTaskByte + shard);
-    task.pid = job.state().task_pids[shard].load_relaxed();  // relaxed: a figure for people
-    task.node = header.node;
-    task.huge_pages = header.huge_pages == 1;
-    task.file_bytes = job.shard(shard).file_bytes();
-    task.used_bytes = job.shard_data_offset();
-    task.reserved_bytes = header.reserved_bytes;
-    for (const CheckedRecord& record : records) {
-      if (record->shard != shard) continue;
-      task.used_bytes = std::max(task.used_bytes, record->shard_end);
-      task.variables += record->base == 0;
+  return impl_->guarded([&] {
+    const std::vector<CheckedRecord> records = impl_->records();
+    JobSegments& job = impl_->job;
+    JobInfo info;
+    info.config = job.settings();
+    const shm::Live live = shm::read_live(job);
+    info.live = live.settings;
+    info.live_version = live.version;
+    info.global_step = job.global_step().load_acquire();
+    info.finished = job.is_finished();
+    info.instance = job.instance();
+    info.kept = job.state().keep.load_acquire() != 0;
+    info.servers = job.state().servers.load_relaxed();  // relaxed: a figure for people
+    info.created_unix_ns = job.control().header().created_unix_ns;
+    for (std::uint32_t shard = 0; shard < impl_->shards; ++shard) {
+      const shm::HeaderShm& header = job.shard(shard).header();
+      TaskInfo task;
+      task.is_alive = job.locks().is_held_by_other(shm::kTaskByte + shard);
+      task.pid = job.state().task_pids[shard].load_relaxed();  // relaxed: a figure for people
+      task.node = header.node;
+      task.huge_pages = header.huge_pages == 1;
+      task.file_bytes = job.shard(shard).file_bytes();
+      task.used_bytes = job.shard_data_offset();
+      task.reserved_bytes = header.reserved_bytes;
+      for (const CheckedRecord& record : records) {
+        if (record->shard != shard) continue;
+        task.used_bytes = std::max(task.used_bytes, record->shard_end);
+        task.variables += record->base == 0;
+      }
+      if (task.is_alive && !info.served) info.ps_pid = task.pid;
+      info.served = info.served || task.is_alive;
+      info.tasks.push_back(task);
     }
-    if (task.is_alive && !info.served) info.ps_pid = task.pid;
-    info.served = info.served || task.is_alive;
-    info.tasks.push_back(task);
-  }
-  if (!info.served) info.ps_pid = info.tasks.front().pid;
-  info.bytes = impl_->count_bytes(records);
-  return info;
+    if (!info.served) info.ps_pid = info.tasks.front().pid;
+    info.bytes = impl_->count_bytes(records);
+    return info;
+  });
 }
 
 std::vector<WorkerInfo> JobView::workers() const {
-  impl_->require_whole();
-  const JobSegments& job = impl_->job;
-  std::vector<WorkerState> states;
-  for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) states.push_back(shm::worker_state(job, rank));
-  std::vector<WorkerInfo> all;
-  for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) {
-    if (states[rank] == WorkerState::kNever) continue;
-    const shm::WorkerShm& entry = job.worker(rank);
-    const auto figure = [&](shm::Counter which) { return shm::counter(entry, which); };
-    WorkerInfo info;
-    info.rank = rank;
-    info.state = states[rank];
-    info.pid = entry.pid.load_relaxed();  // relaxed, as all below: figures for people
-    info.holders = entry.holders.load_relaxed();
-    info.steps = figure(shm::Counter::kSteps);
-    info.pushes = figure(shm::Counter::kPushes);
-    info.pulls = figure(shm::Counter::kPulls);
-    info.push_retries = figure(shm::Counter::kPushRetries);
-    info.pull_retries = figure(shm::Counter::kPullRetries);
-    info.dropped = figure(shm::Counter::kDropped);
-    info.lead_max = figure(shm::Counter::kLeadMax);
-    info.clock = shm::SspClock::steps_of(entry.clock.load_acquire());
-    info.examples = figure(shm::Counter::kExamples);
-    info.loss = std::bit_cast<double>(figure(shm::Counter::kLossBits));
-    const std::uint64_t joined = entry.joined_ns.load_relaxed();
-    const std::uint64_t end = info.state == WorkerState::kLeft ? entry.left_ns.load_relaxed() : shm::now_ns();
-    info.seconds = end > joined ? double(end - joined) * 1e-9 : 0.0;
-    if (info.state == WorkerState::kAlive) info.waiting_for = waiting_text(job, rank, states);
-    shm::StalenessTotals totals;
-    totals.add(entry);
-    info.staleness = summarise(totals);
-    all.push_back(std::move(info));
-  }
-  return all;
+  return impl_->guarded([&] {
+    impl_->require_whole();
+    const JobSegments& job = impl_->job;
+    std::vector<WorkerState> states;
+    for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) states.push_back(shm::worker_state(job, rank));
+    std::vector<WorkerInfo> all;
+    for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) {
+      if (states[rank] == WorkerState::kNever) continue;
+      const shm::WorkerShm& entry = job.worker(rank);
+      const auto figure = [&](shm::Counter which) { return shm::counter(entry, which); };
+      WorkerInfo info;
+      info.rank = rank;
+      info.state = states[rank];
+      info.pid = entry.pid.load_relaxed();  // relaxed, as all below: figures for people
+      info.holders = entry.holders.load_relaxed();
+      info.steps = figure(shm::Counter::kSteps);
+      info.pushes = figure(shm::Counter::kPushes);
+      info.pulls = figure(shm::Counter::kPulls);
+      info.push_retries = figure(shm::Counter::kPushRetries);
+      info.pull_retries = figure(shm::Counter::kPullRetries);
+      info.dropped = figure(shm::Counter::kDropped);
+      info.lead_max = figure(shm::Counter::kLeadMax);
+      info.clock = shm::SspClock::steps_of(entry.clock.load_acquire());
+      info.examples = figure(shm::Counter::kExamples);
+      info.loss = std::bit_cast<double>(figure(shm::Counter::kLossBits));
+      const std::uint64_t joined = entry.joined_ns.load_relaxed();
+      const std::uint64_t end = info.state == WorkerState::kLeft ? entry.left_ns.load_relaxed() : shm::now_ns();
+      info.seconds = end > joined ? double(end - joined) * 1e-9 : 0.0;
+      if (info.state == WorkerState::kAlive) info.waiting_for = waiting_text(job, rank, states);
+      shm::StalenessTotals totals;
+      totals.add(entry);
+      info.staleness = summarise(totals);
+      all.push_back(std::move(info));
+    }
+    return all;
+  });
 }
 
 std::vector<VariableInfo> JobView::variables() const {
-  const std::vector<CheckedRecord> records = impl_->records();
-  std::vector<VariableInfo> all;
-  for (const Group& group : Impl::grouped(records)) {
-    const VariableShm& first = *group.front();
-    VariableInfo info;
-    info.name = first.name;
-    info.dtype = static_cast<DType>(first.dtype);
-    info.shape.assign(first.extents, first.extents + first.axes);
-    info.rule = static_cast<UpdateRule>(first.rule);
-    info.layout = static_cast<Layout>(first.layout);
-    info.element_count = first.whole_elements;
-    info.bytes = first.whole_elements * sizeof(float);
-    info.initialised = is_initialised(first);
-    const std::uint64_t rules_own = update::slots_per_element(info.rule, false);
-    for (std::uint64_t slot = 0; slot < first.slots && slot <= rules_own; ++slot)
-      info.slots.emplace_back(update::slot_name(info.rule, first.slots > rules_own, slot));
-    std::uint64_t updates = 0, pieces = 0;
-    const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = first.whole_elements / rows;
-    for (const VariableShm* part : group) {
-      info.parts.push_back({.shard = part->shard,
-                            .node = impl_->job.shard(part->shard).header().node,
-                            .first_row = part->part_begin / row,
-                            .rows = part->elements / row,
-                            .bytes = part->elements * sizeof(float),
-                            .slot_bytes = part->elements * part->slots * sizeof(float),
-                            .pieces = part->pieces,
-                            .piece_elements = part->piece_elements});
-      pieces += part->pieces;
-      if (info.initialised) updates += sum_updates(impl_->job, *part);
+  return impl_->guarded([&] {
+    const std::vector<CheckedRecord> records = impl_->records();
+    std::vector<VariableInfo> all;
+    for (const Group& group : Impl::grouped(records)) {
+      const VariableShm& first = *group.front();
+      VariableInfo info;
+      info.name = first.name;
+      info.dtype = static_cast<DType>(first.dtype);
+      info.shape.assign(first.extents, first.extents + first.axes);
+      info.rule = static_cast<UpdateRule>(first.rule);
+      info.layout = static_cast<Layout>(first.layout);
+      info.element_count = first.whole_elements;
+      info.bytes = first.whole_elements * sizeof(float);
+      info.initialised = is_initialised(first);
+      const std::uint64_t rules_own = update::slots_per_element(info.rule, false);
+      for (std::uint64_t slot = 0; slot < first.slots && slot <= rules_own; ++slot)
+        info.slots.emplace_back(update::slot_name(info.rule, first.slots > rules_own, slot));
+      std::uint64_t updates = 0, pieces = 0;
+      const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = first.whole_elements / rows;
+      for (const VariableShm* part : group) {
+        info.parts.push_back({.shard = part->shard,
+                              .node = impl_->job.shard(part->shard).header().node,
+                              .first_row = part->part_begin / row,
+                              .rows = part->elements / row,
+                              .bytes = part->elements * sizeof(float),
+                              .slot_bytes = part->elements * part->slots * sizeof(float),
+                              .pieces = part->pieces,
+                              .piece_elements = part->piece_elements});
+        pieces += part->pieces;
+        if (info.initialised) updates += sum_updates(impl_->job, *part);
+      }
+      info.updates = updates / pieces;
+      all.push_back(std::move(info));
     }
-    info.updates = updates / pieces;
-    all.push_back(std::move(info));
-  }
-  return all;
+    return all;
+  });
 }
 
 std::vector<float> JobView::values(const std::string& name) const {
-  const std::vector<CheckedRecord> records = impl_->records();
-  return impl_->values(impl_->find(records, name), 0);
+  return impl_->guarded([&] {
+    const std::vector<CheckedRecord> records = impl_->records();
+    return impl_->values(impl_->find(records, name), 0);
+  });
 }
 
 std::vector<float> JobView::averages(const std::string& name) const {
-  const std::vector<CheckedRecord> records = impl_->records();
-  const Group group = impl_->find(records, name);
-  const VariableShm& first = *group.front();
-  const std::uint64_t rules_own = update::slots_per_element(static_cast<UpdateRule>(first.rule), false);
-  if (first.slots != rules_own + 1)
-    throw Error(fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (--ema)", name));
-  return impl_->values(group, first.slots);
+  return impl_->guarded([&] {
+    const std::vector<CheckedRecord> records = impl_->records();
+    const Group group = impl_->find(records, name);
+    const VariableShm& first = *group.front();
+    const std::uint64_t rules_own = update::slots_per_element(static_cast<UpdateRule>(first.rule), false);
+    if (first.slots != rules_own + 1)
+      throw Error(fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (--ema)", name));
+    return impl_->values(group, first.slots);
+  });
 }
 
 BufferCount JobView::buffers() const {
-  const std::vector<CheckedRecord> records = impl_->records();
-  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const VariableShm*>> classes;  // shard, class
-  for (const CheckedRecord& record : records)
-    if (!is_inplace(*record) && is_initialised(*record))
-      classes[{record->shard, record->buffer_class}].push_back(record.get());
-  BufferCount count;
-  for (const auto& [place, variables] : classes) add_buffers(impl_->job, variables, count);
-  return count;
+  return impl_->guarded([&] {
+    const std::vector<CheckedRecord> records = impl_->records();
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const VariableShm*>> classes;  // shard, class
+    for (const CheckedRecord& record : records)
+      if (!is_inplace(*record) && is_initialised(*record))
+        classes[{record->shard, record->buffer_class}].push_back(record.get());
+    BufferCount count;
+    for (const auto& [place, variables] : classes) add_buffers(impl_->job, variables, count);
+    return count;
+  });
 }
 
 std::vector<Event> JobView::events() const {
-  impl_->require_whole();
-  std::vector<Event> all;
-  for (const shm::EventRecord& record : shm::read_events(impl_->job)) all.push_back(describe_event(impl_->job, record));
-  return all;
+  return impl_->guarded([&] {
+    impl_->require_whole();
+    std::vector<Event> all;
+    for (const shm::EventRecord& record : shm::read_events(impl_->job))
+      all.push_back(describe_event(impl_->job, record));
+    return all;
+  });
 }
 
 StalenessSummary JobView::staleness() const {
-  impl_->require_whole();
-  shm::StalenessTotals totals;
-  for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) totals.add(impl_->job.worker(rank));
-  return summarise(totals);
+  return impl_->guarded([&] {
+    impl_->require_whole();
+    shm::StalenessTotals totals;
+    for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) totals.add(impl_->job.worker(rank));
+    return summarise(totals);
+  });
 }
 
 std::uint64_t JobView::digest() const {
-  const std::vector<CheckedRecord> records = impl_->records();
-  std::vector<Group> groups = Impl::grouped(records);
-  std::sort(groups.begin(), groups.end(),
-            [](const Group& a, const Group& b) { return std::strcmp(a.front()->name, b.front()->name) < 0; });
-  std::uint64_t hash = 14695981039346656037ULL;
-  for (const Group& group : groups) {
-    hash_bytes(hash, group.front()->name, std::strlen(group.front()->name));
-    if (!is_initialised(*group.front())) continue;  // it has no values yet
-    const std::vector<float> values = impl_->values(group, 0);
-    hash_bytes(hash, values.data(), values.size() * sizeof(float));
-  }
-  return hash;
+  return impl_->guarded([&] {
+    const std::vector<CheckedRecord> records = impl_->records();
+    std::vector<Group> groups = Impl::grouped(records);
+    std::sort(groups.begin(), groups.end(),
+              [](const Group& a, const Group& b) { return std::strcmp(a.front()->name, b.front()->name) < 0; });
+    std::uint64_t hash = 14695981039346656037ULL;
+    for (const Group& group : groups) {
+      hash_bytes(hash, group.front()->name, std::strlen(group.front()->name));
+      if (!is_initialised(*group.front())) continue;  // it has no values yet
+      const std::vector<float> values = impl_->values(group, 0);
+      hash_bytes(hash, values.data(), values.size() * sizeof(float));
+    }
+    return hash;
+  });
 }
 
 }  // namespace ps

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +22,6 @@
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "ps/worker.hpp"
-#include "support/processes.hpp"
 
 namespace ps::test {
 
@@ -102,25 +102,12 @@ class Cases {
     if (shared == MAP_FAILED) throw std::bad_alloc();
     auto& progress = *new (shared) Progress{};
     while (progress.next < count && wrong.size() < kMostWrong) {
-      Child child([&] {
-        for (; progress.next < count; ++progress.next) {
-          alarm(seconds);
-          try {
-            run(progress.next);
-            ++progress.worked;
-          } catch (const Error&) {
-            ++progress.refused;
-          } catch (const std::exception& error) {
-            std::snprintf(progress.reason, sizeof progress.reason, "%s", error.what());
-            return 1;
-          }
-        }
-        alarm(0);
-        return 0;
-      });
-      const int code = child.join();
-      if (code == 0) break;
-      wrong.push_back({progress.next, code < 0 ? "a signal" : progress.reason});
+      const pid_t child = fork();
+      if (child == 0) _exit(run_from(progress, count, seconds, run));
+      int status = 0;
+      waitpid(child, &status, 0);
+      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) break;
+      wrong.push_back({progress.next, WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : progress.reason});
       ++progress.next;
     }
     worked = progress.worked;
@@ -141,6 +128,23 @@ class Cases {
     std::atomic<std::size_t> next{0}, worked{0}, refused{0};
     char reason[256] = {};
   };
+
+  template <class Run>
+  static int run_from(Progress& progress, std::size_t count, unsigned seconds, Run& run) {
+    for (; progress.next < count; ++progress.next) {
+      alarm(seconds);
+      try {
+        run(progress.next);
+        ++progress.worked;
+      } catch (const Error&) {
+        ++progress.refused;
+      } catch (const std::exception& error) {
+        std::snprintf(progress.reason, sizeof progress.reason, "%s", error.what());
+        return 1;
+      }
+    }
+    return 0;
+  }
 };
 
 }  // namespace ps::test

@@ -13,7 +13,9 @@
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "ps/worker.hpp"
+#include "shm/truncation.hpp"
 #include "support/hostile.hpp"
+#include "support/processes.hpp"
 #include "support/test_job.hpp"
 
 namespace {
@@ -22,7 +24,7 @@ using namespace ps;
 using test::Bytes;
 using test::SegmentFile;
 
-constexpr unsigned kSeconds = 10;  // of one case, which waits for parts of a second
+constexpr unsigned kSeconds = 60;  // of one case, which waits for parts of a second
 
 bool is_full() { return std::getenv("PS_TEST_FULL") != nullptr; }
 
@@ -242,4 +244,60 @@ TEST_CASE("hostile: the same job undamaged works") {
   PastJob past(partitioned(), true);
   const test::Cases cases(1, kSeconds, [&](std::size_t) { past.attach_to([] {}); });
   CHECK(cases.worked == 1);
+}
+
+TEST_CASE("hostile: a reader of a segment that is cut off meanwhile reads zeros and is told") {
+  PastJob past(partitioned(), true);
+  test::Child child([&] {
+    shm::survive_truncation();
+    shm::Segment segment;
+    if (segment.open(past.job.name.control(), shm::Access::kReadOnly) != shm::AttachOutcome::kReady) return 1;
+    SegmentFile(past.job.name.control()).cut(0);
+    const volatile std::byte* bytes = segment.data();
+    int sum = 0;
+    for (std::size_t at = 0; at < segment.header().reserved_bytes + 3 * shm::kPage; at += 64) sum |= int(bytes[at]);
+    return sum == 0 && segment.was_cut_off() ? 0 : 2;
+  });
+  CHECK(child.join() == 0);
+}
+
+TEST_CASE("hostile: without the call a cut is the end, and so is a bus error elsewhere with it") {
+  PastJob past(partitioned(), true);
+  const auto reads_beyond = [&](bool survives, bool watched) {
+    test::Child child([&] {
+      if (survives) shm::survive_truncation();
+      shm::Segment segment;
+      const auto access = watched ? shm::Access::kReadOnly : shm::Access::kReadWrite;
+      static_cast<void>(segment.open(past.job.name.control(), access));
+      SegmentFile(past.job.name.control()).cut(0);
+      return int(*const_cast<volatile std::byte*>(segment.data()));
+    });
+    return child.join() == 0;
+  };
+  CHECK(reads_beyond(true, true));
+  past.restore();
+  CHECK_FALSE(reads_beyond(false, true));
+  past.restore();
+  CHECK_FALSE(reads_beyond(true, false));
+}
+
+TEST_CASE("hostile: the inspector survives segments that are cut off and made whole again all the time") {
+  PastJob past(partitioned(), true);
+  const std::size_t looks = is_full() ? 20000 : 300;
+  test::Child cutter([&] {
+    for (std::size_t round = 0;; ++round)
+      for (const auto& [name, bytes] : past.healthy) {
+        const SegmentFile file(name);
+        file.cut(round % 3 == 0 ? 0 : bytes.size() / 3 * (round % 3));
+        file.replace(bytes);
+      }
+    return 0;
+  });
+  const test::Cases cases(looks, kSeconds, [&](std::size_t) {
+    shm::survive_truncation();
+    test::inspect_all(past.job.name.text());
+  });
+  cutter.kill();
+  past.restore();
+  report(cases, looks, [](std::size_t i) { return fmt::format("look {}", i); });
 }
