@@ -64,6 +64,7 @@ Arguments ps_arguments(const PsSettings& settings) {
   if (job.steps != 0) add(all, "--steps", job.steps);
   add_optimizer(all, job.optimizer);
   add_shards(all, job);
+  if (!job.group.empty()) add(all, "--group", job.group);
   add(all, "--seed", job.seed);
   add(all, "--linger", job.linger_seconds);
   add(all, "--step-timeout", job.step_timeout_seconds);

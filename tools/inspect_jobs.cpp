@@ -187,6 +187,8 @@ std::string state_of(const shm::Segment& control, AttachOutcome outcome) {
       return "other build";
     case AttachOutcome::kDamaged:
       return "damaged";
+    case AttachOutcome::kExposed:
+      return "exposed";
     case AttachOutcome::kNoPermission:
       return "no permission";
     case AttachOutcome::kReady:

@@ -103,6 +103,8 @@ void CommandLine::add_job(PsSettings& settings) {
   add("--numa", "auto|none|NODES",
       "memory node of each shard; nodes as 0,1 (auto: shard k on node k, if there are several)",
       [&job](const std::string& text) { read_numa(text, job); });
+  add("--group", "NAME", "share the job with the users of a group: segments get mode 0660 (only this user has it)",
+      [&job](const std::string& text) { job.group = text; });
   add_flag("--huge-pages", job.huge_pages, "ask for huge pages");
   add_whole("--seed", job.seed, 0, kAny, "of initial values and data order (1)");
   add_seconds("--linger", job.linger_seconds, "how long the ps stays after the last worker has left (30s)");

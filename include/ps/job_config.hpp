@@ -75,6 +75,7 @@ struct JobConfig {
   Numa numa = Numa::kAuto;
   std::vector<std::uint32_t> numa_nodes;           // at most 64
   bool huge_pages = false;                         // ask for them, where the system has any for shared memory
+  std::string group;                               // whose users share the job; empty: only its ps's user has it
   std::uint32_t elastic_min = 0, elastic_max = 0;  // bounds of the number of workers that a launcher keeps; 0: fixed
 };
 

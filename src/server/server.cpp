@@ -131,7 +131,7 @@ shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options)
 
 struct Server::Impl {
   Impl(const JobConfig& config, const ServerOptions& options)
-      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().shards) {
+      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().shards), notice(options.notice) {
     for (std::uint32_t task = 0; task < job.config().shards; ++task)
       if (!options.task || *options.task == task) own_tasks.push_back(task);
   }
@@ -154,6 +154,7 @@ struct Server::Impl {
   std::vector<Seen> seen;
   std::vector<bool> tasks_alive;  // other tasks, at the last look
   std::vector<std::uint32_t> own_tasks;
+  std::function<void(const std::string&)> notice;
   bool is_first_task = true;  // of the live ones: it writes the events that all of them see
   pid_t owner = getpid();
 };
@@ -170,9 +171,9 @@ Server::~Server() {
   shm::fault_point(shm::FaultPoint::kTaskReleased);
   try {
     // The last one out: while other tasks or workers are alive nothing is touched (N2). The last of these does it then.
-    shm::remove_job(impl_->job.job(), impl_->job.control().descriptor());
-  } catch (const Error&) {
-    // Nothing can be done about it here; the next ps of that name reclaims what is left.
+    shm::remove_job(impl_->job.job(), impl_->job.control().descriptor(), impl_->notice);
+  } catch (const Error& error) {
+    if (impl_->notice) impl_->notice(error.what());  // the next ps of that name reclaims what is left
   }
 }
 

@@ -110,12 +110,15 @@ bool is_part_of(const std::string& job, const std::string& name) {
          is_number(rest.substr(dot + 1));
 }
 
-void unlink_parts(const std::string& job) {
+// Returns what belongs to other users and stays.
+std::vector<std::string> unlink_parts(const std::string& job) {
+  std::vector<std::string> left;
   for (const std::string& name : list_segments(control_name(job) + "."))
     if (is_part_of(job, name)) {
-      unlink_segment(name);
+      if (!unlink_segment(name)) left.push_back(name);
       fault_point(FaultPoint::kRemovePart);
     }
+  return left;
 }
 
 std::string who_is_alive(const std::string& job, const Segment& control) {
@@ -131,7 +134,7 @@ std::size_t control_bytes(std::uint32_t ranks) noexcept {
   return round_up(kWorkersOffset + ranks * sizeof(WorkerShm), kPage);
 }
 
-RemoveOutcome remove_job(const std::string& job, int own) {
+RemoveOutcome remove_job(const std::string& job, int own, const std::function<void(const std::string&)>& notice) {
   const std::string name = control_name(job);
   Segment control;
   int descriptor = own;
@@ -146,9 +149,18 @@ RemoveOutcome remove_job(const std::string& job, int own) {
   RemoveOutcome removed = RemoveOutcome::kAbsent;
   if (leads_to(name, descriptor)) {  // N2: and the name still leads to it
     fault_point(FaultPoint::kRemoveLocked);
-    unlink_parts(job);
+    for (const std::string& left : unlink_parts(job)) {
+      empty_segment(left);
+      if (notice)
+        notice(fmt::format("/dev/shm/{} belongs to {}, who alone can remove it: it is left there, empty", left,
+                           owner_of(left)));
+    }
     fault_point(FaultPoint::kRemoveParts);
-    unlink_segment(name);
+    if (!unlink_segment(name)) {
+      locks.release_all();
+      throw Error(fmt::format("cannot remove /dev/shm/{}: it belongs to {}, who alone can; choose another job name",
+                              name, owner_of(name)));
+    }
     fault_point(FaultPoint::kRemoveUnlinked);
     removed = RemoveOutcome::kRemoved;
   }
@@ -164,7 +176,8 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
   job.job_ = config.job;
   const std::size_t bytes = control_bytes(ranks);
   const std::uint64_t instance = new_instance();
-  job.control_ = Segment::create(SegmentKind::kControl, 0, config.job, instance, bytes, bytes);
+  job.control_ =
+      Segment::create(SegmentKind::kControl, 0, config.job, instance, bytes, bytes, shared_with_group(config.group));
   write_config(*reinterpret_cast<JobConfigShm*>(job.control_.data() + kConfigOffset), config, ranks);
   initialise_live(job, job.settings());
   job.state().task_pids[0].store_relaxed(static_cast<std::uint32_t>(getpid()));
@@ -206,13 +219,17 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
 
 void JobSegments::create_shard(std::uint32_t number, const ShardOptions& options) {
   const std::string name = shard_name(job_, number);
-  Segment shard =
-      Segment::create(SegmentKind::kShard, number, job_, instance(), shard_data_offset(), shm_capacity_bytes());
+  Segment shard = Segment::create(SegmentKind::kShard, number, job_, instance(), shard_data_offset(),
+                                  shm_capacity_bytes(), control_.sharing());
   const std::string refused = shard.place_memory(node_of(config(), number), config().huge_pages != 0);
   if (!refused.empty() && options.warn) options.warn(fmt::format("shard {}: {}", number, refused));
   fault_point(FaultPoint::kShardMade);
   shard.publish();  // before it has a name: nobody finds it half-made
-  if (!shard.link(name)) throw Error("cannot name /dev/shm/" + name + ": something else has taken the name; remove it");
+  if (!shard.link(name))
+    throw Error(
+        fmt::format("cannot name /dev/shm/{}: something of {} has taken the name; remove it, or choose another "
+                    "job name",
+                    name, owner_of(name)));
   fault_point(FaultPoint::kShardNamed);
   shards_[number] = std::move(shard);
 }

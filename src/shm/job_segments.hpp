@@ -127,6 +127,9 @@ enum class RemoveOutcome { kRemoved, kAbsent, kAlive };
 
 // Removes all segments of a job that nobody holds a lock of (N2): shards and gradient segments first, control last.
 // `own`: a descriptor of the job through which the caller holds its locks, or -1. Never touches a live job.
-RemoveOutcome remove_job(const std::string& job, int own = -1);
+// /dev/shm lets only owners remove names: what other users of the job's group have left is emptied, and named to
+// `notice`. Throws Error where the control segment is another user's.
+RemoveOutcome remove_job(const std::string& job, int own = -1,
+                         const std::function<void(const std::string&)>& notice = {});
 
 }  // namespace ps::shm

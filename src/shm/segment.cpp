@@ -3,8 +3,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <grp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <pwd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -25,7 +27,7 @@ namespace ps::shm {
 namespace {
 
 constexpr char kDirectory[] = "/dev/shm";
-constexpr mode_t kMode = 0600;
+constexpr mode_t kMode = 0600, kGroupMode = 0660, kOthers = 0007;
 constexpr std::size_t kMostReserved = std::size_t{1} << 46;  // half of a process's address space
 
 std::string path_of(const std::string& name) { return std::string(kDirectory) + "/" + name; }
@@ -67,6 +69,19 @@ struct Mappable {
   boost::interprocess::mode_t get_mode() const noexcept { return mode; }
 };
 
+bool is_in_group(gid_t group) {
+  if (group == getegid()) return true;
+  std::vector<gid_t> groups(static_cast<std::size_t>(std::max(0, getgroups(0, nullptr))));
+  const int count = getgroups(static_cast<int>(groups.size()), groups.data());
+  return count > 0 && std::find(groups.begin(), groups.begin() + count, group) != groups.begin() + count;
+}
+
+// Whose segments we use: our own, those that are shared with a group of ours, and as root all.
+bool is_trusted(const struct stat& status) {
+  return geteuid() == 0 || status.st_uid == geteuid() ||
+         ((status.st_mode & kGroupMode) == kGroupMode && is_in_group(status.st_gid));
+}
+
 [[noreturn]] void fail_no_room(const std::string& what, std::size_t bytes, int error) {
   if (error == ENOSPC || error == ENOMEM || error == EDQUOT)
     throw Error(
@@ -106,9 +121,16 @@ std::string describe(AttachOutcome outcome, const std::string& name) {
     case AttachOutcome::kDamaged:
       return fmt::format(
           "/dev/shm/{} is damaged, or no segment of a parameter server; remove it with inspect_shm rm --force", name);
+    case AttachOutcome::kExposed:
+      return fmt::format(
+          "/dev/shm/{} can be changed by every user of this machine, so nothing in it is to be believed; "
+          "chmod o-rwx it, or remove it with inspect_shm rm --force",
+          name);
     case AttachOutcome::kNoPermission:
-      return fmt::format("no permission to open /dev/shm/{}; it belongs to another user, choose another job name",
-                         name);
+      return fmt::format(
+          "no permission to use /dev/shm/{}; it belongs to {}, choose another job name, or have that ps started with "
+          "--group",
+          name, owner_of(name));
     case AttachOutcome::kReady:
       break;
   }
@@ -149,7 +171,7 @@ void Segment::map(std::size_t bytes, Access access) {
 }
 
 Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
-                        std::size_t bytes, std::size_t reserved_bytes) {
+                        std::size_t bytes, std::size_t reserved_bytes, const Sharing& sharing) {
   Segment segment;
   segment.name_ = "(new segment of job " + job + ")";
   const int descriptor = ::open(kDirectory, O_TMPFILE | O_RDWR | O_CLOEXEC, kMode);
@@ -158,7 +180,14 @@ Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::strin
                             std::strerror(errno)));
   OpenDescriptors::instance().add(descriptor);
   segment.descriptor_ = descriptor;
-  fchmod(descriptor, kMode);  // O_TMPFILE's mode went through the umask
+  constexpr auto kKeep = static_cast<uid_t>(-1);
+  if ((sharing.owner || sharing.group) &&
+      fchown(descriptor, sharing.owner.value_or(kKeep), sharing.group.value_or(kKeep)) != 0)
+    throw Error(fmt::format("cannot share a segment of job {} with its group: {}; are you a member of it?", job,
+                            std::strerror(errno)));
+  // O_TMPFILE's mode went through the umask
+  if (fchmod(descriptor, sharing.group ? kGroupMode : kMode) != 0)
+    throw Error(fmt::format("cannot set the mode of a segment of job {}: {}", job, std::strerror(errno)));
   reserved_bytes = std::clamp(reserved_bytes, bytes, std::max(bytes, kMostReserved));
   if (const int error = fallocate_retrying(descriptor, bytes)) fail_no_room("a segment of job " + job, bytes, error);
   segment.map(reserved_bytes, Access::kReadWrite);
@@ -230,7 +259,13 @@ AttachOutcome Segment::open(const std::string& name, Access access) {
   OpenDescriptors::instance().add(descriptor);
   descriptor_ = descriptor;
   struct stat status;
-  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return AttachOutcome::kDamaged;
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink > 1)
+    return AttachOutcome::kDamaged;  // more than one link: the name of another one's file
+  if (!is_trusted(status)) {
+    close();
+    return AttachOutcome::kNoPermission;
+  }
+  if ((status.st_mode & kOthers) != 0) return AttachOutcome::kExposed;
   if (static_cast<std::size_t>(status.st_size) < sizeof(HeaderShm))
     return AttachOutcome::kDamaged;  // N4: before a page
   map(sizeof(HeaderShm), access);
@@ -279,6 +314,15 @@ std::size_t Segment::file_bytes() const {
   return fstat(descriptor_, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
 }
 
+Sharing Segment::sharing() const {
+  Sharing sharing;
+  struct stat status;
+  if (fstat(descriptor_, &status) != 0) return sharing;
+  if ((status.st_mode & kGroupMode) == kGroupMode) sharing.group = status.st_gid;
+  if (geteuid() == 0 && status.st_uid != 0) sharing.owner = status.st_uid;
+  return sharing;
+}
+
 bool Segment::is_of(SegmentKind kind, std::uint32_t number, const std::string& job,
                     std::uint64_t instance) const noexcept {
   const HeaderShm& found = header();
@@ -306,7 +350,32 @@ std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint6
 }
 std::string gradient_prefix(const std::string& job, std::uint32_t rank) { return fmt::format("ps.{}.w{}.", job, rank); }
 
-void unlink_segment(const std::string& name) noexcept { ::unlink(path_of(name).c_str()); }
+bool unlink_segment(const std::string& name) noexcept {
+  return ::unlink(path_of(name).c_str()) == 0 || errno == ENOENT;
+}
+
+void empty_segment(const std::string& name) noexcept {
+  const int descriptor = ::open(path_of(name).c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0) return;
+  struct stat status;
+  if (fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 1)
+    (void)!ftruncate(descriptor, 0);  // where that is refused, too, the caller has said what is left
+  ::close(descriptor);
+}
+
+std::string owner_of(const std::string& name) {
+  struct stat status;
+  if (lstat(path_of(name).c_str(), &status) != 0) return "nobody";
+  const passwd* user = getpwuid(status.st_uid);
+  return user != nullptr ? fmt::format("user {}", user->pw_name) : fmt::format("user {}", status.st_uid);
+}
+
+Sharing shared_with_group(const std::string& name) {
+  if (name.empty()) return {};
+  const ::group* found = getgrnam(name.c_str());
+  if (found == nullptr) throw Error(fmt::format("there is no group '{}' on this machine (--group)", name));
+  return {std::nullopt, found->gr_gid};
+}
 
 std::vector<std::string> list_segments(const std::string& prefix) {
   std::vector<std::string> names;

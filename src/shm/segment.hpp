@@ -27,8 +27,17 @@ enum class AttachOutcome {
   kOtherVersion,
   kOtherBuild,
   kDamaged,
-  kNoPermission
+  kExposed,      // every user may write to it, so nothing in it can be believed
+  kNoPermission  // another user's, who does not share it with a group that we are in
 };
+
+// Who may use a segment: its owner, or a group too.
+struct Sharing {
+  std::optional<std::uint32_t> owner, group;  // none: the creator's
+};
+
+// Throws Error where there is no such group.
+Sharing shared_with_group(const std::string& name);
 
 // "no such segment", and so on, with what to do; for messages. Empty for kReady.
 std::string describe(AttachOutcome outcome, const std::string& name);
@@ -43,7 +52,7 @@ class Segment {
   // A new segment without a name (N1), `bytes` of it reserved and zero, its header filled but for the version.
   // Throws Error when /dev/shm can't hold it.
   static Segment create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
-                        std::size_t bytes, std::size_t reserved_bytes);
+                        std::size_t bytes, std::size_t reserved_bytes, const Sharing& sharing = {});
 
   // Asks for pages of a memory node and for huge ones; says in the header what was granted. Only by the creator, before
   // the name. Returns why something was refused, or nothing.
@@ -70,6 +79,9 @@ class Segment {
   std::size_t file_bytes() const;  // of the file now
   // How much of the mapping the file covers now: what lies beyond must not be touched.
   std::size_t usable_bytes() const { return std::min(file_bytes(), region_.get_size()); }
+
+  // How this segment is shared, for others that go with it. Root's go to this one's owner.
+  Sharing sharing() const;
 
   // Whether a read found its page cut off (truncation.hpp). Only of segments that are mapped read-only.
   bool was_cut_off() const noexcept { return watch_.has_missed_pages(); }
@@ -101,8 +113,14 @@ std::string gradient_prefix(const std::string& job, std::uint32_t rank);  // of 
 // Whether `name` leads to the segment that is open as `descriptor`.
 bool leads_to(const std::string& name, int descriptor) noexcept;
 
-// Removes the name; nothing happens where there is none.
-void unlink_segment(const std::string& name) noexcept;
+// Removes the name; nothing happens where there is none. False: it is there still, being another user's.
+bool unlink_segment(const std::string& name) noexcept;
+
+// Frees the memory of a segment whose name another user's rights keep. Requires: nobody uses it.
+void empty_segment(const std::string& name) noexcept;
+
+// "user NAME", or nothing where there is no such segment.
+std::string owner_of(const std::string& name);
 
 // Names in /dev/shm that begin with `prefix`, sorted.
 std::vector<std::string> list_segments(const std::string& prefix);

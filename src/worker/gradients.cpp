@@ -23,23 +23,25 @@ void GradientSegments::create_own() {
   shm::BarrierEntryShm& entry = job_.worker(rank_).barriers[0];
   const std::uint64_t now = job_.worker(rank_).holders.load_acquire();
   own_ = Segment::create(shm::SegmentKind::kGradient, rank_, job_.job(), job_.instance(), shm::kGradientsOffset,
-                         shm::shm_capacity_bytes());
+                         shm::shm_capacity_bytes(), job_.control().sharing());
   shm::fault_point(shm::FaultPoint::kGradientMade);
-  own_.publish();  // before it has a name: nobody finds it half-made
-  const std::string name = shm::gradient_name(job_.job(), rank_, now);
-  if (!own_.link(name)) {  // of another job of that name whose removal was cut short
-    shm::unlink_segment(name);
-    if (!own_.link(name)) throw Error("cannot name /dev/shm/" + name + ": something else takes the name; remove it");
+  own_.publish();                          // before it has a name: nobody finds it half-made
+  constexpr std::uint64_t kAttempts = 64;  // jobs of one group whose users each left a segment of that rank
+  for (std::uint64_t attempt = 0;; ++attempt) {
+    own_generation_ = attempt << 32 | now;
+    const std::string name = shm::gradient_name(job_.job(), rank_, own_generation_);
+    if (own_.link(name)) break;
+    shm::unlink_segment(name);  // of another job of that name whose removal was cut short
+    if (own_.link(name)) break;
+    if (attempt == kAttempts)  // another user's, all of them
+      throw Error("cannot name /dev/shm/" + name + ": something of " + shm::owner_of(name) + " takes the name");
   }
   shm::fault_point(shm::FaultPoint::kGradientNamed);
-  own_.publish();
-  shm::fault_point(shm::FaultPoint::kGradientNamed);
-  own_generation_ = now;
-  entry.generation.store_release(now);
+  entry.generation.store_release(own_generation_);
   shm::fault_point(shm::FaultPoint::kGradientNoted);
   // Those of former holders: the last one's, and any that one had named and not noted yet when it died.
   for (const std::string& former : shm::list_segments(shm::gradient_prefix(job_.job(), rank_)))
-    if (former != name) shm::unlink_segment(former);
+    if (former != own_.name()) shm::unlink_segment(former);
   shm::fault_point(shm::FaultPoint::kGradientCleared);
 }
 

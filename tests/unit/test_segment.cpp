@@ -1,6 +1,7 @@
 // Segment on files in /dev/shm: what attaching finds, growing, names, modes.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "ps/errors.hpp"
+#include "support/processes.hpp"
 #include "support/test_job.hpp"
 
 using namespace ps;
@@ -254,4 +256,108 @@ TEST_CASE("segment: the list has the names with the prefix, sorted") {
   const JobName b(test::unique_job_name() + "-b"), a(b.text() + "-a");
   const Segment second = linked(a), first = linked(b);
   CHECK(list_segments(b.control()) == std::vector<std::string>{b.control(), a.control()});
+}
+
+TEST_CASE("segment: one that every user may open is exposed, and is not mapped") {
+  const JobName name;
+  const Segment segment = linked(name);
+  for (const mode_t mode : {0601, 0602, 0604, 0666}) {
+    REQUIRE(fchmod(segment.descriptor(), mode) == 0);
+    Segment found;
+    CHECK(found.open(name.control(), Access::kReadOnly) == AttachOutcome::kExposed);
+    CHECK_FALSE(found.is_mapped());
+  }
+}
+
+TEST_CASE("segment: a second name of another one's file, and a folder, are damage") {
+  const JobName name, other;
+  const Segment segment = linked(name);
+  REQUIRE(::link(path(name.control()).c_str(), path(other.control()).c_str()) == 0);
+  CHECK(outcome_of(other) == AttachOutcome::kDamaged);
+  unlink_segment(other.control());
+  REQUIRE(mkdir(path(other.control()).c_str(), 0700) == 0);
+  CHECK(outcome_of(other) == AttachOutcome::kDamaged);
+  rmdir(path(other.control()).c_str());
+}
+
+namespace {
+
+constexpr uid_t kSomebody = 54321, kSomebodyElse = 54322;
+constexpr gid_t kTheirGroup = 1;  // "daemon"
+
+// What `body` returns in a process of that user, who is in the group or not.
+template <class Body>
+int as_user(uid_t user, bool in_group, Body&& body) {
+  test::Child child([&] {
+    const gid_t group = kTheirGroup;
+    if (setgroups(in_group ? 1 : 0, &group) != 0 || setgid(user) != 0 || setuid(user) != 0) return 98;
+    return body();
+  });
+  return child.join();
+}
+
+}  // namespace
+
+TEST_CASE("segment: another user's is used only where a group of ours shares it" * doctest::skip(geteuid() != 0)) {
+  const JobName name;
+  const auto outcome_in_group = [&](bool in_group) {
+    return static_cast<AttachOutcome>(as_user(kSomebody, in_group, [&] { return static_cast<int>(outcome_of(name)); }));
+  };
+  Segment segment = linked(name);
+  CHECK(outcome_in_group(true) == AttachOutcome::kNoPermission);
+  REQUIRE(fchmod(segment.descriptor(), 0666) == 0);  // accessible, and yet not ours
+  CHECK(outcome_in_group(false) == AttachOutcome::kNoPermission);
+  unlink_segment(name.control());
+  const Sharing sharing = shared_with_group("daemon");
+  segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, kReserved, sharing);
+  REQUIRE(segment.link(name.control()));
+  segment.publish();
+  CHECK(outcome_in_group(true) == AttachOutcome::kReady);
+  CHECK(outcome_in_group(false) == AttachOutcome::kNoPermission);
+  CHECK(segment.sharing().group == std::optional<std::uint32_t>(kTheirGroup));
+}
+
+TEST_CASE("segment: a group that does not exist is an error") {
+  CHECK_THROWS_WITH_AS(shared_with_group("no-such-group"), doctest::Contains("no-such-group"), Error);
+}
+
+TEST_CASE("job segments: what another user has left of a group's job is emptied and named" *
+          doctest::skip(geteuid() != 0)) {
+  const JobName name;
+  const std::string left = gradient_name(name.text(), 0, 1);
+  {
+    Segment theirs =
+        Segment::create(SegmentKind::kGradient, 0, name.text(), 5, kBytes, kReserved, {kSomebodyElse, kTheirGroup});
+    REQUIRE(theirs.link(left));
+  }
+  CHECK(as_user(kSomebody, true, [&] {
+          JobConfig config = test::with_name({}, name.text());
+          config.group = "daemon";
+          std::string told;
+          const JobSegments job = JobSegments::create(config);
+          const auto removed =
+              remove_job(name.text(), job.control().descriptor(), [&](const std::string& line) { told = line; });
+          return removed == RemoveOutcome::kRemoved && told.find("54322") != std::string::npos ? 0 : 1;
+        }) == 0);
+  struct stat status;
+  REQUIRE(stat(path(left).c_str(), &status) == 0);
+  CHECK(status.st_size == 0);
+  CHECK(name.segments() == std::vector<std::string>{left});
+}
+
+TEST_CASE("job segments: a dead job of another user is named with its owner" * doctest::skip(geteuid() != 0)) {
+  const JobName name;
+  {
+    Segment theirs =
+        Segment::create(SegmentKind::kControl, 0, name.text(), 5, kBytes, kReserved, {kSomebodyElse, kTheirGroup});
+    REQUIRE(theirs.link(name.control()));
+  }
+  CHECK(as_user(kSomebody, true, [&] {
+          try {
+            JobSegments::create(test::with_name({}, name.text()));
+          } catch (const Error& error) {
+            return std::string(error.what()).find("54322") != std::string::npos ? 0 : 1;
+          }
+          return 2;
+        }) == 0);
 }
