@@ -96,6 +96,7 @@ void catch_signals(SecondSignal second) {
     sigaction(number, &action, nullptr);
   }
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error then, with a message
 }
 
 int stop_requests() noexcept { return g_requests; }

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "ps/errors.hpp"
@@ -82,13 +83,30 @@ bool is_trusted(const struct stat& status) {
          ((status.st_mode & kGroupMode) == kGroupMode && is_in_group(status.st_gid));
 }
 
+// What to do about an error of the system, in brackets; empty where nothing is known.
+std::string advice(int error) {
+  switch (error) {
+    case EMFILE:
+      return "; raise the limit on open files (ulimit -n)";
+    case ENFILE:
+      return "; raise the machine's limit on open files (sysctl fs.file-max)";
+    case ENOMEM:
+      return "; raise the limit on address space (ulimit -v), or the machine's or container's memory";
+    case EFBIG:
+      return "; raise the limit on file sizes (ulimit -f)";
+    default:
+      return {};
+  }
+}
+
 [[noreturn]] void fail_no_room(const std::string& what, std::size_t bytes, int error) {
   if (error == ENOSPC || error == ENOMEM || error == EDQUOT)
     throw Error(
         fmt::format("cannot reserve {:.1f} MiB for {}: /dev/shm has {:.1f} MiB left; free some (inspect_shm ls), "
                     "or enlarge it (mount -o remount,size=..., a container's --shm-size)",
                     double(bytes) / 1048576, what, double(shm_free_bytes()) / 1048576));
-  throw Error(fmt::format("cannot reserve {:.1f} MiB for {}: {}", double(bytes) / 1048576, what, std::strerror(error)));
+  throw Error(fmt::format("cannot reserve {:.1f} MiB for {}: {}{}", double(bytes) / 1048576, what, std::strerror(error),
+                          advice(error)));
 }
 
 int fallocate_retrying(int descriptor, std::size_t bytes) {
@@ -165,6 +183,8 @@ void Segment::map(std::size_t bytes, Access access) {
   } catch (const boost::interprocess::interprocess_exception& error) {
     throw Error(fmt::format("cannot map {:.1f} MiB of /dev/shm/{}: {}; is there a limit on address space (ulimit -v)?",
                             double(bytes) / 1048576, name_, error.what()));
+  } catch (const std::bad_alloc&) {
+    throw Error(fmt::format("no memory left to map /dev/shm/{}{}", name_, advice(ENOMEM)));
   }
   if (access == Access::kReadOnly) watch_ = TruncationWatch(region_.get_address(), region_.get_size());
   madvise(region_.get_address(), region_.get_size(), MADV_DONTFORK);  // L2: a child has no business here
@@ -176,8 +196,9 @@ Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::strin
   segment.name_ = "(new segment of job " + job + ")";
   const int descriptor = ::open(kDirectory, O_TMPFILE | O_RDWR | O_CLOEXEC, kMode);
   if (descriptor < 0)
-    throw Error(fmt::format("cannot create a segment in /dev/shm: {}; is a tmpfs mounted there that you may write to?",
-                            std::strerror(errno)));
+    throw Error(
+        fmt::format("cannot create a segment in /dev/shm: {}{}", std::strerror(errno),
+                    advice(errno).empty() ? "; is a tmpfs mounted there that you may write to?" : advice(errno)));
   OpenDescriptors::instance().add(descriptor);
   segment.descriptor_ = descriptor;
   constexpr auto kKeep = static_cast<uid_t>(-1);
@@ -254,7 +275,7 @@ AttachOutcome Segment::open(const std::string& name, Access access) {
     if (errno == ENOENT) return AttachOutcome::kAbsent;
     if (errno == EACCES || errno == EPERM) return AttachOutcome::kNoPermission;
     if (errno == ELOOP || errno == EISDIR || errno == ENXIO) return AttachOutcome::kDamaged;
-    throw Error(fmt::format("cannot open /dev/shm/{}: {}", name, std::strerror(errno)));
+    throw Error(fmt::format("cannot open /dev/shm/{}: {}{}", name, std::strerror(errno), advice(errno)));
   }
   OpenDescriptors::instance().add(descriptor);
   descriptor_ = descriptor;
