@@ -7,7 +7,7 @@ source = pathlib.Path(sys.argv[1])
 
 # What others may see: a published word, a lock byte, a name, a file's size.
 STORE = re.compile(r"store_release\(|try_exchange_acq_rel\(|fetch_(add|or|and)_acq_rel\(|futex_(announce|mark)\(|"
-                   r"\.(try_take|release|try_take_all|release_all|link|publish|grow)\(|(?<!void )unlink_(segment|parts)\(|"
+                   r"\.(try_take|release|try_take_all|release_all|link|publish|grow)\(|(?<!void )(?<!> )unlink_(segment|parts)\(|"
                    r"Spares::(won|lost)\(|spares\.begin\(")
 # Data for such a store: a run of them counts as one.
 PLAIN = re.compile(r"store_relaxed\(|racing_update\(|write_config\(")

@@ -113,11 +113,11 @@ bool is_part_of(const std::string& job, const std::string& name) {
 // Returns what belongs to other users and stays.
 std::vector<std::string> unlink_parts(const std::string& job) {
   std::vector<std::string> left;
-  for (const std::string& name : list_segments(control_name(job) + "."))
-    if (is_part_of(job, name)) {
-      if (!unlink_segment(name)) left.push_back(name);
-      fault_point(FaultPoint::kRemovePart);
-    }
+  for (const std::string& name : list_segments(control_name(job) + ".")) {
+    if (!is_part_of(job, name)) continue;
+    if (!unlink_segment(name)) left.push_back(name);
+    fault_point(FaultPoint::kRemovePart);
+  }
   return left;
 }
 
