@@ -1,0 +1,375 @@
+// The protocols of pushing, pulling, helping and settling, driven through all their interleavings (explorer.hpp): the
+// real functions, on variables of one chunk of one or two floats. And the same with flaws, which the search must find.
+//
+// With one float a write falls between a pull's look at the word and its copy; with two, between the two.
+// With PS_TEST_FULL in the environment there are more pushes and pulls.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "faults/explorer.hpp"
+#include "faults/interleaving_scene.hpp"
+#include "support/conservation.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using namespace ps::test;
+
+namespace {
+
+const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+
+// Two writers on one block, and a reader. The exchanges have no point: the update of each element is one, between what
+// it was computed from and the exchange.
+Explored explore_inplace(std::uint64_t floats, Adds adds) {
+  TestJob job(Scene::config(2));
+  VariableShm& record = job.declare("v", floats, 0, Layout::kInplace);
+  InplaceVariable variable(job.segments.shard_data(0), record);
+  auto& pushes = job.word(record, 0);
+  struct {
+    std::uint64_t before[2], counted;
+    float room[kMostFloats + 1];
+  } log = {};
+  Explorer explorer(std::span(job.segments.shard_data(0), record.shard_end));
+  explorer.remember(&pushes);
+  explorer.remember(variable.elements(), floats);
+  explorer.remember(&log);
+  explorer.watch(&pushes, Watch::kExchanged);
+  explorer.watch(variable.elements(), Watch::kFloat);  // half-way through the reader's copy
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    explorer.add(
+        [&, rank] {
+          const std::vector<float> gradient(floats, float(1U << rank));
+          log.before[rank] = 1 + variable.push_block(0, gradient.data(), adds, [&](float value, float delta) {
+            explorer.saw(std::bit_cast<std::uint32_t>(value));
+            explorer.point();
+            return value + delta;
+          });
+        },
+        {.must_end = true});
+  explorer.add([&] {
+    log.counted = variable.pull_block(0, log.room);
+    for (std::size_t i = 0; i < floats; ++i)
+      if (std::uint64_t(std::popcount(std::uint32_t(log.room[i]))) < log.counted)
+        explorer.fail("counted and not there");
+  });
+  explorer.at_end([&] {
+    for (std::size_t i = 0; i < floats; ++i)
+      if (variable.elements()[i] != 3) explorer.fail("an update is lost or doubled");
+    if (pushes.load_relaxed() != 2 || log.before[0] + log.before[1] != 3) explorer.fail("the counter is wrong");
+  });
+  return explorer.explore();
+}
+
+enum class Flaw { kNone, kNoCompare, kNoStampCheck, kNoChunkInStamp, kNotBuilding, kStepOnce, kNotedTwice };
+
+// The protocol of versioned_slot.hpp once more, and what may be wrong with it.
+class Sketch {
+ public:
+  Sketch(Scene& scene, Flaw flaw) : scene_(scene), flaw_(flaw) {}
+
+  SwapResult push(std::uint32_t variable, Spares& spares, float delta) const {
+    SwapResult result;
+    for (;; ++result.retries) {
+      std::uint64_t old = word(variable).load_acquire();
+      if (!try_swap(variable, old, spares, delta, 0)) continue;
+      result.version = version_of(old);
+      return result;
+    }
+  }
+
+  std::uint64_t pull(std::uint32_t variable, float* out) const {
+    for (;;) {
+      const std::uint64_t seen = word(variable).load_acquire();
+      const BufferHeaderShm& buffer = at(buffer_of(seen));
+      racing_copy(out, reinterpret_cast<const float*>(&buffer + 1), scene_.record(variable).elements);
+      const std::uint64_t stamp = buffer.stamp.load_relaxed();
+      if (flaw_ == Flaw::kNoStampCheck || stamp == make_stamp(scene_.record(variable).first_chunk, version_of(seen)) ||
+          (flaw_ == Flaw::kNoChunkInStamp && (stamp & kVersionMask) == version_of(seen)))
+        return version_of(seen);
+    }
+  }
+
+  StepResult apply(std::uint64_t step, Spares& spares, float delta) const {
+    std::uint64_t old = word(0).load_acquire();
+    if (at(buffer_of(old)).included_steps.load_relaxed() > step) return StepResult::kAlreadyIncluded;
+    while (!try_swap(0, old, spares, delta, step + 1)) old = word(0).load_acquire();
+    return StepResult::kApplied;
+  }
+
+ private:
+  AtomicShm<std::uint64_t>& word(std::uint32_t variable) const { return scene_.job.word(scene_.record(variable), 0); }
+  BufferHeaderShm& at(std::uint64_t number) const { return scene_.job.buffer(scene_.record(0), number); }
+
+  bool try_swap(std::uint32_t variable, std::uint64_t old, Spares& spares, float delta, std::uint64_t included) const {
+    const VariableShm& record = scene_.record(variable);
+    const Spare spare = spares.begin(record, record.first_chunk, old);
+    BufferHeaderShm& out = at(spare.buffer);
+    const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
+    if (flaw_ != Flaw::kNotBuilding) out.stamp.store_relaxed(kBuilding);
+    scene_.add(delta)(reinterpret_cast<float*>(&out + 1), reinterpret_cast<float*>(&at(buffer_of(old)) + 1), 0);
+    out.included_steps.store_relaxed(included);
+    out.stamp.store_relaxed(make_stamp(record.first_chunk, version_of(next)));
+    const std::uint64_t replaced = buffer_of(old);
+    if (flaw_ == Flaw::kNoCompare)
+      word(variable).store_release(next);
+    else if (!word(variable).try_exchange_acq_rel(old, next))
+      return Spares::lost(spare), false;
+    if (flaw_ == Flaw::kNotedTwice) Spares::lost(spare);  // no longer in flight, and then what it owns
+    Spares::won(spare, replaced);
+    return true;
+  }
+
+  Scene& scene_;
+  Flaw flaw_;
+};
+
+void use_sketch(Scene& scene, Flaw flaw) {
+  const Sketch sketch(scene, flaw);
+  scene.push_once = [=](std::uint32_t variable, Spares& spares, float delta) {
+    return sketch.push(variable, spares, delta);
+  };
+  scene.pull_once = [=](std::uint32_t variable, float* out) { return sketch.pull(variable, out); };
+  scene.apply_once = [=](std::uint64_t step, Spares& spares, float delta) { return sketch.apply(step, spares, delta); };
+}
+
+struct FlawedScene : Scene {
+  FlawedScene(const Shape& shape, Flaw flaw) : Scene(shape) { use_sketch(*this, flaw); }
+};
+
+// An heir who takes its predecessor's swap for done where the word names the spare, and only there.
+void settle_by_word(Scene& scene, std::uint32_t rank) {
+  for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
+    SpareShm& shared = scene.job.spare(scene.record(0), rank, which);
+    const std::uint64_t record = shared.record.load_acquire();
+    if (!is_in_flight(record)) continue;
+    const std::uint64_t expected = shared.note_word.load_relaxed();
+    const bool is_swapped = buffer_of(scene.job.word(scene.record(0), 0).load_acquire()) == buffer_of(record);
+    Spares::won({&shared, buffer_of(record)}, is_swapped ? buffer_of(expected) : buffer_of(record));
+  }
+}
+
+// All of them were followed: `least` is below what there were when the scenario was written.
+void check_all_good(const Explored& found, std::uint64_t least) {
+  MESSAGE(fmt::format("{} states, {} executions, {} different ends, at most {} steps", found.states, found.executions,
+                      found.ends, found.longest));
+  CHECK_MESSAGE(found.failure.empty(), found.failure << " after " << found.schedule);
+  CHECK(found.states >= least);
+  CHECK(found.ends > 0);
+}
+
+void check_found(const Explored& found) {
+  MESSAGE(fmt::format("after {} states: {} ({})", found.states, found.failure, found.schedule));
+  CHECK_FALSE(found.failure.empty());
+}
+
+std::vector<std::uint32_t> times(std::size_t count, std::uint32_t variable = 0) {
+  return std::vector<std::uint32_t>(count, variable);
+}
+
+// The buffer of v's version 1 comes to be that of w's version 1.
+const std::vector<std::uint32_t> kExchange = {0, 0, 0, 0, 0, 1, 0};
+
+}  // namespace
+
+TEST_CASE("interleavings: a search that follows no state twice misses none") {
+  Explored found[2];
+  for (const bool all : {false, true}) {
+    Scene scene({.floats = 1});
+    scene.add_writer(0, times(1));
+    scene.add_writer(1, times(1));
+    if (g_full) scene.add_reader(0, 1);
+    if (all) scene.explorer->follow_all();
+    found[all] = scene.explore();
+    check_all_good(found[all], 50);
+  }
+  CHECK(found[0].states == found[1].states);
+  CHECK(found[0].ends == found[1].ends);
+  CHECK(found[0].executions < found[1].executions);
+}
+
+TEST_CASE("interleavings: two writers and a reader of one float") {
+  Scene scene({.floats = 1});
+  scene.add_writer(0, times(2));
+  scene.add_writer(1, times(2));
+  scene.add_reader(0, 2);
+  check_all_good(scene.explore(), 10000);
+}
+
+TEST_CASE("interleavings: two writers and a reader of two floats") {
+  Scene scene({.floats = 2});
+  scene.add_writer(0, times(2));
+  scene.add_writer(1, times(2));
+  scene.add_reader(0, g_full ? 2 : 1);
+  check_all_good(scene.explore(), 10000);
+}
+
+TEST_CASE("interleavings: a writer goes round its spares while a reader sleeps") {
+  Scene scene({.floats = 2});
+  scene.add_writer(0, times(2 * kSparesPerClass + 1));
+  scene.add_reader(0, 2);
+  if (g_full) scene.add_reader(0, 1);
+  check_all_good(scene.explore(), 10000);
+}
+
+TEST_CASE("interleavings: two chunks exchange their buffers") {
+  Scene scene({.floats = 2, .variables = 2});
+  scene.add_writer(0, kExchange);
+  scene.add_writer(1, times(1, 1));
+  scene.add_reader(0, 1);
+  if (g_full) scene.add_reader(1, 1);
+  check_all_good(scene.explore(), 10000);
+}
+
+TEST_CASE("interleavings: two helpers apply the same two steps, each once") {
+  Scene scene({.floats = 2, .has_steps = true});
+  scene.add_helper(0, 2);
+  scene.add_helper(1, 2);
+  scene.add_reader(0, g_full ? 2 : 1);
+  check_all_good(scene.explore(), 10000);
+}
+
+TEST_CASE("interleavings: a writer dies at any access while another one and a reader go on, and its heir settles") {
+  SUBCASE("and pushes") {
+    KillScene scene({.floats = 1, .is_settled = true});
+    scene.add_writer(0, times(1), {.may_die = true});
+    scene.add_writer(1, times(2));
+    scene.add_heir(0, scene.heir, 1, {.after = 1});
+    if (g_full) scene.add_reader(0, 1);
+    check_all_good(scene.explore(), 10000);
+  }
+  SUBCASE("while a reader sleeps") {
+    KillScene scene({.floats = 1, .is_settled = true});
+    scene.add_writer(0, times(1), {.may_die = true});
+    scene.add_writer(1, times(g_full ? 2 : 1));
+    scene.add_heir(0, scene.heir, g_full ? 0 : 1, {.after = 1});
+    scene.add_reader(0, 1);
+    check_all_good(scene.explore(), 10000);
+  }
+  SUBCASE("the writer has two chunks, and the other one exchanges their buffers") {
+    KillScene scene({.floats = 1, .variables = 2, .is_settled = true});
+    scene.add_writer(0, {0, 1}, {.may_die = true});
+    scene.add_writer(1, g_full ? std::vector<std::uint32_t>{0, 1, 0} : std::vector<std::uint32_t>{0, 1});
+    scene.add_heir(0, scene.heir, 0, {.after = 1});
+    check_all_good(scene.explore(), 10000);
+  }
+}
+
+TEST_CASE(
+    "interleavings: two writers die at any access beside a third one, and their heirs settle one after the other") {
+  static std::uint64_t joint;
+  for (const std::uint32_t first : {0U, 1U}) {
+    CAPTURE(first);
+    joint = 0;
+    g_fault_hooks.reached = [](FaultPoint point) { joint += point == FaultPoint::kSettleTaken; };
+    Scene scene({.floats = 1, .ranks = 3, .is_settled = true});
+    JobSegments heirs[] = {scene.job.attach(), scene.job.attach()}, living = scene.job.attach();
+    REQUIRE(living.locks().try_take(kRankByte + 2));
+    scene.add_writer(0, times(1), {.may_die = true});
+    scene.add_writer(1, times(1), {.may_die = true});
+    scene.add_writer(2, times(g_full ? 2 : 1));
+    scene.before_check = [&] {
+      for (const std::uint32_t rank : {first, 1 - first}) {
+        if (!heirs[rank].locks().try_take(kRankByte + rank)) scene.explorer->fail("the dead one's rank is not free");
+        scene.settle(rank, heirs[rank].locks());
+      }
+      for (const std::uint32_t rank : {0U, 1U}) heirs[rank].locks().release(kRankByte + rank);
+    };
+    check_all_good(scene.explore(), 10000);
+    g_fault_hooks.reached = nullptr;
+    CHECK(joint > 0);  // both were in doubt about the same buffer
+  }
+}
+
+TEST_CASE("interleavings: sums and the sets of who is in them agree, and each is in once") {
+  Scene scene({.floats = 2, .has_steps = true});
+  std::uint64_t steps = 2;
+  SUBCASE("two contribute, one of them twice") {
+    scene.add_contributor(0, 1, true);
+    scene.add_contributor(1, g_full ? 2 : 1, false);
+  }
+  SUBCASE("one goes round its spares") { scene.add_contributor(0, steps = kSparesPerClass + 3, false); }
+  scene.add_summer();
+  scene.explorer->at_end([&] {
+    for (std::uint64_t step = 0; step < steps; ++step) scene.check_sum(step);
+    if (!test::is_conserved(scene.job, scene.records())) scene.explorer->fail("a buffer is lost or named twice");
+  });
+  check_all_good(scene.explorer->explore(), 1000);
+}
+
+TEST_CASE("interleavings: in-place elements take every exact update once, in exchanges of 16, 8 and 4 bytes") {
+  for (const std::uint64_t floats : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{4}, std::uint64_t{7}}) {
+    CAPTURE(floats);
+    check_all_good(explore_inplace(floats, Adds::kExact), floats * 10);
+  }
+}
+
+// ---- flaws
+
+TEST_CASE("interleavings: the same protocol as a sketch is good without a flaw") {
+  FlawedScene scene({.floats = 2}, Flaw::kNone);
+  scene.add_writer(0, times(2));
+  scene.add_writer(1, times(1));
+  scene.add_reader(0, 1);
+  check_all_good(scene.explore(), 1000);
+}
+
+TEST_CASE("interleavings: a swap that does not look is found") {
+  FlawedScene scene({.floats = 2}, Flaw::kNoCompare);
+  scene.add_writer(0, times(1));
+  scene.add_writer(1, times(1));
+  check_found(scene.explore());
+}
+
+TEST_CASE("interleavings: a pull that does not look at the stamp is found") {
+  FlawedScene scene({.floats = 2}, Flaw::kNoStampCheck);
+  scene.add_writer(0, times(kSparesPerClass + 2));
+  scene.add_reader(0, 1);
+  check_found(scene.explore());
+}
+
+TEST_CASE("interleavings: a pull that looks at the version alone is found") {
+  FlawedScene scene({.floats = 2, .variables = 2}, Flaw::kNoChunkInStamp);
+  scene.add_writer(0, kExchange);
+  scene.add_reader(0, 1);
+  check_found(scene.explore());
+}
+
+TEST_CASE("interleavings: a buffer that is not marked as being built is found") {
+  FlawedScene scene({.floats = 2}, Flaw::kNotBuilding);
+  scene.add_writer(0, times(kSparesPerClass + 2));
+  scene.add_reader(0, 1);
+  check_found(scene.explore());
+}
+
+TEST_CASE("interleavings: a helper that does not look again after a lost swap is found") {
+  FlawedScene scene({.floats = 2, .has_steps = true}, Flaw::kStepOnce);
+  scene.add_helper(0, 1);
+  scene.add_helper(1, 1);
+  check_found(scene.explore());
+}
+
+TEST_CASE("interleavings: no longer in flight before the replaced buffer is noted, and dead between, is found") {
+  KillScene scene({.floats = 1, .is_settled = true});
+  use_sketch(scene, Flaw::kNotedTwice);
+  scene.add_writer(0, times(1), {.may_die = true});
+  scene.add_heir(0, scene.heir, 0, {.after = 1});
+  check_found(scene.explore());
+}
+
+TEST_CASE("interleavings: an heir who looks at the word alone is found") {
+  KillScene scene({.floats = 1, .is_settled = true});
+  scene.add_writer(0, times(1), {.may_die = true});
+  scene.add_writer(1, times(1));
+  scene.add_heir(0, scene.heir, 0, {.after = 1});
+  scene.settle = [&](std::uint32_t rank, const TaskLocks&) { settle_by_word(scene, rank); };
+  check_found(scene.explore());
+}
+
+TEST_CASE("interleavings: racy in-place adds lose an update") { check_found(explore_inplace(2, Adds::kRacy)); }
