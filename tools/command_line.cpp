@@ -28,6 +28,7 @@ double read_with_unit(std::string text, const std::pair<std::string_view, double
   }
   if (!read_all(text, value) || !std::isfinite(value)) throw Error(fmt::format("'{}' is no {}", given, examples));
   if (value < 0) throw Error("must be at least 0");
+  if (!std::isfinite(value * factor)) throw Error(fmt::format("'{}' is no {}", given, examples));
   return value * factor;
 }
 
@@ -56,7 +57,9 @@ double read_seconds(const std::string& text) {
 std::uint64_t read_bytes(const std::string& text) {
   constexpr std::pair<std::string_view, double> kUnits[] = {
       {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"B", 1.0}};
-  return static_cast<std::uint64_t>(read_with_unit(text, kUnits, "size; write 64KiB, 4MiB, 1GiB or plain bytes"));
+  const double bytes = read_with_unit(text, kUnits, "size; write 64KiB, 4MiB, 1GiB or plain bytes");
+  if (bytes >= 0x1p63) throw Error(fmt::format("'{}' is more than there can be", text));
+  return static_cast<std::uint64_t>(bytes);
 }
 
 CLI::Option* CommandLine::add(const std::string& name, const std::string& type, const std::string& what,

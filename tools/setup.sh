@@ -29,6 +29,8 @@ packages_to_test=(
   'python3|command python3|sums up the test logs'
   'spin|command spin|checks the models of the protocols'
   'valgrind|command valgrind|looks for invalid accesses and leaks'
+  'clang|command clang++|libFuzzer'
+  'libclang-rt-dev|command clang++|libFuzzer and the sanitizers of clang'
 )
 
 # CUDA is used where it is found and never installed. Its compiler is often not on the PATH.

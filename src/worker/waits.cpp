@@ -1,5 +1,6 @@
 #include "worker/waits.hpp"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "ps/errors.hpp"
@@ -7,7 +8,8 @@
 
 namespace ps {
 namespace {
-std::uint64_t to_ns(double seconds) { return static_cast<std::uint64_t>(seconds * 1e9); }
+// At most a century: a longer time than 64 bits of nanoseconds hold is no time limit either.
+std::uint64_t to_ns(double seconds) { return static_cast<std::uint64_t>(std::min(seconds, 3e9) * 1e9); }
 }  // namespace
 
 Wait::Wait(const WorkerOptions& options, double deadline_seconds, double notice_seconds)

@@ -1,0 +1,22 @@
+// Any bytes as an IDX file, of images and of labels: an array that fits its header, or an Error.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "ps/errors.hpp"
+#include "train/idx.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::span bytes(data, size);
+  try {
+    const ps::train::IdxImages images = ps::train::parse_idx_images(bytes, "fuzz");
+    if (images.pixels.size() != images.count * images.rows * images.columns) abort();
+  } catch (const ps::Error&) {
+  }
+  try {
+    if (ps::train::parse_idx_labels(bytes, "fuzz").size() + ps::train::kIdxLabelsHeaderBytes != size) abort();
+  } catch (const ps::Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,85 @@
+// Any words as the command line of each program, and any text as a schedule, number, time or size: settings that can be
+// run, or a refusal. The first byte chooses the program; each further line is one argument.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "child_arguments.hpp"
+#include "command_line.hpp"
+#include "options.hpp"
+#include "ps/errors.hpp"
+#include "ps/schedule.hpp"
+
+namespace {
+
+using namespace ps;
+
+template <class Read>
+void read(Read&& read_text) {
+  try {
+    static_cast<void>(read_text());
+  } catch (const Error&) {
+  }
+}
+
+template <class Settings>
+bool accepts(std::vector<std::string>& words, Settings& settings) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  return !tools::parse(static_cast<int>(words.size()), arguments.data(), settings);
+}
+
+// What a launcher passes on must be accepted there.
+void pass_on(const tools::LaunchSettings& settings) {
+  std::vector<std::string> words = tools::ps_arguments(settings.ps);
+  words.insert(words.begin(), "ps_shm");
+  tools::PsSettings read_again;
+  if (!accepts(words, read_again)) abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  const int nowhere = open("/dev/null", O_WRONLY);
+  dup2(nowhere, STDOUT_FILENO);  // --help
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0 || size > 4096) return 0;
+  std::vector<std::string> words = {"program"};
+  std::string word;
+  for (std::size_t i = 1; i <= size; ++i) {
+    if (i != size && data[i] != '\n' && data[i] != 0) {
+      word += static_cast<char>(data[i]);
+      continue;
+    }
+    read([&] { return Schedule::parse(Schedule::parse(word).to_string()).factor(1000); });
+    read([&] { return tools::read_whole(word, 1, 100); });
+    read([&] { return tools::read_real(word); });
+    read([&] { return tools::read_seconds(word); });
+    read([&] { return tools::read_bytes(word); });
+    words.push_back(std::move(word));
+    word.clear();
+  }
+  tools::PsSettings ps;
+  tools::WorkerSettings worker;
+  tools::LaunchSettings launch;
+  switch (data[0] % 3) {
+    case 0:
+      accepts(words, ps);
+      break;
+    case 1:
+      accepts(words, worker);
+      break;
+    default:
+      if (accepts(words, launch)) pass_on(launch);
+  }
+  return 0;
+}
