@@ -63,7 +63,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       file.cut(change.where % bytes.size());
       break;  // the last one: what follows would make it longer again
     }
-    // In the control segment mostly where there is something: settings, state, the first records and ranks.
     const std::size_t where = change.where % (bytes.size() - 8);
     const std::uint64_t value = change.width % 3 == 2 ? std::uint64_t{change.value} << 32 : change.value;
     file.write(where, &value, change.width % 3 == 0 ? 1 : change.width % 3 == 1 ? 4 : 8);
