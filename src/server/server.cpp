@@ -31,7 +31,7 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
   check_job_name(config.job);
   if (task >= config.tasks)
     throw Error(fmt::format("task {}: tasks are 0 to {}; raise ps-tasks", task, config.tasks - 1));
-  const std::uint64_t deadline = shm::now_ns() + static_cast<std::uint64_t>(options.wait_job_seconds * 1e9);
+  const std::uint64_t deadline = shm::now_ns() + shm::to_ns(options.wait_job_seconds);
   std::uint64_t next_notice = shm::now_ns() + kSecondNs;
   shm::NameWait names;
   for (;;) {

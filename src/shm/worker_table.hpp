@@ -4,6 +4,7 @@
 // behind is overwritten by the next one: the order of the stores is in try_join.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -34,5 +35,8 @@ WorkerState worker_state(const JobSegments& job, std::uint32_t rank, std::option
 
 // CLOCK_MONOTONIC, the same in all processes of the box.
 std::uint64_t now_ns() noexcept;
+
+// A length of time for that clock; at most a century: 64 bits of nanoseconds do not hold much more.
+inline std::uint64_t to_ns(double seconds) noexcept { return static_cast<std::uint64_t>(std::min(seconds, 3e9) * 1e9); }
 
 }  // namespace ps::shm

@@ -1,16 +1,13 @@
 #include "worker/waits.hpp"
 
-#include <algorithm>
 #include <cstdio>
 
 #include "ps/errors.hpp"
 #include "shm/worker_table.hpp"
 
 namespace ps {
-namespace {
-// At most a century: a longer time than 64 bits of nanoseconds hold is no time limit either.
-std::uint64_t to_ns(double seconds) { return static_cast<std::uint64_t>(std::min(seconds, 3e9) * 1e9); }
-}  // namespace
+
+using shm::to_ns;
 
 Wait::Wait(const WorkerOptions& options, double deadline_seconds, double notice_seconds)
     : options_(options), period_ns_(to_ns(notice_seconds)) {
