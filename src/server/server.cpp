@@ -61,17 +61,19 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
 }
 
 // Takes the bytes of the tasks that this ps shall be: of a job whose ps has died. Nothing where the job is gone or goes
-// meanwhile. Throws Error: another ps was faster, or its settings are not these.
+// meanwhile, or before `patience_ns` is over has a ps. Throws Error: it has one, or its settings are not these.
 std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerOptions& options,
-                                          const shm::ShardOptions& shard) {
+                                          const shm::ShardOptions& shard, std::uint64_t patience_ns) {
   shm::AttachOutcome outcome;
   auto job = shm::JobSegments::try_attach_control(config.job, outcome);
   if (!job || job->is_orphaned()) return std::nullopt;
   const bool is_alive = job->locks().is_in_use_by_other();
   if (!is_alive && !options.adopt) return std::nullopt;  // a dead job's leftovers, for the next one to reclaim
-  if (is_alive && job->locks().is_held_by_other(shm::kTaskByte) && !job->locks().is_being_removed())
+  if (is_alive && job->locks().is_held_by_other(shm::kTaskByte) && !job->locks().is_being_removed()) {
+    if (shm::now_ns() < patience_ns) return std::nullopt;
     throw Error(fmt::format("job '{}' already has a ps (process {}); choose another --job name, or end that ps first",
                             config.job, job->state().task_pids[0].load_relaxed()));
+  }
   check_same(job->settings(), config);
   const std::uint32_t last = options.task ? 1 : config.tasks;
   for (std::uint32_t task = 0; task < last; ++task)
@@ -98,9 +100,12 @@ shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options)
   const shm::ShardOptions shard{options.notice};
   if (options.task.value_or(0) != 0) return join_tasks(config, *options.task, options, shard);
   check(config);
+  // One that was killed a moment ago may not have ended yet.
+  const std::uint64_t patience_ns = shm::now_ns() + shm::to_ns(0.25);
   shm::NameWait names;
   for (;;) {
-    if (std::optional<shm::JobSegments> adopted = try_adopt(config, options, shard)) return std::move(*adopted);
+    if (std::optional<shm::JobSegments> adopted = try_adopt(config, options, shard, patience_ns))
+      return std::move(*adopted);
     if (options.stop_requested && options.stop_requested()) throw Interrupted();
     shm::Segment found;
     const shm::AttachOutcome outcome = found.open(shm::control_name(config.job), shm::Access::kReadWrite);

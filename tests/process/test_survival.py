@@ -1,11 +1,11 @@
 """Faults one by one with the real programs: dead and stopped peers, a dead ps, leftovers, resources that run out."""
+import grp
 import json
 import os
 import re
-import resource
 import signal
-import threading
 import time
+import unittest
 
 import support
 from support import ProcessTest, run
@@ -73,14 +73,13 @@ class DeadServers(Survival):
         [worker] = self.start_counting(1, interval="0")
         self.wait_for_steps(0)
         first.kill()
-        longest, before, stop = 0.0, (time.monotonic(), self.steps_of(0)), threading.Event()
+        longest, before = 0.0, (time.monotonic(), self.steps_of(0))
         second = self.start("ps_shm", "--job", self.job, "--workers", "1")
         end = time.monotonic() + 1
         while time.monotonic() < end:  # every look costs some milliseconds itself
             now = (time.monotonic(), self.steps_of(0))
             if now[1] > before[1]:
                 longest, before = max(longest, now[0] - before[0]), now
-        stop.set()
         self.assertLess(longest, 0.5 * support.SLOWNESS)
         worker.send_signal(signal.SIGINT)
         support.finish(worker)
@@ -297,6 +296,46 @@ class Ends(Survival):
         launcher.kill()
         launcher.communicate()
         support.wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "all children have ended")
+        self.assertEqual(support.segments(self.job), [])
+
+
+GROUP = "users"
+
+
+def can_be_others():
+    """Whether this user may become others, who can read the programs."""
+    look = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(support.TOOLS / "inspect_shm"), "--help"]
+    try:
+        grp.getgrnam(GROUP)
+        return os.geteuid() == 0 and support.subprocess.run(look, capture_output=True).returncode == 0
+    except (KeyError, FileNotFoundError):
+        return False
+
+
+@unittest.skipUnless(can_be_others(), f"skipped: needs root, setpriv, a group '{GROUP}', and programs that others can read")
+class Groups(Survival):
+    def as_user(self, number, groups, program, *arguments):
+        process = support.subprocess.Popen(
+            ["setpriv", f"--reuid={number}", f"--regid={number}", groups, str(support.TOOLS / program), "--job", self.job,
+             *map(str, arguments)], stdin=support.subprocess.DEVNULL, stdout=support.subprocess.PIPE,
+            stderr=support.subprocess.PIPE, text=True, env=support.environment())
+        self.started.append(process)
+        return process
+
+    def test_a_group_shares_a_job_and_nobody_else(self):
+        inside = f"--groups={grp.getgrnam(GROUP).gr_gid}"
+        ps = self.start_ps("--workers", "2", "--mode", "sync", "--group", GROUP)
+        workers = [self.as_user(number, inside, "worker_shm", "--model", "count", "--steps", "300", "--interval", "1ms")
+                   for number in (65533, 65534)]
+        self.wait_for_steps(0)
+        for name in support.segments(self.job):
+            status = (support.SHM / name).stat()
+            self.assertEqual((status.st_mode & 0o777, status.st_gid), (0o660, grp.getgrnam(GROUP).gr_gid))
+        outsider = self.as_user(65532, "--clear-groups", "worker_shm", "--model", "count", "--steps", "1")
+        self.assert_fails(1, support.finish(outsider), "no permission", "--group")
+        for worker in workers:
+            self.assertEqual(support.finish(worker)[0], 0)
+        self.assertEqual(support.finish(ps)[0], 0)
         self.assertEqual(support.segments(self.job), [])
 
 
