@@ -201,7 +201,6 @@ class Trial {
     if (!was_killed && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) throw Failed{"the worker failed" + said()};
     start_worker(0, {});
     wait_progress("the job");
-    wait_at_work(1);
     finish();
     return was_killed;
   }
@@ -251,6 +250,7 @@ class Trial {
 
   // A worker that adds one to every element in each step.
   pid_t start_worker(std::uint32_t rank, const Orders& orders) {
+    if (orders.strike_at || orders.strike_at_store != 0) struck_.insert(accounts_);
     Account& account = shared_->accounts[accounts_++];
     return spawn(fmt::format("worker {}", rank), [this, rank, orders, &account] {
       if (orders.strike_at) arm(*orders.strike_at, orders.action, orders.passes);
@@ -336,10 +336,11 @@ class Trial {
       throw Failed{fmt::format("{} does not go on: {} steps in all{}", who, acknowledged() - before, said())};
   }
 
-  // Those started last. A worker that comes when all others have left finds no job any more, and waits for the next.
-  void wait_at_work(std::size_t number) {
-    for (std::size_t i = accounts_ - number; i < accounts_; ++i)
-      if (!wait_for([&] { return shared_->accounts[i].acknowledged.load() != 0; }))
+  // A worker that comes when all others have left finds no job any more, and waits for the next. So all that have not
+  // been struck are waited for before anybody is told to leave.
+  void wait_at_work() {
+    for (std::size_t i = 0; i < accounts_; ++i)
+      if (!struck_.contains(i) && !wait_for([&] { return shared_->accounts[i].acknowledged.load() != 0; }))
         throw Failed{fmt::format("worker process {} does not begin{}", i, said())};
   }
 
@@ -394,6 +395,7 @@ class Trial {
 
   // Everybody ends, and all is well.
   void finish() {
+    wait_at_work();
     open_view();
     // A ps that comes to a job when everybody has left would begin another one.
     if (!wait_for([&] { return view_->info().served; })) throw Failed{"the job has no ps"};
@@ -411,13 +413,12 @@ class Trial {
       start_ps();
     else
       kill(ps, SIGCONT);
-    wait_at_work(kWorkers);
     finish();
   }
 
   void strike_adopter() {
     const pid_t ps = start_job();
-    wait_at_work(kWorkers);
+    wait_at_work();
     kill(ps, SIGKILL);
     waitpid(ps, nullptr, 0);
     running_.erase(ps);
@@ -435,7 +436,7 @@ class Trial {
   // The ps is asked to end; the workers see that and leave, whether or not it lives on.
   void strike_ender() {
     const pid_t ps = start_job(case_.row->point);
-    wait_at_work(kWorkers);
+    wait_at_work();
     open_view();
     shared_->quit_ps = true;
     wait_struck(ps);
@@ -447,7 +448,7 @@ class Trial {
 
   void strike_remover() {
     const pid_t ps = start_job(case_.row->point);
-    wait_at_work(kWorkers);
+    wait_at_work();
     open_view();
     shared_->finish = true;
     wait_struck(ps);
@@ -461,15 +462,15 @@ class Trial {
   void reclaim() {
     shared_->finish = false, shared_->quit_ps = false;
     for (Account& account : shared_->accounts) account.begun = 0, account.acknowledged = 0;
+    for (std::size_t i = 0; i < accounts_; ++i) struck_.insert(i);  // they have ended
     view_.reset();
     start_job();
-    wait_at_work(kWorkers);
     finish();
   }
 
   void strike_setter() {
     start_job();
-    wait_at_work(kWorkers);
+    wait_at_work();
     const auto set = [this](std::optional<FaultPoint> strike_at) {
       return spawn("setter", [this, strike_at] {
         if (strike_at) arm(*strike_at, case_.action, 1);
@@ -551,7 +552,6 @@ class Trial {
       else
         ++deaths_in_flight_;
       wait_progress("the job");
-      if (is_replaced) wait_at_work(1);
     } else {
       if (goes_on_without_stopped()) wait_progress("the job without a stopped worker");
       kill(victim, SIGCONT);
@@ -585,6 +585,7 @@ class Trial {
   std::map<pid_t, std::string> running_;
   std::optional<JobView> view_;
   std::size_t accounts_ = 0;
+  std::set<std::size_t> struck_;
   std::uint64_t deaths_in_flight_ = 0;
 };
 
