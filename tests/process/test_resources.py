@@ -21,6 +21,7 @@ def limited(*limits):
     return apply
 
 
+@unittest.skipIf(support.SLOWNESS > 1, "skipped: sanitizers themselves need more than these limits allow")
 class Limits(ProcessTest):
     """A job of one worker that counts, while another program fails beside it."""
 
@@ -51,7 +52,6 @@ class Limits(ProcessTest):
                 result = run(program, *arguments, preexec_fn=limited((resource.RLIMIT_NOFILE, 4)))
                 self.assert_fails(1, result, "ulimit -n")
 
-    @unittest.skipIf(support.SLOWNESS > 1, "sanitizers need more address space than that")
     def test_too_little_address_space_is_named(self):
         status = os.statvfs(support.SHM)
         if status.f_blocks * status.f_frsize < 2048 * MIB:
