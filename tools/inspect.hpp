@@ -1,4 +1,4 @@
-// What inspect_shm finds out, as JSON, and the same as text. Everything but change_settings() and remove()
+// What inspect_shm finds out, as JSON, and the same as text. Everything but change_settings(), remove() and a repair
 // maps read-only.
 //
 // All functions throw Error with one line that says what to do.

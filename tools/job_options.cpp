@@ -108,7 +108,8 @@ void CommandLine::add_job(PsSettings& settings) {
   add_flag("--huge-pages", job.huge_pages, "ask for huge pages");
   add_whole("--seed", job.seed, 0, kAny, "of initial values and data order (1)");
   add_seconds("--linger", job.linger_seconds, "how long the ps stays after the last worker has left (30s)");
-  add_seconds("--step-timeout", job.step_timeout_seconds, "sync, ssp: deadline of a wait for live peers (none)");
+  add_seconds("--step-timeout", job.step_timeout_seconds,
+              "how long to wait for live peers; then a sync step goes on without them, ssp gives up (none)");
   add_flag("--keep-segments", settings.keep_segments, "leave the job in /dev/shm at the end, for inspect_shm");
 }
 

@@ -66,7 +66,7 @@ struct JobConfig {
   std::uint64_t steps = 0;             // the job is finished when the global step gets here; 0: no limit
   std::uint64_t seed = 1;              // of initial values and data order
   double linger_seconds = 30.0;        // how long the ps stays after the last worker has left
-  double step_timeout_seconds = 0.0;   // sync, ssp: deadline of a wait for peers that are alive; 0: none
+  double step_timeout_seconds = 0.0;   // of a wait for live peers: sync goes on without them, ssp gives up; 0: none
   std::uint32_t tasks = 1;             // ps tasks, each with a shard
   Placement placement = Placement::kRoundRobin;
   std::uint32_t partitions = 0;      // placement partition: parts of a variable; 0: as many as there are shards

@@ -85,7 +85,9 @@ class Worker {
   // died nor left.
   // sync: waits until every worker that has neither died nor left has pushed (or `quorum` of them), helps to apply,
   // returns when the step is complete. A gradient that comes too late for its step is dropped and counted.
-  // Waits for peers: notices their death, names those it waits for; throws Error after step_timeout_seconds.
+  // Waits for peers: notices their death, names those it waits for. After step_timeout_seconds a sync step goes on
+  // without them, and does not wait for them again until they show that they go on; ssp, and a first step whose workers
+  // have not all joined, throw Error.
   std::uint64_t step();
 
   // The settings that hold at the moment. Lock-free.

@@ -32,7 +32,7 @@
 #include <string>
 #include <vector>
 
-#include "faults/fault_table.hpp"
+#include "faults/cases.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_control.hpp"
 #include "ps/job_view.hpp"
@@ -43,37 +43,12 @@
 namespace {
 
 using namespace ps;
-using test::FaultActor;
-using test::FaultPoint;
-using test::FaultPointRow;
-using test::FaultWay;
-using test::kFaultPointTable;
+using namespace test;
 
 constexpr double kPatience = 20.0;  // for what takes milliseconds: the machine may be busy
 constexpr std::uint32_t kWorkers = 3;
 constexpr std::uint64_t kElements = 3000;  // several chunks in each of two parts
 constexpr double kStepTimeout = 0.2;
-
-enum class Kind { kAsync, kSsp, kSync, kBackup, kSummed };
-enum class Role { kPs, kChief, kWorker, kOther };
-enum class Action { kKill, kStop };
-
-constexpr const char* kKindNames[] = {"async", "ssp", "sync", "backup", "summed"};
-constexpr const char* kRoleNames[] = {"ps", "chief", "worker", "setter"};
-
-struct Case {
-  const FaultPointRow* row;
-  Role role;
-  Kind kind;
-  Layout layout;
-  Action action;
-
-  bool is_sync() const { return kind != Kind::kAsync && kind != Kind::kSsp; }
-  std::string name() const {
-    return fmt::format("{} {} at {} ({}, {})", action == Action::kKill ? "kill" : "stop", kRoleNames[int(role)],
-                       row->name, kKindNames[int(kind)], layout == Layout::kVersioned ? "versioned" : "inplace");
-  }
-};
 
 struct Failed {
   std::string what;
@@ -588,84 +563,6 @@ class Trial {
   std::set<std::size_t> struck_;
   std::uint64_t deaths_in_flight_ = 0;
 };
-
-// ---- which cases
-
-bool is_reached(const FaultPointRow& row, Kind kind) {
-  switch (kind) {
-    case Kind::kAsync:
-      return (row.in & test::kInAsync) != 0;
-    case Kind::kSsp:
-      return (row.in & test::kInSsp) != 0;
-    case Kind::kSync:
-      return (row.in & test::kInSync) != 0;
-    case Kind::kBackup:
-      return (row.in & test::kInBackup) != 0;
-    case Kind::kSummed:
-      return (row.in & test::kInAccumulated) != 0;
-  }
-  return false;
-}
-
-std::vector<Case> all_cases() {
-  std::vector<Case> cases;
-  for (const FaultPointRow& row : kFaultPointTable) {
-    if (row.way == FaultWay::kByHand) continue;
-    std::vector<Role> roles = {Role::kPs};
-    if (row.actor == FaultActor::kWorker) roles = {Role::kChief, Role::kWorker};
-    if (row.actor == FaultActor::kSetter) roles = {Role::kOther};
-    for (const Role role : roles)
-      for (const Kind kind : {Kind::kAsync, Kind::kSsp, Kind::kSync, Kind::kBackup, Kind::kSummed})
-        for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
-          for (const Action action : {Action::kKill, Action::kStop}) {
-            const Case one{&row, role, kind, layout, action};
-            const std::uint32_t wanted = layout == Layout::kVersioned ? test::kInVersioned : test::kInInplace;
-            if (!is_reached(row, kind) || (row.in & wanted) == 0) continue;
-            if (one.is_sync() && layout == Layout::kInplace) continue;  // refused
-            cases.push_back(one);
-          }
-  }
-  return cases;
-}
-
-// What these protocols do does not depend on the mode: one with a barrier and one without stand for all.
-bool is_like_others(const Case& one) {
-  static const std::set<std::string> kIndependent = {"create", "remove",  "adopt",     "set",
-                                                     "event",  "declare", "initialise"};
-  return kIndependent.count(one.row->protocol) != 0 && one.kind != Kind::kAsync && one.kind != Kind::kSync &&
-         one.kind != Kind::kSummed;
-}
-
-using Pair = std::array<int, 4>;
-
-std::vector<Pair> pairs_of(const Case& one) {
-  const std::array<int, 5> values = {int(one.row->point), int(one.role), int(one.kind), int(one.layout),
-                                     int(one.action)};
-  std::vector<Pair> pairs;
-  for (int a = 0; a < 5; ++a)
-    for (int b = a + 1; b < 5; ++b) pairs.push_back({a, values[std::size_t(a)], b, values[std::size_t(b)]});
-  return pairs;
-}
-
-// Greedy: always the case with the most pairs that no chosen one has.
-std::vector<Case> pairwise(std::vector<Case> cases, std::mt19937_64& random) {
-  std::shuffle(cases.begin(), cases.end(), random);
-  std::set<Pair> open;
-  for (const Case& one : cases)
-    for (const Pair& pair : pairs_of(one)) open.insert(pair);
-  std::vector<Case> chosen;
-  while (!open.empty()) {
-    std::size_t best = 0, most = 0;
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      std::size_t news = 0;
-      for (const Pair& pair : pairs_of(cases[i])) news += open.count(pair);
-      if (news > most) best = i, most = news;
-    }
-    for (const Pair& pair : pairs_of(cases[best])) open.erase(pair);
-    chosen.push_back(cases[best]);
-  }
-  return chosen;
-}
 
 // Kills a worker before each of its stores in turn, or before some of them. Returns how many cases failed.
 int strike_stores(bool full, std::uint64_t only, std::mt19937_64& random) {
