@@ -24,6 +24,10 @@ struct AtomicShm {
   T fetch_or_acq_rel(T bits) noexcept { return before(true).fetch_or(bits, std::memory_order_acq_rel); }
   T fetch_and_acq_rel(T bits) noexcept { return before(true).fetch_and(bits, std::memory_order_acq_rel); }
 
+  // For guesses that nothing but speed depends on: no protocol has them among its steps.
+  T hint() const noexcept { return value.load(std::memory_order_relaxed); }
+  void leave_hint(T guess) noexcept { value.store(guess, std::memory_order_relaxed); }
+
   // For a word with one writer: a plain addition, without a locked instruction.
   void bump_relaxed(T delta) noexcept { store_relaxed(static_cast<T>(load_relaxed() + delta)); }
 

@@ -153,18 +153,33 @@ template <class Rule, bool kPlain>
   for (std::size_t k = 0; k <= Rule::kSlots; ++k) out[k * stride] = x[k];
 }
 
+// Asks for a line that will be read and then written: the buffer that an update replaces is the next one to fill. One
+// request for both instead of two saves a trip between the cores where others have written it (pushes of 400 KB by two
+// writers: 1.2 times the rate). Processors without the instruction take it for none.
+[[gnu::always_inline]] inline void prefetch_to_own(const float* line) noexcept {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" ::"m"(*line));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 // Asks for all inputs half a page ahead: the processor's own prefetching stops at page ends, and neighbouring chunks'
-// buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds).
+// buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds). `following`: what is read after `in`.
 template <class Rule, bool kPlain>
 [[gnu::always_inline]] inline void for_each(const Call& shared, float* out, const float* in, std::size_t stride,
-                                            const float* gradient, std::size_t count) noexcept {
+                                            const float* gradient, std::size_t count, const float* following) noexcept {
   constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
   const Call call = shared;                                     // the compiler sees that no store to `out` changes it
   std::size_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
-    for (std::size_t k = 0; k < kBlock; k += kLine) {
-      for (std::size_t slot = 0; slot <= Rule::kSlots; ++slot) __builtin_prefetch(in + slot * stride + i + k + kAhead);
-      __builtin_prefetch(gradient + i + k + kAhead);
+    const std::size_t at = i + kAhead;
+    const float* next = at < count && (count > 2048 || following) ? in + at : following != nullptr ? following + (at - count) : nullptr;
+    if (next != nullptr) {
+      for (std::size_t k = 0; k < kBlock; k += kLine) {
+        for (std::size_t slot = 0; slot <= Rule::kSlots; ++slot) prefetch_to_own(next + slot * stride + k);
+        __builtin_prefetch(gradient + at + k);
+      }
     }
     PS_SIMD_LOOP
     for (std::size_t k = 0; k < kBlock; ++k)
@@ -176,45 +191,45 @@ template <class Rule, bool kPlain>
 
 template <bool kPlain>
 [[gnu::always_inline]] inline void run_rule(const Call& call, float* out, const float* in, std::size_t stride,
-                                            const float* gradient, std::size_t count) noexcept {
+                                            const float* gradient, std::size_t count, const float* following) noexcept {
   switch (call.settings.rule) {
     case UpdateRule::kAdd:
-      return for_each<Add, true>(call, out, in, stride, gradient, count);
+      return for_each<Add, true>(call, out, in, stride, gradient, count, following);
     case UpdateRule::kSgd:
-      return for_each<Sgd, kPlain>(call, out, in, stride, gradient, count);
+      return for_each<Sgd, kPlain>(call, out, in, stride, gradient, count, following);
     case UpdateRule::kMomentum:
-      return for_each<Momentum, kPlain>(call, out, in, stride, gradient, count);
+      return for_each<Momentum, kPlain>(call, out, in, stride, gradient, count, following);
     case UpdateRule::kNesterov:
-      return for_each<Nesterov, kPlain>(call, out, in, stride, gradient, count);
+      return for_each<Nesterov, kPlain>(call, out, in, stride, gradient, count, following);
     case UpdateRule::kAdagrad:
-      return for_each<Adagrad, kPlain>(call, out, in, stride, gradient, count);
+      return for_each<Adagrad, kPlain>(call, out, in, stride, gradient, count, following);
     case UpdateRule::kRmsProp:
-      return for_each<RmsProp, kPlain>(call, out, in, stride, gradient, count);
+      return for_each<RmsProp, kPlain>(call, out, in, stride, gradient, count, following);
     case UpdateRule::kAdam:
     case UpdateRule::kAdamW:
-      return for_each<Adam, kPlain>(call, out, in, stride, gradient, count);
+      return for_each<Adam, kPlain>(call, out, in, stride, gradient, count, following);
     case UpdateRule::kFtrl:
-      return for_each<Ftrl, kPlain>(call, out, in, stride, gradient, count);
+      return for_each<Ftrl, kPlain>(call, out, in, stride, gradient, count, following);
   }
 }
 
 PS_SIMD_CLONES void run_plain(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
-                              std::size_t count) noexcept {
-  run_rule<true>(call, out, in, stride, gradient, count);
+                              std::size_t count, const float* following) noexcept {
+  run_rule<true>(call, out, in, stride, gradient, count, following);
 }
 
 PS_SIMD_CLONES void run_full(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
-                             std::size_t count) noexcept {
-  run_rule<false>(call, out, in, stride, gradient, count);
+                             std::size_t count, const float* following) noexcept {
+  run_rule<false>(call, out, in, stride, gradient, count, following);
 }
 
 PS_SIMD_CLONES void average(const Call& call, float* out, const float* in, const float* values,
                             std::size_t count) noexcept {
-  for_each<Average, true>(call, out, in, 0, values, count);
+  for_each<Average, true>(call, out, in, 0, values, count, nullptr);
 }
 
-void run(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
-         std::size_t count) noexcept {
+void run(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient, std::size_t count,
+         const float* following) noexcept {
   const std::size_t slots = slots_per_element(call.settings);
   // FTRL divides by the rate. Where a schedule has ended at 0, nothing may change.
   if (call.settings.rule == UpdateRule::kFtrl && !std::isfinite(call.inverse_rate)) {
@@ -222,11 +237,11 @@ void run(const Call& call, float* out, const float* in, std::size_t stride, cons
     return;
   }
   const auto rule = call.is_plain() ? run_plain : run_full;
-  if (call.kept == 0.0F) return rule(call, out, in, stride, gradient, count);
+  if (call.kept == 0.0F) return rule(call, out, in, stride, gradient, count, following);
   constexpr std::size_t kBlock = 1024;  // new values are averaged while they are in the first-level cache
   for (std::size_t at = 0; at < count; at += kBlock) {
     const std::size_t n = std::min(kBlock, count - at);
-    rule(call, out + at, in + at, stride, gradient + at, n);
+    rule(call, out + at, in + at, stride, gradient + at, n, at + n < count ? in + at + n : following);
     average(call, out + slots * stride + at, in + slots * stride + at, out + at, n);
   }
 }
@@ -245,14 +260,15 @@ PS_SIMD_CLONES void add_clipped(float* out, const float* in, const float* gradie
 }  // namespace
 
 void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
-           const float* gradient, float scale, std::size_t count) noexcept {
-  run(resolve(settings, moment, scale, settings.clip_value), out, in, stride, gradient, count);
+           const float* gradient, float scale, std::size_t count, const float* following) noexcept {
+  run(resolve(settings, moment, scale, settings.clip_value), out, in, stride, gradient, count, following);
 }
 
 void apply_combined(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
-                    std::span<const Contribution> contributions, std::size_t count) noexcept {
+                    std::span<const Contribution> contributions, std::size_t count, const float* following) noexcept {
   if (contributions.size() == 1)
-    return apply(settings, moment, out, in, stride, contributions[0].gradient, contributions[0].scale, count);
+    return apply(settings, moment, out, in, stride, contributions[0].gradient, contributions[0].scale, count,
+                 following);
   const bool is_sum = settings.rule == UpdateRule::kAdd;
   const float clip_value = is_sum ? 0.0F : settings.clip_value;
   const Call call = resolve(settings, moment, is_sum ? 1.0F : 1.0F / static_cast<float>(contributions.size()), 0.0F);
@@ -265,7 +281,7 @@ void apply_combined(const Settings& settings, const Moment& moment, float* out, 
       accumulate(sum, before, one.gradient + at, one.scale, clip_value, n);
       before = sum;
     }
-    run(call, out + at, in + at, stride, sum, n);
+    run(call, out + at, in + at, stride, sum, n, at + n < count ? in + at + n : following);
   }
 }
 

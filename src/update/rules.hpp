@@ -69,9 +69,9 @@ void initialise_slots(const Settings& settings, float learning_rate, const float
 
 // out = rule(in, gradient) over `count` elements; slot k of either lies (k + 1) * stride floats behind the values.
 // `scale` multiplies the gradient first. Requires: `out` does not overlap the others; count <= stride where there are
-// slots.
+// slots. `following`: where the caller's next `in` lies, if known; asked for ahead of time, nothing else.
 void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
-           const float* gradient, float scale, std::size_t count) noexcept;
+           const float* gradient, float scale, std::size_t count, const float* following = nullptr) noexcept;
 
 // One contributor's gradient of a sync step, and what it is multiplied by (clip_scale).
 struct Contribution {
@@ -82,7 +82,8 @@ struct Contribution {
 // The same with the gradients of several contributors, each clipped for itself, summed in the order given: rank order
 // makes sync mode deterministic. Optimizers take the mean, `add` takes the sum. Requires: at least one contributor.
 void apply_combined(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
-                    std::span<const Contribution> contributions, std::size_t count) noexcept;
+                    std::span<const Contribution> contributions, std::size_t count,
+                    const float* following = nullptr) noexcept;
 
 // out = in + clip(scale * gradient), or without `in` (nullptr) the latter alone: how an accumulator is filled.
 void accumulate(float* out, const float* in, const float* gradient, float scale, float clip_value,
