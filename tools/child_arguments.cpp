@@ -37,6 +37,7 @@ void add_shards(Arguments& all, const JobConfig& job) {
   add(all, "--ps-tasks", job.tasks);
   add(all, "--placement", to_string(job.placement));
   if (job.partitions != 0) add(all, "--partitions", job.partitions);
+  if (job.chunk_bytes != 0) add(all, "--chunk-bytes", job.chunk_bytes);
   if (job.max_part_bytes != 0) add(all, "--max-part-bytes", job.max_part_bytes);
   for (const auto& [variable, shard] : job.place) add(all, "--place", fmt::format("{}={}", variable, shard));
   if (job.numa == Numa::kNone) add(all, "--numa", "none");

@@ -96,6 +96,7 @@ Json settings_of(const JobConfig& config) {
           {"ema", optimizer.ema},
           {"placement", to_string(config.placement)},
           {"partitions", config.partitions},
+          {"chunk_bytes", config.chunk_bytes},
           {"max_part_bytes", config.max_part_bytes},
           {"place", config.place},
           {"huge_pages", config.huge_pages},

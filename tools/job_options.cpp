@@ -83,6 +83,11 @@ void CommandLine::add_job(PsSettings& settings) {
                      {{"ordered", Reduce::kOrdered}, {"atomic", Reduce::kAtomic}});
   add_choice<Layout>("--layout", job.layout, "how variables lie in memory (versioned)",
                      {{"versioned", Layout::kVersioned}, {"inplace", Layout::kInplace}});
+  add("--chunk-bytes", "SIZE", "of the chunks of versioned variables, a power of two from 1KiB to 1MiB (by size)",
+      [&job](const std::string& text) {
+        job.chunk_bytes = read_bytes(text);
+        if (job.chunk_bytes == 0) throw Error("must be greater than 0");
+      });
   add_choice<Adds>("--adds", job.adds, "how in-place variables are added to; racy loses updates (exact)",
                    {{"exact", Adds::kExact}, {"racy", Adds::kRacy}});
   add_optimizer(job.optimizer);

@@ -61,6 +61,7 @@ struct JobConfig {
   std::uint32_t quorum = 0;            // sync: a step closes with so many gradients; 0: of all alive
   Reduce reduce = Reduce::kOrdered;    // sync
   Layout layout = Layout::kVersioned;  // of variables whose specification does not choose one
+  std::uint64_t chunk_bytes = 0;       // of versioned variables' chunks: 1 KiB to 1 MiB, a power of two; 0: by size
   Adds adds = Adds::kExact;            // how in-place variables are added to
   Optimizer optimizer;                 // of variables whose specification does not choose a rule
   std::uint64_t steps = 0;             // the job is finished when the global step gets here; 0: no limit

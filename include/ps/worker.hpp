@@ -64,6 +64,10 @@ class Worker {
   // Requires: out.size() == variable.element_count() (throws Error).
   void pull(const Variable& variable, std::span<float> out);
 
+  // The value of a variable of one element. Layout inplace: wait-free, one load; versioned: lock-free.
+  // Requires: variable.element_count() == 1 (throws Error), as push(variable, gradient) does.
+  float pull(const Variable& variable);
+
   // The same for the moving average of the parameters. Requires: the job's optimizer has `ema`, and the variable's rule
   // is an optimizer (throws Error).
   void pull_average(const Variable& variable, std::span<float> out);
@@ -73,6 +77,9 @@ class Worker {
   // step's accumulator. Lock-free.
   // Requires: gradient.size() == variable.element_count() (throws Error).
   void push(const Variable& variable, std::span<const float> gradient);
+
+  // The same for a variable of one element. Layout inplace: one compare-exchange.
+  void push(const Variable& variable, float gradient);
 
   // The same for several variables. clip_norm limits their gradients' global norm: over the gradients of one call; in
   // sync mode with ordered reduction over all that this worker pushes in the step.

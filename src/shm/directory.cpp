@@ -136,7 +136,7 @@ struct Directory::Wanted {
     return record.base == base && record.part == part && spec.name == record.name;
   }
 
-  void fill(VariableShm& record) const {
+  void fill(VariableShm& record, std::uint64_t chunk_bytes) const {
     record.dtype = static_cast<std::uint32_t>(spec.dtype);
     record.rule = static_cast<std::uint32_t>(rule);
     record.layout = static_cast<std::uint32_t>(layout);
@@ -153,7 +153,7 @@ struct Directory::Wanted {
     std::memset(record.name, 0, sizeof record.name);
     spec.name.copy(record.name, sizeof record.name - 1);
     record.init.store_relaxed(0);
-    choose_pieces(record, whose);
+    choose_pieces(record, whose, chunk_bytes);
   }
 };
 
@@ -166,7 +166,7 @@ std::uint32_t Directory::declare_record(const Wanted& wanted, std::uint32_t byte
       if (record == nullptr) {
         record = &job_.record(claim_record(byte));
         fault_point(FaultPoint::kDeclareClaimed);
-        wanted.fill(*record);
+        wanted.fill(*record, job_.config().chunk_bytes);
         fault_point(FaultPoint::kDeclareFilled);
       }
       place(*record, position);

@@ -5,10 +5,11 @@
 // racy:  plain loads and stores, the published Hogwild! (Niu, Recht, Re, Wright 2011): concurrent updates may be lost.
 //
 // Each block of elements has a counter of pushes, which gives the staleness (I5): a pull reads it before the block, a
-// push adds one after the block.
+// push adds one after the block. A variable of one element lies in the counter's own word, so that one exchange does both.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -90,6 +91,16 @@ void update_racy(float* target, const float* gradient, std::size_t count, Update
   for (std::size_t i = 0; i < count; ++i) target[i] = update(target[i], gradient[i]);
 }
 
+// The word of a variable of one element; the counter goes round after 2^32 pushes.
+static_assert(std::endian::native == std::endian::little, "the element is the word's first half");
+constexpr std::uint64_t make_scalar(std::uint32_t pushes, float value) noexcept {
+  return std::uint64_t{pushes} << 32 | std::bit_cast<std::uint32_t>(value);
+}
+constexpr float scalar_value(std::uint64_t word) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(word));
+}
+constexpr std::uint32_t scalar_pushes(std::uint64_t word) noexcept { return static_cast<std::uint32_t>(word >> 32); }
+
 class InplaceVariable {
  public:
   InplaceVariable(std::byte* shard, const VariableShm& variable) noexcept
@@ -103,18 +114,51 @@ class InplaceVariable {
   std::uint64_t block_size(std::uint64_t block) const noexcept {
     return std::min(variable_.piece_elements, variable_.elements - block_begin(block));
   }
-  std::uint64_t pushes(std::uint64_t block) const noexcept { return counters_[block].word.load_acquire(); }
+  bool is_scalar() const noexcept { return variable_.elements == 1; }
+  std::uint64_t pushes(std::uint64_t block) const noexcept {
+    const std::uint64_t word = counters_[block].word.load_acquire();
+    return is_scalar() ? scalar_pushes(word) : word;
+  }
+  // Of how many pushes the counter goes round, less one: differences of counts are taken modulo this.
+  std::uint64_t pushes_mask() const noexcept { return is_scalar() ? 0xffffffff : ~std::uint64_t{0}; }
 
   // Copies a block; returns how many pushes it had when the copy began. Wait-free. Elements are whole.
   std::uint64_t pull_block(std::uint64_t block, float* out) const noexcept {
+    if (is_scalar()) return pull_scalar(*out);
     const std::uint64_t pushed = pushes(block);
     racing_copy(out, elements_ + block_begin(block), block_size(block));
     return pushed;
   }
 
+  // Of a variable of one element: its value, and the pushes so far. Wait-free.
+  std::uint64_t pull_scalar(float& out) const noexcept {
+    const std::uint64_t word = counters_->word.load_acquire();
+    out = scalar_value(word);
+    return scalar_pushes(word);
+  }
+
+  // Of a variable of one element: value = update(value, gradient). Returns the pushes before. Exact is lock-free.
+  template <class Update>
+  std::uint64_t push_scalar(float gradient, Adds adds, Update&& update) noexcept {
+    auto& shared = counters_->word;
+    if (adds == Adds::kRacy) {
+      update_racy(elements_, &gradient, 1, update);
+      fault_point(FaultPoint::kInplaceBlock);
+      return scalar_pushes(shared.fetch_add_acq_rel(std::uint64_t{1} << 32));
+    }
+    std::uint64_t old = shared.load_relaxed();  // relaxed: the exchange checks it
+    fault_point(FaultPoint::kInplaceElement);
+    while (
+        !shared.try_exchange_acq_rel(old, make_scalar(scalar_pushes(old) + 1, update(scalar_value(old), gradient)))) {
+    }
+    fault_point(FaultPoint::kInplaceCounted);
+    return scalar_pushes(old);
+  }
+
   // Returns how many pushes the block had before this one.
   template <class Update>
   std::uint64_t push_block(std::uint64_t block, const float* gradient, Adds adds, Update&& update) noexcept {
+    if (is_scalar()) return push_scalar(*gradient, adds, update);
     float* target = elements_ + block_begin(block);
     if (adds == Adds::kExact)
       update_exact(target, gradient, block_size(block), update);

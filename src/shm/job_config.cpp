@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -131,6 +132,9 @@ void check(const Optimizer& optimizer) {
 }
 
 void check_shards(const JobConfig& config) {
+  require(config.chunk_bytes == 0 ||
+              (std::has_single_bit(config.chunk_bytes) && config.chunk_bytes >= 1024 && config.chunk_bytes <= 1 << 20),
+          "chunk-bytes must be a power of two from 1KiB to 1MiB");
   require(config.tasks >= 1 && config.tasks <= kMaxTasks, "ps-tasks must be 1 to 64");
   require(config.partitions == 0 || config.max_part_bytes == 0,
           "give partitions or max-part-bytes, not both: one follows from the other");
@@ -208,6 +212,7 @@ void check_same(const JobConfig& there, const JobConfig& wanted) {
   same("ps-tasks", there.tasks, wanted.tasks);
   same("placement", std::string(to_string(there.placement)), to_string(wanted.placement));
   same("partitions", there.partitions, wanted.partitions);
+  same("chunk-bytes", there.chunk_bytes, wanted.chunk_bytes);
   same("max-part-bytes", there.max_part_bytes, wanted.max_part_bytes);
   same("variables placed by hand", there.place.size(), wanted.place.size());
   for (const auto& [variable, shard] : wanted.place) {

@@ -66,6 +66,7 @@ void write_config(JobConfigShm& out, const JobConfig& in, std::uint32_t ranks) {
   out.placement = number_of(in.placement);
   out.partitions = in.partitions;
   out.max_part_bytes = in.max_part_bytes;
+  out.chunk_bytes = in.chunk_bytes;
   out.steps = in.steps;
   out.seed = in.seed;
   out.linger_seconds = in.linger_seconds;
@@ -348,6 +349,7 @@ JobConfig JobSegments::settings() const {
   out.placement = static_cast<Placement>(in.placement);
   out.partitions = in.partitions;
   out.max_part_bytes = in.max_part_bytes;
+  out.chunk_bytes = in.chunk_bytes;
   for (std::uint32_t i = 0; i < std::min(in.places, kMaxPlaces); ++i)
     out.place.emplace(text_of(place(i).name), place(i).shard);
   out.numa = static_cast<Numa>(in.numa);

@@ -63,7 +63,7 @@
 namespace ps::shm {
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 3;           // raised with every change of this file
+inline constexpr std::uint32_t kLayoutVersion = 4;           // raised with every change of this file
 inline constexpr std::uint32_t kArithmeticVersion = 2;       // raised when an update rule's bits change (I6)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -127,8 +127,9 @@ struct alignas(kWriterLine) JobConfigShm {
   float momentum, beta1, beta2, rho, epsilon, initial_accumulator, ftrl_beta, l1, l2, weight_decay, clip_value, ema;
   std::uint32_t quorum;
   std::uint64_t staleness;
+  std::uint64_t chunk_bytes;  // 0: by size
   std::uint32_t nodes[kMaxNodes];
-  std::uint8_t reserved[568];
+  std::uint8_t reserved[560];
 };
 
 // A variable's shard by hand.
@@ -288,10 +289,13 @@ constexpr std::uint64_t make_init_claim(std::uint64_t holder, std::uint32_t byte
   return holder << 16 | (byte + 1);
 }
 
-// A chunk's word, alone on its line: {version : 40, buffer : 24} (V1). In-place: how often the block was pushed.
-struct alignas(kCacheLine) PieceWordShm {
+// A chunk's word, alone on its line: {version : 40, buffer : 24} (V1). In-place: how often the block was pushed; of a
+// variable of one element {pushes : 32, the element : 32}, so that one exchange changes both.
+struct alignas(kWriterLine) PieceWordShm {
   AtomicShm<std::uint64_t> word;
-  std::uint8_t pad[56];
+  std::uint8_t pad0[56];
+  AtomicShm<std::uint32_t> wanted;  // whose turn it is (versioned_slot.hpp); only a hint
+  std::uint8_t pad1[60];
 };
 
 // In front of each buffer. All of it counts only under the stamp's check (V4).
@@ -344,7 +348,7 @@ static_assert(sizeof(HeaderShm) == 512 && offsetof(HeaderShm, layout_version) ==
               offsetof(HeaderShm, initial_bytes) == 32 && offsetof(HeaderShm, reserved_bytes) == 40 &&
               offsetof(HeaderShm, created_unix_ns) == 48 && offsetof(HeaderShm, job) == 64);
 static_assert(sizeof(JobConfigShm) == 1024 && offsetof(JobConfigShm, steps) == 48 &&
-              offsetof(JobConfigShm, step_timeout_seconds) == 72 && offsetof(JobConfigShm, nodes) == 200);
+              offsetof(JobConfigShm, step_timeout_seconds) == 72 && offsetof(JobConfigShm, nodes) == 208);
 static_assert(sizeof(PlaceShm) == 128 && sizeof(LiveShm) == 128 && offsetof(LiveShm, clock_epoch) == 28);
 static_assert(sizeof(EventShm) == 128 && offsetof(EventShm, step) == 24 && offsetof(EventShm, ranks) == 48);
 static_assert(sizeof(BarrierShm) == 256 && offsetof(BarrierShm, decision) == 128 && offsetof(BarrierShm, futex) == 136);
@@ -363,7 +367,8 @@ static_assert(sizeof(VariableShm) == 512 && offsetof(VariableShm, extents) == 32
               offsetof(VariableShm, gradient_end) == 176 && offsetof(VariableShm, name) == 184 &&
               offsetof(VariableShm, part) == 312 && offsetof(VariableShm, base) == 336 &&
               offsetof(VariableShm, init) == 368);
-static_assert(sizeof(PieceWordShm) == kCacheLine && sizeof(BufferHeaderShm) == kCacheLine);
+static_assert(sizeof(PieceWordShm) == 2 * kCacheLine && offsetof(PieceWordShm, wanted) == kCacheLine &&
+              sizeof(BufferHeaderShm) == kCacheLine);
 static_assert(offsetof(BufferHeaderShm, included_steps) == 8 && offsetof(BufferHeaderShm, writer) == 24 &&
               offsetof(BufferHeaderShm, contributors) == 32);
 static_assert(sizeof(SpareShm) == 32 && sizeof(SpareTableShm) == 32 * kClasses * kSparesPerClass);

@@ -18,18 +18,15 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) { return (bytes 
 
 bool is_versioned(const VariableShm& record) { return record.layout == static_cast<std::uint32_t>(Layout::kVersioned); }
 
-// log2 of a buffer's bytes for a variable of `bytes` with its optimizer slots. Chunks of 16 to 64 KiB keep a chunk
-// that is being pushed within the cache; small variables get at least eight, so that two writers seldom meet; big ones
-// get larger chunks, so that words stay a small part. (The ranges are design choices; benches/ measures them.)
+// log2 of a buffer's bytes for a variable of `bytes` with its optimizer slots. Small ones are one chunk: with two or three
+// chunks two writers keep meeting, and one chunk is handed over by turns (versioned_slot.hpp). Up to 256 KiB two writers
+// meet least with chunks of 8 KiB. Above, what a chunk costs beside its bytes no longer shows at 32 KiB, and with larger
+// ones the spares crowd out what else is in a core's cache (benches/tuning measures all of this).
 std::uint32_t choose_class(std::uint64_t bytes) {
-  constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
-  if (bytes <= 8 * 16 * kKiB) {
-    const std::uint64_t eighth = std::bit_ceil(bytes / 8 + sizeof(BufferHeaderShm) + 1);
-    return std::clamp(static_cast<std::uint32_t>(std::countr_zero(eighth)), 10U, 14U);
-  }
-  if (bytes <= 16 * kMiB) return 15;
-  if (bytes <= 256 * kMiB) return 16;
-  return kMaxClass;
+  constexpr std::uint64_t kKiB = 1024;
+  if (bytes + sizeof(BufferHeaderShm) <= 16 * kKiB)
+    return std::max(10U, static_cast<std::uint32_t>(std::bit_width(bytes + sizeof(BufferHeaderShm) - 1)));
+  return bytes <= 256 * kKiB ? 13 : 15;
 }
 
 // Elements of one chunk where each has `arrays` floats, in a buffer of that class; slot arrays stay 64-aligned.
@@ -95,11 +92,12 @@ std::vector<PartPlan> plan_parts(const JobSegments& job, std::string_view name, 
   return plan;
 }
 
-void choose_pieces(VariableShm& record, const VariableShm* base) noexcept {
+void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t chunk_bytes) noexcept {
   record.buffer_class = 0;
   record.piece_elements = kBlockBytes / sizeof(float);
   if (is_versioned(record) && base == nullptr) {
-    record.buffer_class = choose_class(record.elements * sizeof(float) * (1 + record.slots));
+    record.buffer_class = chunk_bytes != 0 ? static_cast<std::uint32_t>(std::countr_zero(chunk_bytes))
+                                           : choose_class(record.elements * sizeof(float) * (1 + record.slots));
     record.piece_elements = chunk_elements(record.buffer_class, 1 + record.slots);
   } else if (is_versioned(record)) {
     record.buffer_class = kMinClass;
@@ -123,12 +121,13 @@ void choose_place(VariableShm& record, const JobSegments& job, std::span<const V
   record.gradient_offset = gradients;
   record.gradient_end =
       is_accumulator(record) ? gradients : round_up(gradients + record.elements * sizeof(float), kCacheLine);
-  record.words_offset = round_up(end, kCacheLine);
+  record.words_offset = round_up(end, kWriterLine);
   end = record.words_offset + record.pieces * sizeof(PieceWordShm);
   record.first_chunk = record.spares_offset = 0;
   if (!is_versioned(record)) {
-    record.data_offset = round_up(end, kPage);
-    record.shard_end = record.data_offset + record.elements * sizeof(float);
+    const bool is_scalar = record.elements == 1;  // it lies in its counter's word (inplace_slot.hpp)
+    record.data_offset = is_scalar ? record.words_offset : round_up(end, kPage);
+    record.shard_end = is_scalar ? end : record.data_offset + record.elements * sizeof(float);
     return;
   }
   const std::uint64_t buffer_bytes = std::uint64_t{1} << record.buffer_class;

@@ -24,7 +24,7 @@ std::vector<PartPlan> plan_parts(const JobSegments& job, std::string_view name, 
 
 // Chooses class and size of the record's chunks (blocks) by its elements, slots and layout; an accumulator's are those
 // of `base`, the record that it sums gradients of.
-void choose_pieces(VariableShm& record, const VariableShm* base) noexcept;
+void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t chunk_bytes) noexcept;
 
 // Chooses shard and offsets of a record whose pieces are chosen. `before`: the records at all positions before its own.
 // Throws Error where the shard has not enough numbers for its buffers.

@@ -141,12 +141,6 @@ bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
 
 }  // namespace
 
-std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,
-                           std::uint32_t which) noexcept {
-  if (record != 0) return buffer_of(record);
-  return (variable.spares_offset >> variable.buffer_class) + std::uint64_t{lane} * kSparesPerClass + which;
-}
-
 bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks) {
   bool is_settled = true;
   // A living pusher has a buffer in flight for some microseconds, unless it has lost its processor or is stopped.
@@ -162,36 +156,6 @@ bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks)
       if (!doubts.empty() && !settle_jointly(job, census, std::move(doubts), rank, locks)) is_settled = false;
     }
   return is_settled;
-}
-
-Spare Spares::begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept {
-  const std::uint32_t index = variable.buffer_class - kMinClass;
-  SpareShm* spares = job_.spare_table(variable.shard, lane_).spares[index];
-  for (;;) {  // ends: one push is under way at a time, so at most one spare is left in doubt
-    const std::uint32_t which = next_[index];
-    next_[index] = (which + 1) % kSparesPerClass;  // in turn: a slow reader of a replaced buffer has some grace
-    SpareShm& shared = spares[which];
-    const std::uint64_t record = shared.record.load_relaxed();  // relaxed: only this thread writes it (L4)
-    if (is_in_flight(record)) continue;
-    const std::uint64_t buffer = spare_buffer(record, variable, lane_, which);
-    shared.note_chunk.store_relaxed(chunk);
-    shared.note_word.store_relaxed(word);
-    fault_point(FaultPoint::kSpareNoted);
-    shared.record.store_release(kValidSpare | kSpareInFlight |
-                                buffer);  // (W1) pairs with doubts_of: the note is complete
-    fault_point(FaultPoint::kSpareInFlight);
-    return {&shared, buffer};
-  }
-}
-
-void Spares::won(const Spare& spare, std::uint64_t replaced_buffer) noexcept {
-  spare.shared->record.store_release(kValidSpare | replaced_buffer);  // V5: buffer and flag in one store
-  fault_point(FaultPoint::kPushNoted);
-}
-
-void Spares::lost(const Spare& spare) noexcept {
-  spare.shared->record.store_release(kValidSpare | spare.buffer);
-  fault_point(FaultPoint::kPushSettled);
 }
 
 }  // namespace ps::shm

@@ -48,24 +48,53 @@ struct Spare {
 // note; it stays out of use, the others serve. Try again later.
 bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks);
 
+// The buffer that a record names; `variable` is any of its shard and class.
+inline std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,
+                                  std::uint32_t which) noexcept {
+  if (record != 0) return buffer_of(record);
+  return (variable.spares_offset >> variable.buffer_class) + std::uint64_t{lane} * kSparesPerClass + which;
+}
+
 // The spares of one lane. Used by one thread. Wait-free.
 class Spares {
  public:
   Spares(JobSegments& job, std::uint32_t lane) noexcept : job_(job), lane_(lane) {}
 
   // The next spare for a swap of `chunk` of `variable` from `word`, noted as in flight.
-  Spare begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept;
-  static void won(const Spare& spare, std::uint64_t replaced_buffer) noexcept;
-  static void lost(const Spare& spare) noexcept;
+  Spare begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept {
+    const std::uint32_t index = variable.buffer_class - kMinClass;
+    SpareShm* spares = job_.spare_table(variable.shard, lane_).spares[index];
+    for (;;) {  // ends: one push is under way at a time, so at most one spare is left in doubt
+      const std::uint32_t which = next_[index];
+      next_[index] = (which + 1) % kSparesPerClass;  // in turn: a slow reader of a replaced buffer has some grace
+      SpareShm& shared = spares[which];
+      const std::uint64_t record = shared.record.load_relaxed();  // relaxed: only this thread writes it (L4)
+      if (is_in_flight(record)) continue;
+      const std::uint64_t buffer = spare_buffer(record, variable, lane_, which);
+      shared.note_chunk.store_relaxed(chunk);
+      shared.note_word.store_relaxed(word);
+      fault_point(FaultPoint::kSpareNoted);
+      // (W1) pairs with doubts_of: the note is complete
+      shared.record.store_release(kValidSpare | kSpareInFlight | buffer);
+      fault_point(FaultPoint::kSpareInFlight);
+      return {&shared, buffer};
+    }
+  }
+
+  static void won(const Spare& spare, std::uint64_t replaced_buffer) noexcept {
+    spare.shared->record.store_release(kValidSpare | replaced_buffer);  // V5: buffer and flag in one store
+    fault_point(FaultPoint::kPushNoted);
+  }
+
+  static void lost(const Spare& spare) noexcept {
+    spare.shared->record.store_release(kValidSpare | spare.buffer);
+    fault_point(FaultPoint::kPushSettled);
+  }
 
  private:
   JobSegments& job_;
   std::uint32_t lane_;
   std::uint32_t next_[kClasses] = {};
 };
-
-// The buffer that a record names; `variable` is any of its shard and class.
-std::uint64_t spare_buffer(std::uint64_t record, const VariableShm& variable, std::uint32_t lane,
-                           std::uint32_t which) noexcept;
 
 }  // namespace ps::shm

@@ -103,7 +103,7 @@ class RecordCheck {
     VariableShm expected;
     std::memcpy(static_cast<void*>(&expected), &record_, offsetof(VariableShm, init));
     try {
-      choose_pieces(expected, is_accumulator(record_) ? before_[record_.base - 1] : nullptr);
+      choose_pieces(expected, is_accumulator(record_) ? before_[record_.base - 1] : nullptr, job_.config().chunk_bytes);
       choose_place(expected, job_, before_);
     } catch (const Error& error) {
       require(false, error.what());

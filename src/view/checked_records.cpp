@@ -86,12 +86,11 @@ void add_buffers(JobSegments& job, const std::vector<const VariableShm*>& variab
 }
 
 std::uint64_t sum_updates(JobSegments& job, const VariableShm& variable) {
-  const auto* words = reinterpret_cast<const PieceWordShm*>(job.shard_data(variable.shard) + variable.words_offset);
+  std::byte* shard = job.shard_data(variable.shard);
   std::uint64_t sum = 0;
-  for (std::uint64_t piece = 0; piece < variable.pieces; ++piece) {
-    const std::uint64_t word = words[piece].word.load_acquire();
-    sum += is_inplace(variable) ? word : version_of(word);
-  }
+  for (std::uint64_t piece = 0; piece < variable.pieces; ++piece)
+    sum += is_inplace(variable) ? InplaceVariable(shard, variable).pushes(piece)
+                                : VersionedVariable(shard, variable).version(piece);
   return sum;
 }
 

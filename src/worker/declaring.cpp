@@ -18,7 +18,7 @@ std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
 Variable::State& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
   for (Variable::State& state : variables)
     if (state.parts.front().position == positions.front()) return state;
-  return variables.emplace_back(job, directory, positions);
+  return variables.emplace_back(job, directory, positions, rank, threads.count());
 }
 
 void Worker::Impl::initialise(Variable::State& state, const Initializer& initialize) {

@@ -62,6 +62,7 @@ struct Worker::Impl {
   void push(std::span<const Variable> handles, std::span<const std::span<const float>> gradients);
   PushContext push_context(std::uint64_t step) const noexcept;
   void push_at_once(Variable::State& state, std::span<const float> gradient, const PushContext& context);
+  void record_observed(Variable::State& state) noexcept;
   void write_norm();
 
   // stepping.cpp

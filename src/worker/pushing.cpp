@@ -15,13 +15,16 @@ PushContext Worker::Impl::push_context(std::uint64_t step) const noexcept {
           .learning_rate = scheduled_rate(job.config(), live.settings.learning_rate, step),
           .scale = 1.0F,
           .staleness_scaling = config.optimizer.staleness_scaling,
-          .adds = config.adds,
-          .workers = config.workers};
+          .adds = config.adds};
 }
 
 void Worker::Impl::push_at_once(Variable::State& state, std::span<const float> gradient, const PushContext& context) {
   const std::uint64_t retries = state.push(gradient, context, threads);
   if (retries != 0) count(Counter::kPushRetries).bump_relaxed(retries);
+  record_observed(state);
+}
+
+void Worker::Impl::record_observed(Variable::State& state) noexcept {
   for (std::uint64_t& staleness : state.observed) {
     if (staleness == Variable::State::kNotPulled) continue;
     shm::record_staleness(entry, staleness);
@@ -89,6 +92,19 @@ void Worker::Impl::write_norm() {
     squares += update::squared_norm(whole.data(), whole.size());
   }
   gradients.write_norm(squares);
+}
+
+void Worker::push(const Variable& variable, float gradient) {
+  Impl& impl = *impl_;
+  Variable::State& state = *variable.state_;
+  const std::span<const float> whole(&gradient, 1);
+  if (state.layout != Layout::kInplace || impl.live.settings.clip_norm > 0) return push(variable, whole);
+  state.require_size(1, "push");
+  impl.count(Counter::kPushes).bump_relaxed(1);
+  const bool is_sum = state.settings.rule == UpdateRule::kAdd;  // it needs neither rate nor step
+  state.push_scalar(gradient, is_sum ? PushContext{.label = {}, .adds = impl.config.adds}
+                                     : impl.push_context(impl.job.global_step().load_acquire()));
+  impl.record_observed(state);
 }
 
 void Worker::push(const Variable& variable, std::span<const float> gradient) {

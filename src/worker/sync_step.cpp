@@ -54,6 +54,9 @@ void for_chunks(shm::JobSegments& job, std::uint32_t rank, std::vector<Work>& wo
 }  // namespace
 
 float scheduled_rate(const shm::JobConfigShm& config, float learning_rate, std::uint64_t step) noexcept {
+  if (config.schedule_kind == static_cast<std::uint32_t>(Schedule::Kind::kConstant) &&
+      config.schedule_warmup_steps == 0)
+    return learning_rate;
   const Schedule schedule{static_cast<Schedule::Kind>(config.schedule_kind), config.schedule_decay,
                           config.schedule_decay_steps, config.schedule_warmup_steps};
   return learning_rate * schedule.factor(step);
@@ -86,8 +89,9 @@ void apply_ordered_step(shm::JobSegments& job, std::uint32_t rank, std::uint64_t
     input = current.contributions;
     for (update::Contribution& one : input) one.gradient += current.variable.chunk_begin(chunk);
     const std::uint64_t count = current.variable.chunk_size(chunk), stride = current.variable.stride();
+    const float* following = chunk + 1 < current.variable.chunks() ? current.variable.likely_place(chunk + 1) : nullptr;
     const auto update = [&](float* out, const float* in, std::uint64_t version) {
-      update::apply_combined(current.settings, {rate, version}, out, in, stride, input, count);
+      update::apply_combined(current.settings, {rate, version}, out, in, stride, input, count, following);
       return true;
     };
     static_cast<void>(current.variable.apply_step(chunk, step, threads.spares(thread), {rank, step}, update));

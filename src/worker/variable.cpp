@@ -32,7 +32,8 @@ VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& director
 }
 
 Variable::State::State(shm::JobSegments& job, const shm::Directory& directory,
-                       const std::vector<std::uint32_t>& positions) {
+                       const std::vector<std::uint32_t>& positions, std::uint32_t rank, std::uint32_t threads)
+    : retries_(threads) {
   for (const std::uint32_t position : positions) {
     VariablePart& part = parts.emplace_back(job, directory, position);
     part.first_piece = pieces;
@@ -46,6 +47,9 @@ Variable::State::State(shm::JobSegments& job, const shm::Directory& directory,
                                  (first.flags & shm::kRegularize) != 0);
   pulled.assign(pieces, kNotPulled);
   observed.assign(pieces, kNotPulled);
+  grain_ = std::max<std::uint64_t>(1, kThreadBytes / (first.piece_elements * sizeof(float)));
+  const std::uint64_t workers = job.config().workers;
+  start_ = pieces * (rank % workers) / workers;
 }
 
 void Variable::State::require_size(std::size_t size, const char* verb) const {
@@ -53,17 +57,15 @@ void Variable::State::require_size(std::size_t size, const char* verb) const {
     throw Error(fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, elements, size));
 }
 
-std::uint64_t Variable::State::grain() const noexcept {
-  const std::uint64_t piece_bytes = parts.front().record.piece_elements * sizeof(float);
-  return std::max<std::uint64_t>(1, kThreadBytes / piece_bytes);
-}
-
 template <class Body>
 void Variable::State::for_pieces(std::uint64_t begin, std::uint64_t end, std::uint64_t start, Body&& body) {
-  std::uint64_t index = (begin + start) % pieces;
-  auto part = std::upper_bound(parts.begin(), parts.end(), index,
-                               [](std::uint64_t piece, const VariablePart& p) { return piece < p.first_piece; }) -
-              1;
+  std::uint64_t index = begin + start;
+  if (index >= pieces) index -= pieces;
+  auto part = parts.begin();
+  if (parts.size() > 1)
+    part = std::upper_bound(parts.begin(), parts.end(), index,
+                            [](std::uint64_t piece, const VariablePart& p) { return piece < p.first_piece; }) -
+           1;
   for (std::uint64_t done = begin; done < end; ++done) {
     body(*part, index - part->first_piece, index);
     if (++index == pieces) {
@@ -92,16 +94,63 @@ void Variable::State::set_values(std::span<const float> values, float learning_r
 }
 
 std::uint64_t Variable::State::pull(std::span<float> out, std::uint64_t array, Threads& threads) {
-  retries_.assign(threads.count(), 0);
-  threads.split(pieces, grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+  const auto pull_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint64_t& retries) {
+    const std::uint64_t version =
+        part.versioned ? part.versioned->pull_chunk(piece, out.data() + part.begin + part.versioned->chunk_begin(piece),
+                                                    retries, array)
+                       : part.inplace->pull_block(piece, out.data() + part.begin + part.inplace->block_begin(piece));
+    if (array == 0) pulled[index] = version;
+  };
+  if (pieces == 1) {
+    std::uint64_t retries = 0;
+    pull_one(parts.front(), 0, 0, retries);
+    return retries;
+  }
+  std::fill(retries_.begin(), retries_.end(), 0);
+  threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
     for_pieces(begin, end, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
-      float* to = out.data() + part.piece_begin(piece);
-      const std::uint64_t version = part.versioned ? part.versioned->pull_chunk(piece, to, retries_[thread], array)
-                                                   : part.inplace->pull_block(piece, to);
-      if (array == 0) pulled[index] = version;
+      pull_one(part, piece, index, retries_[thread]);
     });
   });
   return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
+}
+
+// How many updates the piece had had when it was pushed, less those when it was pulled (V1: modular).
+std::uint64_t Variable::State::staleness(const VariablePart& part, std::uint64_t version,
+                                         std::uint64_t index) noexcept {
+  return (version - pulled[index]) & (part.versioned ? shm::kVersionMask : part.inplace->pushes_mask());
+}
+
+float Variable::State::rate_at(const VariablePart& part, std::uint64_t version, std::uint64_t index,
+                               const PushContext& context) noexcept {
+  if (!context.staleness_scaling || pulled[index] == kNotPulled) return context.learning_rate;
+  return context.learning_rate / static_cast<float>(1 + staleness(part, version, index));
+}
+
+void Variable::State::note_push(const VariablePart& part, std::uint64_t version, std::uint64_t index) noexcept {
+  if (pulled[index] == kNotPulled) return;
+  observed[index] = staleness(part, version, index);
+  ++pulled[index];  // one's own update is not staleness
+}
+
+// Returns how many updates the block had had before this one. push_to(update) pushes it.
+template <class PushTo>
+std::uint64_t Variable::State::push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index,
+                                            const PushContext& context, PushTo&& push_to) noexcept {
+  const float scale = context.scale;
+  if (settings.rule == UpdateRule::kAdd)
+    return push_to([scale](float value, float delta) { return update::add_one(value, delta, scale); });
+  const float rate = rate_at(part, part.inplace->pushes(block), index, context);
+  return push_to(
+      [scale, rate, &s = settings](float value, float g) { return update::sgd_one(value, g, scale, rate, s); });
+}
+
+void Variable::State::push_scalar(float gradient, const PushContext& context) noexcept {
+  VariablePart& part = parts.front();
+  note_push(part,
+            push_inplace(part, 0, 0, context,
+                         [&](auto&& update) { return part.inplace->push_scalar(gradient, context.adds, update); }),
+            0);
 }
 
 // Returns how many updates the piece had had before this one.
@@ -109,38 +158,34 @@ std::uint64_t Variable::State::push_piece(VariablePart& part, std::uint64_t piec
                                           const float* gradient, const PushContext& context, shm::Spares& spares,
                                           std::uint64_t& retries) noexcept {
   gradient += part.piece_begin(piece);
-  const auto rate_at = [&](std::uint64_t version) {
-    if (!context.staleness_scaling || pulled[index] == kNotPulled) return context.learning_rate;
-    return context.learning_rate / static_cast<float>(1 + ((version - pulled[index]) & shm::kVersionMask));
-  };
-  if (part.versioned) {
-    const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
-    const shm::SwapResult result = part.versioned->push_chunk(
-        piece, spares, context.label, [&](float* out, const float* in, std::uint64_t version) {
-          update::apply(settings, {rate_at(version), version}, out, in, stride, gradient, context.scale, count);
-        });
-    retries += result.retries;
-    return result.version;
-  }
-  const float scale = context.scale;
-  if (settings.rule == UpdateRule::kAdd)
-    return part.inplace->push_block(piece, gradient, context.adds,
-                                    [scale](float value, float delta) { return update::add_one(value, delta, scale); });
-  const float rate = rate_at(part.inplace->pushes(piece));
-  return part.inplace->push_block(piece, gradient, context.adds, [scale, rate, &s = settings](float value, float g) {
-    return update::sgd_one(value, g, scale, rate, s);
-  });
+  if (part.inplace)
+    return push_inplace(part, piece, index, context,
+                        [&](auto&& update) { return part.inplace->push_block(piece, gradient, context.adds, update); });
+  const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
+  const float* following = piece + 1 < part.versioned->chunks() ? part.versioned->likely_place(piece + 1) : nullptr;
+  const shm::SwapResult result =
+      part.versioned->push_chunk(piece, spares, context.label, [&](float* out, const float* in, std::uint64_t version) {
+        update::apply(settings, {rate_at(part, version, index, context), version}, out, in, stride, gradient,
+                      context.scale, count, following);
+      });
+  retries += result.retries;
+  return result.version;
 }
 
 std::uint64_t Variable::State::push(std::span<const float> gradient, const PushContext& context, Threads& threads) {
-  retries_.assign(threads.count(), 0);
-  threads.split(pieces, grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
-    for_pieces(begin, end, start_of(context), [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
-      const std::uint64_t version =
-          push_piece(part, piece, index, gradient.data(), context, threads.spares(thread), retries_[thread]);
-      if (pulled[index] == kNotPulled) return;
-      observed[index] = (version - pulled[index]) & shm::kVersionMask;  // V1: modular
-      ++pulled[index];                                                  // one's own update is not staleness
+  const auto push_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint32_t thread,
+                            std::uint64_t& retries) {
+    note_push(part, push_piece(part, piece, index, gradient.data(), context, threads.spares(thread), retries), index);
+  };
+  if (pieces == 1) {
+    std::uint64_t retries = 0;
+    push_one(parts.front(), 0, 0, 0, retries);
+    return retries;
+  }
+  std::fill(retries_.begin(), retries_.end(), 0);
+  threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+      push_one(part, piece, index, thread, retries_[thread]);
     });
   });
   return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
@@ -148,8 +193,8 @@ std::uint64_t Variable::State::push(std::span<const float> gradient, const PushC
 
 void Variable::State::contribute(std::span<const float> gradient, const PushContext& context, Threads& threads) {
   const bool again = contributed == context.label.step + 1;
-  threads.split(pieces, grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
-    for_pieces(begin, end, start_of(context), [&](VariablePart& part, std::uint64_t piece, std::uint64_t) {
+  threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t) {
       const float* g = gradient.data() + part.piece_begin(piece);
       const std::uint64_t count = part.piece_size(piece);
       static_cast<void>(part.accumulator->contribute(

@@ -43,11 +43,11 @@ struct PushContext {
   float scale = 1.0F;  // of the gradient: clip_scale
   bool staleness_scaling = false;
   Adds adds = Adds::kExact;
-  std::uint32_t workers = 1;  // how far apart those begin who push at the same time
 };
 
 struct Variable::State {
-  State(shm::JobSegments& job, const shm::Directory& directory, const std::vector<std::uint32_t>& positions);
+  State(shm::JobSegments& job, const shm::Directory& directory, const std::vector<std::uint32_t>& positions,
+        std::uint32_t rank, std::uint32_t threads);
 
   std::string name;
   std::uint64_t elements;
@@ -76,6 +76,9 @@ struct Variable::State {
   // was. Returns the lost swaps.
   std::uint64_t push(std::span<const float> gradient, const PushContext& context, Threads& threads);
 
+  // The same for an in-place variable of one element. Requires: there is one.
+  void push_scalar(float gradient, const PushContext& context) noexcept;
+
   // Adds the gradient to the step's accumulators (reduce atomic); to none of those that sum a later step already.
   void contribute(std::span<const float> gradient, const PushContext& context, Threads& threads);
 
@@ -83,13 +86,18 @@ struct Variable::State {
   // Calls body(part, piece of the part, piece of the whole) for pieces [begin, end), where piece `start` comes first.
   template <class Body>
   void for_pieces(std::uint64_t begin, std::uint64_t end, std::uint64_t start, Body&& body);
-  std::uint64_t grain() const noexcept;
-  std::uint64_t start_of(const PushContext& context) const noexcept {
-    return pieces * (context.label.rank % context.workers) / context.workers;
-  }
+  std::uint64_t staleness(const VariablePart& part, std::uint64_t version, std::uint64_t index) noexcept;
+  float rate_at(const VariablePart& part, std::uint64_t version, std::uint64_t index,
+                const PushContext& context) noexcept;
+  void note_push(const VariablePart& part, std::uint64_t version, std::uint64_t index) noexcept;
+  template <class PushTo>
+  std::uint64_t push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index, const PushContext& context,
+                             PushTo&& push_to) noexcept;
   std::uint64_t push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* gradient,
                            const PushContext& context, shm::Spares& spares, std::uint64_t& retries) noexcept;
 
+  std::uint64_t grain_ = 1;             // pieces that are worth a thread
+  std::uint64_t start_ = 0;             // where this worker's pushes begin: far from where the others' do
   std::vector<std::uint64_t> retries_;  // of the call under way, per thread
 };
 

@@ -63,6 +63,19 @@ void Worker::pull(const Variable& variable, std::span<float> out) {
   if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
 }
 
+float Worker::pull(const Variable& variable) {
+  Variable::State& state = *variable.state_;
+  state.require_size(1, "pull");
+  float value = 0;
+  if (state.layout == Layout::kInplace) {
+    state.pulled.front() = state.parts.front().inplace->pull_scalar(value);
+    impl_->count(Counter::kPulls).bump_relaxed(1);
+  } else {
+    pull(variable, std::span(&value, 1));
+  }
+  return value;
+}
+
 void Worker::pull_average(const Variable& variable, std::span<float> out) {
   Variable::State& state = *variable.state_;
   state.require_size(out.size(), "pull of the average");
