@@ -1,45 +1,28 @@
 // What the benchmarks' mains have in common: who may report, the environment, the way repetitions are run.
 #pragma once
 
-#include <benchmark/benchmark.h>
-#include <fmt/format.h>
-#include <sys/utsname.h>
-
 #include <string>
 #include <vector>
+
+namespace benchmark {
+class BenchmarkReporter;
+}
 
 namespace ps::bench {
 
 // False, with a line on stderr: a build whose figures mean nothing.
-inline bool may_report(const char* name) {
-  const std::string build = PS_BUILDTYPE, sanitize = PS_SANITIZE;
-  if (build != "debug" && sanitize == "none") return true;
-  fmt::print(stderr, "{}: a {} build with sanitizer {} measures nothing; configure with -Dbuildtype=release\n", name,
-             build, sanitize);
-  return false;
-}
+bool may_report(const char* name);
+
+// What the figures were measured on and with, into the report's head.
+void add_context(const std::string& where);
 
 // Runs the registered benchmarks: medians of repetitions in random order, so that no case has a quiet machine to itself.
-// `where`: processes and pinning. Returns the program's exit code.
-inline int run_benchmarks(int argc, char** argv, int repetitions, const std::string& where) {
-  std::vector<std::string> defaults = {fmt::format("--benchmark_repetitions={}", repetitions),
-                                       "--benchmark_enable_random_interleaving=true",
-                                       "--benchmark_report_aggregates_only=true", "--benchmark_counters_tabular=true"};
-  std::vector<char*> arguments = {argv[0]};
-  for (std::string& argument : defaults) arguments.push_back(argument.data());
-  arguments.insert(arguments.end(), argv + 1, argv + argc);
-  int count = static_cast<int>(arguments.size());
-  utsname system;
-  uname(&system);
-  benchmark::AddCustomContext("kernel", system.release);
-  benchmark::AddCustomContext("compiler", __VERSION__);
-  benchmark::AddCustomContext("build", PS_BUILDTYPE);
-  benchmark::AddCustomContext("commit", PS_COMMIT);
-  benchmark::AddCustomContext("where", where);
-  benchmark::Initialize(&count, arguments.data());
-  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
-}
+// `where`: processes and pinning; `more`: arguments that the command line may still overrule; `display`: what writes to
+// stdout, none: google-benchmark's own. Returns the program's exit code.
+int run_benchmarks(int argc, char** argv, int repetitions, const std::string& where,
+                   const std::vector<std::string>& more = {}, benchmark::BenchmarkReporter* display = nullptr);
+
+// Of the environment, as text.
+std::string read_line(const std::string& path, const std::string& otherwise = "unknown");
 
 }  // namespace ps::bench

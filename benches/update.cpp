@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "report.hpp"
+#include "triad.hpp"
 #include "update/rules.hpp"
-#include "update/simd.hpp"
 
 namespace ps::bench {
 namespace {
@@ -80,50 +80,6 @@ class Chunks {
   std::size_t next_spare_ = 0;
 };
 
-// out = in + s * gradient in each of kArrays streams: what the rules would cost if arithmetic were free. With kAsks it
-// asks for its inputs ahead as the rules do: that is the faster one in main memory, the slower one in caches.
-template <std::size_t kArrays, bool kAsks>
-[[gnu::always_inline]] inline void triad(float* out, const float* in, std::size_t stride, const float* gradient,
-                                         std::size_t count, float s) noexcept {
-  constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
-  std::size_t i = 0;
-  for (; kAsks && i + kBlock <= count; i += kBlock) {
-    for (std::size_t line = i + kAhead; line < i + kAhead + kBlock; line += kLine) {
-      for (std::size_t k = 0; k < kArrays; ++k) __builtin_prefetch(in + k * stride + line);
-      __builtin_prefetch(gradient + line);
-    }
-    PS_SIMD_LOOP
-    for (std::size_t j = i; j < i + kBlock; ++j)
-      for (std::size_t k = 0; k < kArrays; ++k) out[k * stride + j] = in[k * stride + j] + s * gradient[j];
-  }
-  PS_SIMD_LOOP
-  for (std::size_t j = i; j < count; ++j)
-    for (std::size_t k = 0; k < kArrays; ++k) out[k * stride + j] = in[k * stride + j] + s * gradient[j];
-}
-
-template <bool kAsks>
-[[gnu::always_inline]] inline void triads(std::size_t arrays, float* out, const float* in, std::size_t stride,
-                                          const float* gradient, std::size_t count, float s) noexcept {
-  switch (arrays) {
-    case 1:
-      return triad<1, kAsks>(out, in, stride, gradient, count, s);
-    case 2:
-      return triad<2, kAsks>(out, in, stride, gradient, count, s);
-    case 3:
-      return triad<3, kAsks>(out, in, stride, gradient, count, s);
-    case 4:
-      return triad<4, kAsks>(out, in, stride, gradient, count, s);
-  }
-}
-PS_SIMD_CLONES void plain_triad(std::size_t arrays, float* out, const float* in, std::size_t stride,
-                                const float* gradient, std::size_t count, float s) noexcept {
-  triads<false>(arrays, out, in, stride, gradient, count, s);
-}
-PS_SIMD_CLONES void asking_triad(std::size_t arrays, float* out, const float* in, std::size_t stride,
-                                 const float* gradient, std::size_t count, float s) noexcept {
-  triads<true>(arrays, out, in, stride, gradient, count, s);
-}
-
 struct Figures {
   std::vector<double> rule, limit, ratio;
 };
@@ -157,7 +113,7 @@ void run_case(benchmark::State& state, const std::string& name, const Settings& 
   measure(rule);
   Figures& mine = figures[name];
   for (auto _ : state) {
-    const double plain = measure(limit_by(plain_triad)), rate = measure(rule), asking = measure(limit_by(asking_triad));
+    const double plain = measure(limit_by(triad)), rate = measure(rule), asking = measure(limit_by(asking_triad));
     const double limit = std::max(plain, asking);
     mine.rule.push_back(rate);
     mine.limit.push_back(limit);
