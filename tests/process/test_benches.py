@@ -1,0 +1,143 @@
+"""The microbenchmarks run, name their cases as documented, count lost updates, and end cleanly whatever happens."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+BENCHES = pathlib.Path(os.environ["PS_BENCHES"])
+MAY_REPORT = os.environ["PS_BUILDTYPE"] != "debug" and os.environ["PS_SANITIZE"] == "none"
+PATIENCE = 60.0
+
+SIZES = (1, 1000, 100000, 1000000, 16000000)
+PUSHERS = ("versioned", "inplace", "job_racy", "racy_simd", "atomic_ref", "exchange16", "vector_lock", "block_lock", "socket")
+RULES = ("add", "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "ftrl")
+INEXACT = ("job_racy", "racy_simd")
+CONTEXT = ("cpu", "cores", "cpu_caches", "numa_nodes", "kernel", "compiler", "flags", "build", "commit", "load_average",
+           "where", "huge_pages", "memory")
+
+
+def expected_names():
+    counts = ("processes:1", "processes:2", "processes:4")
+    yield from (f"push/{who}/floats:{n}/{p}" for who in PUSHERS for n in SIZES for p in counts)
+    yield from (f"push_rule/{rule}/floats:1000000/processes:2" for rule in RULES)
+    yield from (f"pull/{who}/floats:{n}/{p}" for who in ("versioned", "inplace", "memcpy", "socket") for n in SIZES for p in counts)
+    yield from (f"pull/{who}_beside_pusher/floats:{n}/processes:2" for who in ("versioned", "inplace") for n in SIZES)
+    yield from (f"mixed/{who}/floats:{n}/{mix}" for who in ("versioned", "inplace", "racy_simd", "block_lock")
+                for n in SIZES[1:] for mix in ("readers:1/writers:1", "readers:3/writers:1"))
+    yield from (f"scalar/{what}/{p}" for p in counts[:2]
+                for what in ("add", "bare_exchange", "pull/versioned", "pull/inplace", "memcpy4"))
+    yield from (f"sync/{what}/processes:{p}" for p in (2, 3, 4)
+                for what in ("empty", "barrier", "exchange_spin", "exchange_spin_then_futex", "exchange_futex"))
+    yield from (f"sync/step/floats:{n}/processes:2" for n in (1000, 397510, 1000000, 16000000))
+    yield from (f"sync/quorum/processes:3/waits_us:{wait}" for wait in (5, 500))
+    yield from ("life/join_leave", "life/job")
+    yield from (f"life/{what}/floats:{n}" for what in ("attach", "first_touch") for n in (1000, 1000000, 16000000))
+    yield from (f"linear/batch1/floats:100000/processes:{p}" for p in (1, 2))
+
+
+def start(*arguments, program="micro"):
+    return subprocess.Popen([BENCHES / program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return process.returncode, out, err
+
+
+def children(pid):
+    """Processes of that parent, one that measures first."""
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def leftovers(pid):
+    return [path.name for path in pathlib.Path("/dev/shm").glob(f"ps.bench-{pid}-*")]
+
+
+class Refusal(unittest.TestCase):
+    def test_a_sanitizer_build_refuses_to_report(self):
+        code, out, err = finish(start("--smoke", program="micro_refusing"))
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("address", err)
+
+    @unittest.skipIf(MAY_REPORT, "skipped: of debug and sanitizer builds")
+    def test_so_does_this_one(self):
+        code, out, err = finish(start("--smoke"))
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("measures nothing", err)
+
+    def test_wrong_usage_is_an_error(self):
+        self.assertEqual(finish(start("--seconds=0"))[0], 2)
+
+
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class Smoke(unittest.TestCase):
+    def test_every_case_runs_and_loses_nothing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder) / "report.json"
+            process = start("--smoke", f"--benchmark_out={report}", "--benchmark_out_format=json")
+            code, out, err = finish(process)
+            self.assertEqual(code, 0, out + err)
+            found = json.loads(report.read_text())
+        for key in CONTEXT:
+            self.assertIn(key, found["context"])
+        runs = {run["name"]: run for run in found["benchmarks"]}
+        expected = set(expected_names())
+        self.assertEqual(expected - set(runs), set())
+        self.assertEqual({name for name in set(runs) - expected if not name.startswith("push_chunk/")}, set())
+        for name, run in runs.items():
+            with self.subTest(name):
+                self.assertNotIn("error_message", run)
+                self.assertGreater(run["limit"], 0)
+                self.assertGreater(run["of_limit"], 0)
+                if not any(part in INEXACT for part in name.split("/")):
+                    self.assertEqual(run.get("lost_%", 0), 0)
+            self.assertEqual("lost_%" in run, name.startswith(("push", "mixed", "linear", "sync/step")) or "/add/" in name
+                             or "_beside_pusher" in name or "bare_exchange" in name, name)
+        self.assertEqual(leftovers(process.pid), [])
+
+
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class Ends(unittest.TestCase):
+    def start_long(self, case):
+        process = start(f"--benchmark_filter={case}", "--seconds=50", "--benchmark_repetitions=1")
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(lambda: process.poll() is None and process.kill())
+        end = time.monotonic() + PATIENCE
+        while len(leftovers(process.pid)) == 0 or len(children(process.pid)) < 2:
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.01)
+        return process
+
+    def test_a_case_whose_process_dies_is_an_error_and_no_hang(self):
+        process = self.start_long("linear/.*processes:2")
+        os.kill(children(process.pid)[0], signal.SIGKILL)
+        code, out, _ = finish(process)
+        self.assertEqual(code, 1)
+        self.assertRegex(out, "linear/.*ERROR.*signal 9")
+        self.assertEqual(leftovers(process.pid), [])
+
+    def test_sigterm_ends_everything_and_leaves_nothing(self):
+        process = self.start_long("linear/.*processes:2")
+        measuring = children(process.pid)
+        process.terminate()
+        self.assertEqual(finish(process)[0], 1)
+        self.assertEqual(leftovers(process.pid), [])
+        self.assertEqual([pid for pid in measuring if os.path.exists(f"/proc/{pid}")], [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
