@@ -1,0 +1,182 @@
+"""benches/compare.py on programs and files that say what google-benchmark would, from known distributions."""
+
+import json
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import support
+from support import SOURCE
+
+# Prints one repetition of the cases that --benchmark_filter wants, each value drawn anew around its centre. Machines
+# drift: everything is slower by a factor that grows with each call of any of the programs in the folder.
+PROGRAM = """#!{python}
+import json, pathlib, random, re, sys
+CENTRES = {centres!r}
+options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
+if "benchmark_list_tests" in options:
+    print("\\n".join(name + "/iterations:1/manual_time" for name in CENTRES))
+    sys.exit()
+calls = pathlib.Path(__file__).with_name("calls")
+with calls.open("a") as file:
+    print(pathlib.Path(__file__).name, file=file)
+number = len(calls.read_text().splitlines())
+draw = random.Random({seed} * 1000 + number)
+drift = 1 + 0.05 * number
+print("a line of the program's own")
+entries = []
+for name, counters in CENTRES.items():
+    whole = name + "/iterations:1/manual_time"
+    if not re.search(options["benchmark_filter"], whole):
+        continue
+    entry = {{"name": whole, "run_name": whole, "run_type": "iteration", "iterations": 1, "time_unit": "us",
+             "real_time": 1.0, "cpu_time": 1.0}}
+    for counter, centre in counters.items():
+        noise = 1 + draw.uniform(-{noise}, {noise})
+        entry[counter] = centre * noise * drift if counter == "real_time" else centre * noise / drift
+    entries.append(entry)
+pathlib.Path(options["benchmark_out"]).write_text(json.dumps({{"context": {{}}, "benchmarks": entries}}))
+"""
+
+CENTRES = {
+    "push/versioned/floats:1000/processes:2": {"GB/s": 20.0, "limit": 30.0, "lost_%": 0.0},
+    "push/racy_simd/floats:1000/processes:2": {"GB/s": 18.0, "lost_%": 5.0},
+    "sync/empty/processes:2": {"real_time": 1.5},
+}
+
+
+class Compare(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def program(self, name, seed, factors=None, noise=0.02):
+        """One whose counters differ from CENTRES by factors {(case, counter): factor}."""
+        centres = {
+            case: {counter: centre * (factors or {}).get((case, counter), 1.0) for counter, centre in counters.items()}
+            for case, counters in CENTRES.items()
+        }
+        path = self.folder / name
+        path.write_text(PROGRAM.format(python=sys.executable, centres=centres, seed=seed, noise=noise))
+        path.chmod(0o755)
+        return path
+
+    def saved(self, name, centre, repetitions=12, seed=1):
+        draw = random.Random(seed)
+        entries = [
+            {
+                "name": "scalar/add/processes:1",
+                "run_name": "scalar/add/processes:1",
+                "run_type": "iteration",
+                "time_unit": "ns",
+                "real_time": centre * draw.uniform(0.99, 1.01),
+                "cpu_time": 1.0,
+            }
+            for _ in range(repetitions)
+        ]
+        path = self.folder / name
+        path.write_text(json.dumps({"benchmarks": entries}))
+        return path
+
+    def compare(self, *arguments, code=0):
+        report = self.folder / "report.json"
+        done = subprocess.run(
+            [
+                sys.executable,
+                str(SOURCE / "benches/compare.py"),
+                "--repetitions",
+                "8",
+                *map(str, arguments),
+                "--json",
+                str(report),
+            ],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=support.PATIENCE,
+        )
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        if code == 2:
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+            return done.stderr
+        return {(row["name"], row["counter"]): row["verdict"] for row in json.loads(report.read_text())["rows"]}
+
+    def test_two_of_the_same_are_the_same(self):
+        verdicts = self.compare(self.program("old", seed=1), self.program("new", seed=2))
+        self.assertEqual(set(verdicts.values()), {"same"})
+        self.assertEqual({case for case, _ in verdicts}, set(CENTRES))
+        # The limit is the machine's; a time beside a rate would be the same figure twice.
+        self.assertEqual({counter for _, counter in verdicts}, {"GB/s", "lost_%", "seconds"})
+
+    def test_runs_are_interleaved_so_that_drift_falls_on_both(self):
+        self.compare(self.program("old", seed=1), self.program("new", seed=2), "--filter", "sync/")
+        order = (self.folder / "calls").read_text().split()
+        self.assertEqual(order, ["old", "new", "new", "old"] * 4)
+
+    def test_a_lower_rate_is_worse_and_a_higher_one_better(self):
+        key = ("push/versioned/floats:1000/processes:2", "GB/s")
+        slow, fast = self.program("slow", seed=1), self.program("fast", seed=2, factors={key: 1.3})
+        self.assertEqual(self.compare(slow, fast, "--filter", "versioned")[key], "better")
+        self.assertEqual(self.compare(fast, slow, "--filter", "versioned", code=1)[key], "worse")
+
+    def test_a_longer_time_is_worse_and_a_shorter_one_better(self):
+        slow = self.program("slow", seed=1, factors={("sync/empty/processes:2", "real_time"): 1.3})
+        fast = self.program("fast", seed=2)
+        self.assertEqual(self.compare(slow, fast, "--filter", "sync/")["sync/empty/processes:2", "seconds"], "better")
+        self.assertEqual(
+            self.compare(fast, slow, "--filter", "sync/", code=1)["sync/empty/processes:2", "seconds"], "worse"
+        )
+
+    def test_lost_updates_where_there_were_none_are_worse(self):
+        old, new = self.program("old", seed=1), self.program("new", seed=2)
+        new.write_text(new.read_text().replace("'lost_%': 0.0", "'lost_%': 1.0"))
+        verdicts = self.compare(old, new, "--filter", "versioned", code=1)
+        self.assertEqual(verdicts["push/versioned/floats:1000/processes:2", "lost_%"], "worse")
+
+    def test_a_change_below_the_threshold_is_none(self):
+        key = ("sync/empty/processes:2", "real_time")
+        old, new = self.program("old", seed=1, noise=0.0), self.program("new", seed=2, noise=0.0, factors={key: 1.3})
+        self.assertEqual(
+            self.compare(old, new, "--filter", "sync/", "--threshold", 60)["sync/empty/processes:2", "seconds"], "same"
+        )
+
+    def test_a_change_within_the_spread_is_none(self):
+        key = ("sync/empty/processes:2", "real_time")
+        old, new = self.program("old", seed=1, noise=0.5), self.program("new", seed=2, noise=0.5, factors={key: 1.05})
+        self.assertEqual(self.compare(old, new, "--filter", "sync/")["sync/empty/processes:2", "seconds"], "same")
+
+    def test_controls_do_not_count(self):
+        key = ("push/racy_simd/floats:1000/processes:2", "GB/s")
+        verdicts = self.compare(
+            self.program("old", seed=1), self.program("new", seed=2, factors={key: 0.5}), "--filter", "racy"
+        )
+        self.assertEqual(verdicts[key], "worse")
+
+    def test_saved_measurements(self):
+        old, same, slow = (
+            self.saved("a.json", 10.0),
+            self.saved("b.json", 10.0, seed=2),
+            self.saved("c.json", 13.0, seed=3),
+        )
+        self.assertEqual(self.compare(old, same), {("scalar/add/processes:1", "seconds"): "same"})
+        self.assertEqual(self.compare(old, slow, code=1), {("scalar/add/processes:1", "seconds"): "worse"})
+
+    def test_what_cannot_be_compared_is_said(self):
+        old = self.saved("a.json", 10.0)
+        self.assertIn("too few", self.compare(old, self.saved("few.json", 10.0, repetitions=3), code=2))
+        self.assertIn("no-such-revision", self.compare(old, "no-such-revision", code=2))
+        (self.folder / "empty.json").write_text("{}")
+        self.assertIn("empty.json", self.compare(old, self.folder / "empty.json", code=2))
+        failing = self.folder / "failing"
+        failing.write_text("#!/bin/sh\necho broken >&2; exit 3\n")
+        failing.chmod(0o755)
+        self.assertRegex(self.compare(failing, failing, code=2), re.compile("exit code 3.*broken"))
+
+
+if __name__ == "__main__":
+    support.main()
