@@ -1,0 +1,127 @@
+// Walks the hot paths through the public API, each so often within measured(), for a tool that counts instructions in
+// that function alone: see benches/instructions/check, which runs this under callgrind.
+//
+// Prints its environment, then a line per path in the order in which it walks them. One process and one worker: what
+// contention costs is benches/micro's to measure, not to count.
+#include <fmt/format.h>
+#include <gnu/libc-version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+
+namespace {
+
+using Operation = std::function<void()>;
+
+}  // namespace
+
+// The name that callgrind is told. A call of an empty operation costs some five instructions, which are counted, too.
+extern "C" [[gnu::noinline]] void measured(const Operation& operation, int calls) {
+  for (int call = 0; call < calls; ++call) operation();
+}
+
+namespace {
+
+// Walks one path: a few times before it is counted, so that nothing is done for the first time.
+void walk(const std::string& path, int calls, const Operation& operation) {
+  for (int call = 0; call < 10; ++call) operation();
+  measured(operation, calls);
+  fmt::print("path {} {}\n", path, calls);
+}
+
+struct Case {
+  std::string path;
+  std::size_t floats;
+  ps::UpdateRule rule;
+  ps::Layout layout;
+  int calls;
+};
+
+// A job in this process, with its one worker.
+class Job {
+ public:
+  explicit Job(ps::Mode mode) : server_(config(mode)), worker_(options()) {}
+
+  ps::Worker& worker() { return worker_; }
+
+  ps::Variable variable(const std::string& name, std::size_t floats, ps::UpdateRule rule, ps::Layout layout) {
+    ps::VariableSpec spec{.name = name, .rule = rule, .layout = layout};
+    if (floats > 1) spec.shape = {floats};
+    return worker_.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.5F); });
+  }
+
+ private:
+  static std::string name() { return fmt::format("instructions-{}", getpid()); }
+  static ps::JobConfig config(ps::Mode mode) {
+    ps::JobConfig config;
+    config.job = name();
+    config.mode = mode;
+    return config;
+  }
+  static ps::WorkerOptions options() { return {.job = name(), .rank = {}, .stop_requested = {}, .notice = {}}; }
+
+  ps::Server server_;
+  ps::Worker worker_;
+};
+
+void walk_async() {
+  Job job(ps::Mode::kAsync);
+  ps::Worker& worker = job.worker();
+  using enum ps::UpdateRule;
+  for (const Case& of : {
+           Case{"scalar", 1, kAdd, ps::Layout::kInplace, 1000},
+           Case{"versioned/sgd/floats:1000", 1000, kSgd, ps::Layout::kVersioned, 1000},
+           Case{"versioned/adam/floats:1000", 1000, kAdam, ps::Layout::kVersioned, 1000},
+           Case{"inplace/sgd/floats:1000", 1000, kSgd, ps::Layout::kInplace, 200},
+           Case{"versioned/sgd/floats:100000", 100'000, kSgd, ps::Layout::kVersioned, 20},
+       }) {
+    const ps::Variable variable = job.variable(fmt::format("v{}", of.path), of.floats, of.rule, of.layout);
+    std::vector<float> values(of.floats), gradient(of.floats, 1e-3F);
+    walk("push/" + of.path, of.calls, [&] { worker.push(variable, gradient); });
+    walk("pull/" + of.path, of.calls, [&] { worker.pull(variable, values); });
+  }
+  walk("step/async", 1000, [&] { worker.step(); });
+}
+
+void walk_sync() {
+  Job job(ps::Mode::kSync);
+  ps::Worker& worker = job.worker();
+  walk("barrier", 1000, [&] { worker.barrier(); });
+  walk("step/sync/empty", 1000, [&] { worker.step(); });
+  for (const std::size_t floats : {1000, 100'000}) {
+    const ps::Variable variable =
+        job.variable(fmt::format("v{}", floats), floats, ps::UpdateRule::kSgd, ps::Layout::kVersioned);
+    std::vector<float> gradient(floats, 1e-3F);
+    walk(fmt::format("step/sync/floats:{}", floats), floats > 10'000 ? 20 : 500, [&] {
+      worker.push(variable, gradient);
+      worker.step();
+    });
+  }
+}
+
+const char* widest_vectors() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") ? "avx512f" : __builtin_cpu_supports("avx2") ? "avx2" : "sse2";
+#else
+  return "default";
+#endif
+}
+
+}  // namespace
+
+int main() try {
+  fmt::print("environment compiler {}\nenvironment libc {}\nenvironment vectors {}\n", __VERSION__,
+             gnu_get_libc_version(), widest_vectors());
+  walk_async();
+  walk_sync();
+} catch (const ps::Error& error) {
+  fmt::print(stderr, "instructions: {}\n", error.what());
+  return 1;
+}
