@@ -1,4 +1,5 @@
-"""benches/compare.py on programs and files that say what google-benchmark would, from known distributions."""
+"""benches/compare.py on programs and files that say what google-benchmark would, from known distributions; and how
+benches/speed judges targets."""
 
 import json
 import pathlib
@@ -11,6 +12,10 @@ import unittest
 
 import support
 from support import SOURCE
+
+sys.path.insert(0, str(SOURCE / "benches"))
+from rivals.targets import Target
+from rivals.verdicts import judge
 
 # Prints one repetition of the cases that --benchmark_filter wants, each value drawn anew around its centre. Machines
 # drift: everything is slower by a factor that grows with each call of any of the programs in the folder.
@@ -176,6 +181,44 @@ class Compare(unittest.TestCase):
         failing.write_text("#!/bin/sh\necho broken >&2; exit 3\n")
         failing.chmod(0o755)
         self.assertRegex(self.compare(failing, failing, code=2), re.compile("exit code 3.*broken"))
+
+
+class Verdicts(unittest.TestCase):
+    def judge(self, samples, **target):
+        return judge(Target("group", "text", "ours", target.pop("counter", "GB/s"), **target), samples)
+
+    def test_a_rate_must_reach_its_share_of_the_best_rival(self):
+        samples = {
+            "ours": [{"GB/s": 10.0}] * 3,
+            "slow": [{"GB/s": 5.0}] * 3,
+            "fast": [{"GB/s": 12.0}, {"GB/s": 12.5}, {"GB/s": 50.0}],
+        }
+        judged = self.judge(samples, rivals=("slow", "fast"), at_least=1.0)
+        self.assertEqual((judged.rival_key, judged.ratio, judged.met), ("fast", 0.8, False))
+        self.assertTrue(self.judge(samples, rivals=("slow", "fast"), at_least=0.8).met)
+
+    def test_a_time_must_stay_below_its_multiple_of_the_rivals(self):
+        samples = {"ours": [{"seconds": 2.0}] * 3, "rival": [{"seconds": 1.0}] * 3}
+        self.assertTrue(self.judge(samples, counter="seconds", rivals=("rival",), at_most=2.0).met)
+        self.assertFalse(self.judge(samples, counter="seconds", rivals=("rival",), at_most=1.9).met)
+        self.assertFalse(self.judge(samples, counter="seconds", rivals=("rival",), at_least=1.0, faster=True).met)
+
+    def test_a_ratio_pairs_the_figures_of_one_round(self):
+        rates = [1.0, 2.0, 40.0]
+        samples = {"ours": [{"GB/s": 2 * rate} for rate in rates], "rival": [{"GB/s": rate} for rate in rates]}
+        judged = self.judge(samples, rivals=("rival",))
+        self.assertEqual((judged.least, judged.ratio, judged.greatest, judged.met), (2.0, 2.0, 2.0, None))
+
+    def test_a_figure_without_a_rival_is_compared_with_the_bound_itself(self):
+        samples = {"ours": [{"ps_%": 0.5}, {"ps_%": 3.0}, {"ps_%": 0.7}]}
+        self.assertTrue(self.judge(samples, counter="ps_%", at_most=1.0).met)
+        self.assertFalse(self.judge(samples, counter="ps_%", at_most=0.6).met)
+
+    def test_without_figures_there_is_no_verdict(self):
+        samples = {"ours": [{"GB/s": 1.0}, None], "rival": [None, {"GB/s": 1.0}], "gone": [None, None]}
+        self.assertIsNone(self.judge(samples, rivals=("rival",), at_least=1.0), "they are not of the same round")
+        self.assertIsNone(self.judge(samples, rivals=("gone", "not measured at all"), at_least=1.0))
+        self.assertIsNone(judge(Target("group", "text", "gone", "GB/s", at_least=1.0), samples))
 
 
 if __name__ == "__main__":
