@@ -121,7 +121,8 @@ void CommandLine::add_job(PsSettings& settings) {
 void CommandLine::add_training(TrainingSettings& settings) {
   add_choice<std::string>("--model", settings.model, "what to train; count adds 1.0 to the variable `var` (mlp)",
                           {{"count", "count"}, {"softmax", "softmax"}, {"mlp", "mlp"}});
-  add("--data", "SOURCE", "digits, fashion-mnist or a folder of IDX files (digits)",
+  add("--data", "SOURCE",
+      "digits, fashion-mnist, a folder of IDX files, or made up: synthetic:FEATURESxCLASSES[xEXAMPLES] (digits)",
       [&settings](const std::string& text) { settings.data = text; });
   add_whole("--batch", settings.batch, 1, kAny, "examples in a batch (32; for images of 784 pixels and more 100)");
   add_whole("--push-every", settings.push_every, 1, 1'000'000,

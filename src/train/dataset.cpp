@@ -9,6 +9,7 @@
 
 #include "ps/errors.hpp"
 #include "train/idx.hpp"
+#include "train/synthetic.hpp"
 
 namespace ps::train {
 namespace {
@@ -114,6 +115,7 @@ DataSplit load_data(const std::string& source, const EmbeddedData& digits) {
     return to_split(source, parse_part("embedded digits: train", digits.train_images, digits.train_labels),
                     parse_part("embedded digits: test", digits.test_images, digits.test_labels), kMaxDigitsPixel);
   }
+  if (is_synthetic(source)) return make_synthetic(source);
   const fs::path folder = source == "fashion-mnist" ? kFashionMnistFolder : source;
   std::error_code unreadable;
   const fs::file_status status = fs::status(folder, unreadable);
@@ -124,7 +126,7 @@ DataSplit load_data(const std::string& source, const EmbeddedData& digits) {
   if (missing) {
     throw Error(
         fmt::format("data source '{}': no such folder; give digits, fashion-mnist or a folder with the four "
-                    "files of MNIST",
+                    "files of MNIST, or synthetic:FEATURESxCLASSES",
                     source));
   }
   if (unreadable) throw Error(fmt::format("{}: cannot open: {}", folder.string(), unreadable.message()));

@@ -1,4 +1,5 @@
-// Labelled examples in memory, and where they come from: the embedded digits, Fashion-MNIST or a folder of IDX files.
+// Labelled examples in memory, and where they come from: the embedded digits, Fashion-MNIST, a folder of IDX files or
+// synthetic.hpp.
 //
 // A loaded data set is never changed, so any number of threads may read it. Invariants of one made by load_data:
 //  1. count, features and classes are at least 1; images holds count x features values in 0..1, row by row.
@@ -43,7 +44,8 @@ struct EmbeddedData {
 };
 
 // Loads `digits` (the embedded bytes), `fashion-mnist` (Debian's package) or a folder with the four files of MNIST by
-// their usual names, plain or .gz. A folder that is called like one of the two words is reached as ./digits.
+// their usual names, plain or .gz, or makes `synthetic:...`. A folder that is called like one of these is reached as
+// ./digits.
 // Throws ps::Error with one line that names the file and says what to do.
 DataSplit load_data(const std::string& source, const EmbeddedData& digits);
 
