@@ -23,6 +23,11 @@ void multiply(Matrix a, Matrix b, float scale, float* out) {
 }
 
 void multiply_transposed_left(Matrix a, Matrix b, float* out) {
+  if (a.rows == 1) {  // of a batch of one: BLAS takes thrice as long over so thin a product, for the same bits
+    for (std::size_t i = 0; i < a.columns; ++i)
+      for (std::size_t j = 0; j < b.columns; ++j) out[i * b.columns + j] = a.values[i] * b.values[j];
+    return;
+  }
   gemm(CblasTrans, CblasNoTrans, a.rows, a, b, 0.0F, a.columns, b.columns, out);
 }
 
