@@ -92,8 +92,9 @@ Arguments worker_arguments(const LaunchSettings& settings, std::uint32_t rank, b
     add(all, "--push-every", training.push_every);
     if (training.local_learning_rate) add(all, "--local-lr", *training.local_learning_rate);
   }
-  const auto delay = settings.delay_seconds_of_rank.find(rank);
-  add(all, "--delay", delay != settings.delay_seconds_of_rank.end() ? delay->second : settings.delay_seconds);
+  const auto found = settings.delay_of_rank.find(rank);
+  const train::Delay& delay = found != settings.delay_of_rank.end() ? found->second : settings.delay;
+  if (!delay.is_none()) add(all, "--delay", delay.to_string());
   if (together) all.emplace_back("--together");  // a short job would be over before the last one has started
   all.emplace_back("--json");
   if (!settings.verbose) all.emplace_back("--quiet");

@@ -59,8 +59,12 @@ Launch::Launch(const LaunchSettings& settings) : settings_(completed(settings)) 
     model_ = train::make_model(training.model, data.train.features, data.train.classes);
     test_ = std::move(data.test);
     target_steps_ = job.steps;
+    if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *model_);
   }
   progress_.emplace(stderr);
+  if (curve_ && curve_->was_thinned())
+    progress_->print(fmt::format("launch_shm: the copies for --curve {} would take more than 256 MiB: there will be {}",
+                                 settings_.curve_points, curve_->points()));
   if (!model_ && training.steps > train::kLargestExactCount / job.workers)
     progress_->print(fmt::format("launch_shm: float32 counts exactly up to {} only", train::kLargestExactCount));
 }
@@ -69,7 +73,8 @@ int Launch::run() {
   if (const int code = start_ps()) return code;
   if (stop_requests() == 0) start_workers();
   while (is_any_worker_running()) {
-    attend(kTickMs);
+    attend(curve_ ? curve_->wait_ms(kTickMs) : kTickMs);
+    if (curve_) curve_->look(*view_);
     keep_number();
     show_progress();
   }
@@ -184,9 +189,8 @@ void Launch::attend(int timeout_ms) {
 void Launch::take_line(const Child& child, bool is_error, const std::string& line) {
   const bool of_ps = is_ps(child);
   if (!is_error && !of_ps) {
-    const report::Json json = report::Json::parse(line, nullptr, false);
-    if (json.is_object() && json.contains("began") && json.contains("seconds"))
-      times_of_[&child] = {json["began"].get<double>(), json["seconds"].get<double>()};
+    report::Json json = report::Json::parse(line, nullptr, false);
+    if (json.is_object()) last_object_of_[&child] = std::move(json);
   } else if (is_error && line.starts_with(of_ps ? "ps_shm: " : "worker_shm: ")) {
     error_of_[&child] = line;
   } else if (is_error || settings_.verbose) {
@@ -276,10 +280,8 @@ void Launch::collect() {
   for (report::WorkerReport& worker : run.per_worker) {
     run.seconds = std::max(run.seconds, worker.seconds);  // unless all say when they began
     const Member* member = last_of(worker.rank);
-    const auto times = member != nullptr ? times_of_.find(&member->child) : times_of_.end();
-    if (times == times_of_.end()) continue;
-    worker.began_unix = times->second.began_unix;
-    worker.seconds = times->second.seconds;
+    const auto said = member != nullptr ? last_object_of_.find(&member->child) : last_object_of_.end();
+    if (said != last_object_of_.end()) report::read_times(said->second, worker);
   }
   run.sum_up();
   if (model_) {
@@ -290,6 +292,10 @@ void Launch::collect() {
       std::copy(values.begin(), values.end(), parameters[i].begin());
     }
     run.test = model_->evaluate(parameters.values(), test_);
+    if (curve_) {
+      run.curve = curve_->evaluate(*model_, test_, run.began_unix);
+      run.curve.push_back({run.seconds, run.steps, run.test->loss, run.test->accuracy});
+    }
     const Optimizer& optimizer = settings_.ps.job.optimizer;
     if (optimizer.ema > 0 && optimizer.rule != UpdateRule::kAdd) {
       for (std::size_t i = 0; i < parameters.size(); ++i) {

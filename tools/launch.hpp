@@ -10,6 +10,7 @@
 #include <string>
 
 #include "children.hpp"
+#include "curve.hpp"
 #include "options.hpp"
 #include "ps/job_view.hpp"
 #include "report/progress.hpp"
@@ -31,10 +32,6 @@ class Launch {
   const std::optional<report::RunReport>& report() const { return report_; }
 
  private:
-  struct Times {
-    double began_unix, seconds;
-  };
-
   // A worker of the job, alive or ended.
   struct Member {
     Member(const LaunchSettings& settings, std::uint32_t rank, bool together);
@@ -71,14 +68,16 @@ class Launch {
   std::unique_ptr<train::Model> model_;  // none: count
   std::uint64_t target_steps_ = 0;
 
+  std::optional<Curve> curve_;
+
   std::optional<report::Progress> progress_;
   std::optional<JobView> view_;  // its mappings outlive the job's names
   std::deque<Member> workers_;
   double server_started_ = 0.0;
-  std::deque<Child> servers_;                     // the last one is the ps; destroyed before the workers are
-  std::map<const Child*, std::string> error_of_;  // a program's last words
-  std::map<const Child*, Times> times_of_;
-  std::set<const Child*> noted_;  // whose end has been looked at
+  std::deque<Child> servers_;                            // the last one is the ps; destroyed before the workers are
+  std::map<const Child*, std::string> error_of_;         // a program's last words
+  std::map<const Child*, report::Json> last_object_of_;  // what a worker says about itself at its end
+  std::set<const Child*> noted_;                         // whose end has been looked at
   int signals_sent_ = 0;
   double give_up_at_ = 0.0;  // on a clean end
   bool has_failed_ = false;

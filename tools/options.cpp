@@ -31,16 +31,33 @@ std::string default_job_name() {
   return fmt::format("{}-{}", name.substr(0, 40), getpid());
 }
 
-// RANK:TIME of one rank, or TIME of all; several with commas between them.
+// 5ms, 10x, or either with @SHARE.
+train::Delay read_delay(const std::string& text) {
+  train::Delay delay;
+  const auto at = text.find('@');
+  const std::string size = text.substr(0, at);
+  if (size.ends_with('x')) {
+    delay.factor = read_real(size.substr(0, size.size() - 1));
+    if (delay.factor < 1 || delay.factor > 1e6) throw Error("a factor must be at least 1 and at most 1000000");
+  } else {
+    delay.seconds = read_seconds(size);
+  }
+  if (at == std::string::npos) return delay;
+  delay.share = read_real(text.substr(at + 1));
+  if (!(delay.share > 0 && delay.share <= 1)) throw Error("a share must be greater than 0 and at most 1");
+  return delay;
+}
+
+// RANK:SPEC of one rank, all:SPEC or SPEC of all; several with commas between them.
 void read_delays(std::string text, LaunchSettings& settings) {
   for (text += ','; !text.empty(); text.erase(0, text.find(',') + 1)) {
     const std::string one = text.substr(0, text.find(','));
     const auto colon = one.find(':');
-    if (colon == std::string::npos)
-      settings.delay_seconds = read_seconds(one);
+    if (colon == std::string::npos || one.substr(0, colon) == "all")
+      settings.delay = read_delay(one.substr(colon + 1));  // of npos: from the beginning
     else
-      settings.delay_seconds_of_rank[static_cast<std::uint32_t>(read_whole(one.substr(0, colon), 0, kMaxWorkers - 1))] =
-          read_seconds(one.substr(colon + 1));
+      settings.delay_of_rank[static_cast<std::uint32_t>(read_whole(one.substr(0, colon), 0, kMaxWorkers - 1))] =
+          read_delay(one.substr(colon + 1));
   }
 }
 
@@ -105,7 +122,11 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
                  "this worker's number (also from RANK, LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID; else a "
                  "free one)");
   line.add_whole("--seed", settings.seed, 0, kAny, "of the data order (the job's)");
-  line.add_seconds("--delay", settings.delay_seconds, "wait in every step, after the gradient and before the push (0)");
+  line.add(
+      "--delay", "SPEC",
+      "slow every step down, before the push: by a time (5ms) or to so many times what its work took (10x); either "
+      "in a share of the steps, drawn at random (10x@0.1)",
+      [&settings](const std::string& text) { settings.delay = read_delay(text); });
   line.add_flag("--standalone", settings.standalone, "train in this process alone, with no ps");
   line.add_whole("--threads", settings.threads, 1, kMaxThreads,
                  "threads that share large pulls and pushes; at most the ps's --threads (1)");
@@ -129,10 +150,17 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
   line.add_whole("--steps", settings.training.steps, 1, kAny,
                  "global steps (6000; for other data than digits 30000); count: adds of each worker (1000)");
   line.add_training(settings.training);
-  line.add("--delay", "RANK:TIME", "slow a worker's every step down; TIME alone: all workers'; may be repeated",
+  line.add("--delay", "RANK:SPEC",
+           "make worker RANK (or all) a straggler: each step takes a time longer (1:5ms) or so many times its work "
+           "(1:10x); "
+           "either in a share of the steps, drawn at random (all:10x@0.1); may be repeated",
            [&settings](const std::string& text) { read_delays(text, settings); })
       ->multi_option_policy(CLI::MultiOptionPolicy::Join)
       ->delimiter(',');
+  line.add_whole(
+      "--curve", settings.curve_points, 1, 10'000,
+      "copy the parameters N times while the job trains, evaluate them at the end: loss against time in --json "
+      "(none)");
   line.add_flag("--restart-workers", settings.restart_workers, "start another worker in the place of one that died");
   line.add_flag("--json", settings.json, "print one JSON object on stdout at the end, all else on stderr");
   line.add_flag("--verbose", settings.verbose, "show all that ps and workers print");
@@ -142,10 +170,12 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
       settings.ps.job.optimizer.rule = UpdateRule::kAdd;
     make_room_for_elastic(settings.ps.job);
     check(settings.ps.job);
-    for (const auto& [rank, ignored] : settings.delay_seconds_of_rank)
+    for (const auto& [rank, ignored] : settings.delay_of_rank)
       if (rank >= std::max(settings.ps.job.workers, settings.ps.job.elastic_max))
         throw Error(
             fmt::format("--delay: there is no worker {}; ranks are 0 to {}", rank, settings.ps.job.workers - 1));
+    if (settings.curve_points != 0 && settings.training.is_count())
+      throw Error("--curve: count has no loss; choose --model softmax or mlp");
     if (settings.ps.job.optimizer.rule == UpdateRule::kAdd && settings.training.is_count() &&
         settings.training.push_every > 1)
       throw Error("--push-every: count has nothing to train; choose --model softmax or mlp");

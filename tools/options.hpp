@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ps/job_config.hpp"
+#include "train/straggler.hpp"
 
 namespace ps::tools {
 
@@ -41,15 +42,16 @@ struct WorkerSettings {
   std::optional<std::uint32_t> rank;
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;
-  double delay_seconds = 0.0;
+  train::Delay delay;
   bool standalone = false, together = false, json = false, quiet = false;
 };
 
 struct LaunchSettings {
   PsSettings ps;
   TrainingSettings training;
-  double delay_seconds = 0.0;
-  std::map<std::uint32_t, double> delay_seconds_of_rank;  // instead of the above
+  train::Delay delay;
+  std::map<std::uint32_t, train::Delay> delay_of_rank;  // instead of the above
+  std::uint64_t curve_points = 0;                       // 0: no curve
   bool restart_workers = false;
   bool json = false, verbose = false;
 };

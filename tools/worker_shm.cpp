@@ -36,7 +36,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
   train::TrainOptions options;
   options.batch = settings.training.batch;
   options.seed = settings.seed;
-  options.delay_seconds = settings.delay_seconds;
+  options.delay = settings.delay;
   options.push_every = settings.training.push_every;
   options.local_learning_rate = settings.training.local_learning_rate;
   options.stop_requested = is_stop_requested;
@@ -94,7 +94,8 @@ int train_in_job(const WorkerSettings& settings) {
   const std::string who = fmt::format("worker {}", worker.rank());
   const auto model = train::make_model(settings.training.model, data->train.features, data->train.classes);
   const train::TrainResult result = train::train(worker, *model, data->train, train_options(settings, who));
-  if (settings.json) print_line(stdout, report::worker_json(worker, result.began_unix, result.seconds, false));
+  if (settings.json)
+    print_line(stdout, report::worker_json(worker, result.began_unix, result.seconds, false, result.phases));
   worker.leave();  // nobody shall wait for the evaluation
   if (result.is_interrupted) return tools::kInterrupted;
   if (worker.is_chief() && !settings.quiet) {

@@ -116,6 +116,12 @@ struct BufferCount {
   std::uint64_t shared = 0;  // that two name: damage
 };
 
+// So many pushes (of chunks, in-place of blocks) had a staleness from `least` on: up to 63 of just that, above up to
+// twice as much.
+struct StalenessCount {
+  std::uint64_t least = 0, count = 0;
+};
+
 class JobView {
  public:
   // Throws Error naming the outcome: no such job, still being created, of another layout version or build, damaged.
@@ -128,6 +134,7 @@ class JobView {
   static std::optional<JobView> try_open(const std::string& job);
 
   JobInfo info() const;
+  std::uint64_t global_step() const;        // the same as info's, for who looks often
   std::vector<WorkerInfo> workers() const;  // of every rank that somebody has had
   std::vector<VariableInfo> variables() const;
 
@@ -146,6 +153,9 @@ class JobView {
 
   // Over all workers together.
   StalenessSummary staleness() const;
+
+  // The same in full: what has been counted at all, in ascending order.
+  std::vector<StalenessCount> staleness_counts() const;
 
   // A 64-bit hash (FNV-1a) over name and values of all variables in the order of their names.
   std::uint64_t digest() const;

@@ -21,6 +21,20 @@ Json to_json(const StalenessSummary& staleness) {
   return {{"mean", staleness.mean}, {"p50", staleness.p50}, {"p99", staleness.p99}, {"max", staleness.max}};
 }
 
+// Names of the phases, in the order of a step.
+constexpr std::pair<const char*, double train::PhaseSeconds::*> kPhases[] = {
+    {"pull", &train::PhaseSeconds::pull},
+    {"gradient", &train::PhaseSeconds::gradient},
+    {"delay", &train::PhaseSeconds::delay},
+    {"push", &train::PhaseSeconds::push},
+    {"step", &train::PhaseSeconds::step}};
+
+Json to_json(const train::PhaseSeconds& phases) {
+  Json json;
+  for (const auto& [name, member] : kPhases) json[name] = phases.*member;
+  return json;
+}
+
 std::string to_text(const StalenessSummary& staleness) {
   return fmt::format("mean {:.2f}, p50 {}, p99 {}, max {}", staleness.mean, staleness.p50, staleness.p99,
                      staleness.max);
@@ -57,6 +71,7 @@ RunReport RunReport::of_job(const JobView& view) {
   run.workers = info.config.workers;
   run.steps = info.global_step;
   run.staleness = view.staleness();
+  run.staleness_counts = view.staleness_counts();
   run.digest = view.digest();
   for (const WorkerInfo& worker : view.workers()) {
     run.per_worker.emplace_back(worker);
@@ -98,7 +113,9 @@ void RunReport::sum_up() {
     begin = std::min(begin, worker.began_unix);
     end = std::max(end, worker.began_unix + worker.seconds);
   }
-  if (end > begin) seconds = end - begin;
+  if (end <= begin) return;
+  began_unix = begin;
+  seconds = end - begin;
 }
 
 std::string to_text(const CountedValues& values) {
@@ -117,16 +134,32 @@ Json to_json(const WorkerReport& worker, bool is_count) {
   json["staleness"] = to_json(worker.staleness);
   json["retries"] = worker.retries;
   json["dropped"] = worker.dropped;
+  if (worker.phases) json["seconds_in"] = to_json(*worker.phases);
   return json;
 }
 
-std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count) {
+void read_times(const Json& of_worker, WorkerReport& worker) {
+  const auto number = [](const Json& json, const char* name, double otherwise) {
+    const auto found = json.find(name);
+    return found != json.end() && found->is_number() ? found->get<double>() : otherwise;
+  };
+  worker.began_unix = number(of_worker, "began", worker.began_unix);
+  worker.seconds = number(of_worker, "seconds", worker.seconds);
+  const auto phases = of_worker.find("seconds_in");
+  if (phases == of_worker.end() || !phases->is_object()) return;
+  worker.phases.emplace();
+  for (const auto& [name, member] : kPhases) (*worker.phases).*member = number(*phases, name, 0.0);
+}
+
+std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count,
+                        const std::optional<train::PhaseSeconds>& phases) {
   const std::vector<WorkerInfo> workers = JobView(worker.config().job).workers();
   const auto own =
       std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) { return info.rank == worker.rank(); });
   WorkerReport report;
   if (own != workers.end()) report = WorkerReport(*own);
   report.seconds = seconds;
+  report.phases = phases;
   Json json = to_json(report, is_count);
   json["began"] = began_unix;
   return json.dump();
@@ -162,7 +195,17 @@ Json to_json(const RunReport& run) {
     json["ema_test_loss"] = run.average_test->loss;
     json["ema_test_accuracy"] = run.average_test->accuracy;
   }
+  if (!run.curve.empty()) {
+    json["curve"] = Json::array();
+    for (const CurvePoint& point : run.curve)
+      json["curve"].push_back(
+          {{"seconds", point.seconds}, {"step", point.step}, {"loss", point.loss}, {"accuracy", point.accuracy}});
+  }
   json["staleness"] = to_json(run.staleness);
+  if (!run.staleness_counts.empty()) {
+    Json& histogram = json["staleness"]["histogram"] = Json::array();  // of [smallest of a bucket, pushes in it]
+    for (const StalenessCount& bucket : run.staleness_counts) histogram.push_back({bucket.least, bucket.count});
+  }
   if (run.mode == to_string(Mode::kSsp)) json["lead_max"] = run.lead_max;
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;

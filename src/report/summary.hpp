@@ -22,9 +22,17 @@ struct WorkerReport {
   double loss = 0.0;        // of its last batch
   StalenessSummary staleness;
   std::uint64_t retries = 0, dropped = 0;
+  std::optional<train::PhaseSeconds> phases;
 
   WorkerReport() = default;
   explicit WorkerReport(const WorkerInfo& info);
+};
+
+// What a job's parameters had come to at some moment of its training.
+struct CurvePoint {
+  double seconds = 0.0;  // since the first worker began
+  std::uint64_t step = 0;
+  double loss = 0.0, accuracy = 0.0;  // on the test set
 };
 
 struct CountedValues {
@@ -38,12 +46,15 @@ struct RunReport {
   std::string job, mode, layout, adds, optimizer, model, data;  // empty: does not apply
   std::uint32_t workers = 1;
   std::uint64_t steps = 0, examples = 0;
-  double seconds = 0.0;                        // of training, from the first worker's begin to the last one's end
+  double began_unix = 0.0;                     // when the first worker began; 0: unknown
+  double seconds = 0.0;                        // of training, from then to the last one's end
   double loss = 0.0;                           // the mean of the workers' last batches
   std::optional<train::Metrics> test;          // of models
   std::optional<train::Metrics> average_test;  // of the parameters' moving averages
   std::optional<CountedValues> count;          // of the model count
+  std::vector<CurvePoint> curve;
   StalenessSummary staleness;
+  std::vector<StalenessCount> staleness_counts;
   std::uint64_t dropped = 0, retries = 0;
   std::uint64_t lead_max = 0;  // ssp
   std::uint64_t digest = 0;
@@ -56,7 +67,7 @@ struct RunReport {
   static RunReport of_one(train::TrainResult& result, train::Model& model, const train::Dataset& test,
                           const std::string& model_name, const std::string& data_name);
 
-  // Sums up per_worker: examples, loss, retries, dropped, and seconds where all of them know when they began.
+  // Sums up per_worker: examples, loss, retries, dropped, and the times of those who know when they began.
   void sum_up();
 };
 
@@ -64,7 +75,11 @@ std::string to_text(const CountedValues& values);
 Json to_json(const WorkerReport& worker, bool is_count);
 
 // What a worker that has not left yet tells the launcher, in one line: the above, and when it began (`began`).
-std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count);
+std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count,
+                        const std::optional<train::PhaseSeconds>& phases = {});
+
+// Reads of that what the segments do not know: when it began, how long it took, and where the time went.
+void read_times(const Json& of_worker, WorkerReport& worker);
 
 Json to_json(const RunReport& run);
 std::string to_text(const RunReport& run);

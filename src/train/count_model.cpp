@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "ps/errors.hpp"
-#include "train/trainer.hpp"
+#include "train/straggler.hpp"
 
 namespace ps::train {
 

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <new>
 #include <numeric>
-#include <thread>
 #include <utility>
 
 #include "ps/errors.hpp"
@@ -33,6 +32,20 @@ std::size_t padded(std::size_t count) {
   constexpr std::size_t kFloats = kAlignment / sizeof(float);
   return (count + kFloats - 1) / kFloats * kFloats;
 }
+
+// Sums up what parts of a loop take.
+class Laps {
+ public:
+  void begin() { last_ = Clock::now(); }
+  void end(double& seconds) {
+    const Clock::time_point now = Clock::now();
+    seconds += seconds_between(last_, now);
+    last_ = now;
+  }
+
+ private:
+  Clock::time_point last_ = Clock::now();
+};
 
 // Counts steps, keeps time, reports.
 class Diary {
@@ -199,6 +212,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   std::optional<LocalSteps> local;  // a rule `add` would add bare gradients
   if (push_every > 1 || worker.config().optimizer.rule == UpdateRule::kAdd) local.emplace(worker, model, options);
   const bool waits_for_others = worker.config().mode == Mode::kSync;
+  Straggler straggler(options.delay, worker.config().seed, worker.rank());
   const auto pull = [&] {
     for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], parameters[i]);
   };
@@ -206,22 +220,37 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   Diary diary(options, fmt::format("worker {}", worker.rank()), batch * push_every);
   const auto is_over = [&] { return worker.finished() || diary.is_stop_requested(); };
   std::uint64_t steps = 0;
+  PhaseSeconds& phases = result.phases;
+  Laps laps;
   try {
     while (!is_over()) {
+      laps.begin();
+      straggler.begin_work();
       pull();
+      laps.end(phases.pull);
       if (local) local->begin(parameters);
       float loss = 0;
       for (std::uint64_t k = 0; k < push_every; ++k) {
         loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
-        if (options.delay_seconds > 0 && !wait_seconds(options.delay_seconds, is_over)) break;
+        laps.end(phases.gradient);
+        const bool goes_on = straggler.slow_down(is_over);
+        if (straggler.is_one()) laps.end(phases.delay);
+        if (!goes_on) break;
+        straggler.begin_work();
         if (local) local->step(parameters, gradients, worker.global_step());
       }
-      if (is_over() && options.delay_seconds > 0) break;
+      if (straggler.is_one() && is_over()) break;
       if (local) local->end(parameters, gradients);
+      laps.end(phases.gradient);
       worker.push(variables, pushed);
+      laps.end(phases.push);
       const Clock::time_point begin = Clock::now();
       const std::uint64_t global_steps = worker.step();
-      if (waits_for_others && steps == 0) diary.skip(Clock::now() - begin);
+      if (waits_for_others && steps == 0) {  // whose programs have yet to start
+        diary.skip(Clock::now() - begin);
+        laps.begin();
+      }
+      laps.end(phases.step);
       worker.report(loss, ++steps * batch * push_every);
       diary.enter(loss, global_steps);
     }
@@ -248,12 +277,15 @@ TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& da
   const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
   BatchStream batches(data, batch, options.seed.value_or(config.seed), 0);
 
+  Straggler straggler(options.delay, options.seed.value_or(config.seed), 0);
+
   Diary diary(options, "standalone", batch);
   const auto is_over = [&] { return diary.is_stop_requested(); };
   for (std::uint64_t step = 0; step < config.steps && !is_over(); ++step) {
+    straggler.begin_work();
     variables.copy_to(parameters);
     const float loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
-    if (options.delay_seconds > 0 && !wait_seconds(options.delay_seconds, is_over)) break;
+    if (!straggler.slow_down(is_over)) break;
     variables.update(gradients, step);
     diary.enter(loss, step + 1);
   }
@@ -287,18 +319,5 @@ std::size_t default_batch(const Dataset& data) { return data.features >= 784 ? 1
 
 // About 130 epochs of the 1437 digits, by default batches; 50 of MNIST.
 std::uint64_t default_steps(const std::string& source) { return source == "digits" ? 6000 : 30000; }
-
-bool wait_seconds(double seconds, const std::function<bool()>& stop) {
-  // A signal that comes between the look at `stop` and the sleep does not end the sleep, so that is cut into slices.
-  constexpr auto kSlice = std::chrono::milliseconds(20);
-  const Clock::time_point end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(seconds, 1e9)));
-  for (;;) {
-    if (stop && stop()) return false;
-    const Clock::duration left = end - Clock::now();
-    if (left <= Clock::duration::zero()) return true;
-    std::this_thread::sleep_for(std::min<Clock::duration>(left, kSlice));
-  }
-}
 
 }  // namespace ps::train

@@ -16,6 +16,7 @@
 #include "ps/worker.hpp"
 #include "train/dataset.hpp"
 #include "train/model.hpp"
+#include "train/straggler.hpp"
 
 namespace ps::train {
 
@@ -48,12 +49,20 @@ struct TrainStatus {
 struct TrainOptions {
   std::size_t batch = 0;              // 0: default_batch
   std::optional<std::uint64_t> seed;  // of the data order; none: the job's, which gives the initial values in any case
-  double delay_seconds = 0.0;         // in every step, between gradient and push: makes a straggler
+  Delay delay;                        // between gradient and push: makes a straggler
   std::uint64_t push_every = 1;  // local SGD: so many steps on the worker's own copy, then their difference is pushed
   std::optional<float> local_learning_rate;  // of those; none: the job's where its rule is add, else 0.1
   std::function<bool()> stop_requested;
   std::function<void(const TrainStatus&)> report;  // after a second, then every two, and at the end
   std::function<void(const std::string&)> warn;
+};
+
+// Where the time of the loop went.
+struct PhaseSeconds {
+  double pull = 0.0, gradient = 0.0;  // gradient: and local steps
+  double delay = 0.0;                 // that was asked for
+  double push = 0.0;
+  double step = 0.0;  // the wait for others; in sync mode also applying their gradients
 };
 
 struct TrainResult {
@@ -62,6 +71,7 @@ struct TrainResult {
   TrainStatus last;         // rates over the whole run
   double began_unix = 0.0;  // seconds
   double seconds = 0.0;     // of the loop, without the wait for the others to begin
+  PhaseSeconds phases;      // of a worker of a job
   bool is_interrupted = false;
   ParameterArrays parameters;               // as they were after the last step
   std::optional<ParameterArrays> averages;  // where the optimizer keeps them
@@ -79,8 +89,5 @@ std::uint64_t digest(const Model& model, ParameterArrays& parameters);
 
 std::size_t default_batch(const Dataset& data);
 std::uint64_t default_steps(const std::string& source);
-
-// Waits; returns early, with false, once `stop` says true.
-bool wait_seconds(double seconds, const std::function<bool()>& stop);
 
 }  // namespace ps::train

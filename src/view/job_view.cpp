@@ -233,6 +233,13 @@ JobInfo JobView::info() const {
   });
 }
 
+std::uint64_t JobView::global_step() const {
+  return impl_->guarded([&] {
+    impl_->require_whole();
+    return impl_->job.global_step().load_acquire();
+  });
+}
+
 std::vector<WorkerInfo> JobView::workers() const {
   return impl_->guarded([&] {
     impl_->require_whole();
@@ -359,6 +366,18 @@ StalenessSummary JobView::staleness() const {
     shm::StalenessTotals totals;
     for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) totals.add(impl_->job.worker(rank));
     return summarise(totals);
+  });
+}
+
+std::vector<StalenessCount> JobView::staleness_counts() const {
+  return impl_->guarded([&] {
+    impl_->require_whole();
+    shm::StalenessTotals totals;
+    for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) totals.add(impl_->job.worker(rank));
+    std::vector<StalenessCount> counts;
+    for (std::uint32_t bucket = 0; bucket < shm::kStalenessBuckets; ++bucket)
+      if (totals.buckets[bucket] != 0) counts.push_back({shm::staleness_of_bucket(bucket), totals.buckets[bucket]});
+    return counts;
   });
 }
 

@@ -41,6 +41,12 @@ void pass_on(const tools::LaunchSettings& settings) {
   words.insert(words.begin(), "ps_shm");
   tools::PsSettings read_again;
   if (!accepts(words, read_again)) abort();
+  for (const std::uint32_t rank : {0U, 1U}) {
+    words = tools::worker_arguments(settings, rank, true);
+    words.insert(words.begin(), "worker_shm");
+    tools::WorkerSettings worker;
+    if (!accepts(words, worker)) abort();
+  }
 }
 
 }  // namespace

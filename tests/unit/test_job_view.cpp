@@ -250,6 +250,10 @@ TEST_CASE("job view: counters and staleness are the worker's") {
   CHECK(info.staleness.p50 == 1);
   CHECK(info.staleness.max == 5);
   CHECK(view.staleness().p99 == 5);
+  const std::vector<StalenessCount> counts = view.staleness_counts();
+  REQUIRE(counts.size() == 3);
+  CHECK(counts[2].least == 5);
+  CHECK(counts[2].count == 1);
 }
 
 TEST_CASE("job view: what a worker waits for is told with the ranks that are missing") {

@@ -1,0 +1,127 @@
+"""Stragglers, loss against time and where the time goes, as a user asks for them."""
+import json
+
+import support
+from support import ProcessTest, run
+
+
+class Stragglers(ProcessTest):
+    def launch_delayed(self, *options):
+        return self.launch("--steps", "3000", *options)["per_worker"]
+
+    def test_a_factor_slows_the_worker_down_by_about_that_much(self):
+        slow, *others = self.launch_delayed("--delay", "0:10x")
+        phases = slow["seconds_in"]
+        self.assertGreater(phases["delay"], 2 * phases["gradient"])  # nine times, were its processor its own
+        self.assertTrue(all(worker["seconds_in"]["delay"] == 0 for worker in others))
+        self.assertLess(slow["steps"], min(worker["steps"] for worker in others))
+
+    def test_all_and_a_share_of_the_steps(self):
+        workers = self.launch_delayed("--delay", "all:2ms@0.1")
+        for worker in workers:
+            mean = worker["seconds_in"]["delay"] / worker["steps"]
+            self.assertGreater(mean, 0.0001)  # 0.2 ms are asked for; the share is drawn at random
+            self.assertLess(mean, 0.0015)
+
+    def test_one_rank_can_differ_from_all(self):
+        workers = self.launch_delayed("--delay", "all:1ms", "--delay", "1:20ms")
+        self.assertTrue(all(worker["seconds_in"]["delay"] > 0 for worker in workers))
+        self.assertLess(workers[1]["steps"], workers[0]["steps"] / 4)
+
+    def test_where_the_time_goes_sums_up_to_the_time_there_was(self):
+        for worker in self.launch_delayed("--mode", "ssp", "--delay", "1:1ms"):
+            self.assertAlmostEqual(
+                sum(worker["seconds_in"].values()), worker["seconds"], delta=0.25 * worker["seconds"]
+            )
+            if worker["rank"] != 1:
+                self.assertGreater(worker["seconds_in"]["step"], worker["seconds_in"]["push"])  # it waits for worker 1
+
+    def test_what_is_no_delay_is_refused(self):
+        for delay, word in (
+            ("1:0.5x", "at least 1"),
+            ("1:10x@0", "share"),
+            ("1:10x@2", "share"),
+            ("1:@0.1", "time"),
+            ("most:5ms", "most"),
+            ("1:x", "number"),
+            ("7:5ms", "worker 7"),
+        ):
+            with self.subTest(delay):
+                self.assert_fails(2, run("launch_shm", "--delay", delay), "--delay", word)
+
+
+class Curve(ProcessTest):
+    def check(self, result, points):
+        curve = result["curve"]
+        self.assertLessEqual(len(curve), points + 1)
+        self.assertGreater(len(curve), 3)
+        for before, after in zip(curve, curve[1:]):
+            self.assertLess(before["step"], after["step"])
+            self.assertLessEqual(before["seconds"], after["seconds"])
+        self.assertGreater(curve[0]["loss"], 1.0)
+        self.assertEqual(curve[-1]["step"], result["steps"])
+        self.assertEqual(curve[-1]["accuracy"], result["test_accuracy"])
+        self.assertEqual(curve[-1]["loss"], result["test_loss"])
+        self.assertEqual(curve[-1]["seconds"], result["seconds"])
+
+    def test_loss_against_time_in_every_mode(self):
+        for mode in (
+            ["--mode", "async"],
+            ["--mode", "ssp", "--staleness", "2"],
+            ["--mode", "sync"],
+            ["--mode", "sync", "--quorum", "2"],
+            ["--layout", "inplace"],
+            ["--ps-tasks", "2"],
+        ):
+            with self.subTest(mode=mode):
+                self.check(self.launch("--curve", "20", "--steps", "1500", "--delay", "all:0.2ms", *mode), 20)
+
+    def test_a_synchronous_curve_is_of_whole_training_and_changes_no_bit_of_it(self):
+        options = ["--mode", "sync", "--steps", "800", "--seed", "3", "--delay", "all:0.2ms"]
+        with_curve = self.launch("--curve", "10", *options)
+        self.check(with_curve, 10)
+        self.assertEqual(with_curve["digest"], self.launch(*options)["digest"])
+
+    def test_none_without_the_option(self):
+        self.assertNotIn("curve", self.launch("--steps", "200"))
+
+    def test_copies_of_a_large_model_are_limited(self):
+        # 1.6 MB and more for each copy: 10000 of them would be 16 GB.
+        code, out, err = run(
+            "launch_shm",
+            "--job",
+            self.job,
+            "--model",
+            "softmax",
+            "--data",
+            "synthetic:40000x10x20",
+            "--batch",
+            "1",
+            "--steps",
+            "50",
+            "--curve",
+            "10000",
+            "--json",
+        )
+        self.assertEqual(code, 0, err)
+        self.assertIn("there will be 167", err)
+        self.assertEqual(json.loads(out)["curve"][-1]["step"], json.loads(out)["steps"])
+
+    def test_counting_has_no_curve(self):
+        self.assert_fails(2, run("launch_shm", "--model", "count", "--curve", "5"), "--curve")
+
+    def test_the_histogram_of_staleness_sums_up(self):
+        staleness = self.launch("--steps", "1000")["staleness"]
+        total = sum(count for _, count in staleness["histogram"])
+        least_sum = sum(least * count for least, count in staleness["histogram"])
+        most_sum = sum((least if least < 64 else 2 * least) * count for least, count in staleness["histogram"])
+        self.assertGreaterEqual(staleness["mean"] * total, least_sum * 0.999)
+        self.assertLessEqual(staleness["mean"] * total, most_sum * 1.001)
+        self.assertGreaterEqual(staleness["max"], staleness["histogram"][-1][0])
+        self.assertEqual(
+            sorted(least for least, _ in staleness["histogram"]), [least for least, _ in staleness["histogram"]]
+        )
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,132 @@
+#include "train/straggler.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+namespace {
+
+using ps::train::Delay;
+using ps::train::Straggler;
+
+Delay times(double factor, double share = 1.0) {
+  Delay delay;
+  delay.factor = factor;
+  delay.share = share;
+  return delay;
+}
+
+// Which of the first steps are slowed down, where each wait takes just what was asked for.
+std::vector<bool> slowed(const Delay& delay, std::uint64_t seed, std::uint32_t rank, int steps) {
+  Straggler straggler(delay, seed, rank);
+  std::vector<bool> all;
+  for (int i = 0; i < steps; ++i) {
+    const double wait = straggler.wait_after(1.0);
+    all.push_back(wait > 0);
+    straggler.waited(wait);
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("straggler: a factor makes a step so many times as long as its work was") {
+  Straggler straggler(times(10), 1, 0);
+  CHECK(straggler.wait_after(0.002) == doctest::Approx(0.018));
+  straggler.waited(0.018);
+  CHECK(straggler.wait_after(1.0) == doctest::Approx(9.0));
+}
+
+TEST_CASE("straggler: a time is waited whatever the work was") {
+  Delay delay;
+  delay.seconds = 0.005;
+  Straggler straggler(delay, 1, 0);
+  for (const double work : {0.0, 1.0, 100.0}) {
+    const double wait = straggler.wait_after(work);
+    CHECK(wait == doctest::Approx(0.005));
+    straggler.waited(wait);
+  }
+}
+
+TEST_CASE("straggler: who slept too long sleeps less the next times") {
+  Straggler straggler(times(2), 1, 0);
+  CHECK(straggler.wait_after(1.0) == doctest::Approx(1.0));
+  straggler.waited(1.5);
+  CHECK(straggler.wait_after(1.0) == doctest::Approx(0.5));
+  straggler.waited(0.5);
+  CHECK(straggler.wait_after(1.0) == doctest::Approx(1.0));
+}
+
+TEST_CASE("straggler: one that was stopped for an hour is slowed down again after one step") {
+  Straggler straggler(times(2), 1, 0);
+  straggler.waited(straggler.wait_after(1.0) + 3600.0);
+  CHECK(straggler.wait_after(1.0) == 0.0);
+  straggler.waited(0.0);
+  CHECK(straggler.wait_after(1.0) == doctest::Approx(1.0));
+}
+
+TEST_CASE("straggler: a share of the steps is drawn by seed and rank") {
+  const Delay delay = times(10, 0.1);
+  const std::vector<bool> first = slowed(delay, 1, 0, 10000);
+  const auto count = std::count(first.begin(), first.end(), true);
+  CHECK(count > 850);  // five deviations around 1000
+  CHECK(count < 1150);
+  CHECK(slowed(delay, 1, 0, 10000) == first);
+  CHECK(slowed(delay, 2, 0, 10000) != first);
+  CHECK(slowed(delay, 1, 1, 10000) != first);
+}
+
+TEST_CASE("straggler: sleep that took too long in a slow step is made up for in the next slow one, not forgotten") {
+  Straggler straggler(times(2, 0.5), 3, 0);
+  double asked = 0, slow_steps = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const double wait = straggler.wait_after(1.0);
+    asked += wait;
+    if (wait > 0) ++slow_steps;
+    straggler.waited(wait > 0 ? wait + 0.25 : 0.0);
+  }
+  CHECK(asked == doctest::Approx(0.75 * slow_steps).epsilon(0.01));
+}
+
+TEST_CASE("straggler: none by default, and by a factor of one") {
+  CHECK(Delay{}.is_none());
+  CHECK(times(1).is_none());
+  Straggler straggler({}, 1, 0);
+  CHECK(!straggler.is_one());
+  CHECK(straggler.slow_down([] { return true; }));  // it does not even ask
+}
+
+TEST_CASE("straggler: a wait ends early when a stop is requested") {
+  Delay delay;
+  delay.seconds = 60;
+  Straggler straggler(delay, 1, 0);
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(!straggler.slow_down([] { return true; }));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+}
+
+TEST_CASE("straggler: work is this thread's processor time") {
+  Straggler straggler(times(3), 1, 0);
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  straggler.begin_work();
+  const auto begin = now();
+  while (now() - begin < std::chrono::milliseconds(50)) {
+  }
+  const auto worked = now();
+  CHECK(straggler.slow_down({}));
+  // At most, not about: others may have had the processor while this one span.
+  CHECK(now() - worked > std::chrono::milliseconds(1));
+}
+
+TEST_CASE("straggler: a delay is written as it is read") {
+  CHECK(times(10).to_string() == "10x");
+  CHECK(times(2.5, 0.1).to_string() == "2.5x@0.1");
+  Delay delay;
+  delay.seconds = 0.005;
+  CHECK(delay.to_string() == "0.005");
+  delay.share = 0.25;
+  CHECK(delay.to_string() == "0.005@0.25");
+}
