@@ -1,4 +1,5 @@
-# Shared by tools/run and tools/test, which source it: installs what is missing, configures and builds.
+# Shared by tools/run, tools/test and benches/staleness_throughput, which source it: installs what is missing,
+# configures and builds.
 # Everything here writes to stderr only, since stdout belongs to the program that runs.
 # shellcheck shell=bash
 
@@ -33,6 +34,14 @@ packages_to_test=(
   'libclang-rt-dev|command clang++|libFuzzer and the sanitizers of clang'
 )
 
+# shellcheck disable=SC2034  # used by benches/staleness_throughput
+packages_to_bench=(
+  "${packages_to_run[@]}"
+  'python3|command python3|runs the sweep'
+  'python3-matplotlib|python matplotlib|draws the plots'
+  'python3-tqdm|python tqdm|shows the progress'
+)
+
 # CUDA is used where it is found and never installed. Its compiler is often not on the PATH.
 if ! command -v nvcc >/dev/null && [[ -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc ]]; then
   PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
@@ -65,6 +74,7 @@ found() {
   case $1 in
     command) command -v "$2" ;;
     module) pkg-config --exists "$2" ;;
+    python) python3 -c "import $2" ;;
     header)
       read -ra compiler <<<"${CXX:-c++}"
       "${compiler[@]}" -x c++ -E - <<<"#include <$2>"
@@ -150,4 +160,12 @@ build() {
     quietly "$dir.log" ninja -C "$dir" || return
   fi
   note "built ${dir#"$root/"} in $((SECONDS - started)) s"
+}
+
+# build_to_run: what tools/run runs, in build/run.
+build_to_run() {
+  lock run || return
+  # Warnings are errors for who changes the code, not for who runs it with a compiler that is newer than the code.
+  build run -Dbuildtype=release -Dtests=false -Dbenches=false -Dwerror=false || return
+  unlock
 }

@@ -1,0 +1,259 @@
+"""Sweeps mode, straggler, model and number of workers on this machine, and says what staleness costs and what it buys.
+
+    benches/staleness_throughput            short: six modes, four stragglers, two models; within three minutes
+    benches/staleness_throughput --full     every mode, more workers, five repetitions of ten seconds: hours
+    benches/staleness_throughput --smoke    some seconds, to see that it works
+
+It writes results.jsonl (a line per run), index.html (all in one page), plots as SVG and PNG, and summary.md, which is
+also printed. Called again with the same folder it goes on where it was: Ctrl-C loses one run at most.
+"""
+import argparse
+import pathlib
+import signal
+import sys
+import time
+
+import environment as environments
+import plan
+import results as stored
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+def positive(kind):
+    def read(text):
+        value = kind(text)
+        if not 0 < value < 1e6:
+            raise argparse.ArgumentTypeError(f"'{text}' is not above 0")
+        return value
+
+    read.__name__ = kind.__name__
+    return read
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        prog="benches/staleness_throughput", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    setting = parser.add_mutually_exclusive_group()
+    setting.add_argument("--full", dest="setting", action="store_const", const="full", help="the whole sweep")
+    setting.add_argument("--smoke", dest="setting", action="store_const", const="smoke", help="a few short runs")
+    setting.set_defaults(setting="short")
+    parser.add_argument(
+        "--modes",
+        nargs="+",
+        metavar="MODE",
+        help="async, ssp:S (staleness bound S), sync, backup:B (sync that waits for all but B)",
+    )
+    parser.add_argument(
+        "--stragglers",
+        nargs="+",
+        metavar="NAME",
+        help="none; 2x, 10x, ...: the last worker is so many times slower; random: a tenth of all steps is "
+        "10x slower",
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        metavar="NAME",
+        help="digits, linear, fashion-mnist (Debian's dataset-fashion-mnist), or a folder with MNIST's files",
+    )
+    parser.add_argument("--workers", nargs="+", type=positive(int), metavar="N", help="numbers of workers")
+    parser.add_argument("--repeats", type=positive(int), metavar="N", help="repetitions of everything")
+    parser.add_argument("--seconds", type=positive(float), metavar="S", help="time budget of a run")
+    parser.add_argument("--curve", type=positive(int), metavar="N", help="points of loss against time in a run")
+    parser.add_argument("--seed", type=int, default=1, help="of the runs' order (1)")
+    parser.add_argument(
+        "--out",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        help="where results and plots go (build/staleness/short, full or smoke)",
+    )
+    parser.add_argument(
+        "--tools",
+        type=pathlib.Path,
+        default=ROOT / "build/run/tools",
+        metavar="FOLDER",
+        help="of the programs to measure (build/run/tools)",
+    )
+    parser.add_argument("--no-runs", action="store_true", help="draw and print what there is, measure nothing")
+    parser.add_argument("--command", help=argparse.SUPPRESS)  # as the user has typed it
+    options = parser.parse_args()
+    options.default_models = options.models is None
+    for name, value in plan.presets(options.setting).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    options.out = (options.out or ROOT / "build/staleness" / options.setting).resolve()
+    options.tools = options.tools.resolve()
+    options.command = options.command or " ".join(["benches/staleness_throughput", *sys.argv[1:]])
+    try:
+        options.modes = [plan.mode(name) for name in dict.fromkeys(options.modes)]
+        options.stragglers = [plan.straggler(name) for name in dict.fromkeys(options.stragglers)]
+        options.models = [plan.model(name) for name in dict.fromkeys(options.models)]
+    except plan.Unknown as error:
+        parser.error(str(error))
+    return options
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """tqdm's bar with the time left on a terminal, a line now and then elsewhere."""
+
+    LINE_SECONDS = 15.0
+
+    def __init__(self, total):
+        self.total, self.done, self.said, self.bar = total, 0, time.monotonic(), None
+        if sys.stderr.isatty():
+            try:
+                from tqdm import tqdm
+            except ImportError:
+                return
+            self.bar = tqdm(total=total, unit="run", dynamic_ncols=True, smoothing=0.05)
+
+    def now(self, what):
+        if self.bar is not None:
+            self.bar.set_postfix_str(what)
+        elif time.monotonic() - self.said > self.LINE_SECONDS:
+            self.said = time.monotonic()
+            say(f"{self.done} of {self.total} runs are done; {what}")
+
+    def step(self):
+        self.done += 1
+        if self.bar is not None:
+            self.bar.update(1)
+
+    def close(self):
+        if self.bar is not None:
+            self.bar.close()
+
+
+def measure(options, results, environment, environment_key, todo):
+    patience = 120 + 20 * options.seconds
+    progress = Progress(len(todo))
+    try:
+        for repetition, run in todo:
+            settings = run.settings()
+            known = results.find("calibration", settings, 0, environment_key)
+            if known is None:
+                progress.now(f"{run.title()}: how fast is it?")
+                found = stored.calibrate(options.tools, run, patience)
+                known = results.add("calibration", settings, 0, environment, environment_key, found)
+            progress.now(run.title())
+            arguments = run.arguments(known["result"]["steps"], seed=repetition)
+            results.add(
+                "run",
+                settings,
+                repetition,
+                environment,
+                environment_key,
+                stored.launch(options.tools, arguments, patience),
+            )
+            progress.step()
+    finally:
+        progress.close()
+
+
+def report(options, results, environment, environment_key, wanted):
+    """Page, plots and table of the wanted runs that are there. Returns how many those are."""
+    import figures
+    import page
+    import summary as summaries
+
+    entries = [
+        entry
+        for entry in (results.find("run", run.settings(), repetition, environment_key) for repetition, run in wanted)
+        if entry
+    ]
+    cells = {entry["settings"]["model"] for entry in entries if not entry["settings"]["reference"]}
+    alone = {entry["settings"]["model"] for entry in entries if entry["settings"]["reference"]}
+    entries = [entry for entry in entries if entry["settings"]["model"] in cells & alone]
+    if not entries:
+        return 0
+    summary = summaries.Summary(entries)
+    say("drawing ...")
+    plots = figures.draw(summary, options.out)
+    settings = {"seconds": options.seconds, "repeats": options.repeats, "seed": options.seed}
+    page.write(
+        options.out / "index.html",
+        summary,
+        plots,
+        options.out,
+        environment,
+        options.command,
+        settings,
+        is_complete=len(entries) == len(wanted),
+    )
+    text = summaries.markdown(summary)
+    (options.out / "summary.md").write_text(text)
+    print(text, end="", flush=True)
+    return len(entries)
+
+
+def main():
+    options = parse_arguments()
+    refusal = environments.refusal(options.tools)
+    if refusal:
+        say(f"staleness_throughput: {refusal}")
+        return 1
+    environment = environments.describe(options.tools)
+    environment_key = environments.key_of(environment)
+    say(
+        f"{environment['cpu']}, {environment['cores']} cores, pinning: {environment['pinning']}; "
+        f"{environment['compiler']}, "
+        f"{environment['build']}, commit {environment['commit']}"
+    )
+    wanted = list(
+        plan.in_order(
+            plan.runs(
+                options.models, options.workers, options.modes, options.stragglers, options.seconds, options.curve
+            ),
+            options.repeats,
+            options.seed,
+        )
+    )
+    try:
+        results = stored.Results(options.out / "results.jsonl")
+        todo = [
+            (repetition, run)
+            for repetition, run in wanted
+            if results.find("run", run.settings(), repetition, environment_key) is None
+        ]
+        if options.no_runs:
+            todo = []
+        if options.setting == "full" and options.default_models and not pathlib.Path(plan.FASHION).is_dir():
+            say(
+                "Fashion-MNIST is not here and is left out: apt install dataset-fashion-mnist, or name a folder with "
+                "--models"
+            )
+        say(
+            f"{len(wanted)} runs of {options.seconds:g} s in random order, seed {options.seed}; "
+            f"{len(wanted) - len(todo)} are "
+            f"done already; results in {options.out}"
+        )
+        measure(options, results, environment, environment_key, todo)
+        found = report(options, results, environment, environment_key, wanted)
+    except (stored.Failed, plan.Unknown) as error:
+        say(f"staleness_throughput: {error}")
+        return 1
+    if not found:
+        say("staleness_throughput: there are no runs of these settings here yet")
+        return 1
+    say(f"see {options.out / 'index.html'}")
+    return 0
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        say("interrupted; the same command goes on from here")
+        code = 130
+    sys.exit(code)

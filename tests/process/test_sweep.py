@@ -1,0 +1,239 @@
+"""The sweep of staleness against throughput: results, resuming, plots and page, and who may not report."""
+import html.parser
+import importlib.util
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree
+
+import support
+
+SWEEP = support.SOURCE / "benches" / "staleness"
+WRAPPER = support.SOURCE / "benches" / "staleness_throughput"
+
+
+def python_with_matplotlib():
+    for python in ("python3", "/usr/bin/python3"):
+        if (
+            shutil.which(python)
+            and subprocess.run([python, "-c", "import matplotlib"], capture_output=True).returncode == 0
+        ):
+            return python
+    return None
+
+
+PYTHON = python_with_matplotlib()
+
+
+class Page(html.parser.HTMLParser):
+    """What a page refers to, and its identifiers."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.identifiers, self.tags = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name in ("href", "src", "xlink:href", "data"):
+                self.links.append(value)
+            if name == "id":
+                self.identifiers.append(value)
+
+
+class Sweep(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ps-sweep-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen(
+            [PYTHON, SWEEP, "--tools", support.TOOLS, "--out", self.folder / "out", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=support.environment(),
+            **options,
+        )
+
+    def sweep(self, *arguments):
+        return support.finish(self.start(*arguments), 4 * support.PATIENCE)
+
+    def lines(self):
+        path = self.folder / "out" / "results.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def runs(self):
+        return [line for line in self.lines() if line["kind"] == "run"]
+
+    @unittest.skipIf(support.SLOWNESS > 1, "such a build may not report")
+    def test_the_smoke_setting_measures_draws_and_is_not_run_twice(self):
+        code, out, err = self.sweep("--smoke")
+        self.assertEqual(code, 0, err)
+        runs = self.runs()
+        self.assertEqual(len(runs), 9)  # four modes, two stragglers, the reference
+        self.assertEqual(len({line["key"] for line in self.lines()}), len(self.lines()))
+        for line in runs:
+            self.assertTrue(
+                {"cpu", "cores", "numa_nodes", "kernel", "compiler", "build", "commit", "pinning"}
+                <= set(line["environment"])
+            )
+            self.assertGreater(len(line["result"]["curve"]), 3)
+            self.assertIn("histogram", line["result"]["staleness"])
+            if line["settings"]["mode"] == "sync" and not line["settings"]["reference"]:
+                self.assertEqual(line["result"]["staleness"]["max"], 0)
+        # A row of the printed table for every mode, a column for every straggler, figures in each.
+        rows = [line for line in out.splitlines() if re.match(r"\| (async|ssp|sync)", line)]
+        self.assertEqual(len(rows), 4)
+        self.assertTrue(
+            all(len(re.findall(r"[\d.]+k? / [\d.]+, \d+ / ([\d.]+|–) / [\d.]+", row)) == 2 for row in rows), out
+        )
+        self.assertEqual((self.folder / "out" / "summary.md").read_text(), out)
+        self.check_plots()
+        before = (self.folder / "out" / "results.jsonl").read_bytes()
+        code, again, err = self.sweep("--smoke")
+        self.assertEqual(code, 0, err)
+        self.assertEqual((self.folder / "out" / "results.jsonl").read_bytes(), before)
+        self.assertIn("9 are done already", err)
+        self.assertEqual(again, out)
+
+    def check_plots(self):
+        folder = self.folder / "out"
+        plots = sorted(path.stem for path in folder.glob("*.svg"))
+        self.assertEqual(
+            plots, ["loss-digits-3-workers", "staleness-digits-3-workers", "target-3-workers", "throughput-3-workers"]
+        )
+        for plot in plots:
+            xml.etree.ElementTree.parse(folder / f"{plot}.svg")
+            self.assertEqual((folder / f"{plot}.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
+        text = (folder / "index.html").read_text()
+        page = Page(text)
+        self.assertEqual(page.tags.count("svg"), len(plots))
+        # Self-contained: it refers to nothing but what is in it.
+        self.assertTrue(all(link.startswith("#") and link[1:] in page.identifiers for link in page.links))
+        self.assertEqual(set(re.findall(r"url\((?!#)", text)), set())
+        self.assertNotIn("<script", text)
+        self.assertNotIn("Not all of the runs", text)
+        self.assertEqual(len(page.identifiers), len(set(page.identifiers)))
+
+    @unittest.skipIf(support.SLOWNESS > 1, "such a build may not report")
+    def test_an_interrupted_sweep_goes_on_where_it_was(self):
+        options = [
+            "--modes",
+            "async",
+            "sync",
+            "--stragglers",
+            "none",
+            "--models",
+            "digits",
+            "--seconds",
+            "0.3",
+            "--repeats",
+            "2",
+            "--curve",
+            "10",
+        ]
+        process = self.start(*options)
+        support.wait_until(lambda: len(self.runs()) >= 2, "two runs are done")
+        process.send_signal(signal.SIGINT)
+        code, out, err = support.finish(process)
+        self.assertEqual(code, 130, err)
+        self.assertIn("the same command goes on", err)
+        done = self.lines()
+        path = self.folder / "out" / "results.jsonl"
+        with path.open("a") as file:
+            file.write('{"key": "half a li')  # as a machine leaves it that went down
+        code, out, err = self.sweep(*options)
+        self.assertEqual(code, 0, err)
+        self.assertIn("cannot be read", err)
+        lines = [json.loads(line) for line in path.read_text().splitlines() if not line.startswith('{"key": "half')]
+        self.assertEqual(lines[: len(done)], done)
+        self.assertEqual(sum(line["kind"] == "run" for line in lines), 6)
+        self.assertEqual(sum(line["kind"] == "calibration" for line in lines), 3)
+        self.assertEqual(len({line["key"] for line in lines}), len(lines))
+
+    @unittest.skipIf(support.SLOWNESS > 1, "such a build may not report")
+    def test_two_sweeps_do_not_write_to_one_folder(self):
+        options = ["--smoke", "--modes", "sync", "--seconds", "5"]
+        first = self.start(*options)
+        support.wait_until(lambda: self.lines(), "the first one is under way")
+        code, out, err = self.sweep(*options)
+        first.send_signal(signal.SIGTERM)
+        self.assertEqual(support.finish(first)[0], 130)
+        self.assertEqual(code, 1)
+        self.assertIn("another sweep", err)
+
+    @unittest.skipIf(support.SLOWNESS == 1, "this build may report")
+    def test_a_build_with_sanitizers_refuses_to_report(self):
+        code, out, err = self.sweep("--smoke")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("measures nothing", err)
+        self.assertEqual(self.lines(), [])
+
+    def test_a_debug_build_refuses_to_report(self):
+        build = self.folder / "build"
+        (build / "meson-info").mkdir(parents=True)
+        (build / "tools").symlink_to(support.TOOLS)
+        options = [{"name": "buildtype", "value": "debug"}, {"name": "b_sanitize", "value": "none"}]
+        (build / "meson-info" / "intro-buildoptions.json").write_text(json.dumps(options))
+        spec = importlib.util.spec_from_file_location("environment", SWEEP / "environment.py")
+        environment = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(environment)
+        self.assertIn("measures nothing", environment.refusal(build / "tools"))
+        options[0]["value"] = "release"
+        (build / "meson-info" / "intro-buildoptions.json").write_text(json.dumps(options))
+        self.assertIsNone(environment.refusal(build / "tools"))
+        self.assertIn("no build folder", environment.refusal(self.bare_tools()))
+
+    def bare_tools(self):
+        folder = self.folder / "bare" / "tools"
+        folder.mkdir(parents=True)
+        for program in ("launch_shm", "ps_shm", "worker_shm"):
+            (folder / program).symlink_to(support.TOOLS / program)
+        return folder
+
+    def test_names_that_name_nothing_are_refused_with_those_there_are(self):
+        for option, value, word in (
+            ("--modes", "fast", "ssp:S"),
+            ("--stragglers", "slow", "random"),
+            ("--models", "resnet", "digits"),
+            ("--seconds", "0", "seconds"),
+        ):
+            with self.subTest(value):
+                code, out, err = self.sweep(option, value)
+                self.assertEqual((code, out), (2, ""))
+                self.assertIn(word, err)
+
+    def test_the_command_explains_itself_without_building_anything(self):
+        started = time.monotonic()
+        done = subprocess.run([WRAPPER, "--help"], capture_output=True, text=True, timeout=support.PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for word in (
+            "--full",
+            "--smoke",
+            "--modes",
+            "--stragglers",
+            "--models",
+            "--workers",
+            "--repeats",
+            "--seconds",
+            "--out",
+        ):
+            self.assertIn(word, done.stdout)
+        self.assertLess(time.monotonic() - started, 20)
+
+
+if __name__ == "__main__":
+    if PYTHON is None:
+        print("skipped: no Python here has matplotlib; install python3-matplotlib")
+        sys.exit(77)
+    support.main()
