@@ -23,17 +23,6 @@ Span scalar_span(int processes) {
 
 double nanoseconds(const std::vector<Ran>& ran) { return 1e9 * double(ran.size()) / sum_of_rates(ran); }
 
-// Worker::add where there is one.
-template <class AnyWorker>
-void add_to(AnyWorker& worker, const Variable& variable) {
-  if constexpr (requires { worker.add(variable, 1.0F); }) {
-    worker.add(variable, 1.0F);
-  } else {
-    const float one = 1.0F;
-    worker.push(variable, {&one, 1});
-  }
-}
-
 struct Added {
   double ns = 0, lost = 0, retries = 0;
 };
@@ -66,7 +55,7 @@ Figures add_figures(int processes) {
   const auto ran = run_processes(processes, scalar_span(processes), [&](int number) {
     auto member = job.join(number, 1);
     const auto rounds = [=](std::uint64_t count) -> std::uint64_t {
-      for (std::uint64_t round = 0; round < count; ++round) add_to(member->worker, member->variable);
+      for (std::uint64_t round = 0; round < count; ++round) member->worker.push(member->variable, 1.0F);
       return 0;
     };
     return Work{.prepare = [=] { rounds(kWarmups); }, .rounds = rounds};
@@ -111,7 +100,7 @@ Figures pull_figures(Layout layout, int processes) {
     const auto rounds = [=](std::uint64_t count) -> std::uint64_t {
       for (std::uint64_t round = 0; round < count; ++round) {
         float out;
-        member->worker.pull(member->variable, {&out, 1});
+        out = member->worker.pull(member->variable);
         benchmark::DoNotOptimize(out);
       }
       return 0;

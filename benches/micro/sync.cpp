@@ -75,8 +75,7 @@ Figures meet(int processes, Meeting meeting) {
   return time_with_limit("us", microseconds(ran), limit);
 }
 
-// The least that a step of so many floats can do: everybody writes a gradient, all meet, each applies the mean to its
-// share, all meet. Survives nothing.
+// The least that a step of so many floats can do: all meet, each applies the mean of all gradients to its share, all meet. Survives nothing.
 double bare_step_us(std::uint64_t floats, int processes) {
   const Exchange exchange(processes, Waiting::kSpinThenFutex);
   const std::uint64_t stride = (floats + 15) / 16 * 16, share = stride / std::uint64_t(processes) / 16 * 16;
@@ -90,7 +89,6 @@ double bare_step_us(std::uint64_t floats, int processes) {
                           size = (number + 1 == processes ? floats : begin + share) - begin;
       const float factor = -1.0F / float(processes);
       while (count-- > 0) {
-        std::fill_n(gradient_of(number), floats, -1.0F);
         exchange.meet(number, ++*round);
         for (std::uint64_t at = 0; at < size; at += 4096)  // piece by piece, so that the values stay in the cache
           for (int rank = 0; rank < processes; ++rank) {
@@ -102,17 +100,12 @@ double bare_step_us(std::uint64_t floats, int processes) {
       }
       return 0;
     };
-    return Work{.prepare = [=] { rounds(2); }, .rounds = rounds};
+    const auto prepare = [=] {
+      std::fill_n(gradient_of(number), floats, -1.0F);
+      rounds(2);
+    };
+    return Work{.prepare = prepare, .rounds = rounds};
   }));
-}
-
-// The room in which a gradient is pushed without a copy, where workers have one; else memory of one's own.
-template <class AnyWorker>
-std::span<float> room_for(AnyWorker& worker, const Variable& variable, PrivateFloats& otherwise) {
-  if constexpr (requires { worker.gradient(variable); })
-    return worker.gradient(variable);
-  else
-    return {otherwise.data(), otherwise.size()};
 }
 
 Figures full_step(std::uint64_t floats, int processes) {
@@ -120,11 +113,10 @@ Figures full_step(std::uint64_t floats, int processes) {
   const Job job(sync_config(processes));
   const auto ran = run_processes(processes, step_span(floats), [&](int number) {
     auto member = job.join(number, floats);
-    auto own = std::make_shared<PrivateFloats>(floats);
+    const std::span<float> gradient = member->worker.gradient(member->variable);
+    std::fill(gradient.begin(), gradient.end(), -1.0F);  // computing it is no part of a step, here as in an all-reduce
     const auto rounds = [=](std::uint64_t count) -> std::uint64_t {
       while (count-- > 0) {
-        const std::span<float> gradient = room_for(member->worker, member->variable, *own);
-        std::fill(gradient.begin(), gradient.end(), -1.0F);  // what computing it would write
         member->worker.push(member->variable, gradient);
         member->worker.step();
       }
@@ -219,7 +211,9 @@ void add_sync_cases() {
       });
   }
   for (const std::uint64_t said : {1'000, 397'510, 1'000'000, 16'000'000})
-    add_case(fmt::format("sync/step/floats:{}/processes:2", said), [=] { return full_step(floats_of(said), 2); });
+    for (const int processes : {2, 4})
+      add_case(fmt::format("sync/step/floats:{}/processes:{}", said, processes),
+               [=] { return full_step(floats_of(said), processes); });
   // Process 0 still spins, or sleeps already, when the quorum is complete.
   for (const int wait_us : {5, 500})
     add_case(fmt::format("sync/quorum/processes:3/waits_us:{}", wait_us), [=] { return quorum(wait_us); });

@@ -78,6 +78,12 @@ class Worker {
   // Requires: gradient.size() == variable.element_count() (throws Error).
   void push(const Variable& variable, std::span<const float> gradient);
 
+  // Room for a gradient of the variable: element_count() floats, aligned to 64 bytes, that stay where they are as long as
+  // this Worker. In sync mode it lies in this worker's gradient segment, so that pushing it from there copies nothing; it
+  // is not to be written between that push and the end of step(). A gradient pushed from there replaces what was pushed
+  // of the variable before in the same step. Throws Error when /dev/shm is full.
+  std::span<float> gradient(const Variable& variable);
+
   // The same for a variable of one element. Layout inplace: one compare-exchange.
   void push(const Variable& variable, float gradient);
 

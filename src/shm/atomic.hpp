@@ -61,6 +61,10 @@ struct AtomicShm {
 inline void fence_release() noexcept { std::atomic_thread_fence(std::memory_order_release); }
 inline void fence_acquire() noexcept { std::atomic_thread_fence(std::memory_order_acquire); }
 
+// A store before it and a load behind it stay in that order for whoever does the same: of two that each store and then
+// look at the other's, at least one sees the other (W1).
+inline void fence_store_load() noexcept { std::atomic_thread_fence(std::memory_order_seq_cst); }
+
 #pragma GCC diagnostic pop
 
 inline void spin_pause() noexcept {

@@ -9,9 +9,7 @@ namespace ps::shm {
 
 void Barrier::arrive(std::uint64_t round) noexcept {
   entry(rank_).published.store_release(round + 1);  // (A1)
-  fault_point(FaultPoint::kArrivePublished);
-  futex_mark(shared().futex);  // W1; the last to arrive decides itself and wakes the others then
-  fault_point(FaultPoint::kArriveMarked);
+  fault_point(FaultPoint::kArrivePublished);        // the last to arrive decides itself and wakes the others then
 }
 
 bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing) {
@@ -60,26 +58,26 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
     fault_point(FaultPoint::kDecideSwapped);
     futex_announce(shared().futex);  // the others can help
     fault_point(FaultPoint::kDecideAnnounced);
-    if (which_ == 0) note_decision(round, quorum);
+    has_decided_ = which_ == 0, quorum_ = quorum;
     break;
   }
   return true;
 }
 
 // By the winner of A4 alone. A kill before it costs the events, nothing else.
-void Barrier::note_decision(std::uint64_t round, std::uint32_t quorum) noexcept {
+void Barrier::note_decision(std::uint64_t round) noexcept {
   RankSet contributors;
   for (std::size_t i = 0; i < contributors.bits.size(); ++i)
     contributors.bits[i] = entry(rank_).proposed.bits[i].load_relaxed();  // relaxed: this rank's own
   record_event(job_, {.kind = EventKind::kDecided, .rank = rank_, .step = round, .ranks = contributors});
   fault_point(FaultPoint::kDecideRecorded);
-  const std::uint32_t size = contributors.size(), now_short = size < quorum ? size : 0;
+  const std::uint32_t size = contributors.size(), now_short = size < quorum_ ? size : 0;
   std::uint32_t told = job_.state().short_quorum.load_acquire();
   if (told == now_short || !job_.state().short_quorum.try_exchange_acq_rel(told, now_short)) return;
   fault_point(FaultPoint::kDecideShort);
   if (now_short != 0)  // once for each number that is left
-    record_event(job_,
-                 {.kind = EventKind::kShortQuorum, .rank = rank_, .step = round, .first = now_short, .second = quorum});
+    record_event(
+        job_, {.kind = EventKind::kShortQuorum, .rank = rank_, .step = round, .first = now_short, .second = quorum_});
 }
 
 bool Barrier::read_decision(std::uint64_t round, Decision& out) const noexcept {

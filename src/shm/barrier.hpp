@@ -1,8 +1,8 @@
 // A barrier that survives the death of anybody in it: arrive, decide, apply, open.
 //
 // Round t, for the worker of rank r
-//   arrive  A1 entry[r].published = t + 1, release        pairs with A2; its gradient is complete
-//              futex word, read-modify-write              W1: of two who arrive and then look, one sees the other
+//   arrive  A1 entry[r].published = t + 1, release        pairs with A2; its gradient is complete. Of two who arrive and
+//              then look, one sees the other: nobody sleeps without a fence and another look (W1, futex_prepare)
 //   decide  A2 for each rank: state and liveness, then `active_from`, then `published` (B2). Who has published is
 //              in, dead or not; nobody may be missing who is alive, unless a quorum has published, or the missing
 //              have been left out because they were waited for too long (a stopped process is not dead, L3)
@@ -40,7 +40,12 @@ struct Decision {
 class Barrier {
  public:
   Barrier(JobSegments& job, std::uint32_t rank, std::uint32_t which)
-      : job_(job), rank_(rank), which_(which), known_dead_(job.ranks()), left_out_(job.ranks()) {}
+      : job_(job),
+        rank_(rank),
+        which_(which),
+        patience_(patience_among(job.config().workers)),
+        known_dead_(job.ranks()),
+        left_out_(job.ranks()) {}
 
   std::uint64_t round() const noexcept { return shared().step.load_acquire(); }  // pairs with A6
 
@@ -55,7 +60,7 @@ class Barrier {
   // True: go on without them, in this round and until they show that they go on. It throws to give up.
   template <class Apply, class EachSlice>
   void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
-    std::vector<std::uint32_t> missing;
+    std::vector<std::uint32_t>& missing = missing_;
     wait_for_fact(
         shared().futex,
         [&] { return this->round() != round || is_decided(round) || try_decide(round, false, missing); },
@@ -63,16 +68,18 @@ class Barrier {
           if (try_decide(round, true, missing) || !each_slice(std::as_const(missing))) return;
           leave_out(missing);
           static_cast<void>(try_decide(round, true, missing));
-        });
+        },
+        patience_);
     Decision decision;
     if (!read_decision(round, decision)) return;
     fault_point(FaultPoint::kHelpRead);
-    note_contributors(round, decision.contributors);
+    if (which_ == 0) note_contributors(round, decision.contributors);  // of a meeting nobody asks
     apply(std::as_const(decision));
     open(round);
+    if (std::exchange(has_decided_, false)) note_decision(round);  // now that nobody waits
   }
 
-  // Whether this rank's arrival made it into that round. Requires: the round is over, and no later one was arrived at.
+  // Whether this rank's arrival made it into that round. Requires: this is barrier 0, the round is over, and no later one was arrived at.
   bool was_in(std::uint64_t round) const noexcept { return entry(rank_).included.load_acquire() == round + 1; }
 
   // Says that this rank takes part again, to those who have left it out. Requires: it has noticed that a round went on
@@ -95,10 +102,14 @@ class Barrier {
   bool is_decided(std::uint64_t round) const noexcept { return shared().decision.load_acquire() >> 16 > round; }
   void open(std::uint64_t round) noexcept;
   void note_contributors(std::uint64_t round, const RankSet& contributors) noexcept;
-  void note_decision(std::uint64_t round, std::uint32_t quorum) noexcept;
+  void note_decision(std::uint64_t round) noexcept;
 
   JobSegments& job_;
   std::uint32_t rank_, which_;
+  Patience patience_;
+  std::vector<std::uint32_t> missing_;  // of the wait under way
+  bool has_decided_ = false;            // this rank's proposal was the one
+  std::uint32_t quorum_ = 0;            // that it was made with
   // What a rank's entry said when it was left out; it is waited for again once that has changed.
   struct LeftOut {
     std::uint64_t published = 0, active_from = 0;

@@ -27,7 +27,7 @@ enum class FaultPoint : std::uint32_t {
   kInplaceElement, kInplaceBlock, kInplaceCounted,
   kStepCounted, kClockEntering, kClockMarked, kClockEntered, kClockAdvanced,
   kGradientGrown, kGradientCopied, kGradientTagged, kNormWritten,
-  kArrivePublished, kArriveMarked, kDecideSet, kDecideProposed, kDecideSwapped, kDecideAnnounced, kDecideRecorded,
+  kArrivePublished, kDecideSet, kDecideProposed, kDecideSwapped, kDecideAnnounced, kDecideRecorded,
   kDecideShort, kHelpRead, kHelpIncluded, kHelpChunk, kOpenReady, kOpenSwapped, kDropped, kReturned,
   kLeaveGradient, kLeaveWritten, kLeaveStated, kLeaveRecorded, kLeaveAnnounced, kLeaveReleased,
   kSetLocked, kSetWritten, kSetMoved, kSetRecorded, kSetReleased,

@@ -1,6 +1,7 @@
 #include "shm/futex.hpp"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,6 +10,16 @@
 
 namespace ps::shm {
 
+void give_up_core() noexcept { sched_yield(); }
+
+Patience patience_among(std::uint32_t processes) noexcept {
+  static const std::uint32_t cores = [] {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? static_cast<std::uint32_t>(CPU_COUNT(&set)) : 1U;
+  }();
+  return processes <= cores ? Patience{} : Patience{.spins = 10};
+}
+
 // FUTEX_WAIT and not FUTEX_WAIT_PRIVATE: the waiters are other processes.
 void futex_wait_slice(AtomicShm<std::uint32_t>& word, std::uint32_t seen) noexcept {
   const timespec slice{0, kWaitSliceMs * 1'000'000L};
@@ -16,7 +27,9 @@ void futex_wait_slice(AtomicShm<std::uint32_t>& word, std::uint32_t seen) noexce
 }
 
 void futex_announce(AtomicShm<std::uint32_t>& word) noexcept {
-  if ((word.fetch_add_acq_rel(kAnnouncement) & kSleeper) == 0) return;
+  fence_store_load();
+  if ((word.load_relaxed() & kSleeper) == 0) return;  // who says so later looks at the fact after that, and finds it
+  word.fetch_add_acq_rel(kAnnouncement);
   word.fetch_and_acq_rel(~kSleeper);  // who sets it again from here on finds the word changed and looks again
   syscall(SYS_futex, &word.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }

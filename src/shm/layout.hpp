@@ -19,7 +19,7 @@
 //            | HeaderShm           |  creator                             all
 //   512      | SpareTableShm[lanes]|  holder of the rank                  settlers (V6)
 //            +---------------------+  4096-aligned, then per record in the order of the index:
-//            | chunk words, 64 B   |  initialiser, pushers by swap        all          (in-place: block counters)
+//            | chunk words, 128 B  |  initialiser, pushers by swap        all          (in-place: block counters)
 //            | buffers of a class  |  initialiser, their owners           all          (in-place: elements)
 //            | spares of the class |  their owners                        all          (first variable of the class)
 //            +---------------------+
@@ -149,13 +149,13 @@ struct alignas(kWriterLine) LiveShm {
   std::uint8_t reserved[96];
 };
 
-// One crash-tolerant barrier (barrier.hpp); each word has its own writers' line.
+// One crash-tolerant barrier (barrier.hpp). All of it on one line: whoever decides a round opens the next one, and those
+// who wait look at all three.
 struct alignas(kWriterLine) BarrierShm {
-  AtomicShm<std::uint64_t> step;  // rounds completed; of barrier 0: the global step
-  std::uint8_t pad0[120];
+  AtomicShm<std::uint64_t> step;      // rounds completed; of barrier 0: the global step
   AtomicShm<std::uint64_t> decision;  // {step + 1 : 48, proposer : 16}
-  AtomicShm<std::uint32_t> futex;     // one read-modify-write by each arrival, decision and opening (W1)
-  std::uint8_t pad1[116];
+  AtomicShm<std::uint32_t> futex;     // of those who wait for a round (W1)
+  std::uint8_t pad0[108];
 };
 
 struct alignas(kWriterLine) JobStateShm {
@@ -173,7 +173,7 @@ struct alignas(kWriterLine) JobStateShm {
   std::uint8_t pad3[112];
   LiveShm live[kLiveRecords];
   AtomicShm<std::uint32_t> task_pids[kMaxShards];  // of the owners of task bytes
-  std::uint8_t reserved[384];
+  std::uint8_t reserved[640];
 };
 
 // Something that happened, in a ring (events.hpp).
@@ -331,6 +331,7 @@ inline constexpr std::size_t kWorkersOffset = kVariablesOffset + sizeof(Variable
 inline constexpr std::size_t kSparesOffset = 512;
 inline constexpr std::size_t kPushedOffset = 512;
 inline constexpr std::size_t kNormOffset = kPushedOffset + 8 * kMaxVariables;
+inline constexpr std::uint64_t kNoNorm = ~std::uint64_t{0};  // there: it was not asked for; no sum has these bits
 inline constexpr std::size_t kGradientsOffset = 16384;
 
 // Lock bytes of the control segment (L1): the byte's task is alive while it is held.
@@ -351,10 +352,10 @@ static_assert(sizeof(JobConfigShm) == 1024 && offsetof(JobConfigShm, steps) == 4
               offsetof(JobConfigShm, step_timeout_seconds) == 72 && offsetof(JobConfigShm, nodes) == 208);
 static_assert(sizeof(PlaceShm) == 128 && sizeof(LiveShm) == 128 && offsetof(LiveShm, clock_epoch) == 28);
 static_assert(sizeof(EventShm) == 128 && offsetof(EventShm, step) == 24 && offsetof(EventShm, ranks) == 48);
-static_assert(sizeof(BarrierShm) == 256 && offsetof(BarrierShm, decision) == 128 && offsetof(BarrierShm, futex) == 136);
-static_assert(sizeof(JobStateShm) == 2048 && offsetof(JobStateShm, activity) == 512 &&
-              offsetof(JobStateShm, clocks) == 640 && offsetof(JobStateShm, event_tickets) == 768 &&
-              offsetof(JobStateShm, live) == 896 && offsetof(JobStateShm, task_pids) == 1408);
+static_assert(sizeof(BarrierShm) == 128 && offsetof(BarrierShm, decision) == 8 && offsetof(BarrierShm, futex) == 16);
+static_assert(sizeof(JobStateShm) == 2048 && offsetof(JobStateShm, activity) == 256 &&
+              offsetof(JobStateShm, clocks) == 384 && offsetof(JobStateShm, event_tickets) == 512 &&
+              offsetof(JobStateShm, live) == 640 && offsetof(JobStateShm, task_pids) == 1152);
 static_assert(sizeof(BarrierEntryShm) == 128 && offsetof(BarrierEntryShm, published) == 8 &&
               offsetof(BarrierEntryShm, proposal) == 24 && offsetof(BarrierEntryShm, proposed) == 32 &&
               offsetof(BarrierEntryShm, learning_rate) == 64);

@@ -120,12 +120,6 @@ std::vector<Variable> declare(Worker& worker, const Model& model) {
                           [&](std::size_t i, std::span<float> out) { model.initialize(i, worker.config().seed, out); });
 }
 
-std::vector<std::span<const float>> spans(ParameterArrays& arrays) {
-  std::vector<std::span<const float>> all;
-  for (std::size_t i = 0; i < arrays.size(); ++i) all.emplace_back(arrays[i]);
-  return all;
-}
-
 // Parameters with the optimizer's slots behind them, as a ps would hold them, updated in this process.
 class OwnVariables {
  public:
@@ -198,14 +192,23 @@ ParameterArrays::ParameterArrays(std::span<const ParameterSpec> specs) {
   }
 }
 
+ParameterArrays::ParameterArrays(std::span<const std::span<float>> rooms) {
+  for (const std::span<float> room : rooms) {
+    counts_.push_back(room.size());
+    arrays_.push_back(room.data());
+  }
+}
+
 void ParameterArrays::Free::operator()(float* memory) const { ::operator delete(memory, std::align_val_t(kAlignment)); }
 
 TrainResult train(Worker& worker, Model& model, const Dataset& data, const TrainOptions& options) {
   const std::vector<Variable> variables = declare(worker, model);
+  std::vector<std::span<float>> rooms;
+  for (const Variable& variable : variables) rooms.push_back(worker.gradient(variable));
+  ParameterArrays gradients(rooms);
+  const std::vector<std::span<const float>> pushed(rooms.begin(), rooms.end());
   TrainResult result(model.parameters());
   ParameterArrays& parameters = result.parameters;
-  ParameterArrays gradients(model.parameters());
-  const std::vector<std::span<const float>> pushed = spans(gradients);
   const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
   BatchStream batches(data, batch, options.seed.value_or(worker.config().seed), worker.rank());
   const std::uint64_t push_every = std::max<std::uint64_t>(1, options.push_every);

@@ -24,6 +24,7 @@ namespace ps::train {
 class ParameterArrays {
  public:
   explicit ParameterArrays(std::span<const ParameterSpec> specs);
+  explicit ParameterArrays(std::span<const std::span<float>> rooms);  // in memory of somebody who outlives it
 
   std::size_t size() const { return arrays_.size(); }
   std::span<float> operator[](std::size_t i) { return {arrays_[i], counts_[i]}; }

@@ -174,7 +174,9 @@ template <class Rule, bool kPlain>
   std::size_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
     const std::size_t at = i + kAhead;
-    const float* next = at < count && (count > 2048 || following) ? in + at : following != nullptr ? following + (at - count) : nullptr;
+    const float* next = at < count && (count > 2048 || following) ? in + at
+                        : following != nullptr                    ? following + (at - count)
+                                                                  : nullptr;
     if (next != nullptr) {
       for (std::size_t k = 0; k < kBlock; k += kLine) {
         for (std::size_t slot = 0; slot <= Rule::kSlots; ++slot) prefetch_to_own(next + slot * stride + k);
@@ -246,15 +248,31 @@ void run(const Call& call, float* out, const float* in, std::size_t stride, cons
   }
 }
 
-PS_SIMD_CLONES void clipped(float* out, const float* gradient, float scale, float limit, std::size_t count) noexcept {
+// Asks for the gradient as far ahead as for_each does for its inputs.
+template <class Store>
+[[gnu::always_inline]] inline void for_gradient(const float* gradient, float scale, float limit, std::size_t count,
+                                                Store&& store) noexcept {
+  constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
+  std::size_t i = 0;
+  for (; i + kBlock <= count; i += kBlock) {
+    for (std::size_t k = 0; k < kBlock; k += kLine) __builtin_prefetch(gradient + i + k + kAhead);
+    PS_SIMD_LOOP
+    for (std::size_t k = 0; k < kBlock; ++k) store(i + k, clip(scale * gradient[i + k], limit));
+  }
   PS_SIMD_LOOP
-  for (std::size_t i = 0; i < count; ++i) out[i] = clip(scale * gradient[i], limit);
+  for (std::size_t k = i; k < count; ++k) store(k, clip(scale * gradient[k], limit));
+}
+
+PS_SIMD_CLONES void clipped(float* out, const float* gradient, float scale, float limit, std::size_t count) noexcept {
+  for_gradient(
+      gradient, scale, limit, count, [=](std::size_t i, float g) __attribute__((always_inline)) { out[i] = g; });
 }
 
 PS_SIMD_CLONES void add_clipped(float* out, const float* in, const float* gradient, float scale, float limit,
                                 std::size_t count) noexcept {
-  PS_SIMD_LOOP
-  for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + clip(scale * gradient[i], limit);
+  for_gradient(
+      gradient, scale, limit,
+      count, [=](std::size_t i, float g) __attribute__((always_inline)) { out[i] = in[i] + g; });
 }
 
 }  // namespace

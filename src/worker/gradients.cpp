@@ -45,20 +45,28 @@ void GradientSegments::create_own() {
   shm::fault_point(shm::FaultPoint::kGradientCleared);
 }
 
+std::span<float> GradientSegments::place(const shm::VariableShm& record) {
+  if (record.gradient_end > own_bytes_) {
+    own_.grow(record.gradient_end);
+    own_bytes_ = record.gradient_end;
+  }
+  shm::fault_point(shm::FaultPoint::kGradientGrown);
+  return {reinterpret_cast<float*>(own_.data() + record.gradient_offset), record.elements};
+}
+
 void GradientSegments::write(const shm::VariableShm& record, std::uint32_t position, std::uint64_t step,
                              std::span<const float> gradient, Threads& threads) {
   constexpr std::uint64_t kGrain = 65536;  // floats, as for chunks: 256 KiB a thread
-  own_.grow(record.gradient_end);
-  shm::fault_point(shm::FaultPoint::kGradientGrown);
-  auto* out = reinterpret_cast<float*>(own_.data() + record.gradient_offset);
+  float* out = place(record).data();
   auto& tag = pushed(own_, position);
   const bool adds = tag.load_relaxed() == step + 1;
-  threads.split(gradient.size(), kGrain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
-    if (adds)
-      for (std::uint64_t i = begin; i < end; ++i) out[i] += gradient[i];
-    else
-      std::memcpy(out + begin, gradient.data() + begin, (end - begin) * sizeof(float));
-  });
+  if (gradient.data() != out)
+    threads.split(gradient.size(), kGrain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
+      if (adds)
+        for (std::uint64_t i = begin; i < end; ++i) out[i] += gradient[i];
+      else
+        std::memcpy(out + begin, gradient.data() + begin, (end - begin) * sizeof(float));
+    });
   shm::fault_point(shm::FaultPoint::kGradientCopied);
   tag.store_relaxed(step + 1);  // relaxed: the arrival's release publishes tag and gradient together
   shm::fault_point(shm::FaultPoint::kGradientTagged);
@@ -68,8 +76,9 @@ std::span<const float> GradientSegments::written(const shm::VariableShm& record)
   return {reinterpret_cast<const float*>(own_.data() + record.gradient_offset), record.elements};
 }
 
-void GradientSegments::write_norm(double squared_norm) noexcept {
-  norm_of(own_).store_relaxed(std::bit_cast<std::uint64_t>(squared_norm));  // relaxed: as the tag
+void GradientSegments::write_norm(std::optional<double> squared_norm) noexcept {
+  norm_of(own_).store_relaxed(squared_norm ? std::bit_cast<std::uint64_t>(*squared_norm)
+                                           : shm::kNoNorm);  // relaxed: as the tag
   shm::fault_point(shm::FaultPoint::kNormWritten);
 }
 
@@ -100,7 +109,12 @@ const float* GradientSegments::find(std::uint32_t rank, const shm::VariableShm& 
   return reinterpret_cast<const float*>(segment.data() + record.gradient_offset);
 }
 
-double GradientSegments::norm(std::uint32_t rank) { return std::bit_cast<double>(norm_of(of(rank)).load_relaxed()); }
+std::optional<double> GradientSegments::norm(std::uint32_t rank) {
+  const Segment& segment = of(rank);
+  if (!segment.is_mapped()) return std::nullopt;  // find says what that means
+  const std::uint64_t bits = norm_of(segment).load_relaxed();
+  return bits == shm::kNoNorm ? std::nullopt : std::optional(std::bit_cast<double>(bits));
+}
 
 GradientSegments::Other& GradientSegments::map(std::uint32_t rank, std::uint64_t generation) {
   Other& other = others_[rank];

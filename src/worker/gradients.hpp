@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 
 #include "shm/job_segments.hpp"
@@ -17,7 +18,11 @@ class GradientSegments {
   // Starts this holder's own segment (L5: a new one per holder). Requires: the predecessor's step is over (B4).
   void create_own();
 
-  // Puts a gradient for `step` at the record's place; a second one in the same step is added to the first.
+  // The record's place in the own segment. Throws Error when /dev/shm is full.
+  std::span<float> place(const shm::VariableShm& record);
+
+  // Puts a gradient for `step` at the record's place, unless it lies there already; another one of the same step is added
+  // to the first.
   // Requires: the step before is over (B6). Throws Error when /dev/shm is full.
   void write(const shm::VariableShm& record, std::uint32_t position, std::uint64_t step,
              std::span<const float> gradient, Threads& threads);
@@ -25,15 +30,16 @@ class GradientSegments {
   // What write() has put there. Requires: it has, in this step.
   std::span<const float> written(const shm::VariableShm& record) const noexcept;
 
-  // The squared global norm of all that this worker has written for the step. Requires: own segment, before arriving.
-  void write_norm(double squared_norm) noexcept;
+  // The squared global norm of all that this worker has written for the step; nothing where the settings that it knows do
+  // not ask for one, and whoever finds that they do by now has to compute it. Requires: own segment, before arriving.
+  void write_norm(std::optional<double> squared_norm) noexcept;
 
   // The gradient that `rank` published for `step` of that record, or nullptr if it pushed none.
   // Throws Error if the segment is gone, or cut off, while the step is not over.
   const float* find(std::uint32_t rank, const shm::VariableShm& record, std::uint32_t position, std::uint64_t step);
 
-  // The norm that it published with them. Requires: find has found one.
-  double norm(std::uint32_t rank);
+  // The norm that it published with them, if it did.
+  std::optional<double> norm(std::uint32_t rank);
 
   // Removes this holder's segment, unless a step under way needs it: then the ps does.
   void remove_own() noexcept;
@@ -56,6 +62,7 @@ class GradientSegments {
   std::uint32_t rank_;
   shm::Segment own_;
   std::uint64_t own_generation_ = 0;
+  std::uint64_t own_bytes_ = 0;            // that it is known to have
   std::map<std::uint32_t, Other> others_;  // by rank
 };
 

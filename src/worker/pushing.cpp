@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "ps/errors.hpp"
 #include "worker/impl.hpp"
@@ -75,6 +76,7 @@ void Worker::Impl::push(std::span<const Variable> handles, std::span<const std::
 // Of the gradients as they were written, so that several pushes of one variable count as their sum. In the order of the
 // pushes and over whole variables, so that neither placement nor threads change its bits.
 void Worker::Impl::write_norm() {
+  if (live.settings.clip_norm == 0) return gradients.write_norm(std::nullopt);
   double squares = 0;
   std::vector<float> whole;
   for (const Variable::State* state : pushed_states) {
@@ -92,6 +94,21 @@ void Worker::Impl::write_norm() {
     squares += update::squared_norm(whole.data(), whole.size());
   }
   gradients.write_norm(squares);
+}
+
+std::span<float> Worker::gradient(const Variable& variable) {
+  Impl& impl = *impl_;
+  Variable::State& state = *variable.state_;
+  if (impl.is_sync() && !impl.is_summed() && state.parts.size() == 1)
+    return impl.gradients.place(state.parts.front().record);
+  if (!state.room) {
+    constexpr std::size_t kAlignment = 64;
+    const std::size_t bytes = (state.elements * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+    state.room.reset(static_cast<float*>(std::aligned_alloc(kAlignment, bytes)));
+    if (!state.room) throw Error(fmt::format("no memory for a gradient of variable '{}': {} bytes", state.name, bytes));
+    std::memset(state.room.get(), 0, bytes);
+  }
+  return {state.room.get(), state.elements};
 }
 
 void Worker::push(const Variable& variable, float gradient) {

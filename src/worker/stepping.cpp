@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "ps/errors.hpp"
 #include "shm/events.hpp"
@@ -15,8 +16,8 @@ using shm::Counter;
 void Worker::Impl::finish(shm::Barrier& barrier, std::uint64_t round, bool applies) {
   const double timeout = config.step_timeout_seconds;
   constexpr double kWarnSeconds = 10.0;
-  Wait wait(options, timeout, kWarnSeconds);
-  const WaitMark mark(entry, applies ? shm::WaitingFor::kStep : shm::WaitingFor::kBarrier, round);
+  std::optional<Wait> begun;  // most waits are over before they get to a sleep
+  std::optional<WaitMark> mark;
   const auto apply = [&](const shm::Decision& decision) {
     if (!applies) return;
     if (is_summed())
@@ -25,6 +26,11 @@ void Worker::Impl::finish(shm::Barrier& barrier, std::uint64_t round, bool appli
       apply_ordered_step(job, rank, round, decision, gradients, threads);
   };
   const auto each_slice = [&](const std::vector<std::uint32_t>& missing) {
+    if (!begun) {
+      begun.emplace(options, timeout, kWarnSeconds);
+      mark.emplace(entry, applies ? shm::WaitingFor::kStep : shm::WaitingFor::kBarrier, round);
+    }
+    Wait& wait = *begun;
     const auto whom = [&] {
       const std::uint32_t to_come = barrier.still_to_join();
       return to_come != 0 ? fmt::format("{} of {} workers to join", to_come, config.workers)

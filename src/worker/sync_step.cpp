@@ -51,6 +51,19 @@ void for_chunks(shm::JobSegments& job, std::uint32_t rank, std::vector<Work>& wo
   });
 }
 
+// Of all gradients that limits of the norm apply to. Whoever published them did not know of the limit yet.
+double squared_norm_of(std::uint32_t contributor, std::uint64_t step, const shm::Directory& directory,
+                       GradientSegments& gradients) {
+  double squares = 0;
+  for (std::uint32_t position = 0, end = directory.count(); position < end; ++position) {
+    const shm::VariableShm& record = directory.at(position);
+    if (static_cast<UpdateRule>(record.rule) == UpdateRule::kAdd) continue;
+    if (const float* gradient = gradients.find(contributor, record, position, step))
+      squares += update::squared_norm(gradient, record.elements);
+  }
+  return squares;
+}
+
 }  // namespace
 
 float scheduled_rate(const shm::JobConfigShm& config, float learning_rate, std::uint64_t step) noexcept {
@@ -69,6 +82,14 @@ void apply_ordered_step(shm::JobSegments& job, std::uint32_t rank, std::uint64_t
   const shm::Directory directory(job);
   std::vector<Work> work;
   std::uint64_t chunks = 0;
+  std::vector<float> scales(job.ranks(), 1.0F);
+  if (decision.clip_norm > 0)
+    for (std::uint32_t rank_in = 0; rank_in < job.ranks(); ++rank_in)
+      if (decision.contributors.contains(rank_in)) {
+        std::optional<double> squares = gradients.norm(rank_in);
+        if (!squares) squares = squared_norm_of(rank_in, step, directory, gradients);
+        scales[rank_in] = update::clip_scale(*squares, decision.clip_norm);
+      }
   for (std::uint32_t position = 0, end = directory.count(); position < end; ++position) {
     const shm::VariableShm& record = directory.at(position);
     const bool clips = decision.clip_norm > 0 && static_cast<UpdateRule>(record.rule) != UpdateRule::kAdd;
@@ -76,8 +97,7 @@ void apply_ordered_step(shm::JobSegments& job, std::uint32_t rank, std::uint64_t
     for (std::uint32_t contributor = 0; contributor < job.ranks(); ++contributor)
       if (decision.contributors.contains(contributor))
         if (const float* gradient = gradients.find(contributor, record, position, step))
-          pushed.push_back(
-              {gradient, clips ? update::clip_scale(gradients.norm(contributor), decision.clip_norm) : 1.0F});
+          pushed.push_back({gradient, clips ? scales[contributor] : 1.0F});
     if (pushed.empty()) continue;
     work.push_back({shm::VersionedVariable(job.shard_data(record.shard), record), settings_of(optimizer, record),
                     chunks, std::move(pushed), std::nullopt});

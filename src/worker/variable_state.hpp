@@ -1,7 +1,9 @@
 // A worker's side of one variable: where its parts lie, and which version of each chunk (block) was pulled last.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -58,7 +60,8 @@ struct Variable::State {
   std::vector<std::uint64_t>
       pulled;  // per chunk or block, this worker's own updates since then counted in; or kNotPulled
   std::vector<std::uint64_t> observed;  // per chunk or block: staleness of the last push, or kNotPulled
-  std::uint64_t contributed = 0;        // reduce atomic: step + 1 of the last contribution
+  std::unique_ptr<float[], decltype(&std::free)> room{nullptr, &std::free};  // for a gradient, made when asked for
+  std::uint64_t contributed = 0;  // reduce atomic: step + 1 of the last contribution
 
   static constexpr std::uint64_t kNotPulled = ~std::uint64_t{0};
 

@@ -121,7 +121,6 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kGradientTagged, "gradient-tagged", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
     {FaultPoint::kNormWritten, "norm-written", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
     {FaultPoint::kArrivePublished, "arrive-published", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
-    {FaultPoint::kArriveMarked, "arrive-marked", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
     {FaultPoint::kDecideSet, "decide-set", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
     {FaultPoint::kDecideProposed, "decide-proposed", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
     {FaultPoint::kDecideSwapped, "decide-swapped", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
