@@ -13,7 +13,7 @@ namespace ps::shm {
 inline constexpr int kWaitSliceMs = 10;  // W2
 
 // How long to look at a fact before sleeping. A wake-up on another core takes some 10 us, so it pays to look for about as
-// long, but only where whom one waits for has a core of its own; otherwise it is to have this one at once. (benches/tuning)
+// long, but only where whom one waits for has a core of its own; otherwise it is to have this one at once. (benches/tuning.py)
 struct Patience {
   int spins = 400;   // about 20 us
   int yields = 100;  // after them, for other processes of whatever kind

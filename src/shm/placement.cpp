@@ -21,7 +21,7 @@ bool is_versioned(const VariableShm& record) { return record.layout == static_ca
 // log2 of a buffer's bytes for a variable of `bytes` with its optimizer slots. Small ones are one chunk: with two or three
 // chunks two writers keep meeting, and one chunk is handed over by turns (versioned_slot.hpp). Up to 256 KiB two writers
 // meet least with chunks of 8 KiB. Above, what a chunk costs beside its bytes no longer shows at 32 KiB, and with larger
-// ones the spares crowd out what else is in a core's cache (benches/tuning measures all of this).
+// ones the spares crowd out what else is in a core's cache (benches/tuning.py measures all of this).
 std::uint32_t choose_class(std::uint64_t bytes) {
   constexpr std::uint64_t kKiB = 1024;
   if (bytes + sizeof(BufferHeaderShm) <= 16 * kKiB)

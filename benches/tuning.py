@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Measures what the library's tuning constants were chosen from; prints a Markdown table.
+
+    benches/tuning.py            about ten minutes on two cores, most of it building
+    benches/tuning.py --rounds 9 --only spares
+
+Each variant is the library built from a copy of the sources with one constant changed, run by the same `micro`. Variants
+take turns, round by round; figures are medians, in brackets the ratio to the value that is in use. Chunk sizes need no
+build of their own: they are a setting of a job.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# name: (file, what stands there, what is put instead); None is the value in use.
+VARIANTS = {
+    "spares": {
+        "1": ("src/shm/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 1;"),
+        "2": ("src/shm/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 2;"),
+        "4": None,
+        "8": ("src/shm/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 8;"),
+    },
+    "spins": {
+        "0": ("src/shm/futex.hpp", r"int spins = \d+;", "int spins = 0;"),
+        "100": ("src/shm/futex.hpp", r"int spins = \d+;", "int spins = 100;"),
+        "400": None,
+        "4000": ("src/shm/futex.hpp", r"int spins = \d+;", "int spins = 4000;"),
+    },
+    "start": {
+        "apart": None,
+        "the same": ("src/worker/variable.cpp", r"start_ = pieces \* .*;", "start_ = workers - workers;"),
+    },
+}
+CASES = {
+    "spares": [("push/versioned/floats:1000/processes:2", "GB/s"), ("push/versioned/floats:100000/processes:2", "GB/s"),
+               ("push/versioned/floats:1000000/processes:2", "GB/s"),
+               ("pull/versioned_beside_pusher/floats:1000/processes:2", "retries")],
+    "spins": [("sync/empty/processes:2", "us"), ("sync/empty/processes:3", "us"),
+              ("sync/step/floats:1000000/processes:2", "us")],
+    "start": [("push/versioned/floats:100000/processes:2", "GB/s"), ("push/versioned/floats:1000000/processes:2", "GB/s"),
+              ("push/versioned/floats:16000000/processes:2", "GB/s")],
+}
+CHUNKS = [f"push_chunk/bytes:{size << 10}/floats:{floats}/processes:2"
+          for floats in (100_000, 1_000_000, 16_000_000) for size in (4, 8, 16, 32, 64, 128, 256)]
+
+
+def run(command, **options):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, **options)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def build(name, change):
+    """The folder of the library with that change."""
+    copy = ROOT / "build" / "tuning" / name.replace(" ", "-")
+    source = copy / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns("build", ".git", "__pycache__"))
+    if change is not None:
+        file, pattern, replacement = change
+        path = source / file
+        text, count = re.subn(pattern, replacement, path.read_text())
+        if count != 1:
+            sys.exit(f"{file}: {pattern} is there {count} times")
+        path.write_text(text)
+    build_folder = copy / "build"
+    if not (build_folder / "build.ninja").exists():
+        run(["meson", "setup", build_folder, source, "-Dtests=false", "-Dbenches=false", "-Dtools=false"])
+    run(["ninja", "-C", build_folder])
+    return build_folder / "src"
+
+
+def measure(micro, cases, library=None):
+    environment = {**os.environ, **({"LD_LIBRARY_PATH": str(library)} if library else {})}
+    pattern = "|".join(f"^{case}$" for case in cases)
+    out = run([micro, "--seconds=0.1", "--benchmark_repetitions=1", f"--benchmark_filter={pattern}",
+               "--benchmark_format=json"], env=environment)
+    rows = json.loads(out[out.index("{"):])["benchmarks"]
+    return {row["run_name"]: row for row in rows if row.get("aggregate_name", "median") == "median"}
+
+
+def table(head, rows):
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print(flush=True)
+
+
+def tune(subject, micro, rounds):
+    libraries = {value: build(f"{subject} {value}", change) for value, change in VARIANTS[subject].items()}
+    found = {value: {case: [] for case, _ in CASES[subject]} for value in libraries}
+    for _ in range(rounds):
+        for value, library in libraries.items():
+            figures = measure(micro, [case for case, _ in CASES[subject]], library)
+            for case, unit in CASES[subject]:
+                found[value][case].append(figures[case][unit])
+    in_use = next(value for value, change in VARIANTS[subject].items() if change is None)
+    rows = []
+    for value in libraries:
+        row = [f"**{value}**" if value == in_use else value]
+        for case, _ in CASES[subject]:
+            own, base = statistics.median(found[value][case]), statistics.median(found[in_use][case])
+            row.append(f"{own:.3g}" + ("" if value == in_use or base == 0 else f" ({own / base:.2f})"))
+        rows.append(row)
+    table([subject] + [f"{case}, {unit}" for case, unit in CASES[subject]], rows)
+
+
+def tune_chunks(micro, rounds):
+    found = {case: [] for case in CHUNKS}
+    for _ in range(rounds):
+        for case, figures in measure(micro, CHUNKS).items():
+            found[case].append(figures["GB/s"])
+    sizes = sorted({int(re.search(r"bytes:(\d+)", case)[1]) for case in CHUNKS})
+    floats = sorted({int(re.search(r"floats:(\d+)", case)[1]) for case in CHUNKS})
+    rows = [[f"{size >> 10} KiB"] + [f"{statistics.median(found[f'push_chunk/bytes:{size}/floats:{n}/processes:2']):.1f}"
+                                     for n in floats] for size in sizes]
+    table(["chunk"] + [f"{n} floats, GB/s" for n in floats], rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--micro", type=pathlib.Path, default=ROOT / "build/bench/benches/micro")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=["chunk", *VARIANTS])
+    options = parser.parse_args()
+    if not options.micro.exists():
+        parser.error(f"there is no {options.micro}: meson setup build/bench && ninja -C build/bench")
+    if options.only in (None, "chunk"):
+        tune_chunks(options.micro, options.rounds)
+    for subject in VARIANTS:
+        if options.only in (None, subject):
+            tune(subject, options.micro, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
