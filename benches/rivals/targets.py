@@ -102,15 +102,16 @@ def _scalars():
             at_most=1.3,
             why="an exact add is one compare-exchange",
         )
-    yield Target(
-        "scalar",
-        "pull, of memcpy of 4 bytes",
-        "scalar/pull/versioned/processes:1",
-        "seconds",
-        ("scalar/memcpy4/processes:1",),
-        at_most=3.0,
-        why="a copy between two looks at a stamp",
-    )
+    for layout, why in (("inplace", "one load"), ("versioned", "a copy between two looks at a stamp")):
+        yield Target(
+            "scalar",
+            f"pull, {layout}, of memcpy of 4 bytes",
+            f"scalar/pull/{layout}/processes:1",
+            "seconds",
+            ("scalar/memcpy4/processes:1",),
+            at_most=3.0,
+            why=why,
+        )
     yield Target(
         "scalar",
         "add in two processes, times as fast as Redis INCRBYFLOAT",

@@ -66,13 +66,14 @@ void Worker::pull(const Variable& variable, std::span<float> out) {
 float Worker::pull(const Variable& variable) {
   Variable::State& state = *variable.state_;
   state.require_size(1, "pull");
+  if (impl_->is_sync() && !impl_->pulled_in) impl_->pulled_in = impl_->steps.round();
+  const VariablePart& part = state.parts.front();
   float value = 0;
-  if (state.layout == Layout::kInplace) {
-    state.pulled.front() = state.parts.front().inplace->pull_scalar(value);
-    impl_->count(Counter::kPulls).bump_relaxed(1);
-  } else {
-    pull(variable, std::span(&value, 1));
-  }
+  std::uint64_t retries = 0;
+  state.pulled.front() =
+      part.inplace ? part.inplace->pull_scalar(value) : part.versioned->pull_chunk(0, &value, retries);
+  impl_->count(Counter::kPulls).bump_relaxed(1);
+  if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
   return value;
 }
 
