@@ -23,7 +23,6 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # name: (file, what stands there, what is put instead); None is the value in use.
 VARIANTS = {
     "spares": {
-        "1": ("src/shm/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 1;"),
         "2": ("src/shm/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 2;"),
         "4": None,
         "8": ("src/shm/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 8;"),
@@ -36,7 +35,7 @@ VARIANTS = {
     },
     "start": {
         "apart": None,
-        "the same": ("src/worker/variable.cpp", r"start_ = pieces \* .*;", "start_ = workers - workers;"),
+        "the same": ("src/worker/variable.cpp", r"start_ = pieces \* .*;", "start_ = 0 * rank * workers;"),
     },
 }
 CASES = {

@@ -372,7 +372,7 @@ static_assert(sizeof(PieceWordShm) == 2 * kCacheLine && offsetof(PieceWordShm, w
               sizeof(BufferHeaderShm) == kCacheLine);
 static_assert(offsetof(BufferHeaderShm, included_steps) == 8 && offsetof(BufferHeaderShm, writer) == 24 &&
               offsetof(BufferHeaderShm, contributors) == 32);
-static_assert(sizeof(SpareShm) == 32 && sizeof(SpareTableShm) == 32 * kClasses * kSparesPerClass);
+static_assert(sizeof(SpareShm) == 32 && sizeof(SpareTableShm) >= 32 * kClasses * kSparesPerClass);
 static_assert(sizeof(SpareTableShm) % kWriterLine == 0, "two ranks' spare records would share a writer's line");
 static_assert(kConfigOffset >= sizeof(HeaderShm) && kStateOffset >= kConfigOffset + sizeof(JobConfigShm) &&
               kIndexOffset >= kStateOffset + sizeof(JobStateShm));
