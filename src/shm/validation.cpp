@@ -52,7 +52,7 @@ class RecordCheck {
     if (is_accumulator(record_))
       check_accumulator();
     else
-      check_slots(slots_of);
+      check_slots(slots_of), check_part();
     check_place();
     const std::uint64_t init = record_.init.load_relaxed();
     const std::uint64_t byte = init & 0xffff;
@@ -96,6 +96,16 @@ class RecordCheck {
     require(record_.slots == slots_of(rule, job_.config().ema > 0 && rule != UpdateRule::kAdd),
             "another number of optimizer slots than its update rule");
     require(is_versioned(record_) || record_.slots == 0, "optimizer slots and layout inplace");
+  }
+
+  // Parts are declared in their order. One that hangs in the air would leave its variable one short: whoever declares the
+  // missing part would find the variable initialised, and wait for ever for a chunk that nobody has filled.
+  void check_part() const {
+    const auto is_previous = [&](const VariableShm* other) {
+      return !is_accumulator(*other) && other->part + 1 == record_.part &&
+             text_of(other->name) == text_of(record_.name);
+    };
+    require(record_.part == 0 || std::any_of(before_.begin(), before_.end(), is_previous), "no part before it");
   }
 
   // D2: it lies where its declarer had to put it.

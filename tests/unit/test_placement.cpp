@@ -268,6 +268,29 @@ TEST_CASE("placement: two who declare the same list at the same time in differen
     }
 }
 
+TEST_CASE("placement: a part without the one before it is damage, and nobody waits for what it lacks") {
+  for (const std::uint32_t damaged : {0U, 1U, 2U}) {
+    CAPTURE(damaged);
+    JobConfig config = settings(3, Placement::kPartition);
+    Server server(config);
+    {
+      Worker worker(options(config));
+      declare(worker, {spec("w", {10, 3})});
+    }
+    shm::AttachOutcome outcome;
+    auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
+    shm::Directory directory(*job);
+    REQUIRE(directory.count() == 3);
+    char& letter = job->record(damaged).name[0];
+    letter = 'x';
+    CHECK_THROWS_WITH_AS(Worker(options(config)), doctest::Contains("no part before it"), Error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(JobView(config.job).variables()), doctest::Contains("no part before it"),
+                         Error);
+    letter = 'w';
+    CHECK(JobView(config.job).variables().size() == 1);
+  }
+}
+
 TEST_CASE("placement: a declarer that died between two parts is completed by the next") {
   for (const bool summed : {false, true})
     for (std::uint32_t kept = 1; kept < (summed ? 8U : 4U); ++kept) {
