@@ -18,21 +18,20 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) { return (bytes 
 
 bool is_versioned(const VariableShm& record) { return record.layout == static_cast<std::uint32_t>(Layout::kVersioned); }
 
-// log2 of a buffer's bytes for a variable of `bytes` with its optimizer slots. Small ones are one chunk: with two or three
-// chunks two writers keep meeting, and one chunk is handed over by turns (versioned_slot.hpp). Up to 256 KiB two writers
-// meet least with chunks of 8 KiB. Above, what a chunk costs beside its bytes no longer shows at 32 KiB, and with larger
-// ones the spares crowd out what else is in a core's cache (benches/tuning.py measures all of this).
-std::uint32_t choose_class(std::uint64_t bytes) {
-  constexpr std::uint64_t kKiB = 1024;
-  if (bytes + sizeof(BufferHeaderShm) <= 16 * kKiB)
-    return std::max(10U, static_cast<std::uint32_t>(std::bit_width(bytes + sizeof(BufferHeaderShm) - 1)));
-  return bytes <= 256 * kKiB ? 13 : 15;
-}
-
 // Elements of one chunk where each has `arrays` floats, in a buffer of that class; slot arrays stay 64-aligned.
 std::uint64_t chunk_elements(std::uint32_t buffer_class, std::uint64_t arrays) {
   const std::uint64_t payload = (std::uint64_t{1} << buffer_class) - sizeof(BufferHeaderShm);
   return payload / (sizeof(float) * arrays) / 16 * 16;
+}
+
+// log2 of a buffer's bytes for a variable whose elements have `arrays` floats each. Small ones are one chunk: with two or
+// three chunks two writers keep meeting, and one chunk is handed over by turns (versioned_slot.hpp). Up to 256 KiB two
+// writers meet least with chunks of 8 KiB. Above, what a chunk costs beside its bytes no longer shows at 32 KiB, and with
+// larger ones the spares crowd out what else is in a core's cache (benches/tuning.py measures all of this).
+std::uint32_t choose_class(std::uint64_t elements, std::uint64_t arrays) {
+  for (std::uint32_t buffer_class = 10; buffer_class <= 14; ++buffer_class)
+    if (elements <= chunk_elements(buffer_class, arrays)) return buffer_class;
+  return elements * sizeof(float) * arrays <= 256 << 10 ? 13 : 15;
 }
 
 // The shard that the variable was given by hand, or nothing.
@@ -97,7 +96,7 @@ void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t c
   record.piece_elements = kBlockBytes / sizeof(float);
   if (is_versioned(record) && base == nullptr) {
     record.buffer_class = chunk_bytes != 0 ? static_cast<std::uint32_t>(std::countr_zero(chunk_bytes))
-                                           : choose_class(record.elements * sizeof(float) * (1 + record.slots));
+                                           : choose_class(record.elements, 1 + record.slots);
     record.piece_elements = chunk_elements(record.buffer_class, 1 + record.slots);
   } else if (is_versioned(record)) {
     record.buffer_class = kMinClass;

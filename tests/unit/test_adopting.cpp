@@ -148,6 +148,10 @@ TEST_CASE("adopting: settings that cannot change must be the job's; the message 
     config.tasks = 2;
     CHECK(try_to_serve(config).find("ps-tasks 1, you say 2") != std::string::npos);
   }
+  SUBCASE("chunks") {
+    config.chunk_bytes = 4096;
+    CHECK(try_to_serve(config).find("goes on with chunk-bytes 0, you say 4096") != std::string::npos);
+  }
   SUBCASE("placed by hand") {
     config.place["v"] = 0;
     CHECK(try_to_serve(config).find("placed by hand") != std::string::npos);

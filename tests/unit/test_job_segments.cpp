@@ -55,7 +55,7 @@ TEST_CASE("job: the settings come back as they were given") {
   config.adds = Adds::kRacy, config.steps = 1234, config.optimizer.learning_rate = 0.75F, config.optimizer.l2 = 0.125F,
   config.seed = 99;
   config.optimizer.schedule = {Schedule::Kind::kExponential, 0.5F, 100.0F, 7.0F};
-  config.linger_seconds = 1.5, config.step_timeout_seconds = 2.5;
+  config.linger_seconds = 1.5, config.step_timeout_seconds = 2.5, config.chunk_bytes = 4096;
   const TestJob job(config);
   const JobConfig read = job.attach(Access::kReadOnly).settings();
   CHECK(read.job == job.name.text());
@@ -72,6 +72,7 @@ TEST_CASE("job: the settings come back as they were given") {
   CHECK(read.optimizer.schedule.decay_steps == 100.0F);
   CHECK(read.linger_seconds == 1.5);
   CHECK(read.step_timeout_seconds == 2.5);
+  CHECK(read.chunk_bytes == 4096);
 }
 
 TEST_CASE("job: without a choice there is room for sixteen workers or twice as many as it starts with") {

@@ -1,0 +1,195 @@
+// How versioned variables are cut into chunks, by their size and by chunk_bytes; values never depend on it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "shm/placement.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using test::JobName;
+
+namespace {
+
+constexpr std::uint64_t kKiB = 1024;
+constexpr std::uint64_t kHeader = sizeof(shm::BufferHeaderShm);
+
+struct Cut {
+  std::uint64_t buffer_bytes, pieces, piece_elements;
+};
+
+// What becomes of a versioned variable of so many floats, each with so many slots.
+Cut cut(std::uint64_t elements, std::uint64_t slots = 0, std::uint64_t chunk_bytes = 0) {
+  shm::VariableShm record{};
+  record.layout = static_cast<std::uint32_t>(Layout::kVersioned);
+  record.elements = elements;
+  record.slots = slots;
+  shm::choose_pieces(record, nullptr, chunk_bytes);
+  return {std::uint64_t{1} << record.buffer_class, record.pieces, record.piece_elements};
+}
+
+JobConfig settings(const JobName& name, std::uint64_t chunk_bytes) {
+  JobConfig config;
+  config.job = name.text();
+  config.chunk_bytes = chunk_bytes;
+  return config;
+}
+
+WorkerOptions options(const JobName& name) {
+  WorkerOptions given;
+  given.job = name.text();
+  given.notice = [](const std::string&) {};
+  return given;
+}
+
+void count_up(std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i);
+}
+
+}  // namespace
+
+TEST_CASE("chunks: one up to 16 KiB with its header, then 8 KiB, above 256 KiB 32 KiB") {
+  const std::uint64_t most_of_one = (16 * kKiB - kHeader) / sizeof(float);
+  const std::uint64_t most_of_small = 256 * kKiB / sizeof(float);
+  struct Row {
+    std::uint64_t elements, bytes;
+  };
+  for (const auto& [elements, bytes] :
+       {Row{1, kKiB}, Row{(kKiB - kHeader) / 4, kKiB}, Row{(kKiB - kHeader) / 4 + 1, 2 * kKiB}, Row{1000, 4 * kKiB},
+        Row{most_of_one - 1, 16 * kKiB}, Row{most_of_one, 16 * kKiB}, Row{most_of_one + 1, 8 * kKiB},
+        Row{most_of_small - 1, 8 * kKiB}, Row{most_of_small, 8 * kKiB}, Row{most_of_small + 1, 32 * kKiB},
+        Row{16'000'000, 32 * kKiB}}) {
+    CAPTURE(elements);
+    const Cut found = cut(elements);
+    CHECK(found.buffer_bytes == bytes);
+    CHECK((found.pieces == 1) == (elements <= most_of_one));
+  }
+}
+
+TEST_CASE("chunks: what fits into 16 KiB with its slots is one chunk, in the smallest buffer that holds it") {
+  for (std::uint64_t slots = 0; slots <= 4; ++slots)
+    for (std::uint64_t elements = 1; elements * sizeof(float) <= 16 * kKiB; ++elements) {
+      const Cut found = cut(elements, slots);
+      // Each array is a multiple of 64 bytes.
+      const std::uint64_t needed = kHeader + (elements + 15) / 16 * 16 * sizeof(float) * (1 + slots);
+      CAPTURE(elements);
+      CAPTURE(slots);
+      REQUIRE((found.pieces == 1) == (needed <= 16 * kKiB));
+      if (found.pieces != 1) continue;
+      REQUIRE(found.buffer_bytes >= needed);
+      REQUIRE((found.buffer_bytes == kKiB || found.buffer_bytes / 2 < needed));
+    }
+}
+
+TEST_CASE(
+    "chunks: of every size and number of slots they cover the variable, lie in their buffers, and are not empty") {
+  for (std::uint64_t chunk_bytes : {0UL, 1UL * kKiB, 2 * kKiB, 4 * kKiB, 64 * kKiB, 1024 * kKiB})
+    for (std::uint64_t slots = 0; slots <= 4; ++slots)
+      for (std::uint64_t elements : {1UL, 15UL, 16UL, 17UL, 48UL, 240UL, 241UL, 1008UL, 4079UL, 4080UL, 4081UL,
+                                     65'536UL, 65'537UL, 1'000'003UL}) {
+        const Cut found = cut(elements, slots, chunk_bytes);
+        CAPTURE(chunk_bytes);
+        CAPTURE(slots);
+        CAPTURE(elements);
+        if (chunk_bytes != 0) CHECK(found.buffer_bytes == chunk_bytes);
+        CHECK(found.piece_elements > 0);
+        CHECK(found.piece_elements % 16 == 0);  // slot arrays begin on cache lines
+        CHECK(kHeader + found.piece_elements * sizeof(float) * (1 + slots) <= found.buffer_bytes);
+        CHECK(found.pieces * found.piece_elements >= elements);
+        CHECK((found.pieces - 1) * found.piece_elements < elements);
+      }
+}
+
+TEST_CASE("chunks: chunk_bytes is a power of two from 1 KiB to 1 MiB, or 0") {
+  JobConfig config;
+  config.job = "chunks";
+  const auto refusal = [&](std::uint64_t bytes) -> std::string {
+    config.chunk_bytes = bytes;
+    try {
+      check(config);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(0).empty());
+  for (std::uint64_t bytes = kKiB; bytes <= 1024 * kKiB; bytes *= 2) CHECK(refusal(bytes).empty());
+  for (const std::uint64_t bytes :
+       {1UL, 2UL, 512UL, 1023UL, 1025UL, 1536UL, 3000UL, 2048 * kKiB, kKiB + 1024 * kKiB, 1UL << 32, 1UL << 63, ~0UL}) {
+    CAPTURE(bytes);
+    CHECK(refusal(bytes).find("chunk-bytes must be a power of two from 1KiB to 1MiB") != std::string::npos);
+  }
+}
+
+TEST_CASE("chunks: a job has those that it was asked for, and they are in its settings") {
+  for (const std::uint64_t bytes : {1 * kKiB, 8 * kKiB, 1024 * kKiB}) {
+    const JobName name;
+    Server server(settings(name, bytes));
+    Worker worker(options(name));
+    CHECK(worker.config().chunk_bytes == bytes);
+    CHECK(JobView(name.text()).info().config.chunk_bytes == bytes);
+    worker.variable({.name = "v", .shape = {5000}, .rule = UpdateRule::kAdd, .layout = {}}, count_up);
+    const PartInfo part = JobView(name.text()).variables().front().parts.front();
+    CHECK(part.piece_elements == (bytes - kHeader) / sizeof(float));
+    CHECK(part.pieces == (5000 - 1) / part.piece_elements + 1);
+  }
+}
+
+TEST_CASE("chunks: blocks of in-place variables do not depend on chunk_bytes") {
+  for (const std::uint64_t bytes : {std::uint64_t{0}, 1 * kKiB, 1024 * kKiB}) {
+    const JobName name;
+    Server server(settings(name, bytes));
+    Worker worker(options(name));
+    worker.variable({.name = "v", .shape = {5000}, .rule = UpdateRule::kAdd, .layout = Layout::kInplace}, count_up);
+    CHECK(JobView(name.text()).variables().front().parts.front().piece_elements == 4096);
+  }
+}
+
+TEST_CASE("chunks: values do not depend on their size, whatever rule, mode and reduction") {
+  struct Kind {
+    UpdateRule rule;
+    Mode mode;
+    Reduce reduce;
+  };
+  for (const Kind& kind :
+       {Kind{UpdateRule::kSgd, Mode::kAsync, Reduce::kOrdered}, Kind{UpdateRule::kAdam, Mode::kAsync, Reduce::kOrdered},
+        Kind{UpdateRule::kMomentum, Mode::kSync, Reduce::kOrdered},
+        Kind{UpdateRule::kAdam, Mode::kSync, Reduce::kAtomic}}) {
+    CAPTURE(to_string(kind.rule));
+    CAPTURE(to_string(kind.mode));
+    std::vector<std::vector<float>> ends;
+    for (const std::uint64_t bytes : {std::uint64_t{0}, 1 * kKiB, 16 * kKiB, 1024 * kKiB}) {
+      const JobName name;
+      JobConfig config = settings(name, bytes);
+      config.mode = kind.mode;
+      config.reduce = kind.reduce;
+      config.optimizer.rule = kind.rule;
+      config.optimizer.ema = 0.5F;
+      Server server(config);
+      Worker worker(options(name));
+      const Variable variable =
+          worker.variable({.name = "v", .shape = {5001}, .rule = kind.rule, .layout = {}}, count_up);
+      std::vector<float> values(5001), gradient(5001);
+      for (int step = 0; step < 5; ++step) {
+        worker.pull(variable, values);
+        for (std::size_t i = 0; i < values.size(); ++i) gradient[i] = values[i] - float(i % 7);
+        worker.push(variable, gradient);
+        worker.step();
+      }
+      worker.pull(variable, values);
+      std::vector<float> averages(5001);
+      worker.pull_average(variable, averages);
+      values.insert(values.end(), averages.begin(), averages.end());
+      ends.push_back(values);
+      CHECK(JobView(name.text()).values("v") == std::vector<float>(values.begin(), values.begin() + 5001));
+    }
+    for (const std::vector<float>& end : ends) CHECK(end == ends.front());
+    CHECK(ends.front()[5000] != 5000);  // something was learned
+  }
+}
