@@ -160,6 +160,7 @@ struct JobView::Impl {
     std::set<std::pair<std::uint32_t, std::uint32_t>> classes;  // the first record of a class brings its spares
     for (const CheckedRecord& record : records) {
       bytes.words += record->pieces * sizeof(shm::PieceWordShm);
+      if (record->data_offset == record->words_offset) bytes.words -= sizeof(float);  // a scalar lies in its word
       (record->base == 0 ? bytes.values : bytes.accumulators) += record->elements * sizeof(float);
       bytes.slots += record->elements * record->slots * sizeof(float);
       if (!is_inplace(*record) && classes.emplace(record->shard, record->buffer_class).second)

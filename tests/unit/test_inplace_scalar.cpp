@@ -1,0 +1,414 @@
+// In-place variables of one element: value and counter in one word, through both forms of push and pull.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_control.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "support/processes.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::Bell;
+using test::Child;
+using test::JobName;
+using test::TestJob;
+
+namespace {
+
+float add(float value, float delta) { return value + delta; }
+void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
+
+struct OneScalar {
+  TestJob job;
+  VariableShm& record = job.declare("v", 1, 3, Layout::kInplace);
+  InplaceVariable variable{job.segments.shard_data(0), record};
+  AtomicShm<std::uint64_t>& word = job.word(record, 0);
+};
+
+// A job, its server, and workers in this process.
+struct Party {
+  JobName name;
+  std::optional<Server> server;
+
+  explicit Party(JobConfig config = {}) {
+    config.job = name.text();
+    config.workers = 2;
+    config.max_workers = 8;
+    server.emplace(config);
+  }
+  WorkerOptions options() const {
+    WorkerOptions given;
+    given.job = name.text();
+    given.notice = [](const std::string&) {};
+    return given;
+  }
+  static VariableSpec spec(UpdateRule rule = UpdateRule::kAdd, Layout layout = Layout::kInplace,
+                           std::vector<std::uint64_t> shape = {}) {
+    return {.name = "v", .shape = std::move(shape), .rule = rule, .layout = layout};
+  }
+  float value() const { return JobView(name.text()).values("v").front(); }
+};
+
+// The word of a job's variable "v", through a mapping of its own.
+struct WordOf {
+  JobSegments segments;
+  AtomicShm<std::uint64_t>* word;
+
+  explicit WordOf(const std::string& job) : segments(attach(job)) {
+    const Directory directory(segments);
+    const VariableShm& record = directory.at(directory.find("v"));
+    word = &reinterpret_cast<PieceWordShm*>(segments.shard_data(record.shard) + record.words_offset)->word;
+  }
+  static JobSegments attach(const std::string& job) {
+    AttachOutcome outcome;
+    return JobSegments::try_attach(job, Access::kReadWrite, outcome).value();
+  }
+};
+
+// The two forms of the same calls.
+struct Form {
+  const char* name;
+  std::function<void(Worker&, const Variable&, float)> push;
+  std::function<float(Worker&, const Variable&)> pull;
+};
+const Form kForms[] = {
+    {"of a float", [](Worker& worker, const Variable& variable, float g) { worker.push(variable, g); },
+     [](Worker& worker, const Variable& variable) { return worker.pull(variable); }},
+    {"of a span",
+     [](Worker& worker, const Variable& variable, float g) { worker.push(variable, std::span<const float>(&g, 1)); },
+     [](Worker& worker, const Variable& variable) {
+       float out = -1;
+       worker.pull(variable, {&out, 1});
+       return out;
+     }}};
+
+}  // namespace
+
+TEST_CASE("in-place scalar: it lies in its counter's word, its first value with no push counted") {
+  const OneScalar t;
+  CHECK(t.record.data_offset == t.record.words_offset);
+  CHECK(t.variable.elements()[0] == 3);
+  CHECK(t.variable.pushes(0) == 0);
+  CHECK(t.word.load_acquire() == make_scalar(0, 3));
+}
+
+TEST_CASE("in-place scalar: what is declared behind it lies behind its word") {
+  OneScalar t;
+  const VariableShm& next = t.job.declare("w", 5, 7, Layout::kInplace);
+  CHECK(next.words_offset >= t.record.words_offset + sizeof(PieceWordShm));
+  t.variable.push_scalar(1, Adds::kExact, add);
+  const InplaceVariable other(t.job.segments.shard_data(0), next);
+  CHECK(other.pushes(0) == 0);
+  for (int i = 0; i < 5; ++i) CHECK(other.elements()[i] == 7);
+}
+
+TEST_CASE("in-place scalar: a push changes and counts, a pull gives both, exact and racy, as a block or not") {
+  for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
+    OneScalar t;
+    const float two = 2;
+    CHECK(t.variable.push_scalar(2, adds, add) == 0);
+    CHECK(t.variable.push_block(0, &two, adds, add) == 1);
+    CHECK(t.variable.push_scalar(-10, adds, add) == 2);
+    float out = 0;
+    CHECK(t.variable.pull_scalar(out) == 3);
+    CHECK(out == -3);
+    out = 0;
+    CHECK(t.variable.pull_block(0, &out) == 3);
+    CHECK(out == -3);
+    CHECK(t.variable.pushes(0) == 3);
+  }
+}
+
+TEST_CASE("in-place scalar: the counter goes round without touching the value, exact and racy") {
+  for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
+    OneScalar t;
+    t.word.store_release(make_scalar(0xfffffffe, -0.5F));
+    CHECK(t.variable.push_scalar(1, adds, add) == 0xfffffffe);
+    CHECK(t.variable.push_scalar(1, adds, add) == 0xffffffff);
+    CHECK(t.variable.push_scalar(1, adds, add) == 0);
+    CHECK(t.word.load_acquire() == make_scalar(1, 2.5F));
+  }
+}
+
+TEST_CASE("in-place scalar: values that differ from themselves are pushed to once, too") {
+  for (const float first : {std::nanf(""), std::numeric_limits<float>::infinity(), -0.0F}) {
+    OneScalar t;
+    t.word.store_release(make_scalar(0, first));
+    CHECK(t.variable.push_scalar(1, Adds::kExact, add) == 0);
+    CHECK(t.variable.push_scalar(std::nanf(""), Adds::kExact, add) == 1);
+    float out = 0;
+    CHECK(t.variable.pull_scalar(out) == 2);
+    CHECK(std::isnan(out));
+  }
+}
+
+TEST_CASE("in-place scalar: an update that others overtake is applied once, to the newer value") {
+  OneScalar t;
+  int calls = 0;
+  const std::uint64_t before = t.variable.push_scalar(1, Adds::kExact, [&](float value, float delta) {
+    if (++calls <= 3) t.variable.push_scalar(100, Adds::kExact, add);
+    return value + delta;
+  });
+  CHECK(calls == 4);
+  CHECK(before == 3);
+  CHECK(t.word.load_acquire() == make_scalar(4, 304));
+}
+
+TEST_CASE("one element: both forms push, pull and count, in both layouts, and see each other") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+    for (const std::vector<std::uint64_t>& shape : {std::vector<std::uint64_t>{}, {1}, {1, 1}}) {
+      CAPTURE(to_string(layout));
+      Party party;
+      Worker worker(party.options());
+      const Variable variable = worker.variable(Party::spec(UpdateRule::kAdd, layout, shape), zero);
+      float expected = 0;
+      for (const Form& writer : kForms)
+        for (const Form& reader : kForms) {
+          writer.push(worker, variable, 1.5F);
+          CHECK(reader.pull(worker, variable) == (expected += 1.5F));
+        }
+      const JobView view(party.name.text());
+      CHECK(view.values("v") == std::vector<float>{6});
+      CHECK(view.variables().front().updates == 4);
+      CHECK(view.workers().front().pushes == 4);
+      CHECK(view.workers().front().pulls == 4);
+    }
+}
+
+TEST_CASE("one element: in sync mode the short forms are a step's, too") {
+  JobConfig config;
+  config.mode = Mode::kSync;
+  Party party(config);
+  Worker first(party.options()), second(party.options());
+  const VariableSpec spec = Party::spec(UpdateRule::kAdd, Layout::kVersioned);
+  const Variable a = first.variable(spec, zero), b = second.variable(spec, zero);
+  first.push(a, 2);
+  CHECK(first.pull(a) == 0);  // nothing is applied before the step
+  std::thread stepping([&] {
+    second.push(b, 3);
+    second.step();
+  });
+  first.step();
+  stepping.join();
+  CHECK(first.pull(a) == 5);
+}
+
+TEST_CASE("one element: the short forms of a larger variable are refused, and change and count nothing") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    Party party;
+    Worker worker(party.options());
+    const Variable variable = worker.variable(Party::spec(UpdateRule::kAdd, layout, {2}), zero);
+    CHECK_THROWS_WITH_AS(worker.push(variable, 1.0F),
+                         doctest::Contains("push of variable 'v': it has 2 elements, the span has 1"), Error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(worker.pull(variable)),
+                         doctest::Contains("pull of variable 'v': it has 2 elements, the span has 1"), Error);
+    const JobView view(party.name.text());
+    CHECK(view.values("v") == std::vector<float>{0, 0});
+    CHECK(view.workers().front().pushes == 0);
+    CHECK(view.workers().front().pulls == 0);
+  }
+}
+
+TEST_CASE("in-place scalar: a view shows pushes of both forms") {
+  Party party;
+  Worker worker(party.options());
+  const Variable variable = worker.variable(Party::spec(), zero);
+  const std::span<const float> view = variable.view();
+  REQUIRE(view.size() == 1);
+  for (const Form& form : kForms) form.push(worker, variable, 2);
+  CHECK(view[0] == 4);
+}
+
+TEST_CASE("in-place scalar: staleness is what others have pushed since, also where the counter goes round") {
+  for (const Form& form : kForms)
+    for (const std::uint32_t start : {0U, 0xfffffffdU, 0xffffffffU}) {
+      CAPTURE(form.name);
+      CAPTURE(start);
+      Party party;
+      Worker first(party.options()), second(party.options());
+      const Variable a = first.variable(Party::spec(), zero), b = second.variable(Party::spec(), zero);
+      WordOf(party.name.text()).word->store_release(make_scalar(start, 0));
+      CHECK(form.pull(first, a) == 0);
+      for (int i = 0; i < 5; ++i) form.push(second, b, 1);
+      form.push(first, a, 1);
+      CHECK(first.staleness().max == 5);
+      CHECK(first.staleness().mean == 5);
+      for (int i = 0; i < 10; ++i) form.push(first, a, 1);  // one's own are not
+      CHECK(first.staleness().max == 5);
+      CHECK(form.pull(first, a) == 16);
+      form.push(second, b, 1);
+      form.push(first, a, 1);
+      CHECK(first.staleness().max == 5);
+      CHECK(second.staleness().max == 0);  // it has pulled nothing
+      CHECK(party.value() == 18);
+      CHECK(scalar_pushes(WordOf(party.name.text()).word->load_acquire()) == start + 18);
+    }
+}
+
+TEST_CASE("in-place scalar: staleness scaling divides the rate, also where the counter goes round") {
+  for (const Form& form : kForms)
+    for (const std::uint32_t start : {0U, 0xfffffffeU}) {
+      JobConfig config;
+      config.optimizer.learning_rate = 1.0F;
+      config.optimizer.staleness_scaling = true;
+      Party party(config);
+      Worker first(party.options()), second(party.options());
+      const Variable a = first.variable(Party::spec(UpdateRule::kSgd), zero);
+      const Variable b = second.variable(Party::spec(UpdateRule::kSgd), zero);
+      WordOf(party.name.text()).word->store_release(make_scalar(start, 0));
+      form.push(first, a, 1);  // nothing pulled: the rate as it is
+      CHECK(form.pull(first, a) == -1);
+      for (int i = 0; i < 3; ++i) form.push(second, b, 0);
+      form.push(first, a, 1);
+      CHECK(party.value() == -1.25F);
+    }
+}
+
+TEST_CASE("in-place scalar: clip_norm limits both forms, but not what is added") {
+  for (const Form& form : kForms)
+    for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdd}) {
+      JobConfig config;
+      config.optimizer.learning_rate = 1.0F;
+      config.optimizer.clip_norm = 2.0F;
+      Party party(config);
+      Worker worker(party.options());
+      const Variable variable = worker.variable(Party::spec(rule), zero);
+      form.push(worker, variable, 8);
+      CHECK(form.pull(worker, variable) == (rule == UpdateRule::kSgd ? -2.0F : 8.0F));
+    }
+}
+
+TEST_CASE("in-place scalar: a changed clip_norm and rate hold for the short form from the next step on") {
+  JobConfig config;
+  config.optimizer.learning_rate = 1.0F;
+  Party party(config);
+  Worker worker(party.options());
+  const Variable variable = worker.variable(Party::spec(UpdateRule::kSgd), zero);
+  worker.push(variable, 8);
+  worker.step();
+  CHECK(worker.pull(variable) == -8);
+  JobControl control(party.name.text());
+  LiveSettings changed = control.current();
+  changed.clip_norm = 2;
+  changed.learning_rate = 0.5F;
+  control.change(changed);
+  worker.step();
+  worker.push(variable, 8);
+  CHECK(worker.pull(variable) == -9);
+}
+
+TEST_CASE("in-place scalar: both forms compute the same bits, and those that a span of more does") {
+  JobConfig config;
+  config.optimizer.learning_rate = 0.3F;
+  config.optimizer.schedule = Schedule::parse("exp:0.9:2");
+  config.optimizer.l2 = 0.01F;
+  config.optimizer.clip_value = 0.7F;
+  config.optimizer.staleness_scaling = true;
+  std::vector<std::vector<float>> courses;
+  for (int which = 0; which < 3; ++which) {
+    Party party(config);
+    Worker worker(party.options());
+    const std::uint64_t size = which == 2 ? 5 : 1;
+    const Variable variable = worker.variable(Party::spec(UpdateRule::kSgd, Layout::kInplace, {size}),
+                                              [](std::span<float> out) { std::fill(out.begin(), out.end(), 1.0F); });
+    std::vector<float>& course = courses.emplace_back();
+    for (int step = 0; step < 50; ++step) {
+      std::vector<float> values(size);
+      if (which < 2)
+        values[0] = kForms[which].pull(worker, variable);
+      else
+        worker.pull(variable, values);
+      const float gradient = std::sin(float(step)) + values[0] / 3;
+      if (which < 2)
+        kForms[which].push(worker, variable, gradient);
+      else
+        worker.push(variable, std::vector<float>(size, gradient));
+      worker.step();
+      course.push_back(values[0]);
+    }
+  }
+  CHECK(courses[0] == courses[1]);
+  CHECK(courses[0] == courses[2]);
+  CHECK(courses[0].back() != 1);
+}
+
+TEST_CASE("in-place scalar: parts of one row are scalars, the whole is pulled and pushed as ever") {
+  JobConfig config;
+  config.tasks = 1;
+  config.placement = Placement::kPartition;
+  config.partitions = 3;
+  Party party(config);
+  Worker worker(party.options());
+  const Variable variable = worker.variable(Party::spec(UpdateRule::kAdd, Layout::kInplace, {3}), zero);
+  REQUIRE(JobView(party.name.text()).variables().front().parts.size() == 3);
+  worker.push(variable, std::vector<float>{1, 2, 3});
+  worker.push(variable, std::vector<float>{1, 2, 3});
+  std::vector<float> out(3);
+  worker.pull(variable, out);
+  CHECK(out == std::vector<float>{2, 4, 6});
+  CHECK(JobView(party.name.text()).values("v") == out);
+  CHECK(JobView(party.name.text()).variables().front().updates == 2);
+  CHECK_THROWS_AS(static_cast<void>(variable.view()), Error);
+  CHECK_THROWS_AS(worker.push(variable, 1.0F), Error);
+}
+
+TEST_CASE("in-place scalar: the bytes that a view counts are those of the files") {
+  Party party;
+  Worker worker(party.options());
+  worker.variable(Party::spec(), zero);
+  const JobInfo info = JobView(party.name.text()).info();
+  std::uint64_t in_tasks = info.bytes.control + info.bytes.gradients;
+  for (const TaskInfo& task : info.tasks) in_tasks += task.file_bytes;
+  CHECK(info.bytes.total() == in_tasks);
+  CHECK(info.bytes.values == 4);
+}
+
+TEST_CASE(
+    "in-place scalar: pushes of several processes in both forms are all there, exact; racy ones are all counted") {
+  constexpr std::uint32_t kProcesses = 3, kPushes = 20'000;
+  for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
+    JobConfig config;
+    config.adds = adds;
+    Party party(config);
+    const Bell ready, go;
+    std::vector<std::unique_ptr<Child>> children;
+    for (std::uint32_t number = 0; number < kProcesses; ++number)
+      children.push_back(std::make_unique<Child>([&] {
+        Worker worker(party.options());
+        const Variable variable = worker.variable(Party::spec(), zero);
+        ready.tell();
+        if (!go.hear()) return 2;
+        float last = 0;
+        for (std::uint32_t push = 0; push < kPushes; ++push) {
+          const Form& form = kForms[(push + number) % 2];
+          form.push(worker, variable, 1);
+          const float value = form.pull(worker, variable);
+          if (adds == Adds::kExact && value <= last) return 3;  // sums grow
+          last = value;
+        }
+        return 0;
+      }));
+    for (std::uint32_t number = 0; number < kProcesses; ++number) REQUIRE(ready.hear());
+    for (std::uint32_t number = 0; number < kProcesses; ++number) go.tell();
+    for (const auto& child : children) CHECK(child->join() == 0);
+    const JobView view(party.name.text());
+    CHECK(view.variables().front().updates == kProcesses * kPushes);
+    if (adds == Adds::kExact)
+      CHECK(party.value() == float(kProcesses * kPushes));
+    else
+      CHECK(party.value() <= float(kProcesses * kPushes));
+  }
+}
