@@ -119,6 +119,7 @@ class Trial {
     config_.job = fmt::format("kill-{}-{}", getpid(), number++);
     config_.workers = kWorkers;
     config_.tasks = 2;
+    config_.chunk_bytes = 1024;
     config_.placement = Placement::kPartition;
     config_.optimizer.rule = UpdateRule::kAdd;
     config_.linger_seconds = 0.1;

@@ -40,7 +40,7 @@ struct Meeting {
 
 TEST_CASE("accumulator: of contributions by many threads each is in once, and set and sum agree at any time") {
   const std::uint64_t seed = test::stress_seed(), steps = test::stress_rounds(2'000);
-  TestJob job;
+  TestJob job(test::with_small_chunks());
   const VariableShm& record = job.declare("sum", 600);
   VersionedVariable sum = job.versioned(record);
   std::atomic<std::uint64_t> wrong{0}, refused{0}, incomplete{0};

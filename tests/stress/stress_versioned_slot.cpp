@@ -47,7 +47,7 @@ void pull_all(const std::vector<VersionedVariable>& variables, const std::atomic
 
 TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull is torn") {
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(100'000);
-  TestJob job;
+  TestJob job(test::with_small_chunks());
   // Two variables of one class, so that a buffer goes from one to the other; few chunks, so that pushers meet.
   const std::vector<const VariableShm*> records = {&job.declare("a", 700), &job.declare("b", 250)};
   REQUIRE(records[0]->buffer_class == records[1]->buffer_class);
@@ -101,7 +101,7 @@ TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull i
 
 TEST_CASE("versioned slot: of a sync step by many helpers each chunk gets one update") {
   const std::uint64_t steps = test::stress_rounds(20'000);
-  TestJob job;
+  TestJob job(test::with_small_chunks());
   const VariableShm& record = job.declare("v", 1500);
   VersionedVariable variable = job.versioned(record);
   std::atomic<std::uint64_t> applied{0}, not_included{0};

@@ -54,6 +54,12 @@ inline JobConfig with_name(JobConfig config, const std::string& name) {
   return config;
 }
 
+// Small chunks, so that small variables have several.
+inline JobConfig with_small_chunks(JobConfig config = {}) {
+  config.chunk_bytes = 1024;
+  return config;
+}
+
 // A job that this object has created; its descriptor holds the ps byte.
 struct TestJob {
   JobName name;

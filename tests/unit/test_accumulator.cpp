@@ -18,7 +18,7 @@ using Ranks = std::vector<std::uint32_t>;
 
 // An accumulator of two chunks, and ranks that add to it.
 struct Scene {
-  TestJob job;
+  TestJob job{test::with_small_chunks()};
   VariableShm& record = job.declare("sum", 300);
   VersionedVariable sum = job.versioned(record);
   std::vector<Spares> spares;
@@ -228,7 +228,7 @@ TEST_CASE("accumulator: one killed before its swap has added nothing, one killed
 }
 
 TEST_CASE("accumulator: the variable's chunks and its own share a class without sharing a buffer") {
-  TestJob job;
+  TestJob job(test::with_small_chunks());
   VariableShm& values = job.declare("v", 300);
   VariableShm& sums = job.declare("s", 300);
   REQUIRE(values.buffer_class == sums.buffer_class);

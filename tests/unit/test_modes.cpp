@@ -151,7 +151,7 @@ TEST_CASE("threads: a killed worker's lanes are settled by its successor, and no
 }
 
 TEST_CASE("threads: what each lane of a dead rank had in flight is settled, whichever side of its swap it was") {
-  JobConfig config;
+  JobConfig config = test::with_small_chunks();
   config.threads = 3;
   for (std::uint32_t swapped = 0; swapped < 8; ++swapped) {
     CAPTURE(swapped);

@@ -16,7 +16,7 @@ void copy_up(float* out, const float* in, std::uint64_t) { *out = *in + 1; }
 
 // One variable; each rank pushes through an attachment of its own, which holds its byte while the rank lives.
 struct Scene {
-  TestJob job;
+  TestJob job{test::with_small_chunks()};
   VariableShm& record = job.declare("v", 1000);
 
   struct Rank {

@@ -40,7 +40,7 @@ bool all(const std::vector<float>& values, float value) {
 
 // A job with one variable of several chunks, the last one shorter.
 struct OneVariable {
-  TestJob job;
+  TestJob job{test::with_small_chunks()};
   VariableShm& record = job.declare("v", 1000, 10);
   VersionedVariable variable = job.versioned(record);
   Spares spares{job.segments, 0};
