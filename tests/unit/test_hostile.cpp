@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -54,8 +55,10 @@ struct PastJob {
 
   static std::vector<VariableSpec> specs_of(bool has_inplace) {
     std::vector<VariableSpec> specs = {{.name = "w", .shape = {40, 30}}, {.name = "b", .shape = {30}}};
-    if (has_inplace)
+    if (has_inplace) {
       specs.push_back({.name = "rows", .shape = {3000}, .rule = UpdateRule::kAdd, .layout = Layout::kInplace});
+      specs.push_back({.name = "count", .shape = {}, .rule = UpdateRule::kAdd, .layout = Layout::kInplace});
+    }
     return specs;
   }
 
@@ -96,7 +99,9 @@ struct PastJob {
       const shm::VariableShm& record = directory.at(position);
       const std::string name = shm::shard_name(job.name.text(), record.shard);
       for (std::uint64_t piece = 0; piece < std::min<std::uint64_t>(record.pieces, 2); ++piece) {
-        add(name, record.words_offset + piece * sizeof(shm::PieceWordShm), 8);
+        const std::size_t word = record.words_offset + piece * sizeof(shm::PieceWordShm);
+        add(name, word, 8);
+        add(name, word + offsetof(shm::PieceWordShm, wanted), 4);
         if (record.layout == static_cast<std::uint32_t>(Layout::kVersioned))
           add(name, record.data_offset + (piece << record.buffer_class), sizeof(shm::BufferHeaderShm));
       }
