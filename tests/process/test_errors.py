@@ -25,6 +25,16 @@ class Usage(ProcessTest):
             with self.subTest(option):
                 self.assert_fails(2, run("launch_shm", option, "-1"), option.strip("-"))
 
+    def test_impossible_chunks_are_refused(self):
+        for size in ("1000", "512", "2MiB", "3KiB"):
+            with self.subTest(size):
+                for command in (("launch_shm",), ("ps_shm", "--job", self.job)):
+                    self.assert_fails(2, run(*command, "--chunk-bytes", size),
+                                      "chunk-bytes must be a power of two from 1KiB to 1MiB")
+        for size in ("0", "-1", "many", "4KB of"):
+            with self.subTest(size):
+                self.assert_fails(2, run("launch_shm", "--chunk-bytes", size), "chunk-bytes")
+
     def test_words_for_numbers_are_refused(self):
         self.assert_fails(2, run("launch_shm", "--steps", "many"), "steps")
 

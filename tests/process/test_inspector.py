@@ -34,6 +34,9 @@ class Inspector(ProcessTest):
         self.assertIn(self.job, json.dumps(self.json_of("show")))
         self.assertIn("async", run("inspect_shm", "show", "--job", self.job)[1])
 
+    def test_show_tells_the_size_of_chunks(self):
+        self.assertEqual(self.json_of("show")["settings"]["chunk_bytes"], 0)  # by size
+
     def test_vars_lists_the_variable(self):
         (variable,) = self.json_of("vars")["variables"]
         self.assertEqual((variable["name"], variable["shape"]), ("var", [5]))

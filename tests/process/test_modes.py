@@ -94,9 +94,75 @@ class Modes(ProcessTest):
     def test_sync_digests_do_not_depend_on_shards_placement_or_threads(self):
         digests = {self.launch("--mode", "sync", "--steps", "1000", "--seed", "5", *options)["digest"] for options in (
             [], ["--ps-tasks", "2", "--delay", "1:200us"], ["--ps-tasks", "4", "--placement", "greedy", "--threads", "2"],
-            ["--ps-tasks", "4", "--placement", "partition", "--delay", "0:100us"],
+            ["--ps-tasks", "4", "--placement", "partition", "--delay", "0:100us"], ["--chunk-bytes", "1KiB"],
             ["--ps-tasks", "2", "--placement", "partition", "--max-part-bytes", "16KiB", "--place", "hid_w=1"])}
         self.assertEqual(len(digests), 1)
+
+
+class CountTest(ProcessTest):
+    """With the count model, whose variable is "var"."""
+
+    def values(self):
+        (variable,) = inspect(self.job, "dump", "var", "--limit", "0")["variables"]
+        return variable["values"]
+
+
+class Chunks(CountTest):
+    """--chunk-bytes: from the command line or the environment into the job, whoever starts its ps."""
+
+    COUNT = ["--model", "count", "--size", "5000", "--steps", "20"]
+
+    def pieces(self):
+        return inspect(self.job, "vars")["variables"][0]["parts"][0]
+
+    def test_launch_passes_the_size_on(self):
+        for options, env in ((["--chunk-bytes", "4KiB"], None), ([], {"PS_CHUNK_BYTES": "4096"})):
+            with self.subTest(options=options):
+                result = self.launch("--workers", "2", *self.COUNT, *options, "--keep-segments", env=env)
+                self.assertEqual(inspect(self.job, "show")["settings"]["chunk_bytes"], 4096)
+                self.assertEqual((self.pieces()["pieces"], self.pieces()["piece_elements"]), (5, 1008))
+                self.assertEqual(set(self.values()), {40.0})
+                self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
+                self.assertEqual(result["steps"], 40)
+
+    def test_a_ps_has_the_size_and_its_successor_must_not_have_another_one(self):
+        same = ("--workers", "1", "--linger", "1s", "--steps", "1000")
+        ps = self.start_ps(*same, "--chunk-bytes", "1MiB")
+        worker = self.start("worker_shm", "--job", self.job, "--delay", "2ms")  # for two seconds at least
+        wait_until(lambda: inspect(self.job, "show")["global_step"] > 0, "the job is under way")
+        self.assertEqual(inspect(self.job, "show")["settings"]["chunk_bytes"], 1 << 20)
+        self.assertEqual(self.pieces()["pieces"], 1)
+        ps.kill()
+        ps.communicate()
+        worker.send_signal(signal.SIGSTOP)  # nothing ends while we look
+        for size, said in (["--chunk-bytes", "4KiB"], "4096"), ([], "0"):
+            self.assert_fails(1, run("ps_shm", "--job", self.job, *same, *size),
+                              f"chunk-bytes 1048576, you say {said}")
+        heir = self.start("ps_shm", "--job", self.job, *same, "--chunk-bytes", "1MiB")
+        worker.send_signal(signal.SIGCONT)
+        for process in (worker, heir):
+            code, _, err = finish(process)
+            self.assertEqual(code, 0, err)
+
+
+class OneElement(CountTest):
+    """The count model of one element, whose counter and value share a word."""
+
+    def test_exact_adds_of_processes_are_all_there(self):
+        for layout in ("inplace", "versioned"):
+            with self.subTest(layout):
+                self.launch("--workers", "3", "--model", "count", "--size", "1", "--steps", "20000", "--layout", layout,
+                            "--keep-segments")
+                self.assertEqual(self.values(), [60000.0])
+                self.assertEqual(inspect(self.job, "vars")["variables"][0]["updates"], 60000)
+                run("inspect_shm", "rm", "--job", self.job)
+
+    def test_racy_adds_are_all_counted(self):
+        self.launch("--workers", "3", "--model", "count", "--size", "1", "--steps", "20000", "--layout", "inplace",
+                    "--adds", "racy", "--keep-segments")
+        self.assertLessEqual(self.values()[0], 60000)
+        self.assertEqual(inspect(self.job, "vars")["variables"][0]["updates"], 60000)
+        run("inspect_shm", "rm", "--job", self.job)
 
 
 class LiveChanges(ProcessTest):
