@@ -75,3 +75,52 @@ TEST_CASE("in-place slot: pushes of blocks by many threads are all there and cou
   for (std::uint64_t block = 0; block < variable.blocks(); ++block) CHECK(variable.pushes(block) == kThreads * rounds);
   for (std::uint64_t i = 0; i < record.elements; ++i) REQUIRE(variable.elements()[i] == float(kThreads * rounds));
 }
+
+TEST_CASE("in-place slot: pushes of a scalar by many threads are all there and counted, value and count agree") {
+  const std::uint64_t rounds = test::stress_rounds(100'000);
+  TestJob job;
+  const VariableShm& record = job.declare("v", 1, 0, Layout::kInplace);
+  InplaceVariable variable(job.segments.shard_data(0), record);
+  const std::uint32_t start = 0u - static_cast<std::uint32_t>(rounds);  // the counter goes round meanwhile
+  job.word(record, 0).store_release(make_scalar(start, 0));
+  std::atomic<std::uint32_t> pushing{kThreads};
+  std::atomic<std::uint64_t> disagree{0}, sum_of_counts{0};
+  std::vector<std::thread> threads;
+  for (std::uint32_t thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&] {
+      std::uint64_t counts = 0;
+      for (std::uint64_t round = 0; round < rounds; ++round)
+        counts += static_cast<std::uint32_t>(variable.push_scalar(1, Adds::kExact, add)) - start;
+      sum_of_counts += counts;
+      --pushing;
+    });
+  threads.emplace_back([&] {
+    while (pushing != 0) {
+      float value = -1;
+      const auto pushed = static_cast<std::uint32_t>(variable.pull_scalar(value));
+      disagree += value != float(pushed - start);
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  const std::uint64_t all = kThreads * rounds;
+  CHECK(disagree == 0);
+  CHECK(variable.elements()[0] == float(all));
+  CHECK(static_cast<std::uint32_t>(variable.pushes(0)) - start == all);
+  CHECK(sum_of_counts == all * (all - 1) / 2);  // each count was told once
+}
+
+TEST_CASE("in-place slot: racy pushes of a scalar by many threads are all counted" * doctest::skip(kThreadSanitizer)) {
+  const std::uint64_t rounds = test::stress_rounds(100'000);
+  TestJob job;
+  const VariableShm& record = job.declare("v", 1, 0, Layout::kInplace);
+  InplaceVariable variable(job.segments.shard_data(0), record);
+  std::vector<std::thread> threads;
+  for (std::uint32_t thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&] {
+      for (std::uint64_t round = 0; round < rounds; ++round) variable.push_scalar(1, Adds::kRacy, add);
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(variable.pushes(0) == kThreads * rounds);
+  CHECK(variable.elements()[0] >= float(1));
+  CHECK(variable.elements()[0] <= float(kThreads * rounds));
+}

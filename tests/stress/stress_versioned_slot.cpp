@@ -49,7 +49,10 @@ TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull i
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(100'000);
   TestJob job(test::with_small_chunks());
   // Two variables of one class, so that a buffer goes from one to the other; few chunks, so that pushers meet.
-  const std::vector<const VariableShm*> records = {&job.declare("a", 700), &job.declare("b", 250)};
+  std::uint64_t sizes[2] = {};
+  SUBCASE("of several chunks") { sizes[0] = 700, sizes[1] = 250; }
+  SUBCASE("of one chunk, where they take turns") { sizes[0] = 240, sizes[1] = 7; }
+  const std::vector<const VariableShm*> records = {&job.declare("a", sizes[0]), &job.declare("b", sizes[1])};
   REQUIRE(records[0]->buffer_class == records[1]->buffer_class);
   std::vector<VersionedVariable> variables;
   for (const VariableShm* record : records) variables.push_back(job.versioned(*record));
