@@ -30,6 +30,8 @@ packages_to_test=(
   'python3|command python3|sums up the test logs'
   'spin|command spin|checks the models of the protocols'
   'valgrind|command valgrind|looks for invalid accesses and leaks'
+  'python3-matplotlib|python matplotlib|draws the plots of benches/staleness_throughput'
+  'python3-tqdm|python tqdm|shows its progress'
   'clang|command clang++|libFuzzer'
   'libclang-rt-dev|command clang++|libFuzzer and the sanitizers of clang'
 )

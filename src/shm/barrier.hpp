@@ -70,16 +70,19 @@ class Barrier {
           static_cast<void>(try_decide(round, true, missing));
         },
         patience_);
+    const bool is_mine = std::exchange(has_decided_, false);
     Decision decision;
-    if (!read_decision(round, decision)) return;
-    fault_point(FaultPoint::kHelpRead);
-    if (which_ == 0) note_contributors(round, decision.contributors);  // of a meeting nobody asks
-    apply(std::as_const(decision));
-    open(round);
-    if (std::exchange(has_decided_, false)) note_decision(round);  // now that nobody waits
+    if (read_decision(round, decision)) {
+      fault_point(FaultPoint::kHelpRead);
+      if (which_ == 0) note_contributors(round, decision.contributors);  // of a meeting nobody asks
+      apply(std::as_const(decision));
+      open(round);
+    }
+    if (is_mine) note_decision(round);  // now that nobody waits
   }
 
-  // Whether this rank's arrival made it into that round. Requires: this is barrier 0, the round is over, and no later one was arrived at.
+  // Whether this rank's arrival made it into that round. Requires: this is barrier 0, the round is over, and no later one
+  // was arrived at.
   bool was_in(std::uint64_t round) const noexcept { return entry(rank_).included.load_acquire() == round + 1; }
 
   // Says that this rank takes part again, to those who have left it out. Requires: it has noticed that a round went on

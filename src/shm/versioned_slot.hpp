@@ -21,7 +21,7 @@
 // Two who hammer a variable of one chunk would hand its buffer back and forth between their caches with every push, at a
 // tenth of the rate of one. So they take turns, by hints that nothing but speed depends on: who loses a second swap says
 // so (`wanted`) and waits for its turn, for 20 us at most; the winner, whose cache has the chunk, goes on, and passes the
-// turn on after a streak of pushes. Whoever is in the way is slow, stopped or dead costs the other one that pause.
+// turn on after a streak of pushes. One that is stopped or dead costs the others that pause, nothing else.
 // A 40-bit version at one million pushes of a chunk per second comes round after 12 days; a reader or writer would have
 // to sleep exactly that long inside one chunk to be fooled.
 #pragma once
