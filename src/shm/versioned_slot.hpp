@@ -56,6 +56,7 @@ enum class ContributeResult { kAdded, kAlreadyIn, kTooLate };
 
 enum class PullResult { kWhole, kTorn, kNoBuffer };
 
+// Pushes through one object come from one thread at a time: it counts them. All else may be shared.
 class VersionedVariable {
  public:
   VersionedVariable(std::byte* shard, const VariableShm& variable) noexcept

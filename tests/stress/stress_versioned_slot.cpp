@@ -66,13 +66,14 @@ TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull i
     threads.emplace_back([&, rank] {
       std::mt19937_64 random(seed + rank);
       Spares spares(job.segments, rank);
+      std::vector<VersionedVariable> targets = variables;
       std::vector<std::vector<std::uint64_t>> mine;
       for (const VersionedVariable& variable : variables) mine.emplace_back(variable.chunks());
       for (std::uint64_t push = 0; push < rounds; ++push) {
-        const std::size_t v = random() % variables.size();
-        const std::uint64_t chunk = random() % variables[v].chunks();
-        const std::size_t count = variables[v].chunk_size(chunk);
-        retries += variables[v]
+        const std::size_t v = random() % targets.size();
+        const std::uint64_t chunk = random() % targets[v].chunks();
+        const std::size_t count = targets[v].chunk_size(chunk);
+        retries += targets[v]
                        .push_chunk(chunk, spares, {.rank = rank, .step = push},
                                    [count](float* out, const float* in, std::uint64_t) {
                                      for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + 1;
