@@ -262,7 +262,7 @@ struct alignas(kWriterLine) VariableShm {
   std::uint64_t piece_elements;     // of a chunk or block; the last one may be shorter
   std::uint64_t pieces;
   std::uint64_t first_chunk;      // number of chunk 0 in the shard (stamps, V1)
-  std::uint64_t words_offset;     // chunk words or block counters, 64 B each
+  std::uint64_t words_offset;     // chunk words or block counters, 128 B each
   std::uint64_t data_offset;      // buffers or elements
   std::uint64_t spares_offset;    // the class's spares, wherever its first variable put them
   std::uint64_t shard_end;        // the shard's bytes in use, this variable included

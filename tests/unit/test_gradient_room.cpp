@@ -1,0 +1,149 @@
+// Worker::gradient: room in which a gradient is pushed without a copy; and what is published beside it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "ps/job_control.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+
+namespace {
+
+JobConfig settings(Mode mode, std::uint32_t workers = 1) {
+  JobConfig config;
+  config.job = test::unique_job_name();
+  config.workers = workers;
+  config.mode = mode;
+  config.step_timeout_seconds = 20;
+  config.optimizer.learning_rate = 1.0F;
+  return config;
+}
+
+WorkerOptions options(const JobConfig& config) {
+  WorkerOptions given;
+  given.job = config.job;
+  given.notice = [](const std::string&) {};
+  return given;
+}
+
+void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
+
+void fill(std::span<float> out, float first) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = first + float(i);
+}
+
+}  // namespace
+
+TEST_CASE("gradient room: it is as large as the variable, aligned, and stays where it is") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync})
+    for (const Placement placement : {Placement::kRoundRobin, Placement::kPartition}) {
+      JobConfig config = settings(mode);
+      config.placement = placement;
+      config.tasks = 2;
+      Server server(config);
+      Worker worker(options(config));
+      const Variable small = worker.variable({.name = "small", .shape = {3}}, zero);
+      const std::span<float> room = worker.gradient(small);
+      fill(room, 1);
+      const Variable large = worker.variable({.name = "large", .shape = {5000, 3}}, zero);
+      const std::span<float> other = worker.gradient(large);
+      fill(other, 7);
+      CHECK(room.size() == 3);
+      CHECK(other.size() == 15000);
+      CHECK(reinterpret_cast<std::uintptr_t>(room.data()) % 64 == 0);
+      CHECK(reinterpret_cast<std::uintptr_t>(other.data()) % 64 == 0);
+      CHECK(worker.gradient(small).data() == room.data());
+      CHECK(room[2] == 3);
+    }
+}
+
+TEST_CASE("gradient room: a push from there applies the same as one from elsewhere, step after step") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync})
+    for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+      if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
+      JobConfig config = settings(mode);
+      config.reduce = reduce;
+      Server server(config);
+      Worker worker(options(config));
+      const Variable a = worker.variable({.name = "a", .shape = {20000}}, zero);
+      const Variable b = worker.variable({.name = "b", .shape = {20000}}, zero);
+      const std::span<float> room = worker.gradient(a);
+      std::vector<float> elsewhere(20000);
+      for (int step = 0; step < 5; ++step) {
+        fill(room, float(step));
+        fill(elsewhere, float(step));
+        worker.push(a, room);
+        worker.push(b, elsewhere);
+        worker.step();
+      }
+      const JobView view(config.job);
+      CHECK(view.values("a") == view.values("b"));
+      CHECK(view.values("a")[7] == -5.0F * 7 - 10.0F);
+    }
+}
+
+TEST_CASE("gradient room: in sync mode it replaces what was pushed before in the step, and what comes after is added") {
+  const JobConfig config = settings(Mode::kSync);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable variable = worker.variable({.name = "v", .shape = {2}}, zero);
+  const std::vector<float> ones(2, 1.0F);
+  const std::span<float> room = worker.gradient(variable);
+  worker.push(variable, ones);
+  std::fill(room.begin(), room.end(), 10.0F);
+  worker.push(variable, room);
+  worker.push(variable, ones);
+  worker.step();
+  CHECK(JobView(config.job).values("v") == std::vector<float>(2, -11.0F));
+}
+
+TEST_CASE("gradient room: several workers' rooms make the mean") {
+  const JobConfig config = settings(Mode::kSync, 3);
+  Server server(config);
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 3; ++number)
+    threads.emplace_back([&, number] {
+      Worker worker(options(config));
+      const Variable variable = worker.variable({.name = "v", .shape = {3000}}, zero);
+      const std::span<float> room = worker.gradient(variable);
+      for (int step = 0; step < 50; ++step) {
+        std::fill(room.begin(), room.end(), float(3 * number));
+        worker.push(variable, room);
+        worker.step();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(JobView(config.job).values("v") == std::vector<float>(3000, -150.0F));
+}
+
+TEST_CASE("gradient norm: a limit that was set after a gradient was published holds for it") {
+  const JobConfig config = settings(Mode::kSync, 2);
+  Server server(config);
+  Worker first(options(config)), second(options(config));
+  const Variable a = first.variable({.name = "v", .shape = {4}}, zero);
+  const Variable b = second.variable({.name = "v", .shape = {4}}, zero);
+  const Variable added =
+      first.variable({.name = "added", .shape = {1}, .rule = UpdateRule::kAdd}, zero);  // no part of the norm
+  const std::vector<float> gradient(4, 5.0F);                                           // norm 10
+  std::thread waiting([&] {
+    first.push(a, gradient);
+    first.push(added, std::vector<float>(1, 1000.0F));
+    first.step();
+  });
+  JobControl control(config.job);
+  LiveSettings wanted = control.current();
+  wanted.clip_norm = 1;
+  control.change(wanted);
+  second.push(b, gradient);
+  second.step();
+  waiting.join();
+  CHECK(JobView(config.job).values("v")[3] == doctest::Approx(-0.5F));
+  CHECK(JobView(config.job).values("added")[0] == 1000.0F);
+}
