@@ -113,23 +113,19 @@ void add_rule(UpdateRule rule) {
   });
 }
 
-// Sizes of chunks, where jobs can choose them.
-template <class Config>
 void add_chunks() {
-  if constexpr (requires(Config config) { config.chunk_bytes; }) {
-    constexpr int kProcesses = 2;
-    for (const std::uint64_t said : {std::uint64_t{100'000}, std::uint64_t{1'000'000}, std::uint64_t{16'000'000}})
-      for (std::uint64_t bytes = 4 << 10; bytes <= 1 << 20; bytes *= 2)
-        add_case(fmt::format("push_chunk/bytes:{}/floats:{}/processes:{}", bytes, said, kProcesses), [=] {
-          const std::uint64_t floats = floats_of(said);
-          Config config = counting_config(kProcesses);
-          config.chunk_bytes = bytes;
-          const TriadRates limit = triad_rates(floats, kProcesses);
-          const Pushed pushed = push_job(config, floats, kProcesses);
-          require_exact(pushed.lost);
-          return figures_of(pushed, floats, limit);
-        });
-  }
+  constexpr int kProcesses = 2;
+  for (const std::uint64_t said : {std::uint64_t{100'000}, std::uint64_t{1'000'000}, std::uint64_t{16'000'000}})
+    for (std::uint64_t bytes = 4 << 10; bytes <= 1 << 20; bytes *= 2)
+      add_case(fmt::format("push_chunk/bytes:{}/floats:{}/processes:{}", bytes, said, kProcesses), [=] {
+        const std::uint64_t floats = floats_of(said);
+        JobConfig config = counting_config(kProcesses);
+        config.chunk_bytes = bytes;
+        const TriadRates limit = triad_rates(floats, kProcesses);
+        const Pushed pushed = push_job(config, floats, kProcesses);
+        require_exact(pushed.lost);
+        return figures_of(pushed, floats, limit);
+      });
 }
 
 }  // namespace
@@ -154,7 +150,7 @@ void add_push_cases() {
        {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdagrad,
         UpdateRule::kRmsProp, UpdateRule::kAdam, UpdateRule::kAdamW, UpdateRule::kFtrl})
     add_rule(rule);
-  add_chunks<JobConfig>();
+  add_chunks();
 }
 
 }  // namespace ps::bench
