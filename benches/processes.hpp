@@ -10,6 +10,8 @@
 #include <limits>
 #include <vector>
 
+#include "shm/atomic.hpp"
+
 namespace ps::bench {
 
 // Memory that forked processes share: zeroed pages of /dev/shm, as a job's are, but without a name.
@@ -47,14 +49,7 @@ class PrivateFloats {
   std::size_t count_;
 };
 
-// In a loop that spins.
-inline void spin_pause() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
+using shm::spin_pause;
 
 // How long a measurement takes. All processes work at the same time until its end, so that rates can be summed.
 struct Span {

@@ -25,7 +25,7 @@ enum class FaultPoint : std::uint32_t {
   kSpareNoted, kSpareInFlight, kPushBuilding, kPushComputed, kPushLabelled, kPushStamped, kPushSwapped, kPushNoted,
   kPushLost, kPushSettled,
   kInplaceElement, kInplaceBlock, kInplaceCounted,
-  kStepCounted, kClockEntering, kClockMarked, kClockEntered, kClockAdvanced,
+  kStepCounted, kClockEntering, kClockEntered, kClockAdvanced,
   kGradientGrown, kGradientCopied, kGradientTagged, kNormWritten,
   kArrivePublished, kDecideSet, kDecideProposed, kDecideSwapped, kDecideAnnounced, kDecideRecorded,
   kDecideShort, kHelpRead, kHelpIncluded, kHelpChunk, kOpenReady, kOpenSwapped, kDropped, kReturned,

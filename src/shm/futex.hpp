@@ -13,7 +13,8 @@ namespace ps::shm {
 inline constexpr int kWaitSliceMs = 10;  // W2
 
 // How long to look at a fact before sleeping. A wake-up on another core takes some 10 us, so it pays to look for about as
-// long, but only where whom one waits for has a core of its own; otherwise it is to have this one at once. (benches/tuning.py)
+// long, but only where whom one waits for has a core of its own; otherwise it is to have this one at
+// once (benches/tuning.py).
 struct Patience {
   int spins = 400;   // about 20 us
   int yields = 100;  // after them, for other processes of whatever kind
@@ -42,9 +43,6 @@ void futex_wait_slice(AtomicShm<std::uint32_t>& word, std::uint32_t seen) noexce
 
 // Tells all waiters that a fact has changed, after its store (W1). Writes nothing where nobody is about to sleep.
 void futex_announce(AtomicShm<std::uint32_t>& word) noexcept;
-
-// The same without the wake, where nobody sleeps for this fact alone.
-inline void futex_mark(AtomicShm<std::uint32_t>& word) noexcept { word.fetch_add_acq_rel(kAnnouncement); }
 
 // Waits until fact() is true. each_slice() runs before every sleep; it looks at deadlines and at the dead, and throws
 // to end the wait.

@@ -75,7 +75,8 @@ inline constexpr std::uint32_t kMaxAxes = 8;
 inline constexpr std::uint32_t kMinClass = 8;   // log2 of the smallest buffer, 256 B
 inline constexpr std::uint32_t kMaxClass = 20;  // log2 of the largest, 1 MiB
 inline constexpr std::uint32_t kClasses = kMaxClass - kMinClass + 1;
-inline constexpr std::uint32_t kSparesPerClass = 4;  // design.md's 2 to 4: more give slow readers more grace
+inline constexpr std::uint32_t kSparesPerClass =
+    4;  // more give slow readers more grace, and fill caches (benches/tuning.py)
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kWriterLine = 128;  // adjacent-line prefetch pairs lines: keeps writers apart
 inline constexpr std::size_t kPage = 4096;

@@ -48,8 +48,7 @@ void SspClock::enter(std::uint32_t epoch) noexcept {
   const std::uint64_t entered = smallest_other(epoch).value_or(0);
   own().store_release(make_clock(epoch, entered) | kEntering);  // (C1)
   fault_point(FaultPoint::kClockEntering);
-  futex_mark(job_.state().clocks);
-  fault_point(FaultPoint::kClockMarked);
+  fence_store_load();  // of two who store their clocks and then look, one sees the other
   own().store_release(make_clock(epoch, std::max(entered, smallest_other(epoch).value_or(0))));  // (C2)
   fault_point(FaultPoint::kClockEntered);
   futex_announce(job_.state().clocks);

@@ -4,11 +4,11 @@
 //
 // Clock word {epoch : 16, entering : 1, steps : 47}. It counts while its epoch is that of the settings (each change to mode ssp begins
 // a new one, so that clocks of an async past do not hold anybody up) and its rank has neither left nor died.
-//   enter    C1 clock = {epoch, entering, smallest of the others}, release; futex word, read-modify-write (W1)
+//   enter    C1 clock = {epoch, entering, smallest of the others}, release; fence (W1)
 //            C2 the smallest again: clock raised to it (W3), so that the newcomer holds nobody up for longer than this;
 //               no longer entering. Those who are entering hold others up, but are nobody's smallest: of several who
 //               enter together each would otherwise take the others' old reading for a reason to stay behind
-//   advance  C3 clock + 1, release, pairs with C4; futex word, read-modify-write (W1)
+//   advance  C3 clock + 1, release, pairs with C4; fence (W1, futex_announce)
 //   pass     C4 every clock that counts, acquire; first deaths known from before, then those the kernel tells of
 // Progress: enter, advance and one look are wait-free; passing waits for the slowest of the living, nothing else.
 #pragma once

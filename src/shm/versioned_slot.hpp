@@ -56,7 +56,7 @@ enum class ContributeResult { kAdded, kAlreadyIn, kTooLate };
 
 enum class PullResult { kWhole, kTorn, kNoBuffer };
 
-// Pushes through one object come from one thread at a time: it counts them. All else may be shared.
+// Threads may share an object, but for pushes to a variable of one chunk, which it counts: those come from one at a time.
 class VersionedVariable {
  public:
   VersionedVariable(std::byte* shard, const VariableShm& variable) noexcept

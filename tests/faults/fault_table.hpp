@@ -113,7 +113,6 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kInplaceCounted, "inplace-counted", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
     {FaultPoint::kStepCounted, "step-counted", "step", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockEntering, "clock-entering", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
-    {FaultPoint::kClockMarked, "clock-marked", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockEntered, "clock-entered", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockAdvanced, "clock-advanced", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
     {FaultPoint::kGradientGrown, "gradient-grown", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},

@@ -480,8 +480,7 @@ class Trial {
   int choose_passes() {
     static const std::set<std::string> kLoop = {"spare", "push", "step", "arrive", "decide", "help", "apply", "open"};
     if (kLoop.count(case_.row->protocol) == 0 || case_.row->way != FaultWay::kAlone) return 1;
-    return case_.row->point == FaultPoint::kClockEntering || case_.row->point == FaultPoint::kClockMarked ||
-                   case_.row->point == FaultPoint::kClockEntered
+    return case_.row->point == FaultPoint::kClockEntering || case_.row->point == FaultPoint::kClockEntered
                ? 1
                : int(1 + random_() % 40);
   }
