@@ -1,0 +1,90 @@
+// A worker's way to and from one GPU: pulls variables into its memory, pushes gradients from there.
+//
+// Without CUDA in the build, or without a GPU, making a GpuLink throws Error and says why; everything else of the library
+// works. One thread uses a link at a time. Addresses are plain pointers, streams are cudaStream_t as void*, so that this
+// header needs no CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps/worker.hpp"
+
+namespace ps {
+
+// What travels over the bus for an element of a gradient. Slots hold float32 in any case.
+enum class Wire {
+  kFloat32,
+  kBfloat16  // rounded on the GPU to the nearest bfloat16, ties to even: a relative error of at most 2^-9
+};
+
+struct GpuOptions {
+  int device = 0;
+  Wire wire = Wire::kFloat32;
+  std::function<void(const std::string&)> warn;  // where something is refused and costs speed
+};
+
+// What a link has done so far.
+struct GpuTransfers {
+  std::string strategy;                // in a few words: how it pulls and pushes
+  std::uint64_t registered_bytes = 0;  // with CUDA, in `registrations` calls that took so many seconds
+  std::uint64_t registrations = 0;
+  double registration_seconds = 0.0;
+  std::uint64_t pulls = 0, redone_chunks = 0;  // chunks that moved while they were copied and were copied again,
+  std::uint64_t bounced_chunks = 0;            // in the end by the CPU
+  std::uint64_t pushes = 0;
+};
+
+class GpuLink {
+ public:
+  // For pulling variables[i] to parameters[i] and pushing gradients[i]: device memory of element_count() floats each,
+  // aligned to 256 bytes, that outlives the link. Registers the job's shards with CUDA; where that is refused, says so
+  // and goes on through host memory. Takes the calling thread's current device to options.device.
+  // Throws Error: no such GPU, sizes that differ.
+  // Requires: the worker outlives the link; no other variable is pulled or pushed while the GPU works.
+  GpuLink(Worker& worker, std::span<const Variable> variables, std::span<float* const> parameters,
+          std::span<const float* const> gradients, const GpuOptions& options);
+  ~GpuLink();  // waits for the GPU
+  GpuLink(const GpuLink&) = delete;
+  GpuLink& operator=(const GpuLink&) = delete;
+
+  // What is enqueued here runs between what the link enqueues.
+  void* stream() const noexcept;
+
+  // Enqueues a pull of all variables. What is enqueued on the stream behind it sees the parameters.
+  void start_pull();
+
+  // The same, but the stream waits with it until open(): what leads to a step can be enqueued while the one before is
+  // still under way. Requires: can_wait().
+  bool can_wait() const noexcept;
+  void start_pull_when_opened();
+  void open();
+
+  // Waits until the pull is done. True: some chunk had moved while it was copied, and has been copied again; what was
+  // enqueued behind start_pull() must be enqueued again. Each chunk is one version of that chunk (in-place: whole
+  // elements). Lock-free, but for the GPU.
+  // Throws Error where the GPU fails.
+  [[nodiscard]] bool finish_pull();
+
+  // Enqueues the gradients' way to host memory, behind what computes them.
+  void start_push();
+
+  // Pushes them, chunk by chunk as they arrive, as Worker::push does. When it returns the gradients may be overwritten.
+  // Throws Error where the GPU fails; some chunks may have been pushed then, as when a worker dies.
+  void finish_push();
+
+  // Of this link, so far.
+  const GpuTransfers& transfers() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ps

@@ -1,0 +1,66 @@
+// Which GPUs this process can use and what they can do with host memory; where there is none, why.
+//
+// Everything is asked of the driver, nothing guessed. Looking for GPUs starts CUDA, which takes some tenths of a second
+// where there are any; a process that forks afterwards must not use them in the child.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "device/cuda_calls.hpp"
+
+namespace ps::device {
+
+// What one GPU is, and what the driver says of it and host memory. -1: the driver does not know the question.
+struct GpuInfo {
+  int device = 0;
+  DeviceProperties properties;
+  int numa_node = -1;  // of the memory next to it: the driver's answer, else sysfs's
+  int host_native_atomics = -1, partial_host_native_atomics = -1;
+  std::vector<unsigned> host_atomics;  // of each AtomicOperation; empty: not asked (a driver before CUDA 13.0)
+  int can_use_host_pointer = -1, host_register_supported = -1, read_only_registration = -1;
+  int pageable_access = -1, uses_host_page_tables = -1;
+  bool stream_wait = false;  // cuStreamWaitValue32 was found
+  std::vector<int> peers;    // GPUs whose memory it can reach directly
+};
+
+// Why there is no GPU to use.
+enum class NoGpu { kNotBuilt, kNone, kDriverTooOld, kNoPermission, kHidden, kBroken };
+
+struct GpuProbe {
+  std::vector<GpuInfo> gpus;
+  std::optional<NoGpu> why_none;
+  std::string reason;      // of why_none, one line that says what to do
+  int driver_version = 0;  // 12020 for CUDA 12.2; 0: no driver
+  int built_for = 0;
+};
+
+// A device file of the driver, /dev/nvidia0 or /dev/nvidiactl, and whether this process may open it.
+struct DeviceFile {
+  std::string path;
+  bool may_open = false;
+};
+std::vector<DeviceFile> nvidia_device_files();
+
+// The node in sysfs for "0000:1b:00.0"; -1 where it is not there or there is only one.
+int numa_node_of(const std::string& pci_address);
+
+// Asks. Never throws for want of a GPU.
+GpuProbe probe_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files = nvidia_device_files());
+
+// --device: cpu, auto, cuda, cuda:N.
+struct DeviceChoice {
+  enum class Kind { kCpu, kAuto, kCuda } kind = Kind::kCpu;
+  std::optional<std::uint32_t> index;
+};
+DeviceChoice parse_device(const std::string& text);  // throws Error
+std::string to_string(const DeviceChoice& choice);
+
+// The GPU for a worker of this rank: the chosen one, else rank modulo their number; none for the CPU. For kAuto without
+// a GPU `notice` gets the reason in one line. Throws Error where kCuda finds none, or not that one.
+std::optional<GpuInfo> choose_gpu(const DeviceChoice& choice, const GpuProbe& probe, std::uint32_t rank,
+                                  std::string& notice);
+
+}  // namespace ps::device

@@ -1,0 +1,42 @@
+// How a worker moves parameters and gradients between host memory and its GPU: chosen from what the box can do.
+//
+// Pure: the same answers give the same choice, and every choice has its reason in words.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "device/probe.hpp"
+#include "ps/gpu.hpp"
+
+namespace ps::device {
+
+enum class PullPath { kKernel, kCopyEngine, kThroughHost };
+enum class PushPath { kStaged, kThroughHost };
+
+// Above it a pull's chunks are copied by the copy engine, below by one kernel: a kernel's launch is cheaper than some
+// dozens of copies, and reads host memory at about two thirds of a copy engine's rate. tools/gpu_check measures both.
+inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
+
+struct Strategy {
+  PullPath pull = PullPath::kThroughHost;
+  PushPath push = PushPath::kThroughHost;
+  bool native_adds = false;   // in-place variables of additive rules: by the GPU itself
+  bool wide_adds = false;     // by fours
+  bool read_only = false;     // shards are registered for reading only
+  bool stream_waits = false;  // the stream waits for the step (GpuLink::start_pull_when_opened)
+  std::string pull_reason, push_reason, native_reason, registration_reason, wait_reason;
+};
+
+struct StrategyInput {
+  std::size_t pull_bytes = 0;         // of one pull of all variables
+  bool has_additive_inplace = false;  // an in-place variable whose rule only adds: add, or SGD without L2 and decay
+  bool is_registered = true;          // false: registration has failed
+};
+
+Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input);
+
+// Whether the GPU's float adds to host memory are atomic towards CPUs and other GPUs.
+bool has_native_float_adds(const GpuInfo& gpu);
+
+}  // namespace ps::device
