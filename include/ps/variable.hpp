@@ -44,6 +44,7 @@ class Variable {
   std::span<const float> view() const;
 
  private:
+  friend class GpuLink;
   friend class Worker;
   struct State;
   explicit Variable(State* state) noexcept : state_(state) {}

@@ -127,6 +127,7 @@ class Worker {
   void leave() noexcept;
 
  private:
+  friend class GpuLink;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

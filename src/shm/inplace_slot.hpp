@@ -165,9 +165,19 @@ class InplaceVariable {
     else
       update_racy(target, gradient, block_size(block), update);
     fault_point(FaultPoint::kInplaceBlock);
+    return count_push(block);
+  }
+
+  // Counts a push whose updates have been made. Returns how many the block had before. Requires: not a scalar.
+  std::uint64_t count_push(std::uint64_t block) noexcept {
     const std::uint64_t before = counters_[block].word.fetch_add_acq_rel(1);
     fault_point(FaultPoint::kInplaceCounted);
     return before;
+  }
+
+  // For who reads it by other means than the processor's: where the block's counter lies.
+  const std::byte* counter_place(std::uint64_t block) const noexcept {
+    return reinterpret_cast<const std::byte*>(&counters_[block].word);
   }
 
  private:

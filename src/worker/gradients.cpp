@@ -54,21 +54,48 @@ std::span<float> GradientSegments::place(const shm::VariableShm& record) {
   return {reinterpret_cast<float*>(own_.data() + record.gradient_offset), record.elements};
 }
 
-void GradientSegments::write(const shm::VariableShm& record, std::uint32_t position, std::uint64_t step,
-                             std::span<const float> gradient, Threads& threads) {
+namespace {
+
+void put(float* out, const float* gradient, std::uint64_t count, bool adds) noexcept {
+  if (adds)
+    for (std::uint64_t i = 0; i < count; ++i) out[i] += gradient[i];
+  else
+    std::memcpy(out, gradient, count * sizeof(float));
+}
+
+}  // namespace
+
+void GradientSegments::write(const VariablePart& part, std::uint64_t step, std::span<const float> gradient,
+                             Threads& threads) {
   constexpr std::uint64_t kGrain = 65536;  // floats, as for chunks: 256 KiB a thread
-  float* out = place(record).data();
-  auto& tag = pushed(own_, position);
-  const bool adds = tag.load_relaxed() == step + 1;
+  float* out = place(part.record).data();
+  const bool adds = pushed(own_, part.position).load_relaxed() == step + 1;
   if (gradient.data() != out)
     threads.split(gradient.size(), kGrain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
-      if (adds)
-        for (std::uint64_t i = begin; i < end; ++i) out[i] += gradient[i];
-      else
-        std::memcpy(out + begin, gradient.data() + begin, (end - begin) * sizeof(float));
+      put(out + begin, gradient.data() + begin, end - begin, adds);
     });
+  publish(part, step);
+}
+
+void GradientSegments::write(const VariablePart& part, std::uint64_t step, GradientSource& gradient, Threads& threads) {
+  constexpr std::uint64_t kGrain = 8;  // pieces: of a large variable 256 KiB a thread
+  float* out = place(part.record).data();
+  const bool adds = pushed(own_, part.position).load_relaxed() == step + 1;
+  threads.split(part.record.pieces, kGrain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    for (std::uint64_t piece = begin; piece < end; ++piece) {
+      const std::uint64_t first = part.piece_begin(piece), count = part.piece_size(piece);
+      float* target = out + (first - part.begin);
+      const float* from = gradient.piece(part.first_piece + piece, first, count, thread);
+      if (from != target) put(target, from, count, adds);
+    }
+  });
+  publish(part, step);
+}
+
+void GradientSegments::publish(const VariablePart& part, std::uint64_t step) noexcept {
   shm::fault_point(shm::FaultPoint::kGradientCopied);
-  tag.store_relaxed(step + 1);  // relaxed: the arrival's release publishes tag and gradient together
+  // relaxed: the arrival's release publishes tag and gradient together
+  pushed(own_, part.position).store_relaxed(step + 1);
   shm::fault_point(shm::FaultPoint::kGradientTagged);
 }
 

@@ -8,6 +8,7 @@
 
 #include "shm/job_segments.hpp"
 #include "worker/threads.hpp"
+#include "worker/variable_state.hpp"
 
 namespace ps {
 
@@ -21,11 +22,14 @@ class GradientSegments {
   // The record's place in the own segment. Throws Error when /dev/shm is full.
   std::span<float> place(const shm::VariableShm& record);
 
-  // Puts a gradient for `step` at the record's place, unless it lies there already; another one of the same step is added
+  // Puts the part's gradient for `step` at its place, unless it lies there already; another one of the same step is added
   // to the first.
   // Requires: the step before is over (B6). Throws Error when /dev/shm is full.
-  void write(const shm::VariableShm& record, std::uint32_t position, std::uint64_t step,
-             std::span<const float> gradient, Threads& threads);
+  void write(const VariablePart& part, std::uint64_t step, std::span<const float> gradient, Threads& threads);
+  void write(const VariablePart& part, std::uint64_t step, GradientSource& gradient, Threads& threads);
+
+  // The own segment. Requires: create_own() has been called.
+  const shm::Segment& own() const noexcept { return own_; }
 
   // What write() has put there. Requires: it has, in this step.
   std::span<const float> written(const shm::VariableShm& record) const noexcept;
@@ -57,6 +61,7 @@ class GradientSegments {
   Other& map(std::uint32_t rank, std::uint64_t generation);
   static shm::AtomicShm<std::uint64_t>& norm_of(const shm::Segment& segment) noexcept;
   static shm::AtomicShm<std::uint64_t>& pushed(const shm::Segment& segment, std::uint32_t position) noexcept;
+  void publish(const VariablePart& part, std::uint64_t step) noexcept;
 
   shm::JobSegments& job_;
   std::uint32_t rank_;

@@ -60,8 +60,10 @@ struct Worker::Impl {
 
   // pushing.cpp
   void push(std::span<const Variable> handles, std::span<const std::span<const float>> gradients);
+  void push(std::span<const Variable> handles, std::span<GradientSource* const> gradients);
+  template <class Gradients>
+  void push_from(std::span<const Variable> handles, const Gradients& gradients);
   PushContext push_context(std::uint64_t step) const noexcept;
-  void push_at_once(Variable::State& state, std::span<const float> gradient, const PushContext& context);
   void record_observed(Variable::State& state) noexcept;
   void write_norm();
 

@@ -19,12 +19,6 @@ PushContext Worker::Impl::push_context(std::uint64_t step) const noexcept {
           .adds = config.adds};
 }
 
-void Worker::Impl::push_at_once(Variable::State& state, std::span<const float> gradient, const PushContext& context) {
-  const std::uint64_t retries = state.push(gradient, context, threads);
-  if (retries != 0) count(Counter::kPushRetries).bump_relaxed(retries);
-  record_observed(state);
-}
-
 void Worker::Impl::record_observed(Variable::State& state) noexcept {
   for (std::uint64_t& staleness : state.observed) {
     if (staleness == Variable::State::kNotPulled) continue;
@@ -33,11 +27,33 @@ void Worker::Impl::record_observed(Variable::State& state) noexcept {
   }
 }
 
-void Worker::Impl::push(std::span<const Variable> handles, std::span<const std::span<const float>> gradients_given) {
-  if (handles.size() != gradients_given.size())
-    throw Error(fmt::format("push of {} variables with {} gradients: give one for each", handles.size(),
-                            gradients_given.size()));
-  for (std::size_t i = 0; i < handles.size(); ++i) handles[i].state_->require_size(gradients_given[i].size(), "push");
+namespace {
+
+// What pushes take: gradients that are all there, or that come piece by piece. whole(i) may wait.
+struct WholeGradients {
+  std::span<const std::span<const float>> all;
+
+  std::span<const float> whole(std::size_t i) const { return all[i]; }
+  std::span<const float> of_part(std::size_t i, const VariablePart& part) const {
+    return all[i].subspan(part.begin, part.record.elements);
+  }
+  std::span<const float> at(std::size_t i) const { return all[i]; }
+  bool is_added_by_device(std::size_t) const { return false; }
+};
+
+struct ArrivingGradients {
+  std::span<GradientSource* const> all;
+
+  std::span<const float> whole(std::size_t i) const { return all[i]->whole(); }
+  GradientSource& of_part(std::size_t i, const VariablePart&) const { return *all[i]; }
+  GradientSource& at(std::size_t i) const { return *all[i]; }
+  bool is_added_by_device(std::size_t i) const { return all[i]->is_added_by_device(); }
+};
+
+}  // namespace
+
+template <class Gradients>
+void Worker::Impl::push_from(std::span<const Variable> handles, const Gradients& given) {
   count(Counter::kPushes).bump_relaxed(handles.size());
   if (is_sync()) {
     if (!has_pushed) {
@@ -45,32 +61,52 @@ void Worker::Impl::push(std::span<const Variable> handles, std::span<const std::
       pushed_states.clear();
     }
     has_pushed = true;
-    if (pushed_for != steps.round()) return;  // too late: step() drops it
+    if (pushed_for != steps.round()) {  // too late: step() drops it
+      for (std::size_t i = 0; i < handles.size(); ++i) static_cast<void>(given.whole(i));
+      return;
+    }
   }
   PushContext context = push_context(is_sync() ? pushed_for : job.global_step().load_acquire());
   float clip = 1.0F;
   if (live.settings.clip_norm > 0 && (!is_sync() || is_summed())) {
     double squares = 0;
-    for (std::size_t i = 0; i < handles.size(); ++i)
-      if (handles[i].state_->is_clipped())
-        squares += update::squared_norm(gradients_given[i].data(), gradients_given[i].size());
+    for (std::size_t i = 0; i < handles.size(); ++i) {
+      if (!handles[i].state_->is_clipped()) continue;
+      const std::span<const float> gradient = given.whole(i);
+      squares += update::squared_norm(gradient.data(), gradient.size());
+    }
     clip = update::clip_scale(squares, live.settings.clip_norm);
   }
   for (std::size_t i = 0; i < handles.size(); ++i) {
     Variable::State& state = *handles[i].state_;
     context.scale = state.is_clipped() ? clip : 1.0F;
-    if (!is_sync()) {
-      push_at_once(state, gradients_given[i], context);
+    if (given.is_added_by_device(i)) {
+      static_cast<void>(given.whole(i));
+      state.count_push();
+      record_observed(state);
+    } else if (!is_sync()) {
+      const std::uint64_t retries = state.push(given.at(i), context, threads);
+      if (retries != 0) count(Counter::kPushRetries).bump_relaxed(retries);
+      record_observed(state);
     } else if (is_summed()) {
-      state.contribute(gradients_given[i], context, threads);
+      state.contribute(given.at(i), context, threads);
     } else {
-      for (const VariablePart& part : state.parts)
-        gradients.write(part.record, part.position, pushed_for,
-                        gradients_given[i].subspan(part.begin, part.record.elements), threads);
+      for (const VariablePart& part : state.parts) gradients.write(part, pushed_for, given.of_part(i, part), threads);
       if (std::find(pushed_states.begin(), pushed_states.end(), &state) == pushed_states.end())
         pushed_states.push_back(&state);
     }
   }
+}
+
+void Worker::Impl::push(std::span<const Variable> handles, std::span<const std::span<const float>> all) {
+  if (handles.size() != all.size())
+    throw Error(fmt::format("push of {} variables with {} gradients: give one for each", handles.size(), all.size()));
+  for (std::size_t i = 0; i < handles.size(); ++i) handles[i].state_->require_size(all[i].size(), "push");
+  push_from(handles, WholeGradients{all});
+}
+
+void Worker::Impl::push(std::span<const Variable> handles, std::span<GradientSource* const> all) {
+  push_from(handles, ArrivingGradients{all});
 }
 
 // Of the gradients as they were written, so that several pushes of one variable count as their sum. In the order of the

@@ -157,7 +157,6 @@ void Variable::State::push_scalar(float gradient, const PushContext& context) no
 std::uint64_t Variable::State::push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index,
                                           const float* gradient, const PushContext& context, shm::Spares& spares,
                                           std::uint64_t& retries) noexcept {
-  gradient += part.piece_begin(piece);
   if (part.inplace)
     return push_inplace(part, piece, index, context,
                         [&](auto&& update) { return part.inplace->push_block(piece, gradient, context.adds, update); });
@@ -172,10 +171,12 @@ std::uint64_t Variable::State::push_piece(VariablePart& part, std::uint64_t piec
   return result.version;
 }
 
-std::uint64_t Variable::State::push(std::span<const float> gradient, const PushContext& context, Threads& threads) {
+template <class GradientOf>
+std::uint64_t Variable::State::push_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads) {
   const auto push_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint32_t thread,
                             std::uint64_t& retries) {
-    note_push(part, push_piece(part, piece, index, gradient.data(), context, threads.spares(thread), retries), index);
+    const float* gradient = gradient_of(part, piece, index, thread);
+    note_push(part, push_piece(part, piece, index, gradient, context, threads.spares(thread), retries), index);
   };
   if (pieces == 1) {
     std::uint64_t retries = 0;
@@ -191,11 +192,12 @@ std::uint64_t Variable::State::push(std::span<const float> gradient, const PushC
   return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
 }
 
-void Variable::State::contribute(std::span<const float> gradient, const PushContext& context, Threads& threads) {
+template <class GradientOf>
+void Variable::State::contribute_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads) {
   const bool again = contributed == context.label.step + 1;
   threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
-    for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t) {
-      const float* g = gradient.data() + part.piece_begin(piece);
+    for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+      const float* g = gradient_of(part, piece, index, thread);
       const std::uint64_t count = part.piece_size(piece);
       static_cast<void>(part.accumulator->contribute(
           piece, threads.spares(thread), context.label, again, [&](float* out, const float* in) {
@@ -204,6 +206,41 @@ void Variable::State::contribute(std::span<const float> gradient, const PushCont
     });
   });
   contributed = context.label.step + 1;
+}
+
+namespace {
+
+// A gradient that is all there, and one that comes piece by piece.
+auto pieces_of(std::span<const float> gradient) {
+  return [all = gradient.data()](const VariablePart& part, std::uint64_t piece, std::uint64_t, std::uint32_t) {
+    return all + part.piece_begin(piece);
+  };
+}
+auto pieces_of(GradientSource& gradient) {
+  return [&gradient](const VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint32_t thread) {
+    return gradient.piece(index, part.piece_begin(piece), part.piece_size(piece), thread);
+  };
+}
+
+}  // namespace
+
+std::uint64_t Variable::State::push(std::span<const float> gradient, const PushContext& context, Threads& threads) {
+  return push_from(pieces_of(gradient), context, threads);
+}
+std::uint64_t Variable::State::push(GradientSource& gradient, const PushContext& context, Threads& threads) {
+  return push_from(pieces_of(gradient), context, threads);
+}
+void Variable::State::contribute(std::span<const float> gradient, const PushContext& context, Threads& threads) {
+  contribute_from(pieces_of(gradient), context, threads);
+}
+void Variable::State::contribute(GradientSource& gradient, const PushContext& context, Threads& threads) {
+  contribute_from(pieces_of(gradient), context, threads);
+}
+
+void Variable::State::count_push() noexcept {
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+    note_push(part, part.inplace->count_push(piece), index);
+  });
 }
 
 const std::string& Variable::name() const noexcept { return state_->name; }

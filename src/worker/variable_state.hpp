@@ -13,6 +13,7 @@
 #include "shm/inplace_slot.hpp"
 #include "shm/versioned_slot.hpp"
 #include "update/rules.hpp"
+#include "worker/gradient_source.hpp"
 #include "worker/threads.hpp"
 
 namespace ps {
@@ -78,12 +79,19 @@ struct Variable::State {
   // Applies the gradient to every chunk or block, beginning where other workers do not; `observed` says how stale each
   // was. Returns the lost swaps.
   std::uint64_t push(std::span<const float> gradient, const PushContext& context, Threads& threads);
+  std::uint64_t push(GradientSource& gradient, const PushContext& context, Threads& threads);
+
+  // Counts a push of every block that a device has applied itself. Requires: in place, not a scalar.
+  void count_push() noexcept;
 
   // The same for an in-place variable of one element. Requires: there is one.
   void push_scalar(float gradient, const PushContext& context) noexcept;
 
   // Adds the gradient to the step's accumulators (reduce atomic); to none of those that sum a later step already.
   void contribute(std::span<const float> gradient, const PushContext& context, Threads& threads);
+  void contribute(GradientSource& gradient, const PushContext& context, Threads& threads);
+
+  std::uint64_t first_pushed() const noexcept { return start_; }  // the piece that this worker's pushes begin with
 
  private:
   // Calls body(part, piece of the part, piece of the whole) for pieces [begin, end), where piece `start` comes first.
@@ -98,6 +106,11 @@ struct Variable::State {
                              PushTo&& push_to) noexcept;
   std::uint64_t push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* gradient,
                            const PushContext& context, shm::Spares& spares, std::uint64_t& retries) noexcept;
+  // gradient_of(part, piece, index, thread): that of the piece.
+  template <class GradientOf>
+  std::uint64_t push_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads);
+  template <class GradientOf>
+  void contribute_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads);
 
   std::uint64_t grain_ = 1;             // pieces that are worth a thread
   std::uint64_t start_ = 0;             // where this worker's pushes begin: far from where the others' do

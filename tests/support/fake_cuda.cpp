@@ -1,0 +1,558 @@
+#include "support/fake_cuda.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "shm/atomic.hpp"
+#include "shm/racing.hpp"
+
+namespace ps::test {
+
+using namespace device;
+using Clock = std::chrono::steady_clock;
+
+struct FakeCuda::FakeEvent {
+  struct Moment {
+    bool done = false;
+    Clock::time_point time;
+  };
+  std::shared_ptr<Moment> last = std::make_shared<Moment>(Moment{true, {}});  // never recorded: done
+};
+
+struct FakeCuda::FakeGraph {
+  std::vector<Work> work;
+};
+
+struct FakeCuda::FakeStream {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<Work> queue;
+  bool is_running = false, is_ending = false, is_capturing = false;
+  std::vector<Work> captured;
+  CudaError error = kSuccess;
+  std::thread thread;
+
+  void run() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return is_ending || !queue.empty(); });
+      if (queue.empty()) return;
+      const Work work = std::move(queue.front());
+      queue.pop_front();
+      is_running = true;
+      const bool skip = error != kSuccess;
+      lock.unlock();
+      CudaError found = kSuccess;
+      if (!skip) try {
+          work();
+        } catch (const CudaError number) {
+          found = number;
+        }
+      lock.lock();
+      if (found != kSuccess) error = found;
+      is_running = false;
+      changed.notify_all();
+    }
+  }
+
+  bool is_abandoned() {
+    const std::lock_guard lock(mutex);
+    return is_ending;
+  }
+};
+
+FakeCuda::FakeCuda(const FakeBox& box) : box_(box) {}
+
+FakeCuda::~FakeCuda() {
+  while (!streams_.empty()) destroy_stream(reinterpret_cast<Stream>(streams_.back().get()));
+}
+
+void FakeCuda::fail(const std::string& call, int n, CudaError error) {
+  const std::lock_guard lock(mutex_);
+  failures_.emplace(call, std::pair(n, error));
+}
+
+void FakeCuda::break_device(CudaError error) {
+  const std::lock_guard lock(mutex_);
+  broken_ = error;
+}
+
+std::vector<std::string> FakeCuda::calls() const {
+  const std::lock_guard lock(mutex_);
+  return calls_;
+}
+
+std::size_t FakeCuda::count(const std::string& call) const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(std::count_if(
+      calls_.begin(), calls_.end(), [&](const std::string& line) { return line.substr(0, line.find(' ')) == call; }));
+}
+
+std::vector<std::string> FakeCuda::faults() const {
+  const std::lock_guard lock(mutex_);
+  return faults_;
+}
+
+std::size_t FakeCuda::live_allocations() const {
+  const std::lock_guard lock(mutex_);
+  return ranges_.size() + streams_.size() + events_.size() + graphs_.size();
+}
+
+std::size_t FakeCuda::bytes_to_host() const {
+  const std::lock_guard lock(mutex_);
+  return to_host_;
+}
+
+std::size_t FakeCuda::bytes_to_device() const {
+  const std::lock_guard lock(mutex_);
+  return to_device_;
+}
+
+void FakeCuda::note_moved(std::size_t bytes, bool to_host) {
+  const std::lock_guard lock(mutex_);
+  (to_host ? to_host_ : to_device_) += bytes;
+}
+
+CudaError FakeCuda::enter(const std::string& call, const std::string& arguments) {
+  const std::lock_guard lock(mutex_);
+  calls_.push_back(arguments.empty() ? call : call + ' ' + arguments);
+  const auto [begin, end] = failures_.equal_range(call);
+  for (auto failure = begin; failure != end; ++failure)
+    if (failure->second.first-- == 0) return pending_ = failure->second.second;
+  return kSuccess;
+}
+
+std::string FakeCuda::error_text(CudaError error) { return fmt::format("fake error {}", error); }
+
+CudaError FakeCuda::last_error() {
+  static_cast<void>(enter("last_error"));
+  const std::lock_guard lock(mutex_);
+  return std::exchange(pending_, kSuccess);
+}
+
+CudaError FakeCuda::driver_version(int& version) {
+  version = 13000;
+  return kSuccess;
+}
+
+CudaError FakeCuda::device_count(int& count) {
+  if (const CudaError error = enter("device_count")) return error;
+  if (box_.devices == 0) return kNoDevice;
+  count = box_.devices;
+  return kSuccess;
+}
+
+CudaError FakeCuda::properties(int device, DeviceProperties& properties) {
+  if (device < 0 || device >= box_.devices) return kInvalidDevice;
+  properties = {.name = "Fake GPU",
+                .pci_address = fmt::format("0000:{:02x}:00.0", device + 1),
+                .major = 9,
+                .minor = 0,
+                .multiprocessors = 4,
+                .memory_bytes = box_.memory_bytes};
+  return kSuccess;
+}
+
+CudaError FakeCuda::attribute(Attribute attribute, int device, int& value) {
+  if (device < 0 || device >= box_.devices) return kInvalidDevice;
+  switch (attribute) {
+    case Attribute::kHostNativeAtomics:
+    case Attribute::kPartialHostNativeAtomics:
+      value = box_.native_atomics;
+      return kSuccess;
+    case Attribute::kReadOnlyRegistration:
+      value = box_.read_only_registration;
+      return kSuccess;
+    case Attribute::kHostRegisterSupported:
+      value = box_.host_register;
+      return kSuccess;
+    case Attribute::kHostNumaNode:
+      return kInvalidValue;
+    default:
+      value = 0;
+      return kSuccess;
+  }
+}
+
+CudaError FakeCuda::host_atomics(int device, std::span<const AtomicOperation> operations, std::span<unsigned> bits) {
+  if (device < 0 || device >= box_.devices || operations.size() != bits.size()) return kInvalidValue;
+  std::fill(bits.begin(), bits.end(), box_.native_atomics ? kAtomicScalar32 | kAtomicVector32x4 : 0U);
+  return kSuccess;
+}
+
+CudaError FakeCuda::can_access_peer(int device, int peer, int& can) {
+  if (device == peer) return kInvalidDevice;
+  can = 0;
+  return kSuccess;
+}
+
+CudaError FakeCuda::set_device(int device) {
+  if (const CudaError error = enter("set_device", fmt::to_string(device))) return error;
+  return device >= 0 && device < box_.devices ? kSuccess : kInvalidDevice;
+}
+
+CudaError FakeCuda::memory_info(std::size_t& free_bytes, std::size_t& total_bytes) {
+  const std::lock_guard lock(mutex_);
+  total_bytes = free_bytes = box_.memory_bytes;
+  for (const auto& [address, range] : ranges_)
+    if (range.is_device) free_bytes -= range.bytes;
+  return kSuccess;
+}
+
+std::uint64_t FakeCuda::add_range(std::size_t bytes, std::byte* host, Range range) {
+  const std::lock_guard lock(mutex_);
+  constexpr std::uint64_t kGap = std::uint64_t{1} << 21;
+  const std::uint64_t address = next_address_;
+  next_address_ += (bytes + kGap) / kGap * kGap + kGap;
+  range.bytes = bytes;
+  range.host = host;
+  ranges_.emplace(address, std::move(range));
+  return address;
+}
+
+CudaError FakeCuda::host_register(void* address, std::size_t bytes, unsigned flags) {
+  if (const CudaError error = enter("host_register", fmt::format("{} {}", bytes, flags))) return error;
+  auto* base = static_cast<std::byte*>(address);
+  if (bytes == 0 || reinterpret_cast<std::uintptr_t>(base) % 4096 != 0 || bytes % 4096 != 0) return kInvalidValue;
+  if ((flags & kRegisterReadOnly) != 0 && !box_.read_only_registration) return kNotSupported;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [device, range] : ranges_)
+      if (!range.is_device && base < range.host + range.bytes && range.host < base + bytes)
+        return pending_ = kAlreadyRegistered;
+  }
+  Range range;
+  range.is_read_only = (flags & kRegisterReadOnly) != 0;
+  add_range(bytes, base, std::move(range));
+  return kSuccess;
+}
+
+CudaError FakeCuda::host_unregister(void* address) {
+  if (const CudaError error = enter("host_unregister")) return error;
+  const std::lock_guard lock(mutex_);
+  for (auto range = ranges_.begin(); range != ranges_.end(); ++range)
+    if (range->second.host == address && !range->second.is_device && !range->second.is_pinned) {
+      ranges_.erase(range);
+      return kSuccess;
+    }
+  return pending_ = kNotRegistered;
+}
+
+CudaError FakeCuda::device_address(void* host, void*& device) {
+  if (const CudaError error = enter("device_address")) return error;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, range] : ranges_)
+    if (!range.is_device && host >= range.host && host < range.host + range.bytes) {
+      device =
+          reinterpret_cast<void*>(address + static_cast<std::uint64_t>(static_cast<std::byte*>(host) - range.host));
+      return kSuccess;
+    }
+  return pending_ = kInvalidValue;
+}
+
+CudaError FakeCuda::allocate(std::size_t bytes, void*& device) {
+  if (const CudaError error = enter("allocate", fmt::to_string(bytes))) return error;
+  std::size_t free_bytes = 0, total_bytes = 0;
+  static_cast<void>(memory_info(free_bytes, total_bytes));
+  if (bytes > free_bytes) return kOutOfMemory;
+  Range range;
+  range.is_device = true;
+  range.owned.reset(new std::byte[bytes]);
+  std::memset(range.owned.get(), 0xff, bytes);  // floats that are not a number: what is not written shows
+  std::byte* host = range.owned.get();
+  device = reinterpret_cast<void*>(add_range(bytes, host, std::move(range)));
+  return kSuccess;
+}
+
+CudaError FakeCuda::release(void* device) {
+  static_cast<void>(enter("release"));
+  const std::lock_guard lock(mutex_);
+  const auto range = ranges_.find(reinterpret_cast<std::uint64_t>(device));
+  if (range == ranges_.end() || !range->second.is_device) return kInvalidValue;
+  ranges_.erase(range);
+  return kSuccess;
+}
+
+CudaError FakeCuda::allocate_pinned(std::size_t bytes, void*& host) {
+  if (const CudaError error = enter("allocate_pinned", fmt::to_string(bytes))) return error;
+  constexpr std::size_t kPage = 4096;
+  Range range;
+  range.is_pinned = true;
+  range.owned.reset(new std::byte[bytes + kPage]);
+  const auto address = (reinterpret_cast<std::uintptr_t>(range.owned.get()) + kPage - 1) / kPage * kPage;
+  host = reinterpret_cast<void*>(address);
+  std::memset(host, 0xff, bytes);
+  add_range(bytes, static_cast<std::byte*>(host), std::move(range));
+  return kSuccess;
+}
+
+CudaError FakeCuda::release_pinned(void* host) {
+  static_cast<void>(enter("release_pinned"));
+  const std::lock_guard lock(mutex_);
+  for (auto range = ranges_.begin(); range != ranges_.end(); ++range)
+    if (range->second.host == host && range->second.is_pinned) {
+      ranges_.erase(range);
+      return kSuccess;
+    }
+  return kInvalidValue;
+}
+
+std::byte* FakeCuda::at(const void* device, std::size_t bytes, bool writes) {
+  if (bytes == 0) return nullptr;
+  const std::lock_guard lock(mutex_);
+  const auto address = reinterpret_cast<std::uint64_t>(device);
+  auto range = ranges_.upper_bound(address);
+  if (range != ranges_.begin()) {
+    --range;
+    const std::uint64_t offset = address - range->first;
+    if (offset + bytes <= range->second.bytes && !(writes && range->second.is_read_only))
+      return range->second.host + offset;
+  }
+  faults_.push_back(fmt::format("{} of {} bytes at {:#x}", writes ? "write" : "read", bytes, address));
+  throw kIllegalAddress;
+}
+
+bool FakeCuda::is_host_memory(const void* device) const {
+  const std::lock_guard lock(mutex_);
+  auto range = ranges_.upper_bound(reinterpret_cast<std::uint64_t>(device));
+  return range != ranges_.begin() && !(--range)->second.is_device;
+}
+
+std::byte* FakeCuda::resolve(const void* address, std::size_t bytes, bool writes) {
+  constexpr std::uint64_t kUserSpace = std::uint64_t{1} << 47;
+  if (reinterpret_cast<std::uint64_t>(address) < kUserSpace)
+    return const_cast<std::byte*>(static_cast<const std::byte*>(address));
+  return at(address, bytes, writes);
+}
+
+CudaError FakeCuda::create_stream(Stream& stream) {
+  if (const CudaError error = enter("create_stream")) return error;
+  auto made = std::make_unique<FakeStream>();
+  made->thread = std::thread([s = made.get()] { s->run(); });
+  stream = reinterpret_cast<Stream>(made.get());
+  const std::lock_guard lock(mutex_);
+  streams_.push_back(std::move(made));
+  return kSuccess;
+}
+
+CudaError FakeCuda::destroy_stream(Stream stream) {
+  auto* fake = reinterpret_cast<FakeStream*>(stream);
+  {
+    const std::lock_guard lock(fake->mutex);
+    fake->is_ending = true;
+  }
+  fake->changed.notify_all();
+  fake->thread.join();
+  const std::lock_guard lock(mutex_);
+  std::erase_if(streams_, [&](const auto& one) { return one.get() == fake; });
+  return kSuccess;
+}
+
+CudaError FakeCuda::status_of(FakeStream& stream) { return stream.error; }
+
+CudaError FakeCuda::synchronize(Stream stream) {
+  if (const CudaError error = enter("synchronize")) return error;
+  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  std::unique_lock lock(fake.mutex);
+  fake.changed.wait(lock, [&] { return fake.queue.empty() && !fake.is_running; });
+  return status_of(fake);
+}
+
+CudaError FakeCuda::query(Stream stream) {
+  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  const std::lock_guard lock(fake.mutex);
+  if (fake.error != kSuccess) return fake.error;
+  return fake.queue.empty() && !fake.is_running ? kSuccess : kNotReady;
+}
+
+CudaError FakeCuda::enqueue(Stream stream, Work work) {
+  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  CudaError broken = kSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    broken = broken_;
+  }
+  const std::lock_guard lock(fake.mutex);
+  if (fake.error != kSuccess) return fake.error;
+  if (broken != kSuccess) work = [broken] { throw broken; };
+  if (fake.is_capturing) {
+    fake.captured.push_back(std::move(work));
+  } else {
+    fake.queue.push_back(std::move(work));
+    fake.changed.notify_all();
+  }
+  return kSuccess;
+}
+
+CudaError FakeCuda::create_event(bool, Event& event) {
+  if (const CudaError error = enter("create_event")) return error;
+  const std::lock_guard lock(mutex_);
+  event = reinterpret_cast<Event>(events_.emplace_back(std::make_unique<FakeEvent>()).get());
+  return kSuccess;
+}
+
+CudaError FakeCuda::destroy_event(Event event) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(events_, [&](const auto& one) { return one.get() == reinterpret_cast<FakeEvent*>(event); });
+  return kSuccess;
+}
+
+CudaError FakeCuda::record(Event event, Stream stream) {
+  if (const CudaError error = enter("record")) return error;
+  auto moment = std::make_shared<FakeEvent::Moment>();
+  {
+    const std::lock_guard lock(mutex_);
+    reinterpret_cast<FakeEvent*>(event)->last = moment;
+  }
+  return enqueue(stream, [this, moment] {
+    const std::lock_guard lock(mutex_);
+    moment->time = Clock::now();
+    moment->done = true;
+  });
+}
+
+CudaError FakeCuda::query(Event event) {
+  const std::lock_guard lock(mutex_);
+  if (broken_ != kSuccess) return broken_;
+  return reinterpret_cast<FakeEvent*>(event)->last->done ? kSuccess : kNotReady;
+}
+
+CudaError FakeCuda::synchronize(Event event) {
+  if (const CudaError error = enter("synchronize")) return error;
+  for (;;) {
+    if (const CudaError status = query(event); status != kNotReady) return status;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& stream : streams_) {
+        const std::lock_guard inner(stream->mutex);
+        if (stream->error != kSuccess) return stream->error;
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(10));
+  }
+}
+
+CudaError FakeCuda::wait(Stream stream, Event event) {
+  if (const CudaError error = enter("wait")) return error;
+  std::shared_ptr<FakeEvent::Moment> moment;
+  {
+    const std::lock_guard lock(mutex_);
+    moment = reinterpret_cast<FakeEvent*>(event)->last;
+  }
+  auto* fake = reinterpret_cast<FakeStream*>(stream);
+  return enqueue(stream, [this, moment, fake] {
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (moment->done) return;
+      }
+      if (fake->is_abandoned()) return;
+      std::this_thread::sleep_for(std::chrono::microseconds(5));
+    }
+  });
+}
+
+CudaError FakeCuda::elapsed_ms(Event begin, Event end, float& milliseconds) {
+  const std::lock_guard lock(mutex_);
+  const auto first = reinterpret_cast<FakeEvent*>(begin)->last, last = reinterpret_cast<FakeEvent*>(end)->last;
+  if (!first->done || !last->done) return kNotReady;
+  milliseconds = std::chrono::duration<float, std::milli>(last->time - first->time).count();
+  return kSuccess;
+}
+
+void FakeCuda::move(void* to, const void* from, std::size_t bytes) {
+  if (before_copy) before_copy(copies_);
+  ++copies_;
+  const std::byte* source = resolve(from, bytes, false);
+  std::byte* target = resolve(to, bytes, true);
+  const auto at_device = [&](const void* address) {
+    return reinterpret_cast<std::uint64_t>(address) >> 47 != 0 && !is_host_memory(address);
+  };
+  note_moved(bytes, !at_device(to));
+  if (bytes % sizeof(float) == 0 && reinterpret_cast<std::uintptr_t>(source) % sizeof(float) == 0)
+    shm::racing_copy(reinterpret_cast<float*>(target), reinterpret_cast<const float*>(source), bytes / sizeof(float));
+  else
+    std::memcpy(target, source, bytes);
+}
+
+CudaError FakeCuda::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  if (const CudaError error = enter("copy", fmt::to_string(bytes))) return error;
+  if (bytes == 0) return kSuccess;
+  return enqueue(stream, [=, this] { move(to, from, bytes); });
+}
+
+CudaError FakeCuda::copy_batch(std::span<void* const> to, std::span<const void* const> from,
+                               std::span<const std::size_t> bytes, Stream stream) {
+  if (const CudaError error = enter("copy_batch", fmt::to_string(to.size()))) return error;
+  if (!box_.copy_batches) return kNotSupported;
+  if (to.empty() || to.size() != from.size() || to.size() != bytes.size()) return kInvalidValue;
+  std::vector<void*> targets(to.begin(), to.end());
+  std::vector<const void*> sources(from.begin(), from.end());
+  std::vector<std::size_t> sizes(bytes.begin(), bytes.end());
+  return enqueue(stream, [=, this] {
+    for (std::size_t i = targets.size(); i-- > 0;) move(targets[i], sources[i], sizes[i]);  // in no promised order
+  });
+}
+
+CudaError FakeCuda::fill_zero(void* device, std::size_t bytes, Stream stream) {
+  if (const CudaError error = enter("fill_zero", fmt::to_string(bytes))) return error;
+  return enqueue(stream, [=, this] { std::memset(at(device, bytes, true), 0, bytes); });
+}
+
+CudaError FakeCuda::wait_value(Stream stream, void* device_word, std::uint32_t value) {
+  if (const CudaError error = enter("wait_value", fmt::to_string(value))) return error;
+  if (!box_.stream_waits) return kNotSupported;
+  auto* fake = reinterpret_cast<FakeStream*>(stream);
+  return enqueue(stream, [=, this] {
+    const auto& word = *reinterpret_cast<const shm::AtomicShm<std::uint32_t>*>(at(device_word, sizeof value, false));
+    while (static_cast<std::int32_t>(word.load_acquire() - value) < 0) {
+      if (fake->is_abandoned()) return;
+      std::this_thread::sleep_for(std::chrono::microseconds(5));
+    }
+  });
+}
+
+CudaError FakeCuda::begin_capture(Stream stream) {
+  if (const CudaError error = enter("begin_capture")) return error;
+  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  const std::lock_guard lock(fake.mutex);
+  if (fake.is_capturing) return kInvalidValue;
+  fake.is_capturing = true;
+  fake.captured.clear();
+  return kSuccess;
+}
+
+CudaError FakeCuda::end_capture(Stream stream, Graph& graph) {
+  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  std::vector<Work> captured;
+  {
+    const std::lock_guard lock(fake.mutex);
+    if (!fake.is_capturing) return kInvalidValue;
+    fake.is_capturing = false;
+    captured = std::move(fake.captured);
+  }
+  if (const CudaError error = enter("end_capture")) return error;
+  const std::lock_guard lock(mutex_);
+  auto& made = graphs_.emplace_back(std::make_unique<FakeGraph>());
+  made->work = std::move(captured);
+  graph = reinterpret_cast<Graph>(made.get());
+  return kSuccess;
+}
+
+CudaError FakeCuda::launch(Graph graph, Stream stream) {
+  if (const CudaError error = enter("launch")) return error;
+  for (const Work& work : reinterpret_cast<FakeGraph*>(graph)->work)
+    if (const CudaError error = enqueue(stream, work)) return error;
+  return kSuccess;
+}
+
+CudaError FakeCuda::destroy_graph(Graph graph) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(graphs_, [&](const auto& one) { return one.get() == reinterpret_cast<FakeGraph*>(graph); });
+  return kSuccess;
+}
+
+}  // namespace ps::test

@@ -1,0 +1,182 @@
+// CUDA without a GPU: both tables, executed by one thread per stream, in stream order, on this process's memory.
+//
+// It is stricter than a device. Device addresses are no addresses here, so host code that follows one crashes; every
+// access is looked up among what is allocated, pinned or registered, and one outside, or a write to what was registered
+// for reading, ends the stream with cudaErrorIllegalAddress. Registered regions lie apart from each other.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "device/cuda_calls.hpp"
+#include "device/gpu_kernels.hpp"
+
+namespace ps::test {
+
+inline constexpr device::CudaError kIllegalAddress = 700;
+
+struct FakeBox {
+  int devices = 1;
+  bool native_atomics = false;  // to host memory, on all of them
+  bool read_only_registration = true;
+  bool host_register = true;
+  bool copy_batches = true;  // CUDA 12.8 and later
+  bool stream_waits = true;
+  std::size_t memory_bytes = std::size_t{1} << 30;  // of each device
+};
+
+class FakeCuda : public device::CudaCalls {
+ public:
+  explicit FakeCuda(const FakeBox& box = {});
+  ~FakeCuda() override;
+
+  // The call's n-th use from now on (0: the next) returns this error and does nothing else.
+  void fail(const std::string& call, int n, device::CudaError error);
+  // Everything that is enqueued from now on ends its stream with this error.
+  void break_device(device::CudaError error);
+  // Called on the stream's thread: before each copy, by number; between a pulled piece's copy and its stamp's check, by
+  // the piece's number; and before each piece is sent.
+  std::function<void(std::size_t)> before_copy, during_pull, before_send;
+
+  std::vector<std::string> calls() const;  // all so far, with arguments: "host_register 1073741824 3"
+  std::size_t count(const std::string& call) const;
+  std::vector<std::string> faults() const;  // accesses outside of what exists
+  std::size_t live_allocations() const;     // allocations, pinned memory, registrations, streams, events, graphs
+  std::size_t bytes_to_host() const, bytes_to_device() const;  // by copies and transfer kernels so far
+
+  bool is_built() const override { return true; }
+  int built_for() const override { return 13000; }
+  std::string error_text(device::CudaError error) override;
+  device::CudaError last_error() override;
+  bool can_wait_value() const { return box_.stream_waits; }
+  device::CudaError driver_version(int& version) override;
+  device::CudaError device_count(int& count) override;
+  device::CudaError properties(int device, device::DeviceProperties& properties) override;
+  device::CudaError attribute(device::Attribute attribute, int device, int& value) override;
+  device::CudaError host_atomics(int device, std::span<const device::AtomicOperation> operations,
+                                 std::span<unsigned> bits) override;
+  device::CudaError can_access_peer(int device, int peer, int& can) override;
+  device::CudaError set_device(int device) override;
+  device::CudaError memory_info(std::size_t& free_bytes, std::size_t& total_bytes) override;
+  device::CudaError host_register(void* address, std::size_t bytes, unsigned flags) override;
+  device::CudaError host_unregister(void* address) override;
+  device::CudaError device_address(void* host, void*& device) override;
+  device::CudaError allocate(std::size_t bytes, void*& device) override;
+  device::CudaError release(void* device) override;
+  device::CudaError allocate_pinned(std::size_t bytes, void*& host) override;
+  device::CudaError release_pinned(void* host) override;
+  device::CudaError create_stream(device::Stream& stream) override;
+  device::CudaError destroy_stream(device::Stream stream) override;
+  device::CudaError synchronize(device::Stream stream) override;
+  device::CudaError query(device::Stream stream) override;
+  device::CudaError create_event(bool keeps_time, device::Event& event) override;
+  device::CudaError destroy_event(device::Event event) override;
+  device::CudaError record(device::Event event, device::Stream stream) override;
+  device::CudaError query(device::Event event) override;
+  device::CudaError synchronize(device::Event event) override;
+  device::CudaError wait(device::Stream stream, device::Event event) override;
+  device::CudaError elapsed_ms(device::Event begin, device::Event end, float& milliseconds) override;
+  device::CudaError copy(void* to, const void* from, std::size_t bytes, device::Stream stream) override;
+  device::CudaError copy_batch(std::span<void* const> to, std::span<const void* const> from,
+                               std::span<const std::size_t> bytes, device::Stream stream) override;
+  device::CudaError fill_zero(void* device, std::size_t bytes, device::Stream stream) override;
+  device::CudaError wait_value(device::Stream stream, void* device_word, std::uint32_t value) override;
+  device::CudaError begin_capture(device::Stream stream) override;
+  device::CudaError end_capture(device::Stream stream, device::Graph& graph) override;
+  device::CudaError launch(device::Graph graph, device::Stream stream) override;
+  device::CudaError destroy_graph(device::Graph graph) override;
+
+  // For FakeKernels. Work throws CudaError numbers.
+  using Work = std::function<void()>;
+  device::CudaError enqueue(device::Stream stream, Work work);
+  // The bytes behind a device address; throws kIllegalAddress where they are not all there.
+  std::byte* at(const void* device, std::size_t bytes, bool writes);
+  template <class T>
+  const T* in(const T* device, std::size_t count) {
+    return reinterpret_cast<const T*>(at(device, count * sizeof(T), false));
+  }
+  template <class T>
+  T* out(T* device, std::size_t count) {
+    return reinterpret_cast<T*>(at(device, count * sizeof(T), true));
+  }
+  bool is_host_memory(const void* device) const;  // pinned or registered
+  void note_moved(std::size_t bytes, bool to_host);
+  device::CudaError enter(const std::string& call, const std::string& arguments = {});  // logs, injects failures
+
+ private:
+  struct FakeStream;
+  struct FakeEvent;
+  struct FakeGraph;
+  struct Range {
+    std::size_t bytes = 0;
+    std::byte* host = nullptr;
+    bool is_device = false, is_pinned = false, is_read_only = false;
+    std::unique_ptr<std::byte[]> owned;
+  };
+
+  std::uint64_t add_range(std::size_t bytes, std::byte* host, Range range);
+  std::byte* resolve(const void* address, std::size_t bytes, bool writes);  // a device or a host address
+  device::CudaError status_of(FakeStream& stream);
+  void move(void* to, const void* from, std::size_t bytes);
+
+  const FakeBox box_;
+  mutable std::mutex mutex_;
+  std::vector<std::string> calls_, faults_;
+  std::multimap<std::string, std::pair<int, device::CudaError>> failures_;
+  device::CudaError broken_ = 0, pending_ = 0;
+  std::map<std::uint64_t, Range> ranges_;  // by device address
+  std::uint64_t next_address_ = std::uint64_t{1} << 60;
+  std::vector<std::unique_ptr<FakeStream>> streams_;
+  std::vector<std::unique_ptr<FakeEvent>> events_;
+  std::vector<std::unique_ptr<FakeGraph>> graphs_;
+  std::size_t copies_ = 0, to_host_ = 0, to_device_ = 0;
+};
+
+class FakeKernels : public device::GpuKernels {
+ public:
+  explicit FakeKernels(FakeCuda& cuda) : cuda_(cuda) {}
+
+  device::CudaError pull_pieces(const kernels::PulledPiece* pieces, std::uint32_t count, std::uint64_t* results,
+                                kernels::ChunkFormat format, device::Stream stream) override;
+  device::CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,
+                                bool as_bfloat16, device::Stream stream) override;
+  device::CudaError to_bfloat16(const float* from, std::uint16_t* to, std::size_t count,
+                                device::Stream stream) override;
+  device::CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value,
+                               bool wide, device::Stream stream) override;
+  void prepare_products(device::Stream stream) override;
+  void release_products(device::Stream stream) override;
+  device::CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, int k, const float* a, const float* b,
+                             float beta, float* out, device::Stream stream) override;
+  device::CudaError bias_relu(float* values, const float* bias, int rows, int columns, device::Stream stream) override;
+  device::CudaError add_bias(float* values, const float* bias, int rows, int columns, device::Stream stream) override;
+  device::CudaError relu_gradient(float* gradient, const float* activations, std::size_t count,
+                                  device::Stream stream) override;
+  device::CudaError softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns, float* loss,
+                                          device::Stream stream) override;
+  device::CudaError sum_rows(const float* values, int rows, int columns, float* out, device::Stream stream) override;
+  device::CudaError gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices,
+                                int rows, int columns, float* out, std::uint8_t* labels,
+                                device::Stream stream) override;
+  device::CudaError sgd_step(float* parameters, const float* gradient, std::size_t count, float rate, float l2,
+                             float weight_decay, float clip_value, device::Stream stream) override;
+  device::CudaError difference(const float* a, const float* b, float factor, float* out, std::size_t count,
+                               device::Stream stream) override;
+  device::CudaError fill(float* values, float value, std::size_t count, device::Stream stream) override;
+
+ private:
+  // Enqueues `work` unless the call is to fail.
+  device::CudaError run(const std::string& call, device::Stream stream, FakeCuda::Work work);
+
+  FakeCuda& cuda_;
+};
+
+}  // namespace ps::test
