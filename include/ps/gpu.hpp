@@ -57,7 +57,8 @@ class GpuLink {
   // What is enqueued here runs between what the link enqueues.
   void* stream() const noexcept;
 
-  // Enqueues a pull of all variables. What is enqueued on the stream behind it sees the parameters.
+  // Enqueues a pull of all variables. What is enqueued on the stream behind it sees the parameters. Large models are
+  // copied chunk by chunk under the processor's eyes: then it returns when they are there.
   void start_pull();
 
   // The same, but the stream waits with it until open(): what leads to a step can be enqueued while the one before is
@@ -83,7 +84,11 @@ class GpuLink {
   const GpuTransfers& transfers() const noexcept;
 
  private:
+  friend struct GpuLinkAccess;  // makes links with other tables (src/device/gpu_link.hpp)
   struct Impl;
+  class Pull;
+  class Push;
+  explicit GpuLink(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 

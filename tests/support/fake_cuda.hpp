@@ -56,7 +56,7 @@ class FakeCuda : public device::CudaCalls {
   int built_for() const override { return 13000; }
   std::string error_text(device::CudaError error) override;
   device::CudaError last_error() override;
-  bool can_wait_value() const { return box_.stream_waits; }
+  bool can_wait_value() override { return box_.stream_waits; }
   device::CudaError driver_version(int& version) override;
   device::CudaError device_count(int& count) override;
   device::CudaError properties(int device, device::DeviceProperties& properties) override;
