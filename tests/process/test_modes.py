@@ -126,9 +126,9 @@ class Chunks(CountTest):
                 self.assertEqual(result["steps"], 40)
 
     def test_a_ps_has_the_size_and_its_successor_must_not_have_another_one(self):
-        same = ("--workers", "1", "--linger", "1s", "--steps", "1000")
+        same = ("--workers", "1", "--linger", "1s", "--steps", "1000000")  # it is interrupted long before
         ps = self.start_ps(*same, "--chunk-bytes", "1MiB")
-        worker = self.start("worker_shm", "--job", self.job, "--delay", "2ms")  # for two seconds at least
+        worker = self.start("worker_shm", "--job", self.job, "--delay", "2ms")
         wait_until(lambda: inspect(self.job, "show")["global_step"] > 0, "the job is under way")
         self.assertEqual(inspect(self.job, "show")["settings"]["chunk_bytes"], 1 << 20)
         self.assertEqual(self.pieces()["pieces"], 1)
@@ -140,9 +140,10 @@ class Chunks(CountTest):
                               f"chunk-bytes 1048576, you say {said}")
         heir = self.start("ps_shm", "--job", self.job, *same, "--chunk-bytes", "1MiB")
         worker.send_signal(signal.SIGCONT)
-        for process in (worker, heir):
+        worker.send_signal(signal.SIGINT)
+        for process, end in ((worker, 130), (heir, 0)):
             code, _, err = finish(process)
-            self.assertEqual(code, 0, err)
+            self.assertEqual(code, end, err)
 
 
 class OneElement(CountTest):
