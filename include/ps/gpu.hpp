@@ -89,6 +89,7 @@ class GpuLink {
   class Pull;
   class Push;
   explicit GpuLink(std::unique_ptr<Impl> impl) noexcept;
+  static Worker::Impl& worker_of(Worker& worker) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 

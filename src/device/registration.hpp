@@ -21,8 +21,9 @@ inline constexpr std::uint32_t kRegionBits = 30;
 inline constexpr std::size_t kRegionBytes = std::size_t{1} << kRegionBits;
 
 struct RegistrationTotals {
-  std::uint64_t bytes = 0, calls = 0;
-  double seconds = 0.0;
+  std::uint64_t bytes = 0;  // registered, as of the last try_register()
+  std::uint64_t calls = 0;  // of cudaHostRegister, refused ones too
+  double seconds = 0.0;     // that registering took
 };
 
 class Registration {
@@ -35,6 +36,7 @@ class Registration {
   // Registers [base, base + bytes), where this object holds nothing yet or began at the same base: then what is new. The
   // last region may be unregistered and registered again for that, so no device work may use it meanwhile.
   // False: refused; nothing is registered any more; `why` says it.
+  // Requires: `base` is where a page begins; `read_only` as before. (Other bases are refused.)
   [[nodiscard]] bool try_register(std::byte* base, std::size_t bytes, bool read_only, RegistrationTotals& totals,
                                   std::string& why);
   void unregister() noexcept;
@@ -42,7 +44,8 @@ class Registration {
   std::size_t bytes() const noexcept { return bytes_; }  // registered, in whole pages
   // Device addresses where the regions begin.
   const std::vector<std::uint64_t>& regions() const noexcept { return regions_; }
-  // The device's address of base + offset, and how many bytes from there on lie together there.
+  // The device's address of base + offset, and how many bytes from there on lie together there; nullptr and 0 beyond
+  // what is registered.
   void* at(std::size_t offset) const noexcept;
   std::size_t contiguous_at(std::size_t offset) const noexcept;
 

@@ -36,6 +36,9 @@ struct StrategyInput {
 
 Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input);
 
+// "pulls by a kernel, pushes staged": for people.
+std::string describe(const Strategy& strategy);
+
 // Whether the GPU's float adds to host memory are atomic towards CPUs and other GPUs.
 bool has_native_float_adds(const GpuInfo& gpu);
 

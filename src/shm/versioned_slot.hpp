@@ -79,6 +79,16 @@ class VersionedVariable {
     return parameters(at(buffer_of(words_[chunk].word.hint())));
   }
 
+  // For who reads chunks by other means than the processor's (R1, R3): the word, where it lies, and whether what was
+  // copied of the buffer that it named is whole. Requires of the last: every byte of the copy has been read.
+  std::uint64_t word(std::uint64_t chunk) const noexcept { return words_[chunk].word.load_acquire(); }
+  const std::byte* word_place(std::uint64_t chunk) const noexcept {
+    return reinterpret_cast<const std::byte*>(&words_[chunk].word);
+  }
+  bool is_still_whole(std::uint64_t chunk, std::uint64_t word) const noexcept {
+    return is_whole(at(buffer_of(word)), chunk, word);
+  }
+
   // Slot k of a chunk lies (k + 1) * stride() floats behind its parameters.
   std::uint64_t stride() const noexcept { return chunk_elements_; }
 

@@ -237,6 +237,10 @@ void Variable::State::contribute(GradientSource& gradient, const PushContext& co
   contribute_from(pieces_of(gradient), context, threads);
 }
 
+void Variable::State::for_each_pushed(const std::function<void(const VariablePart&, std::uint64_t)>& body) {
+  for_pieces(0, pieces, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t) { body(part, piece); });
+}
+
 void Variable::State::count_push() noexcept {
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
     note_push(part, part.inplace->count_push(piece), index);

@@ -92,6 +92,15 @@ struct Variable::State {
   void contribute(GradientSource& gradient, const PushContext& context, Threads& threads);
 
   std::uint64_t first_pushed() const noexcept { return start_; }  // the piece that this worker's pushes begin with
+  // Calls body(part, piece of the part) for all pieces in the order of this worker's pushes.
+  void for_each_pushed(const std::function<void(const VariablePart&, std::uint64_t)>& body);
+
+  // Whether its updates are sums of elements and nothing else, where they lie, so that others than the processor may add.
+  bool adds_in_place() const noexcept {
+    return layout == Layout::kInplace && elements > 1 &&
+           (settings.rule == UpdateRule::kAdd ||
+            (settings.rule == UpdateRule::kSgd && settings.l2 == 0 && settings.weight_decay == 0));
+  }
 
  private:
   // Calls body(part, piece of the part, piece of the whole) for pieces [begin, end), where piece `start` comes first.

@@ -1,0 +1,131 @@
+#include "device/gpu_link.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "device/gpu_pull.hpp"
+#include "device/gpu_push.hpp"
+#include "device/probe.hpp"
+
+namespace ps {
+
+GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
+                    std::span<float* const> given_parameters, std::span<const float* const> given_gradients,
+                    const GpuOptions& given_options, device::CudaCalls& given_cuda, device::GpuKernels& given_kernels)
+    : worker(given_worker),
+      cuda(given_cuda),
+      kernels(given_kernels),
+      options(given_options),
+      variables(given.begin(), given.end()),
+      parameters(given_parameters.begin(), given_parameters.end()),
+      gradients(given_gradients.begin(), given_gradients.end()),
+      shards(given_cuda, given_worker.job) {
+  if (parameters.size() != variables.size() || gradients.size() != variables.size())
+    throw Error(
+        fmt::format("a GPU link of {} variables with {} places for parameters and {} for gradients: give one "
+                    "for each",
+                    variables.size(), parameters.size(), gradients.size()));
+  for (const Variable& variable : variables) states.push_back(variable.state_);
+  const device::GpuProbe probe = device::probe_gpus(cuda);
+  if (probe.why_none) throw Error(probe.reason);
+  if (options.device < 0 || static_cast<std::size_t>(options.device) >= probe.gpus.size())
+    throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", options.device, probe.gpus.size() - 1));
+  gpu = probe.gpus[static_cast<std::size_t>(options.device)];
+  check(cuda.set_device(options.device), "be used");
+  stream = std::make_unique<device::OwnStream>(cuda);
+  gate = device::PinnedMemory<shm::AtomicShm<std::uint32_t>>(cuda, 1);
+  gate.on_host()->store_relaxed(0);
+  pull = std::make_unique<Pull>(*this);
+  push = std::make_unique<Push>(*this);
+  plan();
+}
+
+GpuLink::Impl::~Impl() {
+  if (!stream) return;
+  open_gate();
+  static_cast<void>(cuda.synchronize(stream->get()));  // nothing reads or writes what is released next
+}
+
+void GpuLink::Impl::warn(const std::string& line) const {
+  if (options.warn) return options.warn(line);
+  std::fprintf(stderr, "worker %u: %s\n", worker.rank, line.c_str());
+}
+
+// What is registered, and how, follows from what the box can do; whether that works decides the rest.
+void GpuLink::Impl::plan() {
+  device::StrategyInput input;
+  for (const Variable::State* state : states) {
+    input.pull_bytes += state->elements * sizeof(float);
+    input.has_additive_inplace |= state->adds_in_place();
+  }
+  strategy = device::choose_strategy(gpu, input);
+  if (strategy.pull != device::PullPath::kThroughHost) {
+    std::set<std::uint32_t> used;
+    for (const Variable::State* state : states)
+      for (const VariablePart& part : state->parts) used.insert(part.record.shard);
+    if (std::string why; !shards.try_register(used, strategy.read_only, registered, why)) {
+      input.is_registered = false;
+      strategy = device::choose_strategy(gpu, input);
+      warn(fmt::format("{}: {}", strategy.registration_reason, why));
+    }
+  }
+  pull->plan();
+  push->plan();
+  totals.registered_bytes = registered.bytes;
+  totals.registrations = registered.calls;
+  totals.registration_seconds = registered.seconds;
+  totals.strategy = describe(strategy);
+}
+
+void GpuLink::Impl::open_gate() noexcept { gate.on_host()->store_release(last_gated); }
+
+std::unique_ptr<GpuLink> GpuLinkAccess::make(Worker& worker, std::span<const Variable> variables,
+                                             std::span<float* const> parameters,
+                                             std::span<const float* const> gradients, const GpuOptions& options,
+                                             device::CudaCalls& cuda, device::GpuKernels& kernels) {
+  return std::unique_ptr<GpuLink>(new GpuLink(std::make_unique<GpuLink::Impl>(
+      GpuLink::worker_of(worker), variables, parameters, gradients, options, cuda, kernels)));
+}
+
+Worker::Impl& GpuLink::worker_of(Worker& worker) noexcept { return *worker.impl_; }
+
+GpuLink::GpuLink(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+
+GpuLink::GpuLink(Worker& worker, std::span<const Variable> variables, std::span<float* const> parameters,
+                 std::span<const float* const> gradients, const GpuOptions& options)
+    : impl_(std::make_unique<Impl>(*worker.impl_, variables, parameters, gradients, options, device::cuda_calls(),
+                                   device::gpu_kernels())) {}
+
+GpuLink::~GpuLink() = default;
+
+void* GpuLink::stream() const noexcept { return impl_->stream->get(); }
+
+void GpuLink::start_pull() {
+  if (impl_->shards.has_grown()) {  // variables have come; their buffers may hold chunks of ours by now
+    impl_->check(impl_->cuda.synchronize(impl_->stream->get()), "finish its work");
+    impl_->plan();
+  }
+  if (impl_->worker.is_sync() && !impl_->worker.pulled_in) impl_->worker.pulled_in = impl_->worker.steps.round();
+  impl_->pull->start();
+}
+
+bool GpuLink::can_wait() const noexcept { return impl_->strategy.stream_waits && impl_->pull->is_all_on_stream(); }
+
+void GpuLink::start_pull_when_opened() {
+  impl_->check(impl_->cuda.wait_value(impl_->stream->get(), impl_->gate.on_device(), ++impl_->last_gated),
+               "wait for a word");
+  impl_->pull->start();
+}
+
+void GpuLink::open() {
+  if (impl_->worker.is_sync() && !impl_->worker.pulled_in) impl_->worker.pulled_in = impl_->worker.steps.round();
+  impl_->open_gate();
+}
+
+bool GpuLink::finish_pull() { return impl_->pull->finish(); }
+void GpuLink::start_push() { impl_->push->start(); }
+void GpuLink::finish_push() { impl_->push->finish(); }
+const GpuTransfers& GpuLink::transfers() const noexcept { return impl_->totals; }
+
+}  // namespace ps

@@ -1,0 +1,278 @@
+#include "device/gpu_push.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "device/polling.hpp"
+#include "shm/memory_policy.hpp"
+#include "worker/sync_step.hpp"
+
+namespace ps {
+namespace {
+
+constexpr std::size_t kAlignment = 256;
+constexpr const char* kArriving = "send a gradient";
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+void widen(const std::uint16_t* from, float* to, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16);
+}
+
+}  // namespace
+
+// One variable's gradient, as it arrives.
+class GpuLink::Push::Source final : public GradientSource {
+ public:
+  // `sent`: is recorded when all pieces have been.
+  Source(GpuLink::Impl& link, Variable::State& state, bool is_native, device::Event sent)
+      : link_(link), state_(state), is_native_(is_native), sent_(sent), scratch_(link.worker.threads.count()) {}
+
+  const float* piece(std::uint64_t index, std::uint64_t begin, std::uint64_t count, std::uint32_t thread) override {
+    wait(index);
+    if (!rounded_.empty()) {
+      std::vector<float>& room = scratch_[thread];
+      if (room.size() < count) room.resize(count);
+      widen(rounded_.data() + begin, room.data(), count);
+      return room.data();
+    }
+    return landed_.empty() ? part_of(begin) : landed_.data() + begin;
+  }
+
+  std::span<const float> whole() override {
+    for (std::uint64_t index = 0; index < state_.pieces; ++index) wait(index);
+    if (!landed_.empty()) return landed_;
+    whole_.resize(state_.elements);
+    if (!rounded_.empty())
+      widen(rounded_.data(), whole_.data(), whole_.size());
+    else
+      for (std::size_t k = 0; k < state_.parts.size(); ++k)
+        std::copy(parts_[k].begin(), parts_[k].end(), whole_.begin() + std::ptrdiff_t(state_.parts[k].begin));
+    return whole_;
+  }
+
+  bool is_added_by_device() const noexcept override { return is_native_ && adds_now_; }
+
+  bool is_native() const noexcept { return is_native_; }
+  void lands_in(std::span<float> room) { landed_ = room; }
+  void lands_in(std::span<std::uint16_t> room) { rounded_ = room; }
+  void lands_in_part(std::span<float> place) { parts_.push_back(place); }
+  // Its pieces' flags, in the order in which they are sent; none: it comes as a whole, with the stream.
+  void arrives_at(shm::AtomicShm<std::uint32_t>* flags) { flags_ = flags; }
+  void begin(bool adds_now) noexcept { adds_now_ = adds_now; }
+
+  // Where the elements from `begin` on go, on the host: within one piece they lie together.
+  std::byte* place_of(std::uint64_t begin) const noexcept {
+    if (!rounded_.empty()) return reinterpret_cast<std::byte*>(rounded_.data() + begin);
+    return reinterpret_cast<std::byte*>(landed_.empty() ? part_of(begin) : landed_.data() + begin);
+  }
+
+ private:
+  float* part_of(std::uint64_t begin) const noexcept {
+    std::size_t k = state_.parts.size() - 1;
+    while (state_.parts[k].begin > begin) --k;
+    return parts_[k].data() + (begin - state_.parts[k].begin);
+  }
+
+  void wait(std::uint64_t index) {
+    const auto status = [&] { return link_.cuda.query(sent_); };
+    if (flags_ == nullptr || is_added_by_device())
+      return device::wait_for_device(link_.cuda, kArriving, status, [&] { return status() == device::kSuccess; });
+    const std::uint64_t place = (index + state_.pieces - state_.first_pushed()) % state_.pieces;
+    device::wait_for_device(link_.cuda, kArriving, status, [&] { return flags_[place].load_acquire() != 0; });
+  }
+
+  GpuLink::Impl& link_;
+  Variable::State& state_;
+  const bool is_native_;
+  const device::Event sent_;
+  bool adds_now_ = false;
+  std::span<float> landed_;
+  std::span<std::uint16_t> rounded_;
+  std::vector<std::span<float>> parts_;  // in the gradient segment
+  shm::AtomicShm<std::uint32_t>* flags_ = nullptr;
+  std::vector<std::vector<float>> scratch_;  // one per thread
+  std::vector<float> whole_;
+};
+
+GpuLink::Push::Push(GpuLink::Impl& link)
+    : link_(link),
+      all_sent_(link.cuda),
+      room_(nullptr, FreeRoom{0}),
+      room_registration_(link.cuda),
+      segment_registration_(link.cuda) {}
+
+GpuLink::Push::~Push() = default;
+
+void GpuLink::Push::FreeRoom::operator()(std::byte* room) const noexcept { munmap(room, bytes); }
+
+bool GpuLink::Push::is_native(const Variable::State& state) const noexcept {
+  return link_.strategy.native_adds && state.adds_in_place() && link_.worker.config.adds == Adds::kExact &&
+         !link_.worker.config.optimizer.staleness_scaling;
+}
+
+bool GpuLink::Push::lands_in_segment() const noexcept {
+  return link_.worker.is_sync() && !link_.worker.is_summed() && link_.options.wire == Wire::kFloat32;
+}
+
+// Pages of the GPU's memory node, where the system grants that.
+void GpuLink::Push::make_room() {
+  const bool rounds = link_.options.wire == Wire::kBfloat16 && link_.strategy.push == device::PushPath::kStaged;
+  const std::size_t width = rounds ? sizeof(std::uint16_t) : sizeof(float);
+  std::size_t bytes = 0;
+  for (const Variable::State* state : link_.states) bytes += aligned(state->elements * width);
+  void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (place == MAP_FAILED) throw Error(fmt::format("no memory for gradients: {} bytes", bytes));
+  room_ = {static_cast<std::byte*>(place), FreeRoom{bytes}};
+  if (link_.gpu.numa_node >= 0)
+    static_cast<void>(shm::prefer_node(place, bytes, static_cast<std::uint32_t>(link_.gpu.numa_node)));
+  std::fill_n(room_.get(), bytes, std::byte{0});  // the pages exist
+  std::byte* next = room_.get();
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    const std::uint64_t count = link_.states[i]->elements;
+    if (rounds)
+      sources_[i]->lands_in(std::span(reinterpret_cast<std::uint16_t*>(next), count));
+    else
+      sources_[i]->lands_in(std::span(reinterpret_cast<float*>(next), count));
+    next += aligned(count * width);
+  }
+}
+
+bool GpuLink::Push::register_landing(std::string& why) {
+  if (!lands_in_segment())
+    return room_registration_.try_register(room_.get(), room_.get_deleter().bytes, false, link_.registered, why);
+  const shm::Segment& own = link_.worker.gradients.own();
+  return segment_registration_.try_register(own.data(), own.usable_bytes(), false, link_.registered, why);
+}
+
+void GpuLink::Push::plan() {
+  sources_.clear();
+  sent_.clear();
+  added_.clear();
+  native_.clear();
+  for (Variable::State* state : link_.states)
+    sources_.push_back(std::make_unique<Source>(link_, *state, is_native(*state), all_sent_.get()));
+  if (lands_in_segment()) {
+    const shm::Segment& own = link_.worker.gradients.own();
+    if (link_.gpu.numa_node >= 0)
+      static_cast<void>(
+          shm::prefer_node(own.data(), own.usable_bytes(), static_cast<std::uint32_t>(link_.gpu.numa_node)));
+    for (std::size_t i = 0; i < sources_.size(); ++i)
+      for (const VariablePart& part : link_.states[i]->parts)
+        sources_[i]->lands_in_part(link_.worker.gradients.place(part.record));
+  } else {
+    make_room();
+  }
+  if (link_.strategy.push == device::PushPath::kThroughHost) return;
+  if (std::string why; !register_landing(why)) {
+    link_.warn(fmt::format("gradients go through the driver's buffers, slower: {}", why));
+    link_.strategy.push = device::PushPath::kThroughHost;
+    link_.strategy.push_reason = why;
+    return plan();
+  }
+  for (const bool native : {false, true}) {
+    for (std::size_t i = 0; i < sources_.size(); ++i)
+      if (sources_[i]->is_native() == native) list_variable(i);
+    if (!native) sent_without_native_ = sent_.size();
+  }
+  arrived_ = device::PinnedMemory<shm::AtomicShm<std::uint32_t>>(link_.cuda, sent_.size());
+  std::size_t at = 0;
+  for (const bool native : {false, true})
+    for (std::size_t i = 0; i < sources_.size(); ++i)
+      if (sources_[i]->is_native() == native) {
+        sources_[i]->arrives_at(arrived_.on_host() + at);
+        at += link_.states[i]->pieces;
+      }
+  const device::Stream stream = link_.stream->get();
+  const auto upload = [&](auto& on_device, const auto& list) {
+    using List = std::remove_reference_t<decltype(on_device)>;
+    on_device = List(link_.cuda, list.size());
+    if (list.empty()) return;
+    link_.check(link_.cuda.copy(on_device.on_device(), list.data(), on_device.bytes(), stream), "copy to its memory");
+  };
+  upload(sent_on_device_, sent_);
+  upload(added_on_device_, added_);
+  link_.check(link_.cuda.synchronize(stream), "copy to its memory");
+}
+
+void GpuLink::Push::list_variable(std::size_t i) {
+  Variable::State& state = *link_.states[i];
+  const bool in_segment = lands_in_segment(), is_native = sources_[i]->is_native();
+  const std::size_t first_added = added_.size();
+  const std::byte* base = in_segment ? link_.worker.gradients.own().data() : room_.get();
+  const device::Registration& registration = in_segment ? segment_registration_ : room_registration_;
+  state.for_each_pushed([&](const VariablePart& part, std::uint64_t piece) {
+    const std::uint64_t begin = part.piece_begin(piece), count = part.piece_size(piece);
+    sent_.push_back({.from = link_.gradients[i] + begin,
+                     .to = registration.at(static_cast<std::size_t>(sources_[i]->place_of(begin) - base)),
+                     .count = static_cast<std::uint32_t>(count),
+                     .pad = 0});
+    if (!is_native) return;
+    const device::Registration& shard = link_.shards.of(part.record.shard);
+    std::size_t at = static_cast<std::size_t>(reinterpret_cast<const std::byte*>(part.inplace->elements()) -
+                                              link_.shards.base(part.record.shard)) +
+                     part.inplace->block_begin(piece) * sizeof(float);
+    for (std::uint64_t done = 0; done < count;) {
+      const std::uint64_t some = std::min<std::uint64_t>(count - done, shard.contiguous_at(at) / sizeof(float));
+      added_.push_back({.from = link_.gradients[i] + begin + done,
+                        .to = static_cast<float*>(shard.at(at)),
+                        .count = static_cast<std::uint32_t>(some),
+                        .pad = 0});
+      done += some;
+      at += some * sizeof(float);
+    }
+  });
+  if (is_native) native_.push_back({&state, first_added, static_cast<std::uint32_t>(added_.size() - first_added)});
+}
+
+void GpuLink::Push::start() {
+  is_under_way_ = true;
+  const device::Stream stream = link_.stream->get();
+  if (link_.strategy.push == device::PushPath::kThroughHost) {
+    for (std::size_t i = 0; i < sources_.size(); ++i) {
+      const Variable::State& state = *link_.states[i];
+      for (const VariablePart& part : state.parts)
+        link_.check(link_.cuda.copy(sources_[i]->place_of(part.begin), link_.gradients[i] + part.begin,
+                                    part.record.elements * sizeof(float), stream),
+                    kArriving);
+    }
+    return link_.check(link_.cuda.record(all_sent_.get(), stream), "record an event");
+  }
+  // A limit on gradients' norm needs all of them before the first one is added.
+  adds_natively_ = !added_.empty() && link_.worker.live.settings.clip_norm == 0;
+  for (const auto& source : sources_) source->begin(adds_natively_);
+  if (adds_natively_) start_native();
+  const std::size_t sent = adds_natively_ ? sent_without_native_ : sent_.size();
+  for (auto& flag : arrived_.host()) flag.store_relaxed(0);  // the launch orders it
+  link_.check(link_.kernels.send_pieces(sent_on_device_.on_device(), static_cast<std::uint32_t>(sent),
+                                        reinterpret_cast<std::uint32_t*>(arrived_.on_device()),
+                                        link_.options.wire == Wire::kBfloat16, stream),
+              kArriving);
+  link_.check(link_.cuda.record(all_sent_.get(), stream), "record an event");
+}
+
+void GpuLink::Push::start_native() {
+  const Worker::Impl& worker = link_.worker;
+  const float rate = worker.push_context(worker.job.global_step().load_acquire()).learning_rate;
+  for (const Native& one : native_) {
+    const update::Settings& settings = one.state->settings;
+    link_.check(link_.kernels.add_pieces(added_on_device_.on_device() + one.first, one.count,
+                                         settings.rule == UpdateRule::kAdd ? 1.0F : -rate,
+                                         settings.rule == UpdateRule::kAdd ? 0.0F : settings.clip_value,
+                                         link_.strategy.wide_adds, link_.stream->get()),
+                "add a gradient");
+  }
+}
+
+void GpuLink::Push::finish() {
+  if (!is_under_way_) return;
+  is_under_way_ = false;
+  std::vector<GradientSource*> sources;
+  for (const auto& source : sources_) sources.push_back(source.get());
+  link_.worker.push(link_.variables, sources);
+  ++link_.totals.pushes;
+}
+
+}  // namespace ps

@@ -1,0 +1,74 @@
+// A GpuLink's pushes: gradients leave the GPU in pieces, in the order in which this worker applies them, into memory that
+// is registered with CUDA, while the worker's threads apply those that have arrived.
+//
+//   where they land   in sync mode with ordered reduction in this worker's gradient segment, where the others read them:
+//                     the copy is the push. Otherwise, and rounded to bfloat16, in a room of the worker's own.
+//   staged            one kernel copies piece after piece and sets a flag behind each. Its plain stores need no atomics,
+//                     which a GPU behind PCIe does not have on host memory.
+//   native            where the GPU has such atomics, it adds to in-place variables of additive rules itself.
+//   through host      without registration the copy engine copies all of it, through the driver's own buffers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/gpu_link.hpp"
+#include "worker/gradient_source.hpp"
+
+namespace ps {
+
+class GpuLink::Push {
+ public:
+  explicit Push(GpuLink::Impl& link);
+  ~Push();
+
+  // Lists the pieces. Requires: the link's strategy is known; no push is under way. Registers where they land; where that
+  // is refused the strategy becomes "through host".
+  void plan();
+
+  void start();
+  void finish();
+
+ private:
+  class Source;
+  struct FreeRoom {
+    std::size_t bytes;
+    void operator()(std::byte* room) const noexcept;
+  };
+
+  bool is_native(const Variable::State& state) const noexcept;
+  bool lands_in_segment() const noexcept;
+  void make_room();
+  bool register_landing(std::string& why);
+  void list_variable(std::size_t i);
+  void start_native();
+
+  // A variable's pieces in `added_`.
+  struct Native {
+    Variable::State* state;
+    std::size_t first;
+    std::uint32_t count;
+  };
+
+  GpuLink::Impl& link_;
+  device::OwnEvent all_sent_;
+  std::vector<std::unique_ptr<Source>> sources_;  // one per variable
+  std::unique_ptr<std::byte, FreeRoom> room_;     // of all variables; nothing where they land in the segment
+  device::Registration room_registration_, segment_registration_;
+
+  // Variables that the GPU can add itself come last, so that a push of all and one of the others begin alike.
+  std::vector<kernels::SentPiece> sent_;
+  std::size_t sent_without_native_ = 0;
+  std::vector<kernels::AddedPiece> added_;
+  std::vector<Native> native_;
+  device::DeviceMemory<kernels::SentPiece> sent_on_device_;
+  device::DeviceMemory<kernels::AddedPiece> added_on_device_;
+  device::PinnedMemory<shm::AtomicShm<std::uint32_t>> arrived_;  // one for each sent piece
+  bool adds_natively_ = false;                                   // in the push under way
+  bool is_under_way_ = false;
+};
+
+}  // namespace ps
