@@ -1,0 +1,43 @@
+// Adds a layer's bias to each row of its outputs, and for hidden layers takes the rectifier max(0, x) of the sums (Nair
+// and Hinton 2010), so that the product's result is read and written once. As src/train/mlp.cpp does it; NaN stays NaN.
+#include "kernels.hpp"
+#include "launch.cuh"
+
+namespace ps::kernels {
+namespace {
+
+constexpr unsigned kColumns = 32, kRows = 8;  // of a block: a warp reads 128 bytes of a row
+
+template <bool kRectify>
+__global__ void __launch_bounds__(kColumns* kRows)
+    bias_kernel(float* values, const float* bias, int rows, int columns) {
+  const unsigned column = blockIdx.x * kColumns + threadIdx.x;
+  if (column >= static_cast<unsigned>(columns)) return;
+  const float added = bias[column];
+  for (std::size_t row = std::size_t{blockIdx.y} * kRows + threadIdx.y; row < static_cast<std::size_t>(rows);
+       row += std::size_t{gridDim.y} * kRows) {
+    float& value = values[row * columns + column];
+    const float sum = value + added;
+    value = kRectify && sum < 0 ? 0.0F : sum;
+  }
+}
+
+template <bool kRectify>
+cudaError_t launch_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream) {
+  if (rows == 0 || columns == 0) return cudaSuccess;
+  const dim3 grid((static_cast<unsigned>(columns) + kColumns - 1) / kColumns,
+                  blocks_for(static_cast<std::size_t>(rows), kRows));
+  return launch(bias_kernel<kRectify>, grid, dim3(kColumns, kRows), stream, values, bias, rows, columns);
+}
+
+}  // namespace
+
+cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream) {
+  return launch_bias<true>(values, bias, rows, columns, stream);
+}
+
+cudaError_t add_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream) {
+  return launch_bias<false>(values, bias, rows, columns, stream);
+}
+
+}  // namespace ps::kernels

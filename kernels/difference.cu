@@ -1,0 +1,21 @@
+// A scaled difference, factor * (a - b): what local SGD pushes after some steps on a copy of its own.
+#include "kernels.hpp"
+#include "launch.cuh"
+
+namespace ps::kernels {
+namespace {
+
+__global__ void __launch_bounds__(kThreads)
+    difference_kernel(const float* a, const float* b, float factor, float* out, std::size_t count) {
+  for (std::size_t i = first_element(); i < count; i += element_stride()) out[i] = factor * (a[i] - b[i]);
+}
+
+}  // namespace
+
+cudaError_t difference(const float* a, const float* b, float factor, float* out, std::size_t count,
+                       cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  return launch(difference_kernel, blocks_for(count, kThreads), kThreads, stream, a, b, factor, out, count);
+}
+
+}  // namespace ps::kernels

@@ -1,0 +1,19 @@
+// Sets floats to one value, which cudaMemset, byte by byte, can do for few values only.
+#include "kernels.hpp"
+#include "launch.cuh"
+
+namespace ps::kernels {
+namespace {
+
+__global__ void __launch_bounds__(kThreads) fill_kernel(float* values, float value, std::size_t count) {
+  for (std::size_t i = first_element(); i < count; i += element_stride()) values[i] = value;
+}
+
+}  // namespace
+
+cudaError_t fill(float* values, float value, std::size_t count, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  return launch(fill_kernel, blocks_for(count, kThreads), kThreads, stream, values, value, count);
+}
+
+}  // namespace ps::kernels

@@ -1,0 +1,37 @@
+// The launchers of all kernels: what the C++ side calls. What each does is said in src/device/gpu_kernels.hpp.
+//
+// All enqueue on the stream and return whether that worked. Zero elements, rows or pieces enqueue nothing and succeed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "transfers.hpp"
+
+namespace ps::kernels {
+
+cudaError_t pull_pieces(const PulledPiece* pieces, std::uint32_t count, std::uint64_t* results, ChunkFormat format,
+                        cudaStream_t stream);
+cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
+                        cudaStream_t stream);
+cudaError_t add_pieces(const AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,
+                       cudaStream_t stream);
+cudaError_t to_bfloat16(const float* from, std::uint16_t* to, std::size_t count, cudaStream_t stream);
+
+cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
+cudaError_t add_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
+cudaError_t relu_gradient(float* gradient, const float* activations, std::size_t count, cudaStream_t stream);
+cudaError_t softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns, float* loss,
+                                  cudaStream_t stream);
+cudaError_t sum_rows(const float* values, int rows, int columns, float* out, cudaStream_t stream);
+cudaError_t gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices, int rows,
+                        int columns, float* out, std::uint8_t* labels, cudaStream_t stream);
+cudaError_t sgd_step(float* parameters, const float* gradient, std::size_t count, float rate, float l2,
+                     float weight_decay, float clip_value, cudaStream_t stream);
+cudaError_t difference(const float* a, const float* b, float factor, float* out, std::size_t count,
+                       cudaStream_t stream);
+cudaError_t fill(float* values, float value, std::size_t count, cudaStream_t stream);
+
+}  // namespace ps::kernels

@@ -1,0 +1,21 @@
+// The rectifier's way back: a gradient by its outputs becomes one by its inputs, 0 where the output is 0.
+#include "kernels.hpp"
+#include "launch.cuh"
+
+namespace ps::kernels {
+namespace {
+
+__global__ void __launch_bounds__(kThreads)
+    relu_gradient_kernel(float* gradient, const float* activations, std::size_t count) {
+  for (std::size_t i = first_element(); i < count; i += element_stride())
+    if (activations[i] <= 0) gradient[i] = 0.0F;
+}
+
+}  // namespace
+
+cudaError_t relu_gradient(float* gradient, const float* activations, std::size_t count, cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  return launch(relu_gradient_kernel, blocks_for(count, kThreads), kThreads, stream, gradient, activations, count);
+}
+
+}  // namespace ps::kernels

@@ -1,0 +1,51 @@
+// Copies pieces of gradients to mapped host memory, as they are or rounded to bfloat16, and reports each as it arrives.
+// A block takes a piece at a time, so the pieces arrive about in the order of the list and the CPU can go on with the
+// first ones while the others are on the bus. Who acquires arrived[i] sees the whole piece i: each thread's stores come
+// before its fence, the fence before the barrier, and the barrier before the release (PTX ISA, causality order).
+#include "bfloat16.cuh"
+#include "kernels.hpp"
+#include "launch.cuh"
+#include "system_memory.cuh"
+
+namespace ps::kernels {
+namespace {
+
+constexpr unsigned kSendThreads = 512;
+
+// All threads of the block.
+__device__ void copy_floats(const float* from, float* to, std::uint32_t count) {
+  std::uint64_t begin = 0;
+  if (is_aligned(from, sizeof(float4)) && is_aligned(to, sizeof(float4))) {
+#pragma unroll 4
+    for (std::uint32_t i = threadIdx.x; i < count / 4; i += kSendThreads)
+      reinterpret_cast<float4*>(to)[i] = reinterpret_cast<const float4*>(from)[i];
+    begin = count / 4 * 4;
+  }
+  for (std::uint64_t i = begin + threadIdx.x; i < count; i += kSendThreads) to[i] = from[i];
+}
+
+template <bool kAsBfloat16>
+__global__ void __launch_bounds__(kSendThreads)
+    send_kernel(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived) {
+  for (std::uint64_t i = blockIdx.x; i < count; i += gridDim.x) {
+    const SentPiece piece = pieces[i];
+    if constexpr (kAsBfloat16)
+      copy_to_bfloat16(piece.from, static_cast<std::uint16_t*>(piece.to), piece.count, threadIdx.x, kSendThreads);
+    else
+      copy_floats(piece.from, static_cast<float*>(piece.to), piece.count);
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) store_release_system(arrived + i, 1);
+  }
+}
+
+}  // namespace
+
+cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
+                        cudaStream_t stream) {
+  if (count == 0) return cudaSuccess;
+  return launch(as_bfloat16 ? send_kernel<true> : send_kernel<false>, blocks_for(count, 1), kSendThreads, stream,
+                pieces, count, arrived);
+}
+
+}  // namespace ps::kernels

@@ -1,0 +1,82 @@
+// Mean softmax cross-entropy of a batch, and its gradient by the logits, as src/train/loss.cpp has them: the largest
+// logit of the row is taken off before the exponential; NaN or infinity in a row shows in the loss.
+//
+// Two kernels, and only one block for the loss: it is summed in float64 in an order that depends on the numbers of rows
+// and columns alone, without room for the rows' losses, and before the gradient overwrites what it is made of.
+#include "kernels.hpp"
+#include "launch.cuh"
+
+namespace ps::kernels {
+namespace {
+
+constexpr unsigned kWarp = 32;
+constexpr unsigned kLossThreads = 1024, kLossWarps = kLossThreads / kWarp;
+constexpr unsigned kAllLanes = 0xffffffffU;
+
+// A row's largest logit and the sum of the exponentials above it, the same in every lane of the warp that calls it.
+struct Row {
+  float largest, exponentials;
+};
+
+__device__ Row look_at(const float* logits, int columns) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  Row row{-__int_as_float(0x7f800000), 0.0F};
+  // A NaN is passed over here; it comes back with its exponential.
+  for (int c = lane; c < columns; c += kWarp) row.largest = fmaxf(row.largest, logits[c]);
+  for (unsigned apart = kWarp / 2; apart != 0; apart /= 2)
+    row.largest = fmaxf(row.largest, __shfl_xor_sync(kAllLanes, row.largest, apart));
+  for (int c = lane; c < columns; c += kWarp) row.exponentials += expf(logits[c] - row.largest);
+  for (unsigned apart = kWarp / 2; apart != 0; apart /= 2)
+    row.exponentials += __shfl_xor_sync(kAllLanes, row.exponentials, apart);
+  return row;
+}
+
+__global__ void __launch_bounds__(kLossThreads)
+    loss_kernel(const float* logits, const std::uint8_t* labels, int rows, int columns, float* loss) {
+  __shared__ double sums[kLossWarps];
+  const unsigned warp = threadIdx.x / kWarp;
+  double sum = 0.0;
+  for (std::size_t i = warp; i < static_cast<std::size_t>(rows); i += kLossWarps) {
+    const float* values = logits + i * columns;
+    const Row row = look_at(values, columns);
+    const int label = labels[i];
+    // A label beyond the columns, which nobody may give, shows in the loss, too.
+    const float logit = label < columns ? values[label] : __int_as_float(0x7fc00000);
+    sum += static_cast<double>(logf(row.exponentials) - (logit - row.largest));
+  }
+  if (threadIdx.x % kWarp == 0) sums[warp] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  double total = 0.0;
+  for (const double one : sums) total += one;
+  *loss = static_cast<float>(total / rows);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    gradient_kernel(float* logits, const std::uint8_t* labels, int rows, int columns, float share) {
+  const std::size_t stride = std::size_t{gridDim.x} * (kThreads / kWarp);
+  for (std::size_t i = std::size_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+       i < static_cast<std::size_t>(rows); i += stride) {
+    float* values = logits + i * columns;
+    const Row row = look_at(values, columns);
+    const float factor = share / row.exponentials;
+    const int label = labels[i];
+    for (int c = static_cast<int>(threadIdx.x % kWarp); c < columns; c += kWarp) {
+      const float part = expf(values[c] - row.largest) * factor;
+      values[c] = c == label ? part - share : part;
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns, float* loss,
+                                  cudaStream_t stream) {
+  if (rows == 0 || columns == 0) return cudaSuccess;
+  const cudaError_t error = launch(loss_kernel, 1, kLossThreads, stream, logits, labels, rows, columns, loss);
+  if (error != cudaSuccess) return error;
+  return launch(gradient_kernel, blocks_for(static_cast<std::size_t>(rows), kThreads / kWarp), kThreads, stream, logits,
+                labels, rows, columns, 1.0F / static_cast<float>(rows));
+}
+
+}  // namespace ps::kernels
