@@ -57,6 +57,12 @@ Entry<Function> find_entry(const char* name, [[maybe_unused]] unsigned version) 
   return {reinterpret_cast<Function>(found), kSuccess};
 }
 
+// As it is since 11.7: works on every platform; the one before needed a module option of the driver.
+const Entry<StreamWaitValue32>& find_wait_value() {
+  static const auto entry = find_entry<StreamWaitValue32>("cuStreamWaitValue32", 11070);
+  return entry;
+}
+
 // What is allocated or registered while any thread records a graph in CUDA's strictest mode would be refused, or spoil
 // that graph; these calls touch no stream. NCCL does the same around its registrations.
 class CaptureAllowed {
@@ -237,9 +243,9 @@ class RuntimeCalls final : public CudaCalls {
   CudaError fill_zero(void* device, std::size_t bytes, Stream stream) override {
     return cudaMemsetAsync(device, 0, bytes, raw(stream));
   }
+  bool can_wait_value() override { return find_wait_value().function != nullptr; }
   CudaError wait_value(Stream stream, void* device_word, std::uint32_t value) override {
-    // The version of 11.7 works on every platform; those before needed a module option of the driver.
-    static const auto entry = find_entry<StreamWaitValue32>("cuStreamWaitValue32", 11070);
+    const auto& entry = find_wait_value();
     if (entry.function == nullptr) return entry.error;
     constexpr unsigned kGreaterOrEqual = 0;  // cyclic
     return entry.function(raw(stream), reinterpret_cast<unsigned long long>(device_word), value, kGreaterOrEqual);

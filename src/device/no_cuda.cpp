@@ -53,6 +53,7 @@ class NoCalls final : public CudaCalls {
     return kNone;
   }
   CudaError fill_zero(void*, std::size_t, Stream) override { return kNone; }
+  bool can_wait_value() override { return false; }
   CudaError wait_value(Stream, void*, std::uint32_t) override { return kNone; }
 
   CudaError begin_capture(Stream) override { return kNone; }
