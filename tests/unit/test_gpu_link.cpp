@@ -1,0 +1,371 @@
+// GpuLink on the fake: what gpu_cases.hpp says, what happens when chunks move under a pull, and every CUDA call's failure.
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "support/fake_cuda.hpp"
+#include "support/gpu_cases.hpp"
+
+using namespace ps;
+using test::FakeBox;
+using test::FakeCuda;
+using test::FakeKernels;
+using test::GpuBox;
+using test::GpuMember;
+
+namespace {
+
+struct Fake {
+  FakeCuda cuda;
+  FakeKernels kernels{cuda};
+  GpuBox box{cuda, kernels};
+
+  explicit Fake(const FakeBox& kind = {}) : cuda(kind) {}
+  ~Fake() {
+    CHECK(cuda.faults().empty());
+    CHECK(cuda.live_allocations() == 0);
+  }
+};
+
+// Another worker of the job, who adds to whole variables by the processor.
+struct Other {
+  Worker worker;
+  Variable variable;
+
+  explicit Other(const JobConfig& config) : worker(test::gpu_worker(config)), variable(worker.variable("v1")) {}
+  void add(float value) { worker.push(variable, std::vector<float>(variable.element_count(), value)); }
+};
+
+JobConfig adding(Layout layout = Layout::kVersioned) {
+  JobConfig config = test::gpu_job(Mode::kAsync, layout, 2);
+  config.optimizer.rule = UpdateRule::kAdd;
+  return config;
+}
+
+// How much the elements of a chunk differ from where they began: the same for all of it, or it is torn.
+bool is_whole(const std::vector<float>& values, std::size_t begin, std::size_t end) {
+  for (std::size_t k = begin; k < end; ++k)
+    if (values[k] - float(k * 7 % 1000) != values[begin] - float(begin * 7 % 1000)) return false;
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("gpu link: it pulls what the processor pulls, whatever layout, size and placement") {
+  Fake fake;
+  test::pulls_what_the_processor_pulls(fake.box);
+  CHECK(fake.cuda.count("pull_pieces") > 0);
+  CHECK(fake.cuda.count("copy_batch") > 0);
+}
+
+TEST_CASE("gpu link: drivers without batched copies, native atomics or read-only registration serve as well") {
+  for (int lacks = 0; lacks < 3; ++lacks) {
+    Fake fake({.read_only_registration = lacks != 1, .copy_batches = lacks != 0, .stream_waits = lacks != 2});
+    test::pulls_what_the_processor_pulls(fake.box);
+  }
+}
+
+TEST_CASE("gpu link: its pushes give the bits of the processor's, in every mode") {
+  Fake fake;
+  test::pushes_as_the_processor_does(fake.box);
+}
+
+TEST_CASE("gpu link: on the wire gradients can be bfloat16, half the bytes") {
+  Fake fake;
+  test::rounds_gradients_to_bfloat16(fake.box);
+  Fake counting;
+  for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
+    const JobConfig config = adding();
+    Server server(config);
+    GpuOptions options;
+    options.wire = wire;
+    GpuMember member(counting.box, config, {100000}, options);
+    member.set_gradients(1.0F);
+    const std::size_t before = counting.cuda.bytes_to_host();
+    member.push();
+    CHECK(counting.cuda.bytes_to_host() - before == (wire == Wire::kFloat32 ? 400000 : 200000));
+  }
+}
+
+TEST_CASE("gpu link: a pull can wait on the stream for the step") {
+  Fake fake;
+  test::waits_on_the_stream(fake.box);
+  Fake without({.stream_waits = false});
+  const JobConfig config = adding();
+  Server server(config);
+  GpuMember member(without.box, config, {1000});
+  CHECK_FALSE(member.link->can_wait());
+}
+
+TEST_CASE("gpu link: in sync mode gradients land where the other workers read them") {
+  Fake fake;
+  const JobConfig config = test::gpu_job(Mode::kSync);
+  Server server(config);
+  GpuMember member(fake.box, config, {5003});
+  const std::vector<float> gradient(5003, 2.5F);
+  member.set_gradient(0, gradient);
+  static_cast<void>(member.pull());
+  member.link->start_push();
+  static_cast<void>(fake.cuda.synchronize(static_cast<device::Stream>(member.link->stream())));
+  const std::span<float> room = member.worker.gradient(member.variables[0]);
+  CHECK(std::equal(room.begin(), room.end(), gradient.begin()));
+  member.link->finish_push();
+  member.worker.step();
+  CHECK(member.pulled_by_processor(0)[1] == 7.0F - 0.5F * 2.5F);
+}
+
+TEST_CASE("gpu link: pieces are applied while later ones are on their way") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    Fake fake;
+    const JobConfig config = adding(layout);
+    Server server(config);
+    GpuMember member(fake.box, config, {70001});
+    Other other(config);
+    member.set_gradients(1.0F);
+    bool was_applied = false;
+    fake.cuda.before_send = [&](std::size_t piece) {
+      if (piece != 1) return;  // the first one is there; the second is not sent before it has been applied
+      std::vector<float> now(70001);
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!was_applied && std::chrono::steady_clock::now() < end) {
+        other.worker.pull(other.variable, now);
+        was_applied = now[0] == 1.0F;
+      }
+    };
+    member.push();
+    CHECK(was_applied);
+    CHECK(member.pulled_by_processor(0)[70000] == float(70000 * 7 % 1000) + 1.0F);
+  }
+}
+
+TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again") {
+  for (const int times : {1, 2, 3, 5}) {
+    Fake fake;
+    const JobConfig config = adding();
+    Server server(config);
+    GpuMember member(fake.box, config, {5003});
+    Other other(config);
+    int pushed = 0;
+    fake.cuda.during_pull = [&](std::size_t piece) {
+      if (piece != 1 || pushed == times) return;
+      ++pushed;
+      for (int round = 0; round < 6; ++round) other.add(1.0F);  // goes round its spares
+    };
+    const bool has_moved = member.pull();
+    CHECK(has_moved == (times >= 3));
+    CHECK(member.link->transfers().bounced_chunks == (times >= 3 ? 1 : 0));
+    const std::vector<float> got = member.parameters(0);
+    const std::size_t chunk = 2032;  // of 8 KiB with its header
+    for (std::size_t begin = 0; begin < got.size(); begin += chunk)
+      CHECK(is_whole(got, begin, std::min(begin + chunk, got.size())));
+    member.set_gradients(1.0F);
+    member.push();
+    CHECK(member.worker.staleness().max >= 6);  // of the chunks that were copied before
+  }
+}
+
+TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copied again, and only it") {
+  for (const int times : {1, 2, 3, 5}) {
+    Fake fake;
+    const JobConfig config = adding();
+    Server server(config);
+    GpuMember member(fake.box, config, {900001});
+    Other other(config);
+    int pushed = 0;
+    fake.cuda.before_copy = [&](std::size_t) {
+      if (pushed == times) return;
+      ++pushed;
+      for (int round = 0; round < 6; ++round) other.add(1.0F);
+    };
+    fake.cuda.before_copy(0);  // moves nothing that has been read yet
+    pushed = 0;
+    static_cast<void>(member.pull());
+    const GpuTransfers& transfers = member.link->transfers();
+    CHECK(transfers.redone_chunks + transfers.bounced_chunks > 0);
+    const std::vector<float> got = member.parameters(0);
+    for (std::size_t begin = 0; begin < got.size(); begin += 8176)
+      CHECK(is_whole(got, begin, std::min<std::size_t>(begin + 8176, got.size())));
+    fake.cuda.before_copy = nullptr;
+  }
+}
+
+TEST_CASE("gpu link: variables that come later may lend their buffers, beyond what was registered") {
+  Fake fake;
+  const JobConfig config = adding();
+  Server server(config);
+  GpuMember member(fake.box, config, {5003});
+  Other other(config);
+  for (int k = 0; k < 4; ++k) {
+    const VariableSpec spec{.name = fmt::format("later{}", k), .shape = {70001}};
+    const Variable later =
+        other.worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); });
+    other.worker.push(later, std::vector<float>(70001, 1.0F));
+    other.add(1.0F);
+    static_cast<void>(member.pull());
+    CHECK(member.parameters(0) == member.pulled_by_processor(0));
+  }
+}
+
+TEST_CASE("gpu link: a GPU with native atomics adds by itself where the rule only adds") {
+  for (const UpdateRule rule : {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kAdam}) {
+    const bool is_native = rule != UpdateRule::kAdam;
+    Fake fake({.native_atomics = true});
+    JobConfig config = test::gpu_job(Mode::kAsync, is_native ? Layout::kInplace : Layout::kVersioned, 2);
+    config.optimizer.rule = rule;
+    Server server(config);
+    GpuMember member(fake.box, config, {1, 5003});
+    Other other(config);
+    member.set_gradients(2.0F);
+    static_cast<void>(member.pull());
+    for (int k = 0; k < 3; ++k) other.worker.push(other.worker.variable("v2"), std::vector<float>(5003, 1.0F));
+    member.push();
+    CHECK(fake.cuda.count("add_pieces") == (is_native ? 1 : 0));
+    CHECK(member.worker.staleness().max == 3);
+    if (is_native) {
+      CHECK(member.pulled_by_processor(1)[1] == (rule == UpdateRule::kAdd ? 8.0F + 5.0F : 8.0F - 0.5F * 5.0F));
+      CHECK(member.pulled_by_processor(0)[0] == (rule == UpdateRule::kAdd ? 2.0F : -1.0F));
+    }
+  }
+}
+
+TEST_CASE("gpu link: without registration it goes through the host, says so, and does the same") {
+  for (const int which : {0, 1}) {
+    Fake fake({.host_register = which != 0});
+    if (which == 1) fake.cuda.fail("host_register", 0, device::kOutOfMemory);
+    for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+      JobConfig config = test::gpu_job(mode);
+      config.optimizer.rule = UpdateRule::kAdd;
+      Server server(config);
+      GpuMember member(fake.box, config, {1, 5003, 70001});
+      for (int round = 0; round < 3; ++round) {
+        static_cast<void>(member.pull());
+        member.set_gradients(1.0F);
+        member.push();
+        member.worker.step();
+      }
+      static_cast<void>(member.pull());
+      for (std::size_t i = 0; i < 3; ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
+      CHECK(member.parameters(0)[0] == 3.0F);
+      if (which == 1 && mode == Mode::kAsync) CHECK(member.warnings.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("gpu link: whatever call fails, it is an error that names it or a warning, nothing hangs and nothing stays") {
+  struct Step {
+    const char* call;
+    device::CudaError error;
+  };
+  for (const Step& one : std::vector<Step>{{"device_count", device::kNoDevice},
+                                           {"set_device", device::kInvalidDevice},
+                                           {"create_stream", device::kOutOfMemory},
+                                           {"create_event", device::kOutOfMemory},
+                                           {"allocate", device::kOutOfMemory},
+                                           {"allocate_pinned", device::kOutOfMemory},
+                                           {"host_register", device::kOutOfMemory},
+                                           {"device_address", device::kInvalidValue},
+                                           {"copy", 999},
+                                           {"copy_batch", 999},
+                                           {"synchronize", 999},
+                                           {"record", 999},
+                                           {"wait", 999},
+                                           {"wait_value", 999},
+                                           {"pull_pieces", 98},
+                                           {"send_pieces", 98},
+                                           {"add_pieces", 98}})
+    for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+      for (int n = 0;; ++n) {
+        REQUIRE(n < 200);
+        INFO(one.call << " " << n);
+        Fake fake({.native_atomics = true});
+        const JobConfig config = adding(layout);
+        Server server(config);
+        bool was_error = false;
+        std::size_t warnings = 0;
+        std::size_t uses = 0;
+        {
+          std::optional<GpuMember> member;
+          try {
+            fake.cuda.fail(one.call, n, one.error);
+            member.emplace(fake.box, config, layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes);
+            static_cast<void>(member->pull());
+            member->set_gradients(1.0F);
+            member->link->start_push();
+            if (member->link->can_wait()) member->link->start_pull_when_opened();
+            member->link->finish_push();
+            member->worker.step();
+            member->link->open();
+            static_cast<void>(member->link->finish_pull());
+          } catch (const Error& error) {
+            was_error = true;
+            const std::string text = error.what();
+            CHECK(text.find('\n') == std::string::npos);
+            CHECK(text.find("GPU") != std::string::npos);
+          }
+          if (member) warnings = member->warnings.size();
+          uses = fake.cuda.count(one.call);
+        }
+        if (uses <= static_cast<std::size_t>(n)) {
+          CHECK_FALSE(was_error);
+          break;
+        }
+        CHECK((was_error || warnings != 0 || one.error == device::kNotSupported));
+      }
+}
+
+TEST_CASE("gpu link: a GPU that fails at work ends pull and push with an error") {
+  for (const bool in_push : {false, true}) {
+    Fake fake;
+    const JobConfig config = adding();
+    Server server(config);
+    GpuMember member(fake.box, config, {5003});
+    if (in_push) static_cast<void>(member.pull());
+    fake.cuda.break_device(719);
+    CHECK_THROWS_WITH_AS((in_push ? member.push() : static_cast<void>(member.pull())),
+                         doctest::Contains("fake error 719"), Error);
+  }
+}
+
+TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    Fake fake;
+    JobConfig config = adding(layout);
+    config.workers = 3;
+    Server server(config);
+    constexpr int kPushes = 200;
+    const auto push_all = [&] {
+      GpuMember member(fake.box, config, {10007});
+      member.set_gradients(1.0F);
+      for (int k = 0; k < kPushes; ++k) {
+        member.push();
+        if (k % 10 == 0) static_cast<void>(member.pull());
+      }
+    };
+    std::thread first(push_all), second(push_all);
+    GpuMember member(fake.box, config, {10007});
+    for (int k = 0; k < kPushes; ++k) member.worker.push(member.variables[0], std::vector<float>(10007, 1.0F));
+    first.join();
+    second.join();
+    const std::vector<float> got = member.pulled_by_processor(0);
+    CHECK(is_whole(got, 0, got.size()));
+    CHECK(got[0] == 3.0F * kPushes);
+  }
+}
+
+TEST_CASE("gpu link: what does not fit together is an error") {
+  Fake fake;
+  const JobConfig config = adding();
+  Server server(config);
+  GpuMember member(fake.box, config, {10});
+  float* nowhere = nullptr;
+  const float* nothing = nullptr;
+  CHECK_THROWS_AS(device::make_gpu_link(member.worker, member.variables, std::span<float* const>(),
+                                        std::span(&nothing, 1), {}, fake.cuda, fake.kernels),
+                  Error);
+  GpuOptions options;
+  options.device = 3;
+  CHECK_THROWS_WITH_AS(device::make_gpu_link(member.worker, member.variables, std::span(&nowhere, 1),
+                                             std::span(&nothing, 1), options, fake.cuda, fake.kernels),
+                       doctest::Contains("no GPU 3"), Error);
+}
