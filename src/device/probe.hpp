@@ -42,10 +42,10 @@ struct DeviceFile {
   std::string path;
   bool may_open = false;
 };
-std::vector<DeviceFile> nvidia_device_files();
+std::vector<DeviceFile> nvidia_device_files(const std::string& folder = "/dev");
 
-// The node in sysfs for "0000:1b:00.0"; -1 where it is not there or there is only one.
-int numa_node_of(const std::string& pci_address);
+// The node in sysfs for "0000:1b:00.0"; -1 where sysfs has none.
+int numa_node_of(const std::string& pci_address, const std::string& folder = "/sys/bus/pci/devices");
 
 // Asks. Never throws for want of a GPU.
 GpuProbe probe_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files = nvidia_device_files());
