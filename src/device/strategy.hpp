@@ -7,7 +7,6 @@
 #include <string>
 
 #include "device/probe.hpp"
-#include "ps/gpu.hpp"
 
 namespace ps::device {
 

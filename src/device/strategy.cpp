@@ -1,0 +1,136 @@
+#include "device/strategy.hpp"
+
+#include <fmt/format.h>
+
+namespace ps::device {
+namespace {
+
+// Of its float adds to host memory; 0 where the driver was not asked.
+unsigned float_add_bits(const GpuInfo& gpu) {
+  constexpr auto kIndex = static_cast<std::size_t>(AtomicOperation::kFloatAdd);
+  return gpu.host_atomics.size() > kIndex ? gpu.host_atomics[kIndex] : 0U;
+}
+
+bool was_asked_for_bits(const GpuInfo& gpu) { return !gpu.host_atomics.empty(); }
+
+std::string why_native(const GpuInfo& gpu) {
+  return was_asked_for_bits(gpu) ? "the driver lists the float add among the atomics that work across the link"
+                                 : "the driver reports native host atomics (attribute 86)";
+}
+
+std::string why_not_native(const GpuInfo& gpu) {
+  constexpr char kAfter[] = ", so CPUs add the gradients.";
+  if (was_asked_for_bits(gpu) && gpu.host_native_atomics == 1)
+    return fmt::format("The driver reports native host atomics (attribute 86), but not for adds of single floats{}",
+                       kAfter);
+  if (was_asked_for_bits(gpu) && gpu.partial_host_native_atomics == 1)
+    return fmt::format("Only some host atomics are native (attribute 147), and the float add is not among them{}",
+                       kAfter);
+  if (gpu.partial_host_native_atomics == 1)
+    return fmt::format(
+        "Only some host atomics are native (attribute 147), and this driver cannot say which; drivers for CUDA 13.0 "
+        "and "
+        "newer can{}",
+        kAfter);
+  if (gpu.host_native_atomics < 0 && was_asked_for_bits(gpu))
+    return fmt::format("The driver does not list the float add among the atomics that work across the link{}", kAfter);
+  if (gpu.host_native_atomics < 0)
+    return fmt::format("The driver does not say whether the GPU's atomic adds to host memory are atomic towards CPUs{}",
+                       kAfter);
+  return fmt::format(
+      "The GPU's atomic adds to host memory are not atomic towards CPUs and other GPUs (attribute 86 is {}), as over "
+      "PCIe{}",
+      gpu.host_native_atomics, kAfter);
+}
+
+// Chosen before what is registered: the GPU's own adds need memory that it may write.
+void choose_adds(const GpuInfo& gpu, const StrategyInput& input, Strategy& strategy) {
+  if (!has_native_float_adds(gpu)) {
+    strategy.native_reason = why_not_native(gpu);
+    return;
+  }
+  if (!input.has_additive_inplace) {
+    strategy.native_reason = fmt::format(
+        "The GPU could add to host memory itself ({}), but no variable is in place with a rule that only adds.",
+        why_native(gpu));
+    return;
+  }
+  strategy.native_adds = true;
+  strategy.wide_adds = (float_add_bits(gpu) & kAtomicVector32x4) != 0 && gpu.properties.major >= 9;
+  strategy.native_reason = fmt::format("The GPU adds gradients to in-place variables itself, {}: {}.",
+                                       strategy.wide_adds ? "by fours" : "one by one", why_native(gpu));
+}
+
+void choose_registration(const GpuInfo& gpu, Strategy& strategy) {
+  strategy.read_only = gpu.read_only_registration == 1 && !strategy.native_adds;
+  strategy.registration_reason =
+      strategy.read_only ? "Shards are registered for reading only: the GPU never writes to them."
+      : strategy.native_adds
+          ? "Shards are registered for reading and writing: the GPU adds to them."
+          : "Shards are registered for reading and writing, since this GPU or driver does not know registering for "
+            "reading only (attribute 113); the GPU does not write to them.";
+  if (gpu.uses_host_page_tables == 1)
+    strategy.registration_reason += " The GPU uses the CPUs' page tables, so registering pins nothing.";
+}
+
+// Everything by the CPU's hands.
+Strategy through_host(const GpuInfo& gpu) {
+  Strategy strategy;
+  const bool can_register = gpu.host_register_supported != 0;
+  strategy.registration_reason = can_register
+                                     ? "Registering the shards has failed, so the GPU cannot reach them."
+                                     : "This GPU cannot register host memory (attribute 99 is 0), so it cannot reach "
+                                       "the shards.";
+  strategy.pull_reason =
+      "The CPU copies each chunk out of its shard before it goes to the GPU: every byte is moved once more, by a core "
+      "that does nothing else meanwhile.";
+  strategy.push_reason =
+      "Gradients come back to the worker's own memory before the CPU adds them, and are not added while others are "
+      "still "
+      "on the bus.";
+  strategy.native_reason = has_native_float_adds(gpu)
+                               ? "The GPU's float adds would be atomic, but it cannot reach the shards."
+                               : why_not_native(gpu);
+  strategy.wait_reason = "The CPU has to copy before the GPU can go on, so a stream cannot wait by itself.";
+  return strategy;
+}
+
+std::string size_text(std::size_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
+
+}  // namespace
+
+bool has_native_float_adds(const GpuInfo& gpu) {
+  if (was_asked_for_bits(gpu)) return (float_add_bits(gpu) & kAtomicScalar32) != 0;
+  return gpu.host_native_atomics == 1;
+}
+
+Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
+  if (gpu.host_register_supported == 0 || !input.is_registered) return through_host(gpu);
+  Strategy strategy;
+  if (input.pull_bytes <= kKernelPullBytes) {
+    strategy.pull = PullPath::kKernel;
+    strategy.pull_reason = fmt::format(
+        "A pull has no more than {}, so one kernel gathers the chunks: its launch is cheaper than a copy for each.",
+        size_text(kKernelPullBytes));
+  } else {
+    strategy.pull = PullPath::kCopyEngine;
+    strategy.pull_reason = fmt::format(
+        "A pull has more than {}, so the copy engine fetches the chunks: it reads host memory faster than a kernel.",
+        size_text(kKernelPullBytes));
+  }
+  choose_adds(gpu, input, strategy);
+  choose_registration(gpu, strategy);
+  strategy.push = PushPath::kStaged;
+  strategy.push_reason = fmt::format(
+      "{}radients are copied to the worker's own pinned memory piece by piece, and the CPU pushes each piece while the "
+      "next one is on the bus.",
+      strategy.native_adds ? "Of all other variables, g" : "G");
+  strategy.stream_waits = gpu.stream_wait;
+  strategy.wait_reason =
+      gpu.stream_wait
+          ? "The stream itself can wait for a step to open (cuStreamWaitValue32), so its work is enqueued ahead."
+          : "This driver has no cuStreamWaitValue32, so the CPU enqueues a step's work when the step has opened.";
+  return strategy;
+}
+
+}  // namespace ps::device

@@ -1,0 +1,260 @@
+// What is chosen for which GPU, and the words for it, with made-up answers of the driver.
+#include <doctest/doctest.h>
+
+#include <cctype>
+#include <string>
+#include <vector>
+
+#include "device/strategy.hpp"
+
+using namespace ps::device;
+
+namespace {
+
+constexpr auto kFloatAdd = static_cast<std::size_t>(AtomicOperation::kFloatAdd);
+constexpr StrategyInput kVersioned = {.pull_bytes = std::size_t{64} << 20};
+constexpr StrategyInput kAdditive = {.pull_bytes = std::size_t{64} << 20, .has_additive_inplace = true};
+
+// What a driver for CUDA 13.0 says of a GPU on PCIe.
+GpuInfo pcie_gpu() {
+  GpuInfo gpu;
+  gpu.properties = {"NVIDIA H200", "0000:1b:00.0", 9, 0, 132, std::size_t{140} << 30};
+  gpu.host_native_atomics = gpu.partial_host_native_atomics = 0;
+  gpu.host_atomics.assign(kAtomicOperations, 0U);
+  gpu.can_use_host_pointer = gpu.host_register_supported = gpu.read_only_registration = 1;
+  gpu.pageable_access = gpu.uses_host_page_tables = 0;
+  gpu.stream_wait = true;
+  return gpu;
+}
+
+GpuInfo grace_hopper() {
+  GpuInfo gpu = pcie_gpu();
+  gpu.properties.name = "NVIDIA GH200 480GB";
+  gpu.host_native_atomics = gpu.pageable_access = gpu.uses_host_page_tables = 1;
+  gpu.host_atomics[kFloatAdd] = kAtomicScalar32 | kAtomicScalar64 | kAtomicVector32x4;
+  return gpu;
+}
+
+GpuInfo with_old_driver(GpuInfo gpu) {
+  gpu.host_atomics.clear();
+  return gpu;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void check_sentences(const Strategy& strategy) {
+  for (const std::string& reason : {strategy.pull_reason, strategy.push_reason, strategy.native_reason,
+                                    strategy.registration_reason, strategy.wait_reason}) {
+    CAPTURE(reason);
+    REQUIRE(reason.size() > 20);
+    CHECK(std::isupper(static_cast<unsigned char>(reason[0])));
+    CHECK(reason.back() == '.');
+    CHECK_FALSE(has(reason, "  "));
+    CHECK_FALSE(has(reason, "\n"));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("strategy: on PCIe gradients are staged and shards are registered for reading only") {
+  for (const StrategyInput& input : {kVersioned, kAdditive}) {
+    const Strategy strategy = choose_strategy(pcie_gpu(), input);
+    CHECK(strategy.push == PushPath::kStaged);
+    CHECK_FALSE(strategy.native_adds);
+    CHECK_FALSE(strategy.wide_adds);
+    CHECK(strategy.read_only);
+    CHECK(has(strategy.native_reason, "not atomic towards CPUs"));
+    CHECK(has(strategy.native_reason, "attribute 86 is 0"));
+    CHECK(has(strategy.registration_reason, "reading only"));
+  }
+}
+
+TEST_CASE("strategy: small pulls are a kernel's, large ones the copy engine's") {
+  const auto pull_of = [](std::size_t bytes) { return choose_strategy(pcie_gpu(), {.pull_bytes = bytes}); };
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{4}, kKernelPullBytes}) {
+    CHECK(pull_of(bytes).pull == PullPath::kKernel);
+    CHECK(has(pull_of(bytes).pull_reason, "no more than 2 MiB, so one kernel"));
+  }
+  for (const std::size_t bytes : {kKernelPullBytes + 1, std::size_t{1} << 40}) {
+    CHECK(pull_of(bytes).pull == PullPath::kCopyEngine);
+    CHECK(has(pull_of(bytes).pull_reason, "more than 2 MiB, so the copy engine"));
+  }
+}
+
+TEST_CASE("strategy: native float adds go to additive in-place variables, whose shards the GPU must write to") {
+  const Strategy strategy = choose_strategy(grace_hopper(), kAdditive);
+  CHECK(strategy.native_adds);
+  CHECK(strategy.wide_adds);
+  CHECK_FALSE(strategy.read_only);
+  CHECK(strategy.push == PushPath::kStaged);  // of other variables
+  CHECK(strategy.pull == PullPath::kCopyEngine);
+  CHECK(has(strategy.native_reason, "by fours"));
+  CHECK(has(strategy.registration_reason, "reading and writing"));
+  CHECK(has(strategy.push_reason, "Of all other variables"));
+}
+
+TEST_CASE("strategy: native float adds are of no use to a versioned job") {
+  const Strategy strategy = choose_strategy(grace_hopper(), kVersioned);
+  CHECK_FALSE(strategy.native_adds);
+  CHECK_FALSE(strategy.wide_adds);
+  CHECK(strategy.read_only);
+  CHECK(has(strategy.native_reason, "no variable is in place"));
+}
+
+TEST_CASE("strategy: adds by fours need the bit for them and compute capability 9") {
+  GpuInfo gpu = grace_hopper();
+  gpu.host_atomics[kFloatAdd] = kAtomicScalar32;
+  CHECK(choose_strategy(gpu, kAdditive).native_adds);
+  CHECK_FALSE(choose_strategy(gpu, kAdditive).wide_adds);
+  CHECK(has(choose_strategy(gpu, kAdditive).native_reason, "one by one"));
+  gpu = grace_hopper();
+  gpu.properties.major = 8;
+  CHECK(choose_strategy(gpu, kAdditive).native_adds);
+  CHECK_FALSE(choose_strategy(gpu, kAdditive).wide_adds);
+  gpu.properties.major = 10;
+  CHECK(choose_strategy(gpu, kAdditive).wide_adds);
+}
+
+TEST_CASE("strategy: before CUDA 13.0 attribute 86 alone decides, and nothing is added by fours") {
+  const Strategy strategy = choose_strategy(with_old_driver(grace_hopper()), kAdditive);
+  CHECK(strategy.native_adds);
+  CHECK_FALSE(strategy.wide_adds);
+  CHECK_FALSE(strategy.read_only);
+  CHECK(has(strategy.native_reason, "attribute 86"));
+  CHECK_FALSE(choose_strategy(with_old_driver(pcie_gpu()), kAdditive).native_adds);
+}
+
+TEST_CASE("strategy: the float add's own bits outweigh attribute 86, either way") {
+  GpuInfo gpu = grace_hopper();
+  gpu.host_atomics[kFloatAdd] = kAtomicScalar64 | kAtomicVector32x4;
+  CHECK_FALSE(has_native_float_adds(gpu));
+  Strategy strategy = choose_strategy(gpu, kAdditive);
+  CHECK_FALSE(strategy.native_adds);
+  CHECK_FALSE(strategy.wide_adds);
+  CHECK(strategy.read_only);
+  CHECK(has(strategy.native_reason, "attribute 86"));
+  CHECK(has(strategy.native_reason, "not for adds of single floats"));
+
+  gpu = pcie_gpu();
+  gpu.host_atomics[kFloatAdd] = kAtomicScalar32;
+  CHECK(has_native_float_adds(gpu));
+  strategy = choose_strategy(gpu, kAdditive);
+  CHECK(strategy.native_adds);
+  CHECK(has(strategy.native_reason, "lists the float add"));
+}
+
+TEST_CASE("strategy: bits of other operations say nothing of the float add") {
+  GpuInfo gpu = pcie_gpu();
+  for (unsigned& bits : gpu.host_atomics) bits = kAtomicScalar32 | kAtomicVector32x4;
+  gpu.host_atomics[kFloatAdd] = 0;
+  CHECK_FALSE(has_native_float_adds(gpu));
+}
+
+TEST_CASE("strategy: partly native atomics are staged unless the float add is among them") {
+  GpuInfo gpu = pcie_gpu();
+  gpu.partial_host_native_atomics = 1;
+  CHECK_FALSE(choose_strategy(gpu, kAdditive).native_adds);
+  CHECK(has(choose_strategy(gpu, kAdditive).native_reason, "the float add is not among them"));
+  CHECK_FALSE(choose_strategy(with_old_driver(gpu), kAdditive).native_adds);
+  CHECK(has(choose_strategy(with_old_driver(gpu), kAdditive).native_reason, "cannot say which"));
+  gpu.host_atomics[kFloatAdd] = kAtomicScalar32;
+  CHECK(choose_strategy(gpu, kAdditive).native_adds);
+}
+
+TEST_CASE("strategy: a driver that says nothing of host atomics is taken for no") {
+  GpuInfo gpu = with_old_driver(pcie_gpu());
+  gpu.host_native_atomics = gpu.partial_host_native_atomics = -1;
+  const Strategy strategy = choose_strategy(gpu, kAdditive);
+  CHECK_FALSE(strategy.native_adds);
+  CHECK(has(strategy.native_reason, "does not say"));
+  gpu.host_atomics.assign(kAtomicOperations, 0U);
+  CHECK(has(choose_strategy(gpu, kAdditive).native_reason, "does not list the float add"));
+}
+
+TEST_CASE("strategy: a GPU that cannot register host memory goes through the host, and the cost is named") {
+  for (GpuInfo gpu : {pcie_gpu(), grace_hopper()}) {
+    gpu.host_register_supported = 0;
+    const Strategy strategy = choose_strategy(gpu, kAdditive);
+    CHECK(strategy.pull == PullPath::kThroughHost);
+    CHECK(strategy.push == PushPath::kThroughHost);
+    CHECK_FALSE(strategy.native_adds);
+    CHECK_FALSE(strategy.wide_adds);
+    CHECK_FALSE(strategy.read_only);
+    CHECK_FALSE(strategy.stream_waits);
+    CHECK(has(strategy.registration_reason, "attribute 99"));
+    CHECK(has(strategy.pull_reason, "every byte is moved once more"));
+  }
+}
+
+TEST_CASE("strategy: where registering has failed, transfers go through the host as well") {
+  for (const GpuInfo& gpu : {pcie_gpu(), grace_hopper()}) {
+    StrategyInput input = kAdditive;
+    input.is_registered = false;
+    const Strategy strategy = choose_strategy(gpu, input);
+    CHECK(strategy.pull == PullPath::kThroughHost);
+    CHECK(strategy.push == PushPath::kThroughHost);
+    CHECK_FALSE(strategy.native_adds);
+    CHECK_FALSE(strategy.stream_waits);
+    CHECK(has(strategy.registration_reason, "has failed"));
+  }
+}
+
+TEST_CASE("strategy: a driver that does not know whether it can register is given the try") {
+  GpuInfo gpu = pcie_gpu();
+  gpu.host_register_supported = -1;
+  CHECK(choose_strategy(gpu, kVersioned).pull == PullPath::kCopyEngine);
+}
+
+TEST_CASE("strategy: without read-only registration shards are registered for reading and writing") {
+  for (const int answer : {0, -1}) {
+    GpuInfo gpu = pcie_gpu();
+    gpu.read_only_registration = answer;
+    const Strategy strategy = choose_strategy(gpu, kVersioned);
+    CHECK_FALSE(strategy.read_only);
+    CHECK(strategy.push == PushPath::kStaged);
+    CHECK(has(strategy.registration_reason, "attribute 113"));
+  }
+}
+
+TEST_CASE("strategy: with the CPUs' page tables registering pins nothing") {
+  CHECK(has(choose_strategy(grace_hopper(), kVersioned).registration_reason, "pins nothing"));
+  CHECK_FALSE(has(choose_strategy(pcie_gpu(), kVersioned).registration_reason, "pins nothing"));
+}
+
+TEST_CASE("strategy: the stream waits where the driver has the call") {
+  GpuInfo gpu = pcie_gpu();
+  CHECK(choose_strategy(gpu, kVersioned).stream_waits);
+  gpu.stream_wait = false;
+  CHECK_FALSE(choose_strategy(gpu, kVersioned).stream_waits);
+  CHECK(has(choose_strategy(gpu, kVersioned).wait_reason, "no cuStreamWaitValue32"));
+}
+
+TEST_CASE("strategy: every reason of every choice is a sentence, and the same answers give the same words") {
+  int cases = 0;
+  for (const int native : {-1, 0, 1})
+    for (const int partial : {-1, 0, 1})
+      for (const int can_register : {-1, 0, 1})
+        for (const int read_only : {0, 1})
+          for (const unsigned bits : {0U, kAtomicScalar32, kAtomicScalar32 | kAtomicVector32x4})
+            for (const bool is_asked : {false, true})
+              for (const bool additive : {false, true})
+                for (const bool registered : {false, true}) {
+                  GpuInfo gpu = pcie_gpu();
+                  gpu.host_native_atomics = native;
+                  gpu.partial_host_native_atomics = partial;
+                  gpu.host_register_supported = can_register;
+                  gpu.read_only_registration = read_only;
+                  gpu.host_atomics[kFloatAdd] = bits;
+                  gpu.stream_wait = additive;
+                  if (!is_asked) gpu.host_atomics.clear();
+                  const StrategyInput input = {4096, additive, registered};
+                  const Strategy strategy = choose_strategy(gpu, input), again = choose_strategy(gpu, input);
+                  check_sentences(strategy);
+                  CHECK(strategy.native_reason == again.native_reason);
+                  CHECK((strategy.native_adds && strategy.read_only) == false);
+                  CHECK((strategy.wide_adds && !strategy.native_adds) == false);
+                  CHECK((strategy.native_adds && !has_native_float_adds(gpu)) == false);
+                  ++cases;
+                }
+  CHECK(cases == 1296);
+}
