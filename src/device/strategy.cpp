@@ -133,4 +133,22 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
   return strategy;
 }
 
+std::string describe(const Strategy& strategy) {
+  std::string text;
+  switch (strategy.pull) {
+    case PullPath::kKernel:
+      text = "pulls by a kernel";
+      break;
+    case PullPath::kCopyEngine:
+      text = "pulls by the copy engine";
+      break;
+    case PullPath::kThroughHost:
+      text = "pulls through the host";
+      break;
+  }
+  text += strategy.push == PushPath::kStaged ? ", pushes staged" : ", pushes through the host";
+  if (strategy.native_adds) text += ", adds to in-place variables itself";
+  return text;
+}
+
 }  // namespace ps::device

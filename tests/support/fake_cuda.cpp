@@ -354,11 +354,11 @@ CudaError FakeCuda::destroy_stream(Stream stream) {
 CudaError FakeCuda::status_of(FakeStream& stream) { return stream.error; }
 
 CudaError FakeCuda::synchronize(Stream stream) {
-  if (const CudaError error = enter("synchronize")) return error;
+  const CudaError error = enter("synchronize");
   auto& fake = *reinterpret_cast<FakeStream*>(stream);
   std::unique_lock lock(fake.mutex);
   fake.changed.wait(lock, [&] { return fake.queue.empty() && !fake.is_running; });
-  return status_of(fake);
+  return error != kSuccess ? error : status_of(fake);
 }
 
 CudaError FakeCuda::query(Stream stream) {
