@@ -78,6 +78,16 @@ void GpuLink::Impl::plan() {
   totals.strategy = describe(strategy);
 }
 
+// Before anything is enqueued: by whatever thread, on this device.
+void GpuLink::Impl::begin() {
+  check(cuda.set_device(options.device), "be used");
+  if (!pull->has_bounced()) return;
+  pull->forget_bounces();
+  if (!shards.has_grown()) return;  // variables have come, whose buffers may hold chunks of ours by now
+  check(cuda.synchronize(stream->get()), "finish its work");
+  plan();
+}
+
 void GpuLink::Impl::open_gate() noexcept { gate.on_host()->store_release(last_gated); }
 
 std::unique_ptr<GpuLink> GpuLinkAccess::make(Worker& worker, std::span<const Variable> variables,
@@ -102,10 +112,7 @@ GpuLink::~GpuLink() = default;
 void* GpuLink::stream() const noexcept { return impl_->stream->get(); }
 
 void GpuLink::start_pull() {
-  if (impl_->shards.has_grown()) {  // variables have come; their buffers may hold chunks of ours by now
-    impl_->check(impl_->cuda.synchronize(impl_->stream->get()), "finish its work");
-    impl_->plan();
-  }
+  impl_->begin();
   if (impl_->worker.is_sync() && !impl_->worker.pulled_in) impl_->worker.pulled_in = impl_->worker.steps.round();
   impl_->pull->start();
 }
@@ -113,6 +120,7 @@ void GpuLink::start_pull() {
 bool GpuLink::can_wait() const noexcept { return impl_->strategy.stream_waits && impl_->pull->is_all_on_stream(); }
 
 void GpuLink::start_pull_when_opened() {
+  impl_->begin();
   impl_->check(impl_->cuda.wait_value(impl_->stream->get(), impl_->gate.on_device(), ++impl_->last_gated),
                "wait for a word");
   impl_->pull->start();
@@ -124,7 +132,10 @@ void GpuLink::open() {
 }
 
 bool GpuLink::finish_pull() { return impl_->pull->finish(); }
-void GpuLink::start_push() { impl_->push->start(); }
+void GpuLink::start_push() {
+  impl_->begin();
+  impl_->push->start();
+}
 void GpuLink::finish_push() { impl_->push->finish(); }
 const GpuTransfers& GpuLink::transfers() const noexcept { return impl_->totals; }
 

@@ -26,6 +26,7 @@ struct GpuLink::Impl {
   void warn(const std::string& line) const;
   void register_shards();
   void plan();
+  void begin();
   void open_gate() noexcept;
 
   Worker::Impl& worker;

@@ -180,6 +180,7 @@ void GpuLink::Pull::bounce(const Piece& piece) {
   link_.check(link_.cuda.copy(piece.out, room, piece.part->piece_size(piece.piece) * sizeof(float), copy_stream_.get()),
               "copy to its memory");
   link_.check(link_.cuda.synchronize(copy_stream_.get()), "copy to its memory");
+  has_bounced_ = true;
   ++link_.totals.bounced_chunks;
   link_.worker.count(Counter::kPullRetries).bump_relaxed(kernels::kPullAttempts + retries);
 }

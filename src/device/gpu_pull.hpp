@@ -31,6 +31,10 @@ class GpuLink::Pull {
   void start();
   bool finish();
 
+  // Whether the processor had to pull a chunk: because it kept moving, or lies in memory that came later.
+  bool has_bounced() const noexcept { return has_bounced_; }
+  void forget_bounces() noexcept { has_bounced_ = false; }
+
  private:
   // A chunk or block, and where it goes.
   struct Piece {
@@ -80,7 +84,7 @@ class GpuLink::Pull {
   std::vector<std::size_t> through_host_;  // variables
   std::vector<std::vector<float>> host_rooms_;
   device::PinnedMemory<float> bounce_room_;
-  bool is_under_way_ = false;
+  bool is_under_way_ = false, has_bounced_ = false;
 };
 
 }  // namespace ps

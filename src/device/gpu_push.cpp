@@ -77,9 +77,13 @@ class GpuLink::Push::Source final : public GradientSource {
   }
 
   void wait(std::uint64_t index) {
-    const auto status = [&] { return link_.cuda.query(sent_); };
+    const auto status = [&] {
+      static_cast<void>(link_.cuda.set_device(link_.options.device));  // this may be any of the worker's threads
+      return link_.cuda.query(sent_);
+    };
     if (flags_ == nullptr || is_added_by_device())
-      return device::wait_for_device(link_.cuda, kArriving, status, [&] { return status() == device::kSuccess; });
+      return device::wait_for_device(link_.cuda, kArriving, status,
+                                     [&] { return link_.cuda.query(sent_) == device::kSuccess; });
     const std::uint64_t place = (index + state_.pieces - state_.first_pushed()) % state_.pieces;
     device::wait_for_device(link_.cuda, kArriving, status, [&] { return flags_[place].load_acquire() != 0; });
   }
@@ -117,18 +121,25 @@ bool GpuLink::Push::lands_in_segment() const noexcept {
   return link_.worker.is_sync() && !link_.worker.is_summed() && link_.options.wire == Wire::kFloat32;
 }
 
-// Pages of the GPU's memory node, where the system grants that.
+// Pages that come are of the GPU's memory node, where the system grants that.
+void GpuLink::Push::prefer_gpu_node(void* place, std::size_t bytes) const noexcept {
+  if (link_.gpu.numa_node >= 0)
+    static_cast<void>(shm::prefer_node(place, bytes, static_cast<std::uint32_t>(link_.gpu.numa_node)));
+}
+
+// Large enough for floats, whatever is chosen in the end.
 void GpuLink::Push::make_room() {
   const bool rounds = link_.options.wire == Wire::kBfloat16 && link_.strategy.push == device::PushPath::kStaged;
   const std::size_t width = rounds ? sizeof(std::uint16_t) : sizeof(float);
   std::size_t bytes = 0;
-  for (const Variable::State* state : link_.states) bytes += aligned(state->elements * width);
-  void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (place == MAP_FAILED) throw Error(fmt::format("no memory for gradients: {} bytes", bytes));
-  room_ = {static_cast<std::byte*>(place), FreeRoom{bytes}};
-  if (link_.gpu.numa_node >= 0)
-    static_cast<void>(shm::prefer_node(place, bytes, static_cast<std::uint32_t>(link_.gpu.numa_node)));
-  std::fill_n(room_.get(), bytes, std::byte{0});  // the pages exist
+  for (const Variable::State* state : link_.states) bytes += aligned(state->elements * sizeof(float));
+  if (!room_) {
+    void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (place == MAP_FAILED) throw Error(fmt::format("no memory for gradients: {} bytes", bytes));
+    room_ = {static_cast<std::byte*>(place), FreeRoom{bytes}};
+    prefer_gpu_node(place, bytes);
+    std::fill_n(room_.get(), bytes, std::byte{0});  // the pages exist
+  }
   std::byte* next = room_.get();
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const std::uint64_t count = link_.states[i]->elements;
@@ -156,9 +167,7 @@ void GpuLink::Push::plan() {
     sources_.push_back(std::make_unique<Source>(link_, *state, is_native(*state), all_sent_.get()));
   if (lands_in_segment()) {
     const shm::Segment& own = link_.worker.gradients.own();
-    if (link_.gpu.numa_node >= 0)
-      static_cast<void>(
-          shm::prefer_node(own.data(), own.usable_bytes(), static_cast<std::uint32_t>(link_.gpu.numa_node)));
+    prefer_gpu_node(own.data(), own.mapped_bytes());  // of what it grows by
     for (std::size_t i = 0; i < sources_.size(); ++i)
       for (const VariablePart& part : link_.states[i]->parts)
         sources_[i]->lands_in_part(link_.worker.gradients.place(part.record));

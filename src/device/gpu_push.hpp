@@ -41,6 +41,7 @@ class GpuLink::Push {
 
   bool is_native(const Variable::State& state) const noexcept;
   bool lands_in_segment() const noexcept;
+  void prefer_gpu_node(void* place, std::size_t bytes) const noexcept;
   void make_room();
   bool register_landing(std::string& why);
   void list_variable(std::size_t i);

@@ -74,6 +74,7 @@ class Segment {
   bool is_mapped() const noexcept { return region_.get_address() != nullptr; }
   std::byte* data() const noexcept { return static_cast<std::byte*>(region_.get_address()); }
   HeaderShm& header() const noexcept { return *reinterpret_cast<HeaderShm*>(data()); }
+  std::size_t mapped_bytes() const noexcept { return region_.get_size(); }  // room to grow included
   int descriptor() const noexcept { return descriptor_; }
   const std::string& name() const noexcept { return name_; }
   std::size_t file_bytes() const;  // of the file now

@@ -195,14 +195,21 @@ TEST_CASE("gpu link: variables that come later may lend their buffers, beyond wh
   GpuMember member(fake.box, config, {5003});
   Other other(config);
   for (int k = 0; k < 4; ++k) {
-    const VariableSpec spec{.name = fmt::format("later{}", k), .shape = {70001}};
+    const VariableSpec spec{.name = fmt::format("later{}", k), .shape = {20011}};
     const Variable later =
         other.worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); });
-    other.worker.push(later, std::vector<float>(70001, 1.0F));
+    other.worker.push(later, std::vector<float>(20011, 1.0F));
     other.add(1.0F);
     static_cast<void>(member.pull());
     CHECK(member.parameters(0) == member.pulled_by_processor(0));
   }
+  CHECK(member.link->transfers().bounced_chunks > 0);
+  const std::uint64_t bounced = member.link->transfers().bounced_chunks;
+  for (int k = 0; k < 10; ++k) {  // registered by now
+    other.add(1.0F);
+    static_cast<void>(member.pull());
+  }
+  CHECK(member.link->transfers().bounced_chunks == bounced);
 }
 
 TEST_CASE("gpu link: a GPU with native atomics adds by itself where the rule only adds") {
