@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 namespace ps::tools {
 namespace {
 
@@ -11,6 +13,12 @@ template <class Value>
 void add(Arguments& arguments, const char* name, const Value& value) {
   arguments.emplace_back(name);
   arguments.push_back(fmt::format("{}", value));
+}
+
+template <class Value>
+const Value& of_rank(const std::map<std::uint32_t, Value>& values, std::uint32_t rank, const Value& of_others) {
+  const auto found = values.find(rank);
+  return found != values.end() ? found->second : of_others;
 }
 
 void add_optimizer(Arguments& all, const Optimizer& optimizer) {
@@ -92,9 +100,10 @@ Arguments worker_arguments(const LaunchSettings& settings, std::uint32_t rank, b
     add(all, "--push-every", training.push_every);
     if (training.local_learning_rate) add(all, "--local-lr", *training.local_learning_rate);
   }
-  const auto found = settings.delay_of_rank.find(rank);
-  const train::Delay& delay = found != settings.delay_of_rank.end() ? found->second : settings.delay;
+  const train::Delay& delay = of_rank(settings.delay_of_rank, rank, settings.delay);
   if (!delay.is_none()) add(all, "--delay", delay.to_string());
+  add(all, "--device", device::to_string(of_rank(settings.device_of_rank, rank, settings.device)));
+  add(all, "--wire", to_string(of_rank(settings.wire_of_rank, rank, settings.wire)));
   if (together) all.emplace_back("--together");  // a short job would be over before the last one has started
   all.emplace_back("--json");
   if (!settings.verbose) all.emplace_back("--quiet");

@@ -48,17 +48,34 @@ train::Delay read_delay(const std::string& text) {
   return delay;
 }
 
-// RANK:SPEC of one rank, all:SPEC or SPEC of all; several with commas between them.
-void read_delays(std::string text, LaunchSettings& settings) {
+Wire read_wire(const std::string& text) {
+  for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16})
+    if (text == to_string(wire)) return wire;
+  throw Error(fmt::format("unknown wire '{}'; expected float32|bf16", text));
+}
+
+// RANK:SPEC of one rank, all:SPEC or SPEC of all; several with commas between them. cuda:N is a SPEC, not a rank's.
+template <class Value>
+void read_by_rank(std::string text, Value& of_all, std::map<std::uint32_t, Value>& of_rank,
+                  Value (*read)(const std::string& text)) {
   for (text += ','; !text.empty(); text.erase(0, text.find(',') + 1)) {
     const std::string one = text.substr(0, text.find(','));
     const auto colon = one.find(':');
-    if (colon == std::string::npos || one.substr(0, colon) == "all")
-      settings.delay = read_delay(one.substr(colon + 1));  // of npos: from the beginning
+    const std::string rank = one.substr(0, colon);
+    if (colon == std::string::npos || rank == "cuda")
+      of_all = read(one);
+    else if (rank == "all")
+      of_all = read(one.substr(colon + 1));
     else
-      settings.delay_of_rank[static_cast<std::uint32_t>(read_whole(one.substr(0, colon), 0, kMaxWorkers - 1))] =
-          read_delay(one.substr(colon + 1));
+      of_rank[static_cast<std::uint32_t>(read_whole(rank, 0, kMaxWorkers - 1))] = read(one.substr(colon + 1));
   }
+}
+
+template <class Value>
+void check_ranks(const char* option, const std::map<std::uint32_t, Value>& of_rank, const JobConfig& job) {
+  const std::uint32_t most = std::max(job.workers, job.elastic_max);
+  if (!of_rank.empty() && of_rank.rbegin()->first >= most)
+    throw Error(fmt::format("{}: there is no worker {}; ranks are 0 to {}", option, of_rank.rbegin()->first, most - 1));
 }
 
 // What launchers of other systems say of a process's place on its machine.
@@ -127,6 +144,13 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
       "slow every step down, before the push: by a time (5ms) or to so many times what its work took (10x); either "
       "in a share of the steps, drawn at random (10x@0.1)",
       [&settings](const std::string& text) { settings.delay = read_delay(text); });
+  line.add(
+      "--device", "cpu|auto|cuda|cuda:N",
+      "where gradients are computed: on the CPU, on a GPU if there is one, on a GPU, on GPU N; GPUs are shared out "
+      "by rank (cpu)",
+      [&settings](const std::string& text) { settings.device = device::parse_device(text); });
+  line.add("--wire", "float32|bf16", "how a gradient's elements travel from a GPU to host memory (float32)",
+           [&settings](const std::string& text) { settings.wire = read_wire(text); });
   line.add_flag("--standalone", settings.standalone, "train in this process alone, with no ps");
   line.add_whole("--threads", settings.threads, 1, kMaxThreads,
                  "threads that share large pulls and pushes; at most the ps's --threads (1)");
@@ -154,7 +178,24 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
            "make worker RANK (or all) a straggler: each step takes a time longer (1:5ms) or so many times its work "
            "(1:10x); "
            "either in a share of the steps, drawn at random (all:10x@0.1); may be repeated",
-           [&settings](const std::string& text) { read_delays(text, settings); })
+           [&settings](const std::string& text) {
+             read_by_rank(text, settings.delay, settings.delay_of_rank, read_delay);
+           })
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
+      ->delimiter(',');
+  line.add(
+          "--device", "[RANK:]cpu|auto|cuda|cuda:N",
+          "where workers (or worker RANK) compute gradients: on the CPU, on a GPU if there is one, on a GPU, on GPU N; "
+          "GPUs are shared out by rank; cuda,2:cpu for all but worker 2; may be repeated (cpu)",
+          [&settings](const std::string& text) {
+            read_by_rank(text, settings.device, settings.device_of_rank, device::parse_device);
+          })
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
+      ->delimiter(',');
+  line.add(
+          "--wire", "[RANK:]float32|bf16",
+          "how a gradient's elements travel from a GPU to host memory; may be repeated (float32)",
+          [&settings](const std::string& text) { read_by_rank(text, settings.wire, settings.wire_of_rank, read_wire); })
       ->multi_option_policy(CLI::MultiOptionPolicy::Join)
       ->delimiter(',');
   line.add_whole(
@@ -170,10 +211,9 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
       settings.ps.job.optimizer.rule = UpdateRule::kAdd;
     make_room_for_elastic(settings.ps.job);
     check(settings.ps.job);
-    for (const auto& [rank, ignored] : settings.delay_of_rank)
-      if (rank >= std::max(settings.ps.job.workers, settings.ps.job.elastic_max))
-        throw Error(
-            fmt::format("--delay: there is no worker {}; ranks are 0 to {}", rank, settings.ps.job.workers - 1));
+    check_ranks("--delay", settings.delay_of_rank, settings.ps.job);
+    check_ranks("--device", settings.device_of_rank, settings.ps.job);
+    check_ranks("--wire", settings.wire_of_rank, settings.ps.job);
     if (settings.curve_points != 0 && settings.training.is_count())
       throw Error("--curve: count has no loss; choose --model softmax or mlp");
     if (settings.ps.job.optimizer.rule == UpdateRule::kAdd && settings.training.is_count() &&
@@ -181,6 +221,8 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
       throw Error("--push-every: count has nothing to train; choose --model softmax or mlp");
   });
 }
+
+std::string to_string(Wire wire) { return wire == Wire::kBfloat16 ? "bf16" : "float32"; }
 
 int fail(const char* program, int code, std::string message) {
   for (char& c : message)

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "device/probe.hpp"
+#include "ps/gpu.hpp"
 #include "ps/job_config.hpp"
 #include "train/straggler.hpp"
 
@@ -43,6 +45,8 @@ struct WorkerSettings {
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;
   train::Delay delay;
+  device::DeviceChoice device;
+  Wire wire = Wire::kFloat32;
   bool standalone = false, together = false, json = false, quiet = false;
 };
 
@@ -51,12 +55,18 @@ struct LaunchSettings {
   TrainingSettings training;
   train::Delay delay;
   std::map<std::uint32_t, train::Delay> delay_of_rank;  // instead of the above
-  std::uint64_t curve_points = 0;                       // 0: no curve
+  device::DeviceChoice device;
+  std::map<std::uint32_t, device::DeviceChoice> device_of_rank;
+  Wire wire = Wire::kFloat32;
+  std::map<std::uint32_t, Wire> wire_of_rank;
+  std::uint64_t curve_points = 0;  // 0: no curve
   bool restart_workers = false;
   bool json = false, verbose = false;
 };
 
 inline constexpr std::uint64_t kDefaultCountSteps = 1000;
+
+std::string to_string(Wire wire);  // float32, bf16
 
 // Each fills `settings`, or returns the exit code with which the program shall end now: 0 after --help, 2 after one
 // line on stderr about a wrong usage.

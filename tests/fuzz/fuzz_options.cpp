@@ -46,6 +46,11 @@ void pass_on(const tools::LaunchSettings& settings) {
     words.insert(words.begin(), "worker_shm");
     tools::WorkerSettings worker;
     if (!accepts(words, worker)) abort();
+    const auto device = settings.device_of_rank.find(rank);
+    const auto& choice = device != settings.device_of_rank.end() ? device->second : settings.device;
+    const auto wire = settings.wire_of_rank.find(rank);
+    if (to_string(worker.device) != to_string(choice)) abort();
+    if (worker.wire != (wire != settings.wire_of_rank.end() ? wire->second : settings.wire)) abort();
   }
 }
 

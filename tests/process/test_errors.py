@@ -44,6 +44,30 @@ class Usage(ProcessTest):
     def test_an_unknown_model_is_refused(self):
         self.assert_fails(2, run("launch_shm", "--model", "transformer"), "model")
 
+    def test_an_unknown_device_is_refused(self):
+        for device in ("gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:1"):
+            with self.subTest(device):
+                self.assert_fails(2, run("worker_shm", "--job", self.job, "--device", device), "--device", device)
+                self.assert_fails(2, run("launch_shm", "--device", device), "--device")
+        self.assert_fails(2, run("launch_shm", "--device", "1:gpu"), "unknown device 'gpu'", "cpu, auto, cuda or cuda:N")
+        self.assert_fails(2, run("launch_shm", "--device", "cpu,gpu"), "--device", "gpu")
+        self.assert_fails(2, run("worker_shm", "--job", self.job, "--device", "1:cpu"), "1:cpu")
+        self.assert_fails(2, run("worker_shm", "--job", self.job, env={"PS_DEVICE": "gpu"}), "gpu")
+
+    def test_an_unknown_wire_is_refused(self):
+        for wire in ("bf8", "", "float16", "all"):
+            with self.subTest(wire):
+                self.assert_fails(2, run("worker_shm", "--job", self.job, "--wire", wire), "--wire", "float32|bf16")
+                self.assert_fails(2, run("launch_shm", "--wire", "0:" + wire), "--wire", "float32|bf16")
+
+    def test_settings_of_a_worker_that_there_is_not_are_refused(self):
+        for option, value in (("--delay", "1ms"), ("--device", "cpu"), ("--wire", "bf16")):
+            with self.subTest(option):
+                self.assert_fails(2, run("launch_shm", "--workers", "2", option, "2:" + value), option,
+                                  "no worker 2; ranks are 0 to 1")
+                self.assert_fails(2, run("launch_shm", "--workers", "2..4", option, "5:" + value), option,
+                                  "no worker 5; ranks are 0 to 3")
+
     def test_an_unreadable_schedule_is_refused(self):
         self.assert_fails(2, run("launch_shm", "--lr-schedule", "exp:0.99"), "exp:")
 

@@ -1,5 +1,6 @@
 """Start order, ends, interruptions and deaths."""
 import json
+import pathlib
 import re
 import signal
 import time
@@ -9,7 +10,30 @@ import support
 from support import ProcessTest, run
 
 
+def words_after(option, pid):
+    """What a running program was given for an option."""
+    words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return [words[i + 1] for i, word in enumerate(words) if word == option]
+
+
 class StartAndEnd(ProcessTest):
+    def test_each_worker_gets_the_device_and_wire_of_its_rank(self):
+        given = {("--device", "auto,1:cpu", "--wire", "bf16", "--wire", "2:float32"):
+                 [("auto", "bf16"), ("cpu", "bf16"), ("auto", "float32")],
+                 ("--device", "2:cpu,all:auto"): [("auto", "float32"), ("auto", "float32"), ("cpu", "float32")],
+                 (): [("auto", "float32")] * 3}
+        for options, expected in given.items():
+            with self.subTest(options):
+                self.job = support.new_job()
+                launcher = self.start("launch_shm", "--job", self.job, "--workers", "3", "--model", "count", "--steps",
+                                      "1000", "--interval", "1s", *options, env={"PS_DEVICE": "auto"})
+                support.wait_until(lambda: len(support.workers_of(self.job) or []) == 3, "all have joined")
+                workers = sorted(support.workers_of(self.job), key=lambda worker: worker["rank"])
+                got = [(*words_after("--device", w["pid"]), *words_after("--wire", w["pid"])) for w in workers]
+                launcher.send_signal(signal.SIGINT)
+                self.assertEqual(support.finish(launcher)[0], 130)
+                self.assertEqual(got, expected)
+
     def test_workers_may_start_before_their_ps(self):
         workers = [self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "10") for _ in range(2)]
         time.sleep(0.2)  # they wait by now; the test is right without it, too
