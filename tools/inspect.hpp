@@ -49,8 +49,8 @@ std::string changes_as_text(const Json& changes);
 Json dump_values(const std::string& job, const std::vector<std::string>& names, std::uint64_t limit);
 std::string values_as_text(const Json& dumped);
 
-// What this machine offers to jobs, and every job there is, or `only` that one: its last state, whether it can be
-// reclaimed. `repair`: reclaims those that can; never one that is alive or was kept on purpose.
+// What this machine offers to jobs, its GPUs too, and every job there is, or `only` that one: its last state, whether it
+// can be reclaimed. `repair`: reclaims those that can; never one that is alive or was kept on purpose.
 Json examine(const std::string& only, bool repair);
 std::string examination_as_text(const Json& examined);
 

@@ -14,6 +14,7 @@
 #include "inspect_jobs.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
+#include "report/devices.hpp"
 #include "shm/job_segments.hpp"
 #include "shm/memory_policy.hpp"
 
@@ -278,8 +279,11 @@ Json remove(const std::string& job, bool force) {
 }
 
 Json examine(const std::string& only, bool repair) {
-  Json found = {
-      {"system", examine_system()}, {"jobs", Json::array()}, {"removed", Json::array()}, {"failed", Json::array()}};
+  Json found = {{"system", examine_system()},
+                {"cuda", report::to_json(device::probe_gpus(device::cuda_calls()))},
+                {"jobs", Json::array()},
+                {"removed", Json::array()},
+                {"failed", Json::array()}};
   for (const auto& [job, names] : names_by_job()) {
     if (!only.empty() && job != only) continue;
     Json row = examine_job(job, names);

@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "inspect.hpp"
+#include "report/devices.hpp"
 
 namespace ps::inspect {
 namespace {
@@ -146,6 +147,7 @@ std::string examination_as_text(const Json& examined) {
                   system["no_huge_pages"] == "" ? "available" : cell(system["no_huge_pages"]));
   text += fmt::format("limits: open files {}, address space {}, locked memory {}\n", limit("open_files_limit"),
                       limit("address_space_limit"), limit("locked_memory_limit"));
+  text += report::devices_as_text(examined["cuda"]);
   for (const Json& removed : examined["removed"])
     text += fmt::format("job {}: reclaimed {}\n", cell(removed["job"]), bytes_as_text(removed["bytes"]));
   for (const Json& failed : examined["failed"])

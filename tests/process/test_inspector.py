@@ -59,6 +59,30 @@ class Inspector(ProcessTest):
         else:
             self.assertIn(self.job, err)
 
+    def test_doctor_says_why_there_is_no_gpu(self):
+        hidden = {"CUDA_VISIBLE_DEVICES": ""}
+        code, out, err = run("inspect_shm", "doctor", "--job", self.job, "--json", env=hidden)
+        self.assertEqual(code, 0, err)
+        cuda = json.loads(out)["cuda"]
+        self.assertEqual(cuda["gpus"], [])
+        self.assertRegex(cuda["no_gpu"], "driver|no CUDA|CUDA_VISIBLE_DEVICES|/dev/nvidia")
+        code, out, err = run("inspect_shm", "doctor", "--job", self.job, env=hidden)
+        self.assertEqual(code, 0, err)
+        self.assertIn(f"no GPU: {cuda['no_gpu']}\n", out)
+        self.assertIn(f"CUDA: build {'for ' + cuda['built_for'] if cuda['built_for'] else 'without'};", out)
+
+    def test_doctor_shows_each_gpu_with_its_strategies(self):
+        code, out, err = run("inspect_shm", "doctor", "--job", self.job, "--json")
+        self.assertEqual(code, 0, err)
+        gpus = json.loads(out)["cuda"]["gpus"]
+        if not gpus:
+            self.skipTest("no GPU to use here")
+        text = run("inspect_shm", "doctor", "--job", self.job)[1]
+        for gpu in gpus:
+            self.assertIn(f"GPU {gpu['device']}: {gpu['name']}", text)
+            for strategy in gpu["strategy"].values():
+                self.assertIn(strategy["reasons"]["native_adds"], text)
+
     def test_rm_refuses_a_live_job(self):
         self.assert_fails(1, run("inspect_shm", "rm", "--job", self.job), self.job)
         self.assertNotEqual(support.segments(self.job), [])

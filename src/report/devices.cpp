@@ -1,0 +1,140 @@
+#include "report/devices.hpp"
+
+#include <fmt/format.h>
+
+#include "device/strategy.hpp"
+
+namespace ps::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using device::GpuInfo;
+using device::PullPath;
+using device::PushPath;
+using device::Strategy;
+
+Json version_of(int version) {
+  return version == 0 ? Json() : Json(fmt::format("{}.{}", version / 1000, version % 1000 / 10));
+}
+
+Json answer(int value) { return value < 0 ? Json() : Json(value); }
+
+const char* name_of(PullPath pull) {
+  return pull == PullPath::kKernel ? "kernel" : pull == PullPath::kCopyEngine ? "copy engine" : "through host";
+}
+
+Json strategy_of(const GpuInfo& gpu, bool is_additive_inplace) {
+  device::StrategyInput input{device::kKernelPullBytes, is_additive_inplace};
+  const PullPath small_pull = choose_strategy(gpu, input).pull;
+  ++input.pull_bytes;
+  const Strategy strategy = choose_strategy(gpu, input);
+  return {{"pull", name_of(strategy.pull)},
+          {"small_pull", name_of(small_pull)},
+          {"push", strategy.push == PushPath::kStaged ? "staged" : "through host"},
+          {"native_adds", strategy.native_adds},
+          {"wide_adds", strategy.wide_adds},
+          {"read_only", strategy.read_only},
+          {"stream_waits", strategy.stream_waits},
+          {"reasons",
+           {{"pull", strategy.pull_reason},
+            {"push", strategy.push_reason},
+            {"native_adds", strategy.native_reason},
+            {"registration", strategy.registration_reason},
+            {"stream_waits", strategy.wait_reason}}}};
+}
+
+Json float_add_of(const GpuInfo& gpu) {
+  constexpr auto kFloatAdd = static_cast<std::size_t>(device::AtomicOperation::kFloatAdd);
+  if (gpu.host_atomics.size() <= kFloatAdd) return nullptr;
+  const unsigned bits = gpu.host_atomics[kFloatAdd];
+  return {{"bits", bits},
+          {"scalar32", (bits & device::kAtomicScalar32) != 0},
+          {"vector32x4", (bits & device::kAtomicVector32x4) != 0}};
+}
+
+Json gpu_of(const GpuInfo& gpu) {
+  return {{"device", gpu.device},
+          {"name", gpu.properties.name},
+          {"pci_address", gpu.properties.pci_address},
+          {"numa_node", answer(gpu.numa_node)},
+          {"memory_bytes", gpu.properties.memory_bytes},
+          {"compute_capability", fmt::format("{}.{}", gpu.properties.major, gpu.properties.minor)},
+          {"multiprocessors", gpu.properties.multiprocessors},
+          {"host_native_atomics", answer(gpu.host_native_atomics)},
+          {"partial_host_native_atomics", answer(gpu.partial_host_native_atomics)},
+          {"float_add", float_add_of(gpu)},
+          {"host_register_supported", answer(gpu.host_register_supported)},
+          {"read_only_registration", answer(gpu.read_only_registration)},
+          {"can_use_host_pointer", answer(gpu.can_use_host_pointer)},
+          {"pageable_access", answer(gpu.pageable_access)},
+          {"uses_host_page_tables", answer(gpu.uses_host_page_tables)},
+          {"stream_wait", gpu.stream_wait},
+          {"peers", gpu.peers},
+          {"strategy", {{"versioned", strategy_of(gpu, false)}, {"additive_inplace", strategy_of(gpu, true)}}}};
+}
+
+std::string yes_or_no(const Json& value) {
+  if (value.is_null()) return "unknown";
+  return (value.is_boolean() ? value.get<bool>() : value.get<int>() != 0) ? "yes" : "no";
+}
+
+std::string number(const Json& value) { return value.is_null() ? "unknown" : value.dump(); }
+
+std::string float_add_as_text(const Json& float_add) {
+  if (float_add.is_null()) return "unknown to this driver";
+  if (!float_add["scalar32"].get<bool>()) return fmt::format("no (bits {})", float_add["bits"].dump());
+  return fmt::format("yes{} (bits {})", float_add["vector32x4"].get<bool>() ? ", by fours too" : "",
+                     float_add["bits"].dump());
+}
+
+std::string strategy_as_text(const char* job, const Json& strategy) {
+  const std::string pull = strategy["pull"].get<std::string>(), small = strategy["small_pull"].get<std::string>();
+  std::string text =
+      fmt::format("  {}: pulls: {}{}; pushes: {}{}\n", job, pull,
+                  small == pull ? "" : fmt::format(", small ones: {}", small), strategy["push"].get<std::string>(),
+                  strategy["native_adds"].get<bool>() ? ", in-place ones added by the GPU" : "");
+  for (const auto& reason : strategy["reasons"]) text += fmt::format("    {}\n", reason.get<std::string>());
+  return text;
+}
+
+std::string gpu_as_text(const Json& gpu) {
+  const auto word = [&](const char* key) { return gpu[key].get<std::string>(); };
+  std::string text = fmt::format(
+      "GPU {}: {} at {}, memory node {}, {:.1f} GiB, compute capability {}, {} multiprocessors\n", gpu["device"].dump(),
+      word("name"), word("pci_address").empty() ? "?" : word("pci_address"), number(gpu["numa_node"]),
+      gpu["memory_bytes"].get<double>() / (1 << 30), word("compute_capability"), gpu["multiprocessors"].dump());
+  text += fmt::format("  native atomics on host memory: {} (only some: {}); float add: {}\n",
+                      yes_or_no(gpu["host_native_atomics"]), yes_or_no(gpu["partial_host_native_atomics"]),
+                      float_add_as_text(gpu["float_add"]));
+  std::string peers;
+  for (const auto& peer : gpu["peers"]) peers += (peers.empty() ? "" : ",") + peer.dump();
+  text += fmt::format("  registers host memory: {}, for reading only: {}; streams wait for words: {}; peers: {}\n",
+                      yes_or_no(gpu["host_register_supported"]), yes_or_no(gpu["read_only_registration"]),
+                      yes_or_no(gpu["stream_wait"]), peers.empty() ? "none" : peers);
+  text += strategy_as_text("versioned job", gpu["strategy"]["versioned"]);
+  return text + strategy_as_text("in-place job that only adds", gpu["strategy"]["additive_inplace"]);
+}
+
+}  // namespace
+
+Json to_json(const device::GpuProbe& probe) {
+  Json found = {{"built_for", version_of(probe.built_for)},
+                {"driver", version_of(probe.driver_version)},
+                {"no_gpu", probe.why_none ? Json(probe.reason) : Json()},
+                {"gpus", Json::array()}};
+  for (const GpuInfo& gpu : probe.gpus) found["gpus"].push_back(gpu_of(gpu));
+  return found;
+}
+
+std::string devices_as_text(const Json& found) {
+  const auto version = [&](const char* key, const char* otherwise) {
+    return found[key].is_null() ? std::string(otherwise) : "for " + found[key].get<std::string>();
+  };
+  std::string text =
+      fmt::format("CUDA: build {}; driver {}\n", version("built_for", "without"), version("driver", "none"));
+  if (!found["no_gpu"].is_null()) text += fmt::format("no GPU: {}\n", found["no_gpu"].get<std::string>());
+  for (const auto& gpu : found["gpus"]) text += gpu_as_text(gpu);
+  return text;
+}
+
+}  // namespace ps::report
