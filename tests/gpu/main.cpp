@@ -1,0 +1,30 @@
+// The main of tests that run on a GPU: exits with 77, which means skipped, where there is none.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <cstdio>
+
+#include "gpu/tables.hpp"
+
+namespace ps::test {
+
+device::CudaCalls& cuda() { return device::cuda_calls(); }
+device::GpuKernels& kernels() { return device::gpu_kernels(); }
+
+}  // namespace ps::test
+
+int main(int argc, char** argv) {
+  constexpr int kSkipped = 77;
+  ps::device::CudaCalls& cuda = ps::test::cuda();
+  int count = 0;
+  const ps::device::CudaError error = cuda.device_count(count);
+  if (error != ps::device::kSuccess || count == 0) {
+    std::printf("skip: no GPU (%s)\n", error != ps::device::kSuccess ? cuda.error_text(error).c_str() : "none found");
+    return kSkipped;
+  }
+  if (const ps::device::CudaError failure = cuda.set_device(0); failure != ps::device::kSuccess) {
+    std::fprintf(stderr, "cannot use GPU 0: %s\n", cuda.error_text(failure).c_str());
+    return 1;
+  }
+  return doctest::Context(argc, argv).run();
+}

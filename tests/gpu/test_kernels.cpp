@@ -1,0 +1,309 @@
+// The kernels of models, against plain loops; sums against float64, with a tolerance by the size of what is summed.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpu/tables.hpp"
+#include "update/rules.hpp"
+
+namespace {
+
+using namespace ps::test;
+using namespace ps::device;
+
+constexpr float kGuard = -77.0F;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
+const std::vector<std::pair<int, int>> kShapes{{1, 1},   {1, 257},  {3, 5},     {7, 31},
+                                               {33, 32}, {100, 10}, {257, 129}, {1000, 256}};
+
+std::size_t product(int a, int b) { return static_cast<std::size_t>(a) * static_cast<std::size_t>(b); }
+
+std::vector<float> with_guard(std::vector<float> values) {
+  values.insert(values.end(), 8, kGuard);
+  return values;
+}
+
+TEST_CASE("zero sizes: every kernel succeeds and touches nothing") {
+  Bench bench;
+  GpuKernels& k = kernels();
+  const Stream s = bench.stream();
+  bench.run(k.pull_pieces(nullptr, 0, nullptr, {24, 64, 30}, s));
+  bench.run(k.send_pieces(nullptr, 0, nullptr, false, s));
+  bench.run(k.send_pieces(nullptr, 0, nullptr, true, s));
+  bench.run(k.add_pieces(nullptr, 0, 1.0F, 0.0F, true, s));
+  bench.run(k.to_bfloat16(nullptr, nullptr, 0, s));
+  bench.run(k.bias_relu(nullptr, nullptr, 0, 0, s));
+  bench.run(k.add_bias(nullptr, nullptr, 0, 0, s));
+  bench.run(k.relu_gradient(nullptr, nullptr, 0, s));
+  bench.run(k.softmax_cross_entropy(nullptr, nullptr, 0, 0, nullptr, s));
+  bench.run(k.sum_rows(nullptr, 0, 0, nullptr, s));
+  bench.run(k.gather_rows(nullptr, nullptr, nullptr, 0, 0, nullptr, nullptr, s));
+  bench.run(k.sgd_step(nullptr, nullptr, 0, 0.1F, 0.0F, 0.0F, 0.0F, s));
+  bench.run(k.difference(nullptr, nullptr, 1.0F, nullptr, 0, s));
+  bench.run(k.fill(nullptr, 1.0F, 0, s));
+  k.prepare_products(s);
+  bench.run(k.multiply(false, false, 0, 3, 2, nullptr, nullptr, 0.0F, nullptr, s));
+  bench.run(k.multiply(false, false, 3, 0, 2, nullptr, nullptr, 0.0F, nullptr, s));
+  k.release_products(s);
+}
+
+TEST_CASE("bias: is added to each row, and with relu what is below 0 becomes 0; NaN stays NaN") {
+  Bench bench;
+  for (const auto& [rows, columns] : kShapes)
+    for (const bool relu : {false, true}) {
+      CAPTURE(rows);
+      CAPTURE(columns);
+      auto values = random_floats(product(rows, columns), 1), bias = random_floats(product(1, columns), 2);
+      values.front() = kNan;
+      if (values.size() > 1) values.back() = kInfinity;
+      const auto on_device = bench.put(with_guard(values));
+      const auto added = bench.put(bias);
+      bench.run(relu ? kernels().bias_relu(on_device.on_device(), added.on_device(), rows, columns, bench.stream())
+                     : kernels().add_bias(on_device.on_device(), added.on_device(), rows, columns, bench.stream()));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        values[i] += bias[i % bias.size()];
+        if (relu && values[i] < 0) values[i] = 0.0F;
+      }
+      CHECK(differing(bench.get(on_device), with_guard(values)) == 0);
+    }
+}
+
+TEST_CASE("relu gradient: is 0 where the activation is 0 or below") {
+  Bench bench;
+  for (const std::size_t count : {1, 255, 256, 257, 100003}) {
+    auto gradient = random_floats(count, 3), activations = random_floats(count, 4);
+    for (std::size_t i = 0; i < count; i += 3) activations[i] = i % 2 == 0 ? 0.0F : -0.0F;
+    if (count > 5) activations[4] = kNan, gradient[5] = kNan, activations[5] = 1.0F;
+    const auto on_device = bench.put(with_guard(gradient));
+    const auto shown = bench.put(activations);
+    bench.run(kernels().relu_gradient(on_device.on_device(), shown.on_device(), count, bench.stream()));
+    for (std::size_t i = 0; i < count; ++i)
+      if (activations[i] <= 0) gradient[i] = 0.0F;
+    CHECK(differing(bench.get(on_device), with_guard(gradient)) == 0);
+  }
+}
+
+struct Loss {
+  float loss;
+  std::vector<float> gradient;
+};
+
+Loss softmax_on_device(Bench& bench, const std::vector<float>& logits, const std::vector<std::uint8_t>& labels,
+                       int columns) {
+  const auto on_device = bench.put(with_guard(logits));
+  const auto of_rows = bench.put(labels);
+  const auto loss = bench.put(std::vector<float>{kGuard});
+  bench.run(kernels().softmax_cross_entropy(on_device.on_device(), of_rows.on_device(), static_cast<int>(labels.size()),
+                                            columns, loss.on_device(), bench.stream()));
+  return {bench.get(loss)[0], bench.get(on_device)};
+}
+
+TEST_CASE("softmax: loss and gradient are those of float64 loops, for large logits too, and repeat bit by bit") {
+  Bench bench;
+  for (const auto& [rows, columns] : kShapes)
+    for (const float scale : {1.0F, 30.0F, 1e30F}) {
+      if (columns > 256) continue;
+      CAPTURE(rows);
+      CAPTURE(columns);
+      CAPTURE(scale);
+      auto logits = random_floats(product(rows, columns), 5);
+      for (float& logit : logits) logit *= scale;
+      std::vector<std::uint8_t> labels;
+      for (int i = 0; i < rows; ++i) labels.push_back(static_cast<std::uint8_t>(i * 7 % columns));
+      double total = 0.0;
+      std::vector<double> expected(logits.size());
+      for (std::size_t i = 0; i < labels.size(); ++i) {
+        const std::size_t begin = i * static_cast<std::size_t>(columns),
+                          end = begin + static_cast<std::size_t>(columns);
+        const double largest =
+            double(*std::max_element(logits.begin() + std::ptrdiff_t(begin), logits.begin() + std::ptrdiff_t(end)));
+        double sum = 0.0;
+        for (std::size_t j = begin; j < end; ++j) sum += std::exp(double(logits[j]) - largest);
+        total += std::log(sum) - (double(logits[begin + labels[i]]) - largest);
+        for (std::size_t j = begin; j < end; ++j)
+          expected[j] = (std::exp(double(logits[j]) - largest) / sum - (j == begin + labels[i] ? 1.0 : 0.0)) / rows;
+      }
+      const Loss once = softmax_on_device(bench, logits, labels, columns);
+      // The difference of two logits has their rounding.
+      const double slack = 32 * kEpsilon * (1.0 + double(scale));
+      CHECK(std::abs(double(once.loss) - total / rows) <= slack + 8 * kEpsilon * std::abs(total / rows));
+      double worst = 0.0;
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        worst = std::max(worst, std::abs(double(once.gradient[i]) - expected[i]));
+      CHECK(worst <= 64 * kEpsilon * (1.0 + std::min(double(scale), 100.0)) / rows);
+      CHECK(once.gradient.back() == kGuard);
+      const Loss again = softmax_on_device(bench, logits, labels, columns);
+      CHECK(is_same(once.loss, again.loss));
+      CHECK(differing(once.gradient, again.gradient) == 0);
+    }
+}
+
+TEST_CASE("softmax: NaN or infinity in any row shows in the loss") {
+  Bench bench;
+  for (const float strange : {kNan, kInfinity})
+    for (const std::size_t place : {0, 3, 40, 639}) {
+      auto logits = random_floats(640, 6);
+      logits[place] = strange;
+      const Loss found = softmax_on_device(bench, logits, std::vector<std::uint8_t>(64, 3), 10);
+      CHECK_FALSE(std::isfinite(found.loss));
+    }
+}
+
+TEST_CASE("sum of rows: is float64's within the rounding of its terms") {
+  Bench bench;
+  for (const auto& [rows, columns] : kShapes) {
+    CAPTURE(rows);
+    CAPTURE(columns);
+    const auto values = random_floats(product(rows, columns), 7);
+    const auto on_device = bench.put(values);
+    const auto out = bench.put(with_guard(std::vector<float>(product(1, columns), kGuard)));
+    bench.run(kernels().sum_rows(on_device.on_device(), rows, columns, out.on_device(), bench.stream()));
+    const auto sums = bench.get(out);
+    const auto width = static_cast<std::size_t>(columns);
+    std::size_t wrong = 0;
+    for (std::size_t j = 0; j < width; ++j) {
+      double sum = 0.0, size = 0.0;
+      for (std::size_t i = j; i < values.size(); i += width)
+        sum += double(values[i]), size += std::abs(double(values[i]));
+      wrong += std::abs(double(sums[j]) - sum) <= kEpsilon * size * std::sqrt(rows) + kEpsilon * size ? 0 : 1;
+    }
+    CHECK(wrong == 0);
+    CHECK(sums[width] == kGuard);
+  }
+}
+
+TEST_CASE("gather: rows and labels come in the order of the indices, repeated ones too") {
+  Bench bench;
+  constexpr std::size_t kSet = 300;
+  for (const int columns : {1, 3, 4, 64, 65, 784})
+    for (const int rows : {1, 8, 9, 501})
+      for (const std::size_t shift : {0, 1}) {
+        CAPTURE(columns);
+        CAPTURE(rows);
+        const auto width = static_cast<std::size_t>(columns), count = static_cast<std::size_t>(rows);
+        const auto set = random_floats(kSet * width + shift, 8);
+        std::vector<std::uint8_t> set_labels(kSet), labels(count);
+        std::vector<std::uint32_t> indices(count);
+        for (std::size_t i = 0; i < kSet; ++i) set_labels[i] = static_cast<std::uint8_t>(i * 31);
+        std::vector<float> expected;
+        for (std::size_t i = 0; i < count; ++i) {
+          indices[i] = static_cast<std::uint32_t>((i * 7919 + 299) % kSet);
+          labels[i] = set_labels[indices[i]];
+          const auto row = set.begin() + std::ptrdiff_t(shift + indices[i] * width);
+          expected.insert(expected.end(), row, row + columns);
+        }
+        const auto on_device = bench.put(set), out = bench.put(with_guard(std::vector<float>(count * width, kGuard)));
+        const auto of_set = bench.put(set_labels), of_rows = bench.put(std::vector<std::uint8_t>(count));
+        const auto order = bench.put(indices);
+        bench.run(kernels().gather_rows(on_device.on_device() + shift, of_set.on_device(), order.on_device(), rows,
+                                        columns, out.on_device(), of_rows.on_device(), bench.stream()));
+        CHECK(differing(bench.get(out), with_guard(expected)) == 0);
+        CHECK(bench.get(of_rows) == labels);
+      }
+}
+
+TEST_CASE("sgd: has the bits of the CPU's step") {
+  Bench bench;
+  for (const std::size_t count : {1, 257, 100003})
+    for (const auto& [l2, decay, clip_value] :
+         {std::tuple{0.0F, 0.0F, 0.0F}, std::tuple{0.01F, 0.0F, 0.25F}, std::tuple{0.003F, 0.1F, 0.0F}}) {
+      auto values = random_floats(count, 13), gradient = random_floats(count, 14);
+      if (count > 9) {
+        gradient[1] = kNan;
+        gradient[2] = kInfinity;
+        values[3] = -kInfinity;
+        values[4] = 0x1.8p-140F, gradient[4] = 0x1.4p-139F;
+        values[5] = std::numeric_limits<float>::max(), gradient[5] = -values[5];
+      }
+      const auto on_device = bench.put(with_guard(values));
+      const auto of_values = bench.put(gradient);
+      bench.run(kernels().sgd_step(on_device.on_device(), of_values.on_device(), count, 0.3F, l2, decay, clip_value,
+                                   bench.stream()));
+      ps::update::Settings settings;
+      settings.l2 = l2;
+      settings.weight_decay = decay;
+      settings.clip_value = clip_value;
+      for (std::size_t i = 0; i < count; ++i)
+        values[i] = ps::update::sgd_one(values[i], gradient[i], 1.0F, 0.3F, settings);
+      CHECK(differing(bench.get(on_device), with_guard(values)) == 0);
+    }
+}
+
+TEST_CASE("difference and fill: have the bits of plain loops, also for more elements than a grid has threads") {
+  Bench bench;
+  for (const std::size_t count : {1, 257, 100003}) {
+    const auto a = random_floats(count, 15), b = random_floats(count, 16);
+    const auto left = bench.put(a), right = bench.put(b), out = bench.put(with_guard(a));
+    bench.run(kernels().difference(left.on_device(), right.on_device(), 0.3F, out.on_device(), count, bench.stream()));
+    std::vector<float> expected(count);
+    for (std::size_t i = 0; i < count; ++i) expected[i] = 0.3F * (a[i] - b[i]);
+    CHECK(differing(bench.get(out), with_guard(expected)) == 0);
+  }
+  constexpr std::size_t kMany = std::size_t{65535} * 256 + 7;
+  const auto out = bench.put(std::vector<float>(kMany + 1, kGuard));
+  bench.run(kernels().fill(out.on_device(), 2.5F, kMany, bench.stream()));
+  const auto filled = bench.get(out);
+  CHECK(std::count(filled.begin(), filled.end(), 2.5F) == std::ptrdiff_t(kMany));
+  CHECK(filled.back() == kGuard);
+}
+
+TEST_CASE("product: all transpositions are float64's within rounding, repeat bit by bit, and can be recorded") {
+  Bench bench;
+  const Stream stream = bench.stream();
+  kernels().prepare_products(stream);
+  for (const auto& [m, n, k] :
+       {std::tuple{1, 1, 1}, std::tuple{3, 5, 7}, std::tuple{64, 10, 33}, std::tuple{129, 65, 257}})
+    for (int variant = 0; variant < 4; ++variant)
+      for (const float beta : {0.0F, 1.0F, 0.5F}) {
+        const bool a_transposed = variant % 2 != 0, b_transposed = variant / 2 != 0;
+        CAPTURE(m);
+        CAPTURE(variant);
+        CAPTURE(beta);
+        const auto a = random_floats(product(m, k), 17), b = random_floats(product(k, n), 18);
+        auto before = random_floats(product(m, n), 19);
+        if (beta == 0.0F) before[0] = kNan;  // is not read then
+        const auto left = bench.put(a), right = bench.put(b);
+        auto out = bench.put(with_guard(before));
+        const auto enqueue = [&] {
+          return kernels().multiply(a_transposed, b_transposed, m, n, k, left.on_device(), right.on_device(), beta,
+                                    out.on_device(), stream);
+        };
+        bench.run(enqueue());
+        const auto once = bench.get(out);
+        std::size_t wrong = 0;
+        for (int i = 0; i < m; ++i)
+          for (int j = 0; j < n; ++j) {
+            const std::size_t place = product(i, n) + std::size_t(j);
+            double sum = beta == 0.0F ? 0.0 : double(beta) * double(before[place]), size = std::abs(sum);
+            for (int l = 0; l < k; ++l) {
+              const double term =
+                  double(a[a_transposed ? product(l, m) + std::size_t(i) : product(i, k) + std::size_t(l)]) *
+                  double(b[b_transposed ? product(j, k) + std::size_t(l) : product(l, n) + std::size_t(j)]);
+              sum += term;
+              size += std::abs(term);
+            }
+            wrong += std::abs(double(once[place]) - sum) <= (k + 2) * kEpsilon * size ? 0 : 1;
+          }
+        CHECK(wrong == 0);
+        CHECK(once.back() == kGuard);
+
+        out = bench.put(with_guard(before));
+        bench.run(cuda().begin_capture(stream));
+        const CudaError recorded = enqueue();
+        Graph graph = nullptr;
+        bench.run(cuda().end_capture(stream, graph));
+        REQUIRE(recorded == kSuccess);
+        bench.run(cuda().launch(graph, stream));
+        CHECK(differing(bench.get(out), once) == 0);
+        bench.run(cuda().destroy_graph(graph));
+      }
+  kernels().release_products(stream);
+}
+
+}  // namespace
