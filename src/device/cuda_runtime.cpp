@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdio>
 #include <utility>
 #include <vector>
@@ -14,6 +15,34 @@
 
 namespace ps::device {
 namespace {
+
+// The table's numbers are CUDA's.
+static_assert(kInvalidValue == cudaErrorInvalidValue && kOutOfMemory == cudaErrorMemoryAllocation &&
+              kInsufficientDriver == cudaErrorInsufficientDriver && kStubLibrary == cudaErrorStubLibrary &&
+              kNoDevice == cudaErrorNoDevice && kInvalidDevice == cudaErrorInvalidDevice &&
+              kNotReady == cudaErrorNotReady && kAlreadyRegistered == cudaErrorHostMemoryAlreadyRegistered &&
+              kNotRegistered == cudaErrorHostMemoryNotRegistered && kNotSupported == cudaErrorNotSupported &&
+              kSystemNotReady == cudaErrorSystemNotReady && kSystemDriverMismatch == cudaErrorSystemDriverMismatch &&
+              kCompatNotSupported == cudaErrorCompatNotSupportedOnDevice);
+static_assert(int(Attribute::kHostNativeAtomics) == cudaDevAttrHostNativeAtomicSupported &&
+              int(Attribute::kCooperativeLaunch) == cudaDevAttrCooperativeLaunch &&
+              int(Attribute::kCanUseHostPointer) == cudaDevAttrCanUseHostPointerForRegisteredMem &&
+              int(Attribute::kHostRegisterSupported) == cudaDevAttrHostRegisterSupported &&
+              int(Attribute::kPageableAccess) == cudaDevAttrPageableMemoryAccess &&
+              int(Attribute::kUsesHostPageTables) == cudaDevAttrPageableMemoryAccessUsesHostPageTables &&
+              int(Attribute::kReadOnlyRegistration) == cudaDevAttrHostRegisterReadOnlySupported);
+static_assert(kRegisterPortable == cudaHostRegisterPortable && kRegisterMapped == cudaHostRegisterMapped &&
+              kRegisterReadOnly == cudaHostRegisterReadOnly);
+#if CUDART_VERSION >= 13000
+static_assert(int(Attribute::kHostNumaNode) == cudaDevAttrHostNumaId &&
+              int(Attribute::kPartialHostNativeAtomics) == cudaDevAttrOnlyPartialHostNativeAtomicSupported);
+static_assert(int(AtomicOperation::kIntegerAdd) == cudaAtomicOperationIntegerAdd &&
+              int(AtomicOperation::kCompareExchange) == cudaAtomicOperationCAS &&
+              int(AtomicOperation::kFloatAdd) == cudaAtomicOperationFloatAdd &&
+              int(AtomicOperation::kFloatMax) == cudaAtomicOperationFloatMax);
+static_assert(kAtomicScalar32 == cudaAtomicCapabilityScalar32 && kAtomicScalar64 == cudaAtomicCapabilityScalar64 &&
+              kAtomicVector32x4 == cudaAtomicCapabilityVector32x4);
+#endif
 
 // The driver's functions, by the types that its version in the name has for good; cuda.h of 12.0 lacks some of them.
 using DeviceGet = int (*)(int* device, int ordinal);                                                        // 2.0
@@ -30,6 +59,11 @@ struct CopyAttributes {
   unsigned flags;
 };
 constexpr int kSourceInStreamOrder = 1;
+#if CUDART_VERSION >= 12080
+static_assert(sizeof(CopyAttributes) == sizeof(cudaMemcpyAttributes) &&
+              offsetof(CopyAttributes, flags) == offsetof(cudaMemcpyAttributes, flags) &&
+              kSourceInStreamOrder == cudaMemcpySrcAccessOrderStream);
+#endif
 using CopyBatch = int (*)(unsigned long long* to, unsigned long long* from, std::size_t* bytes, std::size_t count,
                           CopyAttributes*, std::size_t* first_of_attributes, std::size_t attributes,
                           std::size_t* failed, cudaStream_t);  // 12.8; every later driver still has this one
