@@ -46,6 +46,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+const Loadable loadable[] = {Loadable{add_kernel<true>}, Loadable{add_kernel<false>}};
+
 }  // namespace
 
 cudaError_t add_pieces(const AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,

@@ -30,6 +30,8 @@ cudaError_t launch_bias(float* values, const float* bias, int rows, int columns,
   return launch(bias_kernel<kRectify>, grid, dim3(kColumns, kRows), stream, values, bias, rows, columns);
 }
 
+const Loadable loadable[] = {Loadable{bias_kernel<true>}, Loadable{bias_kernel<false>}};
+
 }  // namespace
 
 cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream) {

@@ -10,6 +10,8 @@ __global__ void __launch_bounds__(kThreads)
   for (std::size_t i = first_element(); i < count; i += element_stride()) out[i] = factor * (a[i] - b[i]);
 }
 
+const Loadable loadable{difference_kernel};
+
 }  // namespace
 
 cudaError_t difference(const float* a, const float* b, float factor, float* out, std::size_t count,

@@ -9,6 +9,8 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(float* values, float val
   for (std::size_t i = first_element(); i < count; i += element_stride()) values[i] = value;
 }
 
+const Loadable loadable{fill_kernel};
+
 }  // namespace
 
 cudaError_t fill(float* values, float value, std::size_t count, cudaStream_t stream) {

@@ -19,6 +19,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+const Loadable loadable[] = {Loadable{gather_kernel<float4>}, Loadable{gather_kernel<float>}};
+
 }  // namespace
 
 cudaError_t gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices, int rows,

@@ -12,6 +12,8 @@
 
 namespace ps::kernels {
 
+cudaError_t load_all();
+
 cudaError_t pull_pieces(const PulledPiece* pieces, std::uint32_t count, std::uint64_t* results, ChunkFormat format,
                         cudaStream_t stream);
 cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,

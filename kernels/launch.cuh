@@ -28,6 +28,18 @@ cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, cudaStr
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
+// A kernel that load_all() finds: each file makes one for each of its kernels, behind it.
+struct Loadable {
+  template <class... Parameters>
+  explicit Loadable(void (*entry)(Parameters...)) : kernel(reinterpret_cast<const void*>(entry)), next(first) {
+    first = this;
+  }
+
+  const void* kernel;
+  const Loadable* next;
+  static inline const Loadable* first = nullptr;
+};
+
 // For a loop over elements: this thread's first one, and how far it is to its next.
 __device__ inline std::size_t first_element() { return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ inline std::size_t element_stride() { return std::size_t{gridDim.x} * blockDim.x; }

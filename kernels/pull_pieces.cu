@@ -116,6 +116,8 @@ __global__ void __launch_bounds__(kPullThreads)
   }
 }
 
+const Loadable loadable{pull_kernel};
+
 }  // namespace
 
 cudaError_t pull_pieces(const PulledPiece* pieces, std::uint32_t count, std::uint64_t* results, ChunkFormat format,

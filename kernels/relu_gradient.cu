@@ -11,6 +11,8 @@ __global__ void __launch_bounds__(kThreads)
     if (activations[i] <= 0) gradient[i] = 0.0F;
 }
 
+const Loadable loadable{relu_gradient_kernel};
+
 }  // namespace
 
 cudaError_t relu_gradient(float* gradient, const float* activations, std::size_t count, cudaStream_t stream) {

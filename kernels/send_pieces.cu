@@ -39,6 +39,8 @@ __global__ void __launch_bounds__(kSendThreads)
   }
 }
 
+const Loadable loadable[] = {Loadable{send_kernel<true>}, Loadable{send_kernel<false>}};
+
 }  // namespace
 
 cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,

@@ -17,6 +17,8 @@ __global__ void __launch_bounds__(kThreads) sgd_kernel(float* parameters, const 
   }
 }
 
+const Loadable loadable{sgd_kernel};
+
 }  // namespace
 
 cudaError_t sgd_step(float* parameters, const float* gradient, std::size_t count, float rate, float l2,

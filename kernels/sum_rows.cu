@@ -22,6 +22,8 @@ __global__ void __launch_bounds__(kColumns* kRows) sum_kernel(const float* value
   out[column] = sum;
 }
 
+const Loadable loadable{sum_kernel};
+
 }  // namespace
 
 cudaError_t sum_rows(const float* values, int rows, int columns, float* out, cudaStream_t stream) {

@@ -12,6 +12,8 @@ __global__ void __launch_bounds__(kThreads)
   copy_to_bfloat16(from, to, count, first_element(), element_stride());
 }
 
+const Loadable loadable{to_bfloat16_kernel};
+
 }  // namespace
 
 cudaError_t to_bfloat16(const float* from, std::uint16_t* to, std::size_t count, cudaStream_t stream) {

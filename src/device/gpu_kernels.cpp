@@ -11,6 +11,7 @@ cudaStream_t raw(Stream stream) { return reinterpret_cast<cudaStream_t>(stream);
 
 class RealKernels final : public GpuKernels {
  public:
+  CudaError load() override { return kernels::load_all(); }
   CudaError pull_pieces(const kernels::PulledPiece* pieces, std::uint32_t count, std::uint64_t* results,
                         kernels::ChunkFormat format, Stream stream) override {
     return kernels::pull_pieces(pieces, count, results, format, raw(stream));

@@ -18,6 +18,11 @@ class GpuKernels {
  public:
   virtual ~GpuKernels() = default;
 
+  // Loads all kernels, on the current device. CUDA would load each when it is first launched, which may wait for all
+  // that the device has under way: for ever, where a stream waits for a word that the launching thread stores later.
+  // What multiply launches is loaded by its first run with the same shapes: do that first, too.
+  virtual CudaError load() = 0;
+
   // Transfers. The lists of pieces and `results` or `arrived` are in mapped host memory or on the device.
 
   // Copies each piece to its `out` and stores its result (transfers.hpp) behind it, released to the system.

@@ -33,6 +33,7 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
     throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", options.device, probe.gpus.size() - 1));
   gpu = probe.gpus[static_cast<std::size_t>(options.device)];
   check(cuda.set_device(options.device), "be used");
+  check(kernels.load(), "load its kernels");
   stream = std::make_unique<device::OwnStream>(cuda);
   gate = device::PinnedMemory<shm::AtomicShm<std::uint32_t>>(cuda, 1);
   gate.on_host()->store_relaxed(0);

@@ -64,6 +64,7 @@ class NoCalls final : public CudaCalls {
 
 class NoKernels final : public GpuKernels {
  public:
+  CudaError load() override { return kInsufficientDriver; }
   CudaError pull_pieces(const kernels::PulledPiece*, std::uint32_t, std::uint64_t*, kernels::ChunkFormat,
                         Stream) override {
     return kNone;

@@ -144,6 +144,8 @@ class FakeKernels : public device::GpuKernels {
  public:
   explicit FakeKernels(FakeCuda& cuda) : cuda_(cuda) {}
 
+  device::CudaError load() override { return cuda_.enter("load"); }
+
   device::CudaError pull_pieces(const kernels::PulledPiece* pieces, std::uint32_t count, std::uint64_t* results,
                                 kernels::ChunkFormat format, device::Stream stream) override;
   device::CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,

@@ -264,6 +264,7 @@ TEST_CASE("gpu link: whatever call fails, it is an error that names it or a warn
   };
   for (const Step& one : std::vector<Step>{{"device_count", device::kNoDevice},
                                            {"set_device", device::kInvalidDevice},
+                                           {"load", 209},
                                            {"create_stream", device::kOutOfMemory},
                                            {"create_event", device::kOutOfMemory},
                                            {"allocate", device::kOutOfMemory},
