@@ -78,8 +78,8 @@ class GpuLink::Push::Source final : public GradientSource {
 
   void wait(std::uint64_t index) {
     const auto status = [&] {
-      static_cast<void>(link_.cuda.set_device(link_.options.device));  // this may be any of the worker's threads
-      return link_.cuda.query(sent_);
+      const device::CudaError error = link_.cuda.set_device(link_.options.device);  // of whatever thread this is
+      return error != device::kSuccess ? error : link_.cuda.query(sent_);
     };
     if (flags_ == nullptr || is_added_by_device())
       return device::wait_for_device(link_.cuda, kArriving, status,

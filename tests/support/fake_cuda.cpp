@@ -14,6 +14,8 @@ namespace ps::test {
 using namespace device;
 using Clock = std::chrono::steady_clock;
 
+constexpr std::uint64_t kUserSpace = std::uint64_t{1} << 47;  // host addresses are below
+
 struct FakeCuda::FakeEvent {
   struct Moment {
     bool done = false;
@@ -30,6 +32,7 @@ struct FakeCuda::FakeStream {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Work> queue;
+  std::uint64_t enqueued = 0, done = 0;
   bool is_running = false, is_ending = false, is_capturing = false;
   std::vector<Work> captured;
   CudaError error = kSuccess;
@@ -54,6 +57,7 @@ struct FakeCuda::FakeStream {
       lock.lock();
       if (found != kSuccess) error = found;
       is_running = false;
+      ++done;
       changed.notify_all();
     }
   }
@@ -267,8 +271,27 @@ CudaError FakeCuda::allocate(std::size_t bytes, void*& device) {
   return kSuccess;
 }
 
+// As the real ones do, which is why nothing may be released while a stream waits for its own thread.
+void FakeCuda::wait_for_all(const char* call) {
+  std::vector<FakeStream*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& stream : streams_) all.push_back(stream.get());
+  }
+  for (FakeStream* stream : all) {
+    std::unique_lock lock(stream->mutex);
+    if (stream->changed.wait_for(lock, std::chrono::seconds(20),
+                                 [&, now = stream->enqueued] { return stream->done >= now; }))
+      continue;
+    lock.unlock();
+    const std::lock_guard guard(mutex_);
+    faults_.push_back(fmt::format("{} while a stream waits", call));
+  }
+}
+
 CudaError FakeCuda::release(void* device) {
   static_cast<void>(enter("release"));
+  wait_for_all("release");
   const std::lock_guard lock(mutex_);
   const auto range = ranges_.find(reinterpret_cast<std::uint64_t>(device));
   if (range == ranges_.end() || !range->second.is_device) return kInvalidValue;
@@ -291,6 +314,7 @@ CudaError FakeCuda::allocate_pinned(std::size_t bytes, void*& host) {
 
 CudaError FakeCuda::release_pinned(void* host) {
   static_cast<void>(enter("release_pinned"));
+  wait_for_all("release_pinned");
   const std::lock_guard lock(mutex_);
   for (auto range = ranges_.begin(); range != ranges_.end(); ++range)
     if (range->second.host == host && range->second.is_pinned) {
@@ -322,7 +346,6 @@ bool FakeCuda::is_host_memory(const void* device) const {
 }
 
 std::byte* FakeCuda::resolve(const void* address, std::size_t bytes, bool writes) {
-  constexpr std::uint64_t kUserSpace = std::uint64_t{1} << 47;
   if (reinterpret_cast<std::uint64_t>(address) < kUserSpace)
     return const_cast<std::byte*>(static_cast<const std::byte*>(address));
   return at(address, bytes, writes);
@@ -382,6 +405,7 @@ CudaError FakeCuda::enqueue(Stream stream, Work work) {
     fake.captured.push_back(std::move(work));
   } else {
     fake.queue.push_back(std::move(work));
+    ++fake.enqueued;
     fake.changed.notify_all();
   }
   return kSuccess;
@@ -481,7 +505,20 @@ void FakeCuda::move(void* to, const void* from, std::size_t bytes) {
 CudaError FakeCuda::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
   if (const CudaError error = enter("copy", fmt::to_string(bytes))) return error;
   if (bytes == 0) return kSuccess;
+  // Pageable memory is read before the call returns.
+  if (reinterpret_cast<std::uint64_t>(from) < kUserSpace && !is_pinned_or_registered(from)) {
+    auto staged = std::make_shared<std::vector<std::byte>>(bytes);
+    std::memcpy(staged->data(), from, bytes);
+    return enqueue(stream, [=, this] { move(to, staged->data(), bytes); });
+  }
   return enqueue(stream, [=, this] { move(to, from, bytes); });
+}
+
+bool FakeCuda::is_pinned_or_registered(const void* host) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(ranges_.begin(), ranges_.end(), [&](const auto& one) {
+    return !one.second.is_device && host >= one.second.host && host < one.second.host + one.second.bytes;
+  });
 }
 
 CudaError FakeCuda::copy_batch(std::span<void* const> to, std::span<const void* const> from,

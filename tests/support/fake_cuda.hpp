@@ -125,6 +125,8 @@ class FakeCuda : public device::CudaCalls {
   std::uint64_t add_range(std::size_t bytes, std::byte* host, Range range);
   std::byte* resolve(const void* address, std::size_t bytes, bool writes);  // a device or a host address
   device::CudaError status_of(FakeStream& stream);
+  bool is_pinned_or_registered(const void* host) const;
+  void wait_for_all(const char* call);
   void move(void* to, const void* from, std::size_t bytes);
 
   const FakeBox box_;
