@@ -21,7 +21,7 @@ namespace ps {
 // What travels over the bus for an element of a gradient. Slots hold float32 in any case.
 enum class Wire {
   kFloat32,
-  kBfloat16  // rounded on the GPU to the nearest bfloat16, ties to even: a relative error of at most 2^-9
+  kBfloat16  // rounded on the GPU to the nearest bfloat16, ties to even: a relative error of at most 2^-8
 };
 
 struct GpuOptions {
