@@ -189,8 +189,13 @@ class RuntimeCalls final : public CudaCalls {
   // other workers and the threads that push need the cores. Not blocking: a step's waits are short, and being woken by
   // an interrupt adds to each of them.
   CudaError set_device(int device) override {
-    const CudaError error = cudaInitDevice(device, cudaDeviceScheduleYield, cudaInitDeviceFlagsAreValid);
-    return error != kSuccess ? error : cudaSetDevice(device);
+    thread_local int prepared = -1;  // links ask for theirs with every step
+    if (device != prepared) {
+      if (const CudaError error = cudaInitDevice(device, cudaDeviceScheduleYield, cudaInitDeviceFlagsAreValid))
+        return error;
+      prepared = device;
+    }
+    return cudaSetDevice(device);
   }
   CudaError memory_info(std::size_t& free_bytes, std::size_t& total_bytes) override {
     std::size_t free = 0, total = 0;
