@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -163,6 +164,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
     descriptor_ = std::exchange(other.descriptor_, -1);
     name_ = std::move(other.name_);
     region_.swap(other.region_);
+    mapped_by_ = other.mapped_by_;
     watch_ = std::move(other.watch_);
   }
   return *this;
@@ -172,6 +174,13 @@ Segment::~Segment() { close(); }
 
 void Segment::close() noexcept {
   watch_ = TruncationWatch();
+  if (is_mapped() && mapped_by_ != getpid()) {
+    // A forked child has not got the mapping (map), and what lies there now is something of its own: forgotten, not
+    // unmapped. Nothing of a region is on the heap.
+    using Region = boost::interprocess::mapped_region;
+    alignas(Region) std::byte forgotten[sizeof(Region)];
+    std::construct_at(reinterpret_cast<Region*>(forgotten), std::move(region_));
+  }
   region_ = {};
   if (descriptor_ >= 0) OpenDescriptors::instance().close(std::exchange(descriptor_, -1));
 }
@@ -187,6 +196,7 @@ void Segment::map(std::size_t bytes, Access access) {
     throw Error(fmt::format("no memory left to map /dev/shm/{}{}", name_, advice(ENOMEM)));
   }
   if (access == Access::kReadOnly) watch_ = TruncationWatch(region_.get_address(), region_.get_size());
+  mapped_by_ = getpid();
   madvise(region_.get_address(), region_.get_size(), MADV_DONTFORK);  // L2: a child has no business here
 }
 

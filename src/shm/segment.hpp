@@ -3,6 +3,8 @@
 // locks, none of its managed segments).
 #pragma once
 
+#include <sys/types.h>
+
 #include <algorithm>
 #include <boost/interprocess/mapped_region.hpp>
 #include <cstddef>
@@ -102,6 +104,7 @@ class Segment {
   int descriptor_ = -1;
   std::string name_;
   boost::interprocess::mapped_region region_;
+  pid_t mapped_by_ = 0;
   TruncationWatch watch_;
 };
 

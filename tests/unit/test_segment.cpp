@@ -2,12 +2,14 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "ps/errors.hpp"
 #include "support/processes.hpp"
@@ -250,6 +252,22 @@ TEST_CASE("segment: a moved object takes descriptor and mapping along") {
   CHECK(moved.data() == data);
   CHECK(moved.file_bytes() == kBytes);
   CHECK_FALSE(segment.is_mapped());  // NOLINT(bugprone-use-after-move): what is left is an empty segment
+}
+
+TEST_CASE("segment: a forked child does not unmap what it has got since where its parent's segment lies") {
+  const JobName name;
+  Segment segment = linked(name);
+  test::Child child([&] {
+    void* own =
+        mmap(segment.data(), kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (own != segment.data()) return 1;  // the parent's mapping is there
+    *static_cast<char*>(own) = 'a';
+    Segment moved = std::move(segment);
+    moved = Segment();
+    return msync(own, kBytes, MS_ASYNC) == 0 && *static_cast<char*>(own) == 'a' ? 0 : 2;  // ENOMEM: unmapped
+  });
+  CHECK(child.join() == 0);
+  CHECK(segment.header().instance == 77);
 }
 
 TEST_CASE("segment: the list has the names with the prefix, sorted") {

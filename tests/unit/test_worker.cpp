@@ -401,6 +401,7 @@ TEST_CASE("a forked child that ends normally leaves its parent's worker and job 
   }
   int status = 0;
   waitpid(child, &status, 0);
+  REQUIRE(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 7);
   CHECK(JobView(config.job).workers().at(0).state == WorkerState::kAlive);
   worker->push(variable, std::vector<float>(4, 1.0F));
