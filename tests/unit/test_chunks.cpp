@@ -38,6 +38,7 @@ JobConfig settings(const JobName& name, std::uint64_t chunk_bytes) {
   JobConfig config;
   config.job = name.text();
   config.chunk_bytes = chunk_bytes;
+  config.max_workers = 2;  // each has spares: for 16 of them, of 1 MiB, a container's /dev/shm is too small
   return config;
 }
 
