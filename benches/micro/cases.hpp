@@ -13,6 +13,7 @@ namespace ps::bench {
 struct Options {
   bool smoke = false;    // every case once, tiny: does it work at all
   bool large = false;    // vectors of 1 GiB, too
+  bool by_name = false;  // a filter says which cases
   double seconds = 0.1;  // of one measurement
 };
 Options& options() noexcept;
@@ -26,8 +27,10 @@ using Figures = std::vector<Figure>;
 // A case: measure() runs once per repetition and returns its figures; what it throws makes the case an error.
 void add_case(const std::string& name, std::function<Figures()> measure);
 
-// How many cases failed so far.
+// How many cases failed so far, and how many were skipped: those for which /dev/shm has no room, unless cases were
+// asked for by name, which makes them failures.
 int failures() noexcept;
+int skips() noexcept;
 
 // The medians of every case, and how far its first figure spread, on stdout.
 void print_medians();

@@ -24,7 +24,8 @@ constexpr char kUsage[] =
     "  --seconds=X  of one measurement (0.1)\n"
     "  --benchmark_filter=REGEX --benchmark_repetitions=N --benchmark_out=FILE --benchmark_format=json and the rest "
     "of\n"
-    "               google-benchmark's; their real_time is a whole case's, preparations and limit included\n";
+    "               google-benchmark's; their real_time is a whole case's, preparations and limit included\n"
+    "A case for which /dev/shm has no room is skipped and counted; an error where a filter asks for it.\n";
 
 // Shows the head alone: the cases come as a table at the end.
 class HeadReporter : public benchmark::ConsoleReporter {
@@ -70,6 +71,9 @@ int main(int argc, char** argv) {
     else
       others.push_back(argv[i]);
     lists = lists || argument.starts_with("--benchmark_list_tests");
+    // All that there are, however that is said, is by no name.
+    if (argument.starts_with("--benchmark_filter="))
+      options().by_name = !argument.ends_with("=") && !argument.ends_with("=all") && !argument.ends_with("=.*");
     has_format = has_format || argument.starts_with("--benchmark_format");
   }
   if (!(options().seconds > 0)) return fmt::print(stderr, "micro: --seconds must be greater than 0\n"), 2;
@@ -96,5 +100,6 @@ int main(int argc, char** argv) {
   if (code != 0 || lists) return code;
   if (!has_format) print_medians();
   if (failures() != 0) fmt::print(stderr, "micro: {} measurements failed\n", failures());
+  if (skips() != 0) fmt::print(stderr, "micro: {} measurements skipped: no room in /dev/shm\n", skips());
   return failures() == 0 ? 0 : 1;
 }

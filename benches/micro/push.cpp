@@ -121,6 +121,7 @@ void add_chunks() {
         const std::uint64_t floats = floats_of(said);
         JobConfig config = counting_config(kProcesses);
         config.chunk_bytes = bytes;
+        config.max_workers = kProcesses;  // spares of 1 MiB for 16 take more than a container's /dev/shm
         const TriadRates limit = triad_rates(floats, kProcesses);
         const Pushed pushed = push_job(config, floats, kProcesses);
         require_exact(pushed.lost);

@@ -1,4 +1,5 @@
 """The microbenchmarks run, name their cases as documented, count lost updates, and end cleanly whatever happens."""
+import functools
 import json
 import os
 import pathlib
@@ -41,8 +42,8 @@ def expected_names():
     yield from (f"linear/batch1/floats:100000/processes:{p}" for p in (1, 2))
 
 
-def start(*arguments, program="micro"):
-    return subprocess.Popen([BENCHES / program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+def start(*arguments, program="micro", wrapper=()):
+    return subprocess.Popen([*wrapper, BENCHES / program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)
 
 
@@ -108,6 +109,41 @@ class Smoke(unittest.TestCase):
             self.assertEqual("lost_%" in run, name.startswith(("push", "mixed", "linear", "sync/step")) or "/add/" in name
                              or "_beside_pusher" in name or "bare_exchange" in name, name)
         self.assertEqual(leftovers(process.pid), [])
+
+
+# Runs what follows with a /dev/shm of its own that holds 3 MiB: jobs of some cases have 4 MiB of spares for each rank.
+NARROW = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount", "sh", "-c",
+          'mount -t tmpfs -o size=3m tmpfs /dev/shm && exec "$@"', "sh"]
+
+
+@functools.cache
+def can_narrow():
+    try:
+        return subprocess.run([*NARROW, "true"], capture_output=True, timeout=PATIENCE).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class NoRoom(unittest.TestCase):
+    CASE = f"push_chunk/bytes:{1 << 20}/floats:100000/processes:2"
+
+    def setUp(self):
+        if not can_narrow():
+            self.skipTest("skipped: there may be no other /dev/shm here")
+
+    def test_what_does_not_fit_is_skipped_and_counted(self):
+        code, out, err = finish(start("--smoke", wrapper=NARROW))
+        self.assertEqual(code, 0, out + err)
+        lines = [line for line in out.splitlines() if "skipped: " in line]
+        self.assertRegex(next(line for line in lines if line.startswith(self.CASE + " ")), "/dev/shm")
+        self.assertIn(f"micro: {len(lines)} measurements skipped: no room in /dev/shm", err)
+        self.assertRegex(out, r"(?m)^scalar/add/processes:1 +ns \d")
+
+    def test_it_is_an_error_when_asked_for_by_name(self):
+        code, out, err = finish(start("--smoke", f"--benchmark_filter={self.CASE}", wrapper=NARROW))
+        self.assertEqual(code, 1, out + err)
+        self.assertRegex(out, f"{self.CASE} +ERROR: .*/dev/shm")
 
 
 @unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
