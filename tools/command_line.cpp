@@ -1,5 +1,6 @@
 #include "command_line.hpp"
 
+#include <CLI/CLI.hpp>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -32,6 +33,18 @@ double read_with_unit(std::string text, const std::pair<std::string_view, double
   return value * factor;
 }
 
+CLI::Option* add_option(CLI::App& app, const std::string& name, const std::string& type, const std::string& what,
+                        const std::string& variable, const std::function<void(const std::string&)>& use) {
+  const auto checked = [name, use](const std::string& text) {
+    try {
+      use(text);
+    } catch (const Error& error) {
+      throw CLI::ValidationError(name, error.what());
+    }
+  };
+  return app.add_option_function<std::string>(name, checked, what)->type_name(type)->envname(variable);
+}
+
 }  // namespace
 
 std::uint64_t read_whole(const std::string& text, std::uint64_t least, std::uint64_t most) {
@@ -62,25 +75,34 @@ std::uint64_t read_bytes(const std::string& text) {
   return static_cast<std::uint64_t>(bytes);
 }
 
-CLI::Option* CommandLine::add(const std::string& name, const std::string& type, const std::string& what,
-                              const std::function<void(const std::string&)>& use) {
-  const auto checked = [name, use](const std::string& text) {
-    try {
-      use(text);
-    } catch (const Error& error) {
-      throw CLI::ValidationError(name, error.what());
-    }
-  };
-  CLI::Option* option = app_.add_option_function<std::string>(name, checked, what);
-  return option->type_name(type)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)->envname(variable(name));
+CommandLine::CommandLine(const char* program, const char* purpose)
+    : program_(program), app_(std::make_unique<CLI::App>(purpose)) {}
+CommandLine::~CommandLine() = default;
+
+void CommandLine::add(const std::string& name, const std::string& type, const std::string& what,
+                      const std::function<void(const std::string&)>& use) {
+  add_option(*app_, name, type, what, variable(name), use)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }
+
+void CommandLine::add_joined(const std::string& name, const std::string& type, const std::string& what,
+                             const std::function<void(const std::string&)>& use) {
+  add_option(*app_, name, type, what, variable(name), use)
+      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
+      ->delimiter(',');
+}
+
+void CommandLine::add_flag(const std::string& name, bool& value, const std::string& what) {
+  app_->add_flag(name, value, what)->envname(variable(name));
+}
+
+bool CommandLine::was_given(const std::string& name) const { return app_->get_option(name)->count() != 0; }
 
 std::optional<int> CommandLine::parse(int argc, char** argv, const std::function<void()>& check) {
   try {
-    app_.parse(argc, argv);
+    app_->parse(argc, argv);
     check();
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app_.exit(error);
+    if (error.get_exit_code() == 0) return app_->exit(error);
     return fail(program_, kWrongUsage, std::string(error.what()) + " (see --help)");
   } catch (const Error& error) {
     return fail(program_, kWrongUsage, std::string(error.what()) + " (see --help)");

@@ -3,10 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -15,6 +15,10 @@
 
 #include "options.hpp"
 #include "ps/errors.hpp"
+
+namespace CLI {
+class App;
+}
 
 namespace ps::tools {
 
@@ -26,13 +30,20 @@ double read_real(const std::string& text);
 double read_seconds(const std::string& text);       // 5ms, 100us, 2s or plain seconds
 std::uint64_t read_bytes(const std::string& text);  // 4MiB, 64KiB, 1GiB or plain bytes
 
+// CLI11 is behind a pointer: its header takes the compiler seconds in each file that includes it.
 class CommandLine {
  public:
-  CommandLine(const char* program, const char* purpose) : program_(program), app_(purpose) {}
+  CommandLine(const char* program, const char* purpose);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
 
   // `use` throws Error where it cannot use the text; of an option that is given twice it gets the last.
-  CLI::Option* add(const std::string& name, const std::string& type, const std::string& what,
-                   const std::function<void(const std::string&)>& use);
+  void add(const std::string& name, const std::string& type, const std::string& what,
+           const std::function<void(const std::string&)>& use);
+  // Of one that is given twice it gets all, with commas in between.
+  void add_joined(const std::string& name, const std::string& type, const std::string& what,
+                  const std::function<void(const std::string&)>& use);
 
   template <class Whole>
   void add_whole(const std::string& name, Whole& value, std::uint64_t least, std::uint64_t most,
@@ -64,9 +75,7 @@ class CommandLine {
     });
   }
 
-  void add_flag(const std::string& name, bool& value, const std::string& what) {
-    app_.add_flag(name, value, what)->envname(variable(name));
-  }
+  void add_flag(const std::string& name, bool& value, const std::string& what);
 
   void add_job_name(std::string& job, const std::string& what) {
     add("--job", "NAME", what, [&job](const std::string& text) {
@@ -92,7 +101,7 @@ class CommandLine {
   void add_training(TrainingSettings& settings);
 
   // Whether the option was given, here or in the environment. Requires: parsed.
-  bool was_given(const std::string& name) const { return app_.get_option(name)->count() != 0; }
+  bool was_given(const std::string& name) const;
 
   std::optional<int> parse(int argc, char** argv, const std::function<void()>& check);
 
@@ -100,7 +109,7 @@ class CommandLine {
   static std::string variable(const std::string& option);
 
   const char* program_;
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
 };
 
 }  // namespace ps::tools

@@ -101,10 +101,8 @@ void CommandLine::add_job(PsSettings& settings) {
         job.max_part_bytes = read_bytes(text);
         if (job.max_part_bytes == 0) throw Error("must be greater than 0");
       });
-  add("--place", "VARIABLE=SHARD", "place one by hand; may be repeated",
-      [&job](const std::string& text) { read_place(text, job); })
-      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
-      ->delimiter(',');
+  add_joined("--place", "VARIABLE=SHARD", "place one by hand; may be repeated",
+             [&job](const std::string& text) { read_place(text, job); });
   add("--numa", "auto|none|NODES",
       "memory node of each shard; nodes as 0,1 (auto: shard k on node k, if there are several)",
       [&job](const std::string& text) { read_numa(text, job); });

@@ -174,30 +174,23 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
   line.add_whole("--steps", settings.training.steps, 1, kAny,
                  "global steps (6000; for other data than digits 30000); count: adds of each worker (1000)");
   line.add_training(settings.training);
-  line.add("--delay", "RANK:SPEC",
-           "make worker RANK (or all) a straggler: each step takes a time longer (1:5ms) or so many times its work "
-           "(1:10x); "
-           "either in a share of the steps, drawn at random (all:10x@0.1); may be repeated",
-           [&settings](const std::string& text) {
-             read_by_rank(text, settings.delay, settings.delay_of_rank, read_delay);
-           })
-      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
-      ->delimiter(',');
-  line.add(
-          "--device", "[RANK:]cpu|auto|cuda|cuda:N",
-          "where workers (or worker RANK) compute gradients: on the CPU, on a GPU if there is one, on a GPU, on GPU N; "
-          "GPUs are shared out by rank; cuda,2:cpu for all but worker 2; may be repeated (cpu)",
-          [&settings](const std::string& text) {
-            read_by_rank(text, settings.device, settings.device_of_rank, device::parse_device);
-          })
-      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
-      ->delimiter(',');
-  line.add(
-          "--wire", "[RANK:]float32|bf16",
-          "how a gradient's elements travel from a GPU to host memory; may be repeated (float32)",
-          [&settings](const std::string& text) { read_by_rank(text, settings.wire, settings.wire_of_rank, read_wire); })
-      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
-      ->delimiter(',');
+  line.add_joined(
+      "--delay", "RANK:SPEC",
+      "make worker RANK (or all) a straggler: each step takes a time longer (1:5ms) or so many times its work "
+      "(1:10x); "
+      "either in a share of the steps, drawn at random (all:10x@0.1); may be repeated",
+      [&settings](const std::string& text) { read_by_rank(text, settings.delay, settings.delay_of_rank, read_delay); });
+  line.add_joined(
+      "--device", "[RANK:]cpu|auto|cuda|cuda:N",
+      "where workers (or worker RANK) compute gradients: on the CPU, on a GPU if there is one, on a GPU, on GPU N; "
+      "GPUs are shared out by rank; cuda,2:cpu for all but worker 2; may be repeated (cpu)",
+      [&settings](const std::string& text) {
+        read_by_rank(text, settings.device, settings.device_of_rank, device::parse_device);
+      });
+  line.add_joined(
+      "--wire", "[RANK:]float32|bf16",
+      "how a gradient's elements travel from a GPU to host memory; may be repeated (float32)",
+      [&settings](const std::string& text) { read_by_rank(text, settings.wire, settings.wire_of_rank, read_wire); });
   line.add_whole(
       "--curve", settings.curve_points, 1, 10'000,
       "copy the parameters N times while the job trains, evaluate them at the end: loss against time in --json "
