@@ -7,12 +7,21 @@
 
 namespace ps::train {
 
+float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_t global_step) {
+  const Optimizer& optimizer = worker.config().optimizer;
+  const float usual = default_learning_rate(UpdateRule::kSgd);
+  return options.local_learning_rate.value_or(optimizer.rule == UpdateRule::kAdd ? worker.live().learning_rate
+                                                                                 : usual) *
+         optimizer.schedule.factor(global_step);
+}
+
+float pushed_factor(const JobConfig& config) {
+  const float share = config.mode == Mode::kSync ? 1.0F / static_cast<float>(config.workers) : 1.0F;
+  return config.optimizer.rule == UpdateRule::kAdd ? share : -1.0F;
+}
+
 LocalSteps::LocalSteps(const Worker& worker, const Model& model, const TrainOptions& options)
-    : worker_(worker),
-      model_(model),
-      rate_(options.local_learning_rate),
-      start_(model.parameters()),
-      updated_(model.parameters()) {}
+    : worker_(worker), model_(model), options_(options), start_(model.parameters()), updated_(model.parameters()) {}
 
 void LocalSteps::begin(ParameterArrays& parameters) {
   for (std::size_t i = 0; i < parameters.size(); ++i)
@@ -21,9 +30,7 @@ void LocalSteps::begin(ParameterArrays& parameters) {
 
 void LocalSteps::step(ParameterArrays& parameters, ParameterArrays& gradients, std::uint64_t global_step) {
   const Optimizer& optimizer = worker_.config().optimizer;
-  const float usual = default_learning_rate(UpdateRule::kSgd);
-  const float rate = rate_.value_or(optimizer.rule == UpdateRule::kAdd ? worker_.live().learning_rate : usual) *
-                     optimizer.schedule.factor(global_step);
+  const float rate = local_rate(worker_, options_, global_step);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     update::Settings settings = update::settings_of(optimizer, UpdateRule::kSgd, model_.parameters()[i].regularize);
     settings.ema = 0;  // that is of the shared values
@@ -34,9 +41,7 @@ void LocalSteps::step(ParameterArrays& parameters, ParameterArrays& gradients, s
 }
 
 void LocalSteps::end(ParameterArrays& parameters, ParameterArrays& out) {
-  const JobConfig& config = worker_.config();
-  const float share = config.mode == Mode::kSync ? 1.0F / static_cast<float>(config.workers) : 1.0F;
-  const float factor = config.optimizer.rule == UpdateRule::kAdd ? share : -1.0F;
+  const float factor = pushed_factor(worker_.config());
   for (std::size_t i = 0; i < parameters.size(); ++i)
     for (std::size_t k = 0; k < out[i].size(); ++k) out[i][k] = factor * (parameters[i][k] - start_[i][k]);
 }

@@ -3,12 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "ps/worker.hpp"
 #include "train/trainer.hpp"
 
 namespace ps::train {
+
+// The rate of a local step, as it is now.
+float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_t global_step);
+
+// What the way gone is multiplied by before it is pushed: for rule `add` one, in sync mode this worker's share of it, so
+// that the sum is a mean; for an outer optimizer -1, which takes the way back for a gradient.
+float pushed_factor(const JobConfig& config);
 
 class LocalSteps {
  public:
@@ -20,14 +26,13 @@ class LocalSteps {
   // One step of plain SGD with the job's schedule, L2, weight decay and clip_value.
   void step(ParameterArrays& parameters, ParameterArrays& gradients, std::uint64_t global_step);
 
-  // What is pushed, into `out`: for rule `add` the way gone, in sync mode this worker's share of it, so that their sum is
-  // a mean; for an outer optimizer the way back, which it takes for a gradient.
+  // What is pushed, into `out`: the way gone, times pushed_factor.
   void end(ParameterArrays& parameters, ParameterArrays& out);
 
  private:
   const Worker& worker_;
   const Model& model_;
-  std::optional<float> rate_;
+  const TrainOptions& options_;
   ParameterArrays start_, updated_;
 };
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <ctime>
 #include <thread>
+#include <utility>
 
 #include "train/random.hpp"
 
@@ -14,13 +15,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+}  // namespace
+
 double thread_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
 }
-
-}  // namespace
 
 std::string Delay::to_string() const {
   std::string text = factor > 1 ? fmt::format("{}x", factor) : fmt::format("{}", seconds);
@@ -28,16 +29,16 @@ std::string Delay::to_string() const {
   return text;
 }
 
-Straggler::Straggler(const Delay& delay, std::uint64_t seed, std::uint32_t rank)
-    : delay_(delay), generator_(mix(mix(seed, hash_name("straggler")), rank)) {}
+Straggler::Straggler(const Delay& delay, std::uint64_t seed, std::uint32_t rank, std::function<double()> clock)
+    : delay_(delay), clock_(std::move(clock)), generator_(mix(mix(seed, hash_name("straggler")), rank)) {}
 
 void Straggler::begin_work() {
-  if (delay_.factor > 1) work_began_ = thread_seconds();
+  if (delay_.factor > 1) work_began_ = clock_();
 }
 
 bool Straggler::slow_down(const std::function<bool()>& stop) {
   if (!is_one()) return true;
-  const double wait = wait_after(delay_.factor > 1 ? thread_seconds() - work_began_ : 0.0);
+  const double wait = wait_after(delay_.factor > 1 ? clock_() - work_began_ : 0.0);
   const Clock::time_point begin = Clock::now();
   const bool is_over = wait <= 0 || wait_seconds(wait, stop);
   waited(std::chrono::duration<double>(Clock::now() - begin).count());

@@ -18,16 +18,18 @@ struct Delay {
   std::string to_string() const;  // as it is written on a command line
 };
 
+// Processor time of this thread: what others take from it on a full machine is not in it, and so not multiplied.
+double thread_seconds();
+
 // One worker's delays. Used by one thread.
 class Straggler {
  public:
-  // The same seed and rank slow down the same steps.
-  Straggler(const Delay& delay, std::uint64_t seed, std::uint32_t rank);
+  // The same seed and rank slow down the same steps. `clock` gives seconds and runs while work is done.
+  Straggler(const Delay& delay, std::uint64_t seed, std::uint32_t rank, std::function<double()> clock = thread_seconds);
 
   bool is_one() const { return !delay_.is_none(); }
 
-  // A step's work begins: from here on this thread's processor time counts, so that what others take from it on a full
-  // machine is not multiplied.
+  // A step's work begins: from here on the clock counts.
   void begin_work();
 
   // It is done: waits as long as this step is slowed down. Returns early, with false, once `stop` says true.
@@ -40,6 +42,7 @@ class Straggler {
 
  private:
   Delay delay_;
+  std::function<double()> clock_;
   std::mt19937_64 generator_;
   double work_began_ = 0.0;
   double owed_ = 0.0;  // seconds; below 0: waited too long

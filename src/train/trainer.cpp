@@ -12,7 +12,7 @@
 
 #include "ps/errors.hpp"
 #include "train/batch_stream.hpp"
-#include "train/local_steps.hpp"
+#include "train/engine.hpp"
 #include "update/rules.hpp"
 
 namespace ps::train {
@@ -203,66 +203,56 @@ void ParameterArrays::Free::operator()(float* memory) const { ::operator delete(
 
 TrainResult train(Worker& worker, Model& model, const Dataset& data, const TrainOptions& options) {
   const std::vector<Variable> variables = declare(worker, model);
-  std::vector<std::span<float>> rooms;
-  for (const Variable& variable : variables) rooms.push_back(worker.gradient(variable));
-  ParameterArrays gradients(rooms);
-  const std::vector<std::span<const float>> pushed(rooms.begin(), rooms.end());
   TrainResult result(model.parameters());
-  ParameterArrays& parameters = result.parameters;
-  const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
-  BatchStream batches(data, batch, options.seed.value_or(worker.config().seed), worker.rank());
-  const std::uint64_t push_every = std::max<std::uint64_t>(1, options.push_every);
-  std::optional<LocalSteps> local;  // a rule `add` would add bare gradients
-  if (push_every > 1 || worker.config().optimizer.rule == UpdateRule::kAdd) local.emplace(worker, model, options);
+  const EngineParts parts{worker, variables, model, data, options};
+  const std::unique_ptr<Engine> engine = make_cpu_engine(parts, result.parameters);
+  const std::uint64_t examples = parts.batch() * parts.push_every();  // of a step
   const bool waits_for_others = worker.config().mode == Mode::kSync;
-  Straggler straggler(options.delay, worker.config().seed, worker.rank());
-  const auto pull = [&] {
-    for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], parameters[i]);
-  };
+  Straggler straggler(options.delay, worker.config().seed, worker.rank(), [&] { return engine->work_seconds(); });
 
-  Diary diary(options, fmt::format("worker {}", worker.rank()), batch * push_every);
+  Diary diary(options, fmt::format("worker {}", worker.rank()), examples);
   const auto is_over = [&] { return worker.finished() || diary.is_stop_requested(); };
   std::uint64_t steps = 0;
   PhaseSeconds& phases = result.phases;
   Laps laps;
+  Engine::Pause pause;
+  if (straggler.is_one())
+    pause = [&] {
+      laps.end(phases.gradient);
+      const bool goes_on = straggler.slow_down(is_over);
+      laps.end(phases.delay);
+      straggler.begin_work();
+      return goes_on;
+    };
   try {
     while (!is_over()) {
       laps.begin();
       straggler.begin_work();
-      pull();
+      engine->pull();
       laps.end(phases.pull);
-      if (local) local->begin(parameters);
-      float loss = 0;
-      for (std::uint64_t k = 0; k < push_every; ++k) {
-        loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
-        laps.end(phases.gradient);
-        const bool goes_on = straggler.slow_down(is_over);
-        if (straggler.is_one()) laps.end(phases.delay);
-        if (!goes_on) break;
-        straggler.begin_work();
-        if (local) local->step(parameters, gradients, worker.global_step());
-      }
-      if (straggler.is_one() && is_over()) break;
-      if (local) local->end(parameters, gradients);
+      const bool goes_on = engine->compute(pause);
       laps.end(phases.gradient);
-      worker.push(variables, pushed);
+      if (!goes_on || (straggler.is_one() && is_over())) break;
+      engine->push();
       laps.end(phases.push);
       const Clock::time_point begin = Clock::now();
       const std::uint64_t global_steps = worker.step();
+      engine->begin_next();
       if (waits_for_others && steps == 0) {  // whose programs have yet to start
         diary.skip(Clock::now() - begin);
         laps.begin();
       }
       laps.end(phases.step);
-      worker.report(loss, ++steps * batch * push_every);
-      diary.enter(loss, global_steps);
+      worker.report(engine->loss(), ++steps * examples);
+      diary.enter(engine->loss(), global_steps);
     }
   } catch (const JobFinished&) {  // its ps was told to end while we waited
   } catch (const Interrupted&) {
   }
   result.is_interrupted = diary.is_stop_requested();
   diary.finish(result);
-  pull();
+  engine->finish(result);
+  for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], result.parameters[i]);
   if (worker.config().optimizer.ema > 0 && worker.config().optimizer.rule != UpdateRule::kAdd) {
     result.averages.emplace(model.parameters());
     for (std::size_t i = 0; i < variables.size(); ++i) worker.pull_average(variables[i], (*result.averages)[i]);

@@ -1,6 +1,6 @@
 // The training loop of a worker: pull, gradient, push, step; and the same in one process with no ps.
 //
-// Both run on the calling thread, which the stream of batches serves from a thread of its own.
+// Both run on the calling thread. Where the worker computes is an engine's affair (engine.hpp).
 #pragma once
 
 #include <cstddef>
