@@ -1,0 +1,9 @@
+// A GPU's gradients of whole models against the processor's.
+#include <doctest/doctest.h>
+
+#include "gpu/tables.hpp"
+#include "support/gpu_model_check.hpp"
+
+TEST_CASE("gpu model: loss and gradients are the processor's, for both models and odd sizes") {
+  ps::test::check_gpu_gradients(ps::test::cuda(), ps::test::kernels());
+}
