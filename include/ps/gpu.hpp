@@ -62,9 +62,9 @@ class GpuLink {
   void start_pull();
 
   // The same, but the stream waits with it until open(): what leads to a step can be enqueued while the one before is
-  // still under way. Requires: can_wait().
+  // still under way. Requires: can_wait(). `opened`: a cudaEvent_t to record when the wait is over, or none.
   bool can_wait() const noexcept;
-  void start_pull_when_opened();
+  void start_pull_when_opened(void* opened = nullptr);
   void open();
 
   // Waits until the pull is done. True: some chunk had moved while it was copied, and has been copied again; what was

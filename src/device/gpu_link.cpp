@@ -120,10 +120,12 @@ void GpuLink::start_pull() {
 
 bool GpuLink::can_wait() const noexcept { return impl_->strategy.stream_waits && impl_->pull->is_all_on_stream(); }
 
-void GpuLink::start_pull_when_opened() {
+void GpuLink::start_pull_when_opened(void* opened) {
   impl_->begin();
-  impl_->check(impl_->cuda.wait_value(impl_->stream->get(), impl_->gate.on_device(), ++impl_->last_gated),
-               "wait for a word");
+  const device::Stream stream = impl_->stream->get();
+  impl_->check(impl_->cuda.wait_value(stream, impl_->gate.on_device(), ++impl_->last_gated), "wait for a word");
+  if (opened != nullptr)
+    impl_->check(impl_->cuda.record(static_cast<device::Event>(opened), stream), "record an event");
   impl_->pull->start();
 }
 
