@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "ps/worker.hpp"
+#include "train/gpu_place.hpp"
 
 namespace ps::train {
 
@@ -16,7 +19,9 @@ struct CountOptions {
   std::uint64_t size = 1;         // elements; one: a scalar
   std::uint64_t steps = 1000;     // adds
   double interval_seconds = 0.0;  // wait after each
+  std::optional<GpuPlace> gpu;    // in whose memory the ones lie; none: in the processor's
   std::function<bool()> stop_requested;
+  std::function<void(const std::string&)> warn;
   std::function<void(std::uint64_t steps, std::uint64_t global_steps)> report;  // every two seconds
 };
 
@@ -24,6 +29,7 @@ struct CountResult {
   std::uint64_t steps = 0;
   double began_unix = 0.0, seconds = 0.0;
   bool is_interrupted = false;
+  std::optional<GpuReport> gpu;
   std::vector<float> values;  // as this worker saw them at its end
 };
 

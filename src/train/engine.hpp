@@ -65,4 +65,7 @@ struct EngineParts {
 // pulled values go.
 std::unique_ptr<Engine> make_cpu_engine(const EngineParts& parts, ParameterArrays& parameters);
 
+// Computes on options.gpu. Throws Error where that cannot be used, or has too little memory.
+std::unique_ptr<Engine> make_gpu_engine(const EngineParts& parts);
+
 }  // namespace ps::train

@@ -205,7 +205,8 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   const std::vector<Variable> variables = declare(worker, model);
   TrainResult result(model.parameters());
   const EngineParts parts{worker, variables, model, data, options};
-  const std::unique_ptr<Engine> engine = make_cpu_engine(parts, result.parameters);
+  const std::unique_ptr<Engine> engine =
+      options.gpu ? make_gpu_engine(parts) : make_cpu_engine(parts, result.parameters);
   const std::uint64_t examples = parts.batch() * parts.push_every();  // of a step
   const bool waits_for_others = worker.config().mode == Mode::kSync;
   Straggler straggler(options.delay, worker.config().seed, worker.rank(), [&] { return engine->work_seconds(); });

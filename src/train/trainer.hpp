@@ -15,6 +15,7 @@
 #include "ps/job_config.hpp"
 #include "ps/worker.hpp"
 #include "train/dataset.hpp"
+#include "train/gpu_place.hpp"
 #include "train/model.hpp"
 #include "train/straggler.hpp"
 
@@ -53,12 +54,13 @@ struct TrainOptions {
   Delay delay;                        // between gradient and push: makes a straggler
   std::uint64_t push_every = 1;  // local SGD: so many steps on the worker's own copy, then their difference is pushed
   std::optional<float> local_learning_rate;  // of those; none: the job's where its rule is add, else 0.1
+  std::optional<GpuPlace> gpu;               // to compute on; none: on the processor
   std::function<bool()> stop_requested;
   std::function<void(const TrainStatus&)> report;  // after a second, then every two, and at the end
   std::function<void(const std::string&)> warn;
 };
 
-// Where the time of the loop went.
+// Where the time of the loop went. Of a worker with a GPU: how long the processor took over each, or waited for the GPU.
 struct PhaseSeconds {
   double pull = 0.0, gradient = 0.0;  // gradient: and local steps
   double delay = 0.0;                 // that was asked for
@@ -73,6 +75,7 @@ struct TrainResult {
   double began_unix = 0.0;  // seconds
   double seconds = 0.0;     // of the loop, without the wait for the others to begin
   PhaseSeconds phases;      // of a worker of a job
+  std::optional<GpuReport> gpu;
   bool is_interrupted = false;
   ParameterArrays parameters;               // as they were after the last step
   std::optional<ParameterArrays> averages;  // where the optimizer keeps them
