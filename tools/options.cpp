@@ -161,6 +161,8 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
   return line.parse(argc, argv, [&] {
     if (settings.standalone && settings.training.is_count())
       throw Error("--standalone: model count needs a ps; choose --model softmax or mlp");
+    if (settings.standalone && settings.device.kind == device::DeviceChoice::Kind::kCuda)
+      throw Error("--device: a GPU's worker needs a ps; leave --standalone out, or choose --device cpu");
     if (settings.alone.job.empty() && !settings.standalone) throw Error("--job: name the job to work for");
     look_for_rank(settings.rank);
   });

@@ -5,12 +5,15 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "children.hpp"
+#include "device/probe.hpp"
 #include "embedded_digits.hpp"
 #include "options.hpp"
 #include "ps/errors.hpp"
 #include "ps/worker.hpp"
+#include "report/gpu_summary.hpp"
 #include "report/progress.hpp"
 #include "report/summary.hpp"
 #include "train/count_model.hpp"
@@ -60,9 +63,34 @@ int train_alone(const WorkerSettings& settings) {
   return 0;
 }
 
-int count(Worker& worker, const WorkerSettings& settings) {
+// The GPU that this worker is to compute on, if any; from here on the process runs next to it.
+std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who,
+                                            std::uint32_t rank) {
+  if (settings.device.kind == device::DeviceChoice::Kind::kCpu) return {};
+  device::CudaCalls& cuda = device::cuda_calls();
+  std::string notice;
+  const std::optional<device::GpuInfo> gpu =
+      device::choose_gpu(settings.device, device::probe_gpus(cuda), rank, notice);
+  if (!notice.empty()) say(settings, fmt::format("{}: {}", who, notice));
+  if (!gpu) return {};
+  train::run_near(*gpu);
+  train::GpuPlace place;
+  place.gpu = *gpu;
+  place.wire = settings.wire;
+  place.cuda = &cuda;
+  place.kernels = &device::gpu_kernels();
+  return place;
+}
+
+void say_gpu(const WorkerSettings& settings, const std::string& who, const std::optional<train::GpuReport>& gpu) {
+  if (gpu) say(settings, fmt::format("{}: {}", who, to_text(*gpu)));
+}
+
+int count(Worker& worker, const WorkerSettings& settings, std::optional<train::GpuPlace> place) {
   const std::string who = fmt::format("worker {}", worker.rank());
   train::CountOptions options;
+  options.gpu = std::move(place);
+  options.warn = [](const std::string& line) { print_line(stderr, line); };
   options.size = settings.training.size;
   options.steps = settings.training.steps != 0 ? settings.training.steps : tools::kDefaultCountSteps;
   options.interval_seconds = settings.training.interval_seconds;
@@ -71,8 +99,10 @@ int count(Worker& worker, const WorkerSettings& settings) {
     say(settings, fmt::format("{}: after {} adds ({} global steps)", who, steps, global_steps));
   };
   const train::CountResult result = count_up(worker, options);
-  if (settings.json) print_line(stdout, report::worker_json(worker, result.began_unix, result.seconds, true));
+  if (settings.json)
+    print_line(stdout, report::worker_json(worker, result.began_unix, result.seconds, true, {}, result.gpu));
   worker.leave();
+  say_gpu(settings, who, result.gpu);
   say(settings, fmt::format("{}: after {} adds in {:.2f} s, {} = {}", who, result.steps, result.seconds,
                             train::kCountVariable, to_text(report::CountedValues(result.values))));
   return result.is_interrupted ? tools::kInterrupted : 0;
@@ -88,15 +118,20 @@ int train_in_job(const WorkerSettings& settings) {
   options.wait_job_seconds = settings.training.wait_job_seconds;
   options.stop_requested = is_stop_requested;
   Worker worker(options);
-  if (settings.together) worker.wait_for_workers();
-  if (!data) return count(worker, settings);
-
   const std::string who = fmt::format("worker {}", worker.rank());
+  std::optional<train::GpuPlace> place = choose_place(settings, who, worker.rank());
+  if (settings.together) worker.wait_for_workers();
+  if (!data) return count(worker, settings, std::move(place));
+
   const auto model = train::make_model(settings.training.model, data->train.features, data->train.classes);
-  const train::TrainResult result = train::train(worker, *model, data->train, train_options(settings, who));
+  train::TrainOptions training = train_options(settings, who);
+  training.gpu = std::move(place);
+  const train::TrainResult result = train::train(worker, *model, data->train, training);
   if (settings.json)
-    print_line(stdout, report::worker_json(worker, result.began_unix, result.seconds, false, result.phases));
+    print_line(stdout,
+               report::worker_json(worker, result.began_unix, result.seconds, false, result.phases, result.gpu));
   worker.leave();  // nobody shall wait for the evaluation
+  say_gpu(settings, who, result.gpu);
   if (result.is_interrupted) return tools::kInterrupted;
   if (worker.is_chief() && !settings.quiet) {
     const train::Metrics test = model->evaluate(result.parameters.values(), data->test);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "report/gpu_summary.hpp"
 #include "train/count_model.hpp"
 
 namespace ps::report {
@@ -135,6 +136,7 @@ Json to_json(const WorkerReport& worker, bool is_count) {
   json["retries"] = worker.retries;
   json["dropped"] = worker.dropped;
   if (worker.phases) json["seconds_in"] = to_json(*worker.phases);
+  if (!worker.gpu.is_null()) json["gpu"] = worker.gpu;
   return json;
 }
 
@@ -145,6 +147,7 @@ void read_times(const Json& of_worker, WorkerReport& worker) {
   };
   worker.began_unix = number(of_worker, "began", worker.began_unix);
   worker.seconds = number(of_worker, "seconds", worker.seconds);
+  if (const auto gpu = of_worker.find("gpu"); gpu != of_worker.end()) worker.gpu = *gpu;
   const auto phases = of_worker.find("seconds_in");
   if (phases == of_worker.end() || !phases->is_object()) return;
   worker.phases.emplace();
@@ -152,7 +155,7 @@ void read_times(const Json& of_worker, WorkerReport& worker) {
 }
 
 std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count,
-                        const std::optional<train::PhaseSeconds>& phases) {
+                        const std::optional<train::PhaseSeconds>& phases, const std::optional<train::GpuReport>& gpu) {
   const std::vector<WorkerInfo> workers = JobView(worker.config().job).workers();
   const auto own =
       std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) { return info.rank == worker.rank(); });
@@ -160,6 +163,7 @@ std::string worker_json(const Worker& worker, double began_unix, double seconds,
   if (own != workers.end()) report = WorkerReport(*own);
   report.seconds = seconds;
   report.phases = phases;
+  if (gpu) report.gpu = to_json(*gpu);
   Json json = to_json(report, is_count);
   json["began"] = began_unix;
   return json.dump();

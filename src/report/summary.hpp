@@ -23,6 +23,7 @@ struct WorkerReport {
   StalenessSummary staleness;
   std::uint64_t retries = 0, dropped = 0;
   std::optional<train::PhaseSeconds> phases;
+  Json gpu;  // what it says of its GPU (gpu_summary.hpp); null: it has none
 
   WorkerReport() = default;
   explicit WorkerReport(const WorkerInfo& info);
@@ -76,9 +77,9 @@ Json to_json(const WorkerReport& worker, bool is_count);
 
 // What a worker that has not left yet tells the launcher, in one line: the above, and when it began (`began`).
 std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count,
-                        const std::optional<train::PhaseSeconds>& phases = {});
+                        const std::optional<train::PhaseSeconds>& phases, const std::optional<train::GpuReport>& gpu);
 
-// Reads of that what the segments do not know: when it began, how long it took, and where the time went.
+// Reads of that what the segments do not know: when it began, how long it took, where the time went, and its GPU.
 void read_times(const Json& of_worker, WorkerReport& worker);
 
 Json to_json(const RunReport& run);

@@ -1,0 +1,46 @@
+#include "report/gpu_summary.hpp"
+
+#include <fmt/format.h>
+
+namespace ps::report {
+namespace {
+
+constexpr double kMicroseconds = 1e6;
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const train::GpuReport& report) {
+  const GpuTransfers& transfers = report.transfers;
+  nlohmann::ordered_json json = {{"device", report.device},
+                                 {"strategy", transfers.strategy},
+                                 {"registered_bytes", transfers.registered_bytes},
+                                 {"registration_seconds", transfers.registration_seconds},
+                                 {"resident", report.is_resident},
+                                 {"graph", report.is_captured},
+                                 {"pulls", transfers.pulls},
+                                 {"redone_chunks", transfers.redone_chunks},
+                                 {"bounced_chunks", transfers.bounced_chunks},
+                                 {"pushes", transfers.pushes},
+                                 {"sampled_steps", report.step.sampled}};
+  if (report.step.sampled == 0) return json;
+  json["step_us"] = {{"wait", report.step.wait * kMicroseconds},
+                     {"pull", report.step.pull * kMicroseconds},
+                     {"compute", report.step.compute * kMicroseconds},
+                     {"push", report.step.push * kMicroseconds}};
+  json["idle_share"] = report.step.idle_share();
+  return json;
+}
+
+std::string to_text(const train::GpuReport& report) {
+  const GpuTransfers& transfers = report.transfers;
+  std::string text = fmt::format("GPU {}: {}; {:.1f} MiB registered in {:.3f} s", report.device, transfers.strategy,
+                                 double(transfers.registered_bytes) / (1 << 20), transfers.registration_seconds);
+  if (report.step.sampled > 0)
+    text +=
+        fmt::format("; a step: pull {:.1f}, compute {:.1f}, push {:.1f}, wait {:.1f} us, idle {:.0f} %",
+                    report.step.pull * kMicroseconds, report.step.compute * kMicroseconds,
+                    report.step.push * kMicroseconds, report.step.wait * kMicroseconds, 100 * report.step.idle_share());
+  return text + fmt::format("; {} chunks pulled again", transfers.redone_chunks);
+}
+
+}  // namespace ps::report
