@@ -83,7 +83,7 @@ std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, cons
 }
 
 void say_gpu(const WorkerSettings& settings, const std::string& who, const std::optional<train::GpuReport>& gpu) {
-  if (gpu) say(settings, fmt::format("{}: {}", who, to_text(*gpu)));
+  if (gpu) say(settings, fmt::format("{}: {}", who, report::to_text(*gpu)));
 }
 
 int count(Worker& worker, const WorkerSettings& settings, std::optional<train::GpuPlace> place) {

@@ -1,7 +1,7 @@
 // Where a worker computes: what the training loop asks of a processor or of a GPU.
 //
-// The loop (trainer.cpp) calls pull, compute, push, then Worker::step, then begin_next, from one thread; at the end finish,
-// whatever has happened before. One call per phase: what lies within is the engine's own.
+// The loop (trainer.cpp) calls pull, compute, push, then Worker::step, then begin_next, from one thread; at the end
+// finish, whatever has happened before. One call per phase: what lies within is the engine's own.
 #pragma once
 
 #include <functional>

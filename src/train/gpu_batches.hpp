@@ -1,7 +1,7 @@
 // The examples of a GPU's steps, brought into its memory one step ahead, on a stream of their own.
 //
-// Where the training set fits, it is copied there once and each step's examples are gathered by their numbers; else they
-// are gathered on the host, into page-locked memory, and sent. Either way they come in the order that a BatchStream has.
+// Where the training set fits, it is copied there once and each step's examples are gathered by their numbers; else
+// they are gathered on the host, into page-locked memory, and sent. Either way they come in the order of a BatchStream.
 // Used by one thread.
 #pragma once
 

@@ -1,5 +1,5 @@
-// The engine of a worker with a GPU, a pipeline: while the CPU applies a gradient and waits for the step, the next pull and
-// compute already lie on the GPU's stream, behind a gate that opens with the step.
+// The engine of a worker with a GPU, a pipeline: while the CPU applies a gradient and waits for the step, the next pull
+// and compute already lie on the GPU's stream, behind a gate that opens with the step.
 //
 //   stream   push k | gate ...................... | pull k+1 | compute k+1 | push k+1
 //   CPU             | apply pieces | step() | open | (next batch) | apply ...

@@ -25,12 +25,12 @@ struct GpuBatch {
 
 class GpuModel {
  public:
-  // With a workspace for batches of up to `largest_batch`, in the memory of the current device. Throws Error where that is
-  // too small, or for a model that is no such chain.
+  // With a workspace for batches of up to `largest_batch`, in the memory of the current device. Throws Error where that
+  // is too small, or for a model that is no such chain.
   GpuModel(const Model& model, std::size_t largest_batch, device::CudaCalls& cuda, device::GpuKernels& kernels);
 
-  // Enqueues: the gradients of the batch's mean loss are written (not: added), that loss to *loss. All addresses are the
-  // device's; the arrays are the model's parameters. The kernels' products are prepared for `stream` by the caller.
+  // Enqueues: the gradients of the batch's mean loss are written (not: added), that loss to *loss. All addresses are
+  // the device's; the arrays are the model's parameters. The kernels' products are prepared for `stream` by the caller.
   // Throws Error. Requires: batch.count is at least 1 and at most the largest.
   void enqueue(std::span<const float* const> parameters, const GpuBatch& batch, std::span<float* const> gradients,
                float* loss, device::Stream stream);

@@ -19,9 +19,9 @@ struct GpuPlace {
   device::GpuKernels* kernels = nullptr;
 };
 
-// Lets this thread, and those that it starts from now on, run only on the processors next to the GPU: host memory that they
-// touch is near it then. Does nothing where the box has one node, the node is unknown, or none of its processors is
-// allowed.
+// Lets this thread, and those that it starts from now on, run only on the processors next to the GPU: host memory that
+// they touch is near it then. Does nothing where the box has one node, the node is unknown, or none of its processors
+// is allowed.
 void run_near(const device::GpuInfo& gpu);
 
 // Of the GPU's own clock, the means of some steps: what a step consists of from one push's end to the next one's.

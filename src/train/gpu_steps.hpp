@@ -45,12 +45,12 @@ class GpuSteps {
   void enqueue(std::size_t slot, float rate);
 
   // Records the slot's step into a graph, where it has run kernel by kernel and can be expected to run again as it was.
-  // Throws nothing: where that is refused, says so once and goes on without. Requires: the slot's last step is done; the
-  // stream waits for nothing that this thread has yet to do.
+  // Throws nothing: where that is refused, says so once and goes on without. Requires: the slot's last step is done;
+  // the stream waits for nothing that this thread has yet to do.
   void capture(std::size_t slot);
 
-  // Whether enqueueing brings nothing new to the GPU. What is new (kernels, graphs) may have to wait for the stream, which
-  // must not wait for this thread then.
+  // Whether enqueueing brings nothing new to the GPU. What is new (kernels, graphs) may have to wait for the stream,
+  // which must not wait for this thread then.
   bool is_known(std::size_t slot, float rate) const;
 
   // The mean loss of the slot's last batch. Requires: the step is done.

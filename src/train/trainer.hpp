@@ -60,7 +60,7 @@ struct TrainOptions {
   std::function<void(const std::string&)> warn;
 };
 
-// Where the time of the loop went. Of a worker with a GPU: how long the processor took over each, or waited for the GPU.
+// Where the time of the loop went. Of a worker with a GPU: the processor's, its waits for the GPU included.
 struct PhaseSeconds {
   double pull = 0.0, gradient = 0.0;  // gradient: and local steps
   double delay = 0.0;                 // that was asked for

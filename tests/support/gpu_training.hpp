@@ -1,0 +1,145 @@
+// Whole jobs in one process, of workers with and without GPUs, on the fake.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../tools/embedded_digits.hpp"
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "support/fake_cuda.hpp"
+#include "support/test_job.hpp"
+#include "train/trainer.hpp"
+
+namespace ps::test {
+
+inline const train::DataSplit& digits() {
+  static const train::DataSplit data = train::load_data("digits", train::embedded_digits());
+  return data;
+}
+
+struct Box {
+  FakeCuda cuda;
+  FakeKernels kernels{cuda};
+  device::GpuInfo gpu;
+
+  explicit Box(const FakeBox& kind = {}) : cuda(kind), gpu(device::probe_gpus(cuda).gpus.at(0)) {}
+  ~Box() {
+    CHECK(cuda.faults().empty());
+    CHECK(cuda.live_allocations() == 0);
+  }
+  train::GpuPlace place() { return {.gpu = gpu, .cuda = &cuda, .kernels = &kernels}; }
+};
+
+inline JobConfig job(Mode mode, std::uint32_t workers, std::uint64_t steps) {
+  JobConfig config;
+  config.job = unique_job_name();
+  config.workers = workers;
+  config.mode = mode;
+  config.steps = steps;
+  if (mode == Mode::kSsp) config.staleness = 2;
+  config.step_timeout_seconds = 60;
+  return config;
+}
+
+inline WorkerOptions member(const JobConfig& config, std::uint32_t rank) {
+  WorkerOptions options;
+  options.job = config.job;
+  options.rank = rank;
+  options.notice = [](const std::string&) {};
+  return options;
+}
+
+struct Trained {
+  std::vector<std::vector<float>> parameters;  // as they are at the end
+  double accuracy = 0.0;
+  std::uint64_t digest = 0;
+  std::vector<train::TrainResult> results;  // by rank
+};
+
+// A job whose worker of rank r trains with options[r].
+inline Trained train_job(const JobConfig& config, const char* model_name,
+                         const std::vector<train::TrainOptions>& options) {
+  const train::Dataset& data = digits().train;
+  Server server(config);
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (std::uint32_t rank = 0; rank < options.size(); ++rank)
+    workers.push_back(std::make_unique<Worker>(member(config, rank)));
+  Trained trained;
+  const auto evaluated = train::make_model(model_name, data.features, data.classes);
+  std::vector<std::optional<train::TrainResult>> results(options.size());
+  std::vector<std::string> errors(options.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < options.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        const auto model = train::make_model(model_name, data.features, data.classes);
+        results[rank].emplace(train::train(*workers[rank], *model, data, options[rank]));
+      } catch (const std::exception& error) {
+        errors[rank] = error.what();
+        workers[rank]->leave();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors)
+    if (!error.empty()) throw Error(error);
+  std::vector<const float*> pointers;
+  for (const train::ParameterSpec& spec : evaluated->parameters()) {
+    std::vector<float>& values = trained.parameters.emplace_back(spec.count());
+    workers[0]->pull(workers[0]->variable(spec.name), values);
+    pointers.push_back(values.data());
+  }
+  trained.accuracy = evaluated->evaluate(pointers, digits().test).accuracy;
+  trained.digest = JobView(config.job).digest();
+  for (auto& result : results) trained.results.push_back(std::move(*result));
+  return trained;
+}
+
+// Two workers with a GPU, one without.
+inline std::vector<train::TrainOptions> mixed(Box& box, train::TrainOptions options, Wire wire = Wire::kFloat32) {
+  std::vector<train::TrainOptions> all(3, options);
+  for (int rank : {0, 1}) {
+    all[std::size_t(rank)].gpu = box.place();
+    all[std::size_t(rank)].gpu->wire = wire;
+  }
+  return all;
+}
+
+inline double worst_difference(const Trained& a, const Trained& b) {
+  double worst = 0;
+  for (std::size_t i = 0; i < a.parameters.size(); ++i)
+    for (std::size_t k = 0; k < a.parameters[i].size(); ++k)
+      worst = std::max(worst, std::abs(double(a.parameters[i][k]) - double(b.parameters[i][k])));
+  return worst;
+}
+
+// How far parameters that began the same are apart after some steps of one worker each; both sum in float32.
+inline constexpr double kRounding = 2e-5;
+
+inline void check_same_as_processor(const JobConfig& config, const train::TrainOptions& options,
+                                    const FakeBox& kind = {}, double resident_share = 0.5) {
+  Box box(kind);
+  const Trained expected = train_job(config, "mlp", {options});
+  train::TrainOptions with_gpu = options;
+  with_gpu.gpu = box.place();
+  with_gpu.gpu->resident_share = resident_share;
+  JobConfig again = config;
+  again.job = unique_job_name();
+  const Trained found = train_job(again, "mlp", {with_gpu});
+  CHECK(worst_difference(expected, found) < kRounding);
+  CHECK(found.results[0].last.loss == doctest::Approx(expected.results[0].last.loss).epsilon(1e-3));
+  CHECK(found.results[0].last.steps == expected.results[0].last.steps);
+  CHECK(found.results[0].last.examples == expected.results[0].last.examples);
+  REQUIRE(found.results[0].gpu);
+  CHECK(found.results[0].gpu->is_resident == (resident_share > 0));
+}
+
+}  // namespace ps::test
