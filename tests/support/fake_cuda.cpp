@@ -273,12 +273,12 @@ CudaError FakeCuda::allocate(std::size_t bytes, void*& device) {
 
 // As the real ones do, which is why nothing may be released while a stream waits for its own thread.
 void FakeCuda::wait_for_all(const char* call) {
-  std::vector<FakeStream*> all;
+  std::vector<std::shared_ptr<FakeStream>> all;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& stream : streams_) all.push_back(stream.get());
+    all = streams_;
   }
-  for (FakeStream* stream : all) {
+  for (const std::shared_ptr<FakeStream>& stream : all) {
     std::unique_lock lock(stream->mutex);
     if (stream->changed.wait_for(lock, std::chrono::seconds(20),
                                  [&, now = stream->enqueued] { return stream->done >= now; }))
@@ -353,7 +353,7 @@ std::byte* FakeCuda::resolve(const void* address, std::size_t bytes, bool writes
 
 CudaError FakeCuda::create_stream(Stream& stream) {
   if (const CudaError error = enter("create_stream")) return error;
-  auto made = std::make_unique<FakeStream>();
+  auto made = std::make_shared<FakeStream>();
   made->thread = std::thread([s = made.get()] { s->run(); });
   stream = reinterpret_cast<Stream>(made.get());
   const std::lock_guard lock(mutex_);

@@ -136,7 +136,7 @@ class FakeCuda : public device::CudaCalls {
   device::CudaError broken_ = 0, pending_ = 0;
   std::map<std::uint64_t, Range> ranges_;  // by device address
   std::uint64_t next_address_ = std::uint64_t{1} << 60;
-  std::vector<std::unique_ptr<FakeStream>> streams_;
+  std::vector<std::shared_ptr<FakeStream>> streams_;  // shared: another thread may wait for one that ends
   std::vector<std::unique_ptr<FakeEvent>> events_;
   std::vector<std::unique_ptr<FakeGraph>> graphs_;
   std::size_t copies_ = 0, to_host_ = 0, to_device_ = 0;
