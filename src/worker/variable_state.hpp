@@ -1,6 +1,7 @@
 // A worker's side of one variable: where its parts lie, and which version of each chunk (block) was pulled last.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -96,10 +97,12 @@ struct Variable::State {
   void for_each_pushed(const std::function<void(const VariablePart&, std::uint64_t)>& body);
 
   // Whether its updates are sums of elements and nothing else, where they lie, so that others than the processor may add.
+  // Not to a part of one element: that lies in its counter's word.
   bool adds_in_place() const noexcept {
-    return layout == Layout::kInplace && elements > 1 &&
+    return layout == Layout::kInplace &&
            (settings.rule == UpdateRule::kAdd ||
-            (settings.rule == UpdateRule::kSgd && settings.l2 == 0 && settings.weight_decay == 0));
+            (settings.rule == UpdateRule::kSgd && settings.l2 == 0 && settings.weight_decay == 0)) &&
+           std::none_of(parts.begin(), parts.end(), [](const VariablePart& part) { return part.inplace->is_scalar(); });
   }
 
  private:
