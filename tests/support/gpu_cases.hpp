@@ -123,7 +123,7 @@ inline void pulls_what_the_processor_pulls(GpuBox box) {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
     for (const bool is_parted : {false, true})
       for (const auto& sizes : {kSmallSizes, kLargeSizes}) {
-        INFO("layout " << to_string(layout) << " parted " << is_parted << " sizes " << sizes.size());
+        INFO("layout " << std::string(to_string(layout)) << " parted " << is_parted << " sizes " << sizes.size());
         JobConfig config = gpu_job(Mode::kAsync, layout);
         if (is_parted) {
           config.tasks = 3;

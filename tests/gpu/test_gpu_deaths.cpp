@@ -1,0 +1,205 @@
+// What a GPU's worker leaves behind when it is killed, and shards that are registered in several regions.
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/registration.hpp"
+#include "gpu/pushed_ones.hpp"
+#include "support/processes.hpp"
+#include "support/stress.hpp"
+
+extern char** environ;
+
+namespace {
+
+using namespace ps;
+using test::GpuMember;
+using test::on_tables;
+
+constexpr std::uint64_t kSize = 2'000'003;  // so large that a push takes most of a round
+constexpr int kBell = 3;                    // the descriptor on which a helper says that it pushes
+constexpr char kJobOfHelper[] = "PS_TEST_GPU_JOB";
+
+// This program once more, as a worker of the job. After CUDA has begun, a fork could not use it; a new program can.
+class HelperProcess {
+ public:
+  explicit HelperProcess(const std::string& job) {
+    int ends[2];
+    REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], kBell);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
+    const char* arguments[] = {"helper", "--test-case=helper: *", "--no-skip=true", nullptr};
+    setenv(kJobOfHelper, job.c_str(), 1);
+    const int failed =
+        posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, const_cast<char* const*>(arguments), environ);
+    unsetenv(kJobOfHelper);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    bell_ = ends[0];
+    REQUIRE(failed == 0);
+  }
+  ~HelperProcess() {
+    kill();
+    close(bell_);
+  }
+  HelperProcess(const HelperProcess&) = delete;
+  HelperProcess& operator=(const HelperProcess&) = delete;
+
+  [[nodiscard]] bool says_that_it_pushes() const {
+    pollfd end{bell_, POLLIN, 0};
+    char byte;
+    return poll(&end, 1, 3 * test::kPatienceMs) == 1 && read(bell_, &byte, 1) == 1;
+  }
+  // False: it had ended by itself.
+  bool kill() {
+    if (pid_ <= 0) return false;
+    ::kill(pid_, SIGKILL);
+    int status = 0;
+    waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int bell_ = -1;
+};
+
+}  // namespace
+
+TEST_CASE("helper: pushes ones until it is killed" * doctest::skip()) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const char* job = std::getenv(kJobOfHelper);
+  if (job == nullptr) return;  // called by hand
+  JobConfig config;
+  config.job = job;
+  GpuMember member(on_tables(), config, {kSize});
+  member.set_gradients(1.0F);
+  for (bool is_first = true;; is_first = false) {
+    member.link->start_push();
+    if (is_first) REQUIRE(write(kBell, "", 1) == 1);
+    member.link->finish_push();
+    member.worker.step();
+  }
+}
+
+TEST_CASE("gpu deaths: a worker that is killed while its gradient is on the bus tears nothing and holds nobody up") {
+  std::mt19937_64 random(test::stress_seed());
+  const std::uint64_t rounds = test::stress_rounds(3);
+  struct Kind {
+    Mode mode;
+    Layout layout;
+  };
+  for (const Kind& kind : std::vector<Kind>{
+           {Mode::kAsync, Layout::kVersioned}, {Mode::kAsync, Layout::kInplace}, {Mode::kSync, Layout::kVersioned}}) {
+    INFO("mode " << std::string(to_string(kind.mode)) << " layout " << std::string(to_string(kind.layout)));
+    const JobConfig config = test::adding_job(kind.layout, 1, kind.mode);
+    Server server(config);
+    GpuMember member(on_tables(), config, {kSize});
+    member.set_gradients(1.0F);
+    test::Whole whole(config, kSize);
+    int pushed = 0;
+    const auto take_steps = [&](int steps) {
+      for (int k = 0; k < steps; ++k) {
+        static_cast<void>(member.pull());
+        whole.look(member.parameters(0));
+        member.push();
+        member.worker.step();
+        ++pushed;
+      }
+    };
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+      HelperProcess helper(config.job);
+      // In sync mode it becomes part of a step once it has arrived: others wait for it from then on.
+      std::atomic<bool> is_over{false};
+      std::thread killer([&] {
+        const bool has_begun = helper.says_that_it_pushes();
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
+        CHECK(helper.kill());
+        CHECK(has_begun);
+        is_over = true;
+      });
+      while (!is_over) take_steps(1);
+      killer.join();
+      take_steps(5);
+    }
+    static_cast<void>(member.pull());
+    whole.look(member.parameters(0));
+    CHECK(whole.faults() == 0);
+    const std::vector<float> values = member.parameters(0);
+    CHECK(values == member.pulled_by_processor(0));
+    std::size_t lost = 0;
+    for (std::size_t k = 0; k < values.size(); ++k) lost += test::growth(values, k, 0) < float(pushed);
+    CHECK(lost == 0);
+    CHECK(member.warnings.empty());
+    // Whoever takes the dead one's place settles what it had in flight, and works.
+    WorkerOptions options = test::gpu_worker(config);
+    options.rank = 1;
+    Worker successor(options);
+    const Variable variable = successor.variable("v1");
+    if (kind.mode != Mode::kSync) successor.push(variable, std::vector<float>(kSize, 1.0F));
+    successor.leave();
+    take_steps(1);
+    static_cast<void>(member.pull());
+    whole.look(member.parameters(0));
+    CHECK(whole.faults() == 0);
+  }
+}
+
+TEST_CASE("gpu deaths: shards of more than a region are registered in several, and variables lie in each") {
+  constexpr std::uint64_t kFiller = device::kRegionBytes / sizeof(float);
+  struct statvfs room = {};
+  REQUIRE(statvfs("/dev/shm", &room) == 0);
+  const double gib = double(room.f_bavail) * double(room.f_frsize) / double(1 << 30);
+  if (gib < 3) {
+    MESSAGE("skipped: 3 GiB of /dev/shm are needed, " << gib << " are free");
+    return;
+  }
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    INFO("layout " << std::string(to_string(layout)));
+    const JobConfig config = test::adding_job(layout, 2);
+    Server server(config);
+    Worker other(test::gpu_worker(config));
+    const std::vector<std::uint64_t> sizes{5003, 70001, 700001};
+    GpuMember before(on_tables(), config, sizes);  // in the first region
+    const VariableSpec filler{.name = "filler", .shape = {kFiller}};
+    static_cast<void>(other.variable(filler, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }));
+    const VariableSpec behind{.name = "behind", .shape = {70001}};
+    const Variable last = other.variable(behind, [](std::span<float> out) { std::fill(out.begin(), out.end(), 2.0F); });
+    GpuMember member(on_tables(), config, sizes);
+    device::DeviceMemory<float> parameters(test::cuda(), 70001), gradient(test::cuda(), 70001);
+    test::Bench bench;
+    bench.run(test::kernels().fill(gradient.on_device(), 3.0F, 70001, bench.stream()));
+    float* to = parameters.on_device();
+    const float* from = gradient.on_device();
+    const auto link = device::make_gpu_link(other, std::span(&last, 1), std::span(&to, 1), std::span(&from, 1), {},
+                                            test::cuda(), test::kernels());
+    CHECK(link->transfers().registered_bytes > device::kRegionBytes);
+    CHECK(link->transfers().registrations >= 2);
+    for (int round = 0; round < 3; ++round) {
+      link->start_pull();
+      static_cast<void>(link->finish_pull());
+      const std::vector<float> got = bench.get(parameters);
+      CHECK(std::count(got.begin(), got.end(), 2.0F + 3.0F * float(round)) == 70001);
+      link->start_push();
+      link->finish_push();
+      for (GpuMember* one : {&before, &member}) {
+        one->set_gradients(1.0F);
+        one->push();
+        static_cast<void>(one->pull());  // of one that was registered before the shard has grown, too
+        for (std::size_t i = 0; i < sizes.size(); ++i) CHECK(one->parameters(i) == one->pulled_by_processor(i));
+      }
+    }
+  }
+}
