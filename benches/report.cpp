@@ -75,27 +75,32 @@ bool may_report(const char* name) {
   return false;
 }
 
-void add_context(const std::string& where) {
+std::vector<std::pair<std::string, std::string>> environment(const std::string& where) {
   utsname system;
   uname(&system);
-  benchmark::AddCustomContext("cpu", cpu_model());
-  benchmark::AddCustomContext("cores", cores());
-  benchmark::AddCustomContext("cpu_caches", caches());
-  benchmark::AddCustomContext("numa_nodes", read_line("/sys/devices/system/node/online"));
-  benchmark::AddCustomContext("memory", memory());
-  benchmark::AddCustomContext("huge_pages", huge_pages());
-  benchmark::AddCustomContext("kernel", system.release);
-  benchmark::AddCustomContext("compiler", PS_COMPILER " " __VERSION__);
-  benchmark::AddCustomContext("flags", PS_FLAGS);
-  benchmark::AddCustomContext("build", PS_BUILDTYPE);
 #ifdef NDEBUG
-  benchmark::AddCustomContext("asserts", "off");
+  const char* const asserts = "off";
 #else
-  benchmark::AddCustomContext("asserts", "on: figures are lower than a release build's");
+  const char* const asserts = "on: figures are lower than a release build's";
 #endif
-  benchmark::AddCustomContext("commit", PS_COMMIT);
-  benchmark::AddCustomContext("load_average", read_line("/proc/loadavg"));
-  benchmark::AddCustomContext("where", where);
+  return {{"cpu", cpu_model()},
+          {"cores", cores()},
+          {"cpu_caches", caches()},
+          {"numa_nodes", read_line("/sys/devices/system/node/online")},
+          {"memory", memory()},
+          {"huge_pages", huge_pages()},
+          {"kernel", system.release},
+          {"compiler", PS_COMPILER " " __VERSION__},
+          {"flags", PS_FLAGS},
+          {"build", PS_BUILDTYPE},
+          {"asserts", asserts},
+          {"commit", PS_COMMIT},
+          {"load_average", read_line("/proc/loadavg")},
+          {"where", where}};
+}
+
+void add_context(const std::string& where) {
+  for (const auto& [key, value] : environment(where)) benchmark::AddCustomContext(key, value);
 }
 
 int run_benchmarks(int argc, char** argv, int repetitions, const std::string& where,

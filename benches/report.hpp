@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace benchmark {
@@ -13,7 +14,10 @@ namespace ps::bench {
 // False, with a line on stderr: a build whose figures mean nothing.
 bool may_report(const char* name);
 
-// What the figures were measured on and with, into the report's head.
+// What the figures are measured on and with. `where`: processes and pinning.
+std::vector<std::pair<std::string, std::string>> environment(const std::string& where);
+
+// The same into the report's head.
 void add_context(const std::string& where);
 
 // Runs the registered benchmarks: medians of repetitions in random order, so that no case has a quiet machine to itself.

@@ -1,0 +1,14 @@
+#include "box.hpp"
+
+#include "device_adds.hpp"
+
+namespace ps::bench {
+
+device::CudaCalls& cuda() { return device::cuda_calls(); }
+device::GpuKernels& kernels() { return device::gpu_kernels(); }
+
+device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t rounds, device::Stream stream) {
+  return launch_device_adds(to, count, rounds, stream);
+}
+
+}  // namespace ps::bench

@@ -1,0 +1,92 @@
+// Measures on a GPU what the driver's answers leave open, and the links beside bare copies; one JSON object on stdout.
+// Bounded: three minutes in all, half a minute with --quick. Without a GPU it says why and exits with 77.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+
+#include "../report.hpp"
+#include "on_gpu.hpp"
+#include "shm/segment.hpp"
+
+namespace {
+
+using namespace ps::bench;
+
+constexpr char kUsage[] =
+    "gpu [--quick] [--only SECTION] [--help]\n"
+    "  --quick         small sizes and few rounds\n"
+    "  --only SECTION  one of registrations, waits, tearing, adds_with_processors, adds_of_two_processes, moves,\n"
+    "                  death, links\n";
+
+struct Section {
+  const char* name;
+  Json (*run)(const SectionOptions&);
+  double most_seconds;  // together with the facts' below three minutes
+};
+constexpr Section kSections[] = {{"registrations", registrations, 20},
+                                 {"waits", waits, 10},
+                                 {"tearing", tearing, 15},
+                                 {"adds_with_processors", adds_with_processors, 18},
+                                 {"adds_of_two_processes", adds_of_two_processes, 12},
+                                 {"moves", moves, 22},
+                                 {"death", death, 20},
+                                 {"links", links, 40}};
+constexpr double kQuickSeconds = 28;
+
+bool has_error(const Json& found) {
+  if (!found.is_structured()) return false;
+  if (found.is_object() && found.contains("error")) return true;
+  for (const Json& part : found)
+    if (has_error(part)) return true;
+  return false;
+}
+
+// Of a section that was ended before it could do so itself.
+void remove_jobs(const std::string& prefix) {
+  for (const std::string& segment : ps::shm::list_segments("ps." + prefix)) ps::shm::unlink_segment(segment);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  SectionOptions options{.quick = false, .job_prefix = fmt::format("bench-gpu-{}", getpid())};
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--help") return fmt::print("{}", kUsage), 0;
+    if (argument == "--quick")
+      options.quick = true;
+    else if (argument == "--only" && i + 1 < argc)
+      only = argv[++i];
+    else
+      return fmt::print(stderr, "{}", kUsage), 2;
+  }
+  if (!may_report("gpu")) return 1;
+  end_sections_at_signals();
+
+  const double begin = now_seconds();
+  Json all;
+  all["facts"] = run_section([&] { return facts(options); }, options.quick ? 10 : 15);
+  if (all["facts"].contains("no_gpu")) {
+    fmt::print("skip: no GPU ({})\n", all["facts"]["no_gpu"].get<std::string>());
+    return 77;
+  }
+  for (const auto& [key, value] : environment("not pinned")) all["context"][key] = value;
+  all["context"]["quick"] = options.quick;
+  bool is_known = only.empty();
+  for (const Section& section : kSections) {
+    if (!only.empty() && only != section.name) continue;
+    is_known = true;
+    if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "{}\n", section.name);
+    const double left = options.quick ? kQuickSeconds - (now_seconds() - begin) : section.most_seconds;
+    all[section.name] = run_section([&] { return section.run(options); }, std::min(left, section.most_seconds));
+    remove_jobs(options.job_prefix);
+  }
+  if (!is_known) return fmt::print(stderr, "{}", kUsage), 2;
+  all["seconds"] = now_seconds() - begin;
+  fmt::print("{}\n", all.dump(2));
+  if (was_stopped()) return 130;
+  return has_error(all) ? 1 : 0;
+}

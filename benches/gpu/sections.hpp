@@ -1,0 +1,35 @@
+// The parts of the GPU benchmark. Each runs in a process of its own, which has not begun CUDA yet: it may fork others
+// before it does, and whatever it breaks, the next one finds the GPU fresh.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace ps::bench {
+
+using Json = nlohmann::ordered_json;
+
+struct SectionOptions {
+  bool quick = false;
+  std::string job_prefix;  // of the names of jobs: what is left of them is removed
+};
+
+Json facts(const SectionOptions& options);                 // what the driver says; {"no_gpu": why} where there is none
+Json registrations(const SectionOptions& options);         // seconds per GiB
+Json waits(const SectionOptions& options);                 // launches, and streams that wait for another process
+Json tearing(const SectionOptions& options);               // of words that are copied while they are written
+Json adds_with_processors(const SectionOptions& options);  // what is lost when a GPU and processors add to the same
+Json adds_of_two_processes(const SectionOptions& options);
+Json moves(const SectionOptions& options);  // kernels against the copy engine, by size
+Json death(const SectionOptions& options);  // of a process whose copy is under way
+Json links(const SectionOptions& options);  // pulls and pushes of GpuLink against bare copies
+
+// SIGINT and SIGTERM end the section under way, and the ones after it do not begin.
+void end_sections_at_signals();
+bool was_stopped() noexcept;
+
+// Runs `section` in a process of its own for at most so many seconds. What it returns, or {"error": what went wrong}.
+Json run_section(const std::function<Json()>& section, double seconds);
+
+}  // namespace ps::bench

@@ -1,0 +1,31 @@
+// The GPU benchmark's box, faked.
+#include "../../benches/gpu/box.hpp"
+#include "shm/inplace_slot.hpp"
+#include "support/fake_cuda.hpp"
+
+namespace ps::bench {
+namespace {
+
+test::FakeCuda& fake() {
+  static test::FakeCuda cuda(test::FakeBox{.native_atomics = true, .memory_bytes = std::size_t{2} << 30});
+  return cuda;
+}
+
+}  // namespace
+
+device::CudaCalls& cuda() { return fake(); }
+device::GpuKernels& kernels() {
+  static test::FakeKernels kernels(fake());
+  return kernels;
+}
+
+device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t rounds, device::Stream stream) {
+  return fake().enqueue(stream, [=] {
+    float* const floats = fake().out(to, count);
+    const std::vector<float> ones(count, 1.0F);
+    for (std::uint32_t round = 0; round < rounds; ++round)
+      shm::update_exact(floats, ones.data(), count, [](float value, float one) { return value + one; });
+  });
+}
+
+}  // namespace ps::bench

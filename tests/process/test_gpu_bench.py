@@ -1,0 +1,97 @@
+"""The GPU benchmark: every part of it on the fake, and what it says where there is no GPU."""
+import glob
+import json
+import os
+import pathlib
+import subprocess
+import unittest
+
+BENCHES = pathlib.Path(os.environ["PS_BENCHES"])
+MAY_REPORT = os.environ["PS_BUILDTYPE"] != "debug" and os.environ["PS_SANITIZE"] == "none"
+PATIENCE = 60.0
+ATTRIBUTES = {86, 88, 91, 99, 100, 113, 134, 147}
+SECTIONS = ("registrations", "waits", "tearing", "adds_with_processors", "adds_of_two_processes", "moves", "death",
+            "links")
+
+
+def run(program, *arguments):
+    done = subprocess.run([BENCHES / program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=PATIENCE)
+    return done.returncode, done.stdout, done.stderr
+
+
+def leftovers():
+    return glob.glob("/dev/shm/ps.bench-gpu-*")
+
+
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class OnFake(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.code, cls.out, cls.err = run("gpu_on_fake", "--quick")
+        cls.found = json.loads(cls.out)
+
+    def test_it_ends_well_and_in_time_and_leaves_nothing(self):
+        self.assertEqual(self.code, 0, self.out + self.err)
+        self.assertLess(self.found["seconds"], 30)
+        self.assertEqual(leftovers(), [])
+
+    def test_every_part_is_there(self):
+        self.assertEqual([name for name in SECTIONS if name not in self.found], [])
+        for key in ("cpu", "memory", "compiler", "commit", "load_average"):
+            self.assertIn(key, self.found["context"])
+
+    def test_it_asks_for_all_attributes_and_all_host_atomics(self):
+        for gpu in self.found["facts"]["gpus"]:
+            self.assertEqual({one["number"] for one in gpu["attributes"].values()}, ATTRIBUTES)
+            self.assertEqual(len(gpu["host_atomics"]), 13)
+
+    def test_no_add_of_the_fake_is_lost_and_all_have_added(self):
+        for section in ("adds_with_processors", "adds_of_two_processes"):
+            for name, adds in self.found[section].items():
+                with self.subTest(name):
+                    self.assertTrue(adds["is_exact"], adds)
+                    self.assertEqual(adds["expected"], sum(adds["rounds"]))
+                    self.assertTrue(all(adds["rounds"]))
+
+    def test_reads_raced_with_stores_and_nothing_was_torn(self):
+        for name, seen in self.found["tearing"].items():
+            with self.subTest(name):
+                self.assertGreater(seen["words"], 0)
+                self.assertEqual(seen["torn_4_bytes"], 0)
+
+    def test_moves_have_every_way_and_size(self):
+        self.assertEqual([int(size) for size in self.found["moves"]], [4096 * 4**i for i in range(7)])
+        for ways in self.found["moves"].values():
+            for name in ("kernel_pull", "copy_engine_pull", "kernel_push", "copy_engine_push"):
+                self.assertGreater(ways[name]["GB/s"], 0)
+
+    def test_links_stand_beside_the_limit_of_the_same_run(self):
+        cases = self.found["links"]["cases"]
+        self.assertEqual({(c["mode"], c["chunk_bytes"]) for c in cases},
+                         {(m, b) for m in ("async", "sync") for b in (32768, 1048576)})
+        for case in cases:
+            for way in ("pull", "push"):
+                self.assertGreater(case[way]["limit"]["GB/s"], 0)
+
+    def test_a_killed_process_gives_its_pages_back(self):
+        self.assertIsNotNone(self.found["death"]["pages_free_after_s"])
+        self.assertTrue(self.found["death"]["next_process_copies"])
+
+
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class Usage(unittest.TestCase):
+    def test_without_a_gpu_it_says_so(self):
+        if glob.glob("/dev/nvidia[0-9]*"):
+            self.skipTest("there is one")
+        code, out, _ = run("gpu")
+        self.assertEqual(code, 77)
+        self.assertRegex(out, r"^skip: no GPU \(.+\)\n$")
+
+    def test_wrong_usage_is_an_error(self):
+        self.assertEqual(run("gpu", "--nonsense")[0], 2)
+        self.assertEqual(run("gpu_on_fake", "--only", "nonsense")[0], 2)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
