@@ -1,5 +1,5 @@
-# Shared by tools/run, tools/test and benches/staleness_throughput, which source it: installs what is missing,
-# configures and builds.
+# Shared by tools/run, tools/test, tools/gpu_check and benches/staleness_throughput, which source it: installs what is
+# missing, configures and builds.
 # Everything here writes to stderr only, since stdout belongs to the program that runs.
 # shellcheck shell=bash
 
@@ -42,6 +42,14 @@ packages_to_bench=(
   'python3|command python3|runs the sweep'
   'python3-matplotlib|python matplotlib|draws the plots'
   'python3-tqdm|python tqdm|shows the progress'
+)
+
+# shellcheck disable=SC2034  # used by tools/gpu_check
+packages_to_check_gpu=(
+  "${packages_to_run[@]}"
+  'doctest-dev|header doctest/doctest.h|the test framework'
+  'libbenchmark-dev|module benchmark|Google Benchmark: the benchmarks'
+  'python3|command python3|runs the checks'
 )
 
 # CUDA is used where it is found and never installed. Its compiler is often not on the PATH.

@@ -1,0 +1,93 @@
+"""What tools/gpu_check does once everything is built: runs the checks, prints a table, writes the JSON."""
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import jobs
+import programs
+import table
+
+
+def doctor(tools):
+    """What the inspector says of CUDA; its reason where there is no GPU."""
+    done = programs.run([tools / "inspect_shm", "doctor", "--json"], 60)
+    if done.code != 0:
+        return None, f"inspect_shm doctor fails: {done.last_line()}"
+    cuda = json.loads(done.out).get("cuda", {})
+    return cuda, None if cuda.get("gpus") else cuda.get("no_gpu") or "inspect_shm doctor shows none"
+
+
+def check_benchmark(report, build, quick):
+    done = programs.run([build / "benches" / "gpu", *(["--quick"] if quick else [])], 240)
+    try:
+        found = json.loads(done.out)
+    except ValueError:
+        return report.add("benchmark", False, f"exit code {done.code}: {done.last_line()}")
+    report.data["benchmark"] = found
+    report.add("benchmark", done.code == 0, f"{found.get('seconds', 0):.0f} s" if done.code == 0 else
+               f"exit code {done.code}: " + "; ".join(programs.errors_in(found)))
+
+    # What the library relies on, against what was measured.
+    adds = found.get("adds_with_processors", {})
+    if "one_by_one" in adds:
+        bits = [gpu["host_atomics"]["float_add"] for gpu in found["facts"]["gpus"][:1]]
+        native = isinstance(bits[0], int) and bool(bits[0] & 8)
+        exact, verdict = adds["one_by_one"]["is_exact"], "native" if native else "not native"
+        report.add("adds of GPU and CPUs", exact or not native,
+                   f"lost {adds['one_by_one']['lost_share']:.3%}; the driver says they are {verdict}")
+        report.add("adds of CPUs alone", adds["processors_alone"]["is_exact"],
+                   f"lost {adds['processors_alone']['lost_share']:.3%}")
+    torn = {name: seen for name, seen in found.get("tearing", {}).items() if isinstance(seen, dict) and "words" in seen}
+    kernel = [seen for name, seen in torn.items() if name.startswith("kernel")]
+    if kernel:
+        count, words = (sum(seen[key] for seen in kernel) for key in ("torn_4_bytes", "words"))
+        report.add("a kernel's reads of floats", count == 0, f"{count} torn of {words} words")
+    warnings = [line for case in found.get("links", {}).get("cases", []) for line in case.get("warnings", [])]
+    if "cases" in found.get("links", {}):
+        report.add("shards are registered", not warnings, warnings[0] if warnings else "no warning")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tools/gpu_check")
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--json", type=pathlib.Path, required=True)
+    parser.add_argument("--mnist", type=pathlib.Path)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--sanitize", action="store_true")
+    settings = parser.parse_args()
+    build, tools = settings.build.resolve(), settings.build.resolve() / "tools"
+    for program in ("launch_shm", "inspect_shm"):
+        if not (tools / program).exists():
+            print(f"gpu_check: {build} has no tools/{program}", file=sys.stderr)
+            return 1
+
+    cuda, reason = doctor(tools)
+    if reason:
+        print(f"gpu_check: no GPU: {reason}" if cuda is not None else f"gpu_check: {reason}")
+        return 77 if cuda is not None else 1
+
+    began = time.time()
+    report = table.Report({"began_unix": began, "quick": settings.quick, "cuda": cuda})
+    for step in (lambda: programs.run_suite(report, build),
+                 lambda: programs.sanitize_suite(report, build) if settings.sanitize else None,
+                 lambda: check_benchmark(report, build, settings.quick),
+                 lambda: jobs.train(report, tools, settings.mnist, settings.quick),
+                 lambda: jobs.compare_accuracies(report, tools, settings.mnist, settings.quick),
+                 lambda: jobs.compare_digests(report, tools, settings.quick),
+                 lambda: jobs.count(report, tools, settings.quick)):
+        try:
+            step()
+        except (programs.Failed, KeyError, TypeError, ValueError) as error:
+            report.add("an unexpected answer", False, f"{type(error).__name__}: {error}")
+        report.write(settings.json)  # as far as it has come, should the next step be the last
+    report.data["seconds"] = time.time() - began
+    report.write(settings.json)
+    print(report.as_text())
+    print(f"all of it: {settings.json}")
+    return 0 if report.all_hold() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Running programs with a bound on their time, and the suite gpu of a build folder."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+SKIPPED = 77
+
+
+class Failed(Exception):
+    """A program did not do what it is there for."""
+
+
+class Done:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def last_line(self):
+        lines = [line for line in (self.out + "\n" + self.err).splitlines() if line.strip()]
+        return lines[-1].strip() if lines else "it says nothing"
+
+
+def run(command, seconds, env=None):
+    """Ends the program, and what it has started, when its time is over; the code is 124 then."""
+    process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, start_new_session=True,
+                               env={**os.environ, **(env or {})})
+    try:
+        out, err = process.communicate(timeout=seconds)
+        return Done(process.returncode, out, err)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)  # launch_shm removes its job then
+        try:
+            out, err = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+        return Done(124, out, err + f"\nit took longer than {seconds} s")
+
+
+def errors_in(found, path=""):
+    if isinstance(found, dict):
+        if "error" in found:
+            yield f"{path}: {found['error']}"
+        for key, value in found.items():
+            yield from errors_in(value, f"{path}/{key}" if path else key)
+    elif isinstance(found, list):
+        for value in found:
+            yield from errors_in(value, path)
+
+
+def suite_of(build):
+    """The tests of suite gpu as meson lists them; where the folder was moved, with its present place."""
+    tests = json.loads((build / "meson-info" / "intro-tests.json").read_text())
+    built_in = json.loads((build / "meson-info" / "meson-info.json").read_text())["directories"]["build"]
+    for test in tests:
+        if any(suite.split(":")[-1] == "gpu" for suite in test["suite"]):
+            command = [word.replace(built_in, str(build)) for word in test["cmd"]]
+            yield test["name"], command, test["timeout"], test["env"]
+
+
+def run_suite(report, build, prefix=(), label="test", patience=1):
+    found = report.data.setdefault(label, {})
+    for name, command, seconds, env in suite_of(build):
+        done = run([*prefix, *command], seconds * patience, env)
+        found[name] = {"exit_code": done.code, "output": (done.out + done.err)[-4000:] if done.code != 0 else ""}
+        if done.code == SKIPPED:
+            report.add(f"{label} {name}", False, "skipped, though there is a GPU: " + done.last_line())
+        else:
+            report.add(f"{label} {name}", done.code == 0, done.last_line())
+    if not found:
+        report.add(label, False, f"{build} has no tests of suite gpu; was it built with CUDA?")
+
+
+def sanitizer():
+    beside_nvcc = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin" / "compute-sanitizer"
+    return shutil.which("compute-sanitizer") or (str(beside_nvcc) if beside_nvcc.exists() else None)
+
+
+def sanitize_suite(report, build):
+    program = sanitizer()
+    if program is None:
+        return report.add("compute-sanitizer", None, "it is not installed")
+    for tool in ("memcheck", "racecheck", "synccheck"):
+        prefix = [program, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
+        run_suite(report, build, prefix, label=tool, patience=10)
