@@ -1,5 +1,5 @@
-// What is lost when several add to the same floats of host memory at once: a GPU and processors, or two processes on one
-// GPU. Everybody adds ones, so few that floats hold every sum exactly.
+// What is lost when several add to the same floats of host memory at once: a GPU and processors, or two processes on
+// one GPU. Everybody adds ones, so few that floats hold every sum exactly.
 #include <cstring>
 #include <memory>
 

@@ -1,5 +1,5 @@
-// What the GPU benchmark runs on: a GPU (box.cpp), or the fake of tests/support (tests/gpu/fake_box.cpp), with which the
-// program itself is tested where there is no GPU.
+// What the GPU benchmark runs on: a GPU (box.cpp), or the fake of tests/support (tests/gpu/fake_box.cpp), with which
+// the program itself is tested where there is no GPU.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace ps::bench {
 device::CudaCalls& cuda();
 device::GpuKernels& kernels();
 
-// Enqueues: to[i] += 1, `rounds` times over, by adds that are atomic towards whatever runs on the same device, and no more.
+// Enqueues: to[i] += 1, `rounds` times over, by adds that are atomic towards what runs on the same device alone.
 device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t rounds, device::Stream stream);
 
 }  // namespace ps::bench

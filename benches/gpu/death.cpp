@@ -1,5 +1,5 @@
-// A process is killed while the copy engine writes to shared memory that it has registered: how long until it is gone, and
-// until its pages are.
+// A process is killed while the copy engine writes to shared memory that it has registered: how long until it is gone,
+// and until its pages are.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/statvfs.h>

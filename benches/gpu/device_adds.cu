@@ -1,5 +1,6 @@
-// to[i] += 1, again and again, by atomic adds of device scope: CUDA promises their atomicity towards the same device only.
-// Whether that holds for host memory that two processes of one device have registered is what the benchmark looks at.
+// to[i] += 1, again and again, by atomic adds of device scope: CUDA promises their atomicity towards the same device
+// only. Whether that holds for host memory that two processes of one device have registered is what the benchmark looks
+// at.
 #include "device_adds.hpp"
 #include "kernels/launch.cuh"
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-// A file of /dev/shm without a name. Unlike SharedBytes's its pages need not exist yet, so that huge ones can be asked for.
+// A file of /dev/shm without a name. Its pages need not exist yet, so that huge ones can be asked for.
 class TmpfsFile {
  public:
   TmpfsFile(std::size_t bytes, bool reserves) : bytes_(bytes) {

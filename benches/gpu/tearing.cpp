@@ -1,5 +1,5 @@
-// Whether words are torn that are copied while they are written: by a processor while the GPU reads, and by the GPU while
-// a processor reads. All bytes of a value are the same, so a word whose bytes differ is a torn one.
+// Whether words are torn that are copied while they are written: by a processor while the GPU reads, and by the GPU
+// while a processor reads. All bytes of a value are the same, so a word whose bytes differ is a torn one.
 #include <array>
 #include <memory>
 #include <string>

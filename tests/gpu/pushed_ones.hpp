@@ -33,8 +33,8 @@ inline std::size_t count_unlike(const std::vector<float>& values, std::size_t i,
   return unlike;
 }
 
-// Looks at one pull after the other of the first variable. Versioned: a chunk is one version, and never an older one than
-// before. In place: the same of each element.
+// Looks at one pull after the other of the first variable. Versioned: a chunk is one version, and never an older one
+// than before. In place: the same of each element.
 class Whole {
  public:
   Whole(const JobConfig& config, std::uint64_t elements)
