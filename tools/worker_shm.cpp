@@ -63,22 +63,12 @@ int train_alone(const WorkerSettings& settings) {
   return 0;
 }
 
-// The GPU that this worker is to compute on, if any; from here on the process runs next to it.
+// From here on the process runs next to its GPU, if it gets one.
 std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who,
                                             std::uint32_t rank) {
-  if (settings.device.kind == device::DeviceChoice::Kind::kCpu) return {};
-  device::CudaCalls& cuda = device::cuda_calls();
   std::string notice;
-  const std::optional<device::GpuInfo> gpu =
-      device::choose_gpu(settings.device, device::probe_gpus(cuda), rank, notice);
-  if (!notice.empty()) say(settings, fmt::format("{}: {}", who, notice));
-  if (!gpu) return {};
-  train::run_near(*gpu);
-  train::GpuPlace place;
-  place.gpu = *gpu;
-  place.wire = settings.wire;
-  place.cuda = &cuda;
-  place.kernels = &device::gpu_kernels();
+  auto place = train::choose_gpu_place(settings.device, settings.wire, rank, notice);
+  if (!notice.empty()) print_line(stderr, fmt::format("{}: {}", who, notice));  // also where reports are not wanted
   return place;
 }
 

@@ -19,4 +19,19 @@ void run_near(const device::GpuInfo& gpu) {
   numa_free_cpumask(near);
 }
 
+std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,
+                                         std::string& notice) {
+  if (choice.kind == device::DeviceChoice::Kind::kCpu) return {};
+  device::CudaCalls& cuda = device::cuda_calls();
+  const std::optional<device::GpuInfo> gpu = device::choose_gpu(choice, device::probe_gpus(cuda), rank, notice);
+  if (!gpu) return {};
+  run_near(*gpu);
+  GpuPlace place;
+  place.gpu = *gpu;
+  place.wire = wire;
+  place.cuda = &cuda;
+  place.kernels = &device::gpu_kernels();
+  return place;
+}
+
 }  // namespace ps::train

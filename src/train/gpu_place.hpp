@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "device/cuda_calls.hpp"
@@ -23,6 +24,11 @@ struct GpuPlace {
 // they touch is near it then. Does nothing where the box has one node, the node is unknown, or none of its processors
 // is allowed.
 void run_near(const device::GpuInfo& gpu);
+
+// The GPU for the worker of this rank, near which it runs from here on; none for the CPU, with the reason in `notice`
+// where a GPU would have been taken. Throws Error where one must be there and is not.
+std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,
+                                         std::string& notice);
 
 // Of the GPU's own clock, the means of some steps: what a step consists of from one push's end to the next one's.
 struct GpuStepSeconds {
