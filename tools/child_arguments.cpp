@@ -99,6 +99,7 @@ Arguments worker_arguments(const LaunchSettings& settings, std::uint32_t rank, b
     if (training.batch != 0) add(all, "--batch", training.batch);
     add(all, "--push-every", training.push_every);
     if (training.local_learning_rate) add(all, "--local-lr", *training.local_learning_rate);
+    if (training.no_stream_waits) all.emplace_back("--no-stream-waits");
   }
   const train::Delay& delay = of_rank(settings.delay_of_rank, rank, settings.delay);
   if (!delay.is_none()) add(all, "--delay", delay.to_string());

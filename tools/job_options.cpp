@@ -126,6 +126,8 @@ void CommandLine::add_training(TrainingSettings& settings) {
   add_whole("--push-every", settings.push_every, 1, 1'000'000,
             "local SGD: steps on the worker's own copy before the difference is pushed (1)");
   add_real("--local-lr", settings.local_learning_rate, "their rate (--lr with optimizer add, else 0.1)");
+  add_flag("--no-stream-waits", settings.no_stream_waits,
+           "on a GPU: enqueue a step's work when the step before is over, not ahead of it behind a wait on the stream");
   add_whole("--size", settings.size, 1, kAny, "count: elements of the variable (1)");
   add_seconds("--interval", settings.interval_seconds, "count: wait after each add (0)");
   add_seconds("--wait-job", settings.wait_job_seconds, "how long to wait for the job to exist (60s)");

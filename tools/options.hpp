@@ -34,6 +34,7 @@ struct TrainingSettings {
   double wait_job_seconds = 60.0;
   std::uint64_t push_every = 1;
   std::optional<float> local_learning_rate;
+  bool no_stream_waits = false;  // on a GPU
 
   bool is_count() const { return model == "count"; }
 };

@@ -68,6 +68,7 @@ std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, cons
                                             std::uint32_t rank) {
   std::string notice;
   auto place = train::choose_gpu_place(settings.device, settings.wire, rank, notice);
+  if (place) place->stream_waits = !settings.training.no_stream_waits;
   if (!notice.empty()) print_line(stderr, fmt::format("{}: {}", who, notice));  // also where reports are not wanted
   return place;
 }

@@ -27,6 +27,7 @@ enum class Wire {
 struct GpuOptions {
   int device = 0;
   Wire wire = Wire::kFloat32;
+  bool stream_waits = true;  // where the GPU can: false turns can_wait() off
   std::function<void(const std::string&)> warn;  // where something is refused and costs speed
 };
 

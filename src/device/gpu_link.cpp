@@ -118,7 +118,9 @@ void GpuLink::start_pull() {
   impl_->pull->start();
 }
 
-bool GpuLink::can_wait() const noexcept { return impl_->strategy.stream_waits && impl_->pull->is_all_on_stream(); }
+bool GpuLink::can_wait() const noexcept {
+  return impl_->options.stream_waits && impl_->strategy.stream_waits && impl_->pull->is_all_on_stream();
+}
 
 void GpuLink::start_pull_when_opened(void* opened) {
   impl_->begin();

@@ -30,6 +30,7 @@ GpuOptions link_options(const TrainOptions& options) {
   GpuOptions made;
   made.device = options.gpu->gpu.device;
   made.wire = options.gpu->wire;
+  made.stream_waits = options.gpu->stream_waits;
   made.warn = options.warn;
   return made;
 }

@@ -96,6 +96,11 @@ TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   Server server(config);
   GpuMember member(without.box, config, {1000});
   CHECK_FALSE(member.link->can_wait());
+  Fake refused;
+  GpuOptions options;
+  options.stream_waits = false;
+  GpuMember other(refused.box, config, {1000}, options);
+  CHECK_FALSE(other.link->can_wait());
 }
 
 TEST_CASE("gpu link: in sync mode gradients land where the other workers read them") {

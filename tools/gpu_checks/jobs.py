@@ -41,24 +41,32 @@ def sum_up(runs):
             "strategy": gpus[0]["strategy"], "resident": gpus[0]["resident"], "graph": gpus[0]["graph"]}
 
 
+# Where the tutorials' job runs, and how: a GPU's steps are enqueued ahead, behind a wait on the stream, or not.
+WAYS = {"cuda": ("--device", "cuda"), "cuda, no stream waits": ("--device", "cuda", "--no-stream-waits"),
+        "cpu": ("--device", "cpu")}
+
+
 def train(report, tools, mnist, quick):
-    """The tutorials' job. The repeats of the modes and of both devices take turns."""
+    """The tutorials' job. The repeats of all modes and ways take turns."""
     repeats, steps = (1, 600) if quick else (5, 6000)
-    steps_on = {"cuda": steps, "cpu": steps // 10}  # the CPU only stands beside it
+    steps_of = {way: steps if way != "cpu" else steps // 10 for way in WAYS}  # the CPU only stands beside it
     arguments = (*TUTORIAL, "--data", mnist or SYNTHETIC)
-    kinds = {(mode, device): [] for mode in ("async", "sync") for device in ("cuda", "cpu")}
+    kinds = {(mode, way): [] for mode in ("async", "sync") for way in WAYS}
     for _ in range(repeats):
-        for (mode, device), runs in kinds.items():
-            runs.append(launch(tools, *arguments, "--steps", steps_on[device], "--mode", mode, "--device", device))
-    found = report.data["training"] = {"arguments": [str(word) for word in arguments], "steps": steps_on, "runs": []}
-    for (mode, device), runs in kinds.items():
-        found["runs"] += [{"mode": mode, "device": device, **run} for run in runs]
+        for (mode, way), runs in kinds.items():
+            runs.append(launch(tools, *arguments, "--steps", steps_of[way], "--mode", mode, *WAYS[way]))
+    found = report.data["training"] = {"arguments": [str(word) for word in arguments], "steps": steps_of, "runs": []}
+    for (mode, way), runs in kinds.items():
+        found["runs"] += [{"mode": mode, "device": way, **run} for run in runs]
     for mode in ("async", "sync"):
         one = found[mode] = sum_up(kinds[mode, "cuda"])
-        one["cpu_steps_per_second"] = median_of(run["steps_per_second"] for run in kinds[mode, "cpu"])
+        for way in ("cpu", "cuda, no stream waits"):
+            one[f"{way.replace(', ', '_').replace(' ', '_')}_steps_per_second"] = median_of(
+                run["steps_per_second"] for run in kinds[mode, way])
         timed = one["idle_share"] is not None
         report.add(f"training, {mode}: the GPU's steps are timed", timed, one["strategy"])
-        report.figure(f"training, {mode}", f"{one['steps_per_second']:,.0f} steps/s on the GPU, "
+        report.figure(f"training, {mode}", f"{one['steps_per_second']:,.0f} steps/s on the GPU "
+                      f"({one['cuda_no_stream_waits_steps_per_second']:,.0f} without stream waits), "
                       f"{one['cpu_steps_per_second']:,.0f} on the CPU")
         if timed:
             times = ", ".join(f"{part} {one['step_us'][part]:.1f}" for part in PARTS)
