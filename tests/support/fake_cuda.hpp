@@ -22,6 +22,7 @@
 namespace ps::test {
 
 inline constexpr device::CudaError kIllegalAddress = 700;
+inline constexpr std::uint64_t kUserSpace = std::uint64_t{1} << 47;  // host addresses are below
 
 struct FakeBox {
   int devices = 1;
