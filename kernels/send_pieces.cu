@@ -12,6 +12,10 @@ namespace {
 
 constexpr unsigned kSendThreads = 512;
 
+// Few, so that the pieces arrive one after the other rather than all at the end: stores do not wait for the bus, so a
+// few blocks are enough to fill it.
+constexpr std::size_t kMostSenders = 32;
+
 // All threads of the block.
 __device__ void copy_floats(const float* from, float* to, std::uint32_t count) {
   std::uint64_t begin = 0;
@@ -46,8 +50,9 @@ const Loadable loadable[] = {Loadable{send_kernel<true>}, Loadable{send_kernel<f
 cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
                         cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  return launch(as_bfloat16 ? send_kernel<true> : send_kernel<false>, blocks_for(count, 1), kSendThreads, stream,
-                pieces, count, arrived);
+  return launch(as_bfloat16 ? send_kernel<true> : send_kernel<false>,
+                blocks_for(count < kMostSenders ? count : kMostSenders, 1), kSendThreads, stream, pieces, count,
+                arrived);
 }
 
 }  // namespace ps::kernels

@@ -78,10 +78,9 @@ void GradientSegments::write(const VariablePart& part, std::uint64_t step, std::
 }
 
 void GradientSegments::write(const VariablePart& part, std::uint64_t step, GradientSource& gradient, Threads& threads) {
-  constexpr std::uint64_t kGrain = 8;  // pieces: of a large variable 256 KiB a thread
   float* out = place(part.record).data();
   const bool adds = pushed(own_, part.position).load_relaxed() == step + 1;
-  threads.split(part.record.pieces, kGrain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+  threads.split_in_order(part.record.pieces, 1, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
     for (std::uint64_t piece = begin; piece < end; ++piece) {
       const std::uint64_t first = part.piece_begin(piece), count = part.piece_size(piece);
       float* target = out + (first - part.begin);

@@ -6,6 +6,7 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -36,6 +37,21 @@ class Threads {
     arena_->execute([&] {
       tbb::parallel_for(tbb::blocked_range<std::uint64_t>(0, count, grain), [&](const auto& range) {
         body(range.begin(), range.end(), static_cast<std::uint32_t>(tbb::this_task_arena::current_thread_index()));
+      });
+    });
+  }
+
+  // The same, but the ranges, of `grain` each, are begun in their order, whoever takes them: for what comes in that order.
+  template <class Body>
+  void split_in_order(std::uint64_t count, std::uint64_t grain, Body&& body) {
+    if (!arena_ || count < 2 * grain) return body(std::uint64_t{0}, count, 0U);
+    shm::AtomicShm<std::uint64_t> next;
+    next.store_relaxed(0);  // relaxed, as what follows: a number for each range, nothing is published by it
+    arena_->execute([&] {
+      tbb::parallel_for(0U, this->count(), [&](std::uint32_t) {
+        const auto thread = static_cast<std::uint32_t>(tbb::this_task_arena::current_thread_index());
+        for (std::uint64_t begin; (begin = next.fetch_add_relaxed(grain)) < count;)
+          body(begin, std::min(begin + grain, count), thread);
       });
     });
   }

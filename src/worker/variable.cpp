@@ -184,7 +184,7 @@ std::uint64_t Variable::State::push_from(GradientOf&& gradient_of, const PushCon
     return retries;
   }
   std::fill(retries_.begin(), retries_.end(), 0);
-  threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+  gradient_of.split(threads, pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
     for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
       push_one(part, piece, index, thread, retries_[thread]);
     });
@@ -195,7 +195,7 @@ std::uint64_t Variable::State::push_from(GradientOf&& gradient_of, const PushCon
 template <class GradientOf>
 void Variable::State::contribute_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads) {
   const bool again = contributed == context.label.step + 1;
-  threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+  gradient_of.split(threads, pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
     for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
       const float* g = gradient_of(part, piece, index, thread);
       const std::uint64_t count = part.piece_size(piece);
@@ -210,31 +210,45 @@ void Variable::State::contribute_from(GradientOf&& gradient_of, const PushContex
 
 namespace {
 
-// A gradient that is all there, and one that comes piece by piece.
-auto pieces_of(std::span<const float> gradient) {
-  return [all = gradient.data()](const VariablePart& part, std::uint64_t piece, std::uint64_t, std::uint32_t) {
+// A gradient that is all there, and one that comes piece by piece: how its pieces are found, and shared by threads.
+struct WholeGradient {
+  const float* all;
+
+  const float* operator()(const VariablePart& part, std::uint64_t piece, std::uint64_t, std::uint32_t) const {
     return all + part.piece_begin(piece);
-  };
-}
-auto pieces_of(GradientSource& gradient) {
-  return [&gradient](const VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint32_t thread) {
-    return gradient.piece(index, part.piece_begin(piece), part.piece_size(piece), thread);
-  };
-}
+  }
+  template <class Body>
+  static void split(Threads& threads, std::uint64_t pieces, std::uint64_t grain, Body&& body) {
+    threads.split(pieces, grain, body);
+  }
+};
+
+struct ArrivingGradient {
+  GradientSource& source;
+
+  const float* operator()(const VariablePart& part, std::uint64_t piece, std::uint64_t index,
+                          std::uint32_t thread) const {
+    return source.piece(index, part.piece_begin(piece), part.piece_size(piece), thread);
+  }
+  template <class Body>
+  static void split(Threads& threads, std::uint64_t pieces, std::uint64_t, Body&& body) {
+    threads.split_in_order(pieces, 1, body);  // one that waits for a later piece would wait for most of the push
+  }
+};
 
 }  // namespace
 
 std::uint64_t Variable::State::push(std::span<const float> gradient, const PushContext& context, Threads& threads) {
-  return push_from(pieces_of(gradient), context, threads);
+  return push_from(WholeGradient{gradient.data()}, context, threads);
 }
 std::uint64_t Variable::State::push(GradientSource& gradient, const PushContext& context, Threads& threads) {
-  return push_from(pieces_of(gradient), context, threads);
+  return push_from(ArrivingGradient{gradient}, context, threads);
 }
 void Variable::State::contribute(std::span<const float> gradient, const PushContext& context, Threads& threads) {
-  contribute_from(pieces_of(gradient), context, threads);
+  contribute_from(WholeGradient{gradient.data()}, context, threads);
 }
 void Variable::State::contribute(GradientSource& gradient, const PushContext& context, Threads& threads) {
-  contribute_from(pieces_of(gradient), context, threads);
+  contribute_from(ArrivingGradient{gradient}, context, threads);
 }
 
 void Variable::State::for_each_pushed(const std::function<void(const VariablePart&, std::uint64_t)>& body) {
