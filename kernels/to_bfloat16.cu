@@ -1,5 +1,5 @@
 // Rounds floats to bfloat16 in device memory, for gradients that a copy engine brings to the host. The format is the
-// upper half of a float32, so the relative error is at most 2^-9.
+// upper half of a float32, so the relative error is at most 2^-8.
 #include "bfloat16.cuh"
 #include "kernels.hpp"
 #include "launch.cuh"

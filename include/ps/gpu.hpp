@@ -27,7 +27,7 @@ enum class Wire {
 struct GpuOptions {
   int device = 0;
   Wire wire = Wire::kFloat32;
-  bool stream_waits = true;  // where the GPU can: false turns can_wait() off
+  bool stream_waits = false;  // may can_wait() be true? Only in a process that has one link: see there
   std::function<void(const std::string&)> warn;  // where something is refused and costs speed
 };
 
@@ -45,9 +45,10 @@ struct GpuTransfers {
 class GpuLink {
  public:
   // For pulling variables[i] to parameters[i] and pushing gradients[i]: device memory of element_count() floats each,
-  // aligned to 256 bytes, that outlives the link. Registers the job's shards with CUDA; where that is refused, says so
-  // and goes on through host memory. Takes the calling thread's current device to options.device.
-  // Throws Error: no such GPU, sizes that differ.
+  // aligned to 256 bytes, that outlives the link. Registers the shards of these variables with CUDA, in whole; where that
+  // is refused, says so and goes on through host memory. Takes the calling thread's current device to options.device, as
+  // all functions here do, and sets that one to yield while threads wait for it.
+  // Throws Error: no such GPU, sizes that differ, the worker has a link already.
   // Requires: the worker outlives the link; no other variable is pulled or pushed while the GPU works.
   GpuLink(Worker& worker, std::span<const Variable> variables, std::span<float* const> parameters,
           std::span<const float* const> gradients, const GpuOptions& options);
@@ -63,7 +64,11 @@ class GpuLink {
   void start_pull();
 
   // The same, but the stream waits with it until open(): what leads to a step can be enqueued while the one before is
-  // still under way. Requires: can_wait(). `opened`: a cudaEvent_t to record when the wait is over, or none.
+  // still under way. `opened`: a cudaEvent_t to record when the wait is over, or none.
+  // Requires: can_wait(); and from here to open() nothing, on any thread of the process, that may wait for the device:
+  // no allocation or release of its or of page-locked memory, no registration, no first launch of a kernel or graph, no
+  // synchronisation, no finish_pull(), and not more than some hundred launches, for the launching thread waits where the
+  // queue is full. Debuggers and profilers that serialise launches do not get along with it.
   bool can_wait() const noexcept;
   void start_pull_when_opened(void* opened = nullptr);
   void open();
@@ -74,10 +79,12 @@ class GpuLink {
   // Throws Error where the GPU fails.
   [[nodiscard]] bool finish_pull();
 
-  // Enqueues the gradients' way to host memory, behind what computes them.
+  // Enqueues the gradients' way to host memory, behind what computes them. Throws Error where the push before has not
+  // come to its end.
   void start_push();
 
-  // Pushes them, chunk by chunk as they arrive, as Worker::push does. When it returns the gradients may be overwritten.
+  // Pushes them, chunk by chunk as they arrive, as Worker::push does; in sync mode, as from Worker::gradient(), a gradient
+  // may replace what was pushed of the variable before in the same step. When it returns the gradients may be overwritten.
   // Throws Error where the GPU fails; some chunks may have been pushed then, as when a worker dies.
   void finish_push();
 

@@ -123,6 +123,12 @@ CudaError hand_over(CudaError error, Raw made, Handle& handle) {
   return error;
 }
 
+// "Not ready" is an answer, but stays as the thread's pending error, for somebody else to find.
+CudaError looked(cudaError_t answer) {
+  if (answer == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
+  return answer;
+}
+
 // Of a call that may have written part of its results.
 template <class T>
 CudaError hand_over_value(CudaError error, T got, T& result) {
@@ -189,11 +195,12 @@ class RuntimeCalls final : public CudaCalls {
   // other workers and the threads that push need the cores. Not blocking: a step's waits are short, and being woken by
   // an interrupt adds to each of them.
   CudaError set_device(int device) override {
-    thread_local int prepared = -1;  // links ask for theirs with every step
-    if (device != prepared) {
+    thread_local std::uint64_t prepared = 0;  // by device; links ask for theirs with every step
+    const std::uint64_t bit = std::uint64_t{1} << (static_cast<unsigned>(device) % 64);
+    if ((prepared & bit) == 0) {
       if (const CudaError error = cudaInitDevice(device, cudaDeviceScheduleYield, cudaInitDeviceFlagsAreValid))
         return error;
-      prepared = device;
+      prepared |= bit;
     }
     return cudaSetDevice(device);
   }
@@ -242,7 +249,7 @@ class RuntimeCalls final : public CudaCalls {
   }
   CudaError destroy_stream(Stream stream) override { return cudaStreamDestroy(raw(stream)); }
   CudaError synchronize(Stream stream) override { return cudaStreamSynchronize(raw(stream)); }
-  CudaError query(Stream stream) override { return cudaStreamQuery(raw(stream)); }
+  CudaError query(Stream stream) override { return looked(cudaStreamQuery(raw(stream))); }
   CudaError create_event(bool keeps_time, Event& event) override {
     cudaEvent_t made{};
     const CudaError error = cudaEventCreateWithFlags(&made, keeps_time ? cudaEventDefault : cudaEventDisableTiming);
@@ -250,7 +257,7 @@ class RuntimeCalls final : public CudaCalls {
   }
   CudaError destroy_event(Event event) override { return cudaEventDestroy(raw(event)); }
   CudaError record(Event event, Stream stream) override { return cudaEventRecord(raw(event), raw(stream)); }
-  CudaError query(Event event) override { return cudaEventQuery(raw(event)); }
+  CudaError query(Event event) override { return looked(cudaEventQuery(raw(event))); }
   CudaError synchronize(Event event) override { return cudaEventSynchronize(raw(event)); }
   CudaError wait(Stream stream, Event event) override { return cudaStreamWaitEvent(raw(stream), raw(event), 0); }
   CudaError elapsed_ms(Event begin, Event end, float& milliseconds) override {

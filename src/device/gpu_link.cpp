@@ -32,6 +32,8 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
   if (options.device < 0 || static_cast<std::size_t>(options.device) >= probe.gpus.size())
     throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", options.device, probe.gpus.size() - 1));
   gpu = probe.gpus[static_cast<std::size_t>(options.device)];
+  if (worker.has_gpu_link)
+    throw Error(fmt::format("worker {} has a link to a GPU already: one link takes all variables", worker.rank));
   check(cuda.set_device(options.device), "be used");
   check(kernels.load(), "load its kernels");
   stream = std::make_unique<device::OwnStream>(cuda);
@@ -40,10 +42,12 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
   pull = std::make_unique<Pull>(*this);
   push = std::make_unique<Push>(*this);
   plan();
+  worker.has_gpu_link = true;
 }
 
 GpuLink::Impl::~Impl() {
-  if (!stream) return;
+  worker.has_gpu_link = false;
+  static_cast<void>(cuda.set_device(options.device));
   open_gate();
   static_cast<void>(cuda.synchronize(stream->get()));  // nothing reads or writes what is released next
 }
@@ -82,7 +86,7 @@ void GpuLink::Impl::plan() {
 // Before anything is enqueued: by whatever thread, on this device.
 void GpuLink::Impl::begin() {
   check(cuda.set_device(options.device), "be used");
-  if (!pull->has_bounced()) return;
+  if (!pull->has_bounced() || push->is_under_way()) return;
   pull->forget_bounces();
   if (!shards.has_grown()) return;  // variables have come, whose buffers may hold chunks of ours by now
   check(cuda.synchronize(stream->get()), "finish its work");
@@ -119,7 +123,8 @@ void GpuLink::start_pull() {
 }
 
 bool GpuLink::can_wait() const noexcept {
-  return impl_->options.stream_waits && impl_->strategy.stream_waits && impl_->pull->is_all_on_stream();
+  return impl_->options.stream_waits && impl_->strategy.stream_waits && impl_->pull->is_all_on_stream() &&
+         impl_->strategy.push == device::PushPath::kStaged;
 }
 
 void GpuLink::start_pull_when_opened(void* opened) {

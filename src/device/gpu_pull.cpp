@@ -22,6 +22,8 @@ static_assert(shm::make_stamp(5, 7) == (shm::make_stamp(5, 0) | 7), "kernels mak
 
 }  // namespace
 
+GpuLink::Pull::~Pull() { static_cast<void>(link_.cuda.synchronize(copy_stream_.get())); }
+
 void GpuLink::Pull::plan() {
   listed_.clear();
   list_.clear();
@@ -134,6 +136,7 @@ void GpuLink::Pull::upload_list() {
 }
 
 void GpuLink::Pull::start() {
+  if (is_under_way_) throw Error("a pull to the GPU begins before the one before has come to its end");
   is_under_way_ = true;
   if (!through_host_.empty()) pull_through_host();
   if (!chunks_.empty()) copy_chunks();
@@ -151,7 +154,6 @@ std::uint64_t GpuLink::Pull::version_of(const Piece& piece, std::uint64_t result
 
 bool GpuLink::Pull::finish() {
   if (!is_under_way_) return false;
-  is_under_way_ = false;
   bool has_moved = false;
   for (std::size_t i = 0; i < listed_.size(); ++i) {
     const auto& result = results_.host()[i];
@@ -166,6 +168,7 @@ bool GpuLink::Pull::finish() {
       listed_[i].state->pulled[listed_[i].index] = version_of(listed_[i], got);
     }
   }
+  is_under_way_ = false;  // after an error it stays so
   ++link_.totals.pulls;
   link_.worker.count(Counter::kPulls).bump_relaxed(link_.states.size());
   return has_moved;

@@ -22,6 +22,8 @@ class GpuLink::Pull {
  public:
   explicit Pull(GpuLink::Impl& link) : link_(link), copy_stream_(link.cuda) {}
 
+  ~Pull();
+
   // Lists the pieces by the link's strategy and registrations. Requires: no pull is under way.
   void plan();
 

@@ -152,10 +152,16 @@ void GpuLink::Push::make_room() {
 }
 
 bool GpuLink::Push::register_landing(std::string& why) {
-  if (!lands_in_segment())
-    return room_registration_.try_register(room_.get(), room_.get_deleter().bytes, false, link_.registered, why);
+  const bool in_segment = lands_in_segment();
   const shm::Segment& own = link_.worker.gradients.own();
-  return segment_registration_.try_register(own.data(), own.usable_bytes(), false, link_.registered, why);
+  device::Registration& registration = in_segment ? segment_registration_ : room_registration_;
+  std::byte* base = in_segment ? own.data() : room_.get();
+  const std::size_t bytes = in_segment ? own.usable_bytes() : room_.get_deleter().bytes;
+  if (!registration.try_register(base, bytes, false, link_.registered, why)) return false;
+  if (registration.contiguous_at(0) == registration.bytes()) return true;
+  why = "its regions do not lie together on the device";  // a piece may begin in one and end in the next
+  registration.unregister();
+  return false;
 }
 
 void GpuLink::Push::plan() {
@@ -237,6 +243,7 @@ void GpuLink::Push::list_variable(std::size_t i) {
 }
 
 void GpuLink::Push::start() {
+  if (is_under_way_) throw Error("a push to the GPU's job begins before the one before has come to its end");
   is_under_way_ = true;
   const device::Stream stream = link_.stream->get();
   if (link_.strategy.push == device::PushPath::kThroughHost) {
@@ -277,10 +284,10 @@ void GpuLink::Push::start_native() {
 
 void GpuLink::Push::finish() {
   if (!is_under_way_) return;
-  is_under_way_ = false;
   std::vector<GradientSource*> sources;
   for (const auto& source : sources_) sources.push_back(source.get());
   link_.worker.push(link_.variables, sources);
+  is_under_way_ = false;  // after an error it stays so: what has landed by then is unknown
   ++link_.totals.pushes;
 }
 

@@ -31,6 +31,7 @@ class GpuLink::Push {
 
   void start();
   void finish();
+  bool is_under_way() const noexcept { return is_under_way_; }
 
  private:
   class Source;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <system_error>
 
 #include "ps/errors.hpp"
@@ -138,7 +139,10 @@ GpuInfo describe(CudaCalls& cuda, int device, int count) {
   gpu.read_only_registration = ask(cuda, Attribute::kReadOnlyRegistration, device);
   gpu.pageable_access = ask(cuda, Attribute::kPageableAccess, device);
   gpu.uses_host_page_tables = ask(cuda, Attribute::kUsesHostPageTables, device);
-  gpu.stream_wait = cuda.can_wait_value();
+  // With this variable each launch waits for its own end: behind such a wait for ever.
+  const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
+  const bool blocks = blocking != nullptr && *blocking != '\0' && std::string_view(blocking) != "0";
+  gpu.stream_wait = cuda.can_wait_value() && !blocks;
   for (int peer = 0; peer < count; ++peer) {
     int can = 0;
     if (peer == device) continue;

@@ -125,11 +125,18 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
       "{}radients are copied to the worker's own pinned memory piece by piece, and the CPU pushes each piece while the "
       "next one is on the bus.",
       strategy.native_adds ? "Of all other variables, g" : "G");
-  strategy.stream_waits = gpu.stream_wait;
-  strategy.wait_reason =
-      gpu.stream_wait
-          ? "The stream itself can wait for a step to open (cuStreamWaitValue32), so its work is enqueued ahead."
-          : "This driver has no cuStreamWaitValue32, so the CPU enqueues a step's work when the step has opened.";
+  strategy.stream_waits = gpu.stream_wait && strategy.pull == PullPath::kKernel;
+  if (!gpu.stream_wait)
+    strategy.wait_reason =
+        "This driver has no cuStreamWaitValue32, or CUDA_LAUNCH_BLOCKING is set, so the CPU enqueues a step's work "
+        "when "
+        "the step has opened.";
+  else if (!strategy.stream_waits)
+    strategy.wait_reason =
+        "The CPU takes part in pulls by the copy engine, so it enqueues a step's work when the step has opened.";
+  else
+    strategy.wait_reason =
+        "The stream itself can wait for a step to open (cuStreamWaitValue32), so its work is enqueued ahead.";
   return strategy;
 }
 

@@ -21,6 +21,10 @@
 namespace ps::train {
 namespace {
 
+// Local steps behind the gate: some 24 launches each, and about a thousand fill the queue, where the launching thread,
+// which is to open the gate, would wait.
+constexpr std::uint64_t kMostGatedSteps = 8;
+
 device::CudaCalls& use_device(const GpuPlace& place) {
   device::check(*place.cuda, place.cuda->set_device(place.gpu.device), "be used");
   return *place.cuda;
@@ -89,7 +93,8 @@ class GpuEngine final : public Engine {
     if (!is_push_started_) start_push();
     is_push_started_ = false;
     slot_ = other(slot_);
-    if (link_->can_wait() && !steps_.has_changing_rates() && steps_.is_known(slot_, present_rate())) {
+    if (link_->can_wait() && parts_.push_every() <= kMostGatedSteps && !steps_.has_changing_rates() &&
+        steps_.is_known(slot_, present_rate())) {
       is_gate_closed_ = is_enqueued_ = was_gated_ = true;
       link_->start_pull_when_opened(timeline_.event(GpuTimeline::kOpened));
       enqueue_compute();

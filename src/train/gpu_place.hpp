@@ -15,7 +15,7 @@ namespace ps::train {
 struct GpuPlace {
   device::GpuInfo gpu;
   Wire wire = Wire::kFloat32;
-  bool stream_waits = true;     // a step is enqueued ahead, behind a wait on the stream
+  bool stream_waits = false;    // a step is enqueued ahead, behind a wait on the stream: for one worker in a process
   double resident_share = 0.5;  // of the free memory that the training set may have; else it is sent batch by batch
   device::CudaCalls* cuda = nullptr;  // both outlive what computes with them
   device::GpuKernels* kernels = nullptr;

@@ -39,6 +39,7 @@ struct Worker::Impl {
   pid_t owner = getpid();
   bool has_settled = true;  // what the rank's last holder had in flight
   bool has_left = false;
+  bool has_gpu_link = false;  // which has registered this object's mappings with CUDA
 
   Impl(WorkerOptions given, shm::JobSegments attached, std::uint32_t taken);
 

@@ -243,7 +243,9 @@ inline void waits_on_the_stream(GpuBox box) {
     JobConfig config = gpu_job(mode);
     config.optimizer.rule = UpdateRule::kAdd;
     Server server(config);
-    GpuMember member(box, config, kSmallSizes);
+    GpuOptions options;
+    options.stream_waits = true;
+    GpuMember member(box, config, kSmallSizes, options);
     REQUIRE(member.link->can_wait());
     static_cast<void>(member.pull());
     for (int round = 0; round < 20; ++round) {

@@ -36,7 +36,7 @@ struct Box {
     CHECK(cuda.faults().empty());
     CHECK(cuda.live_allocations() == 0);
   }
-  train::GpuPlace place() { return {.gpu = gpu, .cuda = &cuda, .kernels = &kernels}; }
+  train::GpuPlace place() { return {.gpu = gpu, .stream_waits = true, .cuda = &cuda, .kernels = &kernels}; }
 };
 
 inline JobConfig job(Mode mode, std::uint32_t workers, std::uint64_t steps) {

@@ -94,13 +94,15 @@ TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   Fake without({.stream_waits = false});
   const JobConfig config = adding();
   Server server(config);
-  GpuMember member(without.box, config, {1000});
-  CHECK_FALSE(member.link->can_wait());
-  Fake refused;
   GpuOptions options;
-  options.stream_waits = false;
-  GpuMember other(refused.box, config, {1000}, options);
-  CHECK_FALSE(other.link->can_wait());
+  options.stream_waits = true;
+  GpuMember member(without.box, config, {1000}, options);
+  CHECK_FALSE(member.link->can_wait());
+  Fake with;
+  CHECK_FALSE(GpuMember(with.box, config, {1000}).link->can_wait());  // nobody has asked for it
+  const JobConfig large = adding();
+  Server other(large);
+  CHECK_FALSE(GpuMember(with.box, large, {900001}, options).link->can_wait());
 }
 
 TEST_CASE("gpu link: in sync mode gradients land where the other workers read them") {
@@ -299,7 +301,10 @@ TEST_CASE("gpu link: whatever call fails, it is an error that names it or a warn
           std::optional<GpuMember> member;
           try {
             fake.cuda.fail(one.call, n, one.error);
-            member.emplace(fake.box, config, layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes);
+            GpuOptions options;
+            options.stream_waits = true;
+            member.emplace(fake.box, config, layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes,
+                           options);
             static_cast<void>(member->pull());
             member->set_gradients(1.0F);
             member->link->start_push();
@@ -362,6 +367,29 @@ TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
     CHECK(is_whole(got, 0, got.size()));
     CHECK(got[0] == 3.0F * kPushes);
   }
+}
+
+TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
+  Fake fake;
+  const JobConfig config = adding();
+  Server server(config);
+  GpuMember member(fake.box, config, {5003});
+  member.set_gradients(1.0F);
+  member.link->start_push();
+  CHECK_THROWS_WITH_AS(member.link->start_push(), doctest::Contains("before has come to its end"), Error);
+  member.link->finish_push();
+  member.link->start_pull();
+  CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("before has come to its end"), Error);
+  CHECK_FALSE(member.link->finish_pull());
+  float* nowhere = nullptr;
+  const float* nothing = nullptr;
+  const auto again = [&] {
+    return device::make_gpu_link(member.worker, member.variables, std::span(&nowhere, 1), std::span(&nothing, 1), {},
+                                 fake.cuda, fake.kernels);
+  };
+  CHECK_THROWS_WITH_AS(again(), doctest::Contains("has a link to a GPU already"), Error);
+  member.link.reset();
+  CHECK(again() != nullptr);
 }
 
 TEST_CASE("gpu link: what does not fit together is an error") {

@@ -223,8 +223,13 @@ TEST_CASE("strategy: with the CPUs' page tables registering pins nothing") {
 
 TEST_CASE("strategy: the stream waits where the driver has the call") {
   GpuInfo gpu = pcie_gpu();
-  CHECK(choose_strategy(gpu, kVersioned).stream_waits);
+  const StrategyInput small{.pull_bytes = kKernelPullBytes};
+  const StrategyInput large{.pull_bytes = kKernelPullBytes + 4};
+  CHECK(choose_strategy(gpu, small).stream_waits);
+  CHECK_FALSE(choose_strategy(gpu, large).stream_waits);
+  CHECK(has(choose_strategy(gpu, large).wait_reason, "copy engine"));
   gpu.stream_wait = false;
+  CHECK_FALSE(choose_strategy(gpu, small).stream_waits);
   CHECK_FALSE(choose_strategy(gpu, kVersioned).stream_waits);
   CHECK(has(choose_strategy(gpu, kVersioned).wait_reason, "no cuStreamWaitValue32"));
 }
