@@ -139,7 +139,7 @@ class Chunks(CountTest):
         for size, said in (["--chunk-bytes", "4KiB"], "4096"), ([], "0"):
             self.assert_fails(1, run("ps_shm", "--job", self.job, *same, *size),
                               f"chunk-bytes 1048576, you say {said}")
-        heir = self.start("ps_shm", "--job", self.job, *same, "--chunk-bytes", "1MiB")
+        heir = self.start_ps(*same, "--chunk-bytes", "1MiB")  # has taken over, or it would find a dead job
         worker.send_signal(signal.SIGCONT)
         worker.send_signal(signal.SIGINT)
         for process, end in ((worker, 130), (heir, 0)):
