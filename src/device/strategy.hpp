@@ -14,7 +14,8 @@ enum class PullPath { kKernel, kCopyEngine, kThroughHost };
 enum class PushPath { kStaged, kThroughHost };
 
 // Above it a pull's chunks are copied by the copy engine, below by one kernel: a kernel's launch is cheaper than some
-// dozens of copies, and reads host memory at about two thirds of a copy engine's rate. tools/gpu_check measures both.
+// dozens of copies, and by published figures it reads host memory at about two thirds of a copy engine's rate. tools/gpu_check measures
+// both.
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 
 struct Strategy {
