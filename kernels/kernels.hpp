@@ -20,7 +20,6 @@ cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint3
                         cudaStream_t stream);
 cudaError_t add_pieces(const AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,
                        cudaStream_t stream);
-cudaError_t to_bfloat16(const float* from, std::uint16_t* to, std::size_t count, cudaStream_t stream);
 
 cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
 cudaError_t add_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream);

@@ -27,7 +27,6 @@ using Graph = struct GraphHandle*;
 // Numbers of cudaDeviceAttr.
 enum class Attribute : int {
   kHostNativeAtomics = 86,
-  kCooperativeLaunch = 95,
   kCanUseHostPointer = 91,  // of registered memory, on the device
   kHostRegisterSupported = 99,
   kPageableAccess = 88,
@@ -112,7 +111,6 @@ class CudaCalls {
   // Several copies, in no order among themselves; sources are read in stream order.
   virtual CudaError copy_batch(std::span<void* const> to, std::span<const void* const> from,
                                std::span<const std::size_t> bytes, Stream stream) = 0;
-  virtual CudaError fill_zero(void* device, std::size_t bytes, Stream stream) = 0;
   virtual bool can_wait_value() = 0;  // whether there is such a call as the next
   // The stream goes on when the word, at a device address, is `value` or up to 2^31 - 1 more (cuStreamWaitValue32).
   virtual CudaError wait_value(Stream stream, void* device_word, std::uint32_t value) = 0;

@@ -25,7 +25,6 @@ static_assert(kInvalidValue == cudaErrorInvalidValue && kOutOfMemory == cudaErro
               kSystemNotReady == cudaErrorSystemNotReady && kSystemDriverMismatch == cudaErrorSystemDriverMismatch &&
               kCompatNotSupported == cudaErrorCompatNotSupportedOnDevice);
 static_assert(int(Attribute::kHostNativeAtomics) == cudaDevAttrHostNativeAtomicSupported &&
-              int(Attribute::kCooperativeLaunch) == cudaDevAttrCooperativeLaunch &&
               int(Attribute::kCanUseHostPointer) == cudaDevAttrCanUseHostPointerForRegisteredMem &&
               int(Attribute::kHostRegisterSupported) == cudaDevAttrHostRegisterSupported &&
               int(Attribute::kPageableAccess) == cudaDevAttrPageableMemoryAccess &&
@@ -285,9 +284,6 @@ class RuntimeCalls final : public CudaCalls {
     std::size_t first = 0, failed = 0;
     return entry.function(targets.data(), sources.data(), sizes.data(), sizes.size(), &attributes, &first, 1, &failed,
                           raw(stream));
-  }
-  CudaError fill_zero(void* device, std::size_t bytes, Stream stream) override {
-    return cudaMemsetAsync(device, 0, bytes, raw(stream));
   }
   bool can_wait_value() override { return find_wait_value().function != nullptr; }
   CudaError wait_value(Stream stream, void* device_word, std::uint32_t value) override {

@@ -20,9 +20,6 @@ class RealKernels final : public GpuKernels {
                         Stream stream) override {
     return kernels::send_pieces(pieces, count, arrived, as_bfloat16, raw(stream));
   }
-  CudaError to_bfloat16(const float* from, std::uint16_t* to, std::size_t count, Stream stream) override {
-    return kernels::to_bfloat16(from, to, count, raw(stream));
-  }
   CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,
                        Stream stream) override {
     return kernels::add_pieces(pieces, count, scale, clip_value, wide, raw(stream));

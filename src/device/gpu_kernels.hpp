@@ -32,8 +32,6 @@ class GpuKernels {
   // order of the list as far as the device goes by it, and stores 1 to arrived[i] behind it, released to the system.
   virtual CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,
                                 bool as_bfloat16, Stream stream) = 0;
-  // Rounds `count` floats to bfloat16.
-  virtual CudaError to_bfloat16(const float* from, std::uint16_t* to, std::size_t count, Stream stream) = 0;
   // to[i] += scale * clip(from[i]) by one atomic add of system scope per element; clip: to +-clip_value where that is
   // above 0. `wide`: by fours, where the device can. Requires: the device has native atomics on host memory.
   virtual CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value,

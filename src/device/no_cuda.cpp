@@ -52,7 +52,6 @@ class NoCalls final : public CudaCalls {
                        Stream) override {
     return kNone;
   }
-  CudaError fill_zero(void*, std::size_t, Stream) override { return kNone; }
   bool can_wait_value() override { return false; }
   CudaError wait_value(Stream, void*, std::uint32_t) override { return kNone; }
 
@@ -72,7 +71,6 @@ class NoKernels final : public GpuKernels {
   CudaError send_pieces(const kernels::SentPiece*, std::uint32_t, std::uint32_t*, bool, Stream) override {
     return kNone;
   }
-  CudaError to_bfloat16(const float*, std::uint16_t*, std::size_t, Stream) override { return kNone; }
   CudaError add_pieces(const kernels::AddedPiece*, std::uint32_t, float, float, bool, Stream) override { return kNone; }
 
   void prepare_products(Stream) override {

@@ -334,11 +334,6 @@ CudaError FakeCuda::copy_batch(std::span<void* const> to, std::span<const void* 
   });
 }
 
-CudaError FakeCuda::fill_zero(void* device, std::size_t bytes, Stream stream) {
-  if (const CudaError error = enter("fill_zero", fmt::to_string(bytes))) return error;
-  return enqueue(stream, [=, this] { std::memset(at(device, bytes, true), 0, bytes); });
-}
-
 CudaError FakeCuda::wait_value(Stream stream, void* device_word, std::uint32_t value) {
   if (const CudaError error = enter("wait_value", fmt::to_string(value))) return error;
   if (!box_.stream_waits) return kNotSupported;

@@ -88,7 +88,6 @@ class FakeCuda : public device::CudaCalls {
   device::CudaError copy(void* to, const void* from, std::size_t bytes, device::Stream stream) override;
   device::CudaError copy_batch(std::span<void* const> to, std::span<const void* const> from,
                                std::span<const std::size_t> bytes, device::Stream stream) override;
-  device::CudaError fill_zero(void* device, std::size_t bytes, device::Stream stream) override;
   device::CudaError wait_value(device::Stream stream, void* device_word, std::uint32_t value) override;
   device::CudaError begin_capture(device::Stream stream) override;
   device::CudaError end_capture(device::Stream stream, device::Graph& graph) override;
@@ -153,8 +152,6 @@ class FakeKernels : public device::GpuKernels {
                                 kernels::ChunkFormat format, device::Stream stream) override;
   device::CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,
                                 bool as_bfloat16, device::Stream stream) override;
-  device::CudaError to_bfloat16(const float* from, std::uint16_t* to, std::size_t count,
-                                device::Stream stream) override;
   device::CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value,
                                bool wide, device::Stream stream) override;
   void prepare_products(device::Stream stream) override;

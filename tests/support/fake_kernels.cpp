@@ -94,13 +94,6 @@ CudaError FakeKernels::send_pieces(const kernels::SentPiece* pieces, std::uint32
   });
 }
 
-CudaError FakeKernels::to_bfloat16(const float* from, std::uint16_t* to, std::size_t count, Stream stream) {
-  return run("to_bfloat16", stream, [=, this] {
-    const float* in = cuda_.in(from, count);
-    std::transform(in, in + count, cuda_.out(to, count), rounded);
-  });
-}
-
 CudaError FakeKernels::add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value,
                                   bool, Stream stream) {
   return run("add_pieces", stream, [=, this] {

@@ -124,7 +124,6 @@ class ScriptedCuda : public device::CudaCalls {
                        device::Stream) override {
     return unscripted("copy_batch");
   }
-  CudaError fill_zero(void*, std::size_t, device::Stream) override { return unscripted("fill_zero"); }
   bool can_wait_value() override { return has_wait_value; }
   CudaError wait_value(device::Stream, void*, std::uint32_t) override { return unscripted("wait_value"); }
   CudaError begin_capture(device::Stream) override { return unscripted("begin_capture"); }

@@ -77,7 +77,6 @@ TEST_CASE("cuda calls: without a GPU all but the driver's version fail, and leav
   const std::array<const void*, 1> from{memory.data() + 64};
   const std::array<std::size_t, 1> sizes{64};
   CHECK_FAILS(calls.copy_batch(to, from, sizes, stream));
-  CHECK_FAILS(calls.fill_zero(memory.data(), 64, stream));
   CHECK_FALSE(calls.can_wait_value());
   CHECK_FAILS(calls.wait_value(stream, memory.data(), 1));
   CHECK_FAILS(calls.begin_capture(stream));
@@ -93,7 +92,6 @@ TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and products say what
   CudaCalls& calls = cuda_calls();
   GpuKernels& kernels = gpu_kernels();
   float value = 0.0F, other = 1.0F;
-  std::uint16_t half = 0;
   std::uint8_t label = 0;
   std::uint32_t word = 0;
   std::uint64_t result = 0;
@@ -103,7 +101,6 @@ TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and products say what
   CHECK_FAILS(kernels.pull_pieces(&pulled, 1, &result, {24, 64, 30}, nullptr));
   CHECK_FAILS(kernels.send_pieces(&sent, 1, &word, false, nullptr));
   CHECK_FAILS(kernels.add_pieces(&added, 1, 1.0F, 0.0F, false, nullptr));
-  CHECK_FAILS(kernels.to_bfloat16(&value, &half, 1, nullptr));
   CHECK_FAILS(kernels.multiply(false, false, 1, 1, 1, &value, &value, 0.0F, &other, nullptr));
   CHECK_FAILS(kernels.bias_relu(&value, &other, 1, 1, nullptr));
   CHECK_FAILS(kernels.add_bias(&value, &other, 1, 1, nullptr));
