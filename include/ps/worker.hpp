@@ -92,6 +92,25 @@ class Worker {
   // Requires: as many gradients as variables, each of its variable's size (throws Error).
   void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients);
 
+  // Rows of an in-place variable: copies row ids[i] to out[i * row_size() ...]. Ids may come in any order and repeat.
+  // Elements are whole; two elements may be from different moments. Wait-free. It asks for the rows ahead of copying them.
+  // Throws Error: the variable is versioned or has no axis, an id is out of range, a size that does not fit.
+  void pull_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<float> out);
+  void pull_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<float> out);
+
+  // Applies gradients[i * row_size() ...] to row ids[i], by the variable's update rule; state that lies beside an element
+  // changes with it. Rows that no id names stay as they are, their state included (lazy updates). The gradients of
+  // repeated ids are summed up first, so that each row changes once.
+  // Exact: each element changes exactly once, whoever else pushes; lock-free. Racy (JobConfig::adds): the published
+  // Hogwild!, which loses updates; wait-free. clip_norm limits the norm of all gradients of the call.
+  // Throws Error as pull_rows does, before anything is applied; and where the job scales rates by staleness.
+  void push_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> gradients);
+  void push_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> gradients);
+
+  // Asks for the memory of these rows, for a pull and push of them soon. Ids out of range are skipped. Wait-free.
+  void prefetch_rows(const Variable& variable, std::span<const std::uint32_t> ids) const noexcept;
+  void prefetch_rows(const Variable& variable, std::span<const std::uint64_t> ids) const noexcept;
+
   // Ends a training step and returns the global step after it.
   // async: adds one to the global step; wait-free.
   // ssp: the same, then waits while this worker is more than `staleness` steps ahead of the slowest that has neither
