@@ -44,6 +44,7 @@ void add_optimizer(Arguments& all, const Optimizer& optimizer) {
 void add_shards(Arguments& all, const JobConfig& job) {
   add(all, "--ps-tasks", job.tasks);
   add(all, "--placement", to_string(job.placement));
+  if (job.partition_by != PartitionBy::kRange) add(all, "--partition-by", to_string(job.partition_by));
   if (job.partitions != 0) add(all, "--partitions", job.partitions);
   if (job.chunk_bytes != 0) add(all, "--chunk-bytes", job.chunk_bytes);
   if (job.max_part_bytes != 0) add(all, "--max-part-bytes", job.max_part_bytes);

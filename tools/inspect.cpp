@@ -95,6 +95,7 @@ Json settings_of(const JobConfig& config) {
           {"clip_norm", optimizer.clip_norm},
           {"ema", optimizer.ema},
           {"placement", to_string(config.placement)},
+          {"partition_by", to_string(config.partition_by)},
           {"partitions", config.partitions},
           {"chunk_bytes", config.chunk_bytes},
           {"max_part_bytes", config.max_part_bytes},

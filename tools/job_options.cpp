@@ -37,8 +37,8 @@ void read_numa(std::string text, JobConfig& job) {
 
 void CommandLine::add_optimizer(Optimizer& optimizer) {
   std::vector<std::pair<std::string, UpdateRule>> rules;
-  for (auto rule = static_cast<std::uint32_t>(UpdateRule::kAdd); rule <= static_cast<std::uint32_t>(UpdateRule::kFtrl);
-       ++rule)
+  for (auto rule = static_cast<std::uint32_t>(UpdateRule::kAdd);
+       rule <= static_cast<std::uint32_t>(UpdateRule::kRowwiseAdagrad); ++rule)
     rules.emplace_back(to_string(static_cast<UpdateRule>(rule)), static_cast<UpdateRule>(rule));
   add_choice<UpdateRule>("--optimizer", optimizer.rule, "what a push does (sgd; with --push-every add)", rules);
   add("--lr", "X", "learning rate at step 0 (the optimizer's usual: sgd 0.1, adam 0.001, ...)",
@@ -96,6 +96,11 @@ void CommandLine::add_job(PsSettings& settings) {
       "--placement", job.placement, "which shard a variable goes to (round-robin)",
       {{"round-robin", Placement::kRoundRobin}, {"greedy", Placement::kGreedy}, {"partition", Placement::kPartition}});
   add_whole("--partitions", job.partitions, 1, 1024, "placement partition: parts of a variable (one per shard)");
+  add_choice<PartitionBy>(
+      "--partition-by", job.partition_by,
+      "placement partition, in-place variables: parts of neighbouring rows, or row r in part r modulo "
+      "their number (range)",
+      {{"range", PartitionBy::kRange}, {"hash", PartitionBy::kHash}});
   add("--max-part-bytes", "SIZE", "placement partition: instead, parts of at most this size",
       [&job](const std::string& text) {
         job.max_part_bytes = read_bytes(text);

@@ -33,6 +33,11 @@ enum class Placement : std::uint32_t {
   kGreedy = 2,     // the next variable to the shard with the fewest bytes; of those declared together the largest first
   kPartition = 3,  // every variable in parts along its first axis, these round robin
 };
+// Which rows of a partitioned in-place variable make a part; of versioned ones always a range.
+enum class PartitionBy : std::uint32_t {
+  kRange = 1,  // rows that follow each other
+  kHash = 2,   // row r goes to part r modulo the parts (TensorFlow's "mod"): frequent rows that lie together are spread
+};
 enum class Numa : std::uint32_t {
   kAuto = 1,   // shard k on memory node k modulo their number, where there are several
   kNone = 2,   // wherever the first touch puts it
@@ -45,6 +50,7 @@ const char* to_string(Layout layout) noexcept;
 const char* to_string(Adds adds) noexcept;
 const char* to_string(Reduce reduce) noexcept;
 const char* to_string(Placement placement) noexcept;
+const char* to_string(PartitionBy partition_by) noexcept;
 
 // A job has at most this many ranks (and so workers at one time), ps tasks, and threads of a worker.
 inline constexpr std::uint32_t kMaxWorkers = 256;
@@ -72,6 +78,7 @@ struct JobConfig {
   Placement placement = Placement::kRoundRobin;
   std::uint32_t partitions = 0;      // placement partition: parts of a variable; 0: as many as there are shards
   std::uint64_t max_part_bytes = 0;  // placement partition: instead, as few parts as keep each below; 0: not
+  PartitionBy partition_by = PartitionBy::kRange;  // placement partition: of in-place variables
   std::map<std::string, std::uint32_t> place;  // variable -> shard, by hand: whole, whatever the placement (at most 64)
   Numa numa = Numa::kAuto;
   std::vector<std::uint32_t> numa_nodes;           // at most 64

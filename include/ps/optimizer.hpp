@@ -11,15 +11,16 @@ namespace ps {
 // Formulas and sources are in src/update/rules.hpp. In sync mode `add` applies the sum over the contributors, every
 // optimizer the mean. The numbers stand in the segments: never renumber.
 enum class UpdateRule : std::uint32_t {
-  kAdd = 1,       // value += delta
-  kSgd = 2,       //
-  kMomentum = 3,  // 1 slot: momentum
-  kNesterov = 4,  // 1 slot: momentum
-  kAdagrad = 5,   // 1 slot: accumulator
-  kRmsProp = 6,   // 1 slot: mean square
-  kAdam = 7,      // 2 slots: m, v
-  kAdamW = 8,     // 2 slots: m, v
-  kFtrl = 9,      // 2 slots: n, z
+  kAdd = 1,              // value += delta
+  kSgd = 2,              //
+  kMomentum = 3,         // 1 slot: momentum
+  kNesterov = 4,         // 1 slot: momentum
+  kAdagrad = 5,          // 1 slot: accumulator
+  kRmsProp = 6,          // 1 slot: mean square
+  kAdam = 7,             // 2 slots: m, v
+  kAdamW = 8,            // 2 slots: m, v
+  kFtrl = 9,             // 2 slots: n, z
+  kRowwiseAdagrad = 10,  // layout inplace: 1 accumulator per row of the first axis
 };
 
 const char* to_string(UpdateRule rule) noexcept;
@@ -33,8 +34,8 @@ struct Optimizer {
   float momentum = 0.9F;               // momentum, nesterov
   float beta1 = 0.9F, beta2 = 0.999F;  // adam, adamw
   float rho = 0.9F;                    // rmsprop: decay of the mean square
-  float epsilon = 1e-8F;               // adagrad, rmsprop, adam, adamw: beside the root in the denominator
-  float initial_accumulator = 0.1F;    // adagrad
+  float epsilon = 1e-8F;               // adagrads, rmsprop, adam, adamw: beside the root in the denominator
+  float initial_accumulator = 0.1F;    // adagrad, rowwise_adagrad
   float ftrl_beta = 1.0F, l1 = 0.0F;   // ftrl
   float l2 = 0.0F;                     // of variables with `regularize`: adds l2 * value to the gradient
   std::optional<float> weight_decay;  // of the same: value -= rate * weight_decay * value; none: 0.01 for adamw, else 0

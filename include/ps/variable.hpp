@@ -38,13 +38,13 @@ class Variable {
   std::uint64_t element_count() const noexcept;
   Layout layout() const noexcept;
 
-  // Of an in-place variable with at least one axis: its extent along the first axis, and the elements of one of these rows.
+  // Of an in-place variable with at least one axis: its extent along the first axis, and the elements of one of these rows; else 0.
   std::uint64_t rows() const noexcept;
   std::uint64_t row_size() const noexcept;
 
   // The elements of an in-place variable where they lie, without a copy. Other processes add to them at the same time:
   // elements are whole, two of them may be from different moments.
-  // Requires: layout() is kInplace, and the variable is in one part (throws Error).
+  // Requires: layout() is kInplace, the variable is in one part, its rule is add or sgd (throws Error).
   std::span<const float> view() const;
 
  private:

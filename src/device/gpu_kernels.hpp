@@ -60,7 +60,7 @@ class GpuKernels {
   // out row i = set row indices[i]; the same of one byte each for labels.
   virtual CudaError gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices,
                                 int rows, int columns, float* out, std::uint8_t* labels, Stream stream) = 0;
-  // One step of plain SGD as update::sgd_one has it: L2 added to the gradient (clipped before), decoupled decay.
+  // One step of plain SGD as update::apply has it: L2 added to the gradient (clipped before), decoupled decay.
   virtual CudaError sgd_step(float* parameters, const float* gradient, std::size_t count, float rate, float l2,
                              float weight_decay, float clip_value, Stream stream) = 0;
   // out = factor * (a - b).

@@ -26,7 +26,14 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
         fmt::format("a GPU link of {} variables with {} places for parameters and {} for gradients: give one "
                     "for each",
                     variables.size(), parameters.size(), gradients.size()));
-  for (const Variable& variable : variables) states.push_back(variable.state_);
+  for (const Variable& variable : variables) {
+    Variable::State* const state = states.emplace_back(variable.state_);
+    if (state->layout == Layout::kInplace && (state->is_hashed() || !state->parts.front().inplace->is_plain()))
+      throw Error(
+          fmt::format("variable '{}' is in-place, and its elements do not lie side by side ({}): a GPU pulls its "
+                      "rows (GpuRows); or use layout versioned",
+                      state->name, state->is_hashed() ? "partition-by hash" : to_string(state->settings.rule)));
+  }
   const device::GpuProbe probe = device::probe_gpus(cuda);
   if (probe.why_none) throw Error(probe.reason);
   if (options.device < 0 || static_cast<std::size_t>(options.device) >= probe.gpus.size())

@@ -269,7 +269,8 @@ void GpuLink::Pull::pull_through_host() {
   const device::Stream stream = link_.stream->get();
   for (std::size_t k = 0; k < through_host_.size(); ++k) {
     const std::size_t i = through_host_[k];
-    const std::uint64_t retries = link_.states[i]->pull(host_rooms_[k], 0, link_.worker.threads);
+    const std::uint64_t retries =
+        link_.states[i]->pull(host_rooms_[k], 0, link_.worker.live.settings.learning_rate, link_.worker.threads);
     if (retries != 0) link_.worker.count(Counter::kPullRetries).bump_relaxed(retries);
     link_.check(
         link_.cuda.copy(link_.parameters[i], host_rooms_[k].data(), host_rooms_[k].size() * sizeof(float), stream),

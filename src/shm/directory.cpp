@@ -7,6 +7,7 @@
 
 #include "ps/errors.hpp"
 #include "shm/futex.hpp"
+#include "shm/inplace_slot.hpp"
 #include "shm/placement.hpp"
 
 namespace ps::shm {
@@ -129,6 +130,7 @@ struct Directory::Wanted {
   std::uint64_t slots;
   std::uint32_t part, parts;
   PartPlan plan;
+  std::uint32_t partition_by;
   std::uint32_t base;        // accumulators: the position + 1 of what they are for
   const VariableShm* whose;  // that record, or nullptr
 
@@ -140,7 +142,7 @@ struct Directory::Wanted {
     record.dtype = static_cast<std::uint32_t>(spec.dtype);
     record.rule = static_cast<std::uint32_t>(rule);
     record.layout = static_cast<std::uint32_t>(layout);
-    record.flags = spec.regularize ? kRegularize : 0;
+    record.flags = (spec.regularize ? kRegularize : 0) | (rule == UpdateRule::kRowwiseAdagrad ? kRowState : 0);
     record.axes = static_cast<std::uint32_t>(spec.shape.size());
     std::fill_n(record.extents, kMaxAxes, 0);
     std::copy(spec.shape.begin(), spec.shape.end(), record.extents);
@@ -150,12 +152,22 @@ struct Directory::Wanted {
     record.part_begin = plan.begin;
     record.whole_elements = spec.element_count();
     record.base = base;
+    record.partition_by = partition_by;
     std::memset(record.name, 0, sizeof record.name);
     spec.name.copy(record.name, sizeof record.name - 1);
     record.init.store_relaxed(0);
     choose_pieces(record, whose, chunk_bytes);
   }
 };
+
+namespace {
+
+// Versioned chunks cut through rows, so a part's have to follow each other.
+std::uint32_t partition_by(Layout layout, const JobConfigShm& config) {
+  return layout == Layout::kInplace ? config.partition_by : static_cast<std::uint32_t>(PartitionBy::kRange);
+}
+
+}  // namespace
 
 std::uint32_t Directory::declare_record(const Wanted& wanted, std::uint32_t byte) {
   VariableShm* record = nullptr;
@@ -196,16 +208,30 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& spec, std::uin
         fmt::format("variable '{}' is in-place, and helping in sync mode is exact for versioned chunks only: use "
                     "layout versioned, or mode async",
                     spec.name));
-  if (layout == Layout::kInplace && slots != 0)
-    throw Error(fmt::format("variable '{}' is in-place, and {} keeps state beside each parameter: use layout versioned",
-                            spec.name, to_string(rule)));
+  if (layout == Layout::kInplace && config.ema > 0 && rule != UpdateRule::kAdd)
+    throw Error(fmt::format(
+        "variable '{}' is in-place, where no moving average is kept: use layout versioned, or no ema", spec.name));
+  if (layout == Layout::kInplace && slots == 3 && !kHas16ByteExchange)
+    throw Error(
+        fmt::format("variable '{}' is in-place: {} needs a compare-exchange of 16 bytes, which this build has "
+                    "not; use layout versioned",
+                    spec.name, to_string(rule)));
+  if (layout == Layout::kInplace && rule == UpdateRule::kFtrl &&
+      config.schedule_kind != static_cast<std::uint32_t>(Schedule::Kind::kConstant))
+    throw Error(
+        fmt::format("variable '{}' is in-place, where ftrl computes values of the learning rate: use "
+                    "--lr-schedule constant, or layout versioned",
+                    spec.name));
+  if (layout == Layout::kVersioned && rule == UpdateRule::kRowwiseAdagrad)
+    throw Error(fmt::format("variable '{}' is versioned, and rowwise_adagrad keeps state of rows: use layout inplace",
+                            spec.name));
   const std::uint32_t known = find(spec.name);
   if (known != kNoVariable) check_agreement(at(known), spec, rule, layout);
   std::vector<std::uint32_t> positions;
   const std::vector<PartPlan> plans = plan_parts(job_, spec.name, spec.shape);
   const auto parts = static_cast<std::uint32_t>(plans.size());
   for (std::uint32_t part = 0; const PartPlan& plan : plans) {
-    Wanted wanted{spec, rule, layout, slots, part++, parts, plan, 0, nullptr};
+    Wanted wanted{spec, rule, layout, slots, part++, parts, plan, partition_by(layout, config), 0, nullptr};
     positions.push_back(declare_record(wanted, byte));
     check_agreement(at(positions.back()), spec, rule, layout);
     if (config.reduce != static_cast<std::uint32_t>(Reduce::kAtomic)) continue;

@@ -1,11 +1,12 @@
 // In-place slots: contiguous elements that every process updates where they lie.
 //
-// exact: each element is changed by compare-exchange of 16, 8 or 4 bytes, as alignment and length allow; atomicity is
-//        per element, no update is lost. Lock-free: an exchange fails only because another one succeeded.
+// exact: each element is changed, together with the state that lies beside it, by compare-exchange of 16, 8 or 4 bytes, as
+//        alignment and length allow; atomicity is per element, no update is lost. Lock-free: an exchange fails only because another one succeeded.
 // racy:  plain loads and stores, the published Hogwild! (Niu, Recht, Re, Wright 2011): concurrent updates may be lost.
 //
-// Each block of elements has a counter of pushes, which gives the staleness (I5): a pull reads it before the block, a
+// Each block of rows has a counter of pushes, which gives the staleness (I5): a pull reads it before the block, a
 // push adds one after the block. A variable of one element lies in the counter's own word, so that one exchange does both.
+// Pushes of single rows would fight for that word; they are counted by block and rank (row_counts).
 #pragma once
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "ps/job_config.hpp"
 #include "shm/layout.hpp"
@@ -41,40 +43,75 @@ inline constexpr bool kHas16ByteExchange = true;
 inline constexpr bool kHas16ByteExchange = false;
 #endif
 
-// One exact update of 1 or 2 neighbouring floats through an unsigned integer of their size.
+// How an update is written: update(float* record, float gradient) changes an element's kFloats floats, its state beside it
+// included; or update(float value, float gradient) returns the new value of an element that has no state.
+template <class Update>
+constexpr std::size_t floats_of() noexcept {
+  if constexpr (requires { Update::kFloats; })
+    return Update::kFloats;
+  else
+    return 1;
+}
+template <class Update>
+[[gnu::always_inline]] inline void update_record(const Update& update, float* record, float gradient) noexcept {
+  if constexpr (requires { update(*record, gradient) + 1.0F; })
+    *record = update(*record, gradient);
+  else
+    update(record, gradient);
+}
+
+// One exact update of as many neighbouring elements as an unsigned integer has room for. Returns the first float.
 template <class Bits, class Update>
-void update_bits(float* target, const float* gradient, Update&& update) noexcept {
-  constexpr std::size_t kFloats = sizeof(Bits) / sizeof(float);
+float update_bits(float* target, const float* gradient, const Update& update) noexcept {
+  constexpr std::size_t kFloats = sizeof(Bits) / sizeof(float), kRecord = floats_of<Update>();
   auto* word = reinterpret_cast<Bits*>(target);
   Bits expected = __atomic_load_n(word, __ATOMIC_RELAXED);  // relaxed: the exchange checks it
   for (;;) {
     float values[kFloats];
     std::memcpy(values, &expected, sizeof values);
-    for (std::size_t i = 0; i < kFloats; ++i) values[i] = update(values[i], gradient[i]);
+    for (std::size_t i = 0; i < kFloats; i += kRecord) update_record(update, values + i, gradient[i / kRecord]);
     Bits desired;
     std::memcpy(&desired, values, sizeof desired);
     // relaxed: elements carry no order between them; the block's counter (acq_rel) comes after.
-    if (__atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+    if (__atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return values[0];
   }
 }
 
-// target[i] = update(target[i], gradient[i]), each exactly once. Requires: `target` 4-aligned. Lock-free.
+// The same of 16 bytes. Requires: kHas16ByteExchange, `target` 16-aligned.
 template <class Update>
-void update_exact(float* target, const float* gradient, std::size_t count, Update&& update) noexcept {
+[[gnu::always_inline]] inline void update_16_bytes(float* target, const float* gradient,
+                                                   const Update& update) noexcept {
+  constexpr std::size_t kRecord = floats_of<Update>();
+  std::uint64_t expected[2], desired[2];
+  std::memcpy(expected, target, 16);  // may be torn: the exchange compares all of it
+  do {
+    float values[4];
+    std::memcpy(values, expected, 16);
+    for (std::size_t i = 0; i < 4; i += kRecord) update_record(update, values + i, gradient[i / kRecord]);
+    std::memcpy(desired, values, 16);
+  } while (!try_exchange_16(target, expected, desired));
+}
+
+// Updates `count` elements that lie one after the other from `target` on, each with its state exactly once.
+// Requires: `target` aligned to an element with its state, of 4, 8 or (kHas16ByteExchange) 16 bytes. Lock-free.
+template <class Update>
+void update_exact(float* target, const float* gradient, std::size_t count, const Update& update) noexcept {
+  constexpr std::size_t kRecord = floats_of<Update>();
+  static_assert(kRecord == 1 || kRecord == 2 || kRecord == 4, "an exchange has 4, 8 or 16 bytes");
   const auto aligned_to = [&](std::size_t bytes) { return reinterpret_cast<std::uintptr_t>(target) % bytes == 0; };
-  const auto advance = [&](std::size_t floats) { target += floats, gradient += floats, count -= floats; };
+  const auto advance = [&](std::size_t records) { target += records * kRecord, gradient += records, count -= records; };
   while (count != 0) {
     fault_point(FaultPoint::kInplaceElement);
-    if (kHas16ByteExchange && count >= 4 && aligned_to(16)) {
-      std::uint64_t expected[2], desired[2];
-      std::memcpy(expected, target, 16);  // may be torn: the exchange compares all of it
-      do {
-        float values[4];
-        std::memcpy(values, expected, 16);
-        for (int i = 0; i < 4; ++i) values[i] = update(values[i], gradient[i]);
-        std::memcpy(desired, values, 16);
-      } while (!try_exchange_16(target, expected, desired));
-      advance(4);
+    if constexpr (kRecord == 4) {
+      update_16_bytes(target, gradient, update);
+      advance(1);
+    } else if (kHas16ByteExchange && count * kRecord >= 4 && aligned_to(16)) {
+      update_16_bytes(target, gradient, update);
+      advance(4 / kRecord);
+    } else if constexpr (kRecord == 2) {
+      update_bits<std::uint64_t>(target, gradient, update);
+      advance(1);
     } else if (count >= 2 && aligned_to(8)) {
       update_bits<std::uint64_t>(target, gradient, update);
       advance(2);
@@ -87,8 +124,50 @@ void update_exact(float* target, const float* gradient, std::size_t count, Updat
 
 // The same, plainly: concurrent updates may be lost. Wait-free.
 template <class Update>
-void update_racy(float* target, const float* gradient, std::size_t count, Update&& update) noexcept {
-  for (std::size_t i = 0; i < count; ++i) target[i] = update(target[i], gradient[i]);
+void update_racy(float* target, const float* gradient, std::size_t count, const Update& update) noexcept {
+  for (std::size_t i = 0; i < count; ++i) update_record(update, target + i * floats_of<Update>(), gradient[i]);
+}
+
+template <class Update>
+[[gnu::always_inline]] inline void update_elements(float* target, const float* gradient, std::size_t count, Adds adds,
+                                                   const Update& update) noexcept {
+  if (adds == Adds::kExact)
+    update_exact(target, gradient, count, update);
+  else
+    update_racy(target, gradient, count, update);
+}
+
+// Updates a row of `count` elements. Where the rule keeps state of rows (update.with_state), that lies behind them and is
+// changed first: elements may use the state that others have changed meanwhile; none of the changes is lost.
+template <class Update>
+[[gnu::always_inline]] inline void update_row(float* row, const float* gradient, std::size_t count, Adds adds,
+                                              const Update& update) noexcept {
+  if constexpr (requires { update.with_state(0.0F); }) {
+    const float added = update.add_to_state(gradient, count);
+    float* state = row + count;
+    float now;
+    if (adds == Adds::kExact)
+      now = update_bits<std::uint32_t>(state, &added, [](float n, float more) { return n + more; });
+    else
+      now = *state += added;
+    update_elements(row, gradient, count, adds, update.with_state(now));
+  } else {
+    update_elements(row, gradient, count, adds, update);
+  }
+}
+
+// Reads the values of `count` elements; an element's floats are read at once. value_of(const float* record).
+template <class ValueOf>
+[[gnu::always_inline]] inline void read_elements(float* out, const float* from, std::size_t record, std::size_t count,
+                                                 const ValueOf& value_of) noexcept {
+  if (ValueOf::kFloats == 1 && record == 1) return racing_copy(out, from, count);
+  for (std::size_t i = 0; i < count; ++i) {
+    using Bits = std::conditional_t<ValueOf::kFloats == 2, std::uint64_t, std::uint32_t>;
+    const Bits bits = __atomic_load_n(reinterpret_cast<const Bits*>(from + i * record), __ATOMIC_RELAXED);
+    float floats[sizeof(Bits) / sizeof(float)];
+    std::memcpy(floats, &bits, sizeof bits);
+    out[i] = value_of(floats);
+  }
 }
 
 // The word of a variable of one element; the counter goes round after 2^32 pushes.
@@ -105,16 +184,26 @@ class InplaceVariable {
  public:
   InplaceVariable(std::byte* shard, const VariableShm& variable) noexcept
       : counters_(reinterpret_cast<PieceWordShm*>(shard + variable.words_offset)),
+        row_counts_(reinterpret_cast<AtomicShm<std::uint64_t>*>(shard + variable.row_counts_offset)),
         elements_(reinterpret_cast<float*>(shard + variable.data_offset)),
         variable_(variable) {}
 
+  // Row 0. Each row is `row_floats` floats after the one before, each element `record_floats` after its neighbour.
   float* elements() const noexcept { return elements_; }
+  std::uint64_t rows() const noexcept { return variable_.elements / variable_.row_elements; }
+  std::uint64_t row_elements() const noexcept { return variable_.row_elements; }
+  std::uint64_t row_floats() const noexcept { return variable_.row_floats; }
+  std::uint64_t record_floats() const noexcept { return 1 + variable_.slots; }
+  bool has_row_state() const noexcept { return (variable_.flags & kRowState) != 0; }
+  // Whether element i is float i: no state lies between them.
+  bool is_plain() const noexcept { return variable_.row_floats == variable_.row_elements; }
+
   std::uint64_t blocks() const noexcept { return variable_.pieces; }
   std::uint64_t block_begin(std::uint64_t block) const noexcept { return block * variable_.piece_elements; }
   std::uint64_t block_size(std::uint64_t block) const noexcept {
     return std::min(variable_.piece_elements, variable_.elements - block_begin(block));
   }
-  bool is_scalar() const noexcept { return variable_.elements == 1; }
+  bool is_scalar() const noexcept { return variable_.elements == 1 && is_plain(); }
   std::uint64_t pushes(std::uint64_t block) const noexcept {
     const std::uint64_t word = counters_[block].word.load_acquire();
     return is_scalar() ? scalar_pushes(word) : word;
@@ -122,11 +211,37 @@ class InplaceVariable {
   // Of how many pushes the counter goes round, less one: differences of counts are taken modulo this.
   std::uint64_t pushes_mask() const noexcept { return is_scalar() ? 0xffffffff : ~std::uint64_t{0}; }
 
+  // How often a rank has pushed rows of each block: written by the rank's holder alone, so that counting costs others
+  // nothing until they look. Requires: not a scalar.
+  AtomicShm<std::uint64_t>* row_counts(std::uint32_t rank) const noexcept {
+    return row_counts_ + rank * row_counts_stride(variable_);
+  }
+  std::uint64_t row_pushes(std::uint64_t block, std::uint32_t rank) const noexcept {
+    return row_counts(rank)[block].load_relaxed();  // relaxed: a number for people
+  }
+
+  // Calls body(place of the first element, how many of the block lie before it, how many lie there) for the pieces of a
+  // block that lie together.
+  template <class Body>
+  void for_rows(std::uint64_t block, Body&& body) const noexcept {
+    const std::uint64_t begin = block_begin(block), end = begin + block_size(block);
+    if (is_plain()) return body(elements_ + begin, std::uint64_t{0}, end - begin);
+    for (std::uint64_t at = begin; at < end;) {
+      const std::uint64_t row = at / row_elements(), column = at % row_elements();
+      const std::uint64_t count = std::min(row_elements() - column, end - at);
+      body(elements_ + row * row_floats() + column * record_floats(), at - begin, count);
+      at += count;
+    }
+  }
+
   // Copies a block; returns how many pushes it had when the copy began. Wait-free. Elements are whole.
-  std::uint64_t pull_block(std::uint64_t block, float* out) const noexcept {
+  template <class ValueOf>
+  std::uint64_t pull_block(std::uint64_t block, float* out, const ValueOf& value_of) const noexcept {
     if (is_scalar()) return pull_scalar(*out);
     const std::uint64_t pushed = pushes(block);
-    racing_copy(out, elements_ + block_begin(block), block_size(block));
+    for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
+      read_elements(out + begin, from, record_floats(), count, value_of);
+    });
     return pushed;
   }
 
@@ -139,7 +254,7 @@ class InplaceVariable {
 
   // Of a variable of one element: value = update(value, gradient). Returns the pushes before. Exact is lock-free.
   template <class Update>
-  std::uint64_t push_scalar(float gradient, Adds adds, Update&& update) noexcept {
+  std::uint64_t push_scalar(float gradient, Adds adds, const Update& update) noexcept {
     auto& shared = counters_->word;
     if (adds == Adds::kRacy) {
       update_racy(elements_, &gradient, 1, update);
@@ -148,8 +263,10 @@ class InplaceVariable {
     }
     std::uint64_t old = shared.load_relaxed();  // relaxed: the exchange checks it
     fault_point(FaultPoint::kInplaceElement);
-    while (
-        !shared.try_exchange_acq_rel(old, make_scalar(scalar_pushes(old) + 1, update(scalar_value(old), gradient)))) {
+    for (;;) {
+      float value = scalar_value(old);
+      update_record(update, &value, gradient);
+      if (shared.try_exchange_acq_rel(old, make_scalar(scalar_pushes(old) + 1, value))) break;
     }
     fault_point(FaultPoint::kInplaceCounted);
     return scalar_pushes(old);
@@ -157,13 +274,12 @@ class InplaceVariable {
 
   // Returns how many pushes the block had before this one.
   template <class Update>
-  std::uint64_t push_block(std::uint64_t block, const float* gradient, Adds adds, Update&& update) noexcept {
-    if (is_scalar()) return push_scalar(*gradient, adds, update);
-    float* target = elements_ + block_begin(block);
-    if (adds == Adds::kExact)
-      update_exact(target, gradient, block_size(block), update);
-    else
-      update_racy(target, gradient, block_size(block), update);
+  std::uint64_t push_block(std::uint64_t block, const float* gradient, Adds adds, const Update& update) noexcept {
+    if constexpr (floats_of<Update>() == 1 && !requires { update.with_state(0.0F); })
+      if (is_scalar()) return push_scalar(*gradient, adds, update);
+    for_rows(block, [&](float* target, std::uint64_t begin, std::uint64_t count) {
+      update_row(target, gradient + begin, count, adds, update);
+    });
     fault_point(FaultPoint::kInplaceBlock);
     return count_push(block);
   }
@@ -182,6 +298,7 @@ class InplaceVariable {
 
  private:
   PieceWordShm* counters_;
+  AtomicShm<std::uint64_t>* row_counts_;
   float* elements_;
   const VariableShm& variable_;
 };

@@ -68,6 +68,10 @@ const char* to_string(Reduce reduce) noexcept {
   return "unknown";
 }
 
+const char* to_string(PartitionBy partition_by) noexcept {
+  return partition_by == PartitionBy::kHash ? "hash" : "range";
+}
+
 const char* to_string(Placement placement) noexcept {
   switch (placement) {
     case Placement::kRoundRobin:
@@ -140,6 +144,8 @@ void check_shards(const JobConfig& config) {
           "give partitions or max-part-bytes, not both: one follows from the other");
   require(config.placement == Placement::kPartition || (config.partitions == 0 && config.max_part_bytes == 0),
           "partitions and max-part-bytes need placement partition");
+  require(config.placement == Placement::kPartition || config.partition_by == PartitionBy::kRange,
+          "partition-by hash needs placement partition");
   require(config.place.size() <= 64, "at most 64 variables can be placed by hand");
   for (const auto& [variable, shard] : config.place) {
     require(!variable.empty() && variable.size() < 124, "place: a variable's name has 1 to 123 characters");
@@ -164,9 +170,8 @@ void check(const JobConfig& config) {
       "async");
   require(config.staleness == 0 || config.mode == Mode::kSsp, "staleness is the bound of mode ssp: use --mode ssp");
   require(config.reduce != Reduce::kAtomic || config.mode == Mode::kSync, "reduce atomic is a way to do mode sync");
-  require(config.layout != Layout::kInplace || (config.optimizer.rule <= UpdateRule::kSgd && config.optimizer.ema == 0),
-          fmt::format("optimizer {}{} keeps state beside each parameter, which needs layout versioned",
-                      to_string(config.optimizer.rule), config.optimizer.ema > 0 ? " with ema" : ""));
+  require(config.layout != Layout::kInplace || config.optimizer.ema == 0,
+          "ema keeps a moving average beside each parameter, which needs layout versioned");
   check(config.optimizer);
   check_shards(config);
   require(config.elastic_max == 0 || (config.elastic_min >= 1 && config.elastic_min <= config.elastic_max &&
@@ -212,6 +217,7 @@ void check_same(const JobConfig& there, const JobConfig& wanted) {
   same("ps-tasks", there.tasks, wanted.tasks);
   same("placement", std::string(to_string(there.placement)), to_string(wanted.placement));
   same("partitions", there.partitions, wanted.partitions);
+  same("partition-by", std::string(to_string(there.partition_by)), to_string(wanted.partition_by));
   same("chunk-bytes", there.chunk_bytes, wanted.chunk_bytes);
   same("max-part-bytes", there.max_part_bytes, wanted.max_part_bytes);
   same("variables placed by hand", there.place.size(), wanted.place.size());

@@ -64,6 +64,7 @@ void write_config(JobConfigShm& out, const JobConfig& in, std::uint32_t ranks) {
   out.adds = number_of(in.adds);
   out.reduce = number_of(in.reduce);
   out.placement = number_of(in.placement);
+  out.partition_by = number_of(in.partition_by);
   out.partitions = in.partitions;
   out.max_part_bytes = in.max_part_bytes;
   out.chunk_bytes = in.chunk_bytes;
@@ -347,6 +348,7 @@ JobConfig JobSegments::settings() const {
   out.step_timeout_seconds = in.step_timeout_seconds;
   out.tasks = in.shards;
   out.placement = static_cast<Placement>(in.placement);
+  out.partition_by = static_cast<PartitionBy>(in.partition_by);
   out.partitions = in.partitions;
   out.max_part_bytes = in.max_part_bytes;
   out.chunk_bytes = in.chunk_bytes;

@@ -20,7 +20,7 @@
 //   512      | SpareTableShm[lanes]|  holder of the rank                  settlers (V6)
 //            +---------------------+  4096-aligned, then per record in the order of the index:
 //            | chunk words, 128 B  |  initialiser, pushers by swap        all          (in-place: block counters)
-//            | buffers of a class  |  initialiser, their owners           all          (in-place: elements)
+//            | buffers of a class  |  initialiser, their owners           all          (in-place: rows, see below)
 //            | spares of the class |  their owners                        all          (first variable of the class)
 //            +---------------------+
 //
@@ -37,6 +37,12 @@
 // lane of spare buffers for each thread that may push.
 //
 // A buffer: | BufferHeaderShm 64 B | parameters | optimizer slots, one array after the other |
+//
+// A row of an in-place variable, of which an element's state lies beside it, so that one exchange changes both:
+//   add, sgd                               {w} {w} ...          adam, adamw       {w, m, v, t} ...
+//   momentum, nesterov, adagrad, rmsprop   {w, slot} ...        ftrl              {z, n} ...  (w is a function of both)
+//   rowwise_adagrad                        {w} {w} ... n, and what makes the row a multiple of 16 bytes
+// Between the block counters and the rows lie, for each rank, counters of how often it has pushed rows of a block.
 //
 // What a reader finds if a writer dies between two stores:
 //   HeaderShm      no version yet: "being created"; the owner's lock is gone, so the next ps reclaims the name (N1, N2)
@@ -63,7 +69,7 @@
 namespace ps::shm {
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 4;           // raised with every change of this file
+inline constexpr std::uint32_t kLayoutVersion = 5;           // raised with every change of this file
 inline constexpr std::uint32_t kArithmeticVersion = 2;       // raised when an update rule's bits change (I6)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -130,7 +136,8 @@ struct alignas(kWriterLine) JobConfigShm {
   std::uint64_t staleness;
   std::uint64_t chunk_bytes;  // 0: by size
   std::uint32_t nodes[kMaxNodes];
-  std::uint8_t reserved[560];
+  std::uint32_t partition_by;
+  std::uint8_t reserved[556];
 };
 
 // A variable's shard by hand.
@@ -249,6 +256,7 @@ enum class WaitingFor : std::uint32_t {
 };
 
 inline constexpr std::uint32_t kRegularize = 1;  // VariableShm::flags
+inline constexpr std::uint32_t kRowState = 2;    // the same: a float of state behind each row's elements
 
 // A record of the directory. Immutable once the index names it, but for `init`.
 struct alignas(kWriterLine) VariableShm {
@@ -259,7 +267,7 @@ struct alignas(kWriterLine) VariableShm {
   std::uint32_t buffer_class;       // log2 of a buffer's bytes (versioned)
   std::uint64_t extents[kMaxAxes];  // of the whole variable
   std::uint64_t elements;           // of this part, as all that follows
-  std::uint64_t slots;              // optimizer slots per element
+  std::uint64_t slots;              // optimizer slots per element; in-place: floats of state beside it
   std::uint64_t piece_elements;     // of a chunk or block; the last one may be shorter
   std::uint64_t pieces;
   std::uint64_t first_chunk;      // number of chunk 0 in the shard (stamps, V1)
@@ -270,14 +278,21 @@ struct alignas(kWriterLine) VariableShm {
   std::uint64_t gradient_offset;  // in gradient segments
   std::uint64_t gradient_end;
   char name[128];
-  std::uint32_t part, parts;     // 0 of 1: not partitioned
-  std::uint64_t part_begin;      // its first element in the whole
-  std::uint64_t whole_elements;  // of all parts together
-  std::uint32_t base;            // accumulators: position + 1 of the record whose gradients it sums; 0: a variable
-  std::uint8_t pad0[28];
-  AtomicShm<std::uint64_t> init;  // 0: nobody yet; make_init_claim: being initialised; kInitialised
+  std::uint32_t part, parts;        // 0 of 1: not partitioned
+  std::uint64_t part_begin;         // its first element in the whole
+  std::uint64_t whole_elements;     // of all parts together
+  std::uint32_t base;               // accumulators: position + 1 of the record whose gradients it sums; 0: a variable
+  std::uint32_t partition_by;       // ps::PartitionBy, of parts
+  std::uint64_t row_elements;       // along all axes but the first
+  std::uint64_t row_floats;         // in-place: from one row to the next
+  std::uint64_t row_counts_offset;  // in-place: u64 per rank and block, how often it has pushed rows of the block
+  AtomicShm<std::uint64_t> init;    // 0: nobody yet; make_init_claim: being initialised; kInitialised
   std::uint8_t pad1[120];
 };
+// From one rank's counters to the next's, in counters: on lines of their own.
+constexpr std::uint64_t row_counts_stride(const VariableShm& variable) noexcept {
+  return (variable.pieces + 15) / 16 * 16;
+}
 inline constexpr std::uint64_t kInitialised = ~std::uint64_t{0};
 
 // BarrierEntryShm::generation: {attempt : 32, holder of the rank : 32}; there is a second attempt only where a name is
@@ -368,6 +383,7 @@ static_assert(sizeof(VariableShm) == 512 && offsetof(VariableShm, extents) == 32
               offsetof(VariableShm, elements) == 96 && offsetof(VariableShm, words_offset) == 136 &&
               offsetof(VariableShm, gradient_end) == 176 && offsetof(VariableShm, name) == 184 &&
               offsetof(VariableShm, part) == 312 && offsetof(VariableShm, base) == 336 &&
+              offsetof(VariableShm, row_elements) == 344 && offsetof(VariableShm, row_counts_offset) == 360 &&
               offsetof(VariableShm, init) == 368);
 static_assert(sizeof(PieceWordShm) == 2 * kCacheLine && offsetof(PieceWordShm, wanted) == kCacheLine &&
               sizeof(BufferHeaderShm) == kCacheLine);
@@ -429,6 +445,7 @@ consteval std::uint64_t layout_fingerprint() {
       offsetof(WorkerShm, staleness),
       offsetof(VariableShm, init),
       offsetof(VariableShm, part),
+      offsetof(VariableShm, row_elements),
       offsetof(BufferHeaderShm, contributors),
       offsetof(JobConfigShm, rule),
       offsetof(JobConfigShm, nodes),

@@ -12,7 +12,7 @@
 namespace ps::shm {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 16384;  // in-place: what one counter of pushes stands for
+constexpr std::uint64_t kBlockBytes = 16384;  // in-place: about what one counter of pushes stands for
 
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -91,9 +91,30 @@ std::vector<PartPlan> plan_parts(const JobSegments& job, std::string_view name, 
   return plan;
 }
 
+namespace {
+
+// A block is a power of two of rows, so that a row's block is found by a shift; or a piece of a row that is longer, where
+// no state of the row lies behind it.
+void choose_blocks(VariableShm& record) noexcept {
+  const std::uint64_t record_floats = 1 + record.slots;
+  const bool has_row_state = (record.flags & kRowState) != 0;
+  record.row_floats = record.row_elements * record_floats;
+  // The next row's elements stay 16-aligned, as theirs are.
+  if (has_row_state) record.row_floats = round_up(record.row_floats + 1, 4);
+  const std::uint64_t row_bytes = record.row_floats * sizeof(float);
+  record.piece_elements =
+      row_bytes <= kBlockBytes || has_row_state
+          ? record.row_elements * std::bit_floor(std::max<std::uint64_t>(1, kBlockBytes / row_bytes))
+          : kBlockBytes / sizeof(float) / record_floats;
+}
+
+}  // namespace
+
 void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t chunk_bytes) noexcept {
   record.buffer_class = 0;
-  record.piece_elements = kBlockBytes / sizeof(float);
+  record.row_elements = record.axes == 0 ? 1 : record.whole_elements / record.extents[0];
+  record.row_floats = 0;
+  if (!is_versioned(record)) choose_blocks(record);
   if (is_versioned(record) && base == nullptr) {
     record.buffer_class = chunk_bytes != 0 ? static_cast<std::uint32_t>(std::countr_zero(chunk_bytes))
                                            : choose_class(record.elements, 1 + record.slots);
@@ -123,10 +144,14 @@ void choose_place(VariableShm& record, const JobSegments& job, std::span<const V
   record.words_offset = round_up(end, kWriterLine);
   end = record.words_offset + record.pieces * sizeof(PieceWordShm);
   record.first_chunk = record.spares_offset = 0;
+  record.row_counts_offset = end;
   if (!is_versioned(record)) {
-    const bool is_scalar = record.elements == 1;  // it lies in its counter's word (inplace_slot.hpp)
+    const bool is_scalar = record.elements == 1 && record.row_floats == 1;  // in its counter's word (inplace_slot.hpp)
+    if (!is_scalar) end += job.ranks() * row_counts_stride(record) * sizeof(std::uint64_t);
     record.data_offset = is_scalar ? record.words_offset : round_up(end, kPage);
-    record.shard_end = is_scalar ? end : record.data_offset + record.elements * sizeof(float);
+    record.shard_end =
+        is_scalar ? end
+                  : record.data_offset + record.elements / record.row_elements * record.row_floats * sizeof(float);
     return;
   }
   const std::uint64_t buffer_bytes = std::uint64_t{1} << record.buffer_class;

@@ -45,9 +45,9 @@ class RecordCheck {
   void check(SlotsOf slots_of) const {
     require(is_text(record_.name), "no name");
     require(record_.dtype == static_cast<std::uint32_t>(DType::kFloat32), "an unknown dtype");
-    require(is_one_of(record_.rule, UpdateRule::kFtrl), "an unknown update rule");
+    require(is_one_of(record_.rule, UpdateRule::kRowwiseAdagrad), "an unknown update rule");
     require(is_one_of(record_.layout, Layout::kInplace), "an unknown layout");
-    require((record_.flags & ~kRegularize) == 0, "unknown flags");
+    require((record_.flags & ~(kRegularize | kRowState)) == 0, "unknown flags");
     check_shape();
     if (is_accumulator(record_))
       check_accumulator();
@@ -93,9 +93,14 @@ class RecordCheck {
 
   void check_slots(SlotsOf slots_of) const {
     const auto rule = static_cast<UpdateRule>(record_.rule);
-    require(record_.slots == slots_of(rule, job_.config().ema > 0 && rule != UpdateRule::kAdd),
+    require(record_.slots == slots_of(rule, job_.config().ema > 0 && rule != UpdateRule::kAdd, !is_versioned(record_)),
             "another number of optimizer slots than its update rule");
-    require(is_versioned(record_) || record_.slots == 0, "optimizer slots and layout inplace");
+    const bool has_row_state = rule == UpdateRule::kRowwiseAdagrad;
+    require(((record_.flags & kRowState) != 0) == has_row_state && !(has_row_state && is_versioned(record_)),
+            "another state of rows than its update rule");
+    require(record_.partition_by ==
+                (is_versioned(record_) ? static_cast<std::uint32_t>(PartitionBy::kRange) : job_.config().partition_by),
+            "another way to cut it into parts than its job");
   }
 
   // Parts are declared in their order. One that hangs in the air would leave its variable one short: whoever declares the
@@ -122,7 +127,8 @@ class RecordCheck {
                 record_.piece_elements == expected.piece_elements && record_.pieces == expected.pieces &&
                 record_.words_offset == expected.words_offset && record_.data_offset == expected.data_offset &&
                 record_.shard_end == expected.shard_end && record_.gradient_offset == expected.gradient_offset &&
-                record_.gradient_end == expected.gradient_end &&
+                record_.gradient_end == expected.gradient_end && record_.row_elements == expected.row_elements &&
+                record_.row_floats == expected.row_floats && record_.row_counts_offset == expected.row_counts_offset &&
                 (!is_versioned(record_) ||
                  (record_.first_chunk == expected.first_chunk && record_.spares_offset == expected.spares_offset)),
             "another place than the records before it leave for it");
@@ -339,9 +345,11 @@ void check_settings(const JobSegments& job) {
           "its size is not that of its worker table");
   require(is_one_of(config.mode, Mode::kSync) && is_one_of(config.layout, Layout::kInplace) &&
               is_one_of(config.adds, Adds::kRacy) && is_one_of(config.reduce, Reduce::kAtomic) &&
-              is_one_of(config.placement, Placement::kPartition) && is_one_of(config.numa, Numa::kNodes) &&
-              is_one_of(config.rule, UpdateRule::kFtrl) && is_one_of(config.schedule_kind, Schedule::Kind::kCosine) &&
-              config.staleness_scaling <= 1 && config.huge_pages <= 1,
+              is_one_of(config.placement, Placement::kPartition) &&
+              is_one_of(config.partition_by, PartitionBy::kHash) && is_one_of(config.numa, Numa::kNodes) &&
+              is_one_of(config.rule, UpdateRule::kRowwiseAdagrad) &&
+              is_one_of(config.schedule_kind, Schedule::Kind::kCosine) && config.staleness_scaling <= 1 &&
+              config.huge_pages <= 1,
           "its settings have a value without a meaning");
   require(config.places <= kMaxPlaces && config.numa_nodes <= kMaxNodes,
           "its settings have longer lists than there can be");

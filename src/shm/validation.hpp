@@ -28,7 +28,7 @@ namespace ps::shm {
 using CheckedRecord = std::unique_ptr<VariableShm>;
 
 // How many optimizer slots per element a rule keeps, with a moving average or without; src/update knows.
-using SlotsOf = std::size_t (*)(UpdateRule rule, bool averaged) noexcept;
+using SlotsOf = std::size_t (*)(UpdateRule rule, bool averaged, bool in_place) noexcept;
 
 // The control segment's header, and the settings that never change. Requires: it is mapped, of this build.
 void check_settings(const JobSegments& job);

@@ -28,6 +28,8 @@ Defaults defaults_of(UpdateRule rule) noexcept {
       return {"adamw", 0.001F, 0.01F};
     case UpdateRule::kFtrl:
       return {"ftrl", 0.1F, 0.0F};
+    case UpdateRule::kRowwiseAdagrad:
+      return {"rowwise_adagrad", 0.05F, 0.0F};
   }
   return {"?", 0.0F, 0.0F};
 }

@@ -23,6 +23,7 @@
 //             with its sigma as defined in section 3, 1/eta - 1/eta of the step before, so that a rate that changes
 //             leaves w where it is (algorithm 1 has this for a constant rate)
 //             z starts where the formula gives the initial value back
+//   rowwise_adagrad  of in-place variables alone: elements.hpp, with how the other rules differ there
 //   ema       a further slot behind the rule's own: a = d * a + (1 - d) * w with d = min(ema, (1 + t) / (10 + t)); it
 //             starts at the initial value             TensorFlow's ExponentialMovingAverage with num_updates
 #pragma once
@@ -48,14 +49,19 @@ struct Settings {
 // `rule`: the variable's. Its average is kept where the job asks for one and the rule is an optimizer.
 Settings settings_of(const Optimizer& optimizer, UpdateRule rule, bool regularize) noexcept;
 
-// Optimizer slots (TensorFlow's word: momentum, Adam's m and v) per element, the average included.
-std::size_t slots_per_element(UpdateRule rule, bool averaged) noexcept;
+// Optimizer slots (TensorFlow's word: momentum, Adam's m and v) per element, the average included. In place: the floats
+// beside its first one (elements.hpp); there is no average there.
+std::size_t slots_per_element(UpdateRule rule, bool averaged, bool in_place) noexcept;
+inline std::size_t slots_per_element(UpdateRule rule, bool averaged) noexcept {
+  return slots_per_element(rule, averaged, false);
+}
 inline std::size_t slots_per_element(const Settings& settings) noexcept {
   return slots_per_element(settings.rule, settings.ema > 0);
 }
 
-// "momentum", "n", "ema" and so on; slot < slots_per_element(rule, averaged).
-const char* slot_name(UpdateRule rule, bool averaged, std::size_t slot) noexcept;
+// "momentum", "n", "ema" and so on; slot < slots_per_element(rule, averaged, in_place), or, of a rule that keeps state of
+// rows, the first one behind.
+const char* slot_name(UpdateRule rule, bool in_place, std::size_t slot) noexcept;
 
 // What changes from one update to the next.
 struct Moment {
@@ -95,15 +101,5 @@ double squared_norm(const float* values, std::size_t count) noexcept;
 // What a gradient of that global norm is multiplied by: clip_norm / max(norm, clip_norm), as TensorFlow's
 // clip_by_global_norm; 1 where clip_norm is 0.
 float clip_scale(double squared_norm, float clip_norm) noexcept;
-
-// One element, for layouts that update where the elements lie. Only rules without slots have such a form.
-inline float add_one(float value, float delta, float scale) noexcept { return value + scale * delta; }
-inline float sgd_one(float value, float gradient, float scale, float learning_rate, const Settings& settings) noexcept {
-  float g = scale * gradient;
-  if (settings.clip_value > 0)
-    g = g < -settings.clip_value ? -settings.clip_value : g > settings.clip_value ? settings.clip_value : g;
-  g += settings.l2 * value;
-  return value - learning_rate * settings.weight_decay * value - learning_rate * g;
-}
 
 }  // namespace ps::update

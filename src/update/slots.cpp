@@ -18,6 +18,7 @@ Settings settings_of(const Optimizer& optimizer, UpdateRule rule, bool regulariz
       settings.momentum = optimizer.momentum;
       break;
     case UpdateRule::kAdagrad:
+    case UpdateRule::kRowwiseAdagrad:
       settings.epsilon = optimizer.epsilon;
       settings.initial_accumulator = optimizer.initial_accumulator;
       break;
@@ -51,6 +52,7 @@ std::size_t own_slots(UpdateRule rule) noexcept {
   switch (rule) {
     case UpdateRule::kAdd:
     case UpdateRule::kSgd:
+    case UpdateRule::kRowwiseAdagrad:
       break;
     case UpdateRule::kMomentum:
     case UpdateRule::kNesterov:
@@ -67,11 +69,17 @@ std::size_t own_slots(UpdateRule rule) noexcept {
 
 }  // namespace
 
-std::size_t slots_per_element(UpdateRule rule, bool averaged) noexcept {
+std::size_t slots_per_element(UpdateRule rule, bool averaged, bool in_place) noexcept {
+  if (in_place) {
+    if (rule == UpdateRule::kFtrl) return 1;                                               // {z, n}
+    return rule == UpdateRule::kAdam || rule == UpdateRule::kAdamW ? 3 : own_slots(rule);  // {w, m, v, t}
+  }
   return own_slots(rule) + (averaged && rule != UpdateRule::kAdd ? 1 : 0);
 }
 
-const char* slot_name(UpdateRule rule, bool, std::size_t slot) noexcept {
+const char* slot_name(UpdateRule rule, bool in_place, std::size_t slot) noexcept {
+  if (in_place && rule == UpdateRule::kRowwiseAdagrad) return "n of row";
+  if (in_place && slot == 2) return "t";
   if (slot >= own_slots(rule)) return "ema";
   switch (rule) {
     case UpdateRule::kMomentum:

@@ -11,7 +11,9 @@
 
 #include "ps/errors.hpp"
 #include "shm/inplace_slot.hpp"
+#include "shm/live_settings.hpp"
 #include "shm/versioned_slot.hpp"
+#include "update/elements.hpp"
 
 namespace ps {
 using namespace shm;
@@ -26,8 +28,12 @@ constexpr int kPullAttempts = 10000;
 void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t array, std::span<float> values) {
   if (is_inplace(variable)) {
     const InplaceVariable source(job.shard_data(variable.shard), variable);
-    for (std::uint64_t block = 0; block < source.blocks(); ++block)
-      source.pull_block(block, values.data() + source.block_begin(block));
+    const update::Settings settings = update::settings_of(
+        job.settings().optimizer, static_cast<UpdateRule>(variable.rule), (variable.flags & kRegularize) != 0);
+    update::with_element_value(settings, read_live(job).settings.learning_rate, [&](const auto& value_of) {
+      for (std::uint64_t block = 0; block < source.blocks(); ++block)
+        source.pull_block(block, values.data() + source.block_begin(block), value_of);
+    });
     return;
   }
   const Segment& shard = job.shard(variable.shard);
@@ -91,6 +97,11 @@ std::uint64_t sum_updates(JobSegments& job, const VariableShm& variable) {
   for (std::uint64_t piece = 0; piece < variable.pieces; ++piece)
     sum += is_inplace(variable) ? InplaceVariable(shard, variable).pushes(piece)
                                 : VersionedVariable(shard, variable).version(piece);
+  if (is_inplace(variable) && !InplaceVariable(shard, variable).is_scalar())
+    for (std::uint32_t rank = 0; rank < job.ranks(); ++rank)
+      if (job.worker(rank).holders.load_relaxed() != 0)  // relaxed: a rank that has just come has pushed nothing
+        for (std::uint64_t piece = 0; piece < variable.pieces; ++piece)
+          sum += InplaceVariable(shard, variable).row_pushes(piece, rank);
   return sum;
 }
 

@@ -19,6 +19,14 @@ inline bool is_initialised(const shm::VariableShm& variable) noexcept {
   return variable.init.load_relaxed() == shm::kInitialised;
 }
 
+// Of optimizer slots, and in-place of all that lies between its elements.
+inline std::uint64_t slot_bytes(const shm::VariableShm& variable) noexcept {
+  const std::uint64_t floats = is_inplace(variable)
+                                   ? variable.elements / variable.row_elements * variable.row_floats - variable.elements
+                                   : variable.elements * variable.slots;
+  return floats * sizeof(float);
+}
+
 // Copies its values (array 0) or slot array - 1 to `values`. Requires: checked, initialised, of its size; array at most
 // its slots. Throws Error where a chunk lies outside of the shard or stays torn.
 void read_values(shm::JobSegments& job, const shm::VariableShm& variable, std::uint64_t array, std::span<float> values);

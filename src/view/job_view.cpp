@@ -15,6 +15,7 @@
 #include "ps/errors.hpp"
 #include "shm/counters.hpp"
 #include "shm/events.hpp"
+#include "shm/inplace_rows.hpp"
 #include "shm/live_settings.hpp"
 #include "shm/ssp_clock.hpp"
 #include "shm/worker_table.hpp"
@@ -124,7 +125,11 @@ struct JobView::Impl {
     std::vector<float> all(group.front()->whole_elements);
     for (const VariableShm* part : group)
       read_values(job, *part, array, std::span(all).subspan(part->part_begin, part->elements));
-    return all;
+    const VariableShm& first = *group.front();
+    if (!shm::is_hashed(first)) return all;
+    std::vector<float> ordered(all.size());
+    shm::order_by_rows(all, ordered, first);
+    return ordered;
   }
 
   // Throws Error: unknown (lists those there are), not initialised.
@@ -160,9 +165,12 @@ struct JobView::Impl {
     std::set<std::pair<std::uint32_t, std::uint32_t>> classes;  // the first record of a class brings its spares
     for (const CheckedRecord& record : records) {
       bytes.words += record->pieces * sizeof(shm::PieceWordShm);
-      if (record->data_offset == record->words_offset) bytes.words -= sizeof(float);  // a scalar lies in its word
+      if (record->data_offset == record->words_offset)
+        bytes.words -= sizeof(float);  // a scalar lies in its word
+      else if (is_inplace(*record))
+        bytes.words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
       (record->base == 0 ? bytes.values : bytes.accumulators) += record->elements * sizeof(float);
-      bytes.slots += record->elements * record->slots * sizeof(float);
+      bytes.slots += slot_bytes(*record);
       if (!is_inplace(*record) && classes.emplace(record->shard, record->buffer_class).second)
         bytes.spares += (std::uint64_t{job.lanes()} * shm::kSparesPerClass) << record->buffer_class;
     }
@@ -295,9 +303,9 @@ std::vector<VariableInfo> JobView::variables() const {
       info.element_count = first.whole_elements;
       info.bytes = first.whole_elements * sizeof(float);
       info.initialised = is_initialised(first);
-      const std::uint64_t rules_own = update::slots_per_element(info.rule, false);
-      for (std::uint64_t slot = 0; slot < first.slots && slot <= rules_own; ++slot)
-        info.slots.emplace_back(update::slot_name(info.rule, first.slots > rules_own, slot));
+      const std::uint64_t names = first.slots + ((first.flags & shm::kRowState) != 0 ? 1 : 0);
+      for (std::uint64_t slot = 0; slot < names; ++slot)
+        info.slots.emplace_back(update::slot_name(info.rule, is_inplace(first), slot));
       std::uint64_t updates = 0, pieces = 0;
       const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = first.whole_elements / rows;
       for (const VariableShm* part : group) {
@@ -306,7 +314,7 @@ std::vector<VariableInfo> JobView::variables() const {
                               .first_row = part->part_begin / row,
                               .rows = part->elements / row,
                               .bytes = part->elements * sizeof(float),
-                              .slot_bytes = part->elements * part->slots * sizeof(float),
+                              .slot_bytes = slot_bytes(*part),
                               .pieces = part->pieces,
                               .piece_elements = part->piece_elements});
         pieces += part->pieces;
@@ -332,7 +340,7 @@ std::vector<float> JobView::averages(const std::string& name) const {
     const Group group = impl_->find(records, name);
     const VariableShm& first = *group.front();
     const std::uint64_t rules_own = update::slots_per_element(static_cast<UpdateRule>(first.rule), false);
-    if (first.slots != rules_own + 1)
+    if (is_inplace(first) || first.slots != rules_own + 1)
       throw Error(fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (--ema)", name));
     return impl_->values(group, first.slots);
   });

@@ -12,6 +12,7 @@ namespace ps {
 
 std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
   const UpdateRule rule = spec.rule.value_or(config.optimizer.rule);
+  if (spec.layout.value_or(config.layout) == Layout::kInplace) return update::slots_per_element(rule, false, true);
   return update::slots_per_element(update::settings_of(config.optimizer, rule, spec.regularize));
 }
 

@@ -36,6 +36,8 @@ struct Worker::Impl {
   bool has_pushed = false;                 // sync: since the last step(); the step it was for
   std::uint64_t pushed_for = 0;
   std::vector<Variable::State*> pushed_states;  // sync, with clip_norm: what counts for this step's global norm
+  std::uint64_t rate_step = 0;                  // the scheduled rate of rows is known of this step
+  float rate_base = 0.0F, rate_now = 0.0F;
   pid_t owner = getpid();
   bool has_settled = true;  // what the rank's last holder had in flight
   bool has_left = false;
@@ -67,6 +69,13 @@ struct Worker::Impl {
   PushContext push_context(std::uint64_t step) const noexcept;
   void record_observed(Variable::State& state) noexcept;
   void write_norm();
+
+  // rows.cpp
+  float row_rate() noexcept;
+  template <class Id>
+  void pull_rows(Variable::State& state, std::span<const Id> ids, std::span<float> out);
+  template <class Id>
+  void push_rows(Variable::State& state, std::span<const Id> ids, std::span<const float> gradients);
 
   // stepping.cpp
   void finish(shm::Barrier& barrier, std::uint64_t round, bool applies);

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ps/errors.hpp"
+#include "update/elements.hpp"
 #include "worker/variable_state.hpp"
 
 namespace ps {
@@ -16,8 +17,7 @@ constexpr std::uint64_t kThreadBytes = 256 << 10;  // below it a thread's wake-u
 }  // namespace
 
 VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& directory, std::uint32_t where)
-    : record(directory.at(where)), position(where), begin(record.part_begin) {
-  std::byte* shard = job.shard_data(record.shard);
+    : record(directory.at(where)), shard(job.shard_data(record.shard)), position(where), begin(record.part_begin) {
   if (record.layout == static_cast<std::uint32_t>(Layout::kVersioned))
     versioned.emplace(shard, record);
   else
@@ -50,6 +50,7 @@ Variable::State::State(shm::JobSegments& job, const shm::Directory& directory,
   grain_ = std::max<std::uint64_t>(1, kThreadBytes / (first.piece_elements * sizeof(float)));
   const std::uint64_t workers = job.config().workers;
   start_ = pieces * (rank % workers) / workers;
+  if (layout == Layout::kInplace && first.axes != 0) rows.emplace(parts, rank);
 }
 
 void Variable::State::require_size(std::size_t size, const char* verb) const {
@@ -77,11 +78,22 @@ void Variable::State::for_pieces(std::uint64_t begin, std::uint64_t end, std::ui
   }
 }
 
-void Variable::State::set_values(std::span<const float> values, float learning_rate) noexcept {
+void Variable::State::set_values(std::span<const float> given, float learning_rate) {
+  std::span<const float> values = given;
+  if (is_hashed()) {
+    by_parts_.resize(elements);
+    shm::order_by_parts(given, by_parts_, parts.front().record);
+    values = by_parts_;
+  }
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t) {
     const auto part_values = values.subspan(part.piece_begin(piece), part.piece_size(piece));
     if (part.inplace) {  // the block counters are zero: the bytes are new, and nobody has pushed
-      std::copy(part_values.begin(), part_values.end(), part.inplace->elements() + part.inplace->block_begin(piece));
+      part.inplace->for_rows(piece, [&](float* to, std::uint64_t begin, std::uint64_t count) {
+        for (std::uint64_t i = 0; i < count; ++i)
+          update::initialise_element(settings, learning_rate, part_values[begin + i],
+                                     to + i * part.inplace->record_floats());
+        if (part.inplace->has_row_state()) to[count] = settings.initial_accumulator;
+      });
       shm::fault_point(shm::FaultPoint::kInitChunk);
       return;
     }
@@ -93,12 +105,25 @@ void Variable::State::set_values(std::span<const float> values, float learning_r
   });
 }
 
-std::uint64_t Variable::State::pull(std::span<float> out, std::uint64_t array, Threads& threads) {
+std::uint64_t Variable::State::pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) {
+  return update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
+    if (!is_hashed()) return pull_from(out, array, value_of, threads);
+    by_parts_.resize(elements);
+    const std::uint64_t retries = pull_from(by_parts_, array, value_of, threads);
+    shm::order_by_rows(by_parts_, out, parts.front().record);
+    return retries;
+  });
+}
+
+template <class ValueOf>
+std::uint64_t Variable::State::pull_from(std::span<float> out, std::uint64_t array, const ValueOf& value_of,
+                                         Threads& threads) {
   const auto pull_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint64_t& retries) {
     const std::uint64_t version =
-        part.versioned ? part.versioned->pull_chunk(piece, out.data() + part.begin + part.versioned->chunk_begin(piece),
-                                                    retries, array)
-                       : part.inplace->pull_block(piece, out.data() + part.begin + part.inplace->block_begin(piece));
+        part.versioned
+            ? part.versioned->pull_chunk(piece, out.data() + part.begin + part.versioned->chunk_begin(piece), retries,
+                                         array)
+            : part.inplace->pull_block(piece, out.data() + part.begin + part.inplace->block_begin(piece), value_of);
     if (array == 0) pulled[index] = version;
   };
   if (pieces == 1) {
@@ -133,33 +158,26 @@ void Variable::State::note_push(const VariablePart& part, std::uint64_t version,
   ++pulled[index];  // one's own update is not staleness
 }
 
-// Returns how many updates the block had had before this one. push_to(update) pushes it.
-template <class PushTo>
+// Returns how many updates the block had had before this one.
 std::uint64_t Variable::State::push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index,
-                                            const PushContext& context, PushTo&& push_to) noexcept {
-  const float scale = context.scale;
-  if (settings.rule == UpdateRule::kAdd)
-    return push_to([scale](float value, float delta) { return update::add_one(value, delta, scale); });
-  const float rate = rate_at(part, part.inplace->pushes(block), index, context);
-  return push_to(
-      [scale, rate, &s = settings](float value, float g) { return update::sgd_one(value, g, scale, rate, s); });
+                                            const float* gradient, const PushContext& context) noexcept {
+  const float rate =
+      settings.rule == UpdateRule::kAdd ? 0.0F : rate_at(part, part.inplace->pushes(block), index, context);
+  return update::with_element_update(settings, rate, context.scale, [&](const auto& update) {
+    return part.inplace->push_block(block, gradient, context.adds, update);
+  });
 }
 
 void Variable::State::push_scalar(float gradient, const PushContext& context) noexcept {
   VariablePart& part = parts.front();
-  note_push(part,
-            push_inplace(part, 0, 0, context,
-                         [&](auto&& update) { return part.inplace->push_scalar(gradient, context.adds, update); }),
-            0);
+  note_push(part, push_inplace(part, 0, 0, &gradient, context), 0);
 }
 
 // Returns how many updates the piece had had before this one.
 std::uint64_t Variable::State::push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index,
                                           const float* gradient, const PushContext& context, shm::Spares& spares,
                                           std::uint64_t& retries) noexcept {
-  if (part.inplace)
-    return push_inplace(part, piece, index, context,
-                        [&](auto&& update) { return part.inplace->push_block(piece, gradient, context.adds, update); });
+  if (part.inplace) return push_inplace(part, piece, index, gradient, context);
   const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
   const float* following = piece + 1 < part.versioned->chunks() ? part.versioned->likely_place(piece + 1) : nullptr;
   const shm::SwapResult result =
@@ -239,6 +257,11 @@ struct ArrivingGradient {
 }  // namespace
 
 std::uint64_t Variable::State::push(std::span<const float> gradient, const PushContext& context, Threads& threads) {
+  if (is_hashed()) {
+    by_parts_.resize(elements);
+    shm::order_by_parts(gradient, by_parts_, parts.front().record);
+    gradient = by_parts_;
+  }
   return push_from(WholeGradient{gradient.data()}, context, threads);
 }
 std::uint64_t Variable::State::push(GradientSource& gradient, const PushContext& context, Threads& threads) {
@@ -263,6 +286,8 @@ void Variable::State::count_push() noexcept {
 
 const std::string& Variable::name() const noexcept { return state_->name; }
 std::uint64_t Variable::element_count() const noexcept { return state_->elements; }
+std::uint64_t Variable::rows() const noexcept { return state_->rows ? state_->rows->table().rows() : 0; }
+std::uint64_t Variable::row_size() const noexcept { return state_->rows ? state_->rows->table().row_elements() : 0; }
 Layout Variable::layout() const noexcept { return state_->layout; }
 
 std::span<const float> Variable::view() const {
@@ -272,6 +297,9 @@ std::span<const float> Variable::view() const {
   if (state_->parts.size() != 1)
     throw Error(fmt::format("variable '{}' is in {} parts, which do not lie together; pull it", state_->name,
                             state_->parts.size()));
+  if (!state_->parts.front().inplace->is_plain())
+    throw Error(fmt::format("the elements of variable '{}' lie apart, with the state of {} between them; pull it",
+                            state_->name, to_string(state_->settings.rule)));
   return {state_->parts.front().inplace->elements(), state_->elements};
 }
 

@@ -11,10 +11,11 @@
 
 #include "ps/variable.hpp"
 #include "shm/directory.hpp"
-#include "shm/inplace_slot.hpp"
+#include "shm/inplace_rows.hpp"
 #include "shm/versioned_slot.hpp"
 #include "update/rules.hpp"
 #include "worker/gradient_source.hpp"
+#include "worker/row_access.hpp"
 #include "worker/threads.hpp"
 
 namespace ps {
@@ -24,6 +25,7 @@ struct VariablePart {
   VariablePart(shm::JobSegments& job, const shm::Directory& directory, std::uint32_t where);
 
   shm::VariableShm& record;
+  std::byte* shard;
   std::uint32_t position;
   std::optional<shm::VersionedVariable> versioned;
   std::optional<shm::InplaceVariable> inplace;
@@ -62,6 +64,7 @@ struct Variable::State {
   std::vector<std::uint64_t>
       pulled;  // per chunk or block, this worker's own updates since then counted in; or kNotPulled
   std::vector<std::uint64_t> observed;  // per chunk or block: staleness of the last push, or kNotPulled
+  std::optional<RowAccess> rows;        // in-place, with an axis
   std::unique_ptr<float[], decltype(&std::free)> room{nullptr, &std::free};  // for a gradient, made when asked for
   std::uint64_t contributed = 0;  // reduce atomic: step + 1 of the last contribution
 
@@ -72,10 +75,14 @@ struct Variable::State {
   void require_size(std::size_t size, const char* verb) const;
 
   // First values and slots. Only by the task that has claimed the initialisation.
-  void set_values(std::span<const float> values, float learning_rate) noexcept;
+  void set_values(std::span<const float> given, float learning_rate);
 
-  // Copies the values (array 0) or slot array - 1 to `out`. Returns the repeated copies.
-  std::uint64_t pull(std::span<float> out, std::uint64_t array, Threads& threads);
+  // Copies the values (array 0) or slot array - 1 to `out`. `learning_rate`: the job's, at step 0. Returns the repeated
+  // copies.
+  std::uint64_t pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads);
+
+  // Whether its parts are no ranges of the whole: arrays of all elements are put into the parts' order first.
+  bool is_hashed() const noexcept { return shm::is_hashed(parts.front().record); }
 
   // Applies the gradient to every chunk or block, beginning where other workers do not; `observed` says how stale each
   // was. Returns the lost swaps.
@@ -106,6 +113,8 @@ struct Variable::State {
   }
 
  private:
+  template <class ValueOf>
+  std::uint64_t pull_from(std::span<float> out, std::uint64_t array, const ValueOf& value_of, Threads& threads);
   // Calls body(part, piece of the part, piece of the whole) for pieces [begin, end), where piece `start` comes first.
   template <class Body>
   void for_pieces(std::uint64_t begin, std::uint64_t end, std::uint64_t start, Body&& body);
@@ -113,9 +122,8 @@ struct Variable::State {
   float rate_at(const VariablePart& part, std::uint64_t version, std::uint64_t index,
                 const PushContext& context) noexcept;
   void note_push(const VariablePart& part, std::uint64_t version, std::uint64_t index) noexcept;
-  template <class PushTo>
-  std::uint64_t push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index, const PushContext& context,
-                             PushTo&& push_to) noexcept;
+  std::uint64_t push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index, const float* gradient,
+                             const PushContext& context) noexcept;
   std::uint64_t push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* gradient,
                            const PushContext& context, shm::Spares& spares, std::uint64_t& retries) noexcept;
   // gradient_of(part, piece, index, thread): that of the piece.
@@ -127,6 +135,7 @@ struct Variable::State {
   std::uint64_t grain_ = 1;             // pieces that are worth a thread
   std::uint64_t start_ = 0;             // where this worker's pushes begin: far from where the others' do
   std::vector<std::uint64_t> retries_;  // of the call under way, per thread
+  std::vector<float> by_parts_;         // room, of hashed variables
 };
 
 }  // namespace ps

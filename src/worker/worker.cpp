@@ -58,7 +58,7 @@ const JobConfig& Worker::config() const noexcept { return impl_->config; }
 void Worker::pull(const Variable& variable, std::span<float> out) {
   variable.state_->require_size(out.size(), "pull");
   if (impl_->is_sync() && !impl_->pulled_in) impl_->pulled_in = impl_->steps.round();
-  const std::uint64_t retries = variable.state_->pull(out, 0, impl_->threads);
+  const std::uint64_t retries = variable.state_->pull(out, 0, impl_->live.settings.learning_rate, impl_->threads);
   impl_->count(Counter::kPulls).bump_relaxed(1);
   if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
 }
@@ -70,8 +70,12 @@ float Worker::pull(const Variable& variable) {
   const VariablePart& part = state.parts.front();
   float value = 0;
   std::uint64_t retries = 0;
-  state.pulled.front() =
-      part.inplace ? part.inplace->pull_scalar(value) : part.versioned->pull_chunk(0, &value, retries);
+  if (part.inplace && !part.inplace->is_scalar()) {
+    retries = state.pull({&value, 1}, 0, impl_->live.settings.learning_rate, impl_->threads);
+  } else {
+    state.pulled.front() =
+        part.inplace ? part.inplace->pull_scalar(value) : part.versioned->pull_chunk(0, &value, retries);
+  }
   impl_->count(Counter::kPulls).bump_relaxed(1);
   if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
   return value;
@@ -85,7 +89,8 @@ void Worker::pull_average(const Variable& variable, std::span<float> out) {
         fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (--ema), or its update "
                     "rule is add",
                     state.name));
-  const std::uint64_t retries = state.pull(out, update::slots_per_element(state.settings), impl_->threads);
+  const std::uint64_t retries =
+      state.pull(out, update::slots_per_element(state.settings), impl_->live.settings.learning_rate, impl_->threads);
   if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
 }
 

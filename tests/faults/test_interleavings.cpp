@@ -16,6 +16,7 @@
 #include "faults/interleaving_scene.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
+#include "update/elements.hpp"
 
 using namespace ps;
 using namespace ps::shm;
@@ -54,7 +55,7 @@ Explored explore_inplace(std::uint64_t floats, Adds adds) {
         },
         {.must_end = true});
   explorer.add([&] {
-    log.counted = variable.pull_block(0, log.room);
+    log.counted = variable.pull_block(0, log.room, update::FirstFloat{});
     for (std::size_t i = 0; i < floats; ++i)
       if (std::uint64_t(std::popcount(std::uint32_t(log.room[i]))) < log.counted)
         explorer.fail("counted and not there");

@@ -8,6 +8,7 @@
 
 #include "support/stress.hpp"
 #include "support/test_job.hpp"
+#include "update/elements.hpp"
 
 using namespace ps;
 using namespace ps::shm;
@@ -64,7 +65,7 @@ TEST_CASE("in-place slot: pushes of blocks by many threads are all there and cou
   threads.emplace_back([&] {
     std::vector<float> out(record.piece_elements);
     while (pushing != 0) {
-      const std::uint64_t pushed = variable.pull_block(0, out.data());
+      const std::uint64_t pushed = variable.pull_block(0, out.data(), update::FirstFloat{});
       // A count of pushes is a small whole number, and what was counted before the pull is in it.
       for (const float value : out)
         not_whole += value < float(pushed) || value > float(kThreads * rounds) || value != float(std::uint64_t(value));

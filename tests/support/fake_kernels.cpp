@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "shm/atomic.hpp"
 #include "shm/inplace_slot.hpp"
@@ -204,7 +205,8 @@ CudaError FakeKernels::sgd_step(float* parameters, const float* gradient, std::s
     settings.l2 = l2;
     settings.weight_decay = weight_decay;
     settings.clip_value = clip_value;
-    for (std::size_t i = 0; i < count; ++i) values[i] = update::sgd_one(values[i], in[i], 1.0F, rate, settings);
+    const std::vector<float> before(values, values + count);
+    update::apply(settings, {rate, 0}, values, before.data(), 0, in, 1.0F, count);
   });
 }
 

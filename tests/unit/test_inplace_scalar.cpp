@@ -18,6 +18,7 @@
 #include "ps/worker.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
+#include "update/elements.hpp"
 
 using namespace ps;
 using namespace ps::shm;
@@ -126,7 +127,7 @@ TEST_CASE("in-place scalar: a push changes and counts, a pull gives both, exact 
     CHECK(t.variable.pull_scalar(out) == 3);
     CHECK(out == -3);
     out = 0;
-    CHECK(t.variable.pull_block(0, &out) == 3);
+    CHECK(t.variable.pull_block(0, &out, update::FirstFloat{}) == 3);
     CHECK(out == -3);
     CHECK(t.variable.pushes(0) == 3);
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "support/test_job.hpp"
+#include "update/elements.hpp"
 
 using namespace ps;
 using namespace ps::shm;
@@ -120,7 +121,7 @@ TEST_CASE("in-place slot: a pull gives the block and how often it was pushed") {
   OneVariable t(10'000);
   t.variable.push_block(2, t.ones.data(), Adds::kExact, add);
   std::vector<float> out(t.variable.block_size(2) + 1, -1);
-  CHECK(t.variable.pull_block(2, out.data()) == 1);
+  CHECK(t.variable.pull_block(2, out.data(), update::FirstFloat{}) == 1);
   CHECK(out.front() == 4);
   CHECK(out[out.size() - 2] == 4);
   CHECK(out.back() == -1);

@@ -11,7 +11,7 @@
 #include "ps/schedule.hpp"
 #include "support/rule_reference.hpp"
 #include "support/stress.hpp"
-#include "update/rules.hpp"
+#include "update/elements.hpp"
 
 using namespace ps;
 using namespace ps::update;
@@ -230,20 +230,33 @@ TEST_CASE("no element: nothing is touched") {
   CHECK(squared_norm(nullptr, 0) == 0.0);
 }
 
-TEST_CASE("the one-element forms agree with the array forms, bit for bit") {
-  for (const Combination& with : kCombinations) {
-    Settings settings = settings_for(UpdateRule::kSgd, with);
-    settings.ema = 0;
-    const auto in = random_values(300), gradient = random_values(300);
-    std::vector<float> out(300), added(300);
-    apply(settings, {0.3F, 0}, out.data(), in.data(), 0, gradient.data(), with.scale, 300);
-    settings.rule = UpdateRule::kAdd;
-    apply(settings, {0.3F, 0}, added.data(), in.data(), 0, gradient.data(), with.scale, 300);
-    for (std::size_t i = 0; i < 300; ++i) {
-      REQUIRE(out[i] == sgd_one(in[i], gradient[i], with.scale, 0.3F, settings));
-      REQUIRE(added[i] == add_one(in[i], gradient[i], with.scale));
+TEST_CASE("the forms of elements that lie with their state agree with the array forms, bit for bit") {
+  using enum UpdateRule;
+  for (const Combination& with : kCombinations)
+    for (const UpdateRule rule : {kAdd, kSgd, kMomentum, kNesterov, kAdagrad, kRmsProp}) {
+      CAPTURE(to_string(rule));
+      Settings settings = settings_for(rule, with);
+      settings.ema = 0;
+      constexpr std::size_t kCount = 300;
+      const std::size_t record = 1 + slots_per_element(rule, false, true);
+      REQUIRE(record == 1 + slots_per_element(rule, false));
+      auto in = random_values(kCount), gradient = random_values(kCount);
+      std::vector<float> now(kCount * record), next(kCount * record), together(kCount * record);
+      std::copy(in.begin(), in.end(), now.begin());
+      initialise_slots(settings, 0.3F, in.data(), now.data() + kCount, kCount, kCount);
+      for (std::size_t i = 0; i < kCount; ++i) initialise_element(settings, 0.3F, in[i], &together[i * record]);
+      for (std::uint64_t update = 0; update < 3; ++update) {
+        apply(settings, {0.3F, update}, next.data(), now.data(), kCount, gradient.data(), with.scale, kCount);
+        now.swap(next);
+        with_element_update(settings, 0.3F, with.scale, [&](const auto& element) {
+          if constexpr (requires { element(together.data(), 0.0F); })
+            for (std::size_t i = 0; i < kCount; ++i) element(&together[i * record], gradient[i]);
+        });
+      }
+      for (std::size_t i = 0; i < kCount; ++i)
+        for (std::size_t slot = 0; slot < record; ++slot)
+          REQUIRE(together[i * record + slot] == now[slot * kCount + i]);
     }
-  }
 }
 
 TEST_CASE("an accumulator is filled by scaled and clipped gradients, in place or not") {
@@ -273,7 +286,7 @@ TEST_CASE("slots have counts and names") {
   const auto names = [](UpdateRule rule, bool averaged) {
     std::string all;
     for (std::size_t k = 0; k < slots_per_element(rule, averaged); ++k)
-      all += std::string(k == 0 ? "" : " ") + slot_name(rule, averaged, k);
+      all += std::string(k == 0 ? "" : " ") + slot_name(rule, false, k);
     return all;
   };
   CHECK(names(UpdateRule::kAdd, true) == "");

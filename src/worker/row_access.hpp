@@ -1,0 +1,94 @@
+// A worker's side of the rows of one in-place variable: reading and updating them, counting pushes, watching staleness.
+//
+// Staleness is watched on a sample, since a look at the others' counters costs more than a short push: of one pull in
+// kWatchEvery up to kWatched rows. How many pushes by others have come to a watched row's block between that pull and
+// this worker's next push is counted, not estimated.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ps/job_config.hpp"
+#include "shm/inplace_rows.hpp"
+#include "shm/job_segments.hpp"
+#include "update/rules.hpp"
+#include "worker/threads.hpp"
+
+namespace ps {
+
+struct VariablePart;
+
+class RowAccess {
+ public:
+  static constexpr std::uint32_t kWatchEvery = 32;
+  static constexpr std::uint32_t kWatched = 4;
+
+  // Requires: the parts are in-place, of one variable with an axis.
+  RowAccess(std::span<const VariablePart> parts, std::uint32_t rank);
+
+  const shm::Rows& table() const noexcept { return table_; }
+
+  // The first id that is no row, or nothing. `are_ascending`: whether each id is larger than the one before, so that none
+  // is repeated.
+  template <class Id>
+  const Id* find_outside(std::span<const Id> ids, bool& are_ascending) const noexcept;
+
+  // Requires of all that follow: ids are rows; values and gradients have row_elements() floats for each.
+
+  template <class Id>
+  void pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
+            Threads& threads) const noexcept;
+
+  // Sums up the gradients of repeated ids: afterwards each id is there once, in the order of first appearance. The spans
+  // stay as they are where no id is repeated, else they lead into room of this object.
+  template <class Id>
+  void combine(std::span<const Id>& ids, std::span<const float>& gradients);
+
+  // Requires: no id is repeated.
+  template <class Id>
+  void push(std::span<const Id> ids, const float* gradients, const update::Settings& settings, float learning_rate,
+            float scale, Adds adds, Threads& threads) noexcept;
+
+  template <class Id>
+  void prefetch(std::span<const Id> ids) const noexcept;
+
+  // Notes, now and then, how often others have pushed the blocks of some of these rows; and says at the next push how many
+  // pushes have come since: calls body(staleness) for each.
+  template <class Id>
+  void begin_watch(std::span<const Id> ids, const shm::JobSegments& job) noexcept;
+  template <class Body>
+  void end_watch(Body&& body) noexcept {
+    for (std::uint32_t i = 0; i < watched_; ++i) body(pushes_by_others(watches_[i]) - watches_[i].pushes);
+    watched_ = 0;
+  }
+
+ private:
+  struct Watch {
+    const shm::RowPart* part;
+    std::uint64_t block, pushes;
+  };
+
+  template <class Id>
+  void count(std::span<const Id> ids) noexcept;
+  std::uint64_t pushes_by_others(const Watch& watch) const noexcept;
+  std::uint64_t grain() const noexcept;
+
+  shm::Rows table_;
+  std::uint32_t rank_;
+  std::vector<std::uint32_t> last_push_;  // per block: the number of the last push that touched it
+  std::uint32_t push_number_ = 0;
+
+  std::uint32_t pulls_ = 0, watched_ = 0, ranks_ = 0;  // ranks_: so many have been there when last looked
+  std::array<Watch, kWatched> watches_{};
+
+  // combine(): a hash table of {call : 32, unique id : 32}, and what it makes.
+  std::vector<std::uint64_t> seen_;
+  std::uint32_t call_ = 0;
+  std::vector<std::uint64_t> unique_64_;
+  std::vector<std::uint32_t> unique_32_;
+  std::vector<float> sums_;
+};
+
+}  // namespace ps

@@ -1,0 +1,89 @@
+// Pulling and pushing rows.
+#include <fmt/format.h>
+
+#include "ps/errors.hpp"
+#include "worker/impl.hpp"
+#include "worker/sync_step.hpp"
+
+namespace ps {
+
+using shm::Counter;
+
+namespace {
+
+// Returns whether the ids ascend, so that none is repeated.
+template <class Id>
+bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats, const char* verb) {
+  if (!state.rows)
+    throw Error(fmt::format("{} of rows of variable '{}': it is {}; declare it with layout inplace and a first axis",
+                            verb, state.name, state.layout == Layout::kInplace ? "a scalar" : "versioned"));
+  const std::uint64_t width = state.rows->table().row_elements();
+  if (floats != ids.size() * width)
+    throw Error(fmt::format("{} of {} rows of variable '{}': a row has {} elements, the span has {} in all", verb,
+                            ids.size(), state.name, width, floats));
+  bool are_ascending = true;
+  if (const Id* outside = state.rows->find_outside(ids, are_ascending))
+    throw Error(fmt::format("{} of rows of variable '{}': id {} (number {} of {}) is out of range; it has {} rows",
+                            verb, state.name, *outside, outside - ids.data(), ids.size(), state.rows->table().rows()));
+  return are_ascending;
+}
+
+}  // namespace
+
+float Worker::Impl::row_rate() noexcept {
+  const float base = live.settings.learning_rate;
+  if (config.optimizer.schedule.kind == Schedule::Kind::kConstant && config.optimizer.schedule.warmup_steps == 0)
+    return base;
+  const std::uint64_t step = job.global_step().load_acquire();
+  if (step != rate_step || base != rate_base) {  // a schedule's factor costs more than a short push
+    rate_step = step, rate_base = base;
+    rate_now = scheduled_rate(job.config(), base, step);
+  }
+  return rate_now;
+}
+
+template <class Id>
+void Worker::Impl::pull_rows(Variable::State& state, std::span<const Id> ids, std::span<float> out) {
+  static_cast<void>(require_rows(state, ids, out.size(), "pull"));
+  state.rows->begin_watch(ids, job);
+  state.rows->pull(ids, out.data(), state.settings, live.settings.learning_rate, threads);
+  count(Counter::kPulls).bump_relaxed(1);
+}
+
+template <class Id>
+void Worker::Impl::push_rows(Variable::State& state, std::span<const Id> ids, std::span<const float> gradients) {
+  const bool are_ascending = require_rows(state, ids, gradients.size(), "push");
+  if (config.optimizer.staleness_scaling && state.settings.rule != UpdateRule::kAdd)
+    throw Error(
+        fmt::format("push of rows of variable '{}': lr-staleness needs the staleness of every row, which is only "
+                    "watched on a sample; start the job without it",
+                    state.name));
+  if (!are_ascending) state.rows->combine(ids, gradients);
+  float scale = 1.0F;
+  if (live.settings.clip_norm > 0 && state.is_clipped())
+    scale = update::clip_scale(update::squared_norm(gradients.data(), gradients.size()), live.settings.clip_norm);
+  state.rows->push(ids, gradients.data(), state.settings, row_rate(), scale, config.adds, threads);
+  state.rows->end_watch([&](std::uint64_t staleness) { shm::record_staleness(entry, staleness); });
+  count(Counter::kPushes).bump_relaxed(1);
+}
+
+void Worker::pull_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<float> out) {
+  impl_->pull_rows(*variable.state_, ids, out);
+}
+void Worker::pull_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<float> out) {
+  impl_->pull_rows(*variable.state_, ids, out);
+}
+void Worker::push_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> gradients) {
+  impl_->push_rows(*variable.state_, ids, gradients);
+}
+void Worker::push_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> gradients) {
+  impl_->push_rows(*variable.state_, ids, gradients);
+}
+void Worker::prefetch_rows(const Variable& variable, std::span<const std::uint32_t> ids) const noexcept {
+  if (variable.state_->rows) variable.state_->rows->prefetch(ids);
+}
+void Worker::prefetch_rows(const Variable& variable, std::span<const std::uint64_t> ids) const noexcept {
+  if (variable.state_->rows) variable.state_->rows->prefetch(ids);
+}
+
+}  // namespace ps

@@ -1,0 +1,366 @@
+// Rows of in-place variables: pulled and pushed in any order, by every update rule, wherever their parts lie.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "shm/inplace_slot.hpp"
+#include "support/rows_job.hpp"
+
+using namespace ps;
+using test::ids_of;
+using test::ids_of_all;
+using test::row_config;
+using test::RowsJob;
+
+namespace {
+
+constexpr UpdateRule kRules[] = {
+    UpdateRule::kAdd,     UpdateRule::kSgd,  UpdateRule::kMomentum,       UpdateRule::kNesterov, UpdateRule::kAdagrad,
+    UpdateRule::kRmsProp, UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad, UpdateRule::kAdam,     UpdateRule::kAdamW};
+
+bool is_possible(UpdateRule rule) {
+  return shm::kHas16ByteExchange || (rule != UpdateRule::kAdam && rule != UpdateRule::kAdamW);
+}
+
+// One row under one rule in float64, by the formulas of src/update/rules.hpp and elements.hpp.
+class ReferenceRow {
+ public:
+  ReferenceRow(const Optimizer& optimizer, std::vector<float> first) : o_(optimizer), w_(first.begin(), first.end()) {
+    const bool is_adagrad = o_.rule == UpdateRule::kAdagrad || o_.rule == UpdateRule::kRowwiseAdagrad;
+    a_.assign(w_.size(), is_adagrad ? double(o_.initial_accumulator) : 0.0);
+    b_.assign(w_.size(), 0.0);
+    row_ = o_.initial_accumulator;
+    rate_ = o_.learning_rate.value();
+    if (o_.rule == UpdateRule::kFtrl)
+      for (std::size_t i = 0; i < w_.size(); ++i)
+        a_[i] = w_[i] == 0 ? 0 : -w_[i] * (o_.ftrl_beta / rate_) - std::copysign(double(o_.l1), w_[i]);
+  }
+
+  void push(const std::vector<float>& gradient) {
+    ++t_;
+    double squares = 0;
+    for (const float g : gradient) squares += double(g) * g;
+    row_ += squares / double(gradient.size());
+    for (std::size_t i = 0; i < w_.size(); ++i) push_one(w_[i], a_[i], b_[i], gradient[i]);
+  }
+
+  const std::vector<double>& values() const { return w_; }
+
+ private:
+  void push_one(double& w, double& a, double& b, double g) {
+    switch (o_.rule) {
+      case UpdateRule::kAdd:
+        w += g;
+        break;
+      case UpdateRule::kSgd:
+        w -= rate_ * g;
+        break;
+      case UpdateRule::kMomentum:
+        a = o_.momentum * a + g;
+        w -= rate_ * a;
+        break;
+      case UpdateRule::kNesterov:
+        a = o_.momentum * a + g;
+        w -= rate_ * (g + o_.momentum * a);
+        break;
+      case UpdateRule::kAdagrad:
+        a += g * g;
+        w -= rate_ * g / (std::sqrt(a) + o_.epsilon);
+        break;
+      case UpdateRule::kRmsProp:
+        a = o_.rho * a + (1 - o_.rho) * g * g;
+        w -= rate_ * g / (std::sqrt(a) + o_.epsilon);
+        break;
+      case UpdateRule::kAdamW:
+        w -= rate_ * 0.01 * w;
+        [[fallthrough]];
+      case UpdateRule::kAdam:
+        a = o_.beta1 * a + (1 - o_.beta1) * g;
+        b = o_.beta2 * b + (1 - o_.beta2) * g * g;
+        w -= rate_ * (a / (1 - std::pow(o_.beta1, t_))) / (std::sqrt(b / (1 - std::pow(o_.beta2, t_))) + o_.epsilon);
+        break;
+      case UpdateRule::kFtrl: {
+        const double before = std::sqrt(b);
+        b += g * g;
+        a += g - (std::sqrt(b) - before) / rate_ * w;
+        const double left = std::fabs(a) - o_.l1;
+        w = left <= 0 ? 0 : -std::copysign(left, a) / ((o_.ftrl_beta + std::sqrt(b)) / rate_);
+        break;
+      }
+      case UpdateRule::kRowwiseAdagrad:
+        w -= rate_ * g / (std::sqrt(row_) + o_.epsilon);
+        break;
+    }
+  }
+
+  Optimizer o_;
+  std::vector<double> w_, a_, b_;
+  double row_ = 0, rate_ = 0;
+  int t_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("rows: a pull gives each row where it was asked for, in any order, repeated or not at all") {
+  for (const std::uint64_t width : {1, 2, 3, 4, 7, 16, 33})
+    for (const UpdateRule rule : kRules) {
+      if (!is_possible(rule)) continue;
+      CAPTURE(width);
+      CAPTURE(std::string(to_string(rule)));
+      RowsJob job(row_config(rule), {100, width});
+      for (const auto& ids : {ids_of({5}), ids_of({}), ids_of({99, 0, 42}), ids_of({7, 7, 3, 7})}) {
+        const std::vector<float> rows = job.pull(ids);
+        for (std::size_t i = 0; i < ids.size(); ++i)
+          for (std::uint64_t k = 0; k < width; ++k)
+            REQUIRE(rows[i * width + k] == doctest::Approx(job.first(ids[i], k)).epsilon(1e-6));
+      }
+      std::vector<float> all(100 * width);
+      job.worker.pull(job.variable, all);
+      CHECK(all == job.pull(ids_of_all(100)));
+    }
+}
+
+TEST_CASE("rows: pushes follow the formulas of every update rule, and leave other rows alone") {
+  for (const UpdateRule rule : kRules)
+    for (const std::uint64_t width : {1, 3, 8}) {
+      if (!is_possible(rule)) continue;
+      CAPTURE(std::string(to_string(rule)));
+      CAPTURE(width);
+      JobConfig config = row_config(rule);
+      config.optimizer.l1 = 0.05F;  // of ftrl
+      RowsJob job(config, {20, width});
+      std::map<std::uint64_t, ReferenceRow> reference;
+      for (std::uint64_t row = 0; row < 20; ++row)
+        reference.emplace(row, ReferenceRow(config.optimizer, job.first_row(row)));
+      std::mt19937_64 random(7);
+      std::uniform_real_distribution<float> draw(-1, 1);
+      for (int push = 0; push < 40; ++push) {
+        const std::vector<std::uint32_t> ids = {std::uint32_t(random() % 5), std::uint32_t(5 + random() % 5)};
+        std::vector<float> gradients(2 * width);
+        for (float& g : gradients) g = draw(random);
+        job.push(ids, gradients);
+        for (std::size_t i = 0; i < 2; ++i)
+          reference.at(ids[i]).push(
+              {gradients.begin() + std::ptrdiff_t(i * width), gradients.begin() + std::ptrdiff_t((i + 1) * width)});
+      }
+      const std::vector<float> all = job.pull(ids_of_all(20));
+      for (std::uint64_t row = 0; row < 20; ++row)
+        for (std::uint64_t k = 0; k < width; ++k)
+          REQUIRE(all[row * width + k] == doctest::Approx(reference.at(row).values()[k]).epsilon(2e-4));
+    }
+}
+
+TEST_CASE("rows: the gradients of repeated ids are one update of their sum") {
+  for (const UpdateRule rule : kRules) {
+    if (!is_possible(rule)) continue;
+    CAPTURE(std::string(to_string(rule)));
+    RowsJob repeated(row_config(rule), {10, 3}), summed(row_config(rule), {10, 3});
+    repeated.push(ids_of({4, 9, 4, 0, 4}), {1, 2, 3, 4, 5, 6, 10, 20, 30, 7, 8, 9, 100, 200, 300});
+    summed.push(ids_of({0, 4, 9}), {7, 8, 9, 111, 222, 333, 4, 5, 6});
+    CHECK(repeated.pull(ids_of_all(10)) == summed.pull(ids_of_all(10)));
+  }
+}
+
+TEST_CASE("rows: many repeated ids are combined as a map would") {
+  std::mt19937_64 random(3);
+  RowsJob job(row_config(UpdateRule::kAdd), {1000, 2});
+  std::vector<double> expected(2000);
+  for (std::uint64_t row = 0; row < 1000; ++row)
+    for (std::uint64_t k = 0; k < 2; ++k) expected[row * 2 + k] = job.first(row, k);
+  for (const std::size_t count : {1, 2, 17, 1000, 5000, 3, 20'000}) {
+    std::vector<std::uint32_t> ids(count);
+    std::vector<float> gradients(2 * count);
+    for (std::size_t i = 0; i < count; ++i) {
+      ids[i] = std::uint32_t(random() % (i % 2 == 0 ? 10 : 1000));
+      gradients[2 * i] = 1, gradients[2 * i + 1] = float(i % 4);
+      expected[2 * ids[i]] += 1, expected[2 * ids[i] + 1] += double(i % 4);
+    }
+    job.push(ids, gradients);
+  }
+  const std::vector<float> all = job.pull(ids_of_all(1000));
+  for (std::size_t i = 0; i < all.size(); ++i) REQUIRE(double(all[i]) == expected[i]);
+}
+
+TEST_CASE("rows: an id out of range is an error that names it, before anything is applied") {
+  RowsJob job(row_config(UpdateRule::kAdd), {10, 2});
+  const std::vector<float> before = job.pull(ids_of_all(10));
+  CHECK_THROWS_WITH_AS(job.push(ids_of({1, 10, 2}), {1, 1, 1, 1, 1, 1}),
+                       "push of rows of variable 'table': id 10 (number 1 of 3) is out of range; it has 10 rows",
+                       Error);
+  CHECK_THROWS_WITH_AS(
+      job.pull(ids_of({4'000'000'000})),
+      "pull of rows of variable 'table': id 4000000000 (number 0 of 1) is out of range; it has 10 rows", Error);
+  std::vector<float> out(2);
+  const std::vector<std::uint64_t> far = {~std::uint64_t{0}};
+  CHECK_THROWS_AS(job.worker.pull_rows(job.variable, far, out), Error);
+  CHECK(job.pull(ids_of_all(10)) == before);
+  job.worker.prefetch_rows(job.variable, far);  // skips it
+}
+
+TEST_CASE("rows: sizes that do not fit, versioned variables and scalars are errors that say what to do") {
+  RowsJob job(row_config(UpdateRule::kAdd), {10, 2});
+  CHECK_THROWS_WITH_AS(job.push(ids_of({1, 2}), {1, 1, 1}),
+                       "push of 2 rows of variable 'table': a row has 2 elements, the span has 3 in all", Error);
+  const auto zero = [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); };
+  const Variable versioned = job.worker.variable({.name = "chunks", .shape = {4}, .layout = Layout::kVersioned}, zero);
+  const Variable scalar = job.worker.variable({.name = "one", .shape = {}, .layout = Layout::kInplace}, zero);
+  const std::vector<std::uint32_t> ids = {0};
+  std::vector<float> out(1);
+  CHECK_THROWS_WITH_AS(
+      job.worker.pull_rows(versioned, ids, out),
+      "pull of rows of variable 'chunks': it is versioned; declare it with layout inplace and a first axis", Error);
+  CHECK_THROWS_WITH_AS(
+      job.worker.pull_rows(scalar, ids, out),
+      "pull of rows of variable 'one': it is a scalar; declare it with layout inplace and a first axis", Error);
+  CHECK(versioned.rows() == 0);
+  CHECK(job.variable.rows() == 10);
+  CHECK(job.variable.row_size() == 2);
+}
+
+TEST_CASE("rows: parts by range and by hash give the same values as one, to rows, whole pulls and the inspector") {
+  for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdagrad, UpdateRule::kRowwiseAdagrad, UpdateRule::kFtrl})
+    for (const std::uint64_t rows : {2, 7, 100, 5000})
+      for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
+        CAPTURE(std::string(to_string(rule)));
+        CAPTURE(rows);
+        CAPTURE(std::string(to_string(by)));
+        JobConfig parted = row_config(rule);
+        parted.tasks = 3;
+        parted.placement = Placement::kPartition;
+        parted.partition_by = by;
+        RowsJob one(row_config(rule), {rows, 3}), cut(parted, {rows, 3});
+        std::mt19937_64 random(11);
+        for (int push = 0; push < 5; ++push) {
+          std::vector<std::uint32_t> ids(20);
+          std::vector<float> gradients(60);
+          for (auto& id : ids) id = std::uint32_t(random() % rows);
+          for (float& g : gradients) g = float(random() % 16) / 8 - 1;
+          one.push(ids, gradients), cut.push(ids, gradients);
+        }
+        std::vector<float> dense(rows * 3), gradient(rows * 3);
+        for (float& g : gradient) g = float(random() % 16) / 8 - 1;
+        one.worker.push(one.variable, gradient), cut.worker.push(cut.variable, gradient);
+        cut.worker.pull(cut.variable, dense);
+        const std::vector<float> expected = one.pull(ids_of_all(rows));
+        CHECK(cut.pull(ids_of_all(rows)) == expected);
+        CHECK(dense == expected);
+        CHECK(JobView(cut.config.job).values("table") == expected);
+        CHECK(JobView(cut.config.job).digest() == JobView(one.config.job).digest());
+      }
+}
+
+TEST_CASE("rows: rows longer than a block, and pushes that several threads share, lose nothing") {
+  JobConfig config = row_config(UpdateRule::kAdd);
+  config.threads = 3;
+  for (const std::uint64_t width : {5000, 64}) {
+    RowsJob job(config, {500, width}, 3);
+    std::vector<float> ones(500 * width, 1.0F);
+    for (int push = 0; push < 3; ++push) job.push(ids_of_all(500), ones);
+    const std::vector<float> all = job.pull(ids_of_all(500));
+    for (std::uint64_t i = 0; i < all.size(); ++i) REQUIRE(all[i] == job.first(i / width, i % width) + 3);
+  }
+}
+
+TEST_CASE("rows: clip_norm limits the norm of a push, after repeated ids are combined") {
+  JobConfig config = row_config(UpdateRule::kSgd);
+  config.optimizer.clip_norm = 1.0F;
+  config.optimizer.learning_rate = 1.0F;
+  RowsJob job(config, {4, 1});
+  const std::vector<float> before = job.pull(ids_of_all(4));
+  job.push(ids_of({1, 2, 1}), {1.5F, 4.0F, 1.5F});
+  const std::vector<float> after = job.pull(ids_of_all(4));
+  CHECK(after[1] == doctest::Approx(before[1] - 0.6));
+  CHECK(after[2] == doctest::Approx(before[2] - 0.8));
+  CHECK(after[0] == before[0]);
+}
+
+TEST_CASE("rows: the learning-rate schedule holds for rows, too") {
+  JobConfig config = row_config(UpdateRule::kSgd);
+  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.schedule = Schedule::parse("step:0.5:1");
+  RowsJob job(config, {4, 1});
+  double expected = job.first(2, 0);
+  for (int step = 0; step < 4; ++step) {
+    job.push(ids_of({2}), {1.0F});
+    expected -= std::pow(0.5, step);
+    job.worker.step();
+  }
+  CHECK(job.pull(ids_of({2})).front() == doctest::Approx(expected));
+}
+
+TEST_CASE("rows: staleness is how many pushes by others came to a row's block between pull and push") {
+  const JobConfig config = row_config(UpdateRule::kAdd);
+  RowsJob job(config, {20'000, 1});
+  Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
+  const Variable same = other.variable("table");
+  std::vector<float> out(1);
+  const std::vector<std::uint32_t> ids = {9}, near = {10}, far = {15'000};
+  const std::vector<float> one = {1.0F};
+  // The first of a worker's pulls is watched.
+  Worker third({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
+  const Variable watched = third.variable("table");
+  third.pull_rows(watched, ids, out);
+  for (int push = 0; push < 5; ++push) other.push_rows(same, near, one);
+  for (int push = 0; push < 50; ++push) other.push_rows(same, far, one);
+  third.push_rows(watched, ids, one);
+  CHECK(third.staleness().max == 5);
+  CHECK(third.staleness().mean == 5.0);
+  for (const VariableInfo& info : JobView(config.job).variables())
+    CHECK(info.updates == (5 + 50 + 1) / info.parts.front().pieces);
+}
+
+TEST_CASE("rows: the sizes that the inspector shows are those of the state beside the elements") {
+  for (const auto& [rule, bytes] : {std::pair{UpdateRule::kSgd, 0},
+                                    {UpdateRule::kAdagrad, 100 * 5 * 4},
+                                    {UpdateRule::kFtrl, 100 * 5 * 4},
+                                    {UpdateRule::kRowwiseAdagrad, 100 * 3 * 4}}) {
+    CAPTURE(std::string(to_string(rule)));
+    RowsJob job(row_config(rule), {100, 5});
+    const JobView view(job.config.job);
+    CHECK(view.variables().front().parts.front().slot_bytes == std::uint64_t(bytes));
+    CHECK(view.info().bytes.slots == std::uint64_t(bytes));
+    CHECK(view.variables().front().slots.size() == (rule == UpdateRule::kSgd ? 0 : 1));
+  }
+}
+
+TEST_CASE("rows: what has no meaning in place is refused with what to do") {
+  const auto zero = [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); };
+  {
+    JobConfig config = row_config(UpdateRule::kFtrl);
+    config.optimizer.schedule = Schedule::parse("step:0.5:10");
+    config.layout = Layout::kVersioned;
+    Server server(config);
+    Worker worker(test::quiet_options(config));
+    CHECK_THROWS_WITH_AS(worker.variable({.name = "t", .shape = {4}, .layout = Layout::kInplace}, zero),
+                         "variable 't' is in-place, where ftrl computes values of the learning rate: use --lr-schedule "
+                         "constant, or layout versioned",
+                         Error);
+  }
+  {
+    JobConfig config = row_config(UpdateRule::kRowwiseAdagrad);
+    Server server(config);
+    Worker worker(test::quiet_options(config));
+    CHECK_THROWS_WITH_AS(worker.variable({.name = "t", .shape = {4}, .layout = Layout::kVersioned}, zero),
+                         "variable 't' is versioned, and rowwise_adagrad keeps state of rows: use layout inplace",
+                         Error);
+    const Variable table = worker.variable({.name = "u", .shape = {4}, .layout = Layout::kInplace}, zero);
+    CHECK_THROWS_WITH_AS(
+        static_cast<void>(table.view()),
+        "the elements of variable 'u' lie apart, with the state of rowwise_adagrad between them; pull it", Error);
+  }
+  {
+    JobConfig config = row_config(UpdateRule::kSgd);
+    config.optimizer.staleness_scaling = true;
+    RowsJob job(config, {4, 1});
+    CHECK_THROWS_AS(job.push(ids_of({1}), {1.0F}), Error);
+  }
+}
