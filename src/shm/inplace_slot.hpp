@@ -78,19 +78,27 @@ float update_bits(float* target, const float* gradient, const Update& update) no
   }
 }
 
-// The same of 16 bytes. Requires: kHas16ByteExchange, `target` 16-aligned.
-template <class Update>
-[[gnu::always_inline]] inline void update_16_bytes(float* target, const float* gradient,
-                                                   const Update& update) noexcept {
-  constexpr std::size_t kRecord = floats_of<Update>();
+// change(float* floats) changes some of the four floats at `target`. Requires: kHas16ByteExchange, `target` 16-aligned.
+template <class Change>
+[[gnu::always_inline]] inline void update_some_of_16_bytes(float* target, Change&& change) noexcept {
   std::uint64_t expected[2], desired[2];
   std::memcpy(expected, target, 16);  // may be torn: the exchange compares all of it
   do {
     float values[4];
     std::memcpy(values, expected, 16);
-    for (std::size_t i = 0; i < 4; i += kRecord) update_record(update, values + i, gradient[i / kRecord]);
+    change(values);
     std::memcpy(desired, values, 16);
   } while (!try_exchange_16(target, expected, desired));
+}
+
+// All of the elements in 16 bytes.
+template <class Update>
+[[gnu::always_inline]] inline void update_16_bytes(float* target, const float* gradient,
+                                                   const Update& update) noexcept {
+  constexpr std::size_t kRecord = floats_of<Update>();
+  update_some_of_16_bytes(target, [&](float* values) {
+    for (std::size_t i = 0; i < 4; i += kRecord) update_record(update, values + i, gradient[i / kRecord]);
+  });
 }
 
 // Updates `count` elements that lie one after the other from `target` on, each with its state exactly once.

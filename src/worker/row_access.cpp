@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <type_traits>
+#include <utility>
 
 #include "update/elements.hpp"
 #include "worker/variable_state.hpp"
@@ -58,14 +59,11 @@ std::uint64_t RowAccess::grain() const noexcept {
 template <class Id>
 const Id* RowAccess::find_outside(std::span<const Id> ids, bool& are_ascending) const noexcept {
   bool ascending = true;
-  Id largest = ids.empty() ? 0 : ids[0];
-  for (std::size_t i = 1; i < ids.size(); ++i) {
-    ascending &= ids[i] > ids[i - 1];
-    largest = std::max(largest, ids[i]);
-  }
+  for (std::size_t i = 1; i < ids.size(); ++i) ascending &= ids[i] > ids[i - 1];
   are_ascending = ascending;
-  if (ids.empty() || largest < table_.rows()) return nullptr;
-  return &*std::find_if(ids.begin(), ids.end(), [&](Id id) { return id >= table_.rows(); });
+  if (ids.empty() || (ascending && ids.back() < table_.rows())) return nullptr;
+  const auto found = std::find_if(ids.begin(), ids.end(), [&](Id id) { return id >= table_.rows(); });
+  return found == ids.end() ? nullptr : &*found;
 }
 
 template <class Id>
@@ -89,53 +87,121 @@ void RowAccess::pull(std::span<const Id> ids, float* out, const update::Settings
 }
 
 template <class Id>
-void RowAccess::combine(std::span<const Id>& ids, std::span<const float>& gradients) {
+std::vector<Id>& RowAccess::unique_room(std::size_t count) {
+  auto& room = std::get<std::vector<Id>>(unique_);
+  if (room.size() < count) room.resize(count);
+  return room;
+}
+
+// In a small table the sums have places of their own, and come out in ascending order.
+template <class Id>
+void RowAccess::combine_in_places(std::span<const Id>& ids, std::span<const float>& gradients) {
+  const std::size_t width = table_.row_elements(), rows = table_.rows();
+  places_.resize(rows * width);
+  touched_.resize((rows + 63) / 64);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const float* const row = gradients.data() + i * width;
+    float* const sum = places_.data() + ids[i] * width;
+    for (std::size_t k = 0; k < width; ++k) sum[k] += row[k];
+    touched_[ids[i] / 64] |= std::uint64_t{1} << ids[i] % 64;
+  }
+  std::vector<Id>& unique = unique_room<Id>(ids.size());
+  std::size_t found = 0;
+  for (std::size_t word = 0; word < touched_.size(); ++word) {
+    for (std::uint64_t bits = std::exchange(touched_[word], 0); bits != 0; bits &= bits - 1) {
+      const std::size_t id = word * 64 + static_cast<std::size_t>(std::countr_zero(bits));
+      for (std::size_t k = 0; k < width; ++k) sums_[found * width + k] = std::exchange(places_[id * width + k], 0.0F);
+      unique[found++] = static_cast<Id>(id);
+    }
+  }
+  ids = {unique.data(), found};
+}
+
+// In a large one they are found through a hash table. Without branches on what is new, which would often be mispredicted.
+template <class Id>
+void RowAccess::combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients) {
   constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio: spreads neighbouring ids
-  const std::size_t count = ids.size(), width = table_.row_elements();
-  const std::size_t slots = std::bit_ceil(std::max<std::size_t>(16, 2 * count));
+  const std::size_t width = table_.row_elements(), slots = std::bit_ceil(std::max<std::size_t>(16, 2 * ids.size()));
   if (seen_.size() < slots || ++call_ == 0) {
     seen_.assign(std::max(slots, seen_.size()), 0);
     call_ = 1;
   }
   const int shift = 64 - std::countr_zero(seen_.size());
-  auto& unique = [&]() -> auto& {
-    if constexpr (std::is_same_v<Id, std::uint64_t>)
-      return unique_64_;
-    else
-      return unique_32_;
-  }
-  ();
-  unique.clear();
-  bool has_repeated = false;
-  for (std::size_t i = 0; i < count; ++i) {
-    const float* const row = gradients.data() + i * width;
-    std::uint64_t slot = ids[i] * kMultiplier >> shift;
-    while (seen_[slot] >> 32 == call_ && unique[seen_[slot] & 0xffffffff] != ids[i])
-      slot = (slot + 1) & (seen_.size() - 1);
-    if (seen_[slot] >> 32 != call_) {
-      seen_[slot] = std::uint64_t{call_} << 32 | unique.size();
-      unique.push_back(ids[i]);
-      if (has_repeated) sums_.insert(sums_.end(), row, row + width);
-      continue;
+  const std::size_t mask = seen_.size() - 1;
+  std::vector<Id>& unique = unique_room<Id>(ids.size());
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const Id id = ids[i];
+    std::uint64_t slot = id * kMultiplier >> shift, index = 0;
+    bool is_new = true;
+    for (;; slot = (slot + 1) & mask) {
+      is_new = seen_[slot] >> 32 != call_;
+      index = seen_[slot] & 0xffffffff;
+      if (is_new || unique[index] == id) break;
     }
-    if (!has_repeated) sums_.assign(gradients.data(), row);
-    has_repeated = true;
-    float* const sum = sums_.data() + (seen_[slot] & 0xffffffff) * width;
-    for (std::size_t k = 0; k < width; ++k) sum[k] += row[k];
+    index = is_new ? found : index;
+    seen_[slot] = std::uint64_t{call_} << 32 | index;
+    unique[index] = id;
+    found += is_new;
+    const float* const row = gradients.data() + i * width;
+    float* const sum = sums_.data() + index * width;
+    for (std::size_t k = 0; k < width; ++k) sum[k] = (is_new ? 0.0F : sum[k]) + row[k];
   }
-  if (!has_repeated) return;
-  ids = unique;
-  gradients = sums_;
+  ids = {unique.data(), found};
 }
 
 template <class Id>
+bool RowAccess::combine(std::span<const Id>& ids, std::span<const float>& gradients) {
+  constexpr std::size_t kMostPlaces = 16384;  // floats: with the sums they stay in the second-level cache
+  const std::size_t width = table_.row_elements();
+  if (sums_.size() < ids.size() * width) sums_.resize(ids.size() * width);
+  const bool is_small = table_.rows() * width <= kMostPlaces && table_.rows() <= 64 * ids.size();
+  if (is_small)
+    combine_in_places(ids, gradients);
+  else
+    combine_by_hash(ids, gradients);
+  gradients = {sums_.data(), ids.size() * width};
+  return is_small;
+}
+
+namespace {
+
+// Exact updates of elements with ascending ids: those that lie in the same 16 bytes take one exchange.
+template <class Id, class Update>
+void push_neighbours(float* first, std::span<const Id> ids, const float* gradients, const Update& update) noexcept {
+  constexpr std::size_t kRecord = shm::floats_of<Update>(), kTogether = 4 / kRecord;
+  for (std::size_t i = 0, next; i < ids.size(); i = next) {
+    const Id group = ids[i] / kTogether;
+    for (next = i + 1; next < ids.size() && ids[next] / kTogether == group;) ++next;
+    if (i + kAhead < ids.size()) __builtin_prefetch(first + ids[i + kAhead] * kRecord, 1);
+    shm::fault_point(shm::FaultPoint::kInplaceElement);
+    if (next == i + 1) {
+      using Bits = std::conditional_t<kRecord == 1, std::uint32_t, std::uint64_t>;
+      shm::update_bits<Bits>(first + ids[i] * kRecord, gradients + i, update);
+    } else {
+      shm::update_some_of_16_bytes(first + group * 4, [&](float* floats) {
+        for (std::size_t k = i; k < next; ++k)
+          shm::update_record(update, floats + ids[k] % kTogether * kRecord, gradients[k]);
+      });
+    }
+  }
+}
+
+}  // namespace
+
+template <class Id>
 void RowAccess::push(std::span<const Id> ids, const float* gradients, const update::Settings& settings,
-                     float learning_rate, float scale, Adds adds, Threads& threads) noexcept {
+                     float learning_rate, float scale, Adds adds, bool are_ascending, Threads& threads) noexcept {
   const std::uint64_t elements = table_.row_elements();
   update::with_element_update(settings, learning_rate, scale, [&](const auto& update) {
+    constexpr std::size_t kRecord = shm::floats_of<std::remove_cvref_t<decltype(update)>>();
     const auto push_range = [&]<Adds kAdds>(std::uint64_t begin, std::uint64_t end) {
       const std::span<const Id> some = ids.subspan(begin, end - begin);
       const float* const from = gradients + begin * elements;
+      if constexpr (kAdds == Adds::kExact && shm::kHas16ByteExchange && kRecord <= 2 &&
+                    !requires { update.with_state(0.0F); })
+        if (elements == 1 && are_ascending && table_.parts().size() == 1)
+          return push_neighbours(table_.parts().front().first, some, from, update);
       if (elements == 1)
         for_rows(table_, some, [&](float* row, std::size_t i) { shm::update_row(row, from + i, 1, kAdds, update); });
       else
@@ -151,12 +217,23 @@ void RowAccess::push(std::span<const Id> ids, const float* gradients, const upda
     });
   });
   shm::fault_point(shm::FaultPoint::kInplaceBlock);
-  count(ids);
+  count(ids, are_ascending);
 }
 
 // A push counts once in each block that it has touched.
 template <class Id>
-void RowAccess::count(std::span<const Id> ids) noexcept {
+void RowAccess::count(std::span<const Id> ids, bool are_ascending) noexcept {
+  if (are_ascending && table_.parts().size() == 1) {
+    const shm::RowPart& part = table_.parts().front();
+    shm::AtomicShm<std::uint64_t>* const counts = part.variable.row_counts(rank_);
+    std::uint64_t previous = table_.blocks();
+    for (const Id id : ids) {
+      const std::uint64_t block = table_.block({part, id});
+      counts[block].bump_relaxed(block != previous);  // without a branch, which would often be mispredicted
+      previous = block;
+    }
+    return;
+  }
   if (++push_number_ == 0) {
     std::fill(last_push_.begin(), last_push_.end(), 0);
     push_number_ = 1;
@@ -164,9 +241,8 @@ void RowAccess::count(std::span<const Id> ids) noexcept {
   const auto count_in = [&](const shm::Rows::Place& place, shm::AtomicShm<std::uint64_t>* counts) {
     const std::uint64_t block = table_.block(place);
     std::uint32_t& last = last_push_[place.part.first_block + block];
-    if (last == push_number_) return;
+    counts[block].bump_relaxed(last != push_number_);
     last = push_number_;
-    counts[block].bump_relaxed(1);
   };
   if (table_.parts().size() == 1) {
     const shm::RowPart& part = table_.parts().front();
@@ -218,8 +294,8 @@ void RowAccess::begin_watch(std::span<const Id> ids, const shm::JobSegments& job
 #define PS_FOR_ID(Id)                                                                                                  \
   template const Id* RowAccess::find_outside(std::span<const Id>, bool&) const noexcept;                               \
   template void RowAccess::pull(std::span<const Id>, float*, const update::Settings&, float, Threads&) const noexcept; \
-  template void RowAccess::combine(std::span<const Id>&, std::span<const float>&);                                     \
-  template void RowAccess::push(std::span<const Id>, const float*, const update::Settings&, float, float, Adds,        \
+  template bool RowAccess::combine(std::span<const Id>&, std::span<const float>&);                                     \
+  template void RowAccess::push(std::span<const Id>, const float*, const update::Settings&, float, float, Adds, bool,  \
                                 Threads&) noexcept;                                                                    \
   template void RowAccess::prefetch(std::span<const Id>) const noexcept;                                               \
   template void RowAccess::begin_watch(std::span<const Id>, const shm::JobSegments&) noexcept;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "ps/job_config.hpp"
@@ -41,15 +42,15 @@ class RowAccess {
   void pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
             Threads& threads) const noexcept;
 
-  // Sums up the gradients of repeated ids: afterwards each id is there once, in the order of first appearance. The spans
-  // stay as they are where no id is repeated, else they lead into room of this object.
+  // Sums up the gradients of repeated ids, in the order in which they come: afterwards each id is there once, and the spans
+  // lead into room of this object. Returns whether the ids ascend now; else they are in the order of first appearance.
   template <class Id>
-  void combine(std::span<const Id>& ids, std::span<const float>& gradients);
+  [[nodiscard]] bool combine(std::span<const Id>& ids, std::span<const float>& gradients);
 
   // Requires: no id is repeated.
   template <class Id>
   void push(std::span<const Id> ids, const float* gradients, const update::Settings& settings, float learning_rate,
-            float scale, Adds adds, Threads& threads) noexcept;
+            float scale, Adds adds, bool are_ascending, Threads& threads) noexcept;
 
   template <class Id>
   void prefetch(std::span<const Id> ids) const noexcept;
@@ -71,7 +72,13 @@ class RowAccess {
   };
 
   template <class Id>
-  void count(std::span<const Id> ids) noexcept;
+  std::vector<Id>& unique_room(std::size_t count);
+  template <class Id>
+  void combine_in_places(std::span<const Id>& ids, std::span<const float>& gradients);
+  template <class Id>
+  void combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients);
+  template <class Id>
+  void count(std::span<const Id> ids, bool are_ascending) noexcept;
   std::uint64_t pushes_by_others(const Watch& watch) const noexcept;
   std::uint64_t grain() const noexcept;
 
@@ -83,12 +90,11 @@ class RowAccess {
   std::uint32_t pulls_ = 0, watched_ = 0, ranks_ = 0;  // ranks_: so many have been there when last looked
   std::array<Watch, kWatched> watches_{};
 
-  // combine(): a hash table of {call : 32, unique id : 32}, and what it makes.
-  std::vector<std::uint64_t> seen_;
+  // combine(): a hash table of {call : 32, number among the unique ids : 32}, or a place for every row; and what it makes.
+  std::vector<std::uint64_t> seen_, touched_;
   std::uint32_t call_ = 0;
-  std::vector<std::uint64_t> unique_64_;
-  std::vector<std::uint32_t> unique_32_;
-  std::vector<float> sums_;
+  std::vector<float> places_, sums_;
+  std::tuple<std::vector<std::uint32_t>, std::vector<std::uint64_t>> unique_;
 };
 
 }  // namespace ps

@@ -52,17 +52,17 @@ void Worker::Impl::pull_rows(Variable::State& state, std::span<const Id> ids, st
 
 template <class Id>
 void Worker::Impl::push_rows(Variable::State& state, std::span<const Id> ids, std::span<const float> gradients) {
-  const bool are_ascending = require_rows(state, ids, gradients.size(), "push");
+  bool are_ascending = require_rows(state, ids, gradients.size(), "push");
   if (config.optimizer.staleness_scaling && state.settings.rule != UpdateRule::kAdd)
     throw Error(
         fmt::format("push of rows of variable '{}': lr-staleness needs the staleness of every row, which is only "
                     "watched on a sample; start the job without it",
                     state.name));
-  if (!are_ascending) state.rows->combine(ids, gradients);
+  if (!are_ascending) are_ascending = state.rows->combine(ids, gradients);
   float scale = 1.0F;
   if (live.settings.clip_norm > 0 && state.is_clipped())
     scale = update::clip_scale(update::squared_norm(gradients.data(), gradients.size()), live.settings.clip_norm);
-  state.rows->push(ids, gradients.data(), state.settings, row_rate(), scale, config.adds, threads);
+  state.rows->push(ids, gradients.data(), state.settings, row_rate(), scale, config.adds, are_ascending, threads);
   state.rows->end_watch([&](std::uint64_t staleness) { shm::record_staleness(entry, staleness); });
   count(Counter::kPushes).bump_relaxed(1);
 }
