@@ -32,17 +32,6 @@ template <class Rule, bool kPlain>
   for (std::size_t k = 0; k <= Rule::kSlots; ++k) out[k * stride] = x[k];
 }
 
-// Asks for a line that will be read and then written: the buffer that an update replaces is the next one to fill. One
-// request for both instead of two saves a trip between the cores where others have written it (pushes of 400 KB by two
-// writers: 1.2 times the rate). Processors without the instruction take it for none.
-[[gnu::always_inline]] inline void prefetch_to_own(const float* line) noexcept {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" ::"m"(*line));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
-
 // Asks for all inputs half a page ahead: the processor's own prefetching stops at page ends, and neighbouring chunks'
 // buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds). `following`: what is read after `in`.
 template <class Rule, bool kPlain>

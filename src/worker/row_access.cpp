@@ -22,8 +22,8 @@ shm::Rows table_of(std::span<const VariablePart> parts) {
 
 // Asks for the lines that begin a row, to be written. The processor fetches what follows them by itself.
 [[gnu::always_inline]] inline void prefetch_row(const float* row, std::uint64_t floats) noexcept {
-  __builtin_prefetch(row, 1);
-  if (floats > 16) __builtin_prefetch(row + 16, 1);
+  update::prefetch_to_own(row);
+  if (floats > 16) update::prefetch_to_own(row + 16);
 }
 
 // Calls body(row's place, its number among `ids`) for each, asking ahead for the memory of those that follow.
@@ -173,7 +173,7 @@ void push_neighbours(float* first, std::span<const Id> ids, const float* gradien
   for (std::size_t i = 0, next; i < ids.size(); i = next) {
     const Id group = ids[i] / kTogether;
     for (next = i + 1; next < ids.size() && ids[next] / kTogether == group;) ++next;
-    if (i + kAhead < ids.size()) __builtin_prefetch(first + ids[i + kAhead] * kRecord, 1);
+    if (i + kAhead < ids.size()) update::prefetch_to_own(first + ids[i + kAhead] * kRecord);
     shm::fault_point(shm::FaultPoint::kInplaceElement);
     if (next == i + 1) {
       using Bits = std::conditional_t<kRecord == 1, std::uint32_t, std::uint64_t>;
