@@ -21,6 +21,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace ps::train {
 
@@ -33,6 +34,9 @@ struct SparseExample {
 
 enum class SparseKind : std::uint32_t { kFeatures = 1, kRatings = 2 };
 
+// Which index of LIBSVM text is id 0. By content: 0 where an index 0 occurs, else 1. With hashing, by content is 0.
+enum class FirstIndex : std::uint32_t { kByContent, kZero, kOne };
+
 struct SparseInfo {
   SparseKind kind = SparseKind::kFeatures;
   std::uint64_t examples = 0;
@@ -41,17 +45,20 @@ struct SparseInfo {
   std::uint64_t users = 0, items = 0;  // ratings: how many different ones; they are numbered as they first appear
   double label_sum = 0.0;
   float label_min = 0.0F, label_max = 0.0F;
-  std::uint32_t distinct_labels = 0;  // 3 stands for three and more
+  std::uint32_t distinct_labels = 0;           // 3 stands for three and more
+  FirstIndex first_index = FirstIndex::kZero;  // as it turned out; a test set is to be read with its training set's
 };
 
 struct SparseSourceOptions {
   enum class Format { kByContent, kLibsvm, kRatings };
   Format format = Format::kByContent;
-  enum class FirstIndex { kByContent, kZero, kOne };  // LIBSVM: by content means 0-based where an index 0 occurs
+  using FirstIndex = train::FirstIndex;
   FirstIndex first_index = FirstIndex::kByContent;
-  std::uint32_t hash_bits = 0;  // LIBSVM: takes indices modulo 2^hash_bits; 0: as they are, below 2^32
-  std::uint64_t features = 0;   // at least so many (a test set must have those of its training set); 0: as found
-  std::string cache;            // folder for binary forms; empty: an unnamed temporary file in $TMPDIR or /tmp
+  std::uint32_t hash_bits =
+      0;                       // LIBSVM: takes ids modulo 2^hash_bits (1 to 32), adding up values that meet; 0: as they
+                               // are, below 2^32
+  std::uint64_t features = 0;  // at least so many (a test set must have those of its training set); 0: as found
+  std::string cache;           // folder for binary forms; empty: an unnamed temporary file in $TMPDIR or /tmp
   std::function<bool()> stop_requested;
   std::function<void(const std::string&)> notice;  // "reading a9a: 512 MiB", once every two seconds
 };
@@ -65,6 +72,9 @@ class SparseData {
   // time of change and the options stay the same.
   // Throws ps::Error: one line that names file, line and column of the first malformed place; Interrupted.
   static SparseData read(const std::string& source, const SparseSourceOptions& options);
+
+  // The same of text in memory, which is never gzip; `name` stands for the path in error messages.
+  static SparseData parse(std::string_view text, const std::string& name, const SparseSourceOptions& options);
 
   SparseData(SparseData&&) noexcept;
   SparseData& operator=(SparseData&&) noexcept;

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -37,8 +38,32 @@ class SparseStream {
   SparseExample next();
 
   // Of the part: how many examples there are, and how many epochs this stream has completed.
-  std::uint64_t examples() const noexcept;
-  std::uint64_t epochs() const noexcept;
+  std::uint64_t examples() const noexcept { return examples_; }
+  std::uint64_t epochs() const noexcept { return epochs_; }
+
+ private:
+  // Neighbouring records, of which some are of the part.
+  struct Window {
+    std::uint64_t begin = 0, end = 0;  // words
+    std::uint64_t first_example = 0;
+  };
+
+  void find_windows(std::size_t window_bytes);
+  void begin_epoch();
+  void enter_window();
+  void leave_window();
+  template <class T>
+  void shuffle(std::vector<T>& items);
+
+  const SparseData& data_;
+  SparsePart part_;
+  std::mt19937_64 random_;
+  std::uint64_t examples_ = 0, epochs_ = 0;
+  std::vector<Window> windows_;
+  std::size_t window_ = 0;               // which one is being read
+  const std::uint32_t* base_ = nullptr;  // its first word
+  std::vector<std::uint32_t> order_;     // of its records of the part: words from base_
+  std::size_t position_ = 0;
 };
 
 // Calls body(example) for every example of the part, in the order of the data, in constant memory.

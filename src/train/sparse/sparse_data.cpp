@@ -1,0 +1,130 @@
+#include "train/sparse/sparse_data.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <mutex>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "train/sparse/generated.hpp"
+#include "train/sparse/libsvm.hpp"
+#include "train/sparse/ratings.hpp"
+#include "train/sparse/sparse_file.hpp"
+#include "train/sparse/sparse_forms.hpp"
+#include "train/sparse/sparse_walk.hpp"
+#include "train/sparse/text_lines.hpp"
+
+namespace ps::train {
+namespace {
+
+constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 28;  // features: 1 GiB of counts
+constexpr std::chrono::seconds kBetweenNotices{2};
+
+void check_options(const SparseSourceOptions& options) {
+  if (options.hash_bits > 32) throw Error("features can be hashed to 32 bits at most (--hash-bits 1..32)");
+}
+
+// Leaves the lines at the first one that says what they are.
+bool are_ratings(TextLines& lines, SparseSourceOptions::Format format) {
+  using Format = SparseSourceOptions::Format;
+  if (format != Format::kByContent) return format == Format::kRatings;
+  std::string_view line;
+  while (lines.next(line)) {
+    const std::size_t text = line.find_first_not_of(" \t");
+    if (text == line.npos || line[text] == '#') continue;
+    lines.unread();
+    return looks_like_ratings(line);
+  }
+  return false;
+}
+
+void read_text(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out) {
+  if (are_ratings(lines, options.format))
+    read_ratings(lines, out);
+  else
+    read_libsvm(lines, options, out);
+  if (out.info().examples == 0)
+    throw Error(fmt::format("{}: there is no example in it; expected LIBSVM text or ratings", lines.name()));
+}
+
+void watch(TextLines& lines, const SparseSourceOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  lines.watch([&options, name = lines.name(), next = Clock::now() + kBetweenNotices](std::uint64_t bytes) mutable {
+    if (options.stop_requested && options.stop_requested()) throw Interrupted();
+    if (!options.notice || Clock::now() < next) return;
+    next = Clock::now() + kBetweenNotices;
+    options.notice(fmt::format("reading {}: {} MiB", name, bytes >> 20));
+  });
+}
+
+}  // namespace
+
+struct SparseData::Impl {
+  std::string name;
+  std::shared_ptr<const void> memory;
+  SparseInfo info;
+  std::span<const std::uint32_t> words;
+  std::once_flag are_counted;
+  std::vector<std::uint32_t> occurrences;
+
+  static SparseData of(std::string name, std::unique_ptr<SparseMapping> mapping) {
+    auto impl = std::make_unique<Impl>();
+    impl->name = std::move(name);
+    impl->info = mapping->header().info;
+    impl->words = mapping->words();
+    impl->memory = std::shared_ptr<const SparseMapping>(std::move(mapping));
+    return SparseData(std::move(impl));
+  }
+};
+
+SparseData::SparseData(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SparseData::SparseData(SparseData&&) noexcept = default;
+SparseData& SparseData::operator=(SparseData&&) noexcept = default;
+SparseData::~SparseData() = default;
+
+SparseData SparseData::read(const std::string& source, const SparseSourceOptions& options) {
+  check_options(options);
+  if (is_generated(source))
+    return Impl::of(
+        source, make_unnamed_form(source, [&](SparseWriter& out) { generate(source, options.stop_requested, out); }));
+  const auto make = [&](SparseWriter& out) {
+    TextLines lines = TextLines::of_file(source);
+    watch(lines, options);
+    read_text(lines, options, out);
+  };
+  return Impl::of(source,
+                  options.cache.empty() ? make_unnamed_form(source, make) : open_cached_form(source, options, make));
+}
+
+SparseData SparseData::parse(std::string_view text, const std::string& name, const SparseSourceOptions& options) {
+  check_options(options);
+  return Impl::of(name, make_unnamed_form(name, [&](SparseWriter& out) {
+                    TextLines lines = TextLines::of_memory(text, name);
+                    read_text(lines, options, out);
+                  }));
+}
+
+const std::string& SparseData::name() const { return impl_->name; }
+const SparseInfo& SparseData::info() const { return impl_->info; }
+std::span<const std::uint32_t> SparseData::words() const { return impl_->words; }
+
+std::span<const std::uint32_t> SparseData::occurrences() const {
+  if (impl_->info.features > kMostCounted)
+    throw Error(
+        fmt::format("{}: {} features are too many to count how often each occurs (2^28 at most); hash them "
+                    "(--hash-bits 28)",
+                    impl_->name, impl_->info.features));
+  std::call_once(impl_->are_counted, [this] {
+    std::vector<std::uint32_t> counts(impl_->info.features);
+    for (SparseWalk walk(*this); walk.next();)
+      for (const std::uint32_t id : walk.example().ids) {
+        if (id >= counts.size()) walk.fail_damaged();
+        ++counts[id];
+      }
+    impl_->occurrences = std::move(counts);
+  });
+  return impl_->occurrences;
+}
+
+}  // namespace ps::train
