@@ -150,6 +150,7 @@ class Reader {
 }  // namespace
 
 bool looks_like_ratings(std::string_view line) {
+  for (const std::string_view comment : {" #", "\t#"}) line = line.substr(0, line.find(comment));
   line = trimmed(line);
   const std::string_view separator = separator_of(line);
   if (separator == "::") return true;

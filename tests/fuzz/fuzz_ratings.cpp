@@ -1,0 +1,10 @@
+// Any bytes as ratings, or as what they look like (fuzz_sparse.hpp).
+#include "fuzz/fuzz_sparse.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using Format = ps::train::SparseSourceOptions::Format;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  ps::fuzz::read_all_ways(text, Format::kRatings);
+  ps::fuzz::read_all_ways(text, Format::kByContent);
+  return 0;
+}

@@ -1,0 +1,235 @@
+#include "train/sparse/libsvm.hpp"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/sparse_texts.hpp"
+
+namespace {
+
+using namespace ps;
+using namespace ps::test;
+using train::FirstIndex;
+using train::SparseData;
+using train::SparseInfo;
+using train::SparseKind;
+using train::SparseSourceOptions;
+
+SparseSourceOptions libsvm(FirstIndex first_index = FirstIndex::kByContent, std::uint32_t hash_bits = 0) {
+  SparseSourceOptions options;
+  options.format = SparseSourceOptions::Format::kLibsvm;
+  options.first_index = first_index;
+  options.hash_bits = hash_bits;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("libsvm: what the format allows is read") {
+  struct Allowed {
+    const char* text;
+    std::vector<PlainExample> examples;
+  };
+  const Allowed cases[] = {
+      {"1 1:0.5 3:2\n", {{1, {0, 2}, {0.5F, 2}}}},
+      {"+1 1:+0.5 3:-2e3\n-1 2:.25", {{1, {0, 2}, {0.5F, -2000}}, {-1, {1}, {0.25F}}}},
+      {"1 1:1 \r\n-1\t2:1\t\r\n", {{1, {0}, {1}}, {-1, {1}, {1}}}},
+      {"# a comment\n\n  \t\n1 1:1 # 7:x \x01\n\r\n1.5#\n", {{1, {0}, {1}}, {1.5F, {}, {}}}},
+      {"  1  qid:18446744073709551615  1:1\n2 qid:0\n", {{1, {0}, {1}}, {2, {}, {}}}},
+      {"1 5:1\n0 0:3 2:1\n1 4294967295:1\n", {{1, {5}, {1}}, {0, {0, 2}, {3, 1}}, {1, {4294967295U}, {1}}}},
+      {"1 1:1e-60 2:1e-400 3:0 4:1e-40\n", {{1, {0, 1, 2, 3}, {0, 0, 0, 1e-40F}}}},
+      {"1\n0\n", {{1, {}, {}}, {0, {}, {}}}},
+      {"1 007:1\n", {{1, {6}, {1}}}},
+      {"\xEF\xBB\xBF"
+       "1 1:1\n",
+       {{1, {0}, {1}}}},
+  };
+  for (const Allowed& one : cases) {
+    CAPTURE(one.text);
+    CHECK(examples_of(parse(one.text, libsvm())) == one.examples);
+  }
+}
+
+TEST_CASE("libsvm: what is malformed is one error with file, line and column") {
+  struct Malformed {
+    std::string text;
+    const char* message;
+    SparseSourceOptions options = libsvm();
+  };
+  const auto one_based = libsvm(FirstIndex::kOne);
+  const Malformed cases[] = {
+      {"1 1:1\nx 1:1\n", "data:2:1: label 'x' is not a number"},
+      {"1 1:1\n  1x 1:1\n", "data:2:3: label '1x' is not a number"},
+      {"+-1 1:1", "data:1:1: label '+-1' is not a number"},
+      {"1,2 1:1", "data:1:1: label '1,2' is not a number"},
+      {"0x1 1:1", "data:1:1: label '0x1' is not a number"},
+      {"nan 1:1", "data:1:1: label 'nan' is not finite"},
+      {"-inf 1:1", "data:1:1: label '-inf' is not finite"},
+      {"1e39 1:1", "data:1:1: label '1e39' is too large for a 32-bit float"},
+      {"1:1 2:1", "data:1:1: the label is missing: the line begins with '1:1'"},
+      {"qid:1 2:1", "data:1:1: the label is missing"},
+      {"1 2", "data:1:3: '2' has no colon; a feature is index:value"},
+      {"1 1:1  foo 3:1", "data:1:8: 'foo' has no colon"},
+      {"1 1 :2", "data:1:3: '1' has no colon"},
+      {"1 :2", "data:1:3: index '' is not a number"},
+      {"1 x:2", "data:1:3: index 'x' is not a number"},
+      {"1 1.5:2", "data:1:3: index '1.5' is not a number"},
+      {"1 +1:2", "data:1:3: index '+1' is not a number"},
+      {"1 -:2", "data:1:3: index '-' is not a number"},
+      {"1 -1:2", "data:1:3: index '-1' is negative"},
+      {"1 4294967296:2", "data:1:3: index 4294967296 is 2^32 or more; hash the features (--hash-bits)"},
+      {"1 18446744073709551616:2", "data:1:3: index '18446744073709551616' is too large, even for hashing"},
+      {"1 18446744073709551616:2", "data:1:3: index '18446744073709551616' is too large",
+       libsvm(FirstIndex::kByContent, 8)},
+      {"1 3:1 2:1", "data:1:7: index 2 comes after 3; indices are to ascend"},
+      {"1 3:1 3:1", "data:1:7: index 3 is repeated"},
+      {"1 3:1 3:1", "data:1:7: index 3 is repeated", libsvm(FirstIndex::kByContent, 1)},
+      {"1 0:1", "data:1:3: index 0 in a file whose indices begin with 1", one_based},
+      {"1 1:", "data:1:5: value '' is not a number"},
+      {"1 1: 2", "data:1:5: value '' is not a number"},
+      {"1 1:x", "data:1:5: value 'x' is not a number"},
+      {"1 1:2:3", "data:1:5: value '2:3' is not a number"},
+      {"1 1:1,5", "data:1:5: value '1,5' is not a number"},
+      {"1 1:NaN", "data:1:5: value 'NaN' is not finite"},
+      {"1 1:infinity", "data:1:5: value 'infinity' is not finite"},
+      {"1 1:-3.5e38", "data:1:5: value '-3.5e38' is too large"},
+      {"1 1:1e400", "data:1:5: value '1e400' is too large"},
+      {"1 qid:x 1:1", "data:1:3: 'qid:x' is no query id; expected qid:NUMBER"},
+      {"1 qid: 1:1", "data:1:3: 'qid:' is no query id"},
+      {"1 qid:-1 1:1", "data:1:3: 'qid:-1' is no query id"},
+      {"1 1:1 qid:1", "data:1:7: index 'qid' is not a number"},
+      {std::string("1 1:1\0 2:1", 10), "data:1:6: control byte 0x00"},
+      {std::string("\0", 1), "data:1:1: control byte 0x00"},
+      {"1\x07 1:1", "data:1:2: control byte 0x07"},
+      {"1 1:1\v2:1", "data:1:6: control byte 0x0b"},
+      {"1 1:1\r2 1:1\n", "data:1:6: control byte 0x0d"},
+      {"1 1\x7f:1", "data:1:4: control byte 0x7f"},
+      {"1 1:\xc3\xa9", "data:1:5: value '\\xc3\\xa9' is not a number"},
+      {"1 1:" + std::string(100, '9') + "x", "data:1:5: value '9999999999999999999999999999999999999999...' is not a"},
+      {"", "data: there is no example in it"},
+      {"# nothing\n\n", "data: there is no example in it"},
+  };
+  for (const Malformed& one : cases) {
+    CAPTURE(one.text);
+    const std::string found = error_of([&] { parse(one.text, one.options); });
+    CAPTURE(found);
+    CHECK(found.find(one.message) == 0);
+    CHECK(found.find('\n') == std::string::npos);
+    CHECK(found.size() < 200);
+  }
+}
+
+TEST_CASE("libsvm: a line that is too long is an error, one that is just not is read") {
+  const std::string row = "1 1:1 2:1";
+  const std::string blanks(train::kMaxLineBytes - row.size(), ' ');
+  CHECK(parse(row + blanks + "\n", libsvm()).info().nonzeros == 2);
+  CHECK(error_of([&] { parse("1\n" + row + blanks + " \n", libsvm()); }).find("data:2:16777217: the line is longer") ==
+        0);
+}
+
+TEST_CASE("libsvm: indices begin with 0 where a 0 occurs, however late, and else with 1") {
+  std::string text;
+  for (int row = 0; row < 300'000; ++row) text += "1 1:1 2:1\n";  // more than the writer keeps in memory
+  const SparseInfo one = parse(text, libsvm()).info();
+  CHECK(one.first_index == FirstIndex::kOne);
+  CHECK(one.features == 2);
+  text += "1 0:1\n";
+  const SparseData zero = parse(text, libsvm());
+  CHECK(zero.info().first_index == FirstIndex::kZero);
+  CHECK(zero.info().features == 3);
+  CHECK(zero.occurrences()[0] == 1);
+  CHECK(zero.occurrences()[1] == 300'000);
+  CHECK(zero.occurrences()[2] == 300'000);
+}
+
+TEST_CASE("libsvm: a test set has its training set's first index and features") {
+  const SparseInfo training = parse("1 0:1 9:1\n", libsvm()).info();
+  SparseSourceOptions options = libsvm(training.first_index);
+  options.features = training.features;
+  const SparseData test = parse("1 3:1\n", options);
+  CHECK(test.info().features == 10);
+  CHECK(examples_of(test) == std::vector<PlainExample>{{1, {3}, {1}}});
+  options.first_index = FirstIndex::kOne;
+  CHECK(parse("1 11:1\n", options).info().features == 11);
+}
+
+TEST_CASE("libsvm: hashed ids ascend, those that meet are added up, and the number of features is the table's") {
+  const SparseData data = parse("1 1:1 6:2 9:4 18446744073709551615:8\n", libsvm(FirstIndex::kByContent, 2));
+  CHECK(data.info().features == 4);
+  CHECK(data.info().first_index == FirstIndex::kZero);
+  CHECK(data.info().nonzeros == 3);
+  CHECK(examples_of(data) == std::vector<PlainExample>{{1, {1, 2, 3}, {5, 2, 8}}});
+  CHECK(examples_of(parse("1 1:1 6:2\n", libsvm(FirstIndex::kOne, 2))) ==
+        std::vector<PlainExample>{{1, {0, 1}, {1, 2}}});
+  CHECK(parse("1 5:1\n", libsvm(FirstIndex::kByContent, 32)).info().features == std::uint64_t{1} << 32);
+  CHECK(error_of([] { parse("1 1:1\n", libsvm(FirstIndex::kByContent, 33)); }).find("32 bits at most") !=
+        std::string::npos);
+  CHECK(error_of([] { parse("1 1:3e38 3:3e38\n", libsvm(FirstIndex::kByContent, 1)); }).find("data:1:1: values that") ==
+        0);
+}
+
+TEST_CASE("libsvm: sizes and labels are counted") {
+  const SparseInfo info = parse("2 1:1\n-1 1:1 7:1\n2\n0.5 2:1\n", libsvm()).info();
+  CHECK(info.kind == SparseKind::kFeatures);
+  CHECK(info.examples == 4);
+  CHECK(info.nonzeros == 4);
+  CHECK(info.features == 7);
+  CHECK(info.label_min == -1.0F);
+  CHECK(info.label_max == 2.0F);
+  CHECK(info.label_sum == 3.5);
+  CHECK(info.distinct_labels == 3);
+  CHECK(parse("1\n1\n", libsvm()).info().distinct_labels == 1);
+  CHECK(parse("1\n0\n1\n", libsvm()).info().distinct_labels == 2);
+  CHECK(parse("1 1:1\n", libsvm()).occurrences().size() == 1);
+}
+
+TEST_CASE("libsvm: more features than can be counted are an error") {
+  const SparseData data = parse("1 4294967295:1\n", libsvm());
+  CHECK(data.info().features == 4294967295U);
+  CHECK(error_of([&] { data.occurrences(); }).find("too many to count") != std::string::npos);
+}
+
+TEST_CASE("libsvm: files are read plain and gzip, whatever their names") {
+  const Folder folder;
+  std::string text;
+  for (int row = 1; row <= 200'000; ++row)
+    text += std::to_string(row % 2) + " 3:1 " + std::to_string(row + 3) + ":0.5\n";
+  const auto expected = examples_of(parse(text));
+  CHECK(examples_of(SparseData::read(folder.write("plain", text), {})) == expected);
+  CHECK(examples_of(SparseData::read(folder.write_gz("packed", text), {})) == expected);
+}
+
+TEST_CASE("libsvm: damaged and cut gzip data, and what is no file, are errors that name it") {
+  const Folder folder;
+  std::string text;
+  for (int row = 1; row <= 50'000; ++row) text += "1 " + std::to_string(row * 7919 % 10'007 + 1) + ":1\n";
+  const std::string path = folder.write_gz("data.gz", text);
+  const auto size = std::filesystem::file_size(path);
+  const auto reading = [](const std::string& file) { return error_of([&] { SparseData::read(file, {}); }); };
+  std::filesystem::resize_file(path, size - 1);
+  CHECK(reading(path).find(path + ":") == 0);
+  CHECK(reading(path).find("the gzip data ends too early") != std::string::npos);
+  std::filesystem::resize_file(path, size / 2);
+  CHECK(reading(path).find("the gzip data ends too early") != std::string::npos);
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(size / 4));
+    file.write("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12);
+  }
+  CHECK(reading(path).find("gzip data") != std::string::npos);
+  CHECK(reading(folder.path("missing")).find("missing: no such file") != std::string::npos);
+  CHECK(reading(folder.path("")).find("not a regular file") != std::string::npos);
+}
+
+TEST_CASE("libsvm: reading stops when it is asked to") {
+  const Folder folder;
+  std::string text;
+  for (int row = 0; row < 500'000; ++row) text += "1 1:1\n";
+  SparseSourceOptions options;
+  int looks = 0;
+  options.stop_requested = [&] { return ++looks == 2; };
+  CHECK_THROWS_AS(SparseData::read(folder.write("data", text), options), Interrupted);
+}

@@ -1,0 +1,116 @@
+#include "train/sparse/ratings.hpp"
+
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/sparse_texts.hpp"
+
+namespace {
+
+using namespace ps;
+using namespace ps::test;
+using train::SparseData;
+using train::SparseInfo;
+using train::SparseKind;
+using train::SparseSourceOptions;
+
+SparseSourceOptions ratings() {
+  SparseSourceOptions options;
+  options.format = SparseSourceOptions::Format::kRatings;
+  return options;
+}
+
+PlainExample rated(float rating, std::uint32_t user, std::uint32_t item) { return {rating, {user, item}, {1, 1}}; }
+
+}  // namespace
+
+TEST_CASE("ratings: every separator gives the same examples, with and without times") {
+  const std::vector<PlainExample> expected = {rated(5, 0, 2), rated(2.5F, 1, 2), rated(-1, 0, 3)};
+  const char* const texts[] = {
+      "7::10::5::978300760\n3::10::2.5::978300761\n7::11::-1::0\n",
+      "7\t10\t5\t978300760\n3\t10\t2.5\t978300761\n7\t11\t-1\t0",
+      "7,10,5\r\n3,10,2.5\r\n7,11,-1\r\n",
+      "7 10 5\n\n 3   10 2.5 \n7 11 -1\n",
+      "userId,movieId,rating,timestamp\n7,10,5.0,1\n3,10,+2.5,2\n7,11,-1,3\n",
+      "user_id\titem_id\trating\n7\t10\t5\n3\t10\t2.5\n7\t11\t-1\n",
+      "7 , 10 , 5\n3,10 ,2.5\n7, 11,-1\n",
+      "\xEF\xBB\xBF"
+      "7;x,10,5\n3,10,2.5\n7;x,11,-1\n",
+  };
+  for (const char* text : texts) {
+    CAPTURE(text);
+    const SparseData data = parse(text);
+    CHECK(data.info().kind == SparseKind::kRatings);
+    CHECK(examples_of(data) == expected);
+    CHECK(data.info().users == 2);
+    CHECK(data.info().items == 2);
+    CHECK(data.info().features == 4);
+  }
+}
+
+TEST_CASE("ratings: users and items are any text, each numbered as it first appears") {
+  const std::string longest(64, 'u');
+  const SparseData data =
+      parse(longest + ",item one,1\n9223372036854775808,\xc3\xa9,2\n" + longest + ",\xc3\xa9,3\n7,7,4\n07,7,5\n");
+  CHECK(data.info().users == 4);  // 7 and 07 are two
+  CHECK(data.info().items == 3);
+  CHECK(examples_of(data) ==
+        std::vector<PlainExample>{rated(1, 0, 4), rated(2, 1, 5), rated(3, 0, 5), rated(4, 2, 6), rated(5, 3, 6)});
+}
+
+TEST_CASE("ratings: what is malformed is one error with file, line and column") {
+  struct Malformed {
+    std::string text;
+    const char* message;
+  };
+  const std::string too_long(65, 'u');
+  const Malformed cases[] = {
+      {"1::2\n",
+       "data:1:5: the rating is missing; expected user, item, rating and maybe a time, with '::' between them"},
+      {"1\n", "data:1:2: the item is missing"},
+      {"1 2 3\n1,2,3\n", "data:2:6: the item is missing; expected user, item, rating and maybe a time, with blanks"},
+      {"1,2,3\n1\t2\t3\n", "data:2:6: the item is missing"},
+      {"1\t2\t3\n1 2 3\n", "data:2:6: the item is missing; expected user, item, rating and maybe a time, with tabs"},
+      {"1,2,3,4,5\n", "data:1:9: a fifth field"},
+      {"1::2::3::4::5::6\n", "data:1:13: a fifth field"},
+      {"1,2,x\n", "data:1:5: rating 'x' is not a number"},
+      {"1,2,3\nuserId,movieId,rating\n", "data:2:16: rating 'rating' is not a number"},
+      {"1,2,\n", "data:1:5: the rating is empty"},
+      {",2,3\n", "data:1:1: the user is empty"},
+      {"1,,3\n", "data:1:3: the item is empty"},
+      {"1,2,nan\n", "data:1:5: rating 'nan' is not finite"},
+      {"1,2,inf\n", "data:1:5: rating 'inf' is not finite"},
+      {"1,2,1e39\n", "data:1:5: rating '1e39' is too large"},
+      {"1,2,3,yesterday\n", "data:1:7: time 'yesterday' is not a number"},
+      {"1,2,3,\n", "data:1:7: the time is empty"},
+      {too_long + ",2,3\n", "data:1:1: user 'uuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu...' is longer than 64 bytes"},
+      {"1," + too_long + ",3\n", "data:1:3: item 'uuu"},
+      {std::string("1,\0,3\n", 6), "data:1:3: control byte 0x00"},
+      {"1,2,3\r4,5,6\n", "data:1:6: control byte 0x0d"},
+      {"userId,movieId,rating\n", "data: there is no example in it"},
+      {"user item rating\n1 2 3\n", "data:1:11: rating 'rating' is not a number"},
+      {"\n \n", "data: there is no example in it"},
+  };
+  for (const Malformed& one : cases) {
+    CAPTURE(one.text);
+    const std::string found = error_of([&] { parse(one.text, ratings()); });
+    CAPTURE(found);
+    CHECK(found.find(one.message) == 0);
+    CHECK(found.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("ratings: they are told from LIBSVM text by the first line that is neither blank nor a comment") {
+  for (const char* text :
+       {"1::2::3\n", "1,2,3\n", "1\t2\t3\t4\n", "1 2 3\n", "\n1 2 3\n", "a,b,c,d\n1,2,3,4\n", "# x:y\n1,2,3\n"}) {
+    CAPTURE(text);
+    CHECK(parse(text).info().kind == SparseKind::kRatings);
+  }
+  for (const char* text :
+       {"1\n", "1 1:2\n", "1 1:2 2:3\n", "1 qid:3 2:3\n", "1 # 2 3\n", "# 1 2 3\n1 1:1\n", "+1 \n"}) {
+    CAPTURE(text);
+    CHECK(parse(text).info().kind == SparseKind::kFeatures);
+  }
+}
