@@ -26,7 +26,7 @@ inline SparseExample example_at(const std::uint32_t* record) noexcept {
 
 class SparseWalk {
  public:
-  static constexpr std::size_t kKeptBytes = std::size_t{16} << 20;
+  static constexpr std::size_t kKeptBytes = std::size_t{4} << 20;
 
   // From the word `from` on, which is the start of a record, up to the word `to`.
   explicit SparseWalk(const SparseData& data) : SparseWalk(data, 0, data.words().size()) {}
