@@ -32,6 +32,7 @@ WITHOUT = {
     "remove_job": "letting go of all bytes: the kernel does the same at a death",
     "settle_jointly": "letting go of bytes: the kernel does the same at a death",
     "create": "giving up: the kernel lets go of the bytes at a death",
+    "try_load": "letting go of the byte: the kernel does the same at a death",
     "step": "the last wake may be missing (W2)",
     "wait_initialised": "the claim is followed by initialise()",
     "initialise": "the last wake may be missing (W2)",

@@ -153,9 +153,10 @@ Json show_job(const std::string& job) {
   }
   const ByteCount& bytes = info.bytes;
   shown["bytes"] = {
-      {"values", bytes.values},       {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
-      {"gradients", bytes.gradients}, {"spares", bytes.spares},         {"words", bytes.words},
-      {"padding", bytes.padding},     {"control", bytes.control},       {"total", bytes.total()}};
+      {"values", bytes.values},       {"optimizer_slots", bytes.slots},   {"accumulators", bytes.accumulators},
+      {"gradients", bytes.gradients}, {"shared_data", bytes.shared_data}, {"spares", bytes.spares},
+      {"words", bytes.words},         {"padding", bytes.padding},         {"control", bytes.control},
+      {"total", bytes.total()}};
   return shown;
 }
 

@@ -98,8 +98,8 @@ std::string job_as_text(const Json& shown) {
   const Json& bytes = shown["bytes"];
   const double total = bytes["total"].get<double>(), values = bytes["values"].get<double>();
   text += "where the bytes are\n";
-  for (const char* key :
-       {"values", "optimizer_slots", "accumulators", "gradients", "spares", "words", "padding", "control"})
+  for (const char* key : {"values", "optimizer_slots", "accumulators", "gradients", "shared_data", "spares", "words",
+                          "padding", "control"})
     text += fmt::format("  {:<16} {:>12} {:>6.1f} %\n", key, bytes_as_text(bytes[key]),
                         100 * bytes[key].get<double>() / total);
   text += fmt::format("  {:<16} {:>12}", "total", bytes_as_text(bytes["total"]));

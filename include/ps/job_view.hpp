@@ -76,8 +76,9 @@ struct ByteCount {
   std::uint64_t spares = 0;             // spare buffers and the tables of them
   std::uint64_t accumulators = 0;       // reduce atomic
   std::uint64_t gradients = 0;          // gradient segments
+  std::uint64_t shared_data = 0;        // what workers share read-only
   std::uint64_t total() const noexcept {
-    return control + values + slots + words + padding + spares + accumulators + gradients;
+    return control + values + slots + words + padding + spares + accumulators + gradients + shared_data;
   }
 };
 

@@ -4,6 +4,7 @@
 // Any start order: the constructor waits for the job.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,6 +33,15 @@ struct StalenessSummary {
   double mean = 0;
   std::uint64_t p50 = 0, p99 = 0, max = 0;
 };
+
+// What the workers of a job share; stays mapped as long as `memory` is kept.
+struct SharedBytes {
+  std::shared_ptr<const void> memory;
+  std::span<const std::byte> bytes;  // begins on a page
+};
+
+// Loads it: calls the function that it is given once, for room of so many bytes, and fills that.
+using SharedLoader = std::function<void(const std::function<std::span<std::byte>(std::size_t bytes)>& room)>;
 
 class Worker {
  public:
@@ -121,6 +131,13 @@ class Worker {
   // without them, and does not wait for them again until they show that they go on; ssp, and a first step whose workers
   // have not all joined, throw Error.
   std::uint64_t step();
+
+  // A block of bytes that the job's workers read and nobody changes, such as the data they train on: loaded once into
+  // shared memory by whoever comes first; the others wait for that, saying so, and take over if the loader dies. A job
+  // has one such block, removed with it; `key` says what it is.
+  // Throws Error when /dev/shm is full, and where the job has a block of another key; what the loader throws, after
+  // which the next worker tries.
+  SharedBytes shared(const std::string& key, const SharedLoader& load);
 
   // The settings that hold at the moment. Lock-free.
   LiveSettings live() const noexcept;

@@ -31,6 +31,7 @@ enum class FaultPoint : std::uint32_t {
   kDecideShort, kHelpRead, kHelpIncluded, kHelpChunk, kOpenReady, kOpenSwapped, kDropped, kReturned,
   kLeaveGradient, kLeaveWritten, kLeaveStated, kLeaveRecorded, kLeaveAnnounced, kLeaveReleased,
   kSetLocked, kSetWritten, kSetMoved, kSetRecorded, kSetReleased,
+  kDataTaken, kDataMade, kDataFilled, kDataPublished, kDataCleared, kDataNamed, kDataAnnounced, kDataReleased,
   kEventTicket, kEventBuilding, kEventWritten,
   kCount_
   // clang-format on

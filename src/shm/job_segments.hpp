@@ -125,7 +125,7 @@ Optimizer optimizer_of(const JobConfigShm& config) noexcept;
 // What removing found.
 enum class RemoveOutcome { kRemoved, kAbsent, kAlive };
 
-// Removes all segments of a job that nobody holds a lock of (N2): shards and gradient segments first, control last.
+// Removes all segments of a job that nobody holds a lock of (N2): shards, gradient segments and shared data first, control last.
 // `own`: a descriptor of the job through which the caller holds its locks, or -1. Never touches a live job.
 // /dev/shm lets only owners remove names: what other users of the job's group have left is emptied, and named to
 // `notice`. Throws Error where the control segment is another user's.

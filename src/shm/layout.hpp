@@ -33,6 +33,14 @@
 //   16384    | gradients           |  the worker                          helpers      at VariableShm::gradient_offset
 //            +---------------------+
 //
+// /ps.JOB.data       what the workers share read-only (--share-data); complete before it has a name (shared_data.hpp)
+//
+//   0        +---------------------+
+//            | HeaderShm           |  the loader                          workers
+//   512      | SharedDataShm       |  the loader                          workers      what it is
+//   4096     | bytes               |  the loader                          workers
+//            +---------------------+
+//
 // A record is a variable, or one part of a partitioned one, or (reduce atomic) the accumulator of either. A rank has a
 // lane of spare buffers for each thread that may push.
 //
@@ -92,7 +100,7 @@ inline constexpr std::uint32_t kLiveRecords = 4;   // a reader fails only if so 
 inline constexpr std::uint32_t kLifeEvents = 256;  // joins, deaths, changes: rare
 inline constexpr std::uint32_t kDecisions = 1024;  // one a sync step: the last second of a fast job
 
-enum class SegmentKind : std::uint32_t { kControl = 1, kShard = 2, kGradient = 3 };
+enum class SegmentKind : std::uint32_t { kControl = 1, kShard = 2, kGradient = 3, kData = 4 };
 
 struct alignas(kWriterLine) HeaderShm {
   std::uint64_t magic;
@@ -252,7 +260,8 @@ enum class WaitingFor : std::uint32_t {
   kStep = 2,
   kBarrier = 3,
   kVariable = 4,
-  kClock = 5
+  kClock = 5,
+  kData = 6
 };
 
 inline constexpr std::uint32_t kRegularize = 1;  // VariableShm::flags
@@ -337,6 +346,13 @@ struct alignas(kWriterLine) SpareTableShm {
   SpareShm spares[kClasses][kSparesPerClass];
 };
 
+// What the shared data is; plain fields, complete before the segment has a name.
+struct alignas(kWriterLine) SharedDataShm {
+  std::uint64_t bytes;  // from kSharedDataOffset on
+  std::uint64_t key_bytes;
+  char key[1008];  // says what it is, cut off at its end where it is longer
+};
+
 inline constexpr std::size_t kConfigOffset = 512;
 inline constexpr std::size_t kStateOffset = 2048;
 inline constexpr std::size_t kIndexOffset = 4096;
@@ -349,13 +365,16 @@ inline constexpr std::size_t kPushedOffset = 512;
 inline constexpr std::size_t kNormOffset = kPushedOffset + 8 * kMaxVariables;
 inline constexpr std::uint64_t kNoNorm = ~std::uint64_t{0};  // there: it was not asked for; no sum has these bits
 inline constexpr std::size_t kGradientsOffset = 16384;
+inline constexpr std::size_t kSharedRecordOffset = 512;
+inline constexpr std::size_t kSharedDataOffset = 4096;
 
 // Lock bytes of the control segment (L1): the byte's task is alive while it is held.
 inline constexpr std::uint32_t kTaskByte = 0;                          // + ps task
 inline constexpr std::uint32_t kRankByte = kMaxShards;                 // + rank
 inline constexpr std::uint32_t kRemoverByte = kMaxShards + kMaxRanks;  // held only as part of the whole range (N2)
 inline constexpr std::uint32_t kSetterByte = kRemoverByte + 1;         // who changes the live settings
-inline constexpr std::uint32_t kLockBytes = kSetterByte + 1;
+inline constexpr std::uint32_t kLoaderByte = kSetterByte + 1;          // who loads the shared data (D1)
+inline constexpr std::uint32_t kLockBytes = kLoaderByte + 1;
 
 namespace layout_asserts {
 
@@ -395,6 +414,8 @@ static_assert(kConfigOffset >= sizeof(HeaderShm) && kStateOffset >= kConfigOffse
               kIndexOffset >= kStateOffset + sizeof(JobStateShm));
 static_assert(kEventsOffset == 16384 && kVariablesOffset == 180224 && kWorkersOffset == 704512,
               "the picture above is out of date");
+static_assert(sizeof(SharedDataShm) == 1024 && offsetof(SharedDataShm, key) == 16 &&
+              kSharedRecordOffset + sizeof(SharedDataShm) <= kSharedDataOffset);
 static_assert(kNormOffset == 8704 && kNormOffset + 8 <= kGradientsOffset);
 
 template <class... Structs>
@@ -430,6 +451,7 @@ consteval std::uint64_t layout_fingerprint() {
       sizeof(PieceWordShm),
       sizeof(SpareShm),
       sizeof(SpareTableShm),
+      sizeof(SharedDataShm),
       kMaxVariables,
       kMaxRanks,
       kMaxShards,

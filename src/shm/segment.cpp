@@ -380,6 +380,7 @@ std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint6
   return fmt::format("{}{}", gradient_prefix(job, rank), generation);
 }
 std::string gradient_prefix(const std::string& job, std::uint32_t rank) { return fmt::format("ps.{}.w{}.", job, rank); }
+std::string data_name(const std::string& job) { return fmt::format("ps.{}.data", job); }
 
 bool unlink_segment(const std::string& name) noexcept {
   return ::unlink(path_of(name).c_str()) == 0 || errno == ENOENT;

@@ -108,11 +108,12 @@ class Segment {
   TruncationWatch watch_;
 };
 
-// /dev/shm's name of a job's segments, without the directory: "ps.JOB", "ps.JOB.K", "ps.JOB.wR.G".
+// /dev/shm's name of a job's segments, without the directory: "ps.JOB", "ps.JOB.K", "ps.JOB.wR.G", "ps.JOB.data".
 std::string control_name(const std::string& job);
 std::string shard_name(const std::string& job, std::uint32_t shard);
 std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint64_t generation);
 std::string gradient_prefix(const std::string& job, std::uint32_t rank);  // of the names of all generations
+std::string data_name(const std::string& job);
 
 // Whether `name` leads to the segment that is open as `descriptor`.
 bool leads_to(const std::string& name, int descriptor) noexcept;

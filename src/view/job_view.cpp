@@ -181,6 +181,9 @@ struct JobView::Impl {
       if (try_open(gradients, name) && gradients.header().instance == job.instance())
         bytes.gradients += gradients.file_bytes();
     }
+    shm::Segment data;
+    if (try_open(data, shm::data_name(job.job())) && data.header().instance == job.instance())
+      bytes.shared_data = data.file_bytes();
     return bytes;
   }
 };

@@ -96,6 +96,8 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
       const std::string whom = slower(job, entry.clock.load_acquire(), on, states);
       return whom.empty() ? "the slowest to be within the bound" : whom;
     }
+    case WaitingFor::kData:
+      return "the shared data to be loaded";
     case WaitingFor::kVariable:
       return "a variable to be declared";
   }

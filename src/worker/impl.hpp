@@ -61,6 +61,9 @@ struct Worker::Impl {
   void wait_initialised(Variable::State& state, const Initializer* initialize, double deadline_seconds);
   void initialise(Variable::State& state, const Initializer& initialize);
 
+  // sharing.cpp
+  void try_load(const std::string& key, const SharedLoader& load);
+
   // pushing.cpp
   void push(std::span<const Variable> handles, std::span<const std::span<const float>> gradients);
   void push(std::span<const Variable> handles, std::span<GradientSource* const> gradients);

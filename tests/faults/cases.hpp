@@ -75,8 +75,8 @@ inline std::vector<Case> all_cases() {
 
 // What these protocols do does not depend on the mode: one with a barrier and one without stand for all.
 inline bool is_like_others(const Case& one) {
-  static const std::set<std::string> kIndependent = {"create", "remove",  "adopt",     "set",
-                                                     "event",  "declare", "initialise"};
+  static const std::set<std::string> kIndependent = {"create", "remove",  "adopt",      "set",
+                                                     "event",  "declare", "initialise", "share"};
   return kIndependent.count(one.row->protocol) != 0 && one.kind != Kind::kAsync && one.kind != Kind::kSync &&
          one.kind != Kind::kSummed;
 }

@@ -236,6 +236,7 @@ class Trial {
       options.rank = rank;
       options.notice = [](const std::string&) {};
       Worker worker(options);
+      check_shared(worker);
       const std::vector<VariableSpec> specs = {{.name = "many", .shape = {kElements}, .layout = {}},
                                                {.name = "one", .shape = {1}, .layout = {}}};
       const std::vector<Variable> variables =
@@ -255,6 +256,17 @@ class Trial {
       }
       worker.leave();
     });
+  }
+
+  // What the workers share is whole, whoever loaded it and whoever died over it.
+  static void check_shared(Worker& worker) {
+    constexpr std::size_t kBytes = 20'000;
+    const SharedBytes shared = worker.shared("bytes", [](const auto& room) {
+      const std::span<std::byte> bytes = room(kBytes);
+      std::fill(bytes.begin(), bytes.end(), std::byte{7});
+    });
+    if (shared.bytes.size() != kBytes || std::count(shared.bytes.begin(), shared.bytes.end(), std::byte{7}) != kBytes)
+      throw Error("the shared data is not whole");
   }
 
   // All elements of a chunk got the same additions. In-place elements are each by themselves.

@@ -278,6 +278,7 @@ TEST_CASE("job view: what a worker waits for is told with the ranks that are mis
   CHECK(waiting(shm::WaitingFor::kBarrier, 0) == "barrier 0: ranks 0, 1");
   CHECK(waiting(shm::WaitingFor::kInitialised, 0) == "variable w to be initialised");
   CHECK(waiting(shm::WaitingFor::kInitialised, ~0ULL) == "a variable to be initialised");
+  CHECK(waiting(shm::WaitingFor::kData, 0) == "the shared data to be loaded");
   CHECK(waiting(shm::WaitingFor::kVariable, 0) == "a variable to be declared");
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ps/errors.hpp"
+#include "ps/worker.hpp"
 #include "train/sparse/generated.hpp"
 #include "train/sparse/libsvm.hpp"
 #include "train/sparse/ratings.hpp"
@@ -68,13 +69,18 @@ struct SparseData::Impl {
   std::once_flag are_counted;
   std::vector<std::uint32_t> occurrences;
 
-  static SparseData of(std::string name, std::unique_ptr<SparseMapping> mapping) {
+  // `header` and the words are in `memory`.
+  static SparseData of(std::string name, std::shared_ptr<const void> memory, const SparseHeader& header) {
     auto impl = std::make_unique<Impl>();
     impl->name = std::move(name);
-    impl->info = mapping->header().info;
-    impl->words = mapping->words();
-    impl->memory = std::shared_ptr<const SparseMapping>(std::move(mapping));
+    impl->memory = std::move(memory);
+    impl->info = header.info;
+    impl->words = words_behind(header);
     return SparseData(std::move(impl));
+  }
+  static SparseData of(std::string name, std::unique_ptr<SparseMapping> mapping) {
+    const std::shared_ptr<const SparseMapping> kept = std::move(mapping);
+    return of(std::move(name), kept, kept->header());
   }
 };
 
@@ -103,6 +109,23 @@ SparseData SparseData::parse(std::string_view text, const std::string& name, con
                     TextLines lines = TextLines::of_memory(text, name);
                     read_text(lines, options, out);
                   }));
+}
+
+SparseData SparseData::share(Worker& worker, const std::string& source, const SparseSourceOptions& options) {
+  const std::string key =
+      fmt::format("{} (format {}, first index {}, hash bits {}, features {})", source, static_cast<int>(options.format),
+                  static_cast<int>(options.first_index), options.hash_bits, options.features);
+  const SharedBytes shared = worker.shared(key, [&](const auto& room) {
+    const SparseData data = read(source, options);
+    const auto* const words = data.words().data();
+    const std::span<std::byte> out = room(kSparseDataOffset + data.words().size_bytes());
+    copy_pages(words - kSparseDataOffset / 4, out);
+  });
+  const auto& header = *reinterpret_cast<const SparseHeader*>(shared.bytes.data());
+  if (shared.bytes.size() < kSparseDataOffset || !is_sound(header, shared.bytes.size()))
+    throw Error(fmt::format("{}: what the workers of job '{}' share is damaged; start the job again", source,
+                            worker.config().job));
+  return Impl::of(source, shared.memory, header);
 }
 
 const std::string& SparseData::name() const { return impl_->name; }

@@ -23,6 +23,10 @@
 #include <string>
 #include <string_view>
 
+namespace ps {
+class Worker;
+}
+
 namespace ps::train {
 
 // One example where it lies in the data.
@@ -75,6 +79,10 @@ class SparseData {
 
   // The same of text in memory, which is never gzip; `name` stands for the path in error messages.
   static SparseData parse(std::string_view text, const std::string& name, const SparseSourceOptions& options);
+
+  // The same, but one of the job's workers reads it into a segment that all of them map; the others wait, and take over
+  // if it dies. A job shares one source, read with the same options. Throws Error as well when /dev/shm is full.
+  static SparseData share(Worker& worker, const std::string& source, const SparseSourceOptions& options);
 
   SparseData(SparseData&&) noexcept;
   SparseData& operator=(SparseData&&) noexcept;

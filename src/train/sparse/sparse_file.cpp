@@ -135,8 +135,17 @@ SparseMapping::SparseMapping(int descriptor, std::uint64_t file_bytes, const std
 
 SparseMapping::~SparseMapping() { munmap(address_, bytes_); }
 
-std::span<const std::uint32_t> SparseMapping::words() const noexcept {
-  return {static_cast<const std::uint32_t*>(address_) + kSparseDataOffset / 4, header().words};
+std::span<const std::uint32_t> words_behind(const SparseHeader& header) noexcept {
+  return {reinterpret_cast<const std::uint32_t*>(&header) + kSparseDataOffset / 4, header.words};
+}
+
+void copy_pages(const std::uint32_t* from, std::span<std::byte> to) noexcept {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  for (std::size_t at = 0; at < to.size(); at += kPiece) {
+    const std::size_t bytes = std::min(kPiece, to.size() - at);
+    std::memcpy(to.data() + at, from + at / 4, bytes);
+    release_pages(from + at / 4, from + (at + bytes) / 4);
+  }
 }
 
 void release_pages(const std::uint32_t* begin, const std::uint32_t* end) noexcept { advise(begin, end, MADV_DONTNEED); }

@@ -85,12 +85,17 @@ class SparseMapping {
   ~SparseMapping();
 
   const SparseHeader& header() const noexcept { return *static_cast<const SparseHeader*>(address_); }
-  std::span<const std::uint32_t> words() const noexcept;
 
  private:
   void* address_;
   std::size_t bytes_;
 };
+
+// The words that follow a header in memory.
+std::span<const std::uint32_t> words_behind(const SparseHeader& header) noexcept;
+
+// Copies a mapping, whose pages it gives back behind it.
+void copy_pages(const std::uint32_t* from, std::span<std::byte> to) noexcept;
 
 // Gives the memory of whole pages of a mapping back; they are read again when they are touched.
 void release_pages(const std::uint32_t* begin, const std::uint32_t* end) noexcept;
