@@ -1,0 +1,294 @@
+#include "train/sparse/sparse_forms.hpp"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "support/processes.hpp"
+#include "support/sparse_texts.hpp"
+
+namespace {
+
+using namespace ps;
+using namespace ps::test;
+using train::FirstIndex;
+using train::SparseData;
+using train::SparseSourceOptions;
+
+constexpr const char* kText = "1 1:0.5 7:2\n-1 3:1\n";
+
+// A source, a cache, and what reading through it said.
+struct Scene {
+  Folder folder;
+  std::string path, cache = folder.path("cache");
+  std::vector<std::string> notices;
+
+  explicit Scene(const std::string& text = kText) : path(folder.write("data", text)) {}
+
+  SparseSourceOptions options() {
+    SparseSourceOptions chosen;
+    chosen.cache = cache;
+    chosen.notice = [this](const std::string& line) { notices.push_back(line); };
+    return chosen;
+  }
+  std::vector<PlainExample> read() { return examples_of(SparseData::read(path, options())); }
+
+  // The names of the cache that end so.
+  std::vector<std::string> files(const std::string& end) const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(cache))
+      if (entry.path().string().ends_with(end)) found.push_back(entry.path());
+    return found;
+  }
+  std::string form() const {
+    const auto found = files(".sparse");
+    REQUIRE(found.size() == 1);
+    return found.front();
+  }
+};
+
+std::uint64_t inode_of(const std::string& path) {
+  struct stat status;
+  return stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+}
+
+void overwrite(const std::string& path, std::streamoff at, const std::string& bytes) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(at);
+  file << bytes;
+}
+
+// Whether this process uses a form that another one has since replaced.
+bool maps_a_deleted_form() {
+  std::ifstream maps("/proc/self/maps");
+  int forms = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find(".sparse") == line.npos && line.find(".new") == line.npos) continue;
+    ++forms;
+    if (line.ends_with("(deleted)")) return true;
+  }
+  return forms != 1;
+}
+
+std::string many_rows(int rows) {
+  std::string text;
+  for (int row = 1; row <= rows; ++row) text += "1 " + std::to_string(row % 1000 + 1) + ":1\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("sparse cache: the form is made once, then used as long as source and options stay the same") {
+  Scene scene;
+  const auto expected = examples_of(parse(kText));
+  CHECK(scene.read() == expected);
+  const std::string form = scene.form();
+  const std::uint64_t first = inode_of(form);
+  CHECK(form.find("/data.") != std::string::npos);
+  CHECK(scene.read() == expected);
+  CHECK(inode_of(form) == first);
+  CHECK(scene.notices.empty());
+  CHECK(scene.files(".new").empty());
+
+  SparseSourceOptions hashed = scene.options();
+  hashed.hash_bits = 4;
+  CHECK(SparseData::read(scene.path, hashed).info().features == 16);
+  CHECK(scene.files(".sparse").size() == 2);
+  CHECK(inode_of(form) == first);
+}
+
+TEST_CASE("sparse cache: each option that changes the outcome has a form of its own") {
+  Scene scene;
+  std::vector<SparseSourceOptions> all(5, scene.options());
+  all[1].hash_bits = 8;
+  all[2].first_index = FirstIndex::kZero;
+  all[3].features = 100;
+  all[4].format = SparseSourceOptions::Format::kLibsvm;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    SparseData::read(scene.path, all[i]);
+    CHECK(scene.files(".sparse").size() == i + 1);
+  }
+}
+
+TEST_CASE("sparse cache: another file of the same name in another folder has a form of its own") {
+  Scene scene;
+  std::filesystem::create_directory(scene.folder.path("other"));
+  const std::string other = scene.folder.write("other/data", "1 2:1\n");
+  scene.read();
+  CHECK(examples_of(SparseData::read(other, scene.options())).size() == 1);
+  CHECK(scene.files(".sparse").size() == 2);
+}
+
+TEST_CASE("sparse cache: a source that has changed is read again, with a notice") {
+  Scene scene;
+  scene.read();
+  scene.folder.write("data", "1 1:0.5 7:2\n-1 3:9\n");  // as long as before
+  std::filesystem::last_write_time(scene.path, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
+  CHECK(scene.read()[1].values[0] == 9);
+  REQUIRE(scene.notices.size() == 1);
+  CHECK(scene.notices[0].find("has changed") != std::string::npos);
+  CHECK(scene.files(".sparse").size() == 1);
+}
+
+TEST_CASE("sparse cache: a form that is damaged or cut off is made again, with a notice") {
+  const auto expected = examples_of(parse(kText));
+  for (const std::streamoff at : {0, 8, 20, 40, 60, 100, -1, -2, -3}) {
+    CAPTURE(at);
+    Scene scene;
+    scene.read();
+    const std::string form = scene.form();
+    const auto size = std::filesystem::file_size(form);
+    if (at >= 0) overwrite(form, at, "\x55");
+    if (at == -1) std::filesystem::resize_file(form, size - 4);
+    if (at == -2) std::filesystem::resize_file(form, 0);
+    if (at == -3) std::filesystem::resize_file(form, size + 4);
+    CHECK(scene.read() == expected);
+    REQUIRE(scene.notices.size() == 1);
+    CHECK(scene.notices[0].find(form + " is damaged: it is made again") == 0);
+    CHECK(scene.read() == expected);
+    CHECK(scene.notices.size() == 1);
+  }
+}
+
+TEST_CASE("sparse cache: records that a damaged form has beyond its end are an error") {
+  Scene scene;
+  scene.read();
+  overwrite(scene.form(), train::kSparseDataOffset + 4, "\xff\xff\xff\xff");  // how many ids the first row has
+  const SparseData data = SparseData::read(scene.path, scene.options());
+  CHECK(error_of([&] { examples_of(data); }).find("binary form is damaged at byte 4096") != std::string::npos);
+  CHECK(error_of([&] { train::SparseStream(data, {}, 1, 0); }).find("is damaged") != std::string::npos);
+}
+
+TEST_CASE("sparse cache: a malformed source leaves no form, and is an error each time") {
+  Scene scene("1 1:1\n1 x\n");
+  for (int i = 0; i < 2; ++i) {
+    CHECK(error_of([&] { scene.read(); }) == scene.path + ":2:3: 'x' has no colon; a feature is index:value");
+    CHECK(scene.files(".sparse").empty());
+    CHECK(scene.files(".new").empty());
+  }
+}
+
+TEST_CASE("sparse cache: processes that come at once make the form once") {
+  Scene scene(many_rows(200'000));
+  const auto expected = examples_of(SparseData::read(scene.path, {}));
+  Bell begin, has_read, finish;
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < 4; ++i)
+    children.push_back(std::make_unique<Child>([&] {
+      if (!begin.hear()) return 1;
+      const SparseData data = SparseData::read(scene.path, scene.options());
+      has_read.tell();
+      if (!finish.hear()) return 2;
+      return maps_a_deleted_form() ? 3 : examples_of(data) == expected ? 0 : 4;
+    }));
+  for (int i = 0; i < 4; ++i) begin.tell();
+  for (int i = 0; i < 4; ++i) REQUIRE(has_read.hear());
+  for (int i = 0; i < 4; ++i) finish.tell();
+  for (const auto& child : children) CHECK(child->join() == 0);
+  CHECK(scene.files(".sparse").size() == 1);
+  CHECK(scene.files(".new").empty());
+}
+
+TEST_CASE("sparse cache: who waits takes over when the maker is killed, and uses what the maker completes") {
+  for (const bool is_killed : {true, false}) {
+    CAPTURE(is_killed);
+    Scene scene(many_rows(400'000));  // several blocks
+    Bell is_reading, is_waiting, goes_on;
+    Child maker([&] {
+      SparseSourceOptions options = scene.options();
+      options.stop_requested = [&, told = false]() mutable {
+        if (std::exchange(told, true)) return false;
+        is_reading.tell();
+        return !goes_on.hear();
+      };
+      SparseData::read(scene.path, options);
+      return 0;
+    });
+    REQUIRE(is_reading.hear());
+    CHECK(scene.files(".new").size() == 1);
+    CHECK(scene.files(".sparse").empty());
+    Child other([&] {
+      SparseSourceOptions options = scene.options();
+      bool has_waited = false;
+      options.notice = [&](const std::string& line) {
+        if (line.find("waiting for another process") == 0) has_waited = true, is_waiting.tell();
+      };
+      const SparseData data = SparseData::read(scene.path, options);
+      return data.info().examples == 400'000 && has_waited ? 0 : 1;
+    });
+    REQUIRE(is_waiting.hear());
+    if (is_killed)
+      maker.kill();
+    else
+      goes_on.tell();
+    CHECK(other.join() == 0);
+    if (!is_killed) CHECK(maker.join() == 0);
+    CHECK(scene.files(".sparse").size() == 1);
+    CHECK(scene.files(".new").empty());
+    const std::uint64_t made = inode_of(scene.form());
+    CHECK(scene.read().size() == 400'000);
+    CHECK(inode_of(scene.form()) == made);
+  }
+}
+
+TEST_CASE("sparse cache: who waits stops when it is asked to") {
+  Scene scene;
+  scene.read();
+  const std::string lock = scene.form() + ".lock";
+  const int held = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  struct flock whole {};
+  whole.l_type = F_WRLCK;
+  REQUIRE(fcntl(held, F_OFD_SETLK, &whole) == 0);
+  std::filesystem::remove(scene.form());
+  SparseSourceOptions options = scene.options();
+  options.stop_requested = [] { return true; };
+  CHECK_THROWS_AS(SparseData::read(scene.path, options), Interrupted);
+  ::close(held);
+}
+
+TEST_CASE("sparse cache: a folder that can't be made or used is an error that names it") {
+  Scene scene;
+  scene.cache = scene.path + "/cache";  // below a file
+  CHECK(error_of([&] { scene.read(); }).find("cannot make the folder " + scene.cache) == 0);
+  Scene missing;
+  missing.path = missing.folder.path("missing");
+  CHECK(error_of([&] { missing.read(); }).find("missing: no such file") != std::string::npos);
+}
+
+TEST_CASE("sparse data: a full disk is an error that says where, and leaves nothing") {
+  const Scene scene(many_rows(400'000));
+  Child limited([&] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1 << 20, 1 << 20};  // of a file's size, which stands for the disk's
+    setrlimit(RLIMIT_FSIZE, &limit);
+    SparseSourceOptions options;
+    const std::string unnamed = error_of([&] { SparseData::read(scene.path, options); });
+    options.cache = scene.cache;
+    const std::string cached = error_of([&] { SparseData::read(scene.path, options); });
+    const bool says = unnamed.find("cannot write the binary form of the data") == 0 &&
+                      unnamed.find("set TMPDIR to another folder") != std::string::npos &&
+                      cached.find("in the cache's folder " + scene.cache) != std::string::npos;
+    return says && scene.files(".sparse").empty() && scene.files(".new").empty() ? 0 : 1;
+  });
+  CHECK(limited.join() == 0);
+}
+
+TEST_CASE("sparse data: the unnamed form lies in $TMPDIR") {
+  const Scene scene;
+  const char* const former = std::getenv("TMPDIR");
+  const std::string kept = former != nullptr ? former : "";
+  setenv("TMPDIR", scene.folder.path("missing").c_str(), 1);
+  const std::string found = error_of([&] { SparseData::read(scene.path, {}); });
+  former != nullptr ? setenv("TMPDIR", kept.c_str(), 1) : unsetenv("TMPDIR");
+  CHECK(found.find("cannot make a temporary file for its binary form in " + scene.folder.path("missing")) !=
+        std::string::npos);
+}
