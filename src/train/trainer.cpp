@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdlib>
 #include <new>
 #include <numeric>
-#include <utility>
 
 #include "ps/errors.hpp"
 #include "train/batch_stream.hpp"
@@ -21,92 +19,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kAlignment = 64;
-constexpr double kFirstReportSeconds = 1.0;
-constexpr double kReportSeconds = 2.0;
-
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
 
 std::size_t padded(std::size_t count) {
   constexpr std::size_t kFloats = kAlignment / sizeof(float);
   return (count + kFloats - 1) / kFloats * kFloats;
 }
-
-// Sums up what parts of a loop take.
-class Laps {
- public:
-  void begin() { last_ = Clock::now(); }
-  void end(double& seconds) {
-    const Clock::time_point now = Clock::now();
-    seconds += seconds_between(last_, now);
-    last_ = now;
-  }
-
- private:
-  Clock::time_point last_ = Clock::now();
-};
-
-// Counts steps, keeps time, reports.
-class Diary {
- public:
-  Diary(const TrainOptions& options, std::string who, std::size_t batch)
-      : options_(options), who_(std::move(who)), batch_(batch) {}
-
-  bool is_stop_requested() const { return options_.stop_requested && options_.stop_requested(); }
-
-  // What was waited for only because others had not begun yet is no training time.
-  void skip(Clock::duration waited) { began_ += waited, reported_ += waited; }
-
-  void enter(double loss, std::uint64_t global_steps) {
-    now_.loss = loss;
-    now_.global_steps = global_steps;
-    now_.examples += batch_;
-    ++now_.steps;
-    if (!std::isfinite(loss) && !has_warned_) {
-      has_warned_ = true;
-      if (options_.warn)
-        options_.warn(
-            fmt::format("{}: the loss is not finite at training step {}; try a smaller --lr", who_, now_.steps));
-    }
-    const Clock::time_point time = Clock::now();
-    if (seconds_between(reported_, time) < (has_reported_ ? kReportSeconds : kFirstReportSeconds)) return;
-    report(since(reported_, before_, time));
-    has_reported_ = true;
-    reported_ = time;
-    before_ = now_;
-  }
-
-  void finish(TrainResult& result) {
-    const Clock::time_point time = Clock::now();
-    if (now_.steps != before_.steps) report(since(reported_, before_, time));
-    result.last = since(began_, {}, time);
-    result.seconds = seconds_between(began_, time);
-    result.began_unix =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - result.seconds;
-  }
-
- private:
-  TrainStatus since(Clock::time_point begin, const TrainStatus& before, Clock::time_point time) const {
-    TrainStatus status = now_;
-    const double seconds = std::max(seconds_between(begin, time), 1e-9);
-    const std::uint64_t steps = now_.steps - before.steps;
-    status.examples_per_second = double(now_.examples - before.examples) / seconds;
-    status.seconds_per_batch = steps == 0 ? 0.0 : seconds / double(steps);
-    return status;
-  }
-
-  void report(const TrainStatus& status) const {
-    if (options_.report) options_.report(status);
-  }
-
-  const TrainOptions& options_;
-  std::string who_;
-  std::size_t batch_;
-  Clock::time_point began_ = Clock::now(), reported_ = began_;
-  TrainStatus now_, before_;
-  bool has_reported_ = false, has_warned_ = false;
-};
 
 std::vector<Variable> declare(Worker& worker, const Model& model) {
   std::vector<VariableSpec> specs;

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +14,7 @@
 #include "ps/job_config.hpp"
 #include "ps/worker.hpp"
 #include "train/dataset.hpp"
+#include "train/diary.hpp"
 #include "train/gpu_place.hpp"
 #include "train/model.hpp"
 #include "train/straggler.hpp"
@@ -41,42 +41,19 @@ class ParameterArrays {
   std::vector<std::size_t> counts_;
 };
 
-// Where a worker is; the rates are since the status before.
-struct TrainStatus {
-  std::uint64_t steps = 0, global_steps = 0, examples = 0;
-  double loss = 0.0;  // of the last batch
-  double examples_per_second = 0.0, seconds_per_batch = 0.0;
-};
-
-struct TrainOptions {
+struct TrainOptions : TrainHooks {
   std::size_t batch = 0;              // 0: default_batch
   std::optional<std::uint64_t> seed;  // of the data order; none: the job's, which gives the initial values in any case
   Delay delay;                        // between gradient and push: makes a straggler
   std::uint64_t push_every = 1;  // local SGD: so many steps on the worker's own copy, then their difference is pushed
   std::optional<float> local_learning_rate;  // of those; none: the job's where its rule is add, else 0.1
   std::optional<GpuPlace> gpu;               // to compute on; none: on the processor
-  std::function<bool()> stop_requested;
-  std::function<void(const TrainStatus&)> report;  // after a second, then every two, and at the end
-  std::function<void(const std::string&)> warn;
 };
 
-// Where the time of the loop went. Of a worker with a GPU: the processor's, its waits for the GPU included.
-struct PhaseSeconds {
-  double pull = 0.0, gradient = 0.0;  // gradient: and local steps
-  double delay = 0.0;                 // that was asked for
-  double push = 0.0;
-  double step = 0.0;  // the wait for others; in sync mode also applying their gradients
-};
-
-struct TrainResult {
+struct TrainResult : TrainTotals {
   explicit TrainResult(std::span<const ParameterSpec> specs) : parameters(specs) {}
 
-  TrainStatus last;         // rates over the whole run
-  double began_unix = 0.0;  // seconds
-  double seconds = 0.0;     // of the loop, without the wait for the others to begin
-  PhaseSeconds phases;      // of a worker of a job
   std::optional<GpuReport> gpu;
-  bool is_interrupted = false;
   ParameterArrays parameters;               // as they were after the last step
   std::optional<ParameterArrays> averages;  // where the optimizer keeps them
 };
