@@ -65,6 +65,7 @@ class SparseModel {
   virtual float loss(float label, float score) const = 0;
   virtual bool is_classifier() const = 0;
   virtual bool gives_probabilities() const = 0;
+  virtual bool is_positive(float label) const = 0;  // of a classifier: which of the two
 };
 
 bool is_sparse_model(std::string_view name) noexcept;  // logistic, svm, mf, fm

@@ -1,0 +1,73 @@
+#include "train/sparse/sparse_model.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "ps/errors.hpp"
+#include "train/random.hpp"
+#include "train/sparse/sparse_models.hpp"
+
+namespace ps::train {
+namespace {
+
+using Make = std::unique_ptr<SparseModel> (*)(const SparseInfo&, const SparseModelOptions&);
+
+struct Kind {
+  std::string_view name;
+  Make make;
+  bool takes_features, takes_ratings;
+};
+
+constexpr Kind kKinds[] = {{"logistic", make_logistic, true, false},
+                           {"svm", make_svm, true, false},
+                           {"mf", make_matrix_factorisation, false, true},
+                           {"fm", make_factorisation_machine, true, true}};
+
+const Kind* kind_of(std::string_view name) noexcept {
+  for (const Kind& kind : kKinds)
+    if (kind.name == name) return &kind;
+  return nullptr;
+}
+
+}  // namespace
+
+float mean_label(const SparseInfo& info) {
+  return info.examples == 0 ? 0.0F : static_cast<float>(info.label_sum / double(info.examples));
+}
+
+void fill_factor_rows(std::uint64_t seed, std::uint64_t first_row, std::size_t width, double deviation,
+                      std::span<float> out) {
+  const std::uint64_t purpose = mix(seed, hash_name("factors"));
+  const double scale = deviation * std::sqrt(12.0) * 0x1.0p-53;  // of 53 random bits
+  std::uint64_t element = first_row * width;
+  for (std::size_t i = 0; i < out.size(); ++i, ++element) {
+    const auto bits = static_cast<std::int64_t>(mix(purpose, element) >> 11) - (std::int64_t{1} << 52);
+    out[i] = element % width == 0 ? 0.0F : static_cast<float>(scale * double(bits));
+  }
+}
+
+bool is_sparse_model(std::string_view name) noexcept { return kind_of(name) != nullptr; }
+
+std::unique_ptr<SparseModel> make_sparse_model(std::string_view name, const SparseInfo& info,
+                                               const SparseModelOptions& options) {
+  const Kind* kind = kind_of(name);
+  if (kind == nullptr) throw Error(fmt::format("unknown model '{}'; expected logistic|svm|mf|fm", name));
+  const bool is_rating = info.kind == SparseKind::kRatings;
+  if (is_rating && !kind->takes_ratings)
+    throw Error(fmt::format("model {} does not take ratings; choose --model mf or fm", name));
+  if (!is_rating && !kind->takes_features)
+    throw Error(
+        fmt::format("model {} takes ratings, and the data has features; choose --model logistic, svm or fm", name));
+  if (!is_rating && info.distinct_labels > 2)
+    throw Error(fmt::format("model {} tells two labels apart, and the data has more, from {} to {}; map them to two",
+                            name, info.label_min, info.label_max));
+  if (info.features == 0 && !options.bias) throw Error("the data has no feature: there is nothing to train");
+  if (info.features > std::numeric_limits<std::uint32_t>::max())
+    throw Error(
+        fmt::format("the data has {} features, more than a 32-bit id can name; use --hash-bits", info.features));
+  return kind->make(info, options);
+}
+
+}  // namespace ps::train
