@@ -10,6 +10,7 @@
 
 #include "ps/errors.hpp"
 #include "train/batch_stream.hpp"
+#include "train/digest.hpp"
 #include "train/engine.hpp"
 #include "update/rules.hpp"
 
@@ -212,17 +213,9 @@ std::uint64_t digest(const Model& model, ParameterArrays& parameters) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(),
             [&](std::size_t a, std::size_t b) { return model.parameters()[a].name < model.parameters()[b].name; });
-  std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
-  const auto add = [&](const void* bytes, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i)
-      hash = (hash ^ static_cast<const unsigned char*>(bytes)[i]) * 1099511628211ULL;
-  };
-  for (const std::size_t i : order) {
-    const std::string& name = model.parameters()[i].name;
-    add(name.data(), name.size());
-    add(parameters[i].data(), parameters[i].size_bytes());
-  }
-  return hash;
+  Digest all;
+  for (const std::size_t i : order) all.add(model.parameters()[i].name, parameters[i]);
+  return all.value();
 }
 
 // 100 is what the tutorials take for MNIST.

@@ -1,0 +1,18 @@
+#include "train/sparse/row_decay.hpp"
+
+namespace ps::train {
+
+RowDecay::RowDecay(float l2, const SparseData& data, const SparsePart& part, std::size_t rows) {
+  if (l2 == 0.0F) return;
+  std::uint64_t examples = 0;
+  std::vector<std::uint32_t> occurrences(rows);
+  for_each_example(data, part, [&](const SparseExample& example) {
+    ++examples;
+    for (const std::uint32_t id : example.ids) ++occurrences[id];
+  });
+  of_row_.reserve(rows);
+  for (const std::uint32_t count : occurrences)
+    of_row_.push_back(count == 0 ? 0.0F : static_cast<float>(double(l2) * double(examples) / double(count)));
+}
+
+}  // namespace ps::train

@@ -1,0 +1,145 @@
+#include "train/sparse/sparse_trainer.hpp"
+
+#include <fmt/format.h>
+
+#include "ps/errors.hpp"
+#include "train/digest.hpp"
+#include "train/sparse/example_steps.hpp"
+#include "train/sparse/own_table.hpp"
+#include "train/sparse/row_decay.hpp"
+
+namespace ps::train {
+namespace {
+
+// Times are taken within one of so many batches: taking them for each example would slow all of them down.
+constexpr std::uint64_t kTimedBatches = 16;
+
+// The table's rows at the parameter server.
+struct ServerRows {
+  Worker& worker;
+  const Variable& table;
+
+  void pull(std::span<const std::uint32_t> ids, std::span<float> out) const { worker.pull_rows(table, ids, out); }
+  void push(std::span<const std::uint32_t> ids, std::span<const float> gradients) const {
+    worker.push_rows(table, ids, gradients);
+  }
+  void prefetch(std::span<const std::uint32_t> ids) const noexcept { worker.prefetch_rows(table, ids); }
+};
+
+// Where l2 is the rule's own affair: its closed form needs it.
+bool regularizes_itself(UpdateRule rule) noexcept { return rule == UpdateRule::kFtrl; }
+
+float decay_of(const Optimizer& optimizer) noexcept { return regularizes_itself(optimizer.rule) ? 0.0F : optimizer.l2; }
+
+void check_rule(const Optimizer& optimizer) {
+  if (optimizer.rule == UpdateRule::kAdd)
+    throw Error("optimizer add would add the gradients up: a sparse model needs another one, sgd or adagrad");
+  if (optimizer.rule == UpdateRule::kFtrl && optimizer.schedule.kind != Schedule::Kind::kConstant)
+    throw Error(
+        "optimizer ftrl computes rows of the learning rate: use --lr-schedule constant, or another --optimizer");
+}
+
+// What the parts of all batches took, by those that were timed.
+void share_out(const PhaseSeconds& timed, double seconds, PhaseSeconds& phases) {
+  const double sum = timed.pull + timed.gradient + timed.push;
+  if (sum <= 0) return;
+  phases.pull = seconds * timed.pull / sum;
+  phases.gradient = seconds * timed.gradient / sum;
+  phases.push = seconds * timed.push / sum;
+}
+
+}  // namespace
+
+TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                         const SparseTrainOptions& options, std::optional<Variable>* table) {
+  const JobConfig& config = worker.config();
+  if (config.mode == Mode::kSync)
+    throw Error(fmt::format(
+        "job {} has mode sync: rows change where they lie, without steps; start it with --mode async or ssp",
+        config.job));
+  check_rule(config.optimizer);
+  VariableSpec spec;
+  spec.name = model.table().name;
+  spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
+  spec.layout = Layout::kInplace;
+  spec.regularize = regularizes_itself(config.optimizer.rule);
+  const Variable variable = worker.variable(spec, [&](std::span<float> out) { model.initialize(config.seed, 0, out); });
+  if (table != nullptr) *table = variable;
+  const RowDecay decay(decay_of(config.optimizer), data, part, model.table().shape[0]);
+  SparseStream stream(data, part, options.seed.value_or(config.seed), worker.rank());
+  ExampleSteps examples(model, stream, decay, options.batch, options.combine);
+  ServerRows rows{worker, variable};
+
+  TrainTotals totals;
+  Straggler straggler(options.delay, config.seed, worker.rank());
+  Diary diary(options, fmt::format("worker {}", worker.rank()), options.batch);
+  const auto is_over = [&] { return worker.finished() || diary.is_stop_requested(); };
+  std::uint64_t steps = 0;
+  double work_seconds = 0.0;
+  PhaseSeconds timed;
+  Laps laps;
+  try {
+    while (!is_over()) {
+      laps.begin();
+      straggler.begin_work();
+      const double loss = examples.run(rows, steps % kTimedBatches == 0 ? &timed : nullptr);
+      laps.end(work_seconds);
+      if (straggler.is_one()) {
+        const bool goes_on = straggler.slow_down(is_over);
+        laps.end(totals.phases.delay);
+        if (!goes_on) break;
+      }
+      const std::uint64_t global_steps = worker.step();
+      laps.end(totals.phases.step);
+      worker.report(loss, ++steps * options.batch);
+      diary.enter(loss, global_steps);
+    }
+  } catch (const JobFinished&) {  // its ps was told to end while we waited
+  } catch (const Interrupted&) {
+  }
+  totals.is_interrupted = diary.is_stop_requested();
+  share_out(timed, work_seconds, totals.phases);
+  diary.finish(totals);
+  return totals;
+}
+
+SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model, const SparseData& data,
+                                     const SparsePart& part, const SparseTrainOptions& options) {
+  check_rule(config.optimizer);
+  OwnTable table(config, model);
+  const RowDecay decay(decay_of(config.optimizer), data, part, model.table().shape[0]);
+  const std::uint64_t seed = options.seed.value_or(config.seed);
+  SparseStream stream(data, part, seed, 0);
+  ExampleSteps examples(model, stream, decay, options.batch, options.combine);
+
+  SparseAloneResult result;
+  Straggler straggler(options.delay, seed, 0);
+  Diary diary(options, "standalone", options.batch);
+  const auto is_over = [&] { return diary.is_stop_requested(); };
+  for (std::uint64_t step = 0; step < config.steps && !is_over(); ++step) {
+    straggler.begin_work();
+    table.set_step(step);
+    const double loss = table.with_rows([&](auto& rows) { return examples.run(rows); });
+    if (!straggler.slow_down(is_over)) break;
+    diary.enter(loss, step + 1);
+  }
+  result.is_interrupted = is_over();
+  diary.finish(result);
+  result.table = table.values();
+  return result;
+}
+
+std::uint64_t digest(const SparseModel& model, std::span<const float> table) {
+  Digest all;
+  all.add(model.table().name, table);
+  return all.value();
+}
+
+std::uint64_t count_examples(const SparseInfo& info, const SparsePart& part) {
+  if (part.test_share <= 0) return part.is_test ? 0 : info.examples;
+  std::uint64_t count = 0;
+  for (std::uint64_t example = 0; example < info.examples; ++example) count += part.has(example);
+  return count;
+}
+
+}  // namespace ps::train
