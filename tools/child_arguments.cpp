@@ -54,6 +54,25 @@ void add_shards(Arguments& all, const JobConfig& job) {
   if (job.huge_pages) all.emplace_back("--huge-pages");
 }
 
+void add_sparse(Arguments& all, const TrainingSettings& training) {
+  using Format = train::SparseSourceOptions::Format;
+  const SparseSettings& sparse = training.sparse;
+  add(all, "--data", training.data);
+  if (training.batch != 0) add(all, "--batch", training.batch);
+  if (!sparse.test_data.empty()) add(all, "--test-data", sparse.test_data);
+  if (sparse.test_share) add(all, "--test-share", *sparse.test_share);
+  if (sparse.format != Format::kByContent)
+    add(all, "--format", sparse.format == Format::kLibsvm ? "libsvm" : "ratings");
+  if (sparse.first_index != train::FirstIndex::kByContent)
+    add(all, "--index-base", sparse.first_index == train::FirstIndex::kZero ? "0" : "1");
+  if (sparse.hash_bits != 0) add(all, "--hash-bits", sparse.hash_bits);
+  if (!sparse.cache.empty()) add(all, "--cache", sparse.cache);
+  if (sparse.share_data) all.emplace_back("--share-data");
+  if (sparse.factors) add(all, "--factors", *sparse.factors);
+  if (sparse.bias) all.emplace_back("--bias");
+  add(all, "--combine", sparse.combine);
+}
+
 }  // namespace
 
 // Times go as plain seconds.
@@ -95,6 +114,8 @@ Arguments worker_arguments(const LaunchSettings& settings, std::uint32_t rank, b
     add(all, "--steps", training.steps);
     add(all, "--size", training.size);
     add(all, "--interval", training.interval_seconds);
+  } else if (training.is_sparse()) {
+    add_sparse(all, training);
   } else {
     add(all, "--data", training.data);
     if (training.batch != 0) add(all, "--batch", training.batch);

@@ -30,6 +30,10 @@ double read_real(const std::string& text);
 double read_seconds(const std::string& text);       // 5ms, 100us, 2s or plain seconds
 std::uint64_t read_bytes(const std::string& text);  // 4MiB, 64KiB, 1GiB or plain bytes
 
+// A learning-rate schedule may be in epochs, also behind a warm-up: epoch:DECAY is step:DECAY:STEPS with an epoch's steps.
+bool is_epoch_schedule(const std::string& text);
+Schedule resolve_schedule(const std::string& text, std::uint64_t steps_per_epoch);
+
 // CLI11 is behind a pointer: its header takes the compiler seconds in each file that includes it.
 class CommandLine {
  public:
@@ -99,9 +103,13 @@ class CommandLine {
   void add_job(PsSettings& settings);
   void add_optimizer(Optimizer& optimizer);
   void add_training(TrainingSettings& settings);
+  void add_sparse(SparseSettings& settings);  // sparse_options.cpp
 
   // Whether the option was given, here or in the environment. Requires: parsed.
   bool was_given(const std::string& name) const;
+
+  // The learning-rate schedule, where it is in epochs; else empty.
+  const std::string& epoch_schedule() const { return epoch_schedule_; }
 
   std::optional<int> parse(int argc, char** argv, const std::function<void()>& check);
 
@@ -110,6 +118,7 @@ class CommandLine {
 
   const char* program_;
   std::unique_ptr<CLI::App> app_;
+  std::string epoch_schedule_;
 };
 
 }  // namespace ps::tools

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "ps/errors.hpp"
-#include "train/trainer.hpp"
 
 namespace ps::tools {
 namespace {
@@ -19,10 +18,10 @@ double unix_seconds() {
 
 }  // namespace
 
-Curve::Curve(std::uint64_t points, std::uint64_t last_step, const train::Model& model)
-    : points_(points), last_step_(last_step), model_(model) {
+Curve::Curve(std::uint64_t points, std::uint64_t last_step, const Subject& subject)
+    : points_(points), last_step_(last_step), subject_(subject) {
   std::uint64_t bytes = 0;
-  for (const train::ParameterSpec& parameter : model.parameters()) bytes += parameter.count() * sizeof(float);
+  for (const train::ParameterSpec& parameter : subject.variables()) bytes += parameter.count() * sizeof(float);
   const std::uint64_t most = std::max<std::uint64_t>(1, kMostBytes / bytes);
   was_thinned_ = points_ > most;
   points_ = std::min(points_, most);
@@ -36,7 +35,7 @@ void Curve::look(const JobView& view) {
   if (step < next_ || step >= last_step_ || snapshots_.size() >= points_) return;
   Snapshot snapshot;
   try {
-    for (const train::ParameterSpec& parameter : model_.parameters())
+    for (const train::ParameterSpec& parameter : subject_.variables())
       snapshot.values.push_back(view.values(parameter.name));
   } catch (const Error&) {
     return;  // not declared or not initialised yet
@@ -57,16 +56,11 @@ int Curve::wait_ms(int most) const {
   return static_cast<int>(std::clamp(ms, 1.0, double(most)));
 }
 
-std::vector<report::CurvePoint> Curve::evaluate(train::Model& model, const train::Dataset& test,
-                                                double began_unix) const {
+std::vector<report::CurvePoint> Curve::evaluate(Subject& subject, double began_unix) const {
   std::vector<report::CurvePoint> curve;
-  train::ParameterArrays parameters(model.parameters());
-  for (const Snapshot& snapshot : snapshots_) {
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      std::copy(snapshot.values[i].begin(), snapshot.values[i].end(), parameters[i].begin());
-    const train::Metrics metrics = model.evaluate(parameters.values(), test);
-    curve.push_back({std::max(0.0, snapshot.unix_seconds - began_unix), snapshot.step, metrics.loss, metrics.accuracy});
-  }
+  for (const Snapshot& snapshot : snapshots_)
+    curve.push_back({std::max(0.0, snapshot.unix_seconds - began_unix), snapshot.step, subject.epochs(snapshot.step),
+                     subject.evaluate(snapshot.values)});
   return curve;
 }
 

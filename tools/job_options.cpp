@@ -47,8 +47,14 @@ void CommandLine::add_optimizer(Optimizer& optimizer) {
         if (!(*optimizer.learning_rate > 0)) throw Error("must be greater than 0");
       });
   add("--lr-schedule", "SPEC",
-      "constant, exp:DECAY:STEPS, step:DECAY:STEPS, cosine:STEPS[:FLOOR]; warmup:STEPS+ in front of any (constant)",
-      [&optimizer](const std::string& text) { optimizer.schedule = Schedule::parse(text); });
+      "constant, exp:DECAY:STEPS, step:DECAY:STEPS, cosine:STEPS[:FLOOR], or epoch:DECAY, once an epoch; warmup:STEPS+ "
+      "in "
+      "front of any (constant)",
+      [&optimizer, this](const std::string& text) {
+        // Whoever knows the data puts the steps of an epoch there.
+        epoch_schedule_ = is_epoch_schedule(text) ? text : "";
+        optimizer.schedule = resolve_schedule(text, 1);
+      });
   add_flag("--lr-staleness", optimizer.staleness_scaling, "async, ssp: scale the rate by 1 / (1 + staleness)");
   add_real("--momentum", optimizer.momentum, "momentum, nesterov (0.9)", true);
   add_real("--beta1", optimizer.beta1, "adam, adamw (0.9)", true);
@@ -122,12 +128,23 @@ void CommandLine::add_job(PsSettings& settings) {
 }
 
 void CommandLine::add_training(TrainingSettings& settings) {
-  add_choice<std::string>("--model", settings.model, "what to train; count adds 1.0 to the variable `var` (mlp)",
-                          {{"count", "count"}, {"softmax", "softmax"}, {"mlp", "mlp"}});
+  std::vector<std::pair<std::string, std::string>> models;
+  for (const char* model : {"count", "softmax", "mlp", "logistic", "svm", "mf", "fm"})
+    models.emplace_back(model, model);
+  add_choice<std::string>("--model", settings.model,
+                          "what to train; count adds 1.0 to the variable `var`; logistic, svm, mf and fm are of sparse "
+                          "examples (mlp)",
+                          models);
   add("--data", "SOURCE",
-      "digits, fashion-mnist, a folder of IDX files, or made up: synthetic:FEATURESxCLASSES[xEXAMPLES] (digits)",
+      "digits, fashion-mnist, a folder of IDX files, or made up: synthetic:FEATURESxCLASSES[xEXAMPLES] (digits); "
+      "sparse "
+      "models: a file of LIBSVM text or of ratings, also .gz, or made up: zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]], "
+      "ratings:USERSxITEMSxRATINGS",
       [&settings](const std::string& text) { settings.data = text; });
-  add_whole("--batch", settings.batch, 1, kAny, "examples in a batch (32; for images of 784 pixels and more 100)");
+  add_whole("--batch", settings.batch, 1, 1'000'000'000,
+            "examples in a batch (32; for images of 784 pixels and more, and sparse models, 100)");
+  add_whole("--epochs", settings.epochs, 1, 1'000'000'000,
+            "instead of --steps, where the data is known: launch_shm, --standalone (sparse models 10)");
   add_whole("--push-every", settings.push_every, 1, 1'000'000,
             "local SGD: steps on the worker's own copy before the difference is pushed (1)");
   add_real("--local-lr", settings.local_learning_rate, "their rate (--lr with optimizer add, else 0.1)");
@@ -136,6 +153,7 @@ void CommandLine::add_training(TrainingSettings& settings) {
   add_whole("--size", settings.size, 1, kAny, "count: elements of the variable (1)");
   add_seconds("--interval", settings.interval_seconds, "count: wait after each add (0)");
   add_seconds("--wait-job", settings.wait_job_seconds, "how long to wait for the job to exist (60s)");
+  add_sparse(settings.sparse);
 }
 
 }  // namespace ps::tools

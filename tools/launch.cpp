@@ -9,11 +9,9 @@
 #include <utility>
 
 #include "child_arguments.hpp"
-#include "embedded_digits.hpp"
 #include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
 #include "train/count_model.hpp"
-#include "train/trainer.hpp"
 
 namespace ps::tools {
 namespace {
@@ -28,16 +26,13 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Fills in what depends on the model.
-LaunchSettings completed(LaunchSettings settings) {
+// Fills in what depends on the model and its data.
+LaunchSettings completed(LaunchSettings settings, const Subject* subject) {
   TrainingSettings& training = settings.training;
-  if (training.is_count()) {
-    if (training.steps == 0) training.steps = kDefaultCountSteps;
-  } else {
-    settings.ps.job.steps = training.steps != 0
-                                ? training.steps
-                                : std::max<std::uint64_t>(1, train::default_steps(training.data) / training.push_every);
-  }
+  if (subject != nullptr)
+    complete_job(subject->examples(), subject->batch(), training, settings.ps.job);
+  else if (training.steps == 0)
+    training.steps = kDefaultCountSteps;
   return settings;
 }
 
@@ -49,23 +44,22 @@ PsSettings adopting(PsSettings settings) {
 
 }  // namespace
 
-Launch::Launch(const LaunchSettings& settings) : settings_(completed(settings)) {
+Launch::Launch(const LaunchSettings& settings)
+    : subject_(settings.training.is_count() ? nullptr : load_subject(settings.training)),
+      settings_(completed(settings, subject_.get())) {
   const JobConfig& job = settings_.ps.job;
   const TrainingSettings& training = settings_.training;
-  if (training.is_count()) {
+  if (!subject_) {
     target_steps_ = job.mode == Mode::kSync ? training.steps : training.steps * job.workers;
   } else {
-    train::DataSplit data = train::load_data(training.data, train::embedded_digits());
-    model_ = train::make_model(training.model, data.train.features, data.train.classes);
-    test_ = std::move(data.test);
     target_steps_ = job.steps;
-    if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *model_);
+    if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *subject_);
   }
   progress_.emplace(stderr);
   if (curve_ && curve_->was_thinned())
     progress_->print(fmt::format("launch_shm: the copies for --curve {} would take more than 256 MiB: there will be {}",
                                  settings_.curve_points, curve_->points()));
-  if (!model_ && training.steps > train::kLargestExactCount / job.workers)
+  if (!subject_ && training.steps > train::kLargestExactCount / job.workers)
     progress_->print(fmt::format("launch_shm: float32 counts exactly up to {} only", train::kLargestExactCount));
 }
 
@@ -284,26 +278,24 @@ void Launch::collect() {
     if (said != last_object_of_.end()) report::read_times(said->second, worker);
   }
   run.sum_up();
-  if (model_) {
+  if (subject_) {
+    const auto values_of = [&](std::vector<float> (JobView::*read)(const std::string&) const) {
+      std::vector<std::vector<float>> values;
+      for (const train::ParameterSpec& variable : subject_->variables())
+        values.push_back(((*view_).*read)(variable.name));
+      return values;
+    };
     run.data = settings_.training.data;
-    train::ParameterArrays parameters(model_->parameters());
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const std::vector<float> values = view_->values(model_->parameters()[i].name);
-      std::copy(values.begin(), values.end(), parameters[i].begin());
-    }
-    run.test = model_->evaluate(parameters.values(), test_);
+    run.epochs = subject_->epochs(run.steps);
+    run.test = subject_->evaluate(values_of(&JobView::values));
+    run.is_test_of_training = subject_->is_judged_by_training_data();
     if (curve_) {
-      run.curve = curve_->evaluate(*model_, test_, run.began_unix);
-      run.curve.push_back({run.seconds, run.steps, run.test->loss, run.test->accuracy});
+      run.curve = curve_->evaluate(*subject_, run.began_unix);
+      run.curve.push_back({run.seconds, run.steps, run.epochs, *run.test});
     }
     const Optimizer& optimizer = settings_.ps.job.optimizer;
-    if (optimizer.ema > 0 && optimizer.rule != UpdateRule::kAdd) {
-      for (std::size_t i = 0; i < parameters.size(); ++i) {
-        const std::vector<float> values = view_->averages(model_->parameters()[i].name);
-        std::copy(values.begin(), values.end(), parameters[i].begin());
-      }
-      run.average_test = model_->evaluate(parameters.values(), test_);
-    }
+    if (optimizer.ema > 0 && optimizer.rule != UpdateRule::kAdd)
+      run.average_test = subject_->evaluate(values_of(&JobView::averages));
   } else {
     run.count = report::CountedValues(view_->values(train::kCountVariable));
   }

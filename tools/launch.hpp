@@ -15,8 +15,7 @@
 #include "ps/job_view.hpp"
 #include "report/progress.hpp"
 #include "report/summary.hpp"
-#include "train/dataset.hpp"
-#include "train/model.hpp"
+#include "subject.hpp"
 
 namespace ps::tools {
 
@@ -63,9 +62,8 @@ class Launch {
   bool is_any_worker_running() const;
   void send_all(int signal);
 
+  std::unique_ptr<Subject> subject_;  // none: count
   const LaunchSettings settings_;
-  train::Dataset test_;
-  std::unique_ptr<train::Model> model_;  // none: count
   std::uint64_t target_steps_ = 0;
 
   std::optional<Curve> curve_;

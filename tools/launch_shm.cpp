@@ -6,6 +6,7 @@
 #include "children.hpp"
 #include "launch.hpp"
 #include "options.hpp"
+#include "ps/errors.hpp"
 
 int main(int argc, char** argv) {
   using namespace ps;
@@ -18,6 +19,8 @@ int main(int argc, char** argv) {
     if (const auto& report = launch.report())
       std::fputs((settings.json ? to_json(*report).dump() + "\n" : to_text(*report)).c_str(), stdout);
     return code;
+  } catch (const Interrupted&) {  // while it read the data
+    return tools::kInterrupted;
   } catch (const std::exception& error) {
     return tools::fail("launch_shm", tools::kFailed, error.what());
   }

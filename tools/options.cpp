@@ -13,6 +13,7 @@
 #include "command_line.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
+#include "sparse_options.hpp"
 
 namespace ps::tools {
 namespace {
@@ -107,6 +108,8 @@ std::optional<int> parse_ps(int argc, char** argv, PsSettings& settings) {
     if (settings.job.job.empty()) throw Error("--job: give the job a name");
     if (settings.task && *settings.task >= settings.job.tasks)
       throw Error(fmt::format("--task: tasks are 0 to {}; raise --ps-tasks", settings.job.tasks - 1));
+    if (!line.epoch_schedule().empty())
+      throw Error("--lr-schedule epoch: a ps does not know the data; give step:DECAY:STEPS with the steps of an epoch");
     make_room_for_elastic(settings.job);
     check(settings.job);
   });
@@ -164,6 +167,13 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
     if (settings.standalone && settings.device.kind == device::DeviceChoice::Kind::kCuda)
       throw Error("--device: a GPU's worker needs a ps; leave --standalone out, or choose --device cpu");
     if (settings.alone.job.empty() && !settings.standalone) throw Error("--job: name the job to work for");
+    if (!settings.standalone && settings.training.epochs != 0)
+      throw Error("--epochs: the job's ps says when it ends, by --steps; of launch_shm and --standalone only");
+    complete_training(line, settings.training);
+    check_sparse_device(settings.training, settings.device);
+    if (settings.standalone && settings.training.sparse.share_data)
+      throw Error("--share-data: of the workers of a job; a process alone has nobody to share with");
+    if (settings.standalone) complete_sparse_job(line, settings.training, settings.alone);
     look_for_rank(settings.rank);
   });
 }
@@ -202,6 +212,13 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
   line.add_flag("--verbose", settings.verbose, "show all that ps and workers print");
   return line.parse(argc, argv, [&] {
     if (settings.ps.job.job.empty()) settings.ps.job.job = default_job_name();
+    complete_training(line, settings.training);
+    if (settings.training.is_sparse() && line.was_given("--layout") && settings.ps.job.layout == Layout::kVersioned)
+      throw Error(fmt::format("--layout versioned: the rows of model {} change where they lie; choose --layout inplace",
+                              settings.training.model));
+    complete_sparse_job(line, settings.training, settings.ps.job);
+    check_sparse_device(settings.training, settings.device);
+    for (const auto& [rank, device] : settings.device_of_rank) check_sparse_device(settings.training, device);
     if (settings.training.push_every > 1 && !line.was_given("--optimizer"))
       settings.ps.job.optimizer.rule = UpdateRule::kAdd;
     make_room_for_elastic(settings.ps.job);

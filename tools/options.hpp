@@ -11,6 +11,7 @@
 #include "device/probe.hpp"
 #include "ps/gpu.hpp"
 #include "ps/job_config.hpp"
+#include "train/sparse/sparse_data.hpp"
 #include "train/straggler.hpp"
 
 namespace ps::tools {
@@ -23,10 +24,27 @@ struct PsSettings {
   bool adopt = false;
 };
 
+// What sparse models and their data have beyond that.
+struct SparseSettings {
+  std::string test_data;             // a file; empty: a share of the data is held out
+  std::optional<double> test_share;  // none: kDefaultTestShare, or 0 where there is test data
+  train::SparseSourceOptions::Format format = train::SparseSourceOptions::Format::kByContent;
+  train::FirstIndex first_index = train::FirstIndex::kByContent;
+  std::uint32_t hash_bits = 0;
+  std::string cache;
+  bool share_data = false;
+  std::optional<std::uint32_t> factors;  // none: the model's usual
+  bool bias = false;
+  std::uint64_t combine = 1;
+};
+
 // What the workers of a job have in common.
 struct TrainingSettings {
   std::string model = "mlp";
-  std::string data = "digits";
+  std::string data;  // parse() puts the model's usual here where none is given
+  SparseSettings sparse;
+  std::uint64_t epochs = 0;       // instead of steps, where no ps says it; 0: not
+  std::string epoch_schedule;     // a learning-rate schedule with epoch: in it, still to be resolved; empty: none
   std::uint64_t batch = 0;        // 0: train::default_batch
   std::uint64_t steps = 0;        // count: adds of each worker; where no ps says it: global steps; 0: default
   std::uint64_t size = 1;         // count: elements of `var`
@@ -37,6 +55,7 @@ struct TrainingSettings {
   bool no_stream_waits = false;  // on a GPU
 
   bool is_count() const { return model == "count"; }
+  bool is_sparse() const;
 };
 
 struct WorkerSettings {
@@ -66,6 +85,8 @@ struct LaunchSettings {
 };
 
 inline constexpr std::uint64_t kDefaultCountSteps = 1000;
+inline constexpr std::uint64_t kDefaultSparseEpochs = 10;
+inline constexpr double kDefaultTestShare = 0.1;
 
 std::string to_string(Wire wire);  // float32, bf16
 

@@ -14,26 +14,19 @@
 #include "ps/errors.hpp"
 #include "ps/worker.hpp"
 #include "report/gpu_summary.hpp"
-#include "report/progress.hpp"
 #include "report/summary.hpp"
+#include "sparse_runs.hpp"
+#include "subject.hpp"
 #include "train/count_model.hpp"
 #include "train/trainer.hpp"
+#include "worker_run.hpp"
 
 namespace {
 
 using namespace ps;
+using tools::print_line;
+using tools::say;
 using tools::WorkerSettings;
-
-bool is_stop_requested() { return tools::stop_requests() != 0; }
-void print_line(std::FILE* out, const std::string& line) {
-  std::fprintf(out, "%s\n", line.c_str());
-  std::fflush(out);
-}
-
-// For people. With --json, stdout is for the object alone.
-void say(const WorkerSettings& settings, const std::string& line) {
-  if (!settings.quiet) print_line(settings.json ? stderr : stdout, line);
-}
 
 train::TrainOptions train_options(const WorkerSettings& settings, const std::string& who) {
   train::TrainOptions options;
@@ -42,9 +35,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
   options.delay = settings.delay;
   options.push_every = settings.training.push_every;
   options.local_learning_rate = settings.training.local_learning_rate;
-  options.stop_requested = is_stop_requested;
-  options.report = [=](const train::TrainStatus& status) { say(settings, report::worker_line(who, status)); };
-  options.warn = [](const std::string& line) { print_line(stderr, line); };
+  tools::set_hooks(settings, who, options);
   return options;
 }
 
@@ -54,10 +45,15 @@ int train_alone(const WorkerSettings& settings) {
   const auto model = train::make_model(training.model, data.train.features, data.train.classes);
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
-  config.steps = training.steps != 0 ? training.steps : train::default_steps(training.data);
-  train::TrainResult result = train::train_alone(config, *model, data.train, train_options(settings, "standalone"));
+  const train::TrainOptions options = train_options(settings, "standalone");
+  tools::complete_job(data.train.count, options.batch != 0 ? options.batch : train::default_batch(data.train), training,
+                      config);
+  train::TrainResult result = train::train_alone(config, *model, data.train, options);
   if (result.is_interrupted) return tools::kInterrupted;
-  report::RunReport run = report::RunReport::of_one(result, *model, data.test, training.model, training.data);
+  report::RunReport run = report::RunReport::of_one(result, training.model, training.data);
+  run.test = report::metrics_of(model->evaluate(result.parameters.values(), data.test));
+  if (result.averages) run.average_test = report::metrics_of(model->evaluate(result.averages->values(), data.test));
+  run.digest = train::digest(*model, result.parameters);
   run.optimizer = to_string(config.optimizer.rule);
   std::fputs((settings.json ? to_json(run).dump() + "\n" : to_text(run)).c_str(), stdout);
   return 0;
@@ -85,7 +81,7 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
   options.size = settings.training.size;
   options.steps = settings.training.steps != 0 ? settings.training.steps : tools::kDefaultCountSteps;
   options.interval_seconds = settings.training.interval_seconds;
-  options.stop_requested = is_stop_requested;
+  options.stop_requested = tools::is_stop_requested;
   options.report = [&](std::uint64_t steps, std::uint64_t global_steps) {
     say(settings, fmt::format("{}: after {} adds ({} global steps)", who, steps, global_steps));
   };
@@ -102,13 +98,7 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
 int train_in_job(const WorkerSettings& settings) {
   std::optional<train::DataSplit> data;
   if (!settings.training.is_count()) data = train::load_data(settings.training.data, train::embedded_digits());
-  WorkerOptions options;
-  options.job = settings.alone.job;
-  options.rank = settings.rank;
-  options.threads = settings.threads;
-  options.wait_job_seconds = settings.training.wait_job_seconds;
-  options.stop_requested = is_stop_requested;
-  Worker worker(options);
+  Worker worker = tools::join(settings);
   const std::string who = fmt::format("worker {}", worker.rank());
   std::optional<train::GpuPlace> place = choose_place(settings, who, worker.rank());
   if (settings.together) worker.wait_for_workers();
@@ -139,6 +129,8 @@ int main(int argc, char** argv) {
   WorkerSettings settings;
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
   try {
+    if (settings.training.is_sparse())
+      return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
     return settings.standalone ? train_alone(settings) : train_in_job(settings);
   } catch (const JobFinished& finished) {
     print_line(stderr, finished.what());

@@ -36,6 +36,18 @@ Json to_json(const train::PhaseSeconds& phases) {
   return json;
 }
 
+// Names of the metrics, in the order in which they are told.
+constexpr std::pair<const char*, std::optional<double> Metrics::*> kMetrics[] = {{"accuracy", &Metrics::accuracy},
+                                                                                 {"auc", &Metrics::auc},
+                                                                                 {"log_loss", &Metrics::log_loss},
+                                                                                 {"rmse", &Metrics::rmse}};
+
+void add(Json& json, const std::string& of, const Metrics& metrics) {
+  json[of + "loss"] = metrics.loss;
+  for (const auto& [name, member] : kMetrics)
+    if (const auto& value = metrics.*member) json[of + name] = *value;
+}
+
 std::string to_text(const StalenessSummary& staleness) {
   return fmt::format("mean {:.2f}, p50 {}, p99 {}, max {}", staleness.mean, staleness.p50, staleness.p99,
                      staleness.max);
@@ -81,22 +93,18 @@ RunReport RunReport::of_job(const JobView& view) {
   return run;
 }
 
-RunReport RunReport::of_one(train::TrainResult& result, train::Model& model, const train::Dataset& test,
-                            const std::string& model_name, const std::string& data_name) {
+RunReport RunReport::of_one(const train::TrainTotals& totals, const std::string& model, const std::string& data) {
   WorkerReport worker;
-  worker.steps = result.last.steps;
-  worker.examples = result.last.examples;
-  worker.began_unix = result.began_unix;
-  worker.seconds = result.seconds;
-  worker.loss = result.last.loss;
+  worker.steps = totals.last.steps;
+  worker.examples = totals.last.examples;
+  worker.began_unix = totals.began_unix;
+  worker.seconds = totals.seconds;
+  worker.loss = totals.last.loss;
   RunReport run;
   run.mode = "standalone";
-  run.model = model_name;
-  run.data = data_name;
+  run.model = model;
+  run.data = data;
   run.steps = worker.steps;
-  run.test = model.evaluate(result.parameters.values(), test);
-  if (result.averages) run.average_test = model.evaluate(result.averages->values(), test);
-  run.digest = train::digest(model, result.parameters);
   run.per_worker = {worker};
   run.sum_up();
   return run;
@@ -117,6 +125,22 @@ void RunReport::sum_up() {
   if (end <= begin) return;
   began_unix = begin;
   seconds = end - begin;
+}
+
+Metrics metrics_of(const train::Metrics& metrics) {
+  Metrics all;
+  all.loss = metrics.loss;
+  all.accuracy = metrics.accuracy;
+  return all;
+}
+
+std::string to_text(const Metrics& metrics, const std::string& of) {
+  std::string text;
+  for (const auto& [name, member] : kMetrics) {
+    const std::string_view words = name == std::string_view("log_loss") ? "log loss" : name;
+    if (const auto& value = metrics.*member) text += fmt::format("{}{} {}, ", of, words, decimal(*value));
+  }
+  return text + fmt::format("{}loss {}", of, decimal(metrics.loss));
 }
 
 std::string to_text(const CountedValues& values) {
@@ -191,19 +215,15 @@ Json to_json(const RunReport& run) {
     json["examples_per_second"] = per_second(run.examples, run.seconds);
     json["loss"] = run.loss;
   }
-  if (run.test) {
-    json["test_loss"] = run.test->loss;
-    json["test_accuracy"] = run.test->accuracy;
-  }
-  if (run.average_test) {
-    json["ema_test_loss"] = run.average_test->loss;
-    json["ema_test_accuracy"] = run.average_test->accuracy;
-  }
-  if (!run.curve.empty()) {
-    json["curve"] = Json::array();
-    for (const CurvePoint& point : run.curve)
-      json["curve"].push_back(
-          {{"seconds", point.seconds}, {"step", point.step}, {"loss", point.loss}, {"accuracy", point.accuracy}});
+  if (run.epochs) json["epochs"] = *run.epochs;
+  if (run.test) add(json, run.is_test_of_training ? "train_" : "test_", *run.test);
+  if (run.average_test) add(json, "ema_test_", *run.average_test);
+  if (!run.curve.empty()) json["curve"] = Json::array();
+  for (const CurvePoint& point : run.curve) {
+    Json one = {{"seconds", point.seconds}, {"step", point.step}};
+    if (point.epoch) one["epoch"] = *point.epoch;
+    add(one, "", point.metrics);
+    json["curve"].push_back(std::move(one));
   }
   json["staleness"] = to_json(run.staleness);
   if (!run.staleness_counts.empty()) {
@@ -230,14 +250,15 @@ std::string to_text(const RunReport& run) {
   text +=
       fmt::format("  {} steps in {:.2f} s: {:.0f} steps/s", run.steps, run.seconds, per_second(run.steps, run.seconds));
   if (!run.count) text += fmt::format(", {:.0f} examples/s", per_second(run.examples, run.seconds));
+  if (run.epochs) text += fmt::format(", {:.1f} epochs", *run.epochs);
   text += '\n';
   if (run.count) text += fmt::format("  {} = {}\n", train::kCountVariable, to_text(*run.count));
-  if (run.test)
-    text += fmt::format("  test accuracy {:.4f}, test loss {}, training loss {}\n", run.test->accuracy,
-                        decimal(run.test->loss), decimal(run.loss));
-  if (run.average_test)
-    text += fmt::format("  of the moving averages: test accuracy {:.4f}, test loss {}\n", run.average_test->accuracy,
-                        decimal(run.average_test->loss));
+  if (run.test && run.is_test_of_training)
+    text +=
+        fmt::format("  on the training data: {}, last batches' loss {}\n", to_text(*run.test, ""), decimal(run.loss));
+  else if (run.test)
+    text += fmt::format("  {}, training loss {}\n", to_text(*run.test, "test "), decimal(run.loss));
+  if (run.average_test) text += fmt::format("  of the moving averages: {}\n", to_text(*run.average_test, "test "));
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
   if (run.mode == to_string(Mode::kSsp)) text += fmt::format("  at most {} steps ahead of the slowest\n", run.lead_max);
   text += fmt::format("  digest {:016x}\n", run.digest);

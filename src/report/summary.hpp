@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ps/job_view.hpp"
+#include "train/sparse/sparse_model.hpp"
 #include "train/trainer.hpp"
 
 namespace ps::report {
@@ -29,11 +30,14 @@ struct WorkerReport {
   explicit WorkerReport(const WorkerInfo& info);
 };
 
+using Metrics = train::SparseMetrics;  // dense models have the first two
+
 // What a job's parameters had come to at some moment of its training.
 struct CurvePoint {
   double seconds = 0.0;  // since the first worker began
   std::uint64_t step = 0;
-  double loss = 0.0, accuracy = 0.0;  // on the test set
+  std::optional<double> epoch;  // of sparse models
+  Metrics metrics;              // on the test set
 };
 
 struct CountedValues {
@@ -47,12 +51,14 @@ struct RunReport {
   std::string job, mode, layout, adds, optimizer, model, data;  // empty: does not apply
   std::uint32_t workers = 1;
   std::uint64_t steps = 0, examples = 0;
-  double began_unix = 0.0;                     // when the first worker began; 0: unknown
-  double seconds = 0.0;                        // of training, from then to the last one's end
-  double loss = 0.0;                           // the mean of the workers' last batches
-  std::optional<train::Metrics> test;          // of models
-  std::optional<train::Metrics> average_test;  // of the parameters' moving averages
-  std::optional<CountedValues> count;          // of the model count
+  double began_unix = 0.0;              // when the first worker began; 0: unknown
+  double seconds = 0.0;                 // of training, from then to the last one's end
+  double loss = 0.0;                    // the mean of the workers' last batches
+  std::optional<Metrics> test;          // of models
+  bool is_test_of_training = false;     // nothing is held out: `test` is of the training data
+  std::optional<double> epochs;         // of sparse models
+  std::optional<Metrics> average_test;  // of the parameters' moving averages
+  std::optional<CountedValues> count;   // of the model count
   std::vector<CurvePoint> curve;
   StalenessSummary staleness;
   std::vector<StalenessCount> staleness_counts;
@@ -64,13 +70,16 @@ struct RunReport {
   // Settings, steps, workers and digest of a job; `seconds` is left to the caller, as are model, data, test and count.
   static RunReport of_job(const JobView& view);
 
-  // Of training in one process.
-  static RunReport of_one(train::TrainResult& result, train::Model& model, const train::Dataset& test,
-                          const std::string& model_name, const std::string& data_name);
+  // Of training in one process. Test and digest are left to the caller.
+  static RunReport of_one(const train::TrainTotals& totals, const std::string& model, const std::string& data);
 
   // Sums up per_worker: examples, loss, retries, dropped, and the times of those who know when they began.
   void sum_up();
 };
+
+// As a report has them.
+Metrics metrics_of(const train::Metrics& metrics);
+std::string to_text(const Metrics& metrics, const std::string& of);  // "test accuracy 0.9800, test loss 0.0700"
 
 std::string to_text(const CountedValues& values);
 Json to_json(const WorkerReport& worker, bool is_count);

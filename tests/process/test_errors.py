@@ -74,6 +74,49 @@ class Usage(ProcessTest):
     def test_sync_with_in_place_variables_is_refused(self):
         self.assert_fails(2, run("launch_shm", "--mode", "sync", "--layout", "inplace"), "versioned")
 
+    def test_options_of_sparse_models_are_refused_for_others(self):
+        for option, value in (("--test-data", "x"), ("--test-share", "0.1"), ("--format", "libsvm"), ("--index-base", "1"),
+                              ("--hash-bits", "10"), ("--cache", "/tmp"), ("--factors", "2"), ("--combine", "2")):
+            with self.subTest(option):
+                self.assert_fails(2, run("launch_shm", option, value), option, "--model logistic, svm, mf or fm")
+        self.assert_fails(2, run("worker_shm", "--job", self.job, "--model", "mlp", "--bias"), "--bias", "logistic")
+        self.assert_fails(2, run("launch_shm", "--model", "count", "--share-data"), "--share-data", "logistic")
+
+    def test_options_that_do_not_suit_a_sparse_model_are_refused(self):
+        for words, options in (((("--mode sync", "async or ssp")), ("--mode", "sync")),
+                               (("--layout versioned", "inplace"), ("--layout", "versioned")),
+                               (("--optimizer add", "adagrad"), ("--optimizer", "add")),
+                               (("--push-every",), ("--push-every", "4")),
+                               (("--ema",), ("--ema", "0.9")),
+                               (("--lr-staleness",), ("--lr-staleness",)),
+                               (("--weight-decay", "--l2"), ("--weight-decay", "0.1")),
+                               (("--lr-schedule", "ftrl", "constant"), ("--optimizer", "ftrl", "--lr-schedule", "epoch:0.9")),
+                               (("--device", "--device cpu"), ("--device", "cuda")),
+                               (("--device", "--device cpu"), ("--device", "cpu,1:cuda:0")),
+                               (("--factors", "mf or fm"), ("--factors", "4")),
+                               (("--test-share", "--test-data"), ("--test-data", "x", "--test-share", "0.1")),
+                               (("--test-share", "less than 1"), ("--test-share", "1")),
+                               (("--combine", "100 examples"), ("--combine", "101")),
+                               (("--combine", "20 examples"), ("--combine", "21", "--batch", "20")),
+                               (("--epochs", "--steps"), ("--epochs", "2", "--steps", "5")),
+                               (("--hash-bits", "at most 32"), ("--hash-bits", "33")),
+                               (("--format", "libsvm|ratings"), ("--format", "csv")),
+                               (("--index-base", "0|1"), ("--index-base", "2"))):
+            with self.subTest(options):
+                self.assert_fails(2, run("launch_shm", "--model", "logistic", *options), *words)
+        self.assert_fails(2, run("launch_shm", "--model", "mf", "--bias"), "--bias", "logistic and svm")
+        self.assert_fails(2, run("worker_shm", "--standalone", "--model", "svm", "--device", "cuda"), "--device")
+        self.assert_fails(2, run("worker_shm", "--standalone", "--model", "svm", "--optimizer", "add"), "--optimizer add")
+        self.assert_fails(2, run("worker_shm", "--standalone", "--model", "svm", "--share-data"), "--share-data", "alone")
+
+    def test_epochs_are_refused_where_nobody_knows_the_data(self):
+        self.assert_fails(2, run("ps_shm", "--job", self.job, "--lr-schedule", "epoch:0.9"), "step:DECAY:STEPS")
+        self.assert_fails(2, run("worker_shm", "--job", self.job, "--epochs", "2"), "--epochs", "--steps")
+        self.assert_fails(2, run("launch_shm", "--model", "count", "--epochs", "2"), "--epochs", "count")
+        for schedule in ("epoch:", "epoch:x", "epoch:0.9:5", "epoch:-1", "warmup:2+epoch:"):
+            with self.subTest(schedule):
+                self.assert_fails(2, run("launch_shm", "--lr-schedule", schedule), "epoch:DECAY")
+
     def test_a_job_name_with_a_slash_is_refused(self):
         self.assert_fails(2, run("ps_shm", "--job", "a/b"), "a/b")
         self.assert_fails(2, run("worker_shm", "--job", "../b"), "../b")
@@ -162,6 +205,27 @@ class Jobs(ProcessTest):
 
 
 class Data(ProcessTest):
+    def test_data_that_does_not_suit_a_sparse_model_is_refused_with_what_does(self):
+        with tempfile.TemporaryDirectory() as folder:
+            numbers = pathlib.Path(folder) / "numbers"
+            numbers.write_text("1 1:1\n2 1:1\n3 1:1\n")
+            ratings = pathlib.Path(folder) / "ratings"
+            ratings.write_text("1::2::3\n2::2::4\n")
+            for words, options in ((("two labels",), ("--model", "svm", "--data", numbers)),
+                                   (("mf or fm",), ("--model", "logistic", "--data", ratings)),
+                                   (("logistic, svm or fm",), ("--model", "mf", "--data", numbers)),
+                                   (("numbers", "--test-share"), ("--model", "mf", "--data", ratings, "--test-data", numbers)),
+                                   (("/no/such/file",), ("--model", "svm", "--data", "/no/such/file"))):
+                with self.subTest(options):
+                    self.assert_fails(1, run("launch_shm", "--job", self.job, *options), *words)
+                    self.assert_fails(1, run("worker_shm", "--standalone", *options), *words)
+
+    def test_a_job_in_sync_mode_refuses_a_worker_with_a_sparse_model(self):
+        ps = self.start_ps("--mode", "sync", "--steps", "5")
+        self.assert_fails(1, run("worker_shm", "--job", self.job, "--model", "logistic"), "sync", "--mode async or ssp")
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
     def test_a_missing_folder_is_named(self):
         self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", "/no/such/folder"), "/no/such/folder")
 

@@ -203,7 +203,7 @@ TEST_CASE("a row's initial values are a function of seed and row, however the ta
     CHECK(all != other);
     for (std::size_t row = 0; row < 5; ++row) {
       CHECK(all[row * 4] == 0.0F);
-      for (std::size_t k = 1; k < 4; ++k) CHECK(std::fabs(all[row * 4 + k]) <= 0.1F * std::sqrt(3.0F));
+      for (std::size_t k = 1; k < 4; ++k) CHECK(std::fabs(all[row * 4 + k]) <= 0.01F * std::sqrt(3.0F));
     }
   }
 }
@@ -216,8 +216,8 @@ TEST_CASE("initial factors have mean 0 and the deviation that their model says")
   model->initialize(1, 0, table);
   double sum = 0, squares = 0;
   for (const float value : table) sum += double(value), squares += double(value) * double(value);
-  CHECK(std::fabs(sum / 80'000) < 0.001);  // three standard errors of the mean: 0.00106
-  CHECK(std::sqrt(squares / 80'000) == doctest::Approx(0.1).epsilon(0.01));
+  CHECK(std::fabs(sum / 80'000) < 0.0001);  // three standard errors of the mean: 0.000106
+  CHECK(std::sqrt(squares / 80'000) == doctest::Approx(0.01).epsilon(0.01));
 }
 
 TEST_CASE("data that does not suit a model is refused, with what does") {

@@ -9,8 +9,8 @@
 namespace ps::train {
 namespace {
 
-// Deviation of the factors at first: their products are small beside the linear part.
-constexpr double kDeviation = 0.1;
+// Deviation of the factors at first, as of matrix factorisation: the linear part learns first.
+constexpr double kDeviation = 0.01;
 
 class FactorisationMachine final : public SparseModel {
  public:

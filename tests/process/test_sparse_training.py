@@ -1,0 +1,120 @@
+"""Sparse models: three workers come as far as one process alone, on made-up data and on files."""
+import json
+import pathlib
+import random
+import tempfile
+
+import support
+from support import ProcessTest, run
+
+
+def libsvm(path, seed, examples=400, features=50):
+    """Two labels, 0 and 1, by the sign of planted weights, which every seed shares."""
+    weights = random.Random(1).choices((-1, 1), k=features)
+    drawn = random.Random(seed)
+    with open(path, "w") as out:
+        for _ in range(examples):
+            ids = sorted(drawn.sample(range(features), 7))
+            label = int(sum(weights[i] for i in ids) > 0)
+            out.write(f"{label} " + " ".join(f"{i + 1}:1" for i in ids) + "\n")
+
+
+class SparseTraining(ProcessTest):
+    def alone(self, *options):
+        code, out, err = run("worker_shm", "--standalone", "--quiet", *options, "--json")
+        self.assertEqual(code, 0, err)
+        return json.loads(out)
+
+    def compare(self, metric, tolerance, *options):
+        """Three workers' metric is within the tolerance of one process's; returns both reports."""
+        alone, together = self.alone(*options), self.launch(*options)
+        self.assertAlmostEqual(together[metric], alone[metric], delta=tolerance)
+        self.assertEqual((together["workers"], together["layout"]), (3, "inplace"))
+        self.assertAlmostEqual(together["epochs"], 10.0, delta=0.3)
+        return alone, together
+
+    def test_one_worker_computes_the_bits_of_one_process(self):
+        for model in ("logistic", "svm", "mf", "fm"):
+            with self.subTest(model):
+                options = ("--model", model, "--combine", "3", "--l2", "1e-4", "--lr-schedule", "epoch:0.9")
+                one = self.launch("--workers", "1", *options)
+                self.assertEqual(one["digest"], self.alone(*options)["digest"])
+
+    def test_logistic_regression_needs_no_option(self):
+        alone, together = self.compare("test_accuracy", 0.03, "--model", "logistic")
+        for report in (alone, together):
+            self.assertGreater(report["test_accuracy"], 0.75)  # of one class alone: about a half
+            self.assertGreater(report["test_auc"], 0.8)
+            self.assertLess(report["test_log_loss"], 0.55)
+            self.assertNotIn("test_rmse", report)
+
+    def test_a_support_vector_machine_needs_no_option(self):
+        _, together = self.compare("test_accuracy", 0.03, "--model", "svm")
+        self.assertGreater(together["test_accuracy"], 0.75)
+        self.assertNotIn("test_log_loss", together)
+
+    def test_factors_of_ratings_are_learnt(self):
+        for model in ("mf", "fm"):
+            with self.subTest(model):
+                alone, together = self.compare("test_rmse", 0.03, "--model", model)
+                # Biases alone do not see the planted factors.
+                biases = self.alone("--model", model, "--factors", "0")
+                for report in (alone, together):
+                    self.assertLess(report["test_rmse"], 0.9 * biases["test_rmse"])
+                    self.assertNotIn("test_accuracy", report)
+
+    def test_racy_adds_and_bounded_staleness_come_as_far(self):
+        exact = self.alone("--model", "logistic")
+        for options in (("--adds", "racy"), ("--mode", "ssp", "--staleness", "2")):
+            with self.subTest(options):
+                together = self.launch("--model", "logistic", *options)
+                self.assertAlmostEqual(together["test_accuracy"], exact["test_accuracy"], delta=0.03)
+
+    def test_combined_examples_come_as_far(self):
+        alone, together = self.compare("test_accuracy", 0.03, "--model", "logistic", "--combine", "20")
+        self.assertGreater(alone["test_accuracy"], 0.75)
+        self.assertGreater(together["test_accuracy"], 0.75)
+
+    def test_a_file_is_trained_on_and_another_one_tested_with(self):
+        with tempfile.TemporaryDirectory() as folder:
+            train, test = pathlib.Path(folder) / "train", pathlib.Path(folder) / "test"
+            libsvm(train, 2)
+            libsvm(test, 3)
+            options = ("--model", "logistic", "--data", train, "--test-data", test, "--epochs", "10")
+            _, together = self.compare("test_accuracy", 0.03, *options)
+            self.assertGreater(together["test_accuracy"], 0.9)
+            on_itself = self.alone("--model", "logistic", "--data", train, "--test-share", "0")
+            self.assertGreater(on_itself["train_accuracy"], 0.95)
+            self.assertNotIn("test_accuracy", on_itself)
+
+    def test_workers_share_one_copy_of_the_data(self):
+        options = ("--model", "logistic", "--workers", "1")
+        self.assertEqual(self.launch(*options, "--share-data")["digest"], self.launch(*options)["digest"])
+        self.assertGreater(self.launch("--model", "logistic", "--share-data")["test_accuracy"], 0.75)
+
+    def test_the_curve_shows_loss_and_metric_against_epochs(self):
+        result = self.launch("--model", "logistic", "--curve", "5", "--epochs", "200")
+        curve = result["curve"]
+        self.assertGreaterEqual(len(curve), 2)
+        self.assertEqual(curve[-1]["accuracy"], result["test_accuracy"])
+        self.assertEqual(curve[-1]["auc"], result["test_auc"])
+        self.assertEqual(curve[-1]["epoch"], result["epochs"])
+        self.assertEqual([point["epoch"] for point in curve], sorted(point["epoch"] for point in curve))
+
+    def test_epochs_make_steps_of_dense_models_too(self):
+        result = self.launch("--model", "softmax", "--epochs", "2", "--workers", "1")
+        self.assertEqual(result["steps"], 2 * 45)  # 1437 digits in batches of 32
+        result = self.launch("--model", "softmax", "--epochs", "2", "--mode", "sync")
+        self.assertEqual(result["steps"], 2 * 15)  # of which a step takes three
+
+    def test_a_chief_by_hand_tells_its_metrics(self):
+        ps = self.start_ps("--steps", "200", "--optimizer", "adagrad")
+        code, out, err = run("worker_shm", "--job", self.job, "--model", "fm", "--data", "zipf:100x1000x5")
+        self.assertEqual(code, 0, err)
+        self.assertIn("test accuracy", out)
+        self.assertIn("test auc", out)
+        self.assertEqual(support.finish(ps)[0], 0)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,131 @@
+#include "sparse_runs.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "subject.hpp"
+#include "train/sparse/sparse_metrics.hpp"
+#include "train/sparse/sparse_trainer.hpp"
+#include "worker_run.hpp"
+
+namespace ps::tools {
+namespace {
+
+train::SparseSourceOptions source_options(const SparseSettings& sparse) {
+  train::SparseSourceOptions options;
+  options.format = sparse.format;
+  options.first_index = sparse.first_index;
+  options.hash_bits = sparse.hash_bits;
+  options.cache = sparse.cache;
+  options.stop_requested = is_stop_requested;
+  options.notice = [](const std::string& line) { print_line(stderr, line); };
+  return options;
+}
+
+train::SparseData read_data(const TrainingSettings& training, Worker* worker) {
+  const train::SparseSourceOptions options = source_options(training.sparse);
+  if (training.sparse.share_data && worker != nullptr) return train::SparseData::share(*worker, training.data, options);
+  return train::SparseData::read(training.data, options);
+}
+
+// With the ids of its training set.
+train::SparseData read_test_data(const SparseSettings& sparse, const train::SparseData& training) {
+  if (training.info().kind == train::SparseKind::kRatings)
+    throw Error(
+        fmt::format("{}: ratings number users and items as they first appear, in every file anew; hold a share of "
+                    "{} out with --test-share instead",
+                    sparse.test_data, training.name()));
+  train::SparseSourceOptions options = source_options(sparse);
+  options.first_index = training.info().first_index;
+  options.features = training.info().features;
+  return train::SparseData::read(sparse.test_data, options);
+}
+
+train::SparsePart part_of(const SparseSettings& sparse) {
+  return {sparse.test_share.value_or(sparse.test_data.empty() ? kDefaultTestShare : 0.0), false};
+}
+
+train::SparseTrainOptions train_options(const WorkerSettings& settings, const SparseTask& task,
+                                        const std::string& who) {
+  train::SparseTrainOptions options;
+  options.batch = task.batch();
+  options.combine = settings.training.sparse.combine;
+  options.seed = settings.seed;
+  options.delay = settings.delay;
+  set_hooks(settings, who, options);
+  return options;
+}
+
+}  // namespace
+
+SparseTask::SparseTask(const TrainingSettings& training, bool is_to_be_tested, Worker* worker)
+    : data_(read_data(training, worker)),
+      part_(part_of(training.sparse)),
+      examples_(train::count_examples(data_.info(), part_)),
+      batch_(training.batch != 0 ? training.batch : train::SparseTrainOptions::kBatch) {
+  train::SparseModelOptions options;
+  options.factors = training.sparse.factors.value_or(options.factors);
+  options.bias = training.sparse.bias;
+  model_ = train::make_sparse_model(training.model, data_.info(), options);
+  if (is_to_be_tested && !training.sparse.test_data.empty()) test_ = read_test_data(training.sparse, data_);
+}
+
+report::Metrics SparseTask::evaluate(std::span<const float> table) const {
+  const std::uint64_t features = data_.info().features;
+  if (test_) return train::evaluate(*model_, table, features, *test_, {});
+  return train::evaluate(*model_, table, features, data_, {part_.test_share, part_.test_share > 0});
+}
+
+int train_sparse_alone(const WorkerSettings& settings) {
+  const TrainingSettings& training = settings.training;
+  const SparseTask task(training, true);
+  JobConfig config = settings.alone;
+  config.seed = settings.seed.value_or(config.seed);
+  complete_job(task.examples(), task.batch(), training, config);
+  const train::SparseAloneResult result = train::train_sparse_alone(config, task.model(), task.data(), task.part(),
+                                                                    train_options(settings, task, "standalone"));
+  if (result.is_interrupted) return kInterrupted;
+  report::RunReport run = report::RunReport::of_one(result, training.model, training.data);
+  run.optimizer = to_string(config.optimizer.rule);
+  run.epochs = double(run.examples) / double(task.examples());
+  run.test = task.evaluate(result.table);
+  run.is_test_of_training = task.is_judged_by_training_data();
+  run.digest = train::digest(task.model(), result.table);
+  std::fputs((settings.json ? to_json(run).dump() + "\n" : to_text(run)).c_str(), stdout);
+  return 0;
+}
+
+int train_sparse_in_job(const WorkerSettings& settings) {
+  const bool tells = !settings.quiet;
+  std::optional<SparseTask> read_first;  // an error in the data is told before the job is joined, but where that has it
+  if (!settings.training.sparse.share_data) read_first.emplace(settings.training, tells);
+  Worker worker = join(settings);
+  if (!read_first) read_first.emplace(settings.training, tells, &worker);
+  const SparseTask& task = *read_first;
+  const std::string who = fmt::format("worker {}", worker.rank());
+  if (settings.together) worker.wait_for_workers();
+  std::optional<Variable> table;
+  const train::TrainTotals totals =
+      train::train_sparse(worker, task.model(), task.data(), task.part(), train_options(settings, task, who), &table);
+  if (settings.json)
+    print_line(stdout,
+               report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, std::nullopt));
+  std::vector<float> values;
+  if (tells && worker.is_chief() && !totals.is_interrupted) {
+    values.resize(table->element_count());
+    worker.pull(*table, values);
+  }
+  worker.leave();  // nobody shall wait for the evaluation
+  if (totals.is_interrupted) return kInterrupted;
+  if (!values.empty())
+    say(settings,
+        fmt::format("{}: {}", who,
+                    report::to_text(task.evaluate(values), task.is_judged_by_training_data() ? "training " : "test ")));
+  return 0;
+}
+
+}  // namespace ps::tools

@@ -1,0 +1,80 @@
+#include "subject.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "command_line.hpp"
+#include "embedded_digits.hpp"
+#include "sparse_runs.hpp"
+#include "train/trainer.hpp"
+
+namespace ps::tools {
+namespace {
+
+class Dense final : public Subject {
+ public:
+  explicit Dense(const TrainingSettings& training) {
+    train::DataSplit data = train::load_data(training.data, train::embedded_digits());
+    model_ = train::make_model(training.model, data.train.features, data.train.classes);
+    examples_ = data.train.count;
+    batch_ = training.batch != 0 ? training.batch : train::default_batch(data.train);
+    test_ = std::move(data.test);
+  }
+
+  std::span<const train::ParameterSpec> variables() const override { return model_->parameters(); }
+
+  report::Metrics evaluate(const std::vector<std::vector<float>>& values) override {
+    train::ParameterArrays parameters(model_->parameters());
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      std::copy(values[i].begin(), values[i].end(), parameters[i].begin());
+    return report::metrics_of(model_->evaluate(parameters.values(), test_));
+  }
+
+  std::uint64_t examples() const override { return examples_; }
+  std::uint64_t batch() const override { return batch_; }
+
+ private:
+  train::Dataset test_;
+  std::unique_ptr<train::Model> model_;
+  std::uint64_t examples_ = 0, batch_ = 0;
+};
+
+class Sparse final : public Subject {
+ public:
+  explicit Sparse(const TrainingSettings& training) : task_(training, true) {}
+
+  std::span<const train::ParameterSpec> variables() const override { return {&task_.model().table(), 1}; }
+  report::Metrics evaluate(const std::vector<std::vector<float>>& values) override { return task_.evaluate(values[0]); }
+  bool is_judged_by_training_data() const override { return task_.is_judged_by_training_data(); }
+  std::optional<double> epochs(std::uint64_t steps) const override {
+    return double(steps) * double(task_.batch()) / double(task_.examples());
+  }
+  std::uint64_t examples() const override { return task_.examples(); }
+  std::uint64_t batch() const override { return task_.batch(); }
+
+ private:
+  SparseTask task_;
+};
+
+}  // namespace
+
+std::unique_ptr<Subject> load_subject(const TrainingSettings& training) {
+  if (training.is_sparse()) return std::make_unique<Sparse>(training);
+  return std::make_unique<Dense>(training);
+}
+
+void complete_job(std::uint64_t examples, std::uint64_t batch, const TrainingSettings& training, JobConfig& job) {
+  // In sync mode a step takes a batch of each worker.
+  const std::uint64_t batches = job.mode != Mode::kSync ? 1 : job.quorum != 0 ? job.quorum : job.workers;
+  const std::uint64_t of_step = batch * training.push_every * batches;
+  const std::uint64_t of_epoch = std::max<std::uint64_t>(1, (examples + of_step - 1) / of_step);
+  if (training.steps != 0)
+    job.steps = training.steps;
+  else if (training.epochs != 0 || training.is_sparse())
+    job.steps = of_epoch * (training.epochs != 0 ? training.epochs : kDefaultSparseEpochs);
+  else
+    job.steps = std::max<std::uint64_t>(1, train::default_steps(training.data) / training.push_every);
+  if (!training.epoch_schedule.empty()) job.optimizer.schedule = resolve_schedule(training.epoch_schedule, of_epoch);
+}
+
+}  // namespace ps::tools
