@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,23 @@ struct Case {
   int calls;
 };
 
+// Floats from a cache line's begin on: how long a copy takes depends on where its ends lie, and the heap puts them anywhere.
+class Floats {
+ public:
+  Floats(std::size_t count, float value) : room_(count + kLine, value) {
+    void* first = room_.data();
+    std::size_t bytes = room_.size() * sizeof(float);
+    all_ = {static_cast<float*>(std::align(kLine * sizeof(float), count * sizeof(float), first, bytes)), count};
+  }
+  operator std::span<float>() const { return all_; }
+  operator std::span<const float>() const { return all_; }
+
+ private:
+  static constexpr std::size_t kLine = 16;
+  std::vector<float> room_;
+  std::span<float> all_;
+};
+
 // A job in this process, with its one worker.
 class Job {
  public:
@@ -54,6 +73,11 @@ class Job {
   ps::Variable variable(const std::string& name, std::size_t floats, ps::UpdateRule rule, ps::Layout layout) {
     ps::VariableSpec spec{.name = name, .rule = rule, .layout = layout};
     if (floats > 1) spec.shape = {floats};
+    return worker_.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.5F); });
+  }
+
+  ps::Variable table(const std::string& name, std::uint64_t rows, std::uint64_t width) {
+    const ps::VariableSpec spec{.name = name, .shape = {rows, width}, .layout = ps::Layout::kInplace};
     return worker_.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.5F); });
   }
 
@@ -83,11 +107,26 @@ void walk_async() {
            Case{"versioned/sgd/floats:100000", 100'000, kSgd, ps::Layout::kVersioned, 20},
        }) {
     const ps::Variable variable = job.variable(fmt::format("v{}", of.path), of.floats, of.rule, of.layout);
-    std::vector<float> values(of.floats), gradient(of.floats, 1e-3F);
+    const Floats values(of.floats, 0), gradient(of.floats, 1e-3F);
     walk("push/" + of.path, of.calls, [&] { worker.push(variable, gradient); });
     walk("pull/" + of.path, of.calls, [&] { worker.pull(variable, values); });
   }
   walk("step/async", 1000, [&] { worker.step(); });
+}
+
+void walk_rows() {
+  Job job(ps::Mode::kAsync);
+  constexpr std::uint64_t kRows = 10'000, kIds = 50;
+  std::vector<std::uint32_t> ids(kIds), repeated(kIds);
+  for (std::uint32_t i = 0; i < kIds; ++i) ids[i] = i * 199, repeated[i] = i % 40 * 199;
+  for (const std::size_t width : {1, 16}) {
+    const ps::Variable table = job.table(fmt::format("rows{}", width), kRows, width);
+    const Floats values(kIds * width, 0), gradient(kIds * width, 1e-3F);
+    walk(fmt::format("pull_rows/{}x{}", kIds, width), 500, [&] { job.worker().pull_rows(table, ids, values); });
+    walk(fmt::format("push_rows/{}x{}", kIds, width), 500, [&] { job.worker().push_rows(table, ids, gradient); });
+    walk(fmt::format("push_rows/{}x{}/repeated", kIds, width), 500,
+         [&] { job.worker().push_rows(table, repeated, gradient); });
+  }
 }
 
 void walk_sync() {
@@ -98,7 +137,7 @@ void walk_sync() {
   for (const std::size_t floats : {1000, 100'000}) {
     const ps::Variable variable =
         job.variable(fmt::format("v{}", floats), floats, ps::UpdateRule::kSgd, ps::Layout::kVersioned);
-    std::vector<float> gradient(floats, 1e-3F);
+    const Floats gradient(floats, 1e-3F);
     walk(fmt::format("step/sync/floats:{}", floats), floats > 10'000 ? 20 : 500, [&] {
       worker.push(variable, gradient);
       worker.step();
@@ -120,6 +159,7 @@ int main() try {
   fmt::print("environment compiler {}\nenvironment libc {}\nenvironment vectors {}\n", __VERSION__,
              gnu_get_libc_version(), widest_vectors());
   walk_async();
+  walk_rows();
   walk_sync();
 } catch (const ps::Error& error) {
   fmt::print(stderr, "instructions: {}\n", error.what());
