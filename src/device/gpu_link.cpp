@@ -20,7 +20,10 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
       variables(given.begin(), given.end()),
       parameters(given_parameters.begin(), given_parameters.end()),
       gradients(given_gradients.begin(), given_gradients.end()),
-      shards(given_cuda, given_worker.job) {
+      gpu(device::require_gpu(given_cuda, given_options.device)),
+      shared_shards(
+          device::ShardMemory::of_worker(given_worker.gpu_shards, given_cuda, given_worker.job, given_options.device)),
+      shards(*shared_shards) {
   if (parameters.size() != variables.size() || gradients.size() != variables.size())
     throw Error(
         fmt::format("a GPU link of {} variables with {} places for parameters and {} for gradients: give one "
@@ -34,11 +37,6 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
                       "rows (GpuRows); or use layout versioned",
                       state->name, state->is_hashed() ? "partition-by hash" : to_string(state->settings.rule)));
   }
-  const device::GpuProbe probe = device::probe_gpus(cuda);
-  if (probe.why_none) throw Error(probe.reason);
-  if (options.device < 0 || static_cast<std::size_t>(options.device) >= probe.gpus.size())
-    throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", options.device, probe.gpus.size() - 1));
-  gpu = probe.gpus[static_cast<std::size_t>(options.device)];
   if (worker.has_gpu_link)
     throw Error(fmt::format("worker {} has a link to a GPU already: one link takes all variables", worker.rank));
   check(cuda.set_device(options.device), "be used");
@@ -76,7 +74,7 @@ void GpuLink::Impl::plan() {
     std::set<std::uint32_t> used;
     for (const Variable::State* state : states)
       for (const VariablePart& part : state->parts) used.insert(part.record.shard);
-    if (std::string why; !shards.try_register(used, strategy.read_only, registered, why)) {
+    if (std::string why; !shards.try_register(used, strategy.read_only, is_sharing(), registered, why)) {
       input.is_registered = false;
       strategy = device::choose_strategy(gpu, input);
       warn(fmt::format("{}: {}", strategy.registration_reason, why));
@@ -95,7 +93,9 @@ void GpuLink::Impl::begin() {
   check(cuda.set_device(options.device), "be used");
   if (!pull->has_bounced() || push->is_under_way()) return;
   pull->forget_bounces();
-  if (!shards.has_grown()) return;  // variables have come, whose buffers may hold chunks of ours by now
+  // Variables have come, whose buffers may hold chunks of ours by now. Where others use the registration it stays as it
+  // is, and such chunks bounce.
+  if (!shards.has_grown() || is_sharing()) return;
   check(cuda.synchronize(stream->get()), "finish its work");
   plan();
 }

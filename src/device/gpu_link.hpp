@@ -24,7 +24,7 @@ struct GpuLink::Impl {
 
   void check(device::CudaError error, const char* what) { device::check(cuda, error, what); }
   void warn(const std::string& line) const;
-  void register_shards();
+  bool is_sharing() const noexcept { return shared_shards.use_count() > 1; }
   void plan();
   void begin();
   void open_gate() noexcept;
@@ -42,7 +42,8 @@ struct GpuLink::Impl {
   device::Strategy strategy;
   GpuTransfers totals;
   device::RegistrationTotals registered;
-  device::ShardMemory shards;  // unregistered after the streams below have ended
+  std::shared_ptr<device::ShardMemory> shared_shards;  // unregistered after the streams below have ended
+  device::ShardMemory& shards;
   std::unique_ptr<device::OwnStream> stream;
   device::PinnedMemory<shm::AtomicShm<std::uint32_t>> gate;  // {1}: the number of the last step that may begin
   std::uint32_t last_gated = 0;

@@ -209,6 +209,14 @@ GpuProbe probe_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files) {
   return probe;
 }
 
+GpuInfo require_gpu(CudaCalls& cuda, int device) {
+  const GpuProbe probe = probe_gpus(cuda);
+  if (probe.why_none) throw Error(probe.reason);
+  if (device < 0 || static_cast<std::size_t>(device) >= probe.gpus.size())
+    throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", device, probe.gpus.size() - 1));
+  return probe.gpus[static_cast<std::size_t>(device)];
+}
+
 DeviceChoice parse_device(const std::string& text) {
   DeviceChoice choice;
   if (text == "cpu") return choice;

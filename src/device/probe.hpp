@@ -50,6 +50,9 @@ int numa_node_of(const std::string& pci_address, const std::string& folder = "/s
 // Asks. Never throws for want of a GPU.
 GpuProbe probe_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files = nvidia_device_files());
 
+// The GPU of that number. Throws Error where there is none.
+GpuInfo require_gpu(CudaCalls& cuda, int device);
+
 // --device: cpu, auto, cuda, cuda:N.
 struct DeviceChoice {
   enum class Kind { kCpu, kAuto, kCuda } kind = Kind::kCpu;

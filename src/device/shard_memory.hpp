@@ -1,5 +1,7 @@
-// The shards of a job, as far as they are registered with CUDA.
+// The shards of a job, as far as they are registered with CUDA: once for a worker, whoever uses them.
 #pragma once
+
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <map>
@@ -8,24 +10,58 @@
 #include <string>
 
 #include "device/registration.hpp"
+#include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
 
 namespace ps::device {
 
 class ShardMemory {
  public:
-  ShardMemory(CudaCalls& cuda, shm::JobSegments& job) : cuda_(cuda), job_(job) {}
+  ShardMemory(CudaCalls& cuda, shm::JobSegments& job, int device) : cuda_(cuda), job_(job), device_(device) {}
+
+  // The worker's: `kept`, where somebody uses it already. Throws Error where that is on another device.
+  static std::shared_ptr<ShardMemory> of_worker(std::weak_ptr<ShardMemory>& kept, CudaCalls& cuda,
+                                                shm::JobSegments& job, int device) {
+    std::shared_ptr<ShardMemory> found = kept.lock();
+    if (!found) {
+      found = std::make_shared<ShardMemory>(cuda, job, device);
+      kept = found;
+    }
+    if (found->device_ != device)
+      throw Error(fmt::format("the worker uses GPU {} already and shall use GPU {}: a worker has one GPU",
+                              found->device_, device));
+    return found;
+  }
 
   // Registers what there is of these shards by now, also again when they have grown: buffers of variables that came later
-  // may hold any chunk of theirs. No device work may use them meanwhile. False: refused, and nothing is registered.
-  [[nodiscard]] bool try_register(const std::set<std::uint32_t>& shards, bool read_only, RegistrationTotals& totals,
-                                  std::string& why) {
+  // may hold any chunk of theirs. No device work may use them meanwhile; so those that others use, too (`is_shared`), stay
+  // as they are. False: refused, and what this call has registered is no longer.
+  [[nodiscard]] bool try_register(const std::set<std::uint32_t>& shards, bool read_only, bool is_shared,
+                                  RegistrationTotals& totals, std::string& why) {
+    std::set<std::uint32_t> made;
     for (const std::uint32_t number : shards) {
-      auto& shard = shards_[number];
-      if (!shard) shard = std::make_unique<Registration>(cuda_);
       const shm::Segment& segment = job_.shard(number);
-      if (shard->try_register(segment.data(), segment.usable_bytes(), read_only, totals, why)) continue;
-      shards_.clear();
+      const auto there = shards_.find(number);
+      bool is_good = true;
+      if (there != shards_.end() && is_shared) {
+        is_good =
+            segment.usable_bytes() <= there->second.registration->bytes() && (read_only || !there->second.is_read_only);
+        if (!is_good)
+          why = fmt::format("shard {} was registered for somebody else, {}", number,
+                            segment.usable_bytes() > there->second.registration->bytes()
+                                ? "and has grown since then: declare all variables first"
+                                : "for reading only");
+      } else {
+        Shard& shard = shards_[number];
+        if (!shard.registration) {
+          shard = {std::make_unique<Registration>(cuda_), read_only};
+          made.insert(number);
+        }
+        is_good = shard.registration->try_register(segment.data(), segment.usable_bytes(), read_only, totals, why);
+        if (!is_good) made.insert(number);  // it holds nothing any more
+      }
+      if (is_good) continue;
+      for (const std::uint32_t one : made) shards_.erase(one);
       return false;
     }
     return true;
@@ -33,18 +69,23 @@ class ShardMemory {
 
   bool has_grown() const {
     for (const auto& [number, shard] : shards_)
-      if (job_.shard(number).usable_bytes() > shard->bytes()) return true;
+      if (job_.shard(number).usable_bytes() > shard.registration->bytes()) return true;
     return false;
   }
 
-  const Registration& of(std::uint32_t shard) const { return *shards_.at(shard); }
+  const Registration& of(std::uint32_t shard) const { return *shards_.at(shard).registration; }
   std::byte* base(std::uint32_t shard) const { return job_.shard(shard).data(); }
-  bool is_empty() const noexcept { return shards_.empty(); }
 
  private:
+  struct Shard {
+    std::unique_ptr<Registration> registration;
+    bool is_read_only = false;
+  };
+
   CudaCalls& cuda_;
   shm::JobSegments& job_;
-  std::map<std::uint32_t, std::unique_ptr<Registration>> shards_;
+  const int device_;
+  std::map<std::uint32_t, Shard> shards_;
 };
 
 }  // namespace ps::device

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <deque>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,10 @@
 #include "worker/gradients.hpp"
 #include "worker/threads.hpp"
 #include "worker/variable_state.hpp"
+
+namespace ps::device {
+class ShardMemory;
+}
 
 namespace ps {
 
@@ -41,7 +46,8 @@ struct Worker::Impl {
   pid_t owner = getpid();
   bool has_settled = true;  // what the rank's last holder had in flight
   bool has_left = false;
-  bool has_gpu_link = false;  // which has registered this object's mappings with CUDA
+  bool has_gpu_link = false;
+  std::weak_ptr<device::ShardMemory> gpu_shards;  // registered with CUDA, where anybody has done so
 
   Impl(WorkerOptions given, shm::JobSegments attached, std::uint32_t taken);
 
