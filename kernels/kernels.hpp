@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rows.hpp"
 #include "transfers.hpp"
 
 namespace ps::kernels {
@@ -20,6 +21,14 @@ cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint3
                         cudaStream_t stream);
 cudaError_t add_pieces(const AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,
                        cudaStream_t stream);
+cudaError_t pull_rows(const RowTable& table, const RowIds& ids, float* out, std::uint64_t* outside,
+                      cudaStream_t stream);
+cudaError_t sort_rows_room(std::uint64_t most, std::size_t& bytes);
+cudaError_t sort_rows(const RowIds& ids, std::uint64_t rows, const RowSort& to, std::uint64_t* outside,
+                      cudaStream_t stream);
+cudaError_t send_rows(const RowSort& rows, std::uint64_t count, const float* gradients, std::uint32_t elements,
+                      std::uint32_t piece_rows, std::uint64_t* ids, float* sums, std::uint32_t* arrived,
+                      cudaStream_t stream);
 
 cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
 cudaError_t add_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream);

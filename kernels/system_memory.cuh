@@ -38,10 +38,27 @@ __device__ inline std::uint64_t load_relaxed_system(const std::uint64_t* from) {
   return value;
 }
 
+// Two accesses of 8 bytes.
+__device__ inline ulonglong2 load_relaxed_system(const ulonglong2* from) {
+  ulonglong2 value;
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+               : "=l"(value.x), "=l"(value.y)
+               : "l"(global_address(from))
+               : "memory");
+  return value;
+}
+
 __device__ inline std::uint64_t load_acquire_system(const std::uint64_t* from) {
   unsigned long long value;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(global_address(from)) : "memory");
   return value;
+}
+
+__device__ inline void store_relaxed_system(std::uint64_t* to, std::uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;"
+               :
+               : "l"(global_address(to)), "l"(static_cast<unsigned long long>(value))
+               : "memory");
 }
 
 __device__ inline void store_release_system(std::uint64_t* to, std::uint64_t value) {

@@ -15,6 +15,10 @@ PRESENT = {
                     r"membar\.sys|fence\.\w+\.sys", r"st\.release\.sys\.global\.u64"],
     "send_pieces": [r"membar\.sys|fence\.\w+\.sys", r"st\.release\.sys\.global\.u32", r"st\.(global\.)?v4"],
     "add_pieces": [r"red\.relaxed\.sys\.global\.add\.f32"],
+    "pull_rows": [r"ld\.relaxed\.sys\.global\.f32", r"ld\.relaxed\.sys\.global\.v4\.f32",
+                  r"ld\.relaxed\.sys\.global\.u64", r"ld\.relaxed\.sys\.global\.v2\.u64",
+                  r"st\.relaxed\.sys\.global\.u64", r"sqrt\.rn\.f32", r"div\.rn\.f32"],
+    "send_rows": [r"membar\.sys|fence\.\w+\.sys", r"st\.release\.sys\.global\.u32", r"st\.(global\.)?v4"],
 }
 WIDE_ADD = r"red\.relaxed\.sys\.global\.add\.v4\.f32"
 ANY_ATOMIC = r"^\s*(?:@%p\d+ )?((?:atom|red)\.\S+)"

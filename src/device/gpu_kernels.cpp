@@ -24,6 +24,22 @@ class RealKernels final : public GpuKernels {
                        Stream stream) override {
     return kernels::add_pieces(pieces, count, scale, clip_value, wide, raw(stream));
   }
+  CudaError pull_rows(const kernels::RowTable& table, const kernels::RowIds& ids, float* out, std::uint64_t* outside,
+                      Stream stream) override {
+    return kernels::pull_rows(table, ids, out, outside, raw(stream));
+  }
+  CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) override {
+    return kernels::sort_rows_room(most, bytes);
+  }
+  CudaError sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,
+                      std::uint64_t* outside, Stream stream) override {
+    return kernels::sort_rows(ids, rows, to, outside, raw(stream));
+  }
+  CudaError send_rows(const kernels::RowSort& rows, std::uint64_t count, const float* gradients, std::uint32_t elements,
+                      std::uint32_t piece_rows, std::uint64_t* ids, float* sums, std::uint32_t* arrived,
+                      Stream stream) override {
+    return kernels::send_rows(rows, count, gradients, elements, piece_rows, ids, sums, arrived, raw(stream));
+  }
 
   void prepare_products(Stream stream) override { device::prepare_products(stream); }
   void release_products(Stream stream) override { device::release_products(stream); }

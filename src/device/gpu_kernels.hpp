@@ -10,6 +10,7 @@
 #include <string>
 
 #include "device/cuda_calls.hpp"
+#include "kernels/rows.hpp"
 #include "kernels/transfers.hpp"
 
 namespace ps::device {
@@ -36,6 +37,24 @@ class GpuKernels {
   // above 0. `wide`: by fours, where the device can. Requires: the device has native atomics on host memory.
   virtual CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value,
                                bool wide, Stream stream) = 0;
+
+  // Rows (rows.hpp). `outside` is in mapped host memory: gets a row number that the table does not have, if there is one.
+
+  // out row i = the values of row ids[i], each element whole. Rows that the table does not have are not read.
+  virtual CudaError pull_rows(const kernels::RowTable& table, const kernels::RowIds& ids, float* out,
+                              std::uint64_t* outside, Stream stream) = 0;
+  // How many bytes of RowSort::room serve up to `most` rows. Enqueues nothing.
+  virtual CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) = 0;
+  // Sorts the row numbers, of a table of `rows` rows, and finds the distinct ones.
+  virtual CudaError sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,
+                              std::uint64_t* outside, Stream stream) = 0;
+  // Of sort_rows' `count` rows: stores the distinct row numbers to `ids` and the sums of their gradients, of `elements`
+  // floats each, to `sums`, both in mapped host memory, `piece_rows` rows at a time. arrived[i] = 1 + the rows of piece i,
+  // behind it, released to the system, for all pieces that `count` rows could have. Sums have an order that only the
+  // push decides.
+  virtual CudaError send_rows(const kernels::RowSort& rows, std::uint64_t count, const float* gradients,
+                              std::uint32_t elements, std::uint32_t piece_rows, std::uint64_t* ids, float* sums,
+                              std::uint32_t* arrived, Stream stream) = 0;
 
   // Models.
 

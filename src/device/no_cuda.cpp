@@ -72,6 +72,17 @@ class NoKernels final : public GpuKernels {
     return kNone;
   }
   CudaError add_pieces(const kernels::AddedPiece*, std::uint32_t, float, float, bool, Stream) override { return kNone; }
+  CudaError pull_rows(const kernels::RowTable&, const kernels::RowIds&, float*, std::uint64_t*, Stream) override {
+    return kNone;
+  }
+  CudaError sort_rows_room(std::uint64_t, std::size_t&) override { return kNone; }
+  CudaError sort_rows(const kernels::RowIds&, std::uint64_t, const kernels::RowSort&, std::uint64_t*, Stream) override {
+    return kNone;
+  }
+  CudaError send_rows(const kernels::RowSort&, std::uint64_t, const float*, std::uint32_t, std::uint32_t,
+                      std::uint64_t*, float*, std::uint32_t*, Stream) override {
+    return kNone;
+  }
 
   void prepare_products(Stream) override {
     throw Error("cannot multiply on a GPU: this program was built without CUDA; build it where nvcc is found");

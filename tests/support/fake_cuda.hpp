@@ -154,6 +154,14 @@ class FakeKernels : public device::GpuKernels {
                                 bool as_bfloat16, device::Stream stream) override;
   device::CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value,
                                bool wide, device::Stream stream) override;
+  device::CudaError pull_rows(const kernels::RowTable& table, const kernels::RowIds& ids, float* out,
+                              std::uint64_t* outside, device::Stream stream) override;
+  device::CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) override;
+  device::CudaError sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,
+                              std::uint64_t* outside, device::Stream stream) override;
+  device::CudaError send_rows(const kernels::RowSort& rows, std::uint64_t count, const float* gradients,
+                              std::uint32_t elements, std::uint32_t piece_rows, std::uint64_t* ids, float* sums,
+                              std::uint32_t* arrived, device::Stream stream) override;
   void prepare_products(device::Stream stream) override;
   void release_products(device::Stream stream) override;
   device::CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, int k, const float* a, const float* b,

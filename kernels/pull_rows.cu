@@ -1,0 +1,164 @@
+// Gathers rows of an in-place variable straight from mapped host memory while others push to them.
+//
+// A group of lanes takes a row, several groups a block. Each element is read by one access of system scope, so it is
+// whole: a value by its four bytes, the pair of which FTRL's value is a function by eight (a vector access counts as one
+// access for each of its members; PTX ISA, memory consistency model). Nothing orders two elements, as in the
+// processor's own pull of rows.
+// A row that the table does not have is not read; its number is reported.
+#include "kernels.hpp"
+#include "launch.cuh"
+#include "row_ids.cuh"
+#include "system_memory.cuh"
+
+namespace ps::kernels {
+namespace {
+
+constexpr unsigned kMostLanes = 32;
+
+// Where the bytes at an offset of a part's shard lie. Sixteen bytes at a multiple of sixteen lie together.
+__device__ inline const void* address_of(const RowPart& part, std::uint64_t offset, std::uint32_t region_bits) {
+  const std::uint64_t in_region = offset & ((std::uint64_t{1} << region_bits) - 1);
+  return reinterpret_cast<const void*>(part.regions[offset >> region_bits] + in_region);
+}
+
+struct Place {
+  RowPart part;
+  std::uint64_t offset;  // of the row, in the shard
+};
+
+__device__ inline Place place_of(const RowTable& table, std::uint64_t row) {
+  std::uint32_t number = 0;
+  std::uint64_t local = 0;
+  if (table.is_dealt != 0) {
+    number = static_cast<std::uint32_t>(row % table.part_count);
+    local = row / table.part_count;
+  } else {
+    std::uint32_t end = table.part_count;  // the last part that begins at or before the row is in [number, end)
+    while (end - number > 1) {
+      const std::uint32_t middle = (number + end) / 2;
+      if (table.parts[middle].first_row <= row)
+        number = middle;
+      else
+        end = middle;
+    }
+    local = row - table.parts[number].first_row;
+  }
+  const RowPart part = table.parts[number];
+  return {part, part.offset + local * table.row_floats * sizeof(float)};
+}
+
+// As src/update/elements.hpp has it, rounding for rounding: none of these is contracted.
+__device__ inline float ftrl_value(float z, float n, const RowTable& table) {
+  const float left = __fsub_rn(fabsf(z), table.l1);
+  if (!(left > 0)) return left == left ? 0.0F : left;
+  const float root = __fsqrt_rn(n);
+  return __fdiv_rn(-copysignf(left, z),
+                   __fadd_rn(__fmul_rn(__fadd_rn(table.beta, root), table.inverse_rate), table.l2));
+}
+
+__device__ inline float ftrl_value(std::uint64_t pair, const RowTable& table) {
+  return ftrl_value(__uint_as_float(static_cast<std::uint32_t>(pair)),
+                    __uint_as_float(static_cast<std::uint32_t>(pair >> 32)), table);
+}
+
+// Sixteen bytes of a row: `kRecord` floats are a record. Their values go to the `left` or fewer elements from `to` on.
+template <unsigned kRecord, bool kIsFtrl>
+__device__ inline void take_vector(const void* from, float* to, std::uint32_t left, bool is_whole,
+                                   const RowTable& table) {
+  if constexpr (kIsFtrl) {
+    static_assert(kRecord == 2);
+    const ulonglong2 pairs = load_relaxed_system(static_cast<const ulonglong2*>(from));
+    to[0] = ftrl_value(pairs.x, table);
+    if (left > 1) to[1] = ftrl_value(pairs.y, table);
+  } else {
+    const float4 loaded = load_relaxed_system(static_cast<const float4*>(from));
+    if constexpr (kRecord == 4) {
+      to[0] = loaded.x;
+    } else if constexpr (kRecord == 2) {
+      to[0] = loaded.x;
+      if (left > 1) to[1] = loaded.z;
+    } else if (is_whole) {
+      *reinterpret_cast<float4*>(to) = loaded;
+    } else {
+      to[0] = loaded.x;
+      if (left > 1) to[1] = loaded.y;
+      if (left > 2) to[2] = loaded.z;
+      if (left > 3) to[3] = loaded.w;
+    }
+  }
+}
+
+// Calls take(place of the row, where it goes) for each row that there is, by a group of lanes.
+template <class Take>
+__device__ inline void for_each_row(const RowTable& table, const RowIds& ids, float* out, std::uint64_t* outside,
+                                    Take&& take) {
+  const std::size_t stride = std::size_t{gridDim.x} * blockDim.y;
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.y + threadIdx.y; i < ids.count; i += stride) {
+    const std::uint64_t row = row_id(ids, i);
+    if (row < table.rows)
+      take(place_of(table, row), out + i * table.elements);
+    else if (threadIdx.x == 0)
+      store_relaxed_system(outside, row);
+  }
+}
+
+// Rows of whole, aligned vectors.
+template <unsigned kRecord, bool kIsFtrl>
+__global__ void __launch_bounds__(kThreads)
+    pull_vectors(RowTable table, RowIds ids, float* out, std::uint64_t* outside, bool is_whole) {
+  constexpr std::uint32_t kElements = 4 / kRecord;  // of a vector
+  for_each_row(table, ids, out, outside, [&](const Place& place, float* to) {
+    for (std::uint32_t e = threadIdx.x * kElements; e < table.elements; e += blockDim.x * kElements)
+      take_vector<kRecord, kIsFtrl>(
+          address_of(place.part, place.offset + std::uint64_t{e} * kRecord * sizeof(float), table.region_bits), to + e,
+          table.elements - e, is_whole, table);
+  });
+}
+
+// Any other rows: element by element.
+template <bool kIsFtrl>
+__global__ void __launch_bounds__(kThreads)
+    pull_elements(RowTable table, RowIds ids, float* out, std::uint64_t* outside) {
+  for_each_row(table, ids, out, outside, [&](const Place& place, float* to) {
+    for (std::uint32_t e = threadIdx.x; e < table.elements; e += blockDim.x) {
+      const std::uint64_t offset = place.offset + std::uint64_t{e} * table.record_floats * sizeof(float);
+      const void* const from = address_of(place.part, offset, table.region_bits);
+      if constexpr (kIsFtrl)
+        to[e] = ftrl_value(load_relaxed_system(static_cast<const std::uint64_t*>(from)), table);
+      else
+        to[e] = load_relaxed_system(static_cast<const float*>(from));
+    }
+  });
+}
+
+const Loadable loadable[] = {Loadable{pull_vectors<1, false>}, Loadable{pull_vectors<2, false>},
+                             Loadable{pull_vectors<2, true>},  Loadable{pull_vectors<4, false>},
+                             Loadable{pull_elements<false>},   Loadable{pull_elements<true>}};
+
+}  // namespace
+
+cudaError_t pull_rows(const RowTable& table, const RowIds& ids, float* out, std::uint64_t* outside,
+                      cudaStream_t stream) {
+  if (ids.count == 0) return cudaSuccess;
+  const bool is_ftrl = table.value == RowValue::kFtrl;
+  const std::uint32_t record = table.record_floats;
+  if (is_ftrl && record != 2) return cudaErrorInvalidValue;
+  // A row's last vector may hold what is none of its elements, but no other row's.
+  const bool by_vectors = table.row_floats % 4 == 0 && (record == 1 || record == 2 || record == 4);
+  const std::uint32_t per_lane = by_vectors ? 4 / record : 1;
+  unsigned lanes = 1;
+  while (lanes < kMostLanes && lanes * per_lane < table.elements) lanes *= 2;
+  const dim3 block(lanes, kThreads / lanes);
+  const unsigned blocks = blocks_for(ids.count, block.y);
+  if (!by_vectors)
+    return launch(is_ftrl ? pull_elements<true> : pull_elements<false>, blocks, block, stream, table, ids, out,
+                  outside);
+  const bool is_whole = table.elements % 4 == 0 && reinterpret_cast<std::size_t>(out) % sizeof(float4) == 0;
+  auto* const kernel = record == 1   ? pull_vectors<1, false>
+                       : record == 4 ? pull_vectors<4, false>
+                       : is_ftrl     ? pull_vectors<2, true>
+                                     : pull_vectors<2, false>;
+  return launch(kernel, blocks, block, stream, table, ids, out, outside, is_whole);
+}
+
+}  // namespace ps::kernels

@@ -1,0 +1,70 @@
+// Sorts the row numbers of a push, so that those of one row lie together: by CUB's radix sort, which keeps equal numbers
+// in their order, and its selection of each number's first place. So the order of a row's sum depends on the push alone.
+#include <thrust/iterator/counting_iterator.h>
+#include <cub/device/device_radix_sort.cuh>
+#include <cub/device/device_select.cuh>
+
+#include "kernels.hpp"
+#include "launch.cuh"
+#include "row_ids.cuh"
+#include "system_memory.cuh"
+
+namespace ps::kernels {
+namespace {
+
+__global__ void __launch_bounds__(kThreads)
+    list_kernel(RowIds ids, std::uint64_t rows, std::uint64_t* numbers, std::uint32_t* places, std::uint64_t* outside) {
+  for (std::size_t i = first_element(); i < ids.count; i += element_stride()) {
+    const std::uint64_t row = row_id(ids, i);
+    if (row >= rows) store_relaxed_system(outside, row);
+    numbers[i] = row;
+    places[i] = static_cast<std::uint32_t>(i);
+  }
+}
+
+const Loadable loadable{list_kernel};
+
+// A digit of 8 bits is a pass over all numbers; what is above the table's last row is not looked at.
+int bits_of(std::uint64_t rows) {
+  int bits = 1;
+  while (bits < 64 && (rows - 1) >> bits != 0) ++bits;
+  return bits;
+}
+
+// Both steps, which take turns with the room; without one they only say how much they need. CUB counts in 31 bits here.
+cudaError_t sort(const RowSort& to, std::uint64_t count, int bits, std::size_t& room_bytes, cudaStream_t stream) {
+  const auto items = static_cast<int>(count);
+  std::size_t for_sort = room_bytes, for_select = room_bytes;
+  if (const cudaError_t error = cub::DeviceRadixSort::SortPairs(to.room, for_sort, to.given, to.sorted, to.given_places,
+                                                                to.places, items, 0, bits, stream))
+    return error;
+  if (const cudaError_t error =
+          cub::DeviceSelect::UniqueByKey(to.room, for_select, to.sorted, thrust::counting_iterator<std::uint32_t>(0),
+                                         to.given, to.begins, to.distinct, items, stream))
+    return error;
+  if (to.room == nullptr) room_bytes = for_sort > for_select ? for_sort : for_select;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t sort_rows_room(std::uint64_t most, std::size_t& bytes) {
+  if (most > kMostSortedRows) return cudaErrorInvalidValue;
+  std::size_t found = 0;
+  const cudaError_t error = sort(RowSort{}, most, 64, found, nullptr);
+  if (error == cudaSuccess) bytes = found;
+  return error;
+}
+
+cudaError_t sort_rows(const RowIds& ids, std::uint64_t rows, const RowSort& to, std::uint64_t* outside,
+                      cudaStream_t stream) {
+  if (ids.count == 0) return cudaSuccess;
+  if (ids.count > to.most || ids.count > kMostSortedRows || rows == 0) return cudaErrorInvalidValue;
+  if (const cudaError_t error = launch(list_kernel, blocks_for(ids.count, kThreads), kThreads, stream, ids, rows,
+                                       to.given, to.given_places, outside))
+    return error;
+  std::size_t room_bytes = to.room_bytes;
+  return sort(to, ids.count, bits_of(rows), room_bytes, stream);
+}
+
+}  // namespace ps::kernels
