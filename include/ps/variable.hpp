@@ -49,6 +49,7 @@ class Variable {
 
  private:
   friend class GpuLink;
+  friend class GpuRows;
   friend class Worker;
   struct State;
   explicit Variable(State* state) noexcept : state_(state) {}

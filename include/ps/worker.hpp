@@ -164,6 +164,7 @@ class Worker {
 
  private:
   friend class GpuLink;
+  friend class GpuRows;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

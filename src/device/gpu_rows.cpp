@@ -1,0 +1,204 @@
+#include "device/gpu_rows.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include "device/gpu_rows_push.hpp"
+#include "device/polling.hpp"
+#include "device/probe.hpp"
+
+namespace ps {
+namespace {
+
+const shm::Rows& rows_of(const Variable& variable, const auto& state) {
+  if (!state.rows)
+    throw Error(fmt::format("rows of variable '{}' on a GPU: it is {}; declare it with layout inplace and a first axis",
+                            variable.name(), variable.layout() == Layout::kInplace ? "a scalar" : "versioned"));
+  return state.rows->table();
+}
+
+}  // namespace
+
+GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOptions& given_options,
+                    device::CudaCalls& given_cuda, device::GpuKernels& given_kernels)
+    : handle(given_worker),
+      worker(GpuRows::worker_of(given_worker)),
+      cuda(given_cuda),
+      kernels(given_kernels),
+      options(given_options),
+      variable(given),
+      rows(rows_of(given, *given.state_)),
+      settings(given.state_->settings) {
+  const device::GpuInfo gpu = device::require_gpu(cuda, options.device);
+  shards = device::ShardMemory::of_worker(worker.gpu_shards, cuda, worker.job, options.device);
+  begin();
+  check(kernels.load(), "load its kernels");
+  stream = std::make_unique<device::OwnStream>(cuda);
+  pulled_ = std::make_unique<device::OwnEvent>(cuda);
+  outside_ = device::PinnedMemory<shm::AtomicShm<std::uint64_t>>(cuda, 1);
+  outside_.on_host()->store_relaxed(0);
+  push = std::make_unique<Push>(*this);
+
+  device::StrategyInput input;
+  input.has_additive_inplace = given.state_->adds_in_place();  // a GpuLink of it may want to write
+  const device::Strategy strategy = device::choose_strategy(gpu, input);
+  if (strategy.pull != device::PullPath::kThroughHost) {
+    device::RegistrationTotals registered;
+    std::set<std::uint32_t> used;
+    for (const VariablePart& part : given.state_->parts) used.insert(part.record.shard);
+    std::string why;
+    is_registered = shards->try_register(used, strategy.read_only, shards.use_count() > 1, registered, why);
+    totals.registered_bytes = registered.bytes;
+    if (!is_registered) {
+      const std::string line =
+          fmt::format("rows of variable '{}' go through host memory, slower: {}", given.name(), why);
+      options.warn ? options.warn(line)
+                   : static_cast<void>(std::fprintf(stderr, "worker %u: %s\n", worker.rank, line.c_str()));
+    }
+  }
+  totals.strategy =
+      is_registered ? "pulls rows by a kernel, pushes staged" : "pulls rows through host memory, pushes staged";
+  if (is_registered) make_table();
+}
+
+GpuRows::Impl::~Impl() {
+  static_cast<void>(cuda.set_device(options.device));
+  if (stream) static_cast<void>(cuda.synchronize(stream->get()));  // nothing reads or writes what is released next
+}
+
+void GpuRows::Impl::make_table() {
+  std::vector<std::uint64_t> regions;
+  std::vector<std::size_t> first_regions;
+  std::vector<kernels::RowPart> parts;
+  for (std::size_t k = 0; k < rows.parts().size(); ++k) {
+    const std::uint32_t shard = variable.state_->parts[k].record.shard;
+    const auto& of_shard = shards->of(shard).regions();
+    first_regions.push_back(regions.size());
+    regions.insert(regions.end(), of_shard.begin(), of_shard.end());
+    const auto* first = reinterpret_cast<const std::byte*>(rows.parts()[k].first);
+    parts.push_back({.regions = nullptr,
+                     .offset = static_cast<std::uint64_t>(first - shards->base(shard)),
+                     .first_row = rows.parts()[k].begin});
+  }
+  regions_ = device::DeviceMemory<std::uint64_t>(cuda, regions.size());
+  parts_ = device::DeviceMemory<kernels::RowPart>(cuda, parts.size());
+  for (std::size_t k = 0; k < parts.size(); ++k) parts[k].regions = regions_.on_device() + first_regions[k];
+  const auto upload = [&](void* to, const void* from, std::size_t bytes) {
+    check(cuda.copy(to, from, bytes, stream->get()), "copy to its memory");
+  };
+  upload(regions_.on_device(), regions.data(), regions_.bytes());
+  upload(parts_.on_device(), parts.data(), parts_.bytes());
+  check(cuda.synchronize(stream->get()), "copy to its memory");
+  table_ = {.parts = parts_.on_device(),
+            .part_count = static_cast<std::uint32_t>(parts.size()),
+            .is_dealt = rows.is_hashed() ? 1U : 0U,
+            .region_bits = device::kRegionBits,
+            .elements = static_cast<std::uint32_t>(rows.row_elements()),
+            .record_floats = static_cast<std::uint32_t>(rows.record_floats()),
+            .value = settings.rule == UpdateRule::kFtrl ? kernels::RowValue::kFtrl : kernels::RowValue::kFirst,
+            .row_floats = rows.row_floats(),
+            .rows = rows.rows(),
+            .l1 = settings.l1,
+            .l2 = settings.l2,
+            .beta = settings.ftrl_beta,
+            .inverse_rate = 0.0F};
+}
+
+void GpuRows::Impl::require_floats(std::uint64_t ids, std::size_t floats, const char* verb) const {
+  if (floats / rows.row_elements() == ids && floats % rows.row_elements() == 0) return;
+  throw Error(fmt::format("{} of {} rows of variable '{}' on a GPU: a row has {} elements, the span has {} in all",
+                          verb, ids, variable.name(), rows.row_elements(), floats));
+}
+
+void GpuRows::Impl::require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const {
+  if (const std::uint64_t id = outside.load_acquire(); id != 0)
+    throw Error(fmt::format("{} of rows of variable '{}' on a GPU: id {} is out of range; it has {} rows", verb,
+                            variable.name(), id, rows.rows()));
+}
+
+void GpuRows::Impl::start_pull(const kernels::RowIds& ids, std::span<float> out) {
+  require_floats(ids.count, out.size(), "pull");
+  begin();
+  if (!is_pulling_) outside_.on_host()->store_relaxed(0);  // the launch orders it
+  is_pulling_ = true;
+  if (is_registered) {
+    table_.inverse_rate = 1.0F / worker.live.settings.learning_rate;  // as the processor's pull of rows
+    check(kernels.pull_rows(table_, ids, out.data(), reinterpret_cast<std::uint64_t*>(outside_.on_device()),
+                            stream->get()),
+          "pull rows");
+    worker.count(shm::Counter::kPulls).bump_relaxed(1);
+  } else {
+    pull_through_host(ids, out);
+  }
+  check(cuda.record(pulled_->get(), stream->get()), "record an event");
+  ++totals.pulls;
+  totals.pulled_rows += ids.count;
+}
+
+void GpuRows::Impl::pull_through_host(const kernels::RowIds& ids, std::span<float> out) {
+  if (ids.count == 0) return;
+  const std::size_t bytes = ids.count * (ids.is_wide != 0 ? sizeof(std::uint64_t) : sizeof(std::uint32_t));
+  if (host_ids_.count() < bytes) host_ids_ = device::PinnedMemory<std::byte>(cuda, bytes);
+  if (host_rows_.count() < out.size()) host_rows_ = device::PinnedMemory<float>(cuda, out.size());
+  check(cuda.copy(host_ids_.on_host(), ids.values, bytes, stream->get()), "copy row numbers");
+  check(cuda.synchronize(stream->get()), "copy row numbers");
+  const auto pull = [&](auto some) {
+    const auto outside = std::find_if(some.begin(), some.end(), [&](auto id) { return id >= rows.rows(); });
+    if (outside != some.end()) return outside_.on_host()->store_relaxed(*outside);  // for finish_pull to say
+    handle.pull_rows(variable, some, host_rows_.host().first(out.size()));
+    check(cuda.copy(out.data(), host_rows_.on_host(), out.size_bytes(), stream->get()), "copy rows");
+    check(cuda.synchronize(stream->get()), "copy rows");  // the room may be filled again
+  };
+  if (ids.is_wide != 0)
+    pull(std::span(reinterpret_cast<const std::uint64_t*>(host_ids_.on_host()), ids.count));
+  else
+    pull(std::span(reinterpret_cast<const std::uint32_t*>(host_ids_.on_host()), ids.count));
+}
+
+void GpuRows::Impl::finish_pull() {
+  if (!is_pulling_) return;
+  begin();
+  const auto status = [&] { return cuda.query(pulled_->get()); };
+  device::wait_for_device(cuda, "pull rows", status, [&] { return status() == device::kSuccess; });
+  is_pulling_ = false;  // after a failure of the GPU it stays so
+  require_inside(*outside_.on_host(), "pull");
+}
+
+namespace {
+
+template <class Id>
+kernels::RowIds row_ids(std::span<const Id> ids) {
+  return {
+      .values = ids.data(), .is_wide = sizeof(Id) == sizeof(std::uint64_t) ? 1U : 0U, .pad = 0, .count = ids.size()};
+}
+
+}  // namespace
+
+Worker::Impl& GpuRows::worker_of(Worker& worker) noexcept { return *worker.impl_; }
+
+GpuRows::GpuRows(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+GpuRows::GpuRows(Worker& worker, const Variable& variable, const GpuRowsOptions& options)
+    : impl_(std::make_unique<Impl>(worker, variable, options, device::cuda_calls(), device::gpu_kernels())) {}
+GpuRows::~GpuRows() = default;
+
+void* GpuRows::stream() const noexcept { return impl_->stream->get(); }
+void GpuRows::start_pull(std::span<const std::uint32_t> ids, std::span<float> out) {
+  impl_->start_pull(row_ids(ids), out);
+}
+void GpuRows::start_pull(std::span<const std::uint64_t> ids, std::span<float> out) {
+  impl_->start_pull(row_ids(ids), out);
+}
+void GpuRows::finish_pull() { impl_->finish_pull(); }
+void GpuRows::start_push(std::span<const std::uint32_t> ids, std::span<const float> gradients) {
+  impl_->push->start(row_ids(ids), gradients);
+}
+void GpuRows::start_push(std::span<const std::uint64_t> ids, std::span<const float> gradients) {
+  impl_->push->start(row_ids(ids), gradients);
+}
+void GpuRows::finish_push() { impl_->push->finish(); }
+const GpuRowTransfers& GpuRows::transfers() const noexcept { return impl_->totals; }
+
+}  // namespace ps

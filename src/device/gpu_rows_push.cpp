@@ -1,0 +1,136 @@
+#include "device/gpu_rows_push.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/polling.hpp"
+
+namespace ps {
+namespace {
+
+// As large as a chunk: enough that a flag costs little beside it, little enough that the processor begins early.
+constexpr std::size_t kPieceBytes = 32 << 10;
+constexpr const char* kSending = "send the gradients of rows";
+
+std::uint32_t piece_rows_of(std::uint64_t elements) {
+  return static_cast<std::uint32_t>(std::max<std::size_t>(1, kPieceBytes / (elements * sizeof(float))));
+}
+
+}  // namespace
+
+GpuRows::Push::Push(GpuRows::Impl& owner)
+    : owner_(owner),
+      elements_(static_cast<std::uint32_t>(owner.rows.row_elements())),
+      piece_rows_(piece_rows_of(elements_)),
+      sent_(owner.cuda),
+      distinct_(owner.cuda, 1),
+      outside_(owner.cuda, 1) {
+  outside_.on_host()->store_relaxed(0);
+}
+
+// Requires: no push is under way. What there was is released first, so that both need not fit at once.
+void GpuRows::Push::reserve(std::uint64_t rows) {
+  if (rows <= sort_.most) return;
+  const std::uint64_t most =
+      std::max(rows, std::min<std::uint64_t>(sort_.most + sort_.most / 2, kernels::kMostSortedRows));
+  sort_ = {};
+  const auto renew = [&](auto& memory, std::size_t count) {
+    memory = {};
+    memory = std::remove_reference_t<decltype(memory)>(owner_.cuda, count);
+  };
+  renew(given_, most);
+  renew(sorted_, most);
+  renew(given_places_, most);
+  renew(places_, most);
+  renew(begins_, most);
+  std::size_t room_bytes = 0;
+  owner_.check(owner_.kernels.sort_rows_room(most, room_bytes), "say what a sort of rows needs");
+  renew(room_, room_bytes);
+  renew(ids_, most);
+  renew(sums_, most * elements_);
+  renew(arrived_, (most + piece_rows_ - 1) / piece_rows_);
+  sort_ = {.given = given_.on_device(),
+           .sorted = sorted_.on_device(),
+           .given_places = given_places_.on_device(),
+           .places = places_.on_device(),
+           .begins = begins_.on_device(),
+           .distinct = distinct_.on_device(),
+           .room = room_.on_device(),
+           .room_bytes = room_bytes,
+           .most = most};
+}
+
+void GpuRows::Push::start(const kernels::RowIds& ids, std::span<const float> gradients) {
+  if (is_under_way_)
+    throw Error(fmt::format("a push of rows of variable '{}' begins before the one before has come to its end",
+                            owner_.variable.name()));
+  owner_.require_floats(ids.count, gradients.size(), "push");
+  if (ids.count > kernels::kMostSortedRows)
+    throw Error(fmt::format("push of {} rows of variable '{}' on a GPU: at most {} at once", ids.count,
+                            owner_.variable.name(), kernels::kMostSortedRows));
+  owner_.begin();
+  reserve(ids.count);
+  is_under_way_ = true;
+  count_ = ids.count;
+  outside_.on_host()->store_relaxed(0);  // the launch orders it and the next
+  for (std::uint64_t piece = 0; piece < pieces(); ++piece) arrived_.on_host()[piece].store_relaxed(0);
+  const device::Stream stream = owner_.stream->get();
+  owner_.check(owner_.kernels.sort_rows(ids, owner_.rows.rows(), sort_,
+                                        reinterpret_cast<std::uint64_t*>(outside_.on_device()), stream),
+               "sort rows");
+  owner_.check(
+      owner_.kernels.send_rows(sort_, count_, gradients.data(), elements_, piece_rows_, ids_.on_device(),
+                               sums_.on_device(), reinterpret_cast<std::uint32_t*>(arrived_.on_device()), stream),
+      kSending);
+  owner_.check(owner_.cuda.record(sent_.get(), stream), "record an event");
+}
+
+bool GpuRows::Push::is_sent() { return owner_.cuda.query(sent_.get()) == device::kSuccess; }
+
+void GpuRows::Push::wait_until_sent() {
+  device::wait_for_device(
+      owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); }, [&] { return is_sent(); });
+}
+
+// All pieces that have arrived are one push of the worker's. Rows ascend, so it has nothing to combine.
+void GpuRows::Push::apply_arriving() {
+  const bool takes_all = owner_.worker.live.settings.clip_norm > 0;  // a limit on the norm of them all
+  std::uint64_t piece = 0, applied = 0, here = 0;                    // rows
+  for (bool is_last = count_ == 0; !is_last;) {
+    const auto& next = arrived_.on_host()[piece];
+    device::wait_for_device(
+        owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); },
+        [&] { return next.load_acquire() != 0; });
+    // Every number has been looked at before the first piece was sent.
+    owner_.require_inside(*outside_.on_host(), "push");
+    for (std::uint32_t got; !is_last && (got = arrived_.on_host()[piece].load_acquire()) != 0;) {
+      here += got - 1;
+      is_last = got - 1 < piece_rows_ || ++piece == pieces();
+    }
+    if (here == applied || (takes_all && !is_last)) continue;
+    owner_.handle.push_rows(
+        owner_.variable, std::span<const std::uint64_t>(ids_.on_host() + applied, here - applied),
+        std::span<const float>(sums_.on_host() + applied * elements_, (here - applied) * elements_));
+    applied = here;
+  }
+  owner_.totals.sent_rows += applied;
+}
+
+void GpuRows::Push::finish() {
+  if (!is_under_way_) return;
+  owner_.begin();
+  try {
+    apply_arriving();
+  } catch (...) {
+    // The rows are at fault, or the job: the next push may be right. Where it is the GPU, this does not come true.
+    if (owner_.cuda.synchronize(owner_.stream->get()) == device::kSuccess) is_under_way_ = false;
+    throw;
+  }
+  wait_until_sent();  // pieces without rows are still being flagged, and gradients may be overwritten from here on
+  is_under_way_ = false;
+  ++owner_.totals.pushes;
+  owner_.totals.given_rows += count_;
+}
+
+}  // namespace ps
