@@ -12,7 +12,8 @@ using Json = nlohmann::ordered_json;
 
 struct SectionOptions {
   bool quick = false;
-  std::string job_prefix;  // of the names of jobs: what is left of them is removed
+  std::string job_prefix;     // of the names of jobs: what is left of them is removed
+  std::size_t table_mib = 0;  // of the table whose rows are moved; 0: what fits
 };
 
 Json facts(const SectionOptions& options);                 // what the driver says; {"no_gpu": why} where there is none
@@ -24,6 +25,7 @@ Json adds_of_two_processes(const SectionOptions& options);
 Json moves(const SectionOptions& options);  // kernels against the copy engine, by size
 Json death(const SectionOptions& options);  // of a process whose copy is under way
 Json links(const SectionOptions& options);  // pulls and pushes of GpuLink against bare copies
+Json rows(const SectionOptions& options);   // those of GpuRows against the processor's with a copy
 
 // SIGINT and SIGTERM end the section under way, and the ones after it do not begin.
 void end_sections_at_signals();

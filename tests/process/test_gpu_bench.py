@@ -4,6 +4,8 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
+import tempfile
 import unittest
 
 BENCHES = pathlib.Path(os.environ["PS_BENCHES"])
@@ -11,7 +13,7 @@ MAY_REPORT = os.environ["PS_BUILDTYPE"] != "debug" and os.environ["PS_SANITIZE"]
 PATIENCE = 60.0
 ATTRIBUTES = {86, 88, 91, 99, 100, 113, 134, 147}
 SECTIONS = ("registrations", "waits", "tearing", "adds_with_processors", "adds_of_two_processes", "moves", "death",
-            "links")
+            "links", "rows")
 
 
 def run(program, *arguments):
@@ -74,6 +76,27 @@ class OnFake(unittest.TestCase):
             for way in ("pull", "push"):
                 self.assertGreater(case[way]["limit"]["GB/s"], 0)
 
+    def test_rows_are_right_and_stand_beside_the_other_ways(self):
+        cases = self.found["rows"]["cases"]
+        self.assertEqual([(c["elements"], c["ids"]) for c in cases],
+                         [(e, i) for e in (16, 64, 128) for i in ("uniform", "zipf")])
+        self.assertEqual(self.found["rows"]["warnings"], [])
+        for case in cases:
+            self.assertTrue(case["is_right"])
+            self.assertLessEqual(case["distinct_share"], 1)
+            for way in ("pull", "processor_gathers_then_copy", "bare_copy", "push", "copy_then_processor_pushes"):
+                self.assertGreater(case[way]["rows/s"], 0)
+        self.assertLess(cases[1]["distinct_share"], 0.8)  # skewed
+
+    def test_a_table_is_as_large_as_asked_for(self):
+        code, out, err = run("gpu_on_fake", "--quick", "--only", "rows", "--table-mib", "8")
+        self.assertEqual(code, 0, out + err)
+        self.assertEqual(json.loads(out)["rows"]["table_bytes"], 8 << 20)
+        code, out, _ = run("gpu_on_fake", "--quick", "--only", "rows", "--table-mib", str(1 << 40))
+        self.assertEqual(code, 1)
+        self.assertIn("does not fit", json.loads(out)["rows"]["error"])
+        self.assertEqual(leftovers(), [])
+
     def test_a_killed_process_gives_its_pages_back(self):
         self.assertIsNotNone(self.found["death"]["pages_free_after_s"])
         self.assertTrue(self.found["death"]["next_process_copies"])
@@ -88,7 +111,29 @@ class Usage(unittest.TestCase):
         self.assertEqual(code, 77)
         self.assertRegex(out, r"^skip: no GPU \(.+\)\n$")
 
+    def test_rows_beside_pytorch_need_one_too(self):
+        if glob.glob("/dev/nvidia[0-9]*"):
+            self.skipTest("there is one")
+        script = pathlib.Path(__file__).resolve().parents[2] / "benches" / "gpu_rows.py"
+        done = subprocess.run([sys.executable, script, "--build", BENCHES.parent], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 77, done.stderr)
+        self.assertRegex(done.stdout, r"^skip: no GPU \(.+\)\n$")
+
+    def test_rows_are_printed_as_a_table(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "benches").mkdir()
+            (pathlib.Path(folder) / "benches" / "gpu").symlink_to(BENCHES / "gpu_on_fake")
+            script = pathlib.Path(__file__).resolve().parents[2] / "benches" / "gpu_rows.py"
+            report = pathlib.Path(folder) / "report.json"
+            done = subprocess.run([sys.executable, script, "--build", folder, "--quick", "--json", report],
+                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len([line for line in done.stdout.splitlines() if line.startswith("| 1")]), 4)
+            self.assertEqual(len(json.loads(report.read_text())["rows"]["cases"]), 6)
+
     def test_wrong_usage_is_an_error(self):
+        self.assertEqual(run("gpu", "--table-mib", "0")[0], 2)
         self.assertEqual(run("gpu", "--nonsense")[0], 2)
         self.assertEqual(run("gpu_on_fake", "--only", "nonsense")[0], 2)
 

@@ -92,12 +92,15 @@ print(json.dumps(dict(cuda=dict(no_gpu=None, gpus=[dict(device=0, name="stand-in
 BENCH = """#!{python}
 import json, os, sys
 fault = os.environ.get("FAULT")
+ways = ("pull", "processor_gathers_then_copy", "bare_copy", "push", "copy_then_processor_pushes")
 adds = dict(is_exact=fault != "lost", lost_share=0.1 * (fault == "lost"))
 print(json.dumps(dict(seconds=1.0, facts=dict(gpus=[dict(host_atomics=dict(float_add=8))]),
                       adds_with_processors=dict(processors_alone=adds, one_by_one=adds),
                       tearing=dict(kernel_reads=dict(words=9, torn_4_bytes=int(fault == "torn"), torn_8_bytes=0,
                                                      copies=1, mixed_copies=1)),
                       death=dict(error="x") if fault == "bench" else dict(),
+                      rows=dict(warnings=[], cases=[dict(elements=16, ids="zipf", batch=9, is_right=fault != "rows",
+                                                         **dict.fromkeys(ways, {{"rows/s": 1e6}}))]),
                       links=dict(cases=[dict(warnings=["refused"] if fault == "refused" else [])]))))
 sys.exit(fault == "bench")
 """
@@ -139,7 +142,8 @@ class WithStandIns(unittest.TestCase):
         self.assertEqual(found["training"]["sync"]["idle_share"], 0.5)
 
     def test_whatever_fails_makes_the_whole_fail_and_the_rest_is_still_looked_at(self):
-        for fault in ("test", "skip", "bench", "lost", "torn", "refused", "untimed", "cpu", "accuracy", "digest", "sum"):
+        for fault in ("test", "skip", "bench", "lost", "torn", "refused", "rows", "untimed",
+                      "cpu", "accuracy", "digest", "sum"):
             with self.subTest(fault):
                 code, text, found = self.check(fault)
                 self.assertEqual(code, 1, text)

@@ -63,12 +63,20 @@ CudaError FakeKernels::pull_rows(const kernels::RowTable& table, const kernels::
         continue;
       }
       float* to = cuda_.out(out + i * table.elements, table.elements);
-      for (std::uint64_t e = 0; e < table.elements; ++e) {
-        const auto* from = reinterpret_cast<const float*>(record_address(cuda_, table, row, e));
-        to[e] =
-            table.value == kernels::RowValue::kFtrl
-                ? ftrl_value(shared<std::uint64_t>(cuda_.at(from, sizeof(std::uint64_t), false)).load_relaxed(), table)
-                : std::bit_cast<float>(shared<std::uint32_t>(cuda_.at(from, sizeof(float), false)).load_relaxed());
+      // Where the row lies together on the device, it is looked up at once.
+      const std::uint64_t last = table.elements - 1, record_bytes = table.record_floats * sizeof(float);
+      const std::uint64_t begin = record_address(cuda_, table, row, 0);
+      const bool is_together = record_address(cuda_, table, row, last) == begin + last * record_bytes;
+      const std::size_t read = table.value == kernels::RowValue::kFtrl ? 2 * sizeof(float) : sizeof(float);
+      std::byte* const whole =
+          is_together ? cuda_.at(reinterpret_cast<void*>(begin), last * record_bytes + read, false) : nullptr;
+      for (std::uint64_t e = 0; e <= last; ++e) {
+        std::byte* const from =
+            is_together ? whole + e * record_bytes
+                        : cuda_.at(reinterpret_cast<void*>(record_address(cuda_, table, row, e)), read, false);
+        to[e] = table.value == kernels::RowValue::kFtrl
+                    ? ftrl_value(shared<std::uint64_t>(from).load_relaxed(), table)
+                    : std::bit_cast<float>(shared<std::uint32_t>(from).load_relaxed());
       }
       cuda_.note_moved(table.row_floats * sizeof(float), false);
     }

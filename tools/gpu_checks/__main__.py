@@ -47,6 +47,11 @@ def check_benchmark(report, build, quick):
     warnings = [line for case in found.get("links", {}).get("cases", []) for line in case.get("warnings", [])]
     if "cases" in found.get("links", {}):
         report.add("shards are registered", not warnings, warnings[0] if warnings else "no warning")
+    rows = found.get("rows", {})
+    if "cases" in rows:
+        wrong = sum(not case["is_right"] for case in rows["cases"])
+        report.add("rows that a kernel pulls", wrong == 0 and not rows["warnings"],
+                   (rows["warnings"] + [f"{wrong} of {len(rows['cases'])} pulls were not the processor's"])[0])
 
 
 def main():

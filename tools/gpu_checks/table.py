@@ -70,4 +70,9 @@ class Report:
                              f"{case['threads']} threads",
                              "; ".join(f"{way} {case[way]['GB/s']:.1f} GB/s of {case[way]['limit']['GB/s']:.1f}"
                                        for way in ("pull", "push"))))
+        for case in found.get("rows", {}).get("cases", []):
+            rows.append((f"rows of {case['elements']} floats, {case['ids']}, {case['batch']} ids",
+                         "; ".join(f"{name.replace('_', ' ')} {case[name]['rows/s'] * 1e-6:.1f}" for name in
+                                   ("pull", "processor_gathers_then_copy", "bare_copy", "push",
+                                    "copy_then_processor_pushes")) + " M rows/s"))
         return rows
