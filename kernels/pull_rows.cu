@@ -1,10 +1,9 @@
 // Gathers rows of an in-place variable straight from mapped host memory while others push to them.
 //
 // A group of lanes takes a row, several groups a block. Each element is read by one access of system scope, so it is
-// whole: a value by its four bytes, the pair of which FTRL's value is a function by eight (a vector access counts as one
-// access for each of its members; PTX ISA, memory consistency model). Nothing orders two elements, as in the
-// processor's own pull of rows.
-// A row that the table does not have is not read; its number is reported.
+// whole: a value by its four bytes, the pair of which FTRL's value is a function by eight (a vector access counts as
+// one access for each of its members; PTX ISA, memory consistency model). Nothing orders two elements, as in the
+// processor's own pull of rows. A row that the table does not have is not read; its number is reported.
 #include "kernels.hpp"
 #include "launch.cuh"
 #include "row_ids.cuh"

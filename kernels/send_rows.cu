@@ -3,8 +3,9 @@
 // one group of threads, and the order of its sum depends on the push alone.
 //
 // A block takes a piece at a time. A group of lanes takes a row; rows that many gradients meet in, which skewed data
-// has, the whole block sums up together afterwards. Who acquires arrived[i] sees the whole piece i: each thread's stores
-// come before its fence, the fence before the barrier, and the barrier before the release (PTX ISA, causality order).
+// has, the whole block sums up together afterwards. Who acquires arrived[i] sees the whole piece i: each thread's
+// stores come before its fence, the fence before the barrier, and the barrier before the release (PTX ISA, causality
+// order).
 #include "kernels.hpp"
 #include "launch.cuh"
 #include "system_memory.cuh"
@@ -15,7 +16,8 @@ namespace {
 constexpr unsigned kSendThreads = 512, kMostLanes = 32;
 constexpr std::uint32_t kTogether = 128;  // places of a row from which on the block takes it; by thought, not measured
 
-// Few, so that pieces arrive one after the other; with more loads under way than send_pieces has, as these are scattered.
+// Few, so that pieces arrive one after the other; with more loads under way than send_pieces has, as these are
+// scattered.
 constexpr std::size_t kMostSenders = 64;
 
 __device__ inline float sum_of(float a, float b) { return a + b; }

@@ -1,5 +1,6 @@
-// Sorts the row numbers of a push, so that those of one row lie together: by CUB's radix sort, which keeps equal numbers
-// in their order, and its selection of each number's first place. So the order of a row's sum depends on the push alone.
+// Sorts the row numbers of a push, so that those of one row lie together: by CUB's radix sort, which keeps equal
+// numbers in their order, and its selection of each number's first place. So the order of a row's sum depends on the
+// push alone.
 #include <thrust/iterator/counting_iterator.h>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_select.cuh>

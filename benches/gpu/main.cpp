@@ -1,5 +1,6 @@
 // Measures on a GPU what the driver's answers leave open, and the links beside bare copies; one JSON object on stdout.
-// Bounded: three and a half minutes in all, half a minute with --quick, and what --table-mib adds. Without a GPU it says why and exits with 77.
+// Bounded: three and a half minutes in all, half a minute with --quick, and what --table-mib adds. Without a GPU it
+// says why and exits with 77.
 #include <fmt/format.h>
 #include <unistd.h>
 

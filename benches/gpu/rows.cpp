@@ -1,5 +1,6 @@
-// Rows of a table in shared memory, pulled to the GPU and pushed from there by GpuRows; beside them what a program without
-// it does (the processor gathers, the copy engine copies) and the limit, a bare copy of as many bytes. In turns.
+// Rows of a table in shared memory, pulled to the GPU and pushed from there by GpuRows; beside them what a program
+// without it does (the processor gathers, the copy engine copies) and the limit, a bare copy of as many bytes. In
+// turns.
 #include <fmt/format.h>
 #include <sys/statvfs.h>
 

@@ -117,16 +117,16 @@ struct GpuRowTransfers {
 };
 
 // Rows of one in-place variable, which may be larger than the GPU's memory. A kernel reads the rows that a batch names
-// where they lie, in host memory that is registered with CUDA. Pushed gradients are summed up by row on the GPU and sent
-// in pieces, which the worker's threads apply as they arrive.
+// where they lie, in host memory that is registered with CUDA. Pushed gradients are summed up by row on the GPU and
+// sent in pieces, which the worker's threads apply as they arrive.
 //
-// Ids and rows are in device memory of GpuRowsOptions::device; an id is a row's number, in 32 or 64 bits (PyTorch's int64
-// as it is: a negative one is out of range). Ids may come in any order and repeat. A worker may have several of these, and
-// a GpuLink besides, all on one device; what one of them registers, the others use.
+// Ids and rows are in device memory of GpuRowsOptions::device; an id is a row's number, in 32 or 64 bits (PyTorch's
+// int64 as it is: a negative one is out of range). Ids may come in any order and repeat. A worker may have several of
+// these, and a GpuLink besides, all on one device; what one of them registers, the others use.
 class GpuRows {
  public:
-  // Registers the shards that the variable lies in; where that is refused, says so and goes on through host memory. Takes
-  // the calling thread's current device to options.device, as all functions here do.
+  // Registers the shards that the variable lies in; where that is refused, says so and goes on through host memory.
+  // Takes the calling thread's current device to options.device, as all functions here do.
   // Throws Error: no such GPU, the variable is not in place or has no axis, the worker uses another GPU.
   // Requires: the worker outlives this object; it is not used while one of these functions runs.
   GpuRows(Worker& worker, const Variable& variable, const GpuRowsOptions& options = {});
@@ -138,8 +138,8 @@ class GpuRows {
   void* stream() const noexcept;
 
   // Enqueues a copy of row ids[i] to out[i * row_size() ...]. Elements are whole; two elements may be from different
-  // moments. What is enqueued on the stream behind it sees the rows. Several pulls may be under way. Without registration
-  // it returns when the rows are there.
+  // moments. What is enqueued on the stream behind it sees the rows. Several pulls may be under way. Without
+  // registration it returns when the rows are there.
   // Throws Error: a size that does not fit, the GPU fails.
   void start_pull(std::span<const std::uint32_t> ids, std::span<float> out);
   void start_pull(std::span<const std::uint64_t> ids, std::span<float> out);
@@ -148,28 +148,27 @@ class GpuRows {
   // `out` of those pulls is not to be used; or where the GPU fails. Staleness is not measured by these pulls.
   void finish_pull();
 
-  // Enqueues the gradients' way to host memory: gradients[i * row_size() ...] for row ids[i], those of repeated ids summed
-  // up in the order in which they stand. At most 2^31 - 1 ids. Memory for the largest push so far is kept, on the GPU and
-  // page-locked on the host; a larger one waits for the GPU.
+  // Enqueues the gradients' way to host memory: gradients[i * row_size() ...] for row ids[i], those of repeated ids
+  // summed up, in an order that only the push decides. At most 2^31 - 1 ids. Memory for the largest push so far is
+  // kept, on the GPU and page-locked on the host; a larger one waits for the GPU.
   // Throws Error where the push before has not come to its end, a size that does not fit, the GPU fails.
   void start_push(std::span<const std::uint32_t> ids, std::span<const float> gradients);
   void start_push(std::span<const std::uint64_t> ids, std::span<const float> gradients);
 
-  // Pushes them as Worker::push_rows does, piece by piece as they arrive; with clip_norm, which takes all gradients of a
-  // push, when all have. When it returns ids and gradients may be overwritten.
+  // Pushes them as Worker::push_rows does, piece by piece as they arrive; with clip_norm, which takes all gradients of
+  // a push, when all have. When it returns ids and gradients may be overwritten.
   // Throws Error where an id was out of range, before anything is applied; where the GPU fails: some rows may have been
   // pushed then.
   void finish_push();
 
-  template <class Ids>
-  void pull(const Ids& ids, std::span<float> out) {
-    start_pull(ids, out);
-    finish_pull();
+  // Both halves at once.
+  void pull(std::span<const std::uint32_t> ids, std::span<float> out) { start_pull(ids, out), finish_pull(); }
+  void pull(std::span<const std::uint64_t> ids, std::span<float> out) { start_pull(ids, out), finish_pull(); }
+  void push(std::span<const std::uint32_t> ids, std::span<const float> gradients) {
+    start_push(ids, gradients), finish_push();
   }
-  template <class Ids>
-  void push(const Ids& ids, std::span<const float> gradients) {
-    start_push(ids, gradients);
-    finish_push();
+  void push(std::span<const std::uint64_t> ids, std::span<const float> gradients) {
+    start_push(ids, gradients), finish_push();
   }
 
   const GpuRowTransfers& transfers() const noexcept;

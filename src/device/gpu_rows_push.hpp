@@ -1,6 +1,6 @@
 // A GpuRows' pushes: the rows are sorted on the GPU, one kernel sums up the gradients of each and stores the sums to
-// page-locked memory, piece by piece, a flag behind each; the worker's threads apply what has arrived. No atomics on host
-// memory, so it is the same on every bus.
+// page-locked memory, piece by piece, a flag behind each; the worker's threads apply what has arrived. No atomics on
+// host memory, so it is the same on every bus.
 #pragma once
 
 #include "device/gpu_rows.hpp"

@@ -33,9 +33,9 @@ class ShardMemory {
     return found;
   }
 
-  // Registers what there is of these shards by now, also again when they have grown: buffers of variables that came later
-  // may hold any chunk of theirs. No device work may use them meanwhile; so those that others use, too (`is_shared`), stay
-  // as they are. False: refused, and what this call has registered is no longer.
+  // Registers what there is of these shards by now, also again when they have grown: buffers of variables that came
+  // later may hold any chunk of theirs. No device work may use them meanwhile; so those that others use, too
+  // (`is_shared`), stay as they are. False: refused, and what this call has registered is no longer.
   [[nodiscard]] bool try_register(const std::set<std::uint32_t>& shards, bool read_only, bool is_shared,
                                   RegistrationTotals& totals, std::string& why) {
     std::set<std::uint32_t> made;
