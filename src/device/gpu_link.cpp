@@ -31,11 +31,11 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
                     variables.size(), parameters.size(), gradients.size()));
   for (const Variable& variable : variables) {
     Variable::State* const state = states.emplace_back(variable.state_);
-    if (state->layout == Layout::kInplace && (state->is_hashed() || !state->parts.front().inplace->is_plain()))
+    if (state->layout == Layout::kInplace && (state->is_hashed || !state->parts.front().inplace->is_plain()))
       throw Error(
           fmt::format("variable '{}' is in-place, and its elements do not lie side by side ({}): a GPU pulls its "
                       "rows (GpuRows); or use layout versioned",
-                      state->name, state->is_hashed() ? "partition-by hash" : to_string(state->settings.rule)));
+                      state->name, state->is_hashed ? "partition-by hash" : to_string(state->settings.rule)));
   }
   if (worker.has_gpu_link)
     throw Error(fmt::format("worker {} has a link to a GPU already: one link takes all variables", worker.rank));

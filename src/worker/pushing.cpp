@@ -151,8 +151,8 @@ void Worker::push(const Variable& variable, float gradient) {
   Impl& impl = *impl_;
   Variable::State& state = *variable.state_;
   const std::span<const float> whole(&gradient, 1);
-  if (state.layout != Layout::kInplace || impl.live.settings.clip_norm > 0) return push(variable, whole);
-  state.require_size(1, "push");
+  if (!state.is_scalar || impl.live.settings.clip_norm > 0)
+    return impl.push(std::span(&variable, 1), std::span(&whole, 1));
   impl.count(Counter::kPushes).bump_relaxed(1);
   const bool is_sum = state.settings.rule == UpdateRule::kAdd;  // it needs neither rate nor step
   state.push_scalar(gradient, is_sum ? PushContext{.label = {}, .adds = impl.config.adds}
@@ -161,6 +161,7 @@ void Worker::push(const Variable& variable, float gradient) {
 }
 
 void Worker::push(const Variable& variable, std::span<const float> gradient) {
+  if (variable.state_->is_scalar && gradient.size() == 1) return push(variable, gradient[0]);
   impl_->push(std::span(&variable, 1), std::span(&gradient, 1));
 }
 

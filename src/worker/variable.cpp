@@ -50,7 +50,10 @@ Variable::State::State(shm::JobSegments& job, const shm::Directory& directory,
   grain_ = std::max<std::uint64_t>(1, kThreadBytes / (first.piece_elements * sizeof(float)));
   const std::uint64_t workers = job.config().workers;
   start_ = pieces * (rank % workers) / workers;
-  if (layout == Layout::kInplace && first.axes != 0) rows.emplace(parts, rank);
+  if (layout != Layout::kInplace) return;
+  is_hashed = shm::is_hashed(first);
+  is_scalar = elements == 1 && parts.front().inplace->is_scalar();
+  if (first.axes != 0) rows.emplace(parts, rank);
 }
 
 void Variable::State::require_size(std::size_t size, const char* verb) const {
@@ -80,7 +83,7 @@ void Variable::State::for_pieces(std::uint64_t begin, std::uint64_t end, std::ui
 
 void Variable::State::set_values(std::span<const float> given, float learning_rate) {
   std::span<const float> values = given;
-  if (is_hashed()) {
+  if (is_hashed) {
     by_parts_.resize(elements);
     shm::order_by_parts(given, by_parts_, parts.front().record);
     values = by_parts_;
@@ -106,8 +109,9 @@ void Variable::State::set_values(std::span<const float> given, float learning_ra
 }
 
 std::uint64_t Variable::State::pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) {
+  if (layout == Layout::kVersioned) return pull_from(out, array, update::FirstFloat{}, threads);
   return update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
-    if (!is_hashed()) return pull_from(out, array, value_of, threads);
+    if (!is_hashed) return pull_from(out, array, value_of, threads);
     by_parts_.resize(elements);
     const std::uint64_t retries = pull_from(by_parts_, array, value_of, threads);
     shm::order_by_rows(by_parts_, out, parts.front().record);
@@ -170,6 +174,10 @@ std::uint64_t Variable::State::push_inplace(VariablePart& part, std::uint64_t bl
 
 void Variable::State::push_scalar(float gradient, const PushContext& context) noexcept {
   VariablePart& part = parts.front();
+  if (settings.rule == UpdateRule::kAdd && is_scalar)  // counters, that all workers hammer
+    return note_push(
+        part,
+        part.inplace->push_scalar(gradient, context.adds, [&](float value, float delta) { return value + delta; }), 0);
   note_push(part, push_inplace(part, 0, 0, &gradient, context), 0);
 }
 
@@ -257,7 +265,7 @@ struct ArrivingGradient {
 }  // namespace
 
 std::uint64_t Variable::State::push(std::span<const float> gradient, const PushContext& context, Threads& threads) {
-  if (is_hashed()) {
+  if (is_hashed) {
     by_parts_.resize(elements);
     shm::order_by_parts(gradient, by_parts_, parts.front().record);
     gradient = by_parts_;

@@ -82,7 +82,8 @@ struct Variable::State {
   std::uint64_t pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads);
 
   // Whether its parts are no ranges of the whole: arrays of all elements are put into the parts' order first.
-  bool is_hashed() const noexcept { return shm::is_hashed(parts.front().record); }
+  bool is_hashed = false;
+  bool is_scalar = false;  // in-place, of one element without state
 
   // Applies the gradient to every chunk or block, beginning where other workers do not; `observed` says how stale each
   // was. Returns the lost swaps.

@@ -57,6 +57,10 @@ const JobConfig& Worker::config() const noexcept { return impl_->config; }
 
 void Worker::pull(const Variable& variable, std::span<float> out) {
   variable.state_->require_size(out.size(), "pull");
+  if (variable.state_->is_scalar) {
+    out[0] = pull(variable);
+    return;
+  }
   if (impl_->is_sync() && !impl_->pulled_in) impl_->pulled_in = impl_->steps.round();
   const std::uint64_t retries = variable.state_->pull(out, 0, impl_->live.settings.learning_rate, impl_->threads);
   impl_->count(Counter::kPulls).bump_relaxed(1);
@@ -70,7 +74,7 @@ float Worker::pull(const Variable& variable) {
   const VariablePart& part = state.parts.front();
   float value = 0;
   std::uint64_t retries = 0;
-  if (part.inplace && !part.inplace->is_scalar()) {
+  if (part.inplace && !state.is_scalar) {
     retries = state.pull({&value, 1}, 0, impl_->live.settings.learning_rate, impl_->threads);
   } else {
     state.pulled.front() =
