@@ -69,6 +69,7 @@ void add_sparse(Arguments& all, const TrainingSettings& training) {
   if (!sparse.cache.empty()) add(all, "--cache", sparse.cache);
   if (sparse.share_data) all.emplace_back("--share-data");
   if (sparse.factors) add(all, "--factors", *sparse.factors);
+  if (sparse.factor_l2) add(all, "--factor-l2", *sparse.factor_l2);
   if (sparse.bias) all.emplace_back("--bias");
   add(all, "--combine", sparse.combine);
 }

@@ -34,6 +34,7 @@ struct SparseSettings {
   std::string cache;
   bool share_data = false;
   std::optional<std::uint32_t> factors;  // none: the model's usual
+  std::optional<float> factor_l2;        // none: the optimizer's l2
   bool bias = false;
   std::uint64_t combine = 1;
 };

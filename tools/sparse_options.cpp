@@ -9,8 +9,9 @@
 namespace ps::tools {
 namespace {
 
-constexpr const char* kOfSparseModels[] = {"--test-data", "--test-share", "--format",  "--index-base", "--hash-bits",
-                                           "--cache",     "--share-data", "--factors", "--bias",       "--combine"};
+constexpr const char* kOfSparseModels[] = {"--test-data", "--test-share", "--format",     "--index-base",
+                                           "--hash-bits", "--cache",      "--share-data", "--factors",
+                                           "--factor-l2", "--bias",       "--combine"};
 constexpr const char* kOfDenseModels[] = {"--push-every", "--local-lr", "--no-stream-waits"};
 constexpr const char* kEpoch = "epoch:";
 
@@ -67,6 +68,7 @@ void CommandLine::add_sparse(SparseSettings& settings) {
       [&settings](const std::string& text) { settings.cache = text; });
   add_flag("--share-data", settings.share_data, "the workers share one copy of the data, in shared memory");
   add_whole("--factors", settings.factors, 0, 4096, "mf, fm: factors of each row (8)");
+  add_real("--factor-l2", settings.factor_l2, "mf, fm: L2 regularisation of factors (--l2)");
   add_flag("--bias", settings.bias, "logistic, svm: a weight that every example has");
   add_whole("--combine", settings.combine, 1, 1'000'000'000,
             "sparse models: examples whose gradients are summed up privately, then pushed together (1)");
@@ -90,6 +92,8 @@ void complete_training(const CommandLine& line, TrainingSettings& training) {
   SparseSettings& sparse = training.sparse;
   if (!has_factors(training) && sparse.factors)
     throw Error(fmt::format("--factors: model {} has none; choose --model mf or fm", training.model));
+  if (!has_factors(training) && sparse.factor_l2)
+    throw Error(fmt::format("--factor-l2: model {} has no factors; choose --model mf or fm", training.model));
   if (has_factors(training) && sparse.bias)
     throw Error(fmt::format("--bias: of logistic and svm; model {} has what it needs", training.model));
   if (!sparse.test_data.empty() && sparse.test_share)

@@ -54,6 +54,7 @@ train::SparseTrainOptions train_options(const WorkerSettings& settings, const Sp
   train::SparseTrainOptions options;
   options.batch = task.batch();
   options.combine = settings.training.sparse.combine;
+  options.factor_l2 = settings.training.sparse.factor_l2;
   options.seed = settings.seed;
   options.delay = settings.delay;
   set_hooks(settings, who, options);

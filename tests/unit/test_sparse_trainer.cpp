@@ -115,7 +115,7 @@ TEST_CASE("the examples' shares of L2 add up to l2 times the weights") {
   const SparseData data = zipf();
   const SparsePart part{0.3, false};
   const std::size_t width = 2, rows = data.info().features + 1;  // a bias behind the features
-  constexpr float kL2 = 0.25F;
+  constexpr RowL2 kL2{0.25F, 0.5F};                              // of the first float of a row, and of those behind it
   const RowDecay decay(kL2, data, part, rows);
   std::mt19937_64 random(1);
   std::vector<float> table(rows * width);
@@ -141,7 +141,8 @@ TEST_CASE("the examples' shares of L2 add up to l2 times the weights") {
     for (std::size_t k = 0; k < width; ++k) {
       const bool is_decayed = seen[row] != 0 && row + 1 != rows;
       CHECK(sums[row * width + k] / double(examples) ==
-            doctest::Approx(is_decayed ? double(kL2 * table[row * width + k]) : 0.0).epsilon(1e-5));
+            doctest::Approx(is_decayed ? double((k == 0 ? kL2.first : kL2.factors) * table[row * width + k]) : 0.0)
+                .epsilon(1e-5));
     }
 }
 

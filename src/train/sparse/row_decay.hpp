@@ -14,24 +14,31 @@
 
 namespace ps::train {
 
+// How much, of a row's first float (a weight or a bias) and of those behind it (factors).
+struct RowL2 {
+  float first = 0.0F, factors = 0.0F;
+};
+
 class RowDecay {
  public:
-  // Counts the part's examples in one pass, unless l2 is 0. `rows`: of the table; those that are no feature (a bias) are
+  // Counts the part's examples in one pass, unless both are 0. `rows`: of the table; those that are no feature (a bias) are
   // not regularised.
-  RowDecay(float l2, const SparseData& data, const SparsePart& part, std::size_t rows);
+  RowDecay(const RowL2& l2, const SparseData& data, const SparsePart& part, std::size_t rows);
 
   // Adds to the gradients of an example's rows, of `width` floats each.
   void add_to(std::span<const std::uint32_t> ids, std::size_t width, const float* rows,
               float* gradients) const noexcept {
     if (of_row_.empty()) return;
     for (const std::uint32_t id : ids) {
-      const float decay = of_row_[id];
-      for (std::size_t k = 0; k < width; ++k) *gradients++ += decay * *rows++;
+      const float of_row = of_row_[id], of_factors = of_row * l2_.factors;
+      *gradients++ += of_row * l2_.first * *rows++;
+      for (std::size_t k = 1; k < width; ++k) *gradients++ += of_factors * *rows++;
     }
   }
 
  private:
-  std::vector<float> of_row_;  // l2 * n / d
+  RowL2 l2_;
+  std::vector<float> of_row_;  // n / d
 };
 
 }  // namespace ps::train

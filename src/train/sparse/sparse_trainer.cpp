@@ -29,7 +29,10 @@ struct ServerRows {
 // Where l2 is the rule's own affair: its closed form needs it.
 bool regularizes_itself(UpdateRule rule) noexcept { return rule == UpdateRule::kFtrl; }
 
-float decay_of(const Optimizer& optimizer) noexcept { return regularizes_itself(optimizer.rule) ? 0.0F : optimizer.l2; }
+RowL2 decay_of(const Optimizer& optimizer, const SparseTrainOptions& options) noexcept {
+  if (regularizes_itself(optimizer.rule)) return {};
+  return {optimizer.l2, options.factor_l2.value_or(optimizer.l2)};
+}
 
 void check_rule(const Optimizer& optimizer) {
   if (optimizer.rule == UpdateRule::kAdd)
@@ -65,7 +68,7 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
   spec.regularize = regularizes_itself(config.optimizer.rule);
   const Variable variable = worker.variable(spec, [&](std::span<float> out) { model.initialize(config.seed, 0, out); });
   if (table != nullptr) *table = variable;
-  const RowDecay decay(decay_of(config.optimizer), data, part, model.table().shape[0]);
+  const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   SparseStream stream(data, part, options.seed.value_or(config.seed), worker.rank());
   ExampleSteps examples(model, stream, decay, options.batch, options.combine);
   ServerRows rows{worker, variable};
@@ -107,7 +110,7 @@ SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model
                                      const SparsePart& part, const SparseTrainOptions& options) {
   check_rule(config.optimizer);
   OwnTable table(config, model);
-  const RowDecay decay(decay_of(config.optimizer), data, part, model.table().shape[0]);
+  const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   const std::uint64_t seed = options.seed.value_or(config.seed);
   SparseStream stream(data, part, seed, 0);
   ExampleSteps examples(model, stream, decay, options.batch, options.combine);

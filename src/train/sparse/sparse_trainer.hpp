@@ -25,6 +25,7 @@ struct SparseTrainOptions : TrainHooks {
   std::size_t batch = kBatch;
   std::size_t combine = 1;            // examples whose gradients are summed up and pushed together
   std::optional<std::uint64_t> seed;  // of the data order; none: the job's, which gives the initial values in any case
+  std::optional<float> factor_l2;     // of the factors of mf and fm; none: the optimizer's l2
   Delay delay;                        // between a batch's last push and its step: makes a straggler
 };
 
