@@ -220,7 +220,7 @@ class InplaceVariable {
   std::uint64_t pushes_mask() const noexcept { return is_scalar() ? 0xffffffff : ~std::uint64_t{0}; }
 
   // How often a rank has pushed rows of each block: written by the rank's holder alone, so that counting costs others
-  // nothing until they look. Requires: not a scalar.
+  // nothing until they look. Requires: has_row_counts(variable).
   AtomicShm<std::uint64_t>* row_counts(std::uint32_t rank) const noexcept {
     return row_counts_ + rank * row_counts_stride(variable_);
   }

@@ -298,6 +298,10 @@ struct alignas(kWriterLine) VariableShm {
   AtomicShm<std::uint64_t> init;    // 0: nobody yet; make_init_claim: being initialised; kInitialised
   std::uint8_t pad1[120];
 };
+// A scalar has none. A part of one row of one element has them, though it lies in its counter's word like a scalar.
+constexpr bool has_row_counts(const VariableShm& variable) noexcept {
+  return variable.row_floats != 0 && variable.axes != 0;  // only what lies in place has the former
+}
 // From one rank's counters to the next's, in counters: on lines of their own.
 constexpr std::uint64_t row_counts_stride(const VariableShm& variable) noexcept {
   return (variable.pieces + 15) / 16 * 16;

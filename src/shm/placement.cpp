@@ -147,7 +147,7 @@ void choose_place(VariableShm& record, const JobSegments& job, std::span<const V
   record.row_counts_offset = end;
   if (!is_versioned(record)) {
     const bool is_scalar = record.elements == 1 && record.row_floats == 1;  // in its counter's word (inplace_slot.hpp)
-    if (!is_scalar) end += job.ranks() * row_counts_stride(record) * sizeof(std::uint64_t);
+    if (has_row_counts(record)) end += job.ranks() * row_counts_stride(record) * sizeof(std::uint64_t);
     record.data_offset = is_scalar ? record.words_offset : round_up(end, kPage);
     record.shard_end =
         is_scalar ? end

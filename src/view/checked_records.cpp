@@ -97,7 +97,7 @@ std::uint64_t sum_updates(JobSegments& job, const VariableShm& variable) {
   for (std::uint64_t piece = 0; piece < variable.pieces; ++piece)
     sum += is_inplace(variable) ? InplaceVariable(shard, variable).pushes(piece)
                                 : VersionedVariable(shard, variable).version(piece);
-  if (is_inplace(variable) && !InplaceVariable(shard, variable).is_scalar())
+  if (has_row_counts(variable))
     for (std::uint32_t rank = 0; rank < job.ranks(); ++rank)
       if (job.worker(rank).holders.load_relaxed() != 0)  // relaxed: a rank that has just come has pushed nothing
         for (std::uint64_t piece = 0; piece < variable.pieces; ++piece)

@@ -165,10 +165,8 @@ struct JobView::Impl {
     std::set<std::pair<std::uint32_t, std::uint32_t>> classes;  // the first record of a class brings its spares
     for (const CheckedRecord& record : records) {
       bytes.words += record->pieces * sizeof(shm::PieceWordShm);
-      if (record->data_offset == record->words_offset)
-        bytes.words -= sizeof(float);  // a scalar lies in its word
-      else if (is_inplace(*record))
-        bytes.words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
+      if (record->data_offset == record->words_offset) bytes.words -= sizeof(float);  // a scalar lies in its word
+      if (shm::has_row_counts(*record)) bytes.words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
       (record->base == 0 ? bytes.values : bytes.accumulators) += record->elements * sizeof(float);
       bytes.slots += slot_bytes(*record);
       if (!is_inplace(*record) && classes.emplace(record->shard, record->buffer_class).second)

@@ -364,3 +364,26 @@ TEST_CASE("rows: what has no meaning in place is refused with what to do") {
     CHECK_THROWS_AS(job.push(ids_of({1}), {1.0F}), Error);
   }
 }
+
+TEST_CASE("rows: rows of one element in parts of one row leave alone what lies behind them") {
+  const auto zero = [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); };
+  for (const std::uint64_t rows : {1, 3})
+    for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
+      CAPTURE(rows);
+      JobConfig config = row_config(UpdateRule::kAdd);
+      config.tasks = 3;
+      config.placement = Placement::kPartition;
+      config.adds = adds;
+      RowsJob job(config, {rows, 1});
+      std::vector<Variable> neighbours;
+      for (int i = 0; i < 3; ++i)
+        neighbours.push_back(job.worker.variable({.name = "n" + std::to_string(i), .shape = {}}, zero));
+      const std::vector<float> ones(rows, 1.0F);
+      for (int push = 0; push < 5; ++push) job.push(ids_of_all(rows), ones);
+      const std::vector<float> all = job.pull(ids_of_all(rows));
+      for (std::uint64_t row = 0; row < rows; ++row) CHECK(all[row] == job.first(row, 0) + 5);
+      for (const Variable& neighbour : neighbours) CHECK(job.worker.pull(neighbour) == 0.0F);
+      const JobView view(job.config.job);
+      for (const VariableInfo& info : view.variables()) CHECK(info.updates == (info.name == "table" ? 5 : 0));
+    }
+}
