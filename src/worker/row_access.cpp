@@ -171,7 +171,7 @@ template <class Id, class Update>
 void push_neighbours(float* first, std::span<const Id> ids, const float* gradients, const Update& update) noexcept {
   constexpr std::size_t kRecord = shm::floats_of<Update>(), kTogether = 4 / kRecord;
   for (std::size_t i = 0, next; i < ids.size(); i = next) {
-    const Id group = ids[i] / kTogether;
+    const std::uint64_t group = ids[i] / kTogether;  // wide: of 32-bit ids its place may be beyond 2^32 floats
     for (next = i + 1; next < ids.size() && ids[next] / kTogether == group;) ++next;
     if (i + kAhead < ids.size()) update::prefetch_to_own(first + ids[i + kAhead] * kRecord);
     shm::fault_point(shm::FaultPoint::kInplaceElement);
