@@ -168,6 +168,22 @@ TEST_CASE("sparse cache: records that a damaged form has beyond its end are an e
   CHECK(error_of([&] { train::SparseStream(data, {}, 1, 0); }).find("is damaged") != std::string::npos);
 }
 
+TEST_CASE("sparse cache: ids of a damaged form that are no features are an error, whoever reads them") {
+  for (const char* id : {"\xff\xff\xff\x7f", "\x07\x00\x00\x00"}) {
+    Scene scene("1 1:1\n-1 3:9 7:2\n");
+    scene.read();
+    overwrite(scene.form(), train::kSparseDataOffset + 4 * (4 + 3), std::string(id, 4));  // the last of the second row
+    const SparseData data = SparseData::read(scene.path, scene.options());
+    CHECK(error_of([&] { examples_of(data); }).find("is damaged at byte 4112") != std::string::npos);
+    CHECK(error_of([&] { train::SparseStream(data, {}, 1, 0); }).find("is damaged") != std::string::npos);
+  }
+  Scene scene("ann\tone\t3\nbob\ttwo\t4\n");
+  scene.read();
+  overwrite(scene.form(), train::kSparseDataOffset + 4, std::string("\x08\x00\x00\x00", 4));
+  const SparseData data = SparseData::read(scene.path, scene.options());
+  CHECK(error_of([&] { train::SparseStream(data, {}, 1, 0); }).find("is damaged") != std::string::npos);
+}
+
 TEST_CASE("sparse cache: a malformed source leaves no form, and is an error each time") {
   Scene scene("1 1:1\n1 x\n");
   for (int i = 0; i < 2; ++i) {

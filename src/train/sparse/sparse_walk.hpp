@@ -1,4 +1,5 @@
-// From one record to the next through sparse data, in their order, checking that each lies within it.
+// From one record to the next through sparse data, in their order, checking that each lies within it, and that its ids are
+// rows of a table: whoever has walked through the data may use ids as indices.
 //
 // Of large data the pages behind the walk are given back, so memory stays constant.
 #pragma once
@@ -31,7 +32,13 @@ class SparseWalk {
   // From the word `from` on, which is the start of a record, up to the word `to`.
   explicit SparseWalk(const SparseData& data) : SparseWalk(data, 0, data.words().size()) {}
   SparseWalk(const SparseData& data, std::uint64_t from, std::uint64_t to)
-      : data_(data), words_(data.words()), next_(from), kept_(from), end_(to) {}
+      : data_(data),
+        words_(data.words()),
+        features_(data.info().features),
+        is_rating_(data.info().kind == SparseKind::kRatings),
+        next_(from),
+        kept_(from),
+        end_(to) {}
   SparseWalk(const SparseWalk&) = delete;
   SparseWalk& operator=(const SparseWalk&) = delete;
   ~SparseWalk() = default;
@@ -40,7 +47,8 @@ class SparseWalk {
   bool next() {
     at_ = next_;
     if (at_ == end_) return false;
-    if (end_ - at_ < kRecordHeaderWords || end_ - at_ < record_words(words_[at_ + 1])) fail_damaged();
+    if (end_ - at_ < kRecordHeaderWords || end_ - at_ < record_words(words_[at_ + 1]) || !has_good_ids())
+      fail_damaged();
     next_ = at_ + record_words(words_[at_ + 1]);
     if ((at_ - kept_) * 4 >= kKeptBytes) give_back();
     return true;
@@ -55,8 +63,20 @@ class SparseWalk {
  private:
   void give_back();
 
+  // Ascending, each below `features`; of a rating there are two.
+  bool has_good_ids() const noexcept {
+    const std::uint32_t n = words_[at_ + 1];
+    if (is_rating_ && n != 2) return false;
+    const std::uint32_t* const ids = &words_[at_] + kRecordHeaderWords;
+    bool ascend = true;
+    for (std::uint32_t i = 1; i < n; ++i) ascend &= ids[i] > ids[i - 1];
+    return ascend && (n == 0 || ids[n - 1] < features_);
+  }
+
   const SparseData& data_;
   std::span<const std::uint32_t> words_;
+  std::uint64_t features_;
+  bool is_rating_;
   std::uint64_t next_, kept_, end_, at_ = 0;
 };
 
