@@ -114,8 +114,7 @@ void complete_sparse_job(const CommandLine& line, const TrainingSettings& traini
   if (optimizer.staleness_scaling)
     throw Error(fmt::format("--lr-staleness: rows of model {} know no staleness; leave it out", training.model));
   if (optimizer.weight_decay) throw Error(fmt::format("--weight-decay: model {} has --l2 instead", training.model));
-  if (line.was_given("--optimizer") && optimizer.rule == UpdateRule::kFtrl &&
-      optimizer.schedule.kind != Schedule::Kind::kConstant)
+  if (line.was_given("--optimizer") && optimizer.rule == UpdateRule::kFtrl && !optimizer.schedule.is_constant())
     throw Error(
         "--lr-schedule: optimizer ftrl computes rows of the learning rate; use constant, or another --optimizer");
   job.layout = Layout::kInplace;

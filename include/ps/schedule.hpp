@@ -25,6 +25,9 @@ struct Schedule {
   static Schedule parse(const std::string& text);
   std::string to_string() const;  // that parse() reads back
 
+  // Whether the factor is always 1.
+  bool is_constant() const noexcept { return kind == Kind::kConstant && warmup_steps == 0; }
+
   // The factor at `step`, the same bits on every caller of one build.
   float factor(std::uint64_t step) const noexcept;
 };

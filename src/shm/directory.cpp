@@ -216,8 +216,7 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& spec, std::uin
         fmt::format("variable '{}' is in-place: {} needs a compare-exchange of 16 bytes, which this build has "
                     "not; use layout versioned",
                     spec.name, to_string(rule)));
-  if (layout == Layout::kInplace && rule == UpdateRule::kFtrl &&
-      config.schedule_kind != static_cast<std::uint32_t>(Schedule::Kind::kConstant))
+  if (layout == Layout::kInplace && rule == UpdateRule::kFtrl && !optimizer_of(config).schedule.is_constant())
     throw Error(
         fmt::format("variable '{}' is in-place, where ftrl computes values of the learning rate: use "
                     "--lr-schedule constant, or layout versioned",

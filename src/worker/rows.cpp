@@ -32,8 +32,7 @@ bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats
 
 float Worker::Impl::row_rate() noexcept {
   const float base = live.settings.learning_rate;
-  if (config.optimizer.schedule.kind == Schedule::Kind::kConstant && config.optimizer.schedule.warmup_steps == 0)
-    return base;
+  if (config.optimizer.schedule.is_constant()) return base;
   const std::uint64_t step = job.global_step().load_acquire();
   if (step != rate_step || base != rate_base) {  // a schedule's factor costs more than a short push
     rate_step = step, rate_base = base;

@@ -334,9 +334,9 @@ TEST_CASE("rows: the sizes that the inspector shows are those of the state besid
 
 TEST_CASE("rows: what has no meaning in place is refused with what to do") {
   const auto zero = [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); };
-  {
+  for (const char* schedule : {"step:0.5:10", "warmup:10+constant"}) {
     JobConfig config = row_config(UpdateRule::kFtrl);
-    config.optimizer.schedule = Schedule::parse("step:0.5:10");
+    config.optimizer.schedule = Schedule::parse(schedule);
     config.layout = Layout::kVersioned;
     Server server(config);
     Worker worker(test::quiet_options(config));

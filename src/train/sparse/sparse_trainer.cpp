@@ -37,7 +37,7 @@ RowL2 decay_of(const Optimizer& optimizer, const SparseTrainOptions& options) no
 void check_rule(const Optimizer& optimizer) {
   if (optimizer.rule == UpdateRule::kAdd)
     throw Error("optimizer add would add the gradients up: a sparse model needs another one, sgd or adagrad");
-  if (optimizer.rule == UpdateRule::kFtrl && optimizer.schedule.kind != Schedule::Kind::kConstant)
+  if (optimizer.rule == UpdateRule::kFtrl && !optimizer.schedule.is_constant())
     throw Error(
         "optimizer ftrl computes rows of the learning rate: use --lr-schedule constant, or another --optimizer");
 }
