@@ -1,10 +1,13 @@
-"""The microbenchmarks run, name their cases as documented, count lost updates, and end cleanly whatever happens."""
+"""The benchmarks run, name their cases as documented, count lost updates, and end cleanly whatever happens."""
 import functools
+import importlib.util
 import json
+import math
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -109,6 +112,83 @@ class Smoke(unittest.TestCase):
             self.assertEqual("lost_%" in run, name.startswith(("push", "mixed", "linear", "sync/step")) or "/add/" in name
                              or "_beside_pusher" in name or "bare_exchange" in name, name)
         self.assertEqual(leftovers(process.pid), [])
+
+
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class Hogwild(unittest.TestCase):
+    FRONT = pathlib.Path(__file__).resolve().parents[2] / "benches/hogwild"
+    SCHEMES = ("plain", "exact", "racy", "striped", "lock")
+    KEYS = {("plain", 1)} | {(scheme, workers) for scheme in SCHEMES[1:] for workers in (1, 2)}
+
+    def measure(self, *arguments):
+        """Of a quick run: what it printed, results.json and the folder's names."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder)
+            command = [sys.executable, self.FRONT, "--quick", "--build", BENCHES.parent, "--out", out, "--workers", "1",
+                       "2", "--seconds", "0.02", *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            names = {path.name for path in out.iterdir()}
+            return done.stdout, json.loads((out / "results.json").read_text()), names
+
+    def check(self, cells, combines):
+        self.assertEqual({(cell["scheme"], cell["workers"], cell["combine"]) for cell in cells},
+                         {(*key, combine) for key in self.KEYS for combine in combines})
+        for cell in cells:
+            with self.subTest(cell["scheme"], workers=cell["workers"], combine=cell["combine"]):
+                self.assertGreater(cell["examples_per_second"]["median"], 0)
+                self.assertGreater(cell["of_one_worker"]["median"], 0)
+                self.assertGreater(cell["of_plain"]["median"], 0)
+                self.assertGreater(cell["row_updates"], 0)
+                self.assertGreaterEqual(cell["lost_row_updates"], 0)
+                if cell["scheme"] != "racy" or cell["workers"] == 1:
+                    self.assertEqual(cell["lost_row_updates"], 0)
+                self.assertEqual(cell["staleness"] is not None, cell["scheme"] in ("exact", "racy"))
+
+    def test_every_scheme_trains_and_none_but_racy_loses_updates(self):
+        told, found, names = self.measure("--features", "200", "--examples", "2000", "--per-row", "10", "--epochs", "2",
+                                          "--combine", "1", "8", "--lr", "0.5")
+        self.check(found["cells"], (1, 8))
+        for cell in found["cells"]:
+            with self.subTest(cell["scheme"], workers=cell["workers"], combine=cell["combine"]):
+                curve = cell["curve"]
+                self.assertEqual([point["epoch"] for point in curve], [0, 1, 2])
+                self.assertAlmostEqual(curve[0]["loss"], math.log(2), places=5)
+                self.assertLess(curve[2]["loss"], 0.66)
+                self.assertLess(0, curve[1]["seconds"])
+                self.assertLess(curve[1]["seconds"], curve[2]["seconds"])
+        for key in CONTEXT:
+            self.assertIn(key, found["environment"])
+        self.assertIn("--combine 1 8", found["environment"]["command"])
+        self.assertIn("| exact | 8 | 2 |", told)
+        self.assertLessEqual({"results.json", "summary.md"}, names)
+        if importlib.util.find_spec("matplotlib"):
+            self.assertLessEqual({"throughput.svg", "loss.svg"}, names)
+
+    def test_rows_of_several_floats_are_pulled_and_pushed(self):
+        _, found, _ = self.measure("--model", "rows", "--width", "5", "--features", "100", "--examples", "500",
+                                   "--per-row", "10")
+        self.check(found["cells"], (1,))
+
+    def test_a_file_is_read(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".libsvm") as file:
+            file.write("+1 1:1 3:0.5\n-1 2:1\n" * 50)
+            file.flush()
+            _, found, _ = self.measure("--data", file.name, "--model", "svm", "--epochs", "1")
+        self.assertEqual((found["data"]["examples"], found["data"]["features"]), (100, 3))
+        self.check(found["cells"], (1,))
+
+    def test_wrong_usage_is_an_error(self):
+        for arguments in (("sloppy:2",), ("plain:2",), ("exact:0",), ("exact:1:0",), ("exact", "--seconds", "0"), ()):
+            with self.subTest(arguments):
+                code, out, err = finish(start(*arguments, program="hogwild"))
+                self.assertEqual((code, out), (2, ""))
+                self.assertNotEqual(err, "")
+
+    def test_data_that_cannot_be_read_is_named(self):
+        code, _, err = finish(start("exact", "--data", "/nowhere", program="hogwild"))
+        self.assertEqual(code, 1)
+        self.assertRegex(err, "hogwild: .*/nowhere")
 
 
 # Runs what follows with a /dev/shm of its own that holds 3 MiB: jobs of some cases have 4 MiB of spares for each rank.
