@@ -29,6 +29,7 @@ struct Member {
   Worker worker;
   Variable variable;
   Loop loop;
+  static constexpr bool kSumsUp = true;
 
   void pull(std::span<const std::uint32_t> ids, std::span<float> out) { worker.pull_rows(variable, ids, out); }
   void push(std::span<const std::uint32_t> ids, std::span<const float> gradients) {

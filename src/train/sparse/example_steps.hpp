@@ -4,6 +4,7 @@
 //   Rows: void pull(std::span<const std::uint32_t> ids, std::span<float> out);
 //         void push(std::span<const std::uint32_t> ids, std::span<const float> gradients);
 //         void prefetch(std::span<const std::uint32_t> ids);
+//         static constexpr bool kSumsUp;  // whether push() takes repeated ids, and sums their gradients up first
 //
 // Allocates only where examples are longer than any before.
 #pragma once
@@ -42,12 +43,20 @@ class ExampleSteps {
     if (phases != nullptr) laps_.begin();
     double loss = 0.0;
     for (std::size_t done = 0; done < batch_; done += combine_)
-      loss +=
-          combine_ == 1 ? one_example(rows, phases) : some_examples(rows, std::min(combine_, batch_ - done), phases);
+      loss += next_examples(rows, std::min(combine_, batch_ - done), phases);
     return loss / double(batch_);
   }
 
  private:
+  template <class Rows>
+  double next_examples(Rows& rows, std::size_t examples, PhaseSeconds* phases) {
+    if (combine_ == 1) return one_example(rows, phases);
+    if constexpr (Rows::kSumsUp)
+      return some_examples_at_once(rows, examples, phases);
+    else
+      return some_examples(rows, examples, phases);
+  }
+
   template <class Rows>
   double one_example(Rows& rows, PhaseSeconds* phases) {
     const SparseExample example = next_;
@@ -84,6 +93,35 @@ class ExampleSteps {
     }
     end(phases, &PhaseSeconds::gradient);
     rows.push(ids, sums);
+    end(phases, &PhaseSeconds::push);
+    return loss;
+  }
+
+  // The same bits, where the rows of all may be pulled and pushed one after the other, repeated ones included.
+  template <class Rows>
+  double some_examples_at_once(Rows& rows, std::size_t examples, PhaseSeconds* phases) {
+    examples_.clear();
+    numbers_.clear();
+    for (std::size_t i = 0; i < examples; ++i) {
+      const std::span<const std::uint32_t> ids = model_.touched(examples_.emplace_back(next_));
+      numbers_.insert(numbers_.end(), ids.begin(), ids.end());
+      next_ = stream_.next();
+    }
+    const std::span<const std::uint32_t> ids = numbers_;
+    const std::span values = room(rows_, ids.size() * width_), gradients = room(gradients_, values.size());
+    end(phases, &PhaseSeconds::gradient);
+    rows.pull(ids, values);
+    end(phases, &PhaseSeconds::pull);
+    double loss = 0.0;
+    std::size_t at = 0;
+    for (const SparseExample& example : examples_) {
+      const std::size_t count = model_.touched(example).size();
+      loss += double(model_.gradient(example, values.data() + at * width_, gradients.data() + at * width_));
+      decay_.add_to(ids.subspan(at, count), width_, values.data() + at * width_, gradients.data() + at * width_);
+      at += count;
+    }
+    end(phases, &PhaseSeconds::gradient);
+    rows.push(ids, gradients);
     end(phases, &PhaseSeconds::push);
     return loss;
   }
@@ -134,7 +172,7 @@ class ExampleSteps {
   // Of combined examples:
   RowSet set_;
   std::vector<SparseExample> examples_;
-  std::vector<std::uint32_t> numbers_;
+  std::vector<std::uint32_t> numbers_;  // or the ids of all
   std::vector<float> own_rows_, own_gradients_;
 };
 

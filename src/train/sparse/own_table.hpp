@@ -44,6 +44,7 @@ struct OwnTable::Rows {
   OwnTable& table;
   Update update;
   Value value_of;
+  static constexpr bool kSumsUp = false;
 
   void prefetch(std::span<const std::uint32_t> ids) const {
     for (const std::uint32_t id : ids) __builtin_prefetch(row(id), 1);

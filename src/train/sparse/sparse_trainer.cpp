@@ -18,6 +18,7 @@ constexpr std::uint64_t kTimedBatches = 16;
 struct ServerRows {
   Worker& worker;
   const Variable& table;
+  static constexpr bool kSumsUp = true;
 
   void pull(std::span<const std::uint32_t> ids, std::span<float> out) const { worker.pull_rows(table, ids, out); }
   void push(std::span<const std::uint32_t> ids, std::span<const float> gradients) const {
