@@ -1,5 +1,9 @@
-"""The plots of benches/hogwild: examples per second by workers, and the loss by time and by epoch."""
+"""The plots of benches/hogwild: examples per second by workers, and the loss by time and by epoch.
 
+    plots.py FOLDER     draws what results.json in there says
+"""
+
+import json
 import pathlib
 import sys
 
@@ -87,7 +91,7 @@ def loss(cells):
     return figure
 
 
-def draw(cells, data, folder):
+def draw(cells, folder):
     """Writes throughput.svg and, where there are losses, loss.svg."""
     with plt.rc_context({**STYLE, "svg.hashsalt": "hogwild"}):
         for name, figure in (("throughput", throughput(cells)), ("loss", loss(cells))):
@@ -95,3 +99,8 @@ def draw(cells, data, folder):
                 continue
             figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
             plt.close(figure)
+
+
+if __name__ == "__main__":
+    where = pathlib.Path(sys.argv[1])
+    draw(json.loads((where / "results.json").read_text())["cells"], where)
