@@ -31,7 +31,7 @@ class Loop {
   Loop(const Task& task, int number, std::uint64_t epoch)
       : model_(task.make_model()),
         stream_(task.data, {}, task.seed + epoch, static_cast<unsigned>(number)),
-        decay_(task.l2, task.data, {}, model_->table().shape[0]),
+        decay_(train::RowL2{task.l2, task.l2}, task.data, train::SparsePart{}, model_->table().shape[0]),
         steps_(*model_, stream_, decay_, task.batch, task.combine) {}
 
   template <class Rows>
