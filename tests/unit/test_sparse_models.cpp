@@ -235,5 +235,5 @@ TEST_CASE("data that does not suit a model is refused, with what does") {
   CHECK_THROWS_WITH_AS(make_sparse_model("svm", features_info(0), {}), doctest::Contains("no feature"), ps::Error);
   CHECK(make_sparse_model("svm", features_info(0), {.bias = true})->table().count() == 1);
   CHECK_THROWS_WITH_AS(make_sparse_model("svm", features_info(std::uint64_t{1} << 32), {}),
-                       doctest::Contains("--hash-bits"), ps::Error);
+                       doctest::Contains("--hash-bits 31"), ps::Error);
 }

@@ -66,7 +66,7 @@ std::unique_ptr<SparseModel> make_sparse_model(std::string_view name, const Spar
   if (info.features == 0 && !options.bias) throw Error("the data has no feature: there is nothing to train");
   if (info.features > std::numeric_limits<std::uint32_t>::max())
     throw Error(
-        fmt::format("the data has {} features, more than a 32-bit id can name; use --hash-bits", info.features));
+        fmt::format("the data has {} features, more than a 32-bit id can name; use --hash-bits 31", info.features));
   return kind->make(info, options);
 }
 
