@@ -105,7 +105,9 @@ def report(environment, warnings, data, options, cells):
     lines += [
         "",
         f"{what}, {data['source']}: {data['examples']:,} examples, {data['features']:,} features, "
-        f"{data['nonzeros'] / max(1, data['examples']):.1f} a row; learning rate {options.lr:g}, batch {options.batch}",
+        f"{data['nonzeros'] / max(1, data['examples']):.1f} a row; "
+        + ("" if options.model == "rows" else f"learning rate {options.lr:g}, ")
+        + f"batch {options.batch}",
         "",
         table(cells, options.model != "rows"),
     ]
