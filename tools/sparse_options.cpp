@@ -63,7 +63,7 @@ void CommandLine::add_sparse(SparseSettings& settings) {
                      {{"libsvm", Format::kLibsvm}, {"ratings", Format::kRatings}});
   add_choice<FirstIndex>("--index-base", settings.first_index, "LIBSVM: the first index (1, or 0 where a 0 occurs)",
                          {{"0", FirstIndex::kZero}, {"1", FirstIndex::kOne}});
-  add_whole("--hash-bits", settings.hash_bits, 1, 32, "LIBSVM: hash features into a table of 2^N (as they are)");
+  add_whole("--hash-bits", settings.hash_bits, 1, 31, "LIBSVM: hash features into a table of 2^N (as they are)");
   add("--cache", "DIR", "keep the data there in binary form, for the next run (none)",
       [&settings](const std::string& text) { settings.cache = text; });
   add_flag("--share-data", settings.share_data, "the workers share one copy of the data, in shared memory");

@@ -73,6 +73,11 @@ SparseTask::SparseTask(const TrainingSettings& training, bool is_to_be_tested, W
   options.bias = training.sparse.bias;
   model_ = train::make_sparse_model(training.model, data_.info(), options);
   if (is_to_be_tested && !training.sparse.test_data.empty()) test_ = read_test_data(training.sparse, data_);
+  if (part_.test_share > 0 && examples_ == data_.info().examples)
+    throw Error(
+        fmt::format("{}: a share of {} of its {} examples is none to test with; give a larger --test-share, or 0 "
+                    "to test with the training data",
+                    data_.name(), part_.test_share, examples_));
 }
 
 report::Metrics SparseTask::evaluate(std::span<const float> table) const {

@@ -99,13 +99,13 @@ void RowAccess::combine_in_places(std::span<const Id>& ids, std::span<const floa
   const std::size_t width = table_.row_elements(), rows = table_.rows();
   places_.resize(rows * width);
   touched_.resize((rows + 63) / 64);
+  std::vector<Id>& unique = unique_room<Id>(ids.size());  // nothing may throw while the places hold sums
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const float* const row = gradients.data() + i * width;
     float* const sum = places_.data() + ids[i] * width;
     for (std::size_t k = 0; k < width; ++k) sum[k] += row[k];
     touched_[ids[i] / 64] |= std::uint64_t{1} << ids[i] % 64;
   }
-  std::vector<Id>& unique = unique_room<Id>(ids.size());
   std::size_t found = 0;
   for (std::size_t word = 0; word < touched_.size(); ++word) {
     for (std::uint64_t bits = std::exchange(touched_[word], 0); bits != 0; bits &= bits - 1) {
@@ -232,6 +232,7 @@ void RowAccess::count(std::span<const Id> ids, bool are_ascending) noexcept {
       counts[block].bump_relaxed(block != previous);  // without a branch, which would often be mispredicted
       previous = block;
     }
+    shm::fault_point(shm::FaultPoint::kInplaceCounted);
     return;
   }
   if (++push_number_ == 0) {
@@ -280,9 +281,8 @@ std::uint64_t RowAccess::pushes_by_others(const Watch& watch) const noexcept {
 template <class Id>
 void RowAccess::begin_watch(std::span<const Id> ids, const shm::JobSegments& job) noexcept {
   if (++pulls_ % kWatchEvery != 1 || ids.empty()) return;
-  if (pulls_ / kWatchEvery % 64 == 0)
-    for (std::uint32_t rank = ranks_; rank < job.ranks(); ++rank)
-      if (job.worker(rank).holders.load_acquire() != 0) ranks_ = rank + 1;
+  for (std::uint32_t rank = ranks_; rank < job.ranks(); ++rank)
+    if (job.worker(rank).holders.load_acquire() != 0) ranks_ = rank + 1;
   watched_ = static_cast<std::uint32_t>(std::min<std::size_t>(kWatched, ids.size()));
   for (std::uint32_t i = 0; i < watched_; ++i) {
     const shm::Rows::Place place = table_.find(ids[(pulls_ + i * ids.size() / watched_) % ids.size()]);
