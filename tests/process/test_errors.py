@@ -99,7 +99,7 @@ class Usage(ProcessTest):
                                (("--combine", "100 examples"), ("--combine", "101")),
                                (("--combine", "20 examples"), ("--combine", "21", "--batch", "20")),
                                (("--epochs", "--steps"), ("--epochs", "2", "--steps", "5")),
-                               (("--hash-bits", "at most 32"), ("--hash-bits", "33")),
+                               (("--hash-bits", "at most 31"), ("--hash-bits", "32")),
                                (("--format", "libsvm|ratings"), ("--format", "csv")),
                                (("--index-base", "0|1"), ("--index-base", "2"))):
             with self.subTest(options):
