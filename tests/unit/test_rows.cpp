@@ -258,7 +258,8 @@ TEST_CASE("rows: parts by range and by hash give the same values as one, to rows
       }
 }
 
-TEST_CASE("rows: rows longer than a block, and pushes that several threads share, lose nothing") {
+TEST_CASE("rows: rows longer than a block, and pushes that several threads share, lose nothing" *
+          doctest::skip(shm::kThreadSanitizer)) {  // it does not know oneTBB's locks
   JobConfig config = row_config(UpdateRule::kAdd);
   config.threads = 3;
   for (const std::uint64_t width : {5000, 64}) {
