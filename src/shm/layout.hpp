@@ -63,6 +63,9 @@
 //   LiveShm        the settings word still names the record before: the change has not happened
 //   EventShm       "building" or an old ticket: that event is missing; it is for people
 //   clock          one store: the step is counted or it is not
+//   rows           some are updated and others not; each element with its state, by one exchange
+//   a row's n      (rowwise_adagrad) it may count a push whose elements have not changed yet: smaller steps, nothing torn
+//   row counters   a push is missing whose rows are there: staleness that others see is one too small
 //   counters, loss   one update is missing: they are for people
 //
 // Integers are little-endian as the machine has them; offsets are bytes from the start of their segment.
