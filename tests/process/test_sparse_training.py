@@ -30,7 +30,9 @@ class SparseTraining(ProcessTest):
         alone, together = self.alone(*options), self.launch(*options)
         self.assertAlmostEqual(together[metric], alone[metric], delta=tolerance)
         self.assertEqual((together["workers"], together["layout"]), (3, "inplace"))
-        self.assertAlmostEqual(together["epochs"], 10.0, delta=0.3)
+        self.assertAlmostEqual(alone["epochs"], 10.0, delta=0.2)  # whole batches
+        # Two workers may be within a step when the third one takes the last of them.
+        self.assertIn(together["steps"], range(alone["steps"], alone["steps"] + 3))
         return alone, together
 
     def test_one_worker_computes_the_bits_of_one_process(self):

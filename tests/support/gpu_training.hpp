@@ -4,7 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,6 +69,25 @@ struct Trained {
   std::vector<train::TrainResult> results;  // by rank
 };
 
+// Keeps threads at about the same step: whoever is ahead waits. Without it, on a busy machine, one thread may have done a
+// short job's steps before the others have begun.
+class Pace {
+ public:
+  explicit Pace(std::size_t threads) : steps_(threads) {}
+
+  // Waits for those that are more than some steps behind.
+  void step(std::size_t thread) {
+    constexpr std::uint64_t kLead = 8;
+    const std::uint64_t steps = ++steps_[thread];
+    for (const std::atomic<std::uint64_t>& others : steps_)
+      while (steps > kLead && others < steps - kLead) std::this_thread::yield();
+  }
+  void leave(std::size_t thread) { steps_[thread] = std::numeric_limits<std::uint64_t>::max(); }
+
+ private:
+  std::vector<std::atomic<std::uint64_t>> steps_;
+};
+
 // A job whose worker of rank r trains with options[r].
 inline Trained train_job(const JobConfig& config, const char* model_name,
                          const std::vector<train::TrainOptions>& options) {
@@ -77,16 +100,24 @@ inline Trained train_job(const JobConfig& config, const char* model_name,
   const auto evaluated = train::make_model(model_name, data.features, data.classes);
   std::vector<std::optional<train::TrainResult>> results(options.size());
   std::vector<std::string> errors(options.size());
+  Pace pace(options.size());
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < options.size(); ++rank)
     threads.emplace_back([&, rank] {
+      train::TrainOptions own = options[rank];
+      if (config.mode == Mode::kAsync)  // in the others steps wait for each other
+        own.stop_requested = [&] {
+          pace.step(rank);
+          return options[rank].stop_requested && options[rank].stop_requested();
+        };
       try {
         const auto model = train::make_model(model_name, data.features, data.classes);
-        results[rank].emplace(train::train(*workers[rank], *model, data, options[rank]));
+        results[rank].emplace(train::train(*workers[rank], *model, data, own));
       } catch (const std::exception& error) {
         errors[rank] = error.what();
         workers[rank]->leave();
       }
+      pace.leave(rank);
     });
   for (std::thread& thread : threads) thread.join();
   for (const std::string& error : errors)

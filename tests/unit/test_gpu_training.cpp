@@ -99,7 +99,6 @@ TEST_CASE("gpu training: workers with and without GPUs train together, in every 
       const train::GpuReport& report = *with.results[rank].gpu;
       CHECK(report.transfers.pushes == with.results[rank].last.steps);
       CHECK(report.transfers.pulls >= report.transfers.pushes);
-      if (with.results[rank].last.steps < 20) continue;  // the others were faster
       CHECK(report.is_captured);
       CHECK(report.step.sampled > 0);
       CHECK(report.step.compute > 0);
