@@ -32,14 +32,13 @@ train::SparseData read_data(const TrainingSettings& training, Worker* worker) {
   return train::SparseData::read(training.data, options);
 }
 
-// With the ids of its training set.
+// Of the same kind as its training set, and with its ids.
 train::SparseData read_test_data(const SparseSettings& sparse, const train::SparseData& training) {
-  if (training.info().kind == train::SparseKind::kRatings)
-    throw Error(
-        fmt::format("{}: ratings number users and items as they first appear, in every file anew; hold a share of "
-                    "{} out with --test-share instead",
-                    sparse.test_data, training.name()));
+  using Format = train::SparseSourceOptions::Format;
+  const bool is_rating = training.info().kind == train::SparseKind::kRatings;
   train::SparseSourceOptions options = source_options(sparse);
+  options.format = is_rating ? Format::kRatings : Format::kLibsvm;
+  if (is_rating) options.names_of = &training;
   options.first_index = training.info().first_index;
   options.features = training.info().features;
   return train::SparseData::read(sparse.test_data, options);

@@ -1,6 +1,7 @@
 // Any bytes as sparse text: examples that keep what the readers promise, or an Error of one line.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -34,6 +35,14 @@ inline void check(const train::SparseData& data) {
   if (info.kind == train::SparseKind::kRatings) require(info.features == info.users + info.items);
 }
 
+// With its own names the text has the same ids again.
+inline void check_names(std::string_view text, const train::SparseData& data, train::SparseSourceOptions options) {
+  require(data.names().size() == data.info().features);
+  options.names_of = &data;
+  const train::SparseData again = train::SparseData::parse(text, "fuzz", options);
+  require(std::ranges::equal(again.words(), data.words()));
+}
+
 inline void read_all_ways(std::string_view text, train::SparseSourceOptions::Format format) {
   using train::FirstIndex;
   for (const FirstIndex first_index : {FirstIndex::kByContent, FirstIndex::kOne})
@@ -43,7 +52,9 @@ inline void read_all_ways(std::string_view text, train::SparseSourceOptions::For
       options.first_index = first_index;
       options.hash_bits = hash_bits;
       try {
-        check(train::SparseData::parse(text, "fuzz", options));
+        const train::SparseData data = train::SparseData::parse(text, "fuzz", options);
+        check(data);
+        if (data.info().kind == train::SparseKind::kRatings) check_names(text, data, options);
       } catch (const Error& error) {
         require(std::string_view(error.what()).substr(0, 5) == "fuzz:" &&
                 std::string_view(error.what()).find('\n') == std::string_view::npos);

@@ -214,7 +214,10 @@ class Data(ProcessTest):
             for words, options in ((("two labels",), ("--model", "svm", "--data", numbers)),
                                    (("mf or fm",), ("--model", "logistic", "--data", ratings)),
                                    (("logistic, svm or fm",), ("--model", "mf", "--data", numbers)),
-                                   (("numbers", "--test-share"), ("--model", "mf", "--data", ratings, "--test-data", numbers)),
+                                   (("numbers:1:6: the rating is missing",),
+                                    ("--model", "mf", "--data", ratings, "--test-data", numbers)),
+                                   (("made-up users and items", "--test-share"),
+                                    ("--model", "mf", "--test-data", ratings)),
                                    (("/no/such/file",), ("--model", "svm", "--data", "/no/such/file"))):
                 with self.subTest(options):
                     self.assert_fails(1, run("launch_shm", "--job", self.job, *options), *words)

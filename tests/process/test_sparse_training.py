@@ -89,6 +89,28 @@ class SparseTraining(ProcessTest):
             self.assertGreater(on_itself["train_accuracy"], 0.95)
             self.assertNotIn("test_accuracy", on_itself)
 
+    def test_ratings_are_tested_with_another_file_by_their_names(self):
+        drawn = random.Random(4)
+        tastes = {(kind, i): drawn.gauss(0, 1) for kind in "ui" for i in range(40)}
+        with tempfile.TemporaryDirectory() as folder:
+            train, test = pathlib.Path(folder) / "u1.base", pathlib.Path(folder) / "u1.test"
+            for path, count in ((train, 3000), (test, 500)):
+                pairs = [(drawn.randrange(40), drawn.randrange(40)) for _ in range(count)]
+                path.write_text("".join(f"u{u}\ti{i}\t{3 + tastes['u', u] + tastes['i', i]}\t0\n" for u, i in pairs))
+            for model in ("mf", "fm"):
+                options = ("--model", model, "--factors", "0", "--data", train, "--epochs", "20", "--lr", "0.3")
+                with self.subTest(model):
+                    for share in ((), ("--share-data", "--cache", pathlib.Path(folder) / "cache")):
+                        together = self.launch(*options, "--test-data", test, *share)
+                        self.assertLess(together["test_rmse"], 0.2)  # of the mean alone: 1.4
+                    # Nobody knows the others: the mean is what is left.
+                    strangers = pathlib.Path(folder) / "strangers"
+                    strangers.write_text("".join(f"a{i}\tb{i}\t{i % 2}\n" for i in range(100)))
+                    alone = self.alone(*options, "--test-data", strangers)
+                    values = [float(line.split("\t")[2]) for line in train.read_text().splitlines()]
+                    mean = sum(values) / len(values)
+                    self.assertAlmostEqual(alone["test_rmse"], ((mean ** 2 + (mean - 1) ** 2) / 2) ** 0.5, places=4)
+
     def test_workers_share_one_copy_of_the_data(self):
         options = ("--model", "logistic", "--workers", "1")
         self.assertEqual(self.launch(*options, "--share-data")["digest"], self.launch(*options)["digest"])

@@ -1,6 +1,8 @@
 #include "train/sparse/ratings.hpp"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -58,6 +60,47 @@ TEST_CASE("ratings: users and items are any text, each numbered as it first appe
   CHECK(data.info().items == 3);
   CHECK(examples_of(data) ==
         std::vector<PlainExample>{rated(1, 0, 4), rated(2, 1, 5), rated(3, 0, 5), rated(4, 2, 6), rated(5, 3, 6)});
+}
+
+TEST_CASE("ratings: other data keeps its users' and items' ids, and has two more for those that it has not") {
+  const SparseData known = parse("7,10,5\n3,10,2.5\n7,11,-1\n");
+  CHECK(known.names() == std::vector<std::string_view>{"7", "3", "10", "11"});
+  SparseSourceOptions options = ratings();
+  options.names_of = &known;
+  CHECK(examples_of(parse("7,10,5\n3,10,2.5\n7,11,-1\n", options)) == examples_of(known));
+  const SparseData found = parse("3::11::1\n3::7::2\n10::11::3\nnew::nothing::4\n", options);
+  CHECK(examples_of(found) ==
+        std::vector<PlainExample>{rated(1, 1, 3), rated(2, 1, 5), rated(3, 3, 4), rated(4, 4, 5)});
+  CHECK(found.info().users == 2);
+  CHECK(found.info().items == 2);
+  CHECK(found.info().features == 6);
+  CHECK(found.names().empty());
+}
+
+TEST_CASE("ratings: names of up to 64 bytes come back, however many there are") {
+  std::string text;
+  std::vector<std::string> users;
+  for (int i = 0; i < 30000; ++i) users.push_back(std::string(std::size_t(i % 59), 'u') + std::to_string(i));
+  for (const std::string& user : users) text += user + ",one,1\n";
+  const SparseData data = parse(text);
+  const std::vector<std::string_view> names = data.names();
+  REQUIRE(names.size() == users.size() + 1);
+  CHECK(std::equal(users.begin(), users.end(), names.begin()));
+  CHECK(names.back() == "one");
+  CHECK(examples_of(data).size() == users.size());
+}
+
+TEST_CASE("ratings: made-up data has no names to know others' users and items by") {
+  const SparseData made_up = SparseData::read("ratings:10x10x50", {});
+  const SparseData known = parse("1,2,3\n");
+  SparseSourceOptions options = ratings();
+  options.names_of = &made_up;
+  CHECK(error_of([&] { parse("1,2,3\n", options); }).find("ratings:10x10x50: made-up users and items have no names") ==
+        0);
+  options.names_of = &known;
+  CHECK(error_of([&] {
+          SparseData::read("ratings:10x10x50", options);
+        }).find("ratings:10x10x50: made-up users and items have no names") == 0);
 }
 
 TEST_CASE("ratings: what is malformed is one error with file, line and column") {

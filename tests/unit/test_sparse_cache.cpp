@@ -9,6 +9,7 @@
 #include <csignal>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -116,6 +117,23 @@ TEST_CASE("sparse cache: each option that changes the outcome has a form of its 
   for (std::size_t i = 0; i < all.size(); ++i) {
     SparseData::read(scene.path, all[i]);
     CHECK(scene.files(".sparse").size() == i + 1);
+  }
+}
+
+TEST_CASE("sparse cache: names of users and items are kept, and data read by other names has a form of its own") {
+  const SparseData one = parse("a,x,1\nb,y,2\n"), other = parse("b,x,1\na,y,2\n"), longer = parse("a,b,1\nx,y,2\n");
+  Scene scene("a,x,1\nb,y,2\n");
+  for (int round = 0; round < 2; ++round)
+    CHECK(SparseData::read(scene.path, scene.options()).names() == std::vector<std::string_view>{"a", "b", "x", "y"});
+  for (int round = 0; round < 2; ++round) {
+    std::size_t forms = 1;
+    for (const SparseData* names : {&one, &other, &longer}) {
+      SparseSourceOptions options = scene.options();
+      options.names_of = names;
+      const SparseData found = SparseData::read(scene.path, options);
+      CHECK((examples_of(found) == examples_of(one)) == (names == &one));
+      CHECK(scene.files(".sparse").size() == (round == 0 ? ++forms : 4));
+    }
   }
 }
 

@@ -34,7 +34,9 @@ class MatrixFactorisation final : public SparseModel {
     return at.loss;
   }
 
-  float score(const SparseExample&, const float* rows) override {
+  // Of a user or an item that the training data has not, only what the other one tells is left.
+  float score(const SparseExample& example, const float* rows) override {
+    if (example.ids.size() < 2) return example.ids.empty() ? mean_ : mean_ + rows[0];
     float sum = mean_ + rows[0] + rows[width_];
     for (std::size_t k = 1; k < width_; ++k) sum += rows[k] * rows[width_ + k];
     return sum;

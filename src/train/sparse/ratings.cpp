@@ -6,6 +6,8 @@
 #include <array>
 #include <limits>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "train/sparse/numbers.hpp"
 
@@ -68,7 +70,13 @@ bool is_header(const Fields& fields, std::string_view separator) {
 
 class Reader {
  public:
-  Reader(TextLines& lines, SparseWriter& out) : lines_(lines), out_(out) {}
+  Reader(TextLines& lines, const SparseData* names_of, SparseWriter& out)
+      : lines_(lines), out_(out), names_of_(names_of) {
+    if (names_of == nullptr) return;
+    const std::vector<std::string_view> names = names_of->names();
+    for (std::uint32_t id = 0; id < names.size(); ++id)
+      (id < names_of->info().users ? users_ : items_).emplace(names[id], id);
+  }
 
   void read_all() {
     bool is_first = true;
@@ -81,16 +89,29 @@ class Reader {
       if (!is_first || !is_header(fields, separator_)) add(fields, text);
       is_first = false;
     }
-    const auto users = static_cast<std::uint32_t>(users_.size());
-    out_.patch([users](std::span<std::uint32_t> ids) { ids[1] += users; });
     SparseInfo& info = out_.info();
     info.kind = SparseKind::kRatings;
     info.users = users_.size();
     info.items = items_.size();
     info.features = info.users + info.items;
+    if (names_of_ != nullptr)
+      info.features += 2;
+    else
+      end_numbering();
   }
 
  private:
+  // Items follow users, whose number is known now.
+  void end_numbering() {
+    const auto users = static_cast<std::uint32_t>(users_.size());
+    out_.patch([users](std::span<std::uint32_t> ids) { ids[1] += users; });
+    for (const Numbering* numbers : {&users_, &items_}) {
+      std::vector<std::string_view> names(numbers->size());
+      for (const auto& [name, number] : *numbers) names[number] = name;
+      for (const std::string_view name : names) out_.add_name(name);
+    }
+  }
+
   // A view at the end of the line where it is empty.
   [[noreturn]] void fail(const char* at, const std::string& what) const {
     lines_.fail(static_cast<std::size_t>(at - line_.data()), what);
@@ -108,8 +129,9 @@ class Reader {
                                                   kFieldNames[fields.count], expected_separator()));
     if (fields.count > kMostFields)
       fail(fields.text[kMostFields].data(), "a fifth field; expected user, item, rating and maybe a time");
-    const std::uint32_t user = number_of(users_, fields.text[0], "user");
-    const std::uint32_t item = number_of(items_, fields.text[1], "item");
+    std::uint32_t user = number_of(users_, fields.text[0], "user");
+    std::uint32_t item = number_of(items_, fields.text[1], "item");
+    if (user > item && names_of_ != nullptr) std::swap(user, item);  // of an unknown user: ids ascend
     const float rating = parse(fields.text[2], "rating");
     if (fields.count == kMostFields) parse(fields.text[3], "time");
     const std::uint32_t ids[] = {user, item};
@@ -137,12 +159,14 @@ class Reader {
     if (text.size() > kMaxIdBytes)
       fail(text.data(), fmt::format("{} {} is longer than {} bytes", what, quoted(text), kMaxIdBytes));
     if (const auto found = numbers.find(text); found != numbers.end()) return found->second;
+    if (names_of_ != nullptr) return static_cast<std::uint32_t>(names_of_->info().features + (&numbers == &items_));
     if (numbers.size() == kMostNumbers) fail(text.data(), fmt::format("more than 2^31 different {}s", what));
     return numbers.emplace(text, static_cast<std::uint32_t>(numbers.size())).first->second;
   }
 
   TextLines& lines_;
   SparseWriter& out_;
+  const SparseData* names_of_;
   std::string_view line_, separator_;
   Numbering users_, items_;
 };
@@ -159,6 +183,8 @@ bool looks_like_ratings(std::string_view line) {
   return fields.count >= kFewestFields && fields.count <= kMostFields;
 }
 
-void read_ratings(TextLines& lines, SparseWriter& out) { Reader(lines, out).read_all(); }
+void read_ratings(TextLines& lines, const SparseData* names_of, SparseWriter& out) {
+  Reader(lines, names_of, out).read_all();
+}
 
 }  // namespace ps::train

@@ -22,8 +22,14 @@ namespace {
 constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 28;  // features: 1 GiB of counts
 constexpr std::chrono::seconds kBetweenNotices{2};
 
-void check_options(const SparseSourceOptions& options) {
+void check_options(const std::string& source, const SparseSourceOptions& options) {
   if (options.hash_bits > 32) throw Error("features can be hashed to 32 bits at most (--hash-bits 1..32)");
+  if (options.names_of == nullptr) return;
+  const bool is_nameless = options.names_of->names().empty();
+  if (is_nameless || is_generated(source))
+    throw Error(fmt::format(
+        "{}: made-up users and items have no names to know them by; hold a share of {} out with --test-share",
+        is_nameless ? options.names_of->name() : source, options.names_of->name()));
 }
 
 // Leaves the lines at the first one that says what they are.
@@ -42,7 +48,7 @@ bool are_ratings(TextLines& lines, SparseSourceOptions::Format format) {
 
 void read_text(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out) {
   if (are_ratings(lines, options.format))
-    read_ratings(lines, out);
+    read_ratings(lines, options.names_of, out);
   else
     read_libsvm(lines, options, out);
   if (out.info().examples == 0)
@@ -65,7 +71,7 @@ struct SparseData::Impl {
   std::string name;
   std::shared_ptr<const void> memory;
   SparseInfo info;
-  std::span<const std::uint32_t> words;
+  std::span<const std::uint32_t> words, name_words;
   std::once_flag are_counted;
   std::vector<std::uint32_t> occurrences;
 
@@ -76,6 +82,7 @@ struct SparseData::Impl {
     impl->memory = std::move(memory);
     impl->info = header.info;
     impl->words = words_behind(header);
+    impl->name_words = name_words_behind(header);
     return SparseData(std::move(impl));
   }
   static SparseData of(std::string name, std::unique_ptr<SparseMapping> mapping) {
@@ -90,7 +97,7 @@ SparseData& SparseData::operator=(SparseData&&) noexcept = default;
 SparseData::~SparseData() = default;
 
 SparseData SparseData::read(const std::string& source, const SparseSourceOptions& options) {
-  check_options(options);
+  check_options(source, options);
   if (is_generated(source))
     return Impl::of(
         source, make_unnamed_form(source, [&](SparseWriter& out) { generate(source, options.stop_requested, out); }));
@@ -104,7 +111,7 @@ SparseData SparseData::read(const std::string& source, const SparseSourceOptions
 }
 
 SparseData SparseData::parse(std::string_view text, const std::string& name, const SparseSourceOptions& options) {
-  check_options(options);
+  check_options(name, options);
   return Impl::of(name, make_unnamed_form(name, [&](SparseWriter& out) {
                     TextLines lines = TextLines::of_memory(text, name);
                     read_text(lines, options, out);
@@ -118,7 +125,8 @@ SparseData SparseData::share(Worker& worker, const std::string& source, const Sp
   const SharedBytes shared = worker.shared(key, [&](const auto& room) {
     const SparseData data = read(source, options);
     const auto* const words = data.words().data();
-    const std::span<std::byte> out = room(kSparseDataOffset + data.words().size_bytes());
+    const std::span<std::byte> out =
+        room(kSparseDataOffset + data.words().size_bytes() + data.impl_->name_words.size_bytes());
     copy_pages(words - kSparseDataOffset / 4, out);
   });
   const auto& header = *reinterpret_cast<const SparseHeader*>(shared.bytes.data());
@@ -131,6 +139,18 @@ SparseData SparseData::share(Worker& worker, const std::string& source, const Sp
 const std::string& SparseData::name() const { return impl_->name; }
 const SparseInfo& SparseData::info() const { return impl_->info; }
 std::span<const std::uint32_t> SparseData::words() const { return impl_->words; }
+
+std::vector<std::string_view> SparseData::names() const {
+  std::vector<std::string_view> names;
+  const std::span<const std::uint32_t> words = impl_->name_words;
+  for (std::size_t at = 0; at < words.size(); at += name_record_words(words[at])) {
+    if (name_record_words(words[at]) > words.size() - at)
+      throw Error(
+          fmt::format("{}: its binary form is damaged; remove it from the cache's folder, or run again", name()));
+    names.emplace_back(reinterpret_cast<const char*>(&words[at] + 1), words[at]);
+  }
+  return names;
+}
 
 std::span<const std::uint32_t> SparseData::occurrences() const {
   if (impl_->info.features > kMostCounted)

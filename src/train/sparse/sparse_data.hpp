@@ -9,6 +9,9 @@
 //            | n                  |  u32
 //            | ids[n]             |  u32, ascending, each below `features`
 //            | values[n]          |  float
+//            +--------------------+  then, of ratings from text, the names of all ids, from 0 on:
+//            | n                  |  u32
+//            | bytes[n]           |  filled up to a word
 //            +--------------------+
 //
 // Of ratings every example has two ids, the user's and `users` + the item's, with the values 1 and 1, and the rating as
@@ -22,6 +25,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ps {
 class Worker;
@@ -62,7 +66,10 @@ struct SparseSourceOptions {
       0;                       // LIBSVM: takes ids modulo 2^hash_bits (1 to 32), adding up values that meet; 0: as they
                                // are, below 2^32
   std::uint64_t features = 0;  // at least so many (a test set must have those of its training set); 0: as found
-  std::string cache;           // folder for binary forms; empty: an unnamed temporary file in $TMPDIR or /tmp
+  // Ratings: users and items have the ids that they have in this data, and ids from its `features` on are of those that
+  // it has not. Requires: it lives until the reading ends.
+  const class SparseData* names_of = nullptr;
+  std::string cache;  // folder for binary forms; empty: an unnamed temporary file in $TMPDIR or /tmp
   std::function<bool()> stop_requested;
   std::function<void(const std::string&)> notice;  // "reading a9a: 512 MiB", once every two seconds
 };
@@ -73,7 +80,7 @@ class SparseData {
   //   zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]]     binary labels of a planted linear model, features drawn by Zipf
   //   ratings:USERSxITEMSxRATINGS                     ratings of planted biases and factors
   // With a cache the binary form of a file is made once, by whoever comes first, and used as long as the file's size and
-  // time of change and the options stay the same.
+  // time of change and the options stay the same. With names_of all of them are ratings from text.
   // Throws ps::Error: one line that names file, line and column of the first malformed place; Interrupted.
   static SparseData read(const std::string& source, const SparseSourceOptions& options);
 
@@ -93,6 +100,9 @@ class SparseData {
 
   // The mapping behind the header: examples one after the other.
   std::span<const std::uint32_t> words() const;
+
+  // Of ratings from text: what each id is called, users and then items; valid as long as the data is. Else none.
+  std::vector<std::string_view> names() const;
 
   // For each id: in how many examples it occurs. Counted when first asked for, in one pass.
   // Throws Error where there are more than 2^28 features.

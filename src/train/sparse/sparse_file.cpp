@@ -34,7 +34,8 @@ void advise(const std::uint32_t* begin, const std::uint32_t* end, int advice) no
 
 bool is_sound(const SparseHeader& header, std::uint64_t file_bytes) noexcept {
   return header.magic == kSparseMagic && header.version == kSparseVersion && header.check == check_of(header) &&
-         header.words < file_bytes && file_bytes == kSparseDataOffset + 4 * header.words;
+         header.words < file_bytes && header.name_words < file_bytes &&
+         file_bytes == kSparseDataOffset + 4 * (header.words + header.name_words);
 }
 
 SparseWriter::SparseWriter(int descriptor, std::string place) : descriptor_(descriptor), place_(std::move(place)) {
@@ -57,15 +58,26 @@ void SparseWriter::add(float label, std::span<const std::uint32_t> ids, std::spa
   note_label(label);
   ++info_.examples;
   info_.nonzeros += ids.size();
-  const std::size_t words = record_words(static_cast<std::uint32_t>(ids.size()));
-  if (buffer_.size() + words > kBufferWords) flush();
-  const std::size_t at = buffer_.size();
-  buffer_.resize(at + words);
-  std::uint32_t* out = &buffer_[at];
+  std::uint32_t* const out = append(record_words(static_cast<std::uint32_t>(ids.size())));
   std::memcpy(out, &label, 4);
   out[1] = static_cast<std::uint32_t>(ids.size());
   std::copy(ids.begin(), ids.end(), out + kRecordHeaderWords);
   if (!values.empty()) std::memcpy(out + kRecordHeaderWords + ids.size(), values.data(), values.size_bytes());
+}
+
+void SparseWriter::add_name(std::string_view name) {
+  const std::size_t words = name_record_words(name.size());
+  std::uint32_t* const out = append(words);
+  out[0] = static_cast<std::uint32_t>(name.size());
+  std::memcpy(out + 1, name.data(), name.size());
+  name_words_ += words;
+}
+
+std::uint32_t* SparseWriter::append(std::size_t words) {
+  if (buffer_.size() + words > kBufferWords) flush();
+  const std::size_t at = buffer_.size();
+  buffer_.resize(at + words);
+  return &buffer_[at];
 }
 
 void SparseWriter::flush() {
@@ -118,7 +130,8 @@ void SparseWriter::finish(const SparseOrigin& origin) {
   header.version = kSparseVersion;
   header.origin = origin;
   std::memcpy(static_cast<void*>(&header.info), &info_, sizeof info_);
-  header.words = written_words_;
+  header.words = written_words_ - name_words_;
+  header.name_words = name_words_;
   header.check = check_of(header);
   std::memcpy(page, &header, sizeof header);
   write_at(0, page, sizeof page);
@@ -137,6 +150,11 @@ SparseMapping::~SparseMapping() { munmap(address_, bytes_); }
 
 std::span<const std::uint32_t> words_behind(const SparseHeader& header) noexcept {
   return {reinterpret_cast<const std::uint32_t*>(&header) + kSparseDataOffset / 4, header.words};
+}
+
+std::span<const std::uint32_t> name_words_behind(const SparseHeader& header) noexcept {
+  const std::span<const std::uint32_t> examples = words_behind(header);
+  return {examples.data() + examples.size(), header.name_words};
 }
 
 void copy_pages(const std::uint32_t* from, std::span<std::byte> to) noexcept {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -19,6 +20,9 @@ constexpr std::uint64_t record_words(std::uint32_t nonzeros) noexcept {
   return kRecordHeaderWords + 2 * std::uint64_t{nonzeros};
 }
 
+// A name's record: how many bytes it has, and these, filled up to whole words.
+constexpr std::uint64_t name_record_words(std::uint64_t bytes) noexcept { return 1 + (bytes + 3) / 4; }
+
 // Where a binary form comes from; another origin makes it stale.
 struct SparseOrigin {
   std::uint64_t bytes = 0, modified_ns = 0;  // of the source
@@ -27,7 +31,7 @@ struct SparseOrigin {
 };
 
 inline constexpr std::uint64_t kSparseMagic = 0x3130455352505350;  // "PSPRSE01"
-inline constexpr std::uint32_t kSparseVersion = 1;                 // raised with every change of the form
+inline constexpr std::uint32_t kSparseVersion = 2;                 // raised with every change of the form
 
 // The first bytes of the file. `check` is a hash of those before it, written last: a file without it is half-made.
 struct SparseHeader {
@@ -36,7 +40,8 @@ struct SparseHeader {
   std::uint32_t reserved;
   SparseOrigin origin;
   SparseInfo info;
-  std::uint64_t words;  // behind the header
+  std::uint64_t words;       // of the examples, behind the header
+  std::uint64_t name_words;  // behind those
   std::uint64_t check;
 };
 inline constexpr std::size_t kSparseDataOffset = 4096;  // the words begin on a page of their own
@@ -54,6 +59,9 @@ class SparseWriter {
   // Requires: ids ascending, as many values. Of `info`, counts and labels are kept here, all else by the reader.
   void add(float label, std::span<const std::uint32_t> ids, std::span<const float> values);
 
+  // Names the next id, beginning with 0. Requires: add() is not called after it, nor patch().
+  void add_name(std::string_view name);
+
   // Changes the ids of the examples so far where they lie.
   void patch(const std::function<void(std::span<std::uint32_t> ids)>& change);
 
@@ -63,6 +71,8 @@ class SparseWriter {
   void finish(const SparseOrigin& origin);
 
  private:
+  // Room for a record in the buffer.
+  std::uint32_t* append(std::size_t words);
   void flush();
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   void note_label(float label) noexcept;
@@ -71,7 +81,7 @@ class SparseWriter {
   std::string place_;
   SparseInfo info_;
   std::vector<std::uint32_t> buffer_;
-  std::uint64_t written_words_ = 0;
+  std::uint64_t written_words_ = 0, name_words_ = 0;
   float first_labels_[2] = {};
 };
 
@@ -91,8 +101,9 @@ class SparseMapping {
   std::size_t bytes_;
 };
 
-// The words that follow a header in memory.
+// What follows a header in memory: the words of the examples, and those of the names.
 std::span<const std::uint32_t> words_behind(const SparseHeader& header) noexcept;
+std::span<const std::uint32_t> name_words_behind(const SparseHeader& header) noexcept;
 
 // Copies a mapping, whose pages it gives back behind it.
 void copy_pages(const std::uint32_t* from, std::span<std::byte> to) noexcept;

@@ -53,6 +53,13 @@ Descriptor open_unnamed(const std::string& folder) {
   return named;
 }
 
+std::uint64_t hash_names(const SparseData* data) {
+  std::uint64_t hash = 0;
+  if (data != nullptr)
+    for (const std::string_view name : data->names()) hash = mix(hash, hash_name(name));
+  return data != nullptr ? mix(hash, data->info().users) : 0;
+}
+
 // Everything that decides what a form of the source holds.
 SparseOrigin origin_of(const std::string& path, const SparseSourceOptions& options) {
   struct stat status;
@@ -64,9 +71,10 @@ SparseOrigin origin_of(const std::string& path, const SparseSourceOptions& optio
   origin.modified_ns = static_cast<std::uint64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
                        static_cast<std::uint64_t>(status.st_mtim.tv_nsec);
   std::error_code unknown;
-  origin.options = hash_name(fmt::format("{}|{}|{}|{}|{}|{}", fs::weakly_canonical(path, unknown).string(),
-                                         kSparseVersion, static_cast<int>(options.format),
-                                         static_cast<int>(options.first_index), options.hash_bits, options.features));
+  origin.options =
+      hash_name(fmt::format("{}|{}|{}|{}|{}|{}|{:016x}", fs::weakly_canonical(path, unknown).string(), kSparseVersion,
+                            static_cast<int>(options.format), static_cast<int>(options.first_index), options.hash_bits,
+                            options.features, hash_names(options.names_of)));
   return origin;
 }
 
