@@ -7,12 +7,28 @@
 #include <cstring>
 
 #include "shm/atomic.hpp"
-#include "shm/racing.hpp"
 
 namespace ps::test {
 
 using namespace device;
 using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// Copies word by word, as a copy engine does, so that none is torn that others write meanwhile: memcpy may go byte by byte
+// (rep movsb), and an interrupt then shows half a word. Returns whether the addresses and the size are whole words.
+template <class Word>
+bool copy_words(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes) % sizeof(Word) != 0)
+    return false;
+  for (std::size_t at = 0; at < bytes; at += sizeof(Word)) {
+    const Word word = __atomic_load_n(reinterpret_cast<const Word*>(from + at), __ATOMIC_RELAXED);
+    __atomic_store_n(reinterpret_cast<Word*>(to + at), word, __ATOMIC_RELAXED);
+  }
+  return true;
+}
+
+}  // namespace
 
 struct FakeCuda::FakeEvent {
   struct Moment {
@@ -303,9 +319,7 @@ void FakeCuda::move(void* to, const void* from, std::size_t bytes) {
     return reinterpret_cast<std::uint64_t>(address) >> 47 != 0 && !is_host_memory(address);
   };
   note_moved(bytes, !at_device(to));
-  if (bytes % sizeof(float) == 0 && reinterpret_cast<std::uintptr_t>(source) % sizeof(float) == 0)
-    shm::racing_copy(reinterpret_cast<float*>(target), reinterpret_cast<const float*>(source), bytes / sizeof(float));
-  else
+  if (!copy_words<std::uint64_t>(target, source, bytes) && !copy_words<std::uint32_t>(target, source, bytes))
     std::memcpy(target, source, bytes);
 }
 
