@@ -80,7 +80,7 @@ class Scene {
       explorer->remember(&job.word(*records_[i], 0));
       explorer->watch(&job.word(*records_[i], 0), Watch::kExchanged);
     }
-    for (const auto& [number, names] : count_names(job, records())) {
+    for (const auto& [number, names] : count_names(job.segments, records())) {
       BufferHeaderShm& buffer = job.buffer(*records_[0], number);
       explorer->remember(reinterpret_cast<std::byte*>(&buffer), sizeof buffer + shape.floats * sizeof(float));
       explorer->watch(&buffer.stamp, Watch::kWord);
@@ -239,7 +239,7 @@ class Scene {
   std::function<void()> before_check = [] {};
   void check() {
     before_check();
-    if (!is_conserved(job, records())) explorer->fail("a buffer is lost or named twice");
+    if (!is_conserved(job.segments, records())) explorer->fail("a buffer is lost or named twice");
     for (std::uint32_t i = 0; i < shape_.variables; ++i) {
       const std::uint64_t word = job.word(*records_[i], 0).load_acquire();
       const BufferHeaderShm& buffer = job.buffer(*records_[0], buffer_of(word));

@@ -92,7 +92,7 @@ TEST_CASE("accumulator: of contributions by many threads each is in once, and se
   CHECK(wrong == 0);
   CHECK(refused == 0);
   CHECK(incomplete == 0);
-  CHECK(test::is_conserved(job, {&record}));
+  CHECK(test::is_conserved(job.segments, {&record}));
 }
 
 TEST_CASE("accumulator: late threads change nothing of later steps") {
@@ -130,7 +130,7 @@ TEST_CASE("accumulator: late threads change nothing of later steps") {
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
   CHECK(late > 0);
-  CHECK(test::is_conserved(job, {&record}));
+  CHECK(test::is_conserved(job.segments, {&record}));
 }
 
 namespace {

@@ -100,7 +100,7 @@ TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull i
       CHECK(variables[v].pull_chunk(chunk, out.data(), again) == pushed);
       CHECK(out.back() == float(pushed));
     }
-  CHECK(test::is_conserved(job, records));
+  CHECK(test::is_conserved(job.segments, records));
 }
 
 TEST_CASE("versioned slot: of a sync step by many helpers each chunk gets one update") {
@@ -136,5 +136,5 @@ TEST_CASE("versioned slot: of a sync step by many helpers each chunk gets one up
     CHECK(variable.pull_chunk(chunk, out.data(), retries) == steps);
     for (const float value : out) REQUIRE(value == float(steps));
   }
-  CHECK(test::is_conserved(job, {&record}));
+  CHECK(test::is_conserved(job.segments, {&record}));
 }

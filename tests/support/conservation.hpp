@@ -1,8 +1,12 @@
 // Conservation of a class's buffers: each is named by exactly one word or spare record (spares.hpp).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "support/test_job.hpp"
@@ -11,30 +15,47 @@ namespace ps::test {
 
 // How often words and records name each buffer of the class that `variables` are all of. Buffers named never are there
 // with 0. Requires: nobody pushes.
-inline std::map<std::uint64_t, int> count_names(const TestJob& job,
+inline std::map<std::uint64_t, int> count_names(const shm::JobSegments& job,
                                                 const std::vector<const shm::VariableShm*>& variables) {
   std::map<std::uint64_t, int> names;
   const shm::VariableShm& first = *variables.front();
   for (const shm::VariableShm* variable : variables)
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
       names.emplace((variable->data_offset >> variable->buffer_class) + chunk, 0);
-  for (std::uint32_t i = 0; i < job.segments.lanes() * shm::kSparesPerClass; ++i)
+  for (std::uint64_t i = 0; i < job.lanes() * shm::kSparesPerClass; ++i)
     names.emplace((first.spares_offset >> first.buffer_class) + i, 0);
 
-  for (const shm::VariableShm* variable : variables)
+  for (const shm::VariableShm* variable : variables) {
+    const auto* const words =
+        reinterpret_cast<const shm::PieceWordShm*>(job.shard_data(first.shard) + variable->words_offset);
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
-      ++names[shm::buffer_of(job.word(*variable, chunk).load_acquire())];
-  for (std::uint32_t lane = 0; lane < job.segments.lanes(); ++lane)
-    for (std::uint32_t which = 0; which < shm::kSparesPerClass; ++which)
-      ++names[shm::spare_buffer(job.spare(first, lane, which).record.load_acquire(), first, lane, which)];
+      ++names[shm::buffer_of(words[chunk].word.load_acquire())];
+  }
+  for (std::uint32_t lane = 0; lane < job.lanes(); ++lane)
+    for (std::uint32_t which = 0; which < shm::kSparesPerClass; ++which) {
+      const shm::SpareShm& spare =
+          job.spare_table(first.shard, lane).spares[first.buffer_class - shm::kMinClass][which];
+      ++names[shm::spare_buffer(spare.record.load_acquire(), first, lane, which)];
+    }
   return names;
 }
 
 // Whether no buffer is lost and none is named twice.
-inline bool is_conserved(const TestJob& job, const std::vector<const shm::VariableShm*>& variables) {
-  bool conserved = true;
-  for (const auto& [buffer, times] : count_names(job, variables)) conserved = conserved && times == 1;
-  return conserved;
+inline bool is_conserved(const shm::JobSegments& job, const std::vector<const shm::VariableShm*>& variables) {
+  const auto names = count_names(job, variables);
+  return std::all_of(names.begin(), names.end(), [](const auto& one) { return one.second == 1; });
+}
+
+// Of all variables of a job.
+inline bool is_conserved(const std::string& job_name) {
+  shm::AttachOutcome outcome;
+  auto job = shm::JobSegments::try_attach(job_name, shm::Access::kReadOnly, outcome);
+  if (!job) throw std::runtime_error("cannot attach to " + job_name);
+  const shm::Directory directory(*job);
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const shm::VariableShm*>> classes;
+  for (std::uint32_t position = 0; position < directory.count(); ++position)
+    classes[{directory.at(position).shard, directory.at(position).buffer_class}].push_back(&directory.at(position));
+  return std::all_of(classes.begin(), classes.end(), [&](const auto& one) { return is_conserved(*job, one.second); });
 }
 
 }  // namespace ps::test

@@ -58,7 +58,7 @@ struct Scene {
     for (const std::uint32_t rank : ranks) all.insert(rank);
     return all;
   }
-  bool conserved() const { return test::is_conserved(job, {&record}); }
+  bool conserved() const { return test::is_conserved(job.segments, {&record}); }
 };
 
 }  // namespace
@@ -246,7 +246,7 @@ TEST_CASE("accumulator: the variable's chunks and its own share a class without 
       });
     }) == StepResult::kApplied);
     total += float(step);
-    CHECK(test::is_conserved(job, {&values, &sums}));
+    CHECK(test::is_conserved(job.segments, {&values, &sums}));
   }
   std::vector<float> out(variable.chunk_size(0));
   std::uint64_t retries = 0;

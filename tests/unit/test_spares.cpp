@@ -53,7 +53,7 @@ struct Scene {
     Rank next(job, rank);
     settle_spares(next.segments, rank, next.segments.locks());
   }
-  bool conserved() const { return test::is_conserved(job, {&record}); }
+  bool conserved() const { return test::is_conserved(job.segments, {&record}); }
   std::vector<std::uint64_t> words() const {
     std::vector<std::uint64_t> all;
     for (std::uint64_t chunk = 0; chunk < record.pieces; ++chunk) all.push_back(job.word(record, chunk).load_acquire());

@@ -115,7 +115,7 @@ struct Hammered {
     CHECK(job.versioned(record).pull_chunk(0, out.data(), retries) == pushed);
     for (const float value : out) REQUIRE(value == out[0]);
     if (pushed < 1 << 24) CHECK(out[0] == float(pushed));  // above it a float counts no more
-    CHECK(test::is_conserved(job, {&record}));
+    CHECK(test::is_conserved(job.segments, {&record}));
   }
 };
 
@@ -163,7 +163,7 @@ TEST_CASE("turns: whatever stands in the hint, a push is applied once and takes 
     std::uint64_t retries = 0;
     CHECK(variable.pull_chunk(0, out.data(), retries) == 1300);
     CHECK(out == std::vector<float>(kElements, 1300));
-    CHECK(test::is_conserved(job, {&record}));
+    CHECK(test::is_conserved(job.segments, {&record}));
   }
 }
 

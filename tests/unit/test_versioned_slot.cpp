@@ -146,7 +146,7 @@ TEST_CASE("versioned slot: a push that another one overtakes is applied once, to
   CHECK(result.version == 3);
   CHECK(pull(t.variable, 0).version == 4);
   CHECK(all(pull(t.variable, 0).values, 311));
-  CHECK(test::is_conserved(t.job, {&t.record}));
+  CHECK(test::is_conserved(t.job.segments, {&t.record}));
 }
 
 TEST_CASE("versioned slot: the version comes round after 2^40") {
@@ -159,7 +159,7 @@ TEST_CASE("versioned slot: the version comes round after 2^40") {
   CHECK(t.push(0, 1).version == 0);
   CHECK(pull(t.variable, 0).version == 1);
   CHECK(all(pull(t.variable, 0).values, 13));
-  CHECK(test::is_conserved(t.job, {&t.record}));
+  CHECK(test::is_conserved(t.job.segments, {&t.record}));
 }
 
 TEST_CASE("versioned slot: a buffer that is being overwritten is torn to who reads it, and is another chunk's too") {
@@ -204,7 +204,7 @@ TEST_CASE("versioned slot: a helper that another one overtakes applies nothing")
   });
   CHECK(result == StepResult::kAlreadyIncluded);
   CHECK(all(pull(t.variable, 0).values, 11));
-  CHECK(test::is_conserved(t.job, {&t.record}));
+  CHECK(test::is_conserved(t.job.segments, {&t.record}));
 }
 
 TEST_CASE("versioned slot: a push keeps the steps that a chunk includes") {
@@ -226,9 +226,9 @@ TEST_CASE("versioned slot: many pushes of several ranks and variables of a class
     Spares& spares = ranks[push * 7 % ranks.size()];
     VersionedVariable& target = push % 3 == 0 ? other : t.variable;
     target.push_chunk(push % target.chunks(), spares, {}, add(target, push % target.chunks(), 1));
-    if (push % 50 == 0) REQUIRE(test::is_conserved(t.job, {&t.record, &second}));
+    if (push % 50 == 0) REQUIRE(test::is_conserved(t.job.segments, {&t.record, &second}));
   }
-  CHECK(test::is_conserved(t.job, {&t.record, &second}));
+  CHECK(test::is_conserved(t.job.segments, {&t.record, &second}));
 }
 
 TEST_CASE("versioned slot: at another address the same pushes are seen and go on") {
@@ -241,5 +241,5 @@ TEST_CASE("versioned slot: at another address the same pushes are seen and go on
   Spares spares(attached, 1);
   CHECK(theirs.push_chunk(0, spares, {}, add(theirs, 0, 1)).version == 1);
   CHECK(all(pull(t.variable, 0).values, 12));
-  CHECK(test::is_conserved(t.job, {&t.record}));
+  CHECK(test::is_conserved(t.job.segments, {&t.record}));
 }

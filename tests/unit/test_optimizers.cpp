@@ -1,0 +1,286 @@
+// Optimizers as a worker's pushes meet them, in every mode and layout, bit for bit; and changes of their settings.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_control.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "support/worker_job.hpp"
+#include "update/rules.hpp"
+
+using namespace ps;
+using test::options, test::settings, test::vector_of, test::zero;
+
+namespace {
+
+constexpr std::uint64_t kElements = 3001;
+constexpr UpdateRule kOptimizers[] = {UpdateRule::kSgd,     UpdateRule::kMomentum, UpdateRule::kNesterov,
+                                      UpdateRule::kAdagrad, UpdateRule::kRmsProp,  UpdateRule::kAdam,
+                                      UpdateRule::kAdamW,   UpdateRule::kFtrl};
+
+float first_value(std::size_t i) { return float(int(i % 13) - 6) / 5; }
+float gradient_at(std::uint32_t rank, int step, std::size_t i) {
+  return float(int((i * 7 + static_cast<std::size_t>(step) * 31 + rank * 17) % 101) - 50) / 40;
+}
+
+std::vector<float> gradient(std::uint32_t rank, int step) {
+  std::vector<float> out(kElements);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = gradient_at(rank, step, i);
+  return out;
+}
+
+JobConfig optimizing(std::uint32_t workers, Mode mode, UpdateRule rule) {
+  JobConfig config = settings(workers, mode);
+  config.optimizer.rule = rule;
+  config.optimizer.learning_rate = 0.05F;
+  config.optimizer.schedule = Schedule::parse("exp:0.5:4");
+  config.optimizer.l1 = 0.01F;
+  config.optimizer.l2 = 0.02F;
+  config.optimizer.weight_decay = 0.03F;
+  config.optimizer.clip_value = 1.0F;
+  config.optimizer.ema = 0.7F;
+  return config;
+}
+
+VariableSpec regular(UpdateRule rule) {
+  VariableSpec spec = vector_of(kElements, rule);
+  spec.regularize = true;
+  return spec;
+}
+
+void first_values(std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = first_value(i);
+}
+
+// The same variable in private memory.
+struct Twin {
+  update::Settings settings;
+  std::size_t arrays;
+  std::vector<float> now, next;
+
+  Twin(const JobConfig& config, UpdateRule rule)
+      : settings(update::settings_of(config.optimizer, rule, true)), arrays(1 + update::slots_per_element(settings)) {
+    now.resize(arrays * kElements);
+    next.resize(arrays * kElements);
+    first_values(std::span(now).first(kElements));
+    update::initialise_slots(settings, 0.05F, now.data(), now.data() + kElements, kElements, kElements);
+  }
+  std::vector<float> array(std::size_t which) const {
+    return {now.begin() + static_cast<std::ptrdiff_t>(which * kElements),
+            now.begin() + static_cast<std::ptrdiff_t>((which + 1) * kElements)};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("optimizers: one worker in async mode does what the formula says, step by step, bit for bit") {
+  for (const UpdateRule rule : kOptimizers) {
+    const std::string name = to_string(rule);
+    CAPTURE(name);
+    const JobConfig config = optimizing(1, Mode::kAsync, rule);
+    Server server(config);
+    Worker worker(options(config));
+    const Variable variable = worker.variable(regular(rule), first_values);
+    Twin twin(config, rule);
+    std::vector<float> out(kElements);
+    for (int step = 0; step < 6; ++step) {
+      const std::vector<float> g = gradient(0, step);
+      worker.push(variable, g);
+      const float rate = 0.05F * config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
+      update::apply(twin.settings, {rate, static_cast<std::uint64_t>(step)}, twin.next.data(), twin.now.data(),
+                    kElements, g.data(), 1.0F, kElements);
+      twin.now.swap(twin.next);
+      worker.step();
+      worker.pull(variable, out);
+      CHECK(out == twin.array(0));
+      worker.pull_average(variable, out);
+      CHECK(out == twin.array(twin.arrays - 1));
+    }
+    CHECK(JobView(config.job).averages("v") == twin.array(twin.arrays - 1));
+    CHECK(JobView(config.job).variables()[0].slots.size() == twin.arrays - 1);
+  }
+}
+
+TEST_CASE("optimizers: three workers in sync mode do what the combined formula says, bit for bit") {
+  for (const UpdateRule rule : kOptimizers) {
+    const std::string name = to_string(rule);
+    CAPTURE(name);
+    JobConfig config = optimizing(3, Mode::kSync, rule);
+    config.optimizer.clip_norm = 20;
+    Server server(config);
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < 3; ++rank)
+      threads.emplace_back([&, rank] {
+        Worker worker(options(config, rank));
+        const Variable variable = worker.variable(regular(rule), first_values);
+        for (int step = 0; step < 6; ++step) {
+          worker.push(variable, gradient(rank, step));
+          worker.step();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+    Twin twin(config, rule);
+    for (int step = 0; step < 6; ++step) {
+      std::vector<std::vector<float>> gradients;
+      std::vector<update::Contribution> contributions;
+      for (std::uint32_t rank = 0; rank < 3; ++rank) gradients.push_back(gradient(rank, step));
+      for (const std::vector<float>& g : gradients) {
+        const float scale = update::clip_scale(update::squared_norm(g.data(), g.size()), 20);
+        CHECK(scale < 1);
+        contributions.push_back({g.data(), scale});
+      }
+      const float rate = 0.05F * config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
+      update::apply_combined(twin.settings, {rate, static_cast<std::uint64_t>(step)}, twin.next.data(), twin.now.data(),
+                             kElements, contributions, kElements);
+      twin.now.swap(twin.next);
+    }
+    CHECK(JobView(config.job).values("v") == twin.array(0));
+    CHECK(JobView(config.job).averages("v") == twin.array(twin.arrays - 1));
+  }
+}
+
+TEST_CASE("optimizers: no average is kept of a job without, nor of a variable that is added to") {
+  JobConfig config = settings(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable plain = worker.variable(vector_of(4, UpdateRule::kSgd), zero);
+  std::vector<float> out(4);
+  CHECK_THROWS_WITH_AS(worker.pull_average(plain, out), doctest::Contains("average"), Error);
+  CHECK_THROWS_WITH_AS(JobView(config.job).averages("v"), doctest::Contains("average"), Error);
+  JobConfig averaging = settings(1, Mode::kAsync);
+  averaging.optimizer.ema = 0.9F;
+  Server other(averaging);
+  Worker second(options(averaging));
+  const Variable added = second.variable(vector_of(4, UpdateRule::kAdd), zero);
+  CHECK_THROWS_AS(second.pull_average(added, out), Error);
+  CHECK_THROWS_AS(JobView(averaging.job).averages("v"), Error);
+}
+
+TEST_CASE("optimizers: the norm is over all variables of one push, those that are added to apart") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic})
+    for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+      if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
+      JobConfig config = settings(1, mode);
+      config.reduce = reduce;
+      config.optimizer.learning_rate = 1.0F;
+      config.optimizer.clip_norm = 10;
+      Server server(config);
+      Worker worker(options(config));
+      const VariableSpec specs[] = {{.name = "a", .shape = {4}, .rule = UpdateRule::kSgd},
+                                    {.name = "b", .shape = {1}, .rule = UpdateRule::kSgd},
+                                    {.name = "n", .shape = {1}, .rule = UpdateRule::kAdd}};
+      const std::vector<Variable> variables =
+          worker.variables(specs, [](std::size_t, std::span<float> out) { zero(out); });
+      const std::vector<float> a(4, 20.0F), b(1, 30.0F), n(1, 1000.0F);  // norm sqrt(1600 + 900) = 50
+      const std::span<const float> gradients[] = {a, b, n};
+      worker.push(variables, gradients);
+      worker.step();
+      const JobView view(config.job);
+      CHECK(view.values("a") == std::vector<float>(4, -20.0F * 0.2F));
+      CHECK(view.values("b") == std::vector<float>(1, -30.0F * 0.2F));
+      CHECK(view.values("n") == std::vector<float>(1, 1000.0F));
+    }
+}
+
+TEST_CASE("optimizers: ordered sync clips over all pushes of a step, as their sum") {
+  JobConfig config = settings(1, Mode::kSync);
+  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.clip_norm = 10;
+  Server server(config);
+  Worker worker(options(config));
+  const Variable a = worker.variable({.name = "a", .shape = {4}, .rule = UpdateRule::kSgd}, zero);
+  const Variable b = worker.variable({.name = "b", .shape = {1}, .rule = UpdateRule::kSgd}, zero);
+  worker.push(a, std::vector<float>(4, 5.0F));
+  worker.push(b, std::vector<float>(1, 30.0F));
+  worker.push(a, std::vector<float>(4, 15.0F));
+  worker.step();
+  CHECK(JobView(config.job).values("a") == std::vector<float>(4, -20.0F * 0.2F));
+  CHECK(JobView(config.job).values("b") == std::vector<float>(1, -30.0F * 0.2F));
+}
+
+TEST_CASE("optimizers: a push with another number of gradients than variables is refused and pushes nothing") {
+  const JobConfig config = settings(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable variables[] = {worker.variable(vector_of(4), zero)};
+  const std::vector<float> ones(4, 1.0F), five(5, 1.0F);
+  const std::span<const float> two[] = {ones, ones}, wrong[] = {five};
+  CHECK_THROWS_AS(worker.push(variables, two), Error);
+  CHECK_THROWS_AS(worker.push(variables, wrong), Error);
+  CHECK(JobView(config.job).values("v") == std::vector<float>(4, 0.0F));
+}
+
+TEST_CASE("optimizers: staleness scaling divides the rate by one more than the staleness that was measured") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    JobConfig config = settings(2, Mode::kAsync);
+    config.layout = layout;
+    config.optimizer.learning_rate = 1.0F;
+    config.optimizer.staleness_scaling = true;
+    Server server(config);
+    Worker first(options(config)), second(options(config));
+    const Variable a = first.variable(vector_of(4, UpdateRule::kSgd), zero);
+    const Variable b = second.variable(vector_of(4, UpdateRule::kSgd), zero);
+    const std::vector<float> nothing(4, 0.0F), one(4, 1.0F);
+    std::vector<float> out(4);
+    first.push(a, one);  // nothing pulled: the rate as it is
+    first.pull(a, out);
+    CHECK(out[0] == -1.0F);
+    for (int i = 0; i < 3; ++i) second.push(b, nothing);
+    first.push(a, one);
+    CHECK(JobView(config.job).values("v")[3] == -1.25F);
+    first.push(a, one);  // one's own push is not staleness
+    CHECK(JobView(config.job).values("v")[3] == -1.5F);
+    CHECK(first.staleness().max == 3);
+    first.pull(a, out);
+    first.push(a, one);
+    CHECK(JobView(config.job).values("v")[3] == -2.5F);
+  }
+}
+
+TEST_CASE("optimizers: in-place variables have every rule, and no average") {
+  for (const UpdateRule rule : kOptimizers) {
+    CAPTURE(std::string(to_string(rule)));
+    JobConfig job = settings(1, Mode::kAsync);
+    job.layout = Layout::kInplace;
+    job.optimizer.rule = rule;
+    CHECK_NOTHROW(check(job));
+    job.optimizer.ema = 0.5F;
+    CHECK_THROWS_AS(check(job), Error);
+  }
+  JobConfig averaging = settings(1, Mode::kAsync);
+  averaging.optimizer.ema = 0.5F;
+  Server other(averaging);
+  Worker second(options(averaging));
+  VariableSpec spec{.name = "v", .shape = {4}, .rule = UpdateRule::kSgd, .layout = Layout::kInplace};
+  CHECK_THROWS_AS(second.variable(spec, zero), Error);
+}
+
+TEST_CASE("live: a changed learning rate and clipping hold from the next step on") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+    JobConfig config = settings(1, mode);
+    config.optimizer.learning_rate = 1.0F;
+    Server server(config);
+    Worker worker(options(config));
+    const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
+    const float four = 4.0F;
+    worker.push(variable, {&four, 1});
+    worker.step();
+    JobControl control(config.job);
+    LiveSettings wanted = control.current();
+    wanted.learning_rate = 0.5F;
+    wanted.clip_norm = 1;
+    control.change(wanted);
+    worker.step();
+    worker.push(variable, {&four, 1});
+    worker.step();
+    CHECK(JobView(config.job).values("v")[0] == -4.5F);
+  }
+}

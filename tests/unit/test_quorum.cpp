@@ -1,0 +1,313 @@
+// The barrier with a quorum, step by step: who is in a round, who comes too late, and what is told.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "shm/events.hpp"
+#include "shm/live_settings.hpp"
+#include "support/rounds.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using namespace ps::test;
+
+namespace {
+
+JobConfig with_quorum(std::uint32_t workers, std::uint32_t quorum) {
+  JobConfig config = with_workers(workers);
+  config.mode = Mode::kSync;
+  config.quorum = quorum;
+  return config;
+}
+
+std::vector<EventRecord> events(const TestJob& job, EventKind kind) {
+  std::vector<EventRecord> found = read_events(job.segments);
+  std::erase_if(found, [kind](const EventRecord& event) { return event.kind != kind; });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("barrier: a round closes with its quorum, and not before") {
+  const TestJob job(with_quorum(3, 2));
+  Member a(job), b(job), c(job);
+  a.barrier.arrive(0);
+  CHECK(decide(a, 0).missing == Ranks{1, 2});
+  b.barrier.arrive(0);
+  const Attempt attempt = decide(b, 0);
+  CHECK(attempt.decided);
+  CHECK(attempt.missing == Ranks{2});
+  CHECK(contributors(c, 0) == Ranks{0, 1});
+}
+
+TEST_CASE("barrier: more than the quorum are in if they came before the decision") {
+  const TestJob job(with_quorum(4, 2));
+  Member a(job), b(job), c(job), d(job);
+  for (Member* member : {&a, &b, &d}) member->barrier.arrive(0);
+  CHECK(decide(d, 0).decided);
+  CHECK(contributors(c, 0) == Ranks{0, 1, 3});
+}
+
+TEST_CASE("barrier: a quorum of one closes at once, one of all waits for all") {
+  for (const std::uint32_t quorum : {1U, 3U}) {
+    CAPTURE(quorum);
+    const TestJob job(with_quorum(3, quorum));
+    Member a(job), b(job), c(job);
+    a.barrier.arrive(0);
+    CHECK(decide(a, 0).decided == (quorum == 1));
+    b.barrier.arrive(0);
+    CHECK(decide(b, 0).decided == (quorum == 1));
+    c.barrier.arrive(0);
+    CHECK(decide(c, 0).decided);
+    CHECK(contributors(a, 0) == (quorum == 1 ? Ranks{0} : Ranks{0, 1, 2}));
+  }
+}
+
+TEST_CASE("barrier: the first round waits for all workers to join, whatever the quorum") {
+  const TestJob job(with_quorum(3, 1));
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  CHECK_FALSE(decide(a, 0).decided);
+  const Member c(job);
+  CHECK(decide(a, 0).decided);
+}
+
+TEST_CASE("barrier: who comes too late is not in, and knows it when the round is over") {
+  const TestJob job(with_quorum(3, 2));
+  Member a(job), b(job), late(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  REQUIRE(decide(a, 0).decided);
+  late.barrier.arrive(0);
+  Ranks seen;
+  late.barrier.finish(
+      0,
+      [&](const Decision& decision) {
+        for (const std::uint32_t rank : {0U, 1U, 2U})
+          if (decision.contributors.contains(rank)) seen.push_back(rank);
+      },
+      patient);
+  CHECK(seen == Ranks{0, 1});
+  CHECK(late.barrier.round() == 1);
+  CHECK_FALSE(late.barrier.was_in(0));
+  CHECK(a.barrier.was_in(0));
+  CHECK(b.barrier.was_in(0));
+}
+
+TEST_CASE("barrier: who arrives at a round that is over is neither in it nor in the next one") {
+  const TestJob job(with_quorum(3, 2));
+  Member a(job), b(job), late(job);
+  a.barrier.arrive(0);
+  pass(b, 0);
+  late.barrier.arrive(0);
+  bool applied = false;
+  late.barrier.finish(
+      0, [&](const Decision&) { applied = true; }, patient);
+  CHECK_FALSE(applied);
+  CHECK_FALSE(late.barrier.was_in(0));
+  a.barrier.arrive(1);
+  CHECK(decide(a, 1).missing == Ranks{1, 2});
+  b.barrier.arrive(1);
+  REQUIRE(decide(a, 1).decided);
+  CHECK(contributors(a, 1) == Ranks{0, 1});
+  a.barrier.finish(1, nothing, patient);
+  CHECK_FALSE(late.barrier.was_in(0));
+  CHECK_FALSE(late.barrier.was_in(1));
+}
+
+TEST_CASE("barrier: who was dropped takes part again in the next round") {
+  const TestJob job(with_quorum(2, 1));
+  Member a(job), late(job);
+  pass(a, 0);
+  pass(late, 0);
+  REQUIRE_FALSE(late.barrier.was_in(0));
+  late.barrier.arrive(1);
+  late.barrier.finish(1, nothing, patient);
+  CHECK(late.barrier.was_in(1));
+  CHECK(contributors(a, 1) == std::nullopt);
+}
+
+TEST_CASE("barrier: a helper that sleeps for rounds does not take a contribution back") {
+  const TestJob job(with_workers(2));
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  b.barrier.finish(
+      0,
+      [&](const Decision&) {  // b sleeps here, and the others go on with round 0
+        a.barrier.finish(0, nothing, patient);
+        a.barrier.arrive(1);
+        REQUIRE_FALSE(decide(a, 1).decided);
+      },
+      patient);
+  CHECK(b.barrier.was_in(0));
+  CHECK(a.barrier.was_in(0));
+  CHECK(a.barrier.round() == 1);
+}
+
+TEST_CASE("barrier: fewer alive than the quorum close with all of them, and that is told once") {
+  const TestJob job(with_quorum(3, 3));
+  Member a(job), b(job);
+  { const Member dead(job); }
+  for (std::uint64_t round = 0; round < 6; ++round) {
+    a.barrier.arrive(round);
+    CHECK(decide(a, round).missing == Ranks{1});
+    b.barrier.arrive(round);
+    REQUIRE(decide(a, round).decided);
+    CHECK(contributors(a, round) == Ranks{0, 1});
+    a.barrier.finish(round, nothing, patient);
+  }
+  const auto told = events(job, EventKind::kShortQuorum);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].step == 0);
+  CHECK(told[0].first == 2);
+  CHECK(told[0].second == 3);
+}
+
+TEST_CASE("barrier: a short quorum is told once, also where another one decides the next round") {
+  const TestJob job(with_quorum(3, 3));
+  Member a(job), b(job);
+  { const Member dead(job); }
+  for (std::uint64_t round = 0; round < 6; ++round) {
+    a.barrier.arrive(round);
+    b.barrier.arrive(round);
+    Member& decider = round % 2 == 0 ? a : b;
+    REQUIRE(decide(decider, round).decided);
+    decider.barrier.finish(round, nothing, patient);
+  }
+  CHECK(events(job, EventKind::kShortQuorum).size() == 1);
+}
+
+TEST_CASE("barrier: a quorum that shrinks further, or recovers and shrinks again, is told again") {
+  const TestJob job(with_quorum(3, 3));
+  Member a(job);
+  std::optional<Member> b(std::in_place, job), c(std::in_place, job);
+  const auto round = [&](std::vector<Member*> members) {
+    const std::uint64_t number = a.barrier.round();
+    for (Member* member : members) member->barrier.arrive(number);
+    REQUIRE(decide(a, number).decided);
+    a.barrier.finish(number, nothing, patient);
+  };
+  round({&a, &*b, &*c});
+  CHECK(events(job, EventKind::kShortQuorum).empty());
+  c.reset();
+  round({&a, &*b});
+  round({&a, &*b});
+  CHECK(events(job, EventKind::kShortQuorum).size() == 1);
+  b.reset();
+  round({&a});
+  CHECK(events(job, EventKind::kShortQuorum).size() == 2);
+  b.emplace(job, 1U);
+  c.emplace(job, 2U);
+  round({&a, &*b, &*c});
+  b.reset();
+  round({&a, &*c});
+  CHECK(events(job, EventKind::kShortQuorum).size() == 3);
+}
+
+TEST_CASE("barrier: one of the quorum that dies before it publishes is replaced by another, or by nobody") {
+  const TestJob job(with_quorum(3, 2));
+  Member a(job);
+  std::optional<Member> b(std::in_place, job);
+  Member c(job);
+  a.barrier.arrive(0);
+  b.reset();
+  CHECK(decide(a, 0).missing == Ranks{2});  // one published, one alive to come
+  c.barrier.arrive(0);
+  CHECK(decide(a, 0).decided);
+  CHECK(contributors(a, 0) == Ranks{0, 2});
+  CHECK(events(job, EventKind::kShortQuorum).empty());
+}
+
+TEST_CASE("barrier: one of the quorum that dies after it published is in") {
+  const TestJob job(with_quorum(3, 2));
+  Member a(job), b(job);
+  {
+    Member dead(job);
+    dead.barrier.arrive(0);
+  }
+  a.barrier.arrive(0);
+  CHECK(decide(a, 0).decided);
+  CHECK(contributors(a, 0) == Ranks{0, 2});
+}
+
+TEST_CASE("barrier: nobody has arrived, so no quorum of the dead closes a round") {
+  const TestJob job(with_quorum(2, 1));
+  Member a(job);
+  { const Member dead(job); }
+  CHECK_FALSE(decide(a, 0).decided);
+  CHECK(events(job, EventKind::kDecided).empty());
+}
+
+TEST_CASE("barrier: a quorum is of the training steps only") {
+  const TestJob job(with_quorum(2, 1));
+  Member a(job, {}, 1), b(job, {}, 1);
+  a.barrier.arrive(0);
+  CHECK(decide(a, 0).missing == Ranks{1});
+  b.barrier.arrive(0);
+  CHECK(decide(a, 0).decided);
+  CHECK(events(job, EventKind::kDecided).empty());
+}
+
+TEST_CASE("barrier: a quorum changed live holds for the round that waits") {
+  TestJob job(with_quorum(3, 0));
+  Member a(job), b(job), c(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  REQUIRE_FALSE(decide(a, 0).decided);
+  LiveSettings settings = read_live(job.segments).settings;
+  settings.quorum = 2;
+  REQUIRE(try_change_live(job.segments, settings));
+  CHECK(decide(a, 0).decided);
+  CHECK(contributors(c, 0) == Ranks{0, 1});
+}
+
+TEST_CASE("barrier: a decision carries the rate and clipping of the moment, for all helpers alike") {
+  JobConfig config = with_quorum(2, 0);
+  config.optimizer.learning_rate = 0.5F;
+  TestJob job(config);
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  REQUIRE(decide(a, 0).decided);
+  LiveSettings settings = read_live(job.segments).settings;
+  settings.learning_rate = 0.25F;
+  settings.clip_norm = 3;
+  REQUIRE(try_change_live(job.segments, settings));
+  Decision first, second;
+  REQUIRE(b.barrier.read_decision(0, first));
+  CHECK(first.learning_rate == 0.5F);
+  CHECK(first.clip_norm == 0);
+  a.barrier.finish(0, nothing, patient);
+  a.barrier.arrive(1);
+  b.barrier.arrive(1);
+  REQUIRE(decide(b, 1).decided);
+  REQUIRE(a.barrier.read_decision(1, second));
+  CHECK(second.learning_rate == 0.25F);
+  CHECK(second.clip_norm == 3);
+}
+
+TEST_CASE("barrier: each step's decision is one event with its contributors") {
+  const TestJob job(with_quorum(3, 2));
+  Member a(job), b(job), c(job);
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    Member& first = round % 3 == 0 ? a : b;
+    Member& second = round % 3 == 1 ? a : c;
+    first.barrier.arrive(round);
+    second.barrier.arrive(round);
+    REQUIRE(decide(second, round).decided);
+    REQUIRE(decide(first, round).decided);
+    first.barrier.finish(round, nothing, patient);
+    second.barrier.finish(round, nothing, patient);
+  }
+  const auto decided = events(job, EventKind::kDecided);
+  REQUIRE(decided.size() == 20);
+  for (std::uint64_t round = 0; round < 20; ++round) {
+    const Ranks expected = round % 3 == 0 ? Ranks{0, 2} : round % 3 == 1 ? Ranks{0, 1} : Ranks{1, 2};
+    CHECK(decided[round].step == round);
+    CHECK(decided[round].ranks.size() == 2);
+    for (const std::uint32_t rank : expected) CHECK(decided[round].ranks.contains(rank));
+  }
+}

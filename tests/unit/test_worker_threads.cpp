@@ -1,0 +1,149 @@
+// A worker with several threads: the same values, no buffer lost, also of one that is killed.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "support/conservation.hpp"
+#include "support/processes.hpp"
+#include "support/worker_job.hpp"
+
+using namespace ps;
+using test::options, test::settings, test::vector_of, test::zero;
+
+TEST_CASE("threads: a killed worker's lanes are settled by its successor, and no buffer is lost") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    CAPTURE(to_string(reduce));
+    JobConfig config = settings(1, reduce == Reduce::kAtomic ? Mode::kSync : Mode::kAsync);
+    config.reduce = reduce;
+    config.threads = 4;
+    Server server(config);
+    for (int round = 0; round < 15; ++round) {
+      const test::Bell ready;
+      test::Child child([&] {
+        Worker worker(options(config, 0, 4));
+        const Variable variable = worker.variable(vector_of(400'000), zero);
+        const std::vector<float> ones(400'000, 1.0F);
+        worker.push(variable, ones);
+        ready.tell();
+        for (;;) {
+          worker.step();
+          worker.push(variable, ones);
+        }
+        return 0;
+      });
+      REQUIRE(ready.hear());
+      usleep(static_cast<useconds_t>(500 + 531 * round));
+      child.kill();
+      { const Worker heir(options(config, 0)); }
+      CHECK(test::is_conserved(config.job));
+    }
+  }
+}
+
+TEST_CASE("threads: what each lane of a dead rank had in flight is settled, whichever side of its swap it was") {
+  JobConfig config = test::with_small_chunks();
+  config.threads = 3;
+  for (std::uint32_t swapped = 0; swapped < 8; ++swapped) {
+    CAPTURE(swapped);
+    test::TestJob job(config);
+    shm::VariableShm& record = job.declare("v", 2000);
+    REQUIRE(record.pieces >= 3);
+    for (std::uint32_t thread = 0; thread < 3; ++thread) {
+      shm::Spares spares(job.segments, job.segments.lane(5, thread));
+      std::uint64_t old = job.word(record, thread).load_acquire();
+      const shm::Spare spare = spares.begin(record, record.first_chunk + thread, old);
+      job.buffer(record, spare.buffer).stamp.store_release(shm::kBuilding);
+      if ((swapped >> thread & 1) == 0) continue;
+      const std::uint64_t next = shm::make_word(1, spare.buffer);
+      job.buffer(record, spare.buffer).stamp.store_release(shm::make_stamp(record.first_chunk + thread, 1));
+      REQUIRE(job.word(record, thread).try_exchange_acq_rel(old, next));
+    }
+    shm::JobSegments heir = job.attach();
+    REQUIRE(heir.locks().try_take(shm::kRankByte + 5));
+    shm::settle_spares(heir, 5, heir.locks());
+    CHECK(test::is_conserved(job.segments, {&record}));
+    for (std::uint32_t thread = 0; thread < 3; ++thread)
+      for (std::uint32_t which = 0; which < shm::kSparesPerClass; ++which)
+        CHECK((job.spare(record, job.segments.lane(5, thread), which).record.load_acquire() >> 62 & 1) == 0);
+  }
+}
+
+TEST_CASE("threads: pulls, pushes and steps give the same values with any number of threads, and lose no buffer") {
+  struct Kind {
+    Mode mode;
+    Reduce reduce;
+    Placement placement;
+    Layout layout;
+  };
+  for (const Kind& kind : {Kind{Mode::kAsync, Reduce::kOrdered, Placement::kRoundRobin, Layout::kVersioned},
+                           Kind{Mode::kAsync, Reduce::kOrdered, Placement::kRoundRobin, Layout::kInplace},
+                           Kind{Mode::kSync, Reduce::kOrdered, Placement::kPartition, Layout::kVersioned},
+                           Kind{Mode::kSync, Reduce::kAtomic, Placement::kPartition, Layout::kVersioned}}) {
+    std::vector<float> first;
+    for (std::uint32_t threads = 1; threads <= 4; ++threads) {
+      CAPTURE(threads);
+      JobConfig config = settings(1, kind.mode);
+      config.reduce = kind.reduce;
+      config.placement = kind.placement;
+      config.tasks = 2;
+      config.layout = kind.layout;
+      config.threads = threads;
+      const UpdateRule rule = kind.layout == Layout::kInplace ? UpdateRule::kSgd : UpdateRule::kMomentum;
+      config.optimizer.rule = rule;
+      Server server(config);
+      Worker worker(options(config, 0, threads));
+      const Variable variable = worker.variable(vector_of(400'003, rule), [](std::span<float> out) {
+        for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i % 1009) / 7;
+      });
+      std::vector<float> values(400'003);
+      for (int step = 0; step < 4; ++step) {
+        worker.pull(variable, values);
+        for (float& value : values) value = value / 3 + float(step);
+        worker.push(variable, values);
+        worker.push(variable, values);
+        worker.step();
+      }
+      worker.pull(variable, values);
+      CHECK(values == JobView(config.job).values("v"));
+      if (threads == 1) first = values;
+      CHECK(values == first);
+      if (kind.layout == Layout::kVersioned) CHECK(test::is_conserved(config.job));
+    }
+  }
+}
+
+TEST_CASE("threads: several workers with several threads each lose no push and no buffer") {
+  JobConfig config = settings(3, Mode::kAsync);
+  config.threads = 3;
+  Server server(config);
+  std::vector<std::thread> workers;
+  for (std::uint32_t rank = 0; rank < 3; ++rank)
+    workers.emplace_back([&, rank] {
+      Worker worker(options(config, rank, 1 + rank));
+      const Variable variable = worker.variable(vector_of(300'000), zero);
+      const std::vector<float> ones(300'000, 1.0F);
+      std::vector<float> out(300'000);
+      for (int step = 0; step < 20; ++step) {
+        worker.push(variable, ones);
+        worker.pull(variable, out);
+      }
+    });
+  for (std::thread& worker : workers) worker.join();
+  CHECK(JobView(config.job).values("v") == std::vector<float>(300'000, 60.0F));
+  CHECK(test::is_conserved(config.job));
+}
+
+TEST_CASE("threads: more than the job allows is refused, naming the option") {
+  JobConfig config = settings(1, Mode::kAsync);
+  config.threads = 2;
+  Server server(config);
+  CHECK_THROWS_WITH_AS(Worker(options(config, {}, 3)), doctest::Contains("--threads 3"), Error);
+  CHECK_NOTHROW(Worker(options(config, {}, 2)));
+  CHECK_NOTHROW(Worker(options(config, {}, 0)));
+}
