@@ -14,11 +14,14 @@
 #include <atomic>
 #include <cstring>
 #include <ctime>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "faults/cases.hpp"
@@ -172,7 +175,7 @@ class StruckJob {
     bool leaves_with_others = false;
   };
 
-  // A worker that adds one to every element in each step.
+  // A worker that adds one to every element in each step, of rows, too.
   pid_t start_worker(std::uint32_t rank, const Orders& orders) {
     if (orders.strike_at || orders.strike_at_store != 0) struck_.insert(accounts_);
     Account& account = shared_->accounts[accounts_++];
@@ -191,6 +194,7 @@ class StruckJob {
           worker.variables(specs, [](std::size_t, std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); });
       const std::vector<float> ones(kElements, 1.0F);
       const std::vector<std::span<const float>> deltas = {ones, std::span(ones).first(1)};
+      const auto push_rows = declare_rows(worker, rank, ones);
       std::vector<float> values(kElements);
       for (std::uint64_t step = 0; orders.leaves_after == 0 || step < orders.leaves_after; ++step) {
         if (shared_->finish || worker.finished() || (orders.leaves_with_others && shared_->others_quit)) break;
@@ -198,12 +202,32 @@ class StruckJob {
         if (is_torn(values)) account.tore = true;
         account.begun.fetch_add(1);
         if (orders.is_slow) usleep(2000);
+        // So that a strike soon after the first element may be among rows or not.
+        const bool are_rows_first = orders.passes % 2 != 0;
+        if (are_rows_first) push_rows();
         worker.push(variables, deltas);
+        if (!are_rows_first) push_rows();
         worker.step();
         account.acknowledged.fetch_add(1);
       }
       worker.leave();
     });
+  }
+
+  // Returns what adds one to every element of all rows: in ascending order, or in another one, where they are combined
+  // first. Versioned variables have none.
+  std::function<void()> declare_rows(Worker& worker, std::uint32_t rank, const std::vector<float>& ones) const {
+    if (case_.layout != Layout::kInplace) return [] {};
+    constexpr std::uint64_t kRows = 101;
+    const std::uint64_t width = case_.kind == Kind::kSsp ? 1 : 3;  // rows of one element take a way of their own
+    const Variable rows = worker.variable({.name = "rows", .shape = {kRows, width}, .layout = {}},
+                                          [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); });
+    std::vector<std::uint32_t> ids(kRows);
+    std::iota(ids.begin(), ids.end(), 0U);
+    if (rank % 2 != 0) std::reverse(ids.begin(), ids.end());
+    return [&worker, rows, ids = std::move(ids), gradients = std::span(ones).first(kRows * width)] {
+      worker.push_rows(rows, ids, gradients);
+    };
   }
 
   // What the workers share is whole, whoever loaded it and whoever died over it.
