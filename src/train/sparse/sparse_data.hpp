@@ -49,7 +49,7 @@ struct SparseInfo {
   SparseKind kind = SparseKind::kFeatures;
   std::uint64_t examples = 0;
   std::uint64_t nonzeros = 0;          // of all examples together
-  std::uint64_t features = 0;          // one more than the largest id; ratings: users + items
+  std::uint64_t features = 0;          // above all ids; ratings: users + items, and two more with names_of
   std::uint64_t users = 0, items = 0;  // ratings: how many different ones; they are numbered as they first appear
   double label_sum = 0.0;
   float label_min = 0.0F, label_max = 0.0F;
