@@ -299,7 +299,8 @@ TEST_CASE("interleavings: sums and the sets of who is in them agree, and each is
   scene.add_summer();
   scene.explorer->at_end([&] {
     for (std::uint64_t step = 0; step < steps; ++step) scene.check_sum(step);
-    if (!test::is_conserved(scene.job.segments, scene.records())) scene.explorer->fail("a buffer is lost or named twice");
+    if (!test::is_conserved(scene.job.segments, scene.records()))
+      scene.explorer->fail("a buffer is lost or named twice");
   });
   check_all_good(scene.explorer->explore(), 1000);
 }

@@ -18,30 +18,14 @@
 #include "shm/counters.hpp"
 #include "shm/job_segments.hpp"
 #include "support/stress.hpp"
-#include "support/test_job.hpp"
+#include "support/worker_job.hpp"
 
 using namespace ps;
+using test::options, test::settings;
 
 namespace {
 
 constexpr std::uint32_t kWorkers = 4;
-
-JobConfig settings(Mode mode) {
-  JobConfig config;
-  config.job = test::unique_job_name();
-  config.workers = kWorkers;
-  config.mode = mode;
-  config.step_timeout_seconds = 30;
-  return config;
-}
-
-WorkerOptions options(const JobConfig& config, std::uint32_t rank) {
-  WorkerOptions given;
-  given.job = config.job;
-  given.rank = rank;
-  given.notice = [](const std::string&) {};
-  return given;
-}
 
 void dawdle(std::mt19937_64& random, unsigned one_in, unsigned most_us) {
   if (random() % one_in == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % most_us));
@@ -70,7 +54,7 @@ struct Observer {
 // Everybody goes through `steps`; rank 3 leaves half-way.
 void run_bounded(std::uint64_t bound, std::uint64_t steps, std::uint64_t seed) {
   CAPTURE(bound);
-  JobConfig config = settings(Mode::kSsp);
+  JobConfig config = settings(kWorkers, Mode::kSsp);
   config.staleness = bound;
   Server server(config);
   Observer observer;
@@ -112,7 +96,7 @@ TEST_CASE("ssp: nobody begins a step more than the bound ahead of the slowest") 
 TEST_CASE("ssp: workers that come and go all the time neither break the bound for good nor hold anybody up") {
   const std::uint64_t seed = test::stress_seed(), wanted = test::stress_rounds(300);
   constexpr std::uint64_t kBound = 2;
-  JobConfig config = settings(Mode::kSsp);
+  JobConfig config = settings(kWorkers, Mode::kSsp);
   config.staleness = kBound;
   Server server(config);
   std::atomic<std::uint64_t> visits{0}, behind{0};
@@ -150,7 +134,7 @@ TEST_CASE("ssp: workers that come and go all the time neither break the bound fo
 
 TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and the bound holds again after each") {
   const std::uint64_t seed = test::stress_seed(), changes = test::stress_rounds(60);
-  const JobConfig config = settings(Mode::kAsync);
+  const JobConfig config = settings(kWorkers, Mode::kAsync);
   Server server(config);
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> done[kWorkers] = {};
@@ -223,7 +207,7 @@ void run_quorum(UpdateRule rule, std::uint32_t quorum, std::uint64_t steps, std:
   const std::string rule_name = to_string(rule);
   CAPTURE(rule_name);
   CAPTURE(quorum);
-  JobConfig config = settings(Mode::kSync);
+  JobConfig config = settings(kWorkers, Mode::kSync);
   config.quorum = quorum;
   config.optimizer.rule = rule;
   config.optimizer.learning_rate = 0.05F;
