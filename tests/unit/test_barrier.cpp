@@ -1,10 +1,8 @@
 // The barrier step by step: whom a round waits for, who is in it, and what a stale or new holder may change.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <optional>
 #include <stdexcept>
-#include <vector>
 
 #include "support/rounds.hpp"
 

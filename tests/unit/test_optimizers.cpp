@@ -1,9 +1,6 @@
 // Optimizers as a worker's pushes meet them, in every mode and layout, bit for bit; and changes of their settings.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>

@@ -137,6 +137,18 @@ TEST_CASE("sparse cache: names of users and items are kept, and data read by oth
   }
 }
 
+TEST_CASE("sparse cache: a name that does not end within the form is an error that says what to do") {
+  Scene scene("a,x,1\nb,y,2\n");
+  scene.read();
+  const std::streamoff names = 4096 + 2 * 4 * std::streamoff(train::record_words(2));
+  // Of the first one; 28 would just fit.
+  for (const std::string& length : {std::string("\xff\xff\xff\xff"), std::string("\x1d\0\0\0", 4)}) {
+    overwrite(scene.form(), names, length);
+    const SparseData data = SparseData::read(scene.path, scene.options());
+    CHECK(error_of([&] { data.names(); }).find("its binary form is damaged; remove it") != std::string::npos);
+  }
+}
+
 TEST_CASE("sparse cache: another file of the same name in another folder has a form of its own") {
   Scene scene;
   std::filesystem::create_directory(scene.folder.path("other"));

@@ -1,7 +1,6 @@
 // A worker with several threads: the same values, no buffer lost, also of one that is killed.
 #include <doctest/doctest.h>
 
-#include <string>
 #include <thread>
 #include <vector>
 

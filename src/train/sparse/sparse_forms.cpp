@@ -54,10 +54,10 @@ Descriptor open_unnamed(const std::string& folder) {
 }
 
 std::uint64_t hash_names(const SparseData* data) {
-  std::uint64_t hash = 0;
-  if (data != nullptr)
-    for (const std::string_view name : data->names()) hash = mix(hash, hash_name(name));
-  return data != nullptr ? mix(hash, data->info().users) : 0;
+  if (data == nullptr) return 0;
+  std::uint64_t hash = data->info().users;
+  for (const std::string_view name : data->names()) hash = mix(hash, hash_name(name));
+  return hash;
 }
 
 // Everything that decides what a form of the source holds.
