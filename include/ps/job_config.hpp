@@ -1,4 +1,4 @@
-// What a job is: the vocabulary of modes, layouts and types, and the settings that its ps fixes when it creates the job.
+// What a job is: the settings that its ps fixes when it creates the job, and those that may change while it runs.
 #pragma once
 
 #include <cstdint>
@@ -6,56 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "ps/export.hpp"
 #include "ps/optimizer.hpp"
+#include "ps/types.hpp"
 
-namespace ps {
-
-// The numbers of these enumerations stand in the segments: never renumber.
-enum class DType : std::uint32_t {
-  kFloat32 = 1,
-  kFloat64 = 2,
-  kBFloat16 = 3,
-  kInt64 = 4
-};  // float32 can be stored today
-enum class Mode : std::uint32_t {
-  kAsync = 1,  // a push applies at once
-  kSsp = 2,    // the same; who is more than `staleness` steps ahead of the slowest waits
-  kSync = 3,   // a step is the mean over its contributors
-};
-enum class Layout : std::uint32_t { kVersioned = 1, kInplace = 2 };
-enum class Adds : std::uint32_t { kExact = 1, kRacy = 2 };
-enum class Reduce : std::uint32_t {
-  kOrdered = 1,  // sync: a gradient segment per worker, combined in rank order: deterministic
-  kAtomic = 2,   // sync: one accumulator per variable, filled as gradients come: less memory, not deterministic
-};
-enum class Placement : std::uint32_t {
-  kRoundRobin = 1,  // the next variable to the next shard
-  kGreedy = 2,     // the next variable to the shard with the fewest bytes; of those declared together the largest first
-  kPartition = 3,  // every variable in parts along its first axis, these round robin
-};
-// Which rows of a partitioned in-place variable make a part; of versioned ones always a range.
-enum class PartitionBy : std::uint32_t {
-  kRange = 1,  // rows that follow each other
-  kHash = 2,   // row r goes to part r modulo the parts (TensorFlow's "mod"): frequent rows that lie together are spread
-};
-enum class Numa : std::uint32_t {
-  kAuto = 1,   // shard k on memory node k modulo their number, where there are several
-  kNone = 2,   // wherever the first touch puts it
-  kNodes = 3,  // shard k on the k-th of numa_nodes, round and round
-};
-
-const char* to_string(DType dtype) noexcept;
-const char* to_string(Mode mode) noexcept;
-const char* to_string(Layout layout) noexcept;
-const char* to_string(Adds adds) noexcept;
-const char* to_string(Reduce reduce) noexcept;
-const char* to_string(Placement placement) noexcept;
-const char* to_string(PartitionBy partition_by) noexcept;
-
-// A job has at most this many ranks (and so workers at one time), ps tasks, and threads of a worker.
-inline constexpr std::uint32_t kMaxWorkers = 256;
-inline constexpr std::uint32_t kMaxTasks = 64;
-inline constexpr std::uint32_t kMaxThreads = 64;
+namespace PS_API ps {
 
 struct JobConfig {
   std::string job;                     // 1 to 64 of [A-Za-z0-9_-], beginning with a letter or digit
@@ -85,6 +40,8 @@ struct JobConfig {
   bool huge_pages = false;                         // ask for them, where the system has any for shared memory
   std::string group;                               // whose users share the job; empty: only its ps's user has it
   std::uint32_t elastic_min = 0, elastic_max = 0;  // bounds of the number of workers that a launcher keeps; 0: fixed
+
+  bool operator==(const JobConfig&) const = default;
 };
 
 // What can be changed while the job runs (ps::JobControl); it holds from every worker's next step on.
@@ -95,6 +52,8 @@ struct LiveSettings {
   float learning_rate = 0.0F;   // at step 0: the schedule goes on multiplying it
   float clip_norm = 0.0F;       // 0: none
   std::uint32_t workers = 0;    // how many a launcher shall keep, within elastic_min and elastic_max
+
+  bool operator==(const LiveSettings&) const = default;
 };
 
 // Throws Error unless `config` can be run; says which setting is at fault.

@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <optional>
 
+#include "ps/export.hpp"
 #include "ps/schedule.hpp"
 
-namespace ps {
+namespace PS_API ps {
 
-// Formulas and sources are in src/update/rules.hpp. In sync mode `add` applies the sum over the contributors, every
+// Formulas and sources are in src/update/rule_table.hpp. In sync mode `add` applies the sum over the contributors, every
 // optimizer the mean. The numbers stand in the segments: never renumber.
 enum class UpdateRule : std::uint32_t {
   kAdd = 1,              // value += delta
@@ -42,6 +43,8 @@ struct Optimizer {
   float clip_value = 0.0F;            // limits each element of a gradient to [-clip_value, clip_value]; 0: none
   float clip_norm = 0.0F;             // scales a contributor's gradients to this global norm at most; 0: none
   float ema = 0.0F;                   // decay of the parameters' moving average, a further slot; 0: none
+
+  bool operator==(const Optimizer&) const = default;
 };
 
 float default_learning_rate(UpdateRule rule) noexcept;

@@ -107,7 +107,10 @@ std::string gpu_as_text(const Json& gpu) {
                       yes_or_no(gpu["host_native_atomics"]), yes_or_no(gpu["partial_host_native_atomics"]),
                       float_add_as_text(gpu["float_add"]));
   std::string peers;
-  for (const auto& peer : gpu["peers"]) peers += (peers.empty() ? "" : ",") + peer.dump();
+  for (const auto& peer : gpu["peers"]) {
+    if (!peers.empty()) peers += ',';
+    peers += peer.dump();
+  }
   text += fmt::format("  registers host memory: {}, for reading only: {}; streams wait for words: {}; peers: {}\n",
                       yes_or_no(gpu["host_register_supported"]), yes_or_no(gpu["read_only_registration"]),
                       yes_or_no(gpu["stream_wait"]), peers.empty() ? "none" : peers);
@@ -122,7 +125,9 @@ Json to_json(const device::GpuProbe& probe) {
                 {"driver", version_of(probe.driver_version)},
                 {"no_gpu", probe.why_none ? Json(probe.reason) : Json()},
                 {"gpus", Json::array()}};
-  for (const GpuInfo& gpu : probe.gpus) found["gpus"].push_back(gpu_of(gpu));
+  if (probe.is_simulated) found["no_gpu"] = "this build simulates one (-Dcuda=simulated), on the CPU";
+  if (!probe.is_simulated)
+    for (const GpuInfo& gpu : probe.gpus) found["gpus"].push_back(gpu_of(gpu));
   return found;
 }
 

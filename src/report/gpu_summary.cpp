@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "report/terminal.hpp"
+
 namespace ps::report {
 namespace {
 
@@ -33,8 +35,9 @@ nlohmann::ordered_json to_json(const train::GpuReport& report) {
 
 std::string to_text(const train::GpuReport& report) {
   const GpuTransfers& transfers = report.transfers;
-  std::string text = fmt::format("GPU {}: {}; {:.1f} MiB registered in {:.3f} s", report.device, transfers.strategy,
-                                 double(transfers.registered_bytes) / (1 << 20), transfers.registration_seconds);
+  std::string text =
+      fmt::format("GPU {}: {}; {:.1f} MiB registered in {}", report.device, transfers.strategy,
+                  double(transfers.registered_bytes) / (1 << 20), duration(transfers.registration_seconds));
   if (report.step.sampled > 0)
     text +=
         fmt::format("; a step: pull {:.1f}, compute {:.1f}, push {:.1f}, wait {:.1f} us, idle {:.0f} %",

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "train/gpu_place.hpp"
+#include "train/gpu/gpu_place.hpp"
 
 namespace ps::report {
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <vector>
+
 namespace ps::report {
 namespace {
 
@@ -10,19 +12,55 @@ constexpr double kTerminalSeconds = 0.2;
 constexpr double kPlainSeconds = 3.0;
 constexpr double kSmoothing = 0.3;  // on a terminal: the rate follows a change within about a second
 
-std::string duration(double seconds) {
+std::string clock_time(double seconds) {
   const auto whole = static_cast<std::uint64_t>(seconds + 0.5);
   return whole < 3600 ? fmt::format("{}:{:02}", whole / 60, whole % 60)
                       : fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+// A part of the line. Where there is too little room, all are said briefly, then one after the other is left out, the one
+// that is needed least first.
+struct Part {
+  std::string full, brief;
+  int most_brevity;  // up to which it is there
+};
+
+std::vector<Part> parts_of(const JobProgress& now, double per_second) {
+  std::string step = fmt::format("step {}", now.steps);
+  if (now.target_steps != 0) step += fmt::format("/{}", now.target_steps);
+  std::vector<Part> parts = {{step, step, kMostBrevity}};
+  parts.push_back({rate(per_second, "steps"), rate(per_second, ""), 3});
+  if (now.loss) parts.push_back({fmt::format("loss {:.4f}", *now.loss), fmt::format("loss {:.4f}", *now.loss), 4});
+  parts.push_back(
+      {fmt::format("staleness {:.1f}", now.mean_staleness), fmt::format("stale {:.1f}", now.mean_staleness), 1});
+  parts.push_back({fmt::format("{} of {} workers", now.live_workers, now.workers),
+                   fmt::format("{}/{} workers", now.live_workers, now.workers), 2});
+  if (now.target_steps > now.steps && per_second > 0) {
+    const std::string left = clock_time(double(now.target_steps - now.steps) / per_second) + " left";
+    parts.push_back({left, left, kMostBrevity - 1});
+  }
+  return parts;
+}
+
 }  // namespace
 
+std::string progress_line(const JobProgress& now, double per_second, int brevity) {
+  std::string line;
+  for (const Part& part : parts_of(now, per_second)) {
+    if (brevity > part.most_brevity) continue;
+    line += (line.empty() ? "" : "  ") + (brevity == 0 ? part.full : part.brief);
+  }
+  return line;
+}
+
 std::string worker_line(const std::string& who, const train::TrainStatus& status) {
-  return fmt::format(
-      "{}: after {} training steps ({} global steps), loss on training batch is {:.4f} ({:.0f} examples/s, {:.4f} "
-      "s/batch)",
-      who, status.steps, status.global_steps, status.loss, status.examples_per_second, status.seconds_per_batch);
+  return fmt::format("{}: after {} training steps ({} global steps), loss on training batch is {:.4f} ({}, {}/batch)",
+                     who, status.steps, status.global_steps, status.loss, rate(status.examples_per_second, "examples"),
+                     duration(status.seconds_per_batch));
+}
+
+std::string interruption_line(const std::string& who, std::uint64_t steps, std::uint64_t global_steps) {
+  return fmt::format("{}: interrupted after {} training steps ({} global steps)", who, steps, global_steps);
 }
 
 Progress::Progress(std::FILE* out) : out_(out), is_terminal_(isatty(fileno(out)) != 0) {}
@@ -43,20 +81,24 @@ void Progress::show(const JobProgress& now) {
   }
   last_steps_ = now.steps;
 
-  std::string text = now.target_steps != 0 ? fmt::format("step {}/{}", now.steps, now.target_steps)
-                                           : fmt::format("step {}", now.steps);
-  text += fmt::format("  {:.0f} steps/s", rate_);
-  if (now.loss) text += fmt::format("  loss {:.4f}", *now.loss);
-  text += fmt::format("  staleness {:.1f}  {} of {} workers", now.mean_staleness, now.live_workers, now.workers);
-  if (now.target_steps > now.steps && rate_ > 0)
-    text += fmt::format("  {} left", duration(double(now.target_steps - now.steps) / rate_));
   if (is_terminal_) {
-    std::fprintf(out_, "\r%s\x1b[K", text.c_str());
+    std::fprintf(out_, "\r%s\x1b[K", fitting_line(now).c_str());
     has_line_ = true;
   } else {
-    std::fprintf(out_, "%s\n", text.c_str());
+    std::fprintf(out_, "%s\n", progress_line(now, rate_, 0).c_str());
   }
   std::fflush(out_);
+}
+
+// Asks for the width each time: a terminal is resized meanwhile. Once the line has become shorter it stays so until then,
+// for it would flicker otherwise. The last column stays free: some terminals begin another line behind it.
+std::string Progress::fitting_line(const JobProgress& now) {
+  const Columns columns = columns_of(out_);
+  if (columns != columns_) brevity_ = 0;
+  columns_ = columns;
+  const std::size_t room = columns.value_or(kUsualColumns) - 1;
+  while (brevity_ < kMostBrevity && progress_line(now, rate_, brevity_).size() > room) ++brevity_;
+  return cut(progress_line(now, rate_, brevity_), room);
 }
 
 void Progress::print(const std::string& line) {

@@ -7,13 +7,17 @@
 #include <optional>
 #include <string>
 
+#include "report/terminal.hpp"
 #include "train/trainer.hpp"
 
 namespace ps::report {
 
 // "worker 0: after 1700 training steps (5021 global steps), loss on training batch is 0.2155 (161000 examples/s,
-// 0.0004 s/batch)"
+// 0.40 ms/batch)"
 std::string worker_line(const std::string& who, const train::TrainStatus& status);
+
+// What a worker says that was asked to end: "worker 0: interrupted after 1700 training steps (5021 global steps)".
+std::string interruption_line(const std::string& who, std::uint64_t steps, std::uint64_t global_steps);
 
 struct JobProgress {
   std::uint64_t steps = 0;
@@ -22,6 +26,11 @@ struct JobProgress {
   double mean_staleness = 0.0;
   std::uint32_t live_workers = 0, workers = 0;
 };
+
+// "step 5021/60000  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 left". With each brevity up to
+// kMostBrevity it is shorter; the step stays.
+inline constexpr int kMostBrevity = 6;
+std::string progress_line(const JobProgress& now, double per_second, int brevity);
 
 class Progress {
  public:
@@ -42,10 +51,14 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
+  std::string fitting_line(const JobProgress& now);
+
   std::FILE* out_;
   bool is_terminal_;
   bool has_line_ = false;
-  Clock::time_point shown_ = Clock::now(), first_seen_;
+  Columns columns_;  // that the last line was to fit
+  int brevity_ = 0;  // of the last line
+  Clock::time_point shown_ = Clock::now();
   double rate_ = 0.0;  // steps per second, smoothed
   std::optional<std::uint64_t> last_steps_;
 };

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <utility>
 
+#include "config/modes.hpp"
 #include "report/gpu_summary.hpp"
 #include "train/count_model.hpp"
 
@@ -15,6 +17,9 @@ namespace {
 
 // Four decimals; of a NaN no sign.
 std::string decimal(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.4f}", value); }
+std::string decimal(const std::optional<double>& value) { return value ? decimal(*value) : "-"; }
+
+Json number_or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 double per_second(std::uint64_t count, double seconds) { return seconds > 0 ? double(count) / seconds : 0.0; }
 
@@ -53,6 +58,20 @@ std::string to_text(const StalenessSummary& staleness) {
                      staleness.max);
 }
 
+std::string workers_table(const RunReport& run, Columns columns) {
+  std::vector<Row> rows = {{"  worker", "steps", "time"}};
+  if (!run.count) rows[0].insert(rows[0].end(), {"examples/s", "loss"});
+  rows[0].insert(rows[0].end(), {"staleness", "retries"});
+  for (const WorkerReport& worker : run.per_worker) {
+    Row& row = rows.emplace_back();
+    row = {fmt::to_string(worker.rank), fmt::to_string(worker.steps), duration(worker.seconds)};
+    if (!run.count)
+      row.insert(row.end(), {fmt::format("{:.0f}", per_second(worker.examples, worker.seconds)), decimal(worker.loss)});
+    row.insert(row.end(), {fmt::format("{:.2f}", worker.staleness.mean), fmt::to_string(worker.retries)});
+  }
+  return table(rows, columns);
+}
+
 }  // namespace
 
 WorkerReport::WorkerReport(const WorkerInfo& info)
@@ -60,10 +79,18 @@ WorkerReport::WorkerReport(const WorkerInfo& info)
       steps(info.steps),
       examples(info.examples),
       seconds(info.seconds),
-      loss(info.loss),
+      loss(info.examples != 0 ? std::optional(info.loss) : std::nullopt),
       staleness(info.staleness),
       retries(info.push_retries + info.pull_retries),
       dropped(info.dropped) {}
+
+void WorkerReport::extend_to(double began) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  const double end = began_unix != 0.0 ? began_unix + seconds : now.count();
+  began_unix = began;
+  seconds = std::max(0.0, end - began);
+  phases.reset();  // they are the last one's
+}
 
 CountedValues::CountedValues(const std::vector<float>& values) {
   if (values.empty()) return;
@@ -86,9 +113,10 @@ RunReport RunReport::of_job(const JobView& view) {
   run.staleness = view.staleness();
   run.staleness_counts = view.staleness_counts();
   run.digest = view.digest();
+  if (traits_of(info.config.mode).has_staleness_bound) run.lead_max = 0;
   for (const WorkerInfo& worker : view.workers()) {
     run.per_worker.emplace_back(worker);
-    run.lead_max = std::max(run.lead_max, worker.lead_max);
+    if (run.lead_max) run.lead_max = std::max(*run.lead_max, worker.lead_max);
   }
   return run;
 }
@@ -99,7 +127,7 @@ RunReport RunReport::of_one(const train::TrainTotals& totals, const std::string&
   worker.examples = totals.last.examples;
   worker.began_unix = totals.began_unix;
   worker.seconds = totals.seconds;
-  worker.loss = totals.last.loss;
+  if (worker.steps != 0) worker.loss = totals.last.loss;
   RunReport run;
   run.mode = "standalone";
   run.model = model;
@@ -112,16 +140,18 @@ RunReport RunReport::of_one(const train::TrainTotals& totals, const std::string&
 
 void RunReport::sum_up() {
   double begin = std::numeric_limits<double>::infinity(), end = 0.0;
-  loss = 0.0;
+  double losses = 0.0;
+  std::uint32_t with_loss = 0;
   for (const WorkerReport& worker : per_worker) {
     examples += worker.examples;
     retries += worker.retries;
     dropped += worker.dropped;
-    loss += worker.loss / double(per_worker.size());
+    if (worker.loss) losses += *worker.loss, ++with_loss;
     if (worker.began_unix == 0.0) continue;
     begin = std::min(begin, worker.began_unix);
     end = std::max(end, worker.began_unix + worker.seconds);
   }
+  if (with_loss != 0) loss = losses / with_loss;
   if (end <= begin) return;
   began_unix = begin;
   seconds = end - begin;
@@ -154,7 +184,7 @@ Json to_json(const WorkerReport& worker, bool is_count) {
                {"steps_per_second", per_second(worker.steps, worker.seconds)}};
   if (!is_count) {
     json["examples_per_second"] = per_second(worker.examples, worker.seconds);
-    json["loss"] = worker.loss;
+    json["training_loss"] = number_or_null(worker.loss);
   }
   json["staleness"] = to_json(worker.staleness);
   json["retries"] = worker.retries;
@@ -213,7 +243,7 @@ Json to_json(const RunReport& run) {
     json["value_max"] = run.count->max;
   } else {
     json["examples_per_second"] = per_second(run.examples, run.seconds);
-    json["loss"] = run.loss;
+    json["training_loss"] = number_or_null(run.loss);
   }
   if (run.epochs) json["epochs"] = *run.epochs;
   if (run.test) add(json, run.is_test_of_training ? "train_" : "test_", *run.test);
@@ -230,7 +260,7 @@ Json to_json(const RunReport& run) {
     Json& histogram = json["staleness"]["histogram"] = Json::array();  // of [smallest of a bucket, pushes in it]
     for (const StalenessCount& bucket : run.staleness_counts) histogram.push_back({bucket.least, bucket.count});
   }
-  if (run.mode == to_string(Mode::kSsp)) json["lead_max"] = run.lead_max;
+  if (run.lead_max) json["lead_max"] = *run.lead_max;
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;
   json["digest"] = fmt::format("{:016x}", run.digest);
@@ -240,16 +270,16 @@ Json to_json(const RunReport& run) {
   return json;
 }
 
-std::string to_text(const RunReport& run) {
+std::string to_text(const RunReport& run, Columns columns) {
   std::string text = run.job.empty() ? run.mode : fmt::format("job {}: {}", run.job, run.mode);
   if (!run.layout.empty()) text += fmt::format(", {}", run.layout);
   if (run.layout == to_string(Layout::kInplace)) text += fmt::format(", {} adds", run.adds);
   if (!run.optimizer.empty() && !run.count) text += ", " + run.optimizer;
   text += fmt::format(", {}{}, {} {}\n", run.model, run.data.empty() ? "" : " on " + run.data, run.workers,
                       run.workers == 1 ? "worker" : "workers");
-  text +=
-      fmt::format("  {} steps in {:.2f} s: {:.0f} steps/s", run.steps, run.seconds, per_second(run.steps, run.seconds));
-  if (!run.count) text += fmt::format(", {:.0f} examples/s", per_second(run.examples, run.seconds));
+  text += fmt::format("  {} steps in {}: {}", run.steps, duration(run.seconds),
+                      rate(per_second(run.steps, run.seconds), "steps"));
+  if (!run.count) text += ", " + rate(per_second(run.examples, run.seconds), "examples");
   if (run.epochs) text += fmt::format(", {:.1f} epochs", *run.epochs);
   text += '\n';
   if (run.count) text += fmt::format("  {} = {}\n", train::kCountVariable, to_text(*run.count));
@@ -260,19 +290,10 @@ std::string to_text(const RunReport& run) {
     text += fmt::format("  {}, training loss {}\n", to_text(*run.test, "test "), decimal(run.loss));
   if (run.average_test) text += fmt::format("  of the moving averages: {}\n", to_text(*run.average_test, "test "));
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
-  if (run.mode == to_string(Mode::kSsp)) text += fmt::format("  at most {} steps ahead of the slowest\n", run.lead_max);
+  if (run.lead_max) text += fmt::format("  at most {} steps ahead of the slowest\n", *run.lead_max);
   text += fmt::format("  digest {:016x}\n", run.digest);
-  if (run.per_worker.size() < 2) return text;
-  const auto row = [&](const std::string& begin, const std::string& of_models, const std::string& end) {
-    text += begin + (run.count ? "" : of_models) + end + '\n';
-  };
-  row(fmt::format("  {:>6} {:>9} {:>9}", "worker", "steps", "seconds"),
-      fmt::format(" {:>11} {:>9}", "examples/s", "loss"), fmt::format(" {:>9} {:>8}", "staleness", "retries"));
-  for (const WorkerReport& worker : run.per_worker)
-    row(fmt::format("  {:>6} {:>9} {:>9.2f}", worker.rank, worker.steps, worker.seconds),
-        fmt::format(" {:>11.0f} {:>9}", per_second(worker.examples, worker.seconds), decimal(worker.loss)),
-        fmt::format(" {:>9.2f} {:>8}", worker.staleness.mean, worker.retries));
-  return text;
+  if (run.per_worker.size() > 1) text += workers_table(run, columns);
+  return fitted(text, columns);
 }
 
 }  // namespace ps::report

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ps/job_view.hpp"
+#include "report/terminal.hpp"
 #include "train/sparse/sparse_model.hpp"
 #include "train/trainer.hpp"
 
@@ -18,9 +19,9 @@ using Json = nlohmann::ordered_json;
 struct WorkerReport {
   std::uint32_t rank = 0;
   std::uint64_t steps = 0, examples = 0;
-  double began_unix = 0.0;  // seconds; 0: unknown
-  double seconds = 0.0;     // of training
-  double loss = 0.0;        // of its last batch
+  double began_unix = 0.0;     // seconds; 0: unknown
+  double seconds = 0.0;        // of training
+  std::optional<double> loss;  // of its last batch; none: it has had none
   StalenessSummary staleness;
   std::uint64_t retries = 0, dropped = 0;
   std::optional<train::PhaseSeconds> phases;
@@ -28,6 +29,9 @@ struct WorkerReport {
 
   WorkerReport() = default;
   explicit WorkerReport(const WorkerInfo& info);
+
+  // Of a rank that several have had, the first one from `began` (Unix time) on: it has steps of all, so its time is theirs.
+  void extend_to(double began);
 };
 
 using Metrics = train::SparseMetrics;  // dense models have the first two
@@ -53,7 +57,7 @@ struct RunReport {
   std::uint64_t steps = 0, examples = 0;
   double began_unix = 0.0;              // when the first worker began; 0: unknown
   double seconds = 0.0;                 // of training, from then to the last one's end
-  double loss = 0.0;                    // the mean of the workers' last batches
+  std::optional<double> loss;           // the mean of the workers' last batches; none: nobody has had one
   std::optional<Metrics> test;          // of models
   bool is_test_of_training = false;     // nothing is held out: `test` is of the training data
   std::optional<double> epochs;         // of sparse models
@@ -63,14 +67,14 @@ struct RunReport {
   StalenessSummary staleness;
   std::vector<StalenessCount> staleness_counts;
   std::uint64_t dropped = 0, retries = 0;
-  std::uint64_t lead_max = 0;  // ssp
+  std::optional<std::uint64_t> lead_max;  // of modes with a bound of staleness
   std::uint64_t digest = 0;
   std::vector<WorkerReport> per_worker;
 
   // Settings, steps, workers and digest of a job; `seconds` is left to the caller, as are model, data, test and count.
   static RunReport of_job(const JobView& view);
 
-  // Of training in one process. Test and digest are left to the caller.
+  // The summary of training in one process. Test and digest are left to the caller.
   static RunReport of_one(const train::TrainTotals& totals, const std::string& model, const std::string& data);
 
   // Sums up per_worker: examples, loss, retries, dropped, and the times of those who know when they began.
@@ -92,6 +96,6 @@ std::string worker_json(const Worker& worker, double began_unix, double seconds,
 void read_times(const Json& of_worker, WorkerReport& worker);
 
 Json to_json(const RunReport& run);
-std::string to_text(const RunReport& run);
+std::string to_text(const RunReport& run, Columns columns);  // to fit
 
 }  // namespace ps::report

@@ -8,22 +8,56 @@
 #include <vector>
 
 #include "ps/errors.hpp"
-#include "ps/job_view.hpp"
+#include "shm/clock.hpp"
 #include "shm/counters.hpp"
 #include "shm/events.hpp"
 #include "shm/futex.hpp"
 #include "shm/job_segments.hpp"
 #include "shm/validation.hpp"
 #include "shm/worker_table.hpp"
-#include "update/rules.hpp"
+#include "snapshot/snapshot.hpp"
 
 namespace ps {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
-constexpr std::uint64_t kFarewellNs = 5 * kSecondNs;  // how long a ps that was asked to end waits for its workers
+constexpr std::uint64_t kFarewellNs = 5 * kSecondNs;  // how long a ps that ends its job waits for the workers
+constexpr double kDeathSeconds = 0.25;                // a ps that was killed a moment ago may not have ended yet
+constexpr double kLeavingSeconds = 1.0;               // workers of a job that was ended leave after their step
 
-void check_attached(shm::JobSegments& job) { check_job(job, update::slots_per_element); }
+shm::Trust trusted_by(const JobConfig& config) { return {.group = shm::shared_with_group(config.group).group}; }
+
+// The wait of a ps for a name that others have yet to make or to let go of.
+class NameTurn {
+ public:
+  // `what` it waits for, for people.
+  NameTurn(const JobConfig& config, std::string what, const ServerOptions& options)
+      : job_(config.job), trust_(trusted_by(config)), what_(std::move(what)), options_(options) {}
+
+  bool is_over(double seconds) const { return shm::now_ns() >= began_ns_ + shm::to_ns(seconds); }
+
+  // Listens to the caller, and says once a second for whom it waits. Throws Interrupted.
+  void look_out() {
+    if (options_.stop_requested && options_.stop_requested()) throw Interrupted();
+    const std::uint64_t now = shm::now_ns();
+    if (now < notice_ns_ || !options_.notice) return;
+    notice_ns_ = now + kSecondNs;
+    const std::string keeper = shm::who_keeps(job_, trust_);
+    options_.notice(fmt::format("{} of job '{}'{}{}", what_, job_, keeper.empty() ? "" : ": ", keeper));
+  }
+  void pause() {
+    look_out();
+    names_.pause();
+  }
+
+ private:
+  std::string job_;
+  shm::Trust trust_;
+  std::string what_;
+  const ServerOptions& options_;
+  std::uint64_t began_ns_ = shm::now_ns(), notice_ns_ = began_ns_ + kSecondNs;
+  shm::NameWait names_;
+};
 
 // Adds task `task` to the job as soon as task 0 has created it.
 shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const ServerOptions& options,
@@ -31,68 +65,83 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
   check_job_name(config.job);
   if (task >= config.tasks)
     throw Error(fmt::format("task {}: tasks are 0 to {}; raise ps-tasks", task, config.tasks - 1));
-  const std::uint64_t deadline = shm::now_ns() + shm::to_ns(options.wait_job_seconds);
-  std::uint64_t next_notice = shm::now_ns() + kSecondNs;
-  shm::NameWait names;
+  NameTurn turn(config, fmt::format("task {}: waiting for task 0", task), options);
   for (;;) {
     shm::AttachOutcome outcome;
-    auto job = shm::JobSegments::try_attach_control(config.job, outcome);
-    if (job && job->locks().is_in_use_by_other()) {
-      if (job->config().shards != config.tasks)
-        throw Error(fmt::format("job '{}' has {} ps task{}, you say {}: give all its tasks the same --ps-tasks",
-                                config.job, job->config().shards, job->config().shards == 1 ? "" : "s", config.tasks));
-      if (job->try_add_task(task, shard, check_attached)) return std::move(*job);
+    auto job = shm::JobSegments::try_attach_control(config.job, outcome, trusted_by(config));
+    const bool is_served = job && job->locks().is_held_by_other(shm::kTaskByte + task);
+    if (job && job->locks().is_in_use_by_other() && !job->was_ended()) {  // after the byte, as in try_adopt
+      if (job->config().tasks != config.tasks)
+        throw Error(fmt::format("job '{}' has {} ps task{}, you say {}: give all its tasks the same `ps-tasks`",
+                                config.job, job->config().tasks, job->config().tasks == 1 ? "" : "s", config.tasks));
+      if (!is_served && job->try_add_task(task, shard, shm::check_job)) return std::move(*job);
       if (!job->is_orphaned() && job->locks().is_in_use_by_other() &&
           job->locks().is_held_by_other(shm::kTaskByte + task))
         throw Error(fmt::format("task {} of job '{}' is served by process {} already", task, config.job,
                                 job->state().task_pids[task].load_relaxed()));
     }
-    if (options.stop_requested && options.stop_requested()) throw Interrupted();
-    const std::uint64_t now = shm::now_ns();
-    if (now >= deadline)
-      throw Error(fmt::format("waited {} s for task 0 of job '{}'; start ps_shm --task 0", options.wait_job_seconds,
+    if (turn.is_over(options.wait_job_seconds))
+      throw Error(fmt::format("waited {} s for task 0 of job '{}'; start ps_shm `task` 0", options.wait_job_seconds,
                               config.job));
-    if (now >= next_notice) {
-      next_notice += kSecondNs;
-      if (options.notice) options.notice(fmt::format("task {}: waiting for task 0 of job '{}'", task, config.job));
-    }
-    names.pause();
+    turn.pause();
   }
 }
 
+// A job in which all have died goes on although it was ended. Under all its bytes, so that nobody who comes at this
+// moment is told that it is over. False: somebody has come to life.
+bool try_revive(const shm::JobSegments& job) {
+  if (!job.locks().try_take_all()) return false;
+  shm::fault_point(shm::FaultPoint::kAdoptLocked);
+  if (!job.is_orphaned())
+    job.state().ended.store_release(static_cast<std::uint32_t>(shm::JobEnd::kNotYet));  // (names.N7)
+  shm::fault_point(shm::FaultPoint::kAdoptRevived);
+  job.locks().release_all();
+  return true;
+}
+
 // Takes the bytes of the tasks that this ps shall be: of a job whose ps has died. Nothing where the job is gone or goes
-// meanwhile, or before `patience_ns` is over has a ps. Throws Error: it has one, or its settings are not these.
+// meanwhile, or might within the patience of `turn`. Throws Error: it has a ps, or was ended and has workers, or its
+// settings are not these.
 std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerOptions& options,
-                                          const shm::ShardOptions& shard, std::uint64_t patience_ns) {
+                                          const shm::ShardOptions& shard, const NameTurn& turn) {
   shm::AttachOutcome outcome;
-  auto job = shm::JobSegments::try_attach_control(config.job, outcome);
+  auto job = shm::JobSegments::try_attach_control(config.job, outcome, trusted_by(config));
   if (!job || job->is_orphaned()) return std::nullopt;
   const bool is_alive = job->locks().is_in_use_by_other();
   if (!is_alive && !options.adopt) return std::nullopt;  // a dead job's leftovers, for the next one to reclaim
   if (is_alive && job->locks().is_held_by_other(shm::kTaskByte) && !job->locks().is_being_removed()) {
-    if (shm::now_ns() < patience_ns) return std::nullopt;
-    throw Error(fmt::format("job '{}' already has a ps (process {}); choose another --job name, or end that ps first",
+    if (!turn.is_over(kDeathSeconds)) return std::nullopt;
+    throw Error(fmt::format("job '{}' already has a ps (process {}); choose another `job` name, or end that ps first",
                             config.job, job->state().task_pids[0].load_relaxed()));
   }
-  check_same(job->settings(), config);
+  if (job->was_ended()) {  // looked at after the byte, which a ps that ends a job holds (names.N5)
+    const std::string survivors = is_alive && turn.is_over(kLeavingSeconds) ? shm::who_has(*job) : "";
+    if (!survivors.empty())
+      throw Error(
+          fmt::format("job '{}' was ended, and {} not left it yet; end what is left of it, or choose another "
+                      "`job` name",
+                      config.job, survivors));
+    if (is_alive || !try_revive(*job)) return std::nullopt;
+  }
+  check_same(job->config(), config);
   const std::uint32_t last = options.task ? 1 : config.tasks;
   for (std::uint32_t task = 0; task < last; ++task)
-    if (!job->try_add_task(task, shard, task == 0 ? check_attached : nullptr)) {
+    if (!job->try_add_task(task, shard, task == 0 ? shm::check_job : nullptr)) {
       if (job->is_orphaned() || !job->locks().is_in_use_by_other()) return std::nullopt;
       throw Error(fmt::format("another ps has taken task {} of job '{}' over at this moment (process {})", task,
                               config.job, job->state().task_pids[task].load_relaxed()));
     }
   shm::fault_point(shm::FaultPoint::kAdoptTaken);
-  const std::uint32_t servers = job->state().servers.fetch_add_acq_rel(1) + 1;
+  const std::uint32_t servers = job->state().servers.fetch_add_acq_rel(1) + 1;  // (names.N5)
   shm::fault_point(shm::FaultPoint::kAdoptCounted);
   shm::record_event(*job, {.kind = shm::EventKind::kAdopted,
-                           .step = job->global_step().load_acquire(),
+                           .step = job->steps_done(),
                            .first = static_cast<std::uint64_t>(getpid()),
                            .second = servers});
   if (options.notice)
     options.notice(fmt::format("job {} has lost its ps; this one takes it over at step {} ({}, ps number {})",
-                               config.job, job->global_step().load_acquire(),
-                               is_alive ? "its workers went on" : "nobody was alive", servers));
+                               config.job, job->steps_done(), is_alive ? "its workers went on" : "nobody was alive",
+                               servers));
   return job;
 }
 
@@ -100,27 +149,25 @@ shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options)
   const shm::ShardOptions shard{options.notice};
   if (options.task.value_or(0) != 0) return join_tasks(config, *options.task, options, shard);
   check(config);
-  // One that was killed a moment ago may not have ended yet.
-  const std::uint64_t patience_ns = shm::now_ns() + shm::to_ns(0.25);
-  shm::NameWait names;
+  NameTurn turn(config, "waiting for the name", options);
   for (;;) {
-    if (std::optional<shm::JobSegments> adopted = try_adopt(config, options, shard, patience_ns))
-      return std::move(*adopted);
-    if (options.stop_requested && options.stop_requested()) throw Interrupted();
+    if (std::optional<shm::JobSegments> adopted = try_adopt(config, options, shard, turn)) return std::move(*adopted);
     shm::Segment found;
-    const shm::AttachOutcome outcome = found.open(shm::control_name(config.job), shm::Access::kReadWrite);
+    const shm::AttachOutcome outcome =
+        found.open(shm::control_name(config.job), shm::Access::kReadWrite, trusted_by(config));
     const bool is_going = outcome == shm::AttachOutcome::kReady && found.descriptor() >= 0 &&
                           shm::TaskLocks(found.descriptor()).is_any_held_by_other();
     if (is_going) {  // somebody removes it, or has only just begun to use it: look again
-      names.pause();
+      turn.pause();
       continue;
     }
+    turn.look_out();
     if (options.adopt)
       throw Error(fmt::format("there is no job '{}' to take over; see inspect_shm ls for those there are", config.job));
     if (outcome != shm::AttachOutcome::kAbsent && options.notice)
       options.notice(fmt::format("job {}: reclaiming what a dead job of that name has left", config.job));
     found = {};
-    shm::JobSegments job = shm::JobSegments::create(config, shard);
+    shm::JobSegments job = shm::JobSegments::create(config, shard, [&] { turn.look_out(); });
     if (options.task) return job;
     try {
       for (std::uint32_t task = 1; task < config.tasks; ++task) job.add_task(task, shard);
@@ -132,12 +179,23 @@ shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options)
   }
 }
 
+EndReason to_reason(std::uint32_t ended) {
+  switch (static_cast<shm::JobEnd>(ended)) {
+    case shm::JobEnd::kAllLeft:
+      return EndReason::kAllWorkersLeft;
+    case shm::JobEnd::kLingerOver:
+      return EndReason::kLingerOver;
+    default:  // asked, or damaged
+      return EndReason::kStopRequested;
+  }
+}
+
 }  // namespace
 
-struct Server::Impl {
+struct PS_HIDDEN Server::Impl {
   Impl(const JobConfig& config, const ServerOptions& options)
-      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().shards), notice(options.notice) {
-    for (std::uint32_t task = 0; task < job.config().shards; ++task)
+      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().tasks), notice(options.notice) {
+    for (std::uint32_t task = 0; task < job.config().tasks; ++task)
       if (!options.task || *options.task == task) own_tasks.push_back(task);
   }
 
@@ -153,9 +211,11 @@ struct Server::Impl {
   Census look(const ServeHooks& hooks);
   void look_at_tasks(const ServeHooks& hooks);
   void record(shm::EventKind kind, std::uint32_t rank, std::uint64_t pid);
+  EndReason end(shm::JobEnd why, const ServeHooks& hooks);
   void wait_for_farewells(const ServeHooks& hooks);
 
   shm::JobSegments job;
+  const std::shared_ptr<bool> is_taking_snapshot = std::make_shared<bool>(false);
   std::vector<Seen> seen;
   std::vector<bool> tasks_alive;  // other tasks, at the last look
   std::vector<std::uint32_t> own_tasks;
@@ -169,13 +229,14 @@ Server::Server(const JobConfig& config, const ServerOptions& options)
 Server::Server(Server&&) noexcept = default;
 
 Server::~Server() {
-  if (!impl_ || impl_->owner != getpid()) return;  // a forked child has no lock (L2)
-  if (impl_->job.state().keep.load_acquire() != 0) return;
+  if (!impl_ || impl_->owner != getpid()) return;  // a forked child has no lock (locks.L2)
+  if (impl_->job.is_kept()) return;
   // Bytes first: of two tasks that end at the same moment, each would find the other's held, and neither would remove.
   for (const std::uint32_t task : impl_->own_tasks) impl_->job.locks().release(shm::kTaskByte + task);
   shm::fault_point(shm::FaultPoint::kTaskReleased);
   try {
-    // The last one out: while other tasks or workers are alive nothing is touched (N2). The last of these does it then.
+    // The last one out: while other tasks or workers are alive nothing is touched (names.N2), and the last of these
+    // removes it.
     shm::remove_job(impl_->job.job(), impl_->job.control().descriptor(), impl_->notice);
   } catch (const Error& error) {
     if (impl_->notice) impl_->notice(error.what());  // the next ps of that name reclaims what is left
@@ -183,8 +244,7 @@ Server::~Server() {
 }
 
 void Server::Impl::record(shm::EventKind kind, std::uint32_t rank, std::uint64_t pid) {
-  if (is_first_task)
-    shm::record_event(job, {.kind = kind, .rank = rank, .step = job.global_step().load_acquire(), .first = pid});
+  if (is_first_task) shm::record_event(job, {.kind = kind, .rank = rank, .step = job.steps_done(), .first = pid});
 }
 
 void Server::Impl::look_at_tasks(const ServeHooks& hooks) {
@@ -210,7 +270,7 @@ Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
   census.anybody_alive = job.locks().is_any_rank_held_by_other();
   for (std::uint32_t rank = 0; rank < job.ranks(); ++rank) {
     const shm::WorkerShm& entry = job.worker(rank);
-    const Seen now{shm::worker_state(job, rank), entry.holders.load_acquire()};
+    const Seen now{shm::worker_state(job, rank), entry.holders.load_acquire()};  // (ranks.J4)
     census.ever_joined += now.state != WorkerState::kNever;
     census.left += now.state == WorkerState::kLeft;
     Seen& before = seen[rank];
@@ -236,27 +296,40 @@ Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
   return census;
 }
 
-// Workers see `ended` at their next step or in their wait, and leave.
-void Server::Impl::wait_for_farewells(const ServeHooks& hooks) {
-  job.state().ended.store_release(1);
-  shm::fault_point(shm::FaultPoint::kEndAsked);
-  record(shm::EventKind::kEnded, 0, 0);
+// Says that the job is over, while this task's bytes are held: workers see it at their next step or in their wait, and
+// leave; those who come are told. The reason that was said first stands.
+EndReason Server::Impl::end(shm::JobEnd why, const ServeHooks& hooks) {
+  shm::fault_point(shm::FaultPoint::kEndDecided);
+  auto said = static_cast<std::uint32_t>(shm::JobEnd::kNotYet);
+  const bool is_first = job.state().ended.try_exchange_acq_rel(said, static_cast<std::uint32_t>(why));  // (names.N7)
+  shm::fault_point(shm::FaultPoint::kEndSaid);
+  if (is_first)
+    shm::record_event(
+        job, {.kind = shm::EventKind::kEnded, .step = job.steps_done(), .first = static_cast<std::uint64_t>(why)});
   shm::fault_point(shm::FaultPoint::kEndRecorded);
   for (std::uint32_t which = 0; which < shm::kBarriers; ++which) shm::futex_announce(job.barrier(which).futex);
   shm::futex_announce(job.state().clocks);
   shm::futex_announce(job.state().activity);
   shm::fault_point(shm::FaultPoint::kEndAnnounced);
+  wait_for_farewells(hooks);
+  return to_reason(job.state().ended.load_acquire());  // (names.N7)
+}
+
+void Server::Impl::wait_for_farewells(const ServeHooks& hooks) {
   const std::uint64_t until = shm::now_ns() + kFarewellNs;
   for (;;) {
     const std::uint32_t activity = shm::futex_prepare(job.state().activity);
-    if (!look(hooks).anybody_alive || shm::now_ns() >= until || (hooks.stop_at_once && hooks.stop_at_once())) return;
+    if (!look(hooks).anybody_alive) return;
+    if (shm::now_ns() >= until || (hooks.stop_at_once && hooks.stop_at_once())) break;
     shm::futex_wait_slice(job.state().activity, activity);
   }
+  const std::string survivors = hooks.notice ? shm::who_has(job) : "";
+  if (!survivors.empty()) hooks.notice(fmt::format("{} not left yet; the last one out removes the job", survivors));
 }
 
 EndReason Server::serve(const ServeHooks& hooks) {
   Impl& impl = *impl_;
-  const JobConfig config = impl.job.settings();
+  const JobConfig& config = impl.job.config();
   std::uint64_t next_second = shm::now_ns() + kSecondNs, alone_since = 0;
   for (;;) {
     const std::uint32_t activity = shm::futex_prepare(impl.job.state().activity);
@@ -265,19 +338,21 @@ EndReason Server::serve(const ServeHooks& hooks) {
     const bool everybody_came = census.ever_joined >= config.workers && !census.anybody_alive;
     // A job without a last step is done when all its workers say so by leaving.
     if (everybody_came && (impl.job.is_finished() || (config.steps == 0 && census.left == census.ever_joined)))
-      return EndReason::kAllWorkersLeft;
+      return impl.end(shm::JobEnd::kAllLeft, hooks);
     if (census.ever_joined != 0 && !census.anybody_alive) {
-      if (alone_since == 0) alone_since = now;
-      if (double(now - alone_since) * 1e-9 >= config.linger_seconds) return EndReason::kLingerOver;
+      if (alone_since == 0) {
+        alone_since = now;
+        if (hooks.notice)
+          hooks.notice(fmt::format("no worker is left, and {} of {} have come; the job ends in {} s unless one joins",
+                                   census.ever_joined, config.workers, config.linger_seconds));
+      }
+      if (double(now - alone_since) * 1e-9 >= config.linger_seconds) return impl.end(shm::JobEnd::kLingerOver, hooks);
     } else {
       alone_since = 0;
     }
-    if (impl.job.state().ended.load_acquire() != 0 && !census.anybody_alive)
-      return EndReason::kStopRequested;  // another task was asked to
-    if (hooks.stop_requested && hooks.stop_requested()) {
-      impl.wait_for_farewells(hooks);
-      return EndReason::kStopRequested;
-    }
+    if (impl.job.was_ended() && !census.anybody_alive)
+      return to_reason(impl.job.state().ended.load_acquire());  // (names.N7) another task has ended it
+    if (hooks.stop_requested && hooks.stop_requested()) return impl.end(shm::JobEnd::kAsked, hooks);
     if (now >= next_second) {
       next_second += kSecondNs;
       if (hooks.every_second) hooks.every_second();
@@ -286,7 +361,12 @@ EndReason Server::serve(const ServeHooks& hooks) {
   }
 }
 
-std::uint64_t Server::global_step() const noexcept { return impl_->job.global_step().load_acquire(); }
-void Server::keep_segments() noexcept { impl_->job.state().keep.store_release(1); }
+std::uint64_t Server::global_step() const noexcept { return impl_->job.steps_done(); }
+void Server::keep_segments() noexcept { impl_->job.state().keep.store_release(1); }  // (names.N8) pairs with is_kept
+
+Snapshot Server::snapshot(const SnapshotOptions& options) {
+  return Snapshot(std::make_unique<Snapshot::Impl>(
+      Snapshotter{.job = impl_->job, .is_taking = impl_->is_taking_snapshot}, options));
+}
 
 }  // namespace ps

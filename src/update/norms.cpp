@@ -7,9 +7,10 @@
 #include "update/simd.hpp"
 
 namespace ps::update {
+namespace {
 
 // Sixteen sums side by side, whatever the processor's width is; the last elements fill up with zeros.
-PS_SIMD_CLONES double squared_norm(const float* values, std::size_t count) noexcept {
+PS_SIMD_CLONES double sum_of_squares(const float* values, std::size_t count) noexcept {
   using Floats [[gnu::vector_size(32)]] = float;
   using Doubles [[gnu::vector_size(64)]] = double;
   constexpr std::size_t kLanes = 8, kBlock = 2 * kLanes;
@@ -33,6 +34,10 @@ PS_SIMD_CLONES double squared_norm(const float* values, std::size_t count) noexc
   for (std::size_t k = 0; k < kLanes; ++k) sum += even[k] + odd[k];
   return sum;
 }
+
+}  // namespace
+
+double squared_norm(const float* values, std::size_t count) noexcept { return sum_of_squares(values, count); }
 
 float clip_scale(double squared_norm, float clip_norm) noexcept {
   if (clip_norm <= 0) return 1.0F;

@@ -4,37 +4,52 @@
 #include <cmath>
 #include <limits>
 
-#include "update/rule_steps.hpp"
+#include "update/rule_table.hpp"
 #include "update/simd.hpp"
 
 namespace ps::update {
 namespace {
 
+// What the elements of a call have in common, t included.
+Call resolve(const Settings& settings, const Moment& moment, float scale, float clip_value) noexcept {
+  Call call = resolve(settings, moment.learning_rate, scale, clip_value);
+  const double t = double(moment.updates) + 1;
+  with_rule(
+      settings.rule, [&](auto rule) __attribute__((always_inline)) {
+        if constexpr (requires { rule.set_update(call, t); }) rule.set_update(call, t);
+      });
+  if (settings.ema > 0 && !traits_of(settings.rule).is_sum) {
+    const double d = std::min(double(settings.ema), (1 + t) / (10 + t));
+    call.kept = static_cast<float>(d);
+    call.taken = static_cast<float>(1 - d);
+  }
+  return call;
+}
+
 // x[0] is the average, g the new value.
 struct Average {
-  static constexpr std::size_t kSlots = 0;
   [[gnu::always_inline]] static void step(const Call& call, float* x, float, float g) noexcept {
     x[0] = call.kept * x[0] + call.taken * g;
   }
 };
 
-template <class Rule, bool kPlain>
+template <class Rule, std::size_t kSlots, bool kPlain>
 [[gnu::always_inline]] inline void element(const Call& call, float* out, const float* in, std::size_t stride,
                                            float gradient) noexcept {
-  float x[1 + Rule::kSlots];
-  for (std::size_t k = 0; k <= Rule::kSlots; ++k) x[k] = in[k * stride];
+  float x[1 + kSlots];
+  for (std::size_t k = 0; k <= kSlots; ++k) x[k] = in[k * stride];
   float w = x[0], g = gradient;
   if constexpr (!kPlain) {
     g = clip(call.scale * g, call.limit) + call.l2 * w;
     w -= call.decay * w;
   }
   Rule::step(call, x, w, g);
-  for (std::size_t k = 0; k <= Rule::kSlots; ++k) out[k * stride] = x[k];
+  for (std::size_t k = 0; k <= kSlots; ++k) out[k * stride] = x[k];
 }
 
 // Asks for all inputs half a page ahead: the processor's own prefetching stops at page ends, and neighbouring chunks'
 // buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds). `following`: what is read after `in`.
-template <class Rule, bool kPlain>
+template <class Rule, std::size_t kSlots, bool kPlain>
 [[gnu::always_inline]] inline void for_each(const Call& shared, float* out, const float* in, std::size_t stride,
                                             const float* gradient, std::size_t count, const float* following) noexcept {
   constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
@@ -47,42 +62,29 @@ template <class Rule, bool kPlain>
                                                                   : nullptr;
     if (next != nullptr) {
       for (std::size_t k = 0; k < kBlock; k += kLine) {
-        for (std::size_t slot = 0; slot <= Rule::kSlots; ++slot) prefetch_to_own(next + slot * stride + k);
+        for (std::size_t slot = 0; slot <= kSlots; ++slot) prefetch_to_own(next + slot * stride + k);
         __builtin_prefetch(gradient + at + k);
       }
     }
     PS_SIMD_LOOP
     for (std::size_t k = 0; k < kBlock; ++k)
-      element<Rule, kPlain>(call, out + i + k, in + i + k, stride, gradient[i + k]);
+      element<Rule, kSlots, kPlain>(call, out + i + k, in + i + k, stride, gradient[i + k]);
   }
   PS_SIMD_LOOP
-  for (std::size_t k = i; k < count; ++k) element<Rule, kPlain>(call, out + k, in + k, stride, gradient[k]);
+  for (std::size_t k = i; k < count; ++k) element<Rule, kSlots, kPlain>(call, out + k, in + k, stride, gradient[k]);
 }
 
 template <bool kPlain>
 [[gnu::always_inline]] inline void run_rule(const Call& call, float* out, const float* in, std::size_t stride,
                                             const float* gradient, std::size_t count, const float* following) noexcept {
-  switch (call.settings.rule) {
-    case UpdateRule::kAdd:
-      return for_each<Add, true>(call, out, in, stride, gradient, count, following);
-    case UpdateRule::kSgd:
-      return for_each<Sgd, kPlain>(call, out, in, stride, gradient, count, following);
-    case UpdateRule::kMomentum:
-      return for_each<Momentum, kPlain>(call, out, in, stride, gradient, count, following);
-    case UpdateRule::kNesterov:
-      return for_each<Nesterov, kPlain>(call, out, in, stride, gradient, count, following);
-    case UpdateRule::kAdagrad:
-      return for_each<Adagrad, kPlain>(call, out, in, stride, gradient, count, following);
-    case UpdateRule::kRmsProp:
-      return for_each<RmsProp, kPlain>(call, out, in, stride, gradient, count, following);
-    case UpdateRule::kAdam:
-    case UpdateRule::kAdamW:
-      return for_each<Adam, kPlain>(call, out, in, stride, gradient, count, following);
-    case UpdateRule::kFtrl:
-      return for_each<Ftrl, kPlain>(call, out, in, stride, gradient, count, following);
-    case UpdateRule::kRowwiseAdagrad:  // of in-place variables alone (elements.hpp)
-      break;
-  }
+  with_rule(
+      call.settings.rule, [&](auto rule) __attribute__((always_inline)) {
+        using Rule = decltype(rule);
+        constexpr Traits kTraits = Rule::kTraits;
+        if constexpr (kTraits.works_versioned)
+          for_each<Rule, kTraits.slots_of(false).size(), kPlain || kTraits.is_sum>(call, out, in, stride, gradient,
+                                                                                   count, following);
+      });
 }
 
 PS_SIMD_CLONES void run_plain(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
@@ -97,19 +99,20 @@ PS_SIMD_CLONES void run_full(const Call& call, float* out, const float* in, std:
 
 PS_SIMD_CLONES void average(const Call& call, float* out, const float* in, const float* values,
                             std::size_t count) noexcept {
-  for_each<Average, true>(call, out, in, 0, values, count, nullptr);
+  for_each<Average, 0, true>(call, out, in, 0, values, count, nullptr);
 }
 
 void run(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient, std::size_t count,
          const float* following) noexcept {
-  const std::size_t slots = slots_per_element(call.settings);
-  // FTRL divides by the rate. Where a schedule has ended at 0, nothing may change.
-  if (call.settings.rule == UpdateRule::kFtrl && !std::isfinite(call.inverse_rate)) {
-    for (std::size_t k = 0; k <= slots; ++k) std::copy_n(in + k * stride, count, out + k * stride);
+  // For rules that divide by the rate. Where a schedule has ended at 0, nothing may change.
+  if (!std::isfinite(call.inverse_rate)) {
+    for (std::size_t k = 0; k <= slots_per_element(call.settings); ++k)
+      std::copy_n(in + k * stride, count, out + k * stride);
     return;
   }
   const auto rule = call.is_plain() ? run_plain : run_full;
   if (call.kept == 0.0F) return rule(call, out, in, stride, gradient, count, following);
+  const std::size_t slots = slots_per_element(call.settings);
   constexpr std::size_t kBlock = 1024;  // new values are averaged while they are in the first-level cache
   for (std::size_t at = 0; at < count; at += kBlock) {
     const std::size_t n = std::min(kBlock, count - at);
@@ -157,7 +160,7 @@ void apply_combined(const Settings& settings, const Moment& moment, float* out, 
   if (contributions.size() == 1)
     return apply(settings, moment, out, in, stride, contributions[0].gradient, contributions[0].scale, count,
                  following);
-  const bool is_sum = settings.rule == UpdateRule::kAdd;
+  const bool is_sum = traits_of(settings.rule).is_sum;
   const float clip_value = is_sum ? 0.0F : settings.clip_value;
   const Call call = resolve(settings, moment, is_sum ? 1.0F : 1.0F / static_cast<float>(contributions.size()), 0.0F);
   constexpr std::size_t kBlock = 1024;  // 4 KiB of sums stay in the first-level cache

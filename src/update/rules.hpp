@@ -4,28 +4,7 @@
 // the vector width that the processor offers, on how a variable is cut, nor on who computes it (sync mode helps itself
 // to that). All are wait-free.
 //
-// With w the value, g the pushed gradient, r the learning rate, t the number of this update of the chunk (from 1)
-//   g' = clip(scale * g) + l2 * w           clip to [-clip_value, clip_value]; then, decoupled weight decay:
-//   w' = w - r * weight_decay * w           Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019
-//   add       w += scale * g                neither clipped, nor decayed
-//   sgd       w = w' - r * g'               Robbins and Monro 1951
-//   momentum  m = momentum * m + g'; w = w' - r * m                  Polyak 1964, as TensorFlow's MomentumOptimizer
-//   nesterov  m = momentum * m + g'; w = w' - r * (g' + momentum * m)  Sutskever et al. 2013, as TensorFlow's and PyTorch's
-//   adagrad   n += g'^2; w = w' - r * g' / (sqrt(n) + epsilon)       Duchi, Hazan, Singer 2011; n starts at initial_accumulator
-//   rmsprop   n = rho * n + (1 - rho) * g'^2; w = w' - r * g' / (sqrt(n) + epsilon)   Tieleman and Hinton 2012
-//   adam      m = beta1 * m + (1 - beta1) * g'; v = beta2 * v + (1 - beta2) * g'^2
-//             w = w' - r * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon * sqrt(1 - beta2^t))
-//                                                                    Kingma and Ba 2015, algorithm 1
-//   adamw     the same; it differs in its usual weight_decay         Loshchilov and Hutter 2019, without its schedule factor
-//   ftrl      n += g''^2; q = (ftrl_beta + sqrt(n)) / r; z += g'' - (q - q of the step before) * w,
-//             with g'' = clip(scale * g); w = 0 where |z| <= l1, else -(z - sign(z) * l1) / (q + l2)
-//                                                                    McMahan et al., Ad Click Prediction, 2013, algorithm 1
-//             with its sigma as defined in section 3, 1/eta - 1/eta of the step before, so that a rate that changes
-//             leaves w where it is (algorithm 1 has this for a constant rate)
-//             z starts where the formula gives the initial value back
-//   rowwise_adagrad  of in-place variables alone: elements.hpp, with how the other rules differ there
-//   ema       a further slot behind the rule's own: a = d * a + (1 - d) * w with d = min(ema, (1 + t) / (10 + t)); it
-//             starts at the initial value             TensorFlow's ExponentialMovingAverage with num_updates
+// Formulas and sources are in rule_table.hpp, what can be asked of a rule is in traits.hpp.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +12,7 @@
 #include <span>
 
 #include "ps/optimizer.hpp"
+#include "update/traits.hpp"
 
 namespace ps::update {
 
@@ -49,19 +29,9 @@ struct Settings {
 // `rule`: the variable's. Its average is kept where the job asks for one and the rule is an optimizer.
 Settings settings_of(const Optimizer& optimizer, UpdateRule rule, bool regularize) noexcept;
 
-// Optimizer slots (TensorFlow's word: momentum, Adam's m and v) per element, the average included. In place: the floats
-// beside its first one (elements.hpp); there is no average there.
-std::size_t slots_per_element(UpdateRule rule, bool averaged, bool in_place) noexcept;
-inline std::size_t slots_per_element(UpdateRule rule, bool averaged) noexcept {
-  return slots_per_element(rule, averaged, false);
-}
 inline std::size_t slots_per_element(const Settings& settings) noexcept {
   return slots_per_element(settings.rule, settings.ema > 0);
 }
-
-// "momentum", "n", "ema" and so on; slot < slots_per_element(rule, averaged, in_place), or, of a rule that keeps state of
-// rows, the first one behind.
-const char* slot_name(UpdateRule rule, bool in_place, std::size_t slot) noexcept;
 
 // What changes from one update to the next.
 struct Moment {
@@ -72,6 +42,13 @@ struct Moment {
 // First values of the slots of `count` elements; slot k is at `slots + k * stride`.
 void initialise_slots(const Settings& settings, float learning_rate, const float* values, float* slots,
                       std::size_t stride, std::size_t count) noexcept;
+
+// The same for elements in place: each lies with its slots behind it, one after the other.
+void initialise_elements(const Settings& settings, float learning_rate, const float* values, float* elements,
+                         std::size_t count) noexcept;
+
+// First value of what a row in place keeps. Requires: its rule keeps state of rows.
+float first_row_state(const Settings& settings, float learning_rate) noexcept;
 
 // out = rule(in, gradient) over `count` elements; slot k of either lies (k + 1) * stride floats behind the values.
 // `scale` multiplies the gradient first. Requires: `out` does not overlap the others; count <= stride where there are
@@ -86,7 +63,7 @@ struct Contribution {
 };
 
 // The same with the gradients of several contributors, each clipped for itself, summed in the order given: rank order
-// makes sync mode deterministic. Optimizers take the mean, `add` takes the sum. Requires: at least one contributor.
+// makes sync mode deterministic. Optimizers take the mean, a rule that is a sum takes the sum. Requires: a contributor.
 void apply_combined(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
                     std::span<const Contribution> contributions, std::size_t count,
                     const float* following = nullptr) noexcept;
@@ -94,6 +71,19 @@ void apply_combined(const Settings& settings, const Moment& moment, float* out, 
 // out = in + clip(scale * gradient), or without `in` (nullptr) the latter alone: how an accumulator is filled.
 void accumulate(float* out, const float* in, const float* gradient, float scale, float clip_value,
                 std::size_t count) noexcept;
+
+// How an update changes values. The numbers stand in gradient segments.
+enum class Change : std::uint64_t {
+  kStep = 0,    // by the rule, with a gradient
+  kAdd = 1,     // past it: a difference is added, whatever the rule; state stays
+  kAssign = 2,  // past it: the values are given; state stays
+  kReset = 3,   // the same, and state is what it is when a variable begins with these values
+};
+
+// out = in, changed past the rule. Where a value is a function of state (ftrl), that is solved for; kAssign sets the
+// average, too. `out` may be `in`; else they do not overlap. Slots lie as for apply(). Requires: not kStep.
+void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
+            const float* values, std::size_t count) noexcept;
 
 // Sum of squares, in float64 and in an order that depends on `count` alone.
 double squared_norm(const float* values, std::size_t count) noexcept;

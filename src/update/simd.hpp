@@ -2,7 +2,8 @@
 #pragma once
 
 // Before a function: one source, several widths, chosen once when the library is loaded. Sanitizers run before the
-// choice could be made, so their builds have the default width only.
+// choice could be made, so their builds have the default width only. The function is in an unnamed namespace: of any
+// other the library would export the choice (GCC 12).
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define PS_SIMD_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))

@@ -1,0 +1,193 @@
+#include "ps/job_config.hpp"
+
+#include <fmt/format.h>
+
+#include "config/job_settings.hpp"
+#include "config/modes.hpp"
+#include "ps/errors.hpp"
+#include "ps/variable_spec.hpp"
+
+namespace ps {
+
+namespace {
+
+struct DTypeTraits {
+  DType dtype;
+  const char* name;
+  std::uint32_t bytes;
+};
+constexpr DTypeTraits kDTypes[] = {
+    {DType::kFloat32, "float32", 4}, {DType::kFloat64, "float64", 8}, {DType::kBFloat16, "bfloat16", 2},
+    {DType::kInt64, "int64", 8},     {DType::kFloat16, "float16", 2}, {DType::kInt32, "int32", 4},
+    {DType::kInt16, "int16", 2},     {DType::kInt8, "int8", 1},       {DType::kUint64, "uint64", 8},
+    {DType::kUint32, "uint32", 4},   {DType::kUint16, "uint16", 2},   {DType::kUint8, "uint8", 1},
+    {DType::kBool, "bool", 1}};
+
+constexpr DTypeTraits traits_of(DType dtype) noexcept {
+  for (const DTypeTraits& traits : kDTypes)
+    if (traits.dtype == dtype) return traits;
+  return {dtype, "unknown", 0};
+}
+
+}  // namespace
+
+const char* to_string(DType dtype) noexcept { return traits_of(dtype).name; }
+
+const char* to_string(WorkerState state) noexcept {
+  switch (state) {
+    case WorkerState::kNever:
+      return "never";
+    case WorkerState::kAlive:
+      return "alive";
+    case WorkerState::kLeft:
+      return "left";
+    case WorkerState::kDead:
+      return "dead";
+  }
+  return "unknown";
+}
+
+std::uint32_t bytes_of(DType dtype) noexcept { return traits_of(dtype).bytes; }
+
+const char* to_string(Mode mode) noexcept { return traits_of(mode).name; }
+
+const char* to_string(Layout layout) noexcept {
+  switch (layout) {
+    case Layout::kVersioned:
+      return "versioned";
+    case Layout::kInplace:
+      return "inplace";
+  }
+  return "unknown";
+}
+
+const char* to_string(Adds adds) noexcept {
+  switch (adds) {
+    case Adds::kExact:
+      return "exact";
+    case Adds::kRacy:
+      return "racy";
+  }
+  return "unknown";
+}
+
+const char* to_string(Reduce reduce) noexcept {
+  switch (reduce) {
+    case Reduce::kOrdered:
+      return "ordered";
+    case Reduce::kAtomic:
+      return "atomic";
+  }
+  return "unknown";
+}
+
+const char* to_string(PartitionBy partition_by) noexcept {
+  return partition_by == PartitionBy::kHash ? "hash" : "range";
+}
+
+const char* to_string(Placement placement) noexcept {
+  switch (placement) {
+    case Placement::kRoundRobin:
+      return "round-robin";
+    case Placement::kGreedy:
+      return "greedy";
+    case Placement::kPartition:
+      return "partition";
+  }
+  return "unknown";
+}
+
+std::uint64_t VariableSpec::element_count() const noexcept {
+  std::uint64_t count = 1;
+  for (const std::uint64_t extent : shape) count *= extent;
+  return count;
+}
+
+void check_job_name(const std::string& name) {
+  constexpr char kLetters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+  const bool good = !name.empty() && name.size() <= 64 && std::string(kLetters).find(name[0]) != std::string::npos &&
+                    name.find_first_not_of(std::string(kLetters) + "_-") == std::string::npos;
+  if (!good)
+    throw Error(
+        fmt::format("'{}' cannot name a job: use 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit", name));
+}
+
+namespace {
+
+using config::job_settings;
+using config::Setting;
+
+void require(bool good, const std::string& what) {
+  if (!good) throw Error(what);
+}
+
+void check_shards(const JobConfig& config) {
+  require(config.partitions == 0 || config.max_part_bytes == 0,
+          "`partitions`: give it or `max-part-bytes`, not both: one follows from the other");
+  require(config.placement == Placement::kPartition || (config.partitions == 0 && config.max_part_bytes == 0),
+          "`partitions` and `max-part-bytes` need `placement` partition");
+  require(config.placement == Placement::kPartition || config.partition_by == PartitionBy::kRange,
+          "`partition-by` hash needs `placement` partition");
+  for (const auto& [variable, shard] : config.place)
+    require(shard < config.tasks,
+            fmt::format("`place` {}={}: shards are 0 to {}; raise `ps-tasks`", variable, shard, config.tasks - 1));
+}
+
+}  // namespace
+
+void check(const JobConfig& config) {
+  for (const Setting<JobConfig>& setting : job_settings()) config::check(setting, config);
+  require(config.max_workers == 0 || config.max_workers >= config.workers,
+          "`max-workers` must be at least `workers` and at most 256");
+  require(!traits_of(config.mode).needs_versioned || config.layout != Layout::kInplace,
+          "`mode` sync needs `layout` versioned: helping is exact for versioned chunks only; use `layout` versioned or "
+          "`mode` async");
+  require(config.staleness == 0 || traits_of(config.mode).has_staleness_bound,
+          "`staleness` is the bound of mode ssp: use `mode` ssp");
+  require(config.reduce != Reduce::kAtomic || traits_of(config.mode).has_reduce,
+          "`reduce` atomic is a way to do `mode` sync");
+  require(config.layout != Layout::kInplace || config.optimizer.ema == 0,
+          "`ema` keeps a moving average beside each parameter, which needs `layout` versioned");
+  check_shards(config);
+  require(config.elastic_max == 0 || (config.elastic_min >= 1 && config.elastic_min <= config.elastic_max),
+          "`workers`: the bounds of an elastic number must be 1 to 256, the smaller one first");
+  require(config.elastic_max <= config::ranks_of(config),
+          "`max-workers` must be at least the upper bound of `workers`");
+  check(config::live_of(config), config);
+}
+
+void check_same(const JobConfig& there, const JobConfig& wanted) {
+  JobConfig complete = config::resolved(wanted);
+  if (wanted.max_workers == 0) complete.max_workers = there.max_workers;  // not given: any will do
+  const auto require_same = [&](const char* name, const std::string& before, const std::string& said) {
+    if (before != said)
+      throw Error(fmt::format(
+          "job '{}' has lost its ps and goes on with {} {}, you say {}: give the settings that it began with, "
+          "or none at all and `adopt`; to begin anew end its workers first",
+          there.job, name, before, said));
+  };
+  require_same("workers", config::workers_text(there), config::workers_text(complete));  // the bounds are no options
+  for (const Setting<JobConfig>& setting : job_settings())
+    if (setting.traits.is_stored) require_same(setting.name, show(setting, there), show(setting, complete));
+}
+
+void check(const LiveSettings& settings, const JobConfig& config) {
+  const JobConfig wanted = config::with_live(config, settings);
+  require(find_mode(static_cast<std::uint32_t>(settings.mode)) != nullptr,
+          fmt::format("`mode`: unknown mode; expected {}", mode_names()));
+  require(may_change_live(config.mode, settings.mode),
+          "a running job's `mode` can't be changed to or from sync: start it anew");
+  require(settings.quorum == 0 || traits_of(settings.mode).has_quorum, "`quorum` is of mode sync only");
+  const std::uint32_t most = config::ranks_of(config);
+  require(settings.quorum <= most, fmt::format("`quorum` must be at most the number of workers, {}", most));
+  if (config.elastic_max == 0)
+    require(settings.workers == config.workers,
+            "the number of workers is fixed: launch_shm `workers` LO..HI makes it elastic");
+  else
+    require(settings.workers >= config.elastic_min && settings.workers <= config.elastic_max,
+            fmt::format("`workers` must be {} to {}", config.elastic_min, config.elastic_max));
+  for (const Setting<JobConfig>& setting : job_settings())
+    if (setting.traits.is_live) config::check(setting, wanted);
+}
+
+}  // namespace ps

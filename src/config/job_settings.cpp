@@ -1,0 +1,213 @@
+#include "config/job_settings.hpp"
+
+#include <bit>
+
+#include "config/modes.hpp"
+#include "config/values.hpp"
+
+namespace ps::config {
+namespace {
+
+// Each value by its own word.
+template <class Enum, class... More>
+Value<JobConfig> choice_of(Enum JobConfig::*member, More... values) {
+  return choice(member, Choices<Enum>{{values, to_string(values)}...});
+}
+
+Choices<Mode> modes() {
+  Choices<Mode> all;
+  for (const ModeTraits& row : kModes) all.emplace_back(row.mode, row.name);
+  return all;
+}
+
+Value<JobConfig> job_name() {
+  Value<JobConfig> value = text(&JobConfig::job, "NAME");
+  value.read = [](JobConfig& in, const std::string& text) {
+    check_job_name(text);
+    in.job = text;
+  };
+  value.check = [](const JobConfig& in) { check_job_name(in.job); };
+  return value;
+}
+
+Value<JobConfig> chunk_bytes() {
+  Value<JobConfig> value = bytes_or_none(&JobConfig::chunk_bytes);
+  value.bounds = "a power of two from 1KiB to 1MiB";
+  value.check = [](const JobConfig& in) {
+    const std::uint64_t bytes = in.chunk_bytes;
+    if (bytes != 0 && (!std::has_single_bit(bytes) || bytes < 1024 || bytes > 1 << 20))
+      throw Error("must be a power of two from 1KiB to 1MiB");
+  };
+  return value;
+}
+
+Value<JobConfig> place() {
+  return {.kind = Kind::kPairs,
+          .form = "VARIABLE=SHARD",
+          .bounds = "",
+          .words = {},
+          .read =
+              [](JobConfig& in, const std::string& texts) {
+                for_each_text(texts, [&](const std::string& one) {
+                  const auto equals = one.rfind('=');
+                  if (equals == std::string::npos)
+                    throw Error(fmt::format("'{}' places nothing; write VARIABLE=SHARD", one));
+                  in.place[one.substr(0, equals)] =
+                      static_cast<std::uint32_t>(read_whole(one.substr(equals + 1), 0, kMaxTasks - 1));
+                });
+              },
+          .check =
+              [](const JobConfig& in) {
+                constexpr char kAllowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-";
+                if (in.place.size() > 64) throw Error("at most 64 variables can be placed by hand");
+                for (const auto& [variable, shard] : in.place)
+                  if (variable.empty() || variable.size() > 123 ||
+                      variable.find_first_not_of(kAllowed) != std::string::npos)
+                    throw Error("a variable's name has 1 to 123 of A-Z a-z 0-9 _ . : / -");
+              },
+          .write =
+              [](const JobConfig& in) {
+                std::string texts;
+                for (const auto& [variable, shard] : in.place)
+                  texts += fmt::format("{}{}={}", texts.empty() ? "" : ",", variable, shard);
+                return texts;
+              }};
+}
+
+Value<JobConfig> numa() {
+  return {.kind = Kind::kWord,
+          .form = "auto|none|NODES",
+          .bounds = "",
+          .words = {},
+          .read =
+              [](JobConfig& in, const std::string& texts) {
+                in.numa = texts == "auto" ? Numa::kAuto : texts == "none" ? Numa::kNone : Numa::kNodes;
+                in.numa_nodes.clear();
+                if (in.numa != Numa::kNodes) return;
+                for_each_text(texts, [&](const std::string& one) {
+                  // One that this machine has not is a warning, later.
+                  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+                  in.numa_nodes.push_back(static_cast<std::uint32_t>(read_whole(one, 0, kMost)));
+                });
+              },
+          .check =
+              [](const JobConfig& in) {
+                if (in.numa < Numa::kAuto || in.numa > Numa::kNodes)
+                  throw Error("unknown value; expected auto, none or nodes");
+                if (in.numa == Numa::kNodes && (in.numa_nodes.empty() || in.numa_nodes.size() > 64))
+                  throw Error("name 1 to 64 nodes");
+              },
+          .write = [](const JobConfig& in) -> std::string {
+            if (in.numa == Numa::kNodes) return fmt::format("{}", fmt::join(in.numa_nodes, ","));
+            return in.numa == Numa::kNone ? "none" : "auto";
+          }};
+}
+
+Settings<JobConfig> make_job_settings() {
+  using J = JobConfig;
+  constexpr unsigned kBoth = kPs | kLaunch;
+  constexpr auto kJob = Group::kJob, kWorkers = Group::kWorkers, kPlacement = Group::kPlacement, kRun = Group::kRun;
+  // clang-format off
+  Settings<J> rows = {
+      {"job", job_name(), kJob, kPs | kWorker | kLaunch, "the job's name",
+       {.otherwise = "none: it is needed", .is_stored = false, .common = kPs | kWorker | kLaunch}},
+      {"workers", whole(&J::workers, 1, kMaxWorkers), kWorkers, kBoth, "how many workers start the job",
+       {.is_live = true, .common = kBoth}},
+      {"elastic-min", whole(&J::elastic_min, 0, kMaxWorkers), kWorkers, kNone,
+       "the fewest workers that a launcher keeps"},
+      {"elastic-max", whole(&J::elastic_max, 0, kMaxWorkers), kWorkers, kNone,
+       "the most workers that a launcher keeps"},
+      {"max-workers", whole_or_none(&J::max_workers, 1, kMaxWorkers), kWorkers, kBoth,
+       "how many workers may be there at one time", {.otherwise = "twice `workers`, at least 16"}},
+      {"threads", whole(&J::threads, 1, kMaxThreads), kWorkers, kBoth,
+       "how many threads of a worker share large pulls and pushes"},
+      {"mode", choice(&J::mode, modes()), kJob, kBoth,
+       "when a push applies: at once, at once within a bound of staleness, or step by step",
+       {.is_live = true, .common = kBoth}},
+      {"staleness", whole(&J::staleness, 0, 0xffffffff), kJob, kBoth,
+       "ssp: how far a worker may be ahead of the slowest", {.unit = "steps", .is_live = true, .common = kPs}},
+      {"quorum", whole(&J::quorum, 0, kMaxWorkers), kJob, kBoth,
+       "sync: so many gradients close a step; 0: those of all who are alive", {.is_live = true, .common = kPs}},
+      {"reduce", choice_of(&J::reduce, Reduce::kOrdered, Reduce::kAtomic), kJob, kBoth,
+       "sync: combine gradients in rank order, or sum them as they come"},
+      {"adds", choice_of(&J::adds, Adds::kExact, Adds::kRacy), kJob, kBoth,
+       "how in-place variables are added to; racy loses updates"},
+      {"steps", whole_or_none(&J::steps, 1, kAny), kJob, kPs, "the global step at which the job is finished",
+       {.unit = "steps", .otherwise = "no limit", .common = kPs}},
+      {"step-timeout", seconds(&J::step_timeout_seconds), kJob, kBoth,
+       "how long to wait for live peers; then a sync step goes on without them, ssp gives up",
+       {.unit = "s", .otherwise = "no limit"}},
+      {"ps-tasks", whole(&J::tasks, 1, kMaxTasks), kPlacement, kBoth, "how many shards the job has"},
+      {"placement", choice_of(&J::placement, Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition),
+       kPlacement, kBoth, "which shard a variable goes to"},
+      {"partitions", whole_or_none(&J::partitions, 1, 16384), kPlacement, kBoth,
+       "placement partition: parts of a variable", {.otherwise = "one per shard"}},
+      {"partition-by", choice_of(&J::partition_by, PartitionBy::kRange, PartitionBy::kHash), kPlacement, kBoth,
+       "placement partition, in-place variables: parts of neighbouring rows, or row r in part r modulo their number"},
+      {"max-part-bytes", bytes_or_none(&J::max_part_bytes), kPlacement, kBoth,
+       "placement partition: instead, parts of at most this size", {.unit = "bytes", .otherwise = "none"}},
+      {"place", place(), kPlacement, kBoth, "place one variable by hand; may be repeated", {.takes_all = true}},
+      {"layout", choice_of(&J::layout, Layout::kVersioned, Layout::kInplace), kPlacement, kBoth,
+       "how variables lie in memory"},
+      {"chunk-bytes", chunk_bytes(), kPlacement, kBoth, "of the chunks of versioned variables",
+       {.unit = "bytes", .otherwise = "by the variable's size"}},
+      {"numa", numa(), kPlacement, kBoth,
+       "memory node of each shard: nodes as 0,1; auto: shard k on node k, where there are several"},
+      {"huge-pages", flag(&J::huge_pages), kPlacement, kBoth, "ask for huge pages"},
+      {"seed", whole(&J::seed, 0, kAny), Group::kData, kBoth, "of initial values and data order"},
+      {"linger", seconds(&J::linger_seconds), kRun, kBoth, "how long the ps stays after the last worker has left",
+       {.unit = "s", .common = kPs}},
+      {"group", text(&J::group, "NAME"), kRun, kBoth | kWorker,
+       "share the job with the users of a group: segments get mode 0660; other users' workers say it, too",
+       {.otherwise = "only this user has it", .is_stored = false}},
+  };
+  // clang-format on
+  add_within(rows, &J::optimizer, optimizer_settings());
+  return rows;
+}
+
+}  // namespace
+
+const Settings<JobConfig>& job_settings() {
+  static const Settings<JobConfig> kRows = make_job_settings();
+  return kRows;
+}
+
+std::uint32_t ranks_of(const JobConfig& config) noexcept {
+  return config.max_workers != 0 ? config.max_workers : std::clamp<std::uint32_t>(2 * config.workers, 16, kMaxWorkers);
+}
+
+JobConfig resolved(JobConfig config) {
+  Optimizer& optimizer = config.optimizer;
+  config.max_workers = ranks_of(config);
+  if (!optimizer.learning_rate) optimizer.learning_rate = default_learning_rate(optimizer.rule);
+  if (!optimizer.weight_decay) optimizer.weight_decay = default_weight_decay(optimizer.rule);
+  return config;
+}
+
+std::string workers_text(const JobConfig& config) {
+  if (config.elastic_max == 0) return fmt::to_string(config.workers);
+  return fmt::format("{}..{}", config.elastic_min, config.elastic_max);
+}
+
+LiveSettings live_of(const JobConfig& config) noexcept {
+  const Optimizer& optimizer = config.optimizer;
+  return {.mode = config.mode,
+          .staleness = config.staleness,
+          .quorum = config.quorum,
+          .learning_rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule)),
+          .clip_norm = optimizer.clip_norm,
+          .workers = config.workers};
+}
+
+JobConfig with_live(JobConfig config, const LiveSettings& live) {
+  config.mode = live.mode;
+  config.staleness = live.staleness;
+  config.quorum = live.quorum;
+  config.optimizer.learning_rate = live.learning_rate;
+  config.optimizer.clip_norm = live.clip_norm;
+  config.workers = live.workers;
+  return config;
+}
+
+}  // namespace ps::config

@@ -1,0 +1,75 @@
+// The table of an optimizer's settings.
+#include "config/job_settings.hpp"
+#include "config/values.hpp"
+#include "update/traits.hpp"
+
+namespace ps::config {
+namespace {
+
+Choices<UpdateRule> rules() {
+  Choices<UpdateRule> all;
+  for (const update::Traits& row : update::all_rules()) all.emplace_back(row.rule, row.name);
+  return all;
+}
+
+// As Schedule::parse accepts them.
+void check_schedule(const Schedule& schedule) {
+  const auto is_amount = [](float value) {
+    return value >= 0 && value <= std::numeric_limits<float>::max();  // false for NaN
+  };
+  if (!is_amount(schedule.decay) || !is_amount(schedule.decay_steps) || schedule.decay_steps == 0 ||
+      (schedule.kind == Schedule::Kind::kCosine ? schedule.decay > 1 : schedule.decay == 0))
+    throw Error("must have a decay and steps above 0, cosine a floor from 0 to 1");
+  if (!(schedule.warmup_steps >= 0 && schedule.warmup_steps <= 16777216.0F))
+    throw Error("must have at most 16777216 steps of warmup");
+}
+
+Value<Optimizer> schedule() {
+  return {.kind = Kind::kWord,
+          .form = "SPEC",
+          .bounds = "",
+          .words = {},
+          .read = [](Optimizer& in, const std::string& text) { in.schedule = Schedule::parse(text); },
+          .check = [](const Optimizer& in) { check_schedule(in.schedule); },
+          .write = [](const Optimizer& in) { return in.schedule.to_string(); }};
+}
+
+}  // namespace
+
+const Settings<Optimizer>& optimizer_settings() {
+  using O = Optimizer;
+  constexpr auto kGroup = Group::kOptimizer;
+  constexpr unsigned kAll = kPs | kWorker | kLaunch;
+  // clang-format off
+  static const Settings<O> kRows = {
+      {"optimizer", choice(&O::rule, rules()), kGroup, kAll, "what a push does; with `push-every` add is the default",
+       {.common = kPs | kLaunch}},
+      {"lr", real(&O::learning_rate, Range::kPositive), kGroup, kAll, "learning rate at step 0",
+       {.otherwise = "the optimizer's usual: sgd 0.1, adam 0.001, ...", .is_live = true, .common = kPs | kLaunch}},
+      {"lr-schedule", schedule(), kGroup, kAll,
+       "constant, exp:DECAY:STEPS, step:DECAY:STEPS, cosine:STEPS[:FLOOR]; warmup:STEPS+ in front of any"},
+      {"lr-staleness", flag(&O::staleness_scaling), kGroup, kAll,
+       "async, ssp: scale the rate by 1 / (1 + staleness)"},
+      {"momentum", share(&O::momentum), kGroup, kAll, "momentum, nesterov", {.hyper_parameter = &O::momentum}},
+      {"beta1", share(&O::beta1), kGroup, kAll, "adam, adamw: decay of m", {.hyper_parameter = &O::beta1}},
+      {"beta2", share(&O::beta2), kGroup, kAll, "adam, adamw: decay of v", {.hyper_parameter = &O::beta2}},
+      {"rho", share(&O::rho), kGroup, kAll, "rmsprop: decay of the mean square", {.hyper_parameter = &O::rho}},
+      {"epsilon", amount(&O::epsilon), kGroup, kAll, "adagrad, rmsprop, adam, adamw: in the denominator", {.hyper_parameter = &O::epsilon}},
+      {"initial-accumulator", amount(&O::initial_accumulator), kGroup, kAll,
+       "adagrad, rowwise_adagrad: what the accumulators begin with", {.hyper_parameter = &O::initial_accumulator}},
+      {"ftrl-beta", amount(&O::ftrl_beta), kGroup, kAll, "ftrl: beside the root in the denominator", {.hyper_parameter = &O::ftrl_beta}},
+      {"l1", amount(&O::l1), kGroup, kAll, "ftrl: L1 regularisation of weights", {.hyper_parameter = &O::l1}},
+      {"l2", amount(&O::l2), kGroup, kAll, "L2 regularisation of weights"},
+      {"weight-decay", amount(&O::weight_decay), kGroup, kAll, "decoupled decay of weights",
+       {.otherwise = "0; adamw 0.01"}},
+      {"clip-value", amount(&O::clip_value), kGroup, kAll, "limit of the elements of a gradient",
+       {.otherwise = "none"}},
+      {"clip-norm", amount(&O::clip_norm), kGroup, kAll, "limit of a gradient's global norm",
+       {.otherwise = "none", .is_live = true}},
+      {"ema", share(&O::ema), kGroup, kAll, "decay of the parameters' moving average", {.otherwise = "none kept"}},
+  };
+  // clang-format on
+  return kRows;
+}
+
+}  // namespace ps::config

@@ -1,0 +1,203 @@
+// How values of each type are written as text, read and bounded: what a row of a table of settings is made of.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "config/setting.hpp"
+#include "ps/errors.hpp"
+
+namespace ps::config {
+
+inline constexpr auto kAny = std::numeric_limits<std::uint64_t>::max();
+
+// What settings of the forms N, X, TIME and SIZE look like, for people.
+std::string describe_forms();
+
+// These throw Error where `text` is none, or out of range.
+std::uint64_t parse_whole(const std::string& text, std::uint64_t least);  // `least` is for the message alone
+std::uint64_t read_whole(const std::string& text, std::uint64_t least, std::uint64_t most);
+double read_real(const std::string& text);
+float read_float(const std::string& text);
+double read_seconds(const std::string& text);       // 5ms, 100us, 2s or plain seconds
+std::uint64_t read_bytes(const std::string& text);  // 4MiB, 64KiB, 1GiB or plain bytes
+
+void check_whole(std::uint64_t value, std::uint64_t least, std::uint64_t most);
+
+enum class Range { kAmount, kShare, kPositive };  // at least 0, less than 1 besides, above 0
+void check_real(double value, Range range);
+const char* describe(Range range) noexcept;
+std::string describe(std::uint64_t least, std::uint64_t most);
+
+// Calls `use` with each of the texts between commas; with one empty text where there is none.
+void for_each_text(const std::string& texts, const std::function<void(const std::string&)>& use);
+
+template <class Struct, class Whole>
+Value<Struct> whole(Whole Struct::*member, std::uint64_t least, std::uint64_t most) {
+  return {.kind = Kind::kNumber,
+          .form = "N",
+          .bounds = describe(least, most),
+          .words = {},
+          .read =
+              [=](Struct& in, const std::string& text) {
+                // What the member cannot hold is out of bounds as well, which is for check() to say.
+                const std::uint64_t value = parse_whole(text, least);
+                in.*member = static_cast<Whole>(std::min<std::uint64_t>(value, std::numeric_limits<Whole>::max()));
+              },
+          .check = [=](const Struct& in) { check_whole(in.*member, least, most); },
+          .write = [=](const Struct& in) { return fmt::to_string(in.*member); }};
+}
+
+// 0, or none, stands for one that is not given; nobody can give it.
+template <class Struct, class Whole>
+Value<Struct> whole_or_none(Whole Struct::*member, std::uint64_t least, std::uint64_t most) {
+  const auto given = [=](const Struct& in) -> std::optional<std::uint64_t> {
+    if constexpr (std::is_integral_v<Whole>)
+      return in.*member == 0 ? std::nullopt : std::optional<std::uint64_t>(in.*member);
+    else
+      return in.*member;
+  };
+  return {.kind = Kind::kNumber,
+          .form = "N",
+          .bounds = describe(least, most),
+          .words = {},
+          .read =
+              [=](Struct& in, const std::string& text) {
+                const std::uint64_t value = read_whole(text, least, most);
+                if constexpr (std::is_integral_v<Whole>)
+                  in.*member = static_cast<Whole>(value);
+                else
+                  in.*member = static_cast<typename Whole::value_type>(value);
+              },
+          .check =
+              [=](const Struct& in) {
+                if (const auto value = given(in)) check_whole(*value, least, most);
+              },
+          .write =
+              [=](const Struct& in) {
+                const auto value = given(in);
+                return value ? fmt::to_string(*value) : std::string();
+              }};
+}
+
+template <class Struct, class Real>
+Value<Struct> real(Real Struct::*member, Range range) {
+  constexpr bool kIsPlain = std::is_floating_point_v<Real>;
+  return {.kind = Kind::kNumber,
+          .form = "X",
+          .bounds = describe(range),
+          .words = {},
+          .read =
+              [=](Struct& in, const std::string& text) {
+                if constexpr (std::is_same_v<Real, double> || std::is_same_v<Real, std::optional<double>>)
+                  in.*member = read_real(text);
+                else
+                  in.*member = read_float(text);
+              },
+          .check =
+              [=](const Struct& in) {
+                if constexpr (kIsPlain)
+                  check_real(in.*member, range);
+                else if (in.*member)
+                  check_real(*(in.*member), range);
+              },
+          .write =
+              [=](const Struct& in) {
+                if constexpr (kIsPlain)
+                  return fmt::to_string(in.*member);
+                else
+                  return in.*member ? fmt::to_string(*(in.*member)) : std::string();
+              }};
+}
+
+template <class Struct, class Real>
+Value<Struct> amount(Real Struct::*member) {
+  return real(member, Range::kAmount);
+}
+template <class Struct, class Real>
+Value<Struct> share(Real Struct::*member) {
+  return real(member, Range::kShare);
+}
+
+template <class Struct>
+Value<Struct> seconds(double Struct::*member) {
+  Value<Struct> value = real(member, Range::kAmount);
+  value.form = "TIME";
+  value.read = [=](Struct& in, const std::string& text) { in.*member = read_seconds(text); };
+  return value;
+}
+
+// 0 stands for one that is not given; nobody can give it.
+template <class Struct>
+Value<Struct> bytes_or_none(std::uint64_t Struct::*member) {
+  Value<Struct> value = whole_or_none(member, 1, kAny);
+  value.form = "SIZE";
+  value.bounds = "";
+  value.read = [=](Struct& in, const std::string& text) {
+    in.*member = read_bytes(text);
+    if (in.*member == 0) throw Error("must be greater than 0");
+  };
+  return value;
+}
+
+template <class Struct>
+Value<Struct> flag(bool Struct::*member) {
+  return {.kind = Kind::kFlag,
+          .form = "",
+          .bounds = "",
+          .words = {"true", "false"},
+          .read = [=](Struct& in, const std::string& text) { in.*member = text == "true"; },
+          .check = [](const Struct&) {},
+          .write = [=](const Struct& in) { return std::string(in.*member ? "true" : ""); }};
+}
+
+template <class Struct>
+Value<Struct> text(std::string Struct::*member, const char* form) {
+  return {.kind = Kind::kWord,
+          .form = form,
+          .bounds = "",
+          .words = {},
+          .read = [=](Struct& in, const std::string& text) { in.*member = text; },
+          .check = [](const Struct&) {},
+          .write = [=](const Struct& in) { return in.*member; }};
+}
+
+template <class Enum>
+using Choices = std::vector<std::pair<Enum, std::string>>;
+
+// One of several words. What is none of these values is written as nothing: it is not given, or damaged.
+template <class Struct, class Enum>
+Value<Struct> choice(Enum Struct::*member, Choices<Enum> choices, bool may_be_none = false) {
+  std::vector<std::string> words;
+  for (const auto& one : choices) words.push_back(one.second);
+  const auto word_of = [=](const Struct& in) {
+    for (const auto& [value, word] : choices)
+      if (value == in.*member) return word;
+    return std::string();
+  };
+  return {.kind = Kind::kWord,
+          .form = fmt::format("{}", fmt::join(words, "|")),
+          .bounds = "",
+          .words = words,
+          .read =
+              [=](Struct& in, const std::string& text) {
+                for (const auto& [value, word] : choices)
+                  if (word == text) in.*member = value;
+              },
+          .check =
+              [=](const Struct& in) {
+                if (!may_be_none && word_of(in).empty())
+                  throw Error(fmt::format("unknown value; expected {}", fmt::join(words, "|")));
+              },
+          .write = word_of};
+}
+
+}  // namespace ps::config

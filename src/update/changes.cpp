@@ -1,0 +1,60 @@
+// Changes past the rule, of versioned chunks: what is added or given, and what becomes of the state.
+#include <algorithm>
+
+#include "update/rule_table.hpp"
+#include "update/simd.hpp"
+
+namespace ps::update {
+namespace {
+
+PS_SIMD_CLONES void add_values(float* out, const float* in, const float* delta, std::size_t count) noexcept {
+  PS_SIMD_LOOP
+  for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + delta[i];
+}
+
+void copy(float* out, const float* in, std::size_t count) noexcept {
+  if (out != in) std::copy_n(in, count, out);
+}
+
+// Of a rule whose state depends on the value.
+template <class Rule>
+void set_values(const Settings& settings, bool adds, float learning_rate, float* out, const float* in,
+                std::size_t stride, const float* values, std::size_t count) noexcept {
+  constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(false).size();
+  for (std::size_t i = 0; i < count; ++i) {
+    float x[kFloats];
+    for (std::size_t k = 0; k < kFloats; ++k) x[k] = in[i + k * stride];
+    Rule::set_value(settings, learning_rate, x, adds ? x[0] + values[i] : values[i]);
+    for (std::size_t k = 0; k < kFloats; ++k) out[i + k * stride] = x[k];
+  }
+}
+
+}  // namespace
+
+void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
+            const float* values, std::size_t count) noexcept {
+  if (how == Change::kReset) {
+    copy(out, values, count);
+    return initialise_slots(settings, learning_rate, values, out + stride, stride, count);
+  }
+  const bool adds = how == Change::kAdd;
+  const std::size_t slots = slots_per_element(settings.rule, false), all = slots_per_element(settings);
+  const bool is_done = with_rule(settings.rule, [&](auto rule) {
+    using Rule = decltype(rule);
+    if constexpr (requires { Rule::set_value(settings, 0.0F, out, 0.0F); }) {
+      set_values<Rule>(settings, adds, learning_rate, out, in, stride, values, count);
+      return true;
+    }
+    return false;
+  });
+  if (!is_done) {
+    if (adds)
+      add_values(out, in, values, count);
+    else
+      copy(out, values, count);
+    for (std::size_t k = 1; k <= slots; ++k) copy(out + k * stride, in + k * stride, count);
+  }
+  if (all > slots) copy(out + all * stride, adds ? in + all * stride : values, count);
+}
+
+}  // namespace ps::update
