@@ -62,10 +62,16 @@ inline void fence_release() noexcept { std::atomic_thread_fence(std::memory_orde
 inline void fence_acquire() noexcept { std::atomic_thread_fence(std::memory_order_acquire); }
 
 // A store before it and a load behind it stay in that order for whoever does the same: of two that each store and then
-// look at the other's, at least one sees the other (W1).
+// look at the other's, at least one sees the other (waiting.W1).
 inline void fence_store_load() noexcept { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 #pragma GCC diagnostic pop
+
+// A plain word that another process may change: read once, so that what was checked is what is used.
+template <class T>
+T read_once(const T& word) noexcept {
+  return __atomic_load_n(&word, __ATOMIC_RELAXED);
+}
 
 inline void spin_pause() noexcept {
 #if defined(__x86_64__)

@@ -2,13 +2,14 @@
 
 #include <bit>
 
+#include "shm/cut.hpp"
 #include "shm/events.hpp"
 #include "shm/live_settings.hpp"
 
 namespace ps::shm {
 
 void Barrier::arrive(std::uint64_t round) noexcept {
-  entry(rank_).published.store_release(round + 1);  // (A1)
+  entry(rank_).published.store_release(round + 1);  // (barrier.A1) pairs with barrier.A2: the contribution
   fault_point(FaultPoint::kArrivePublished);        // the last to arrive decides itself and wakes the others then
 }
 
@@ -18,18 +19,18 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
   std::uint32_t joined = 0, arrived = 0;
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
     const WorkerShm& worker = job_.worker(rank);
-    const std::uint64_t holder = worker.holders.load_acquire();
+    const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
     if (holder == 0) continue;
     ++joined;
-    // (A2) liveness first, B2.
+    // (barrier.A2, ranks.J4) barrier.B2: liveness first.
     bool gone = static_cast<RankState>(worker.state.load_acquire()) == RankState::kLeft || known_dead_[rank] == holder;
     if (!gone && look_at_locks && rank != rank_ && !job_.is_alive(rank)) {
-      known_dead_[rank] = holder;  // a new holder counts `holders` up; until then it takes part in a later round (B1)
+      known_dead_[rank] = holder;  // a new holder counts `holders` up, and takes part in a later round (barrier.B1)
       gone = true;
     }
-    // Before the publication: else one that arrives between the two looks, dies and is replaced at once is lost.
+    // (barrier.A2) Else one that arrives between the next two looks, dies and is replaced at once is lost.
     const bool takes_part = worker.barriers[which_].active_from.load_acquire() <= round;
-    if (worker.barriers[which_].published.load_acquire() == round + 1) {
+    if (worker.barriers[which_].published.load_acquire() == round + 1) {  // (barrier.A2) pairs with barrier.A1
       set.insert(rank);
       ++arrived;
     } else if (!gone && takes_part && !is_left_out(rank)) {
@@ -44,17 +45,19 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
 
   BarrierEntryShm& mine = entry(rank_);
   if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
-    fence_release();  // pairs with read_decision's: who reads a bit of the new set finds the round over
+    fence_release();  // (barrier.A3) pairs with barrier.A5: a reader of a bit of the new set finds the round over
+    // relaxed, as the next two: barrier.A3 publishes them
     for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
     mine.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.learning_rate));
     mine.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.clip_norm));
     fault_point(FaultPoint::kDecideSet);
-    mine.proposal.store_release(round + 1);  // (A3)
+    mine.proposal.store_release(round + 1);  // (barrier.A3) barrier.A4 names it
     fault_point(FaultPoint::kDecideProposed);
   }
-  std::uint64_t decision = shared().decision.load_acquire();
-  while (decision >> 16 <= round) {                                                              // B3: never backwards
-    if (!shared().decision.try_exchange_acq_rel(decision, (round + 1) << 16 | rank_)) continue;  // (A4)
+  std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A4)
+  while (decided_rounds(decision) <= round) {                 // barrier.B3: never backwards
+    const std::uint64_t mine = make_decision(round + 1, epoch_bits(decision), rank_);
+    if (!shared().decision.try_exchange_acq_rel(decision, mine)) continue;  // (barrier.A4) pairs with barrier.A5
     fault_point(FaultPoint::kDecideSwapped);
     futex_announce(shared().futex);  // the others can help
     fault_point(FaultPoint::kDecideAnnounced);
@@ -64,7 +67,7 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
   return true;
 }
 
-// By the winner of A4 alone. A kill before it costs the events, nothing else.
+// By the winner of barrier.A4 alone. A kill before it costs the events, nothing else.
 void Barrier::note_decision(std::uint64_t round) noexcept {
   RankSet contributors;
   for (std::size_t i = 0; i < contributors.bits.size(); ++i)
@@ -72,8 +75,8 @@ void Barrier::note_decision(std::uint64_t round) noexcept {
   record_event(job_, {.kind = EventKind::kDecided, .rank = rank_, .step = round, .ranks = contributors});
   fault_point(FaultPoint::kDecideRecorded);
   const std::uint32_t size = contributors.size(), now_short = size < quorum_ ? size : 0;
-  std::uint32_t told = job_.state().short_quorum.load_acquire();
-  if (told == now_short || !job_.state().short_quorum.try_exchange_acq_rel(told, now_short)) return;
+  std::uint32_t told = job_.state().short_quorum.load_acquire();                                      // (barrier.B7)
+  if (told == now_short || !job_.state().short_quorum.try_exchange_acq_rel(told, now_short)) return;  // (barrier.B7)
   fault_point(FaultPoint::kDecideShort);
   if (now_short != 0)  // once for each number that is left
     record_event(
@@ -81,25 +84,40 @@ void Barrier::note_decision(std::uint64_t round) noexcept {
 }
 
 bool Barrier::read_decision(std::uint64_t round, Decision& out) const noexcept {
-  const std::uint64_t decision = shared().decision.load_acquire();  // (A5) pairs with A4: the proposal is complete
-  if (decision >> 16 != round + 1) return false;
-  const BarrierEntryShm& proposer = entry(static_cast<std::uint32_t>(decision & 0xffff));
+  const std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A5) pairs with barrier.A4: the proposal
+  if (decided_rounds(decision) != round + 1) return false;
+  const std::uint64_t epoch = cut_epoch(job_);  // behind the decision, so it is as new
+  out.epoch = epoch - ((epoch - epoch_bits(decision)) & kDecisionEpoch);
+  const BarrierEntryShm& proposer = entry(proposer_of(decision));
   for (std::size_t i = 0; i < out.contributors.bits.size(); ++i)
-    out.contributors.bits[i] = proposer.proposed.bits[i].load_relaxed();
+    out.contributors.bits[i] = proposer.proposed.bits[i].load_relaxed();  // relaxed, as below: the round is their check
   out.learning_rate = std::bit_cast<float>(proposer.learning_rate.load_relaxed());
   out.clip_norm = std::bit_cast<float>(proposer.clip_norm.load_relaxed());
-  fence_acquire();
-  return this->round() == round;  // B6: a proposal is overwritten only once the round is over
+  fence_acquire();                // (barrier.A5) pairs with barrier.A3's fence
+  return this->round() == round;  // barrier.B6: a proposal is overwritten only once the round is over
 }
 
-// Before the round can open, so that each contributor, and nobody else, finds it there afterwards. Only ever raised: a
-// helper that sleeps here for rounds changes nothing.
+std::optional<std::uint64_t> try_set_epoch(JobSegments& job, std::uint64_t epoch) noexcept {
+  BarrierShm& barrier = job.barrier(0);
+  std::uint64_t decision = barrier.decision.load_acquire();  // (barrier.A5)
+  for (;;) {
+    const std::uint64_t rounds = decided_rounds(decision);
+    if (barrier.step.load_acquire() != rounds) return std::nullopt;  // (barrier.A6) that one is being applied
+    const std::uint64_t mine = make_decision(rounds, epoch, proposer_of(decision));
+    if (!barrier.decision.try_exchange_acq_rel(decision, mine)) continue;  // (cut.C10) pairs with barrier.A4
+    fault_point(FaultPoint::kCutMoved);
+    return rounds;
+  }
+}
+
+// barrier.B11: before the round can open, so that each contributor, and nobody else, finds it there afterwards. Only
+// ever raised: a helper that sleeps here for rounds changes nothing.
 void Barrier::note_contributors(std::uint64_t round, const RankSet& contributors) noexcept {
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
     if (!contributors.contains(rank)) continue;
     auto& included = entry(rank).included;
-    std::uint64_t seen = included.load_acquire();
-    while (seen < round + 1 && !included.try_exchange_acq_rel(seen, round + 1)) {
+    std::uint64_t seen = included.load_acquire();                                  // (barrier.B11)
+    while (seen < round + 1 && !included.try_exchange_acq_rel(seen, round + 1)) {  // (barrier.B11) pairs with was_in
     }
     fault_point(FaultPoint::kHelpIncluded);
   }
@@ -108,13 +126,14 @@ void Barrier::note_contributors(std::uint64_t round, const RankSet& contributors
 void Barrier::open(std::uint64_t round) noexcept {
   std::uint64_t expected = round;
   fault_point(FaultPoint::kOpenReady);
-  if (!shared().step.try_exchange_acq_rel(expected, round + 1)) return;  // (A6)
+  if (!shared().step.try_exchange_acq_rel(expected, round + 1)) return;  // (barrier.A6) pairs with round(), steps.T2
   fault_point(FaultPoint::kOpenSwapped);
   futex_announce(shared().futex);
 }
 
 Barrier::LeftOut Barrier::look_at(std::uint32_t rank) const noexcept {
-  return {entry(rank).published.load_acquire(), entry(rank).active_from.load_acquire(), true};
+  const BarrierEntryShm& theirs = entry(rank);
+  return {theirs.published.load_acquire(), theirs.active_from.load_acquire(), true};  // (barrier.A2, barrier.B12)
 }
 
 void Barrier::leave_out(const std::vector<std::uint32_t>& missing) noexcept {
@@ -128,13 +147,14 @@ bool Barrier::is_left_out(std::uint32_t rank) const noexcept {
 
 // Never the value that was there when it was left out: the round has moved since.
 void Barrier::come_back() noexcept {
-  entry(rank_).active_from.store_release(round());
+  entry(rank_).active_from.store_release(round());  // (barrier.B12) pairs with barrier.A2
   fault_point(FaultPoint::kReturned);
 }
 
 std::uint32_t Barrier::still_to_join() const noexcept {
   std::uint32_t joined = 0;
-  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) joined += job_.worker(rank).holders.load_acquire() != 0;
+  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank)
+    joined += job_.worker(rank).holders.load_acquire() != 0;  // (ranks.J4)
   return round() == 0 && joined < job_.config().workers ? job_.config().workers - joined : 0;
 }
 

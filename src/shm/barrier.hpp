@@ -1,26 +1,27 @@
 // A barrier that survives the death of anybody in it: arrive, decide, apply, open.
 //
-// Round t, for the worker of rank r
-//   arrive  A1 entry[r].published = t + 1, release        pairs with A2; its gradient is complete. Of two who arrive and
-//              then look, one sees the other: nobody sleeps without a fence and another look (W1, futex_prepare)
-//   decide  A2 for each rank: state and liveness, then `active_from`, then `published` (B2). Who has published is
-//              in, dead or not; nobody may be missing who is alive, unless a quorum has published, or the missing
-//              have been left out because they were waited for too long (a stopped process is not dead, L3)
-//           A3 the set, and the settings that hold for the round (B8), go into entry[r], tagged t + 1 (B3); a
-//              predecessor's proposal for t is taken as it is
-//           A4 decision: {smaller step, ...} -> {t + 1, r}, acq_rel; pairs with A5; the first wins
-//   apply   A5 everybody reads the decision and the winner's proposal, checks that the round is still t, raises
-//              `included` of each contributor to t + 1, and applies
-//   open    A6 step: t -> t + 1 by whoever has seen all applied (B6), acq_rel; wakes all
-// Invariants
-//   - Nothing that round t reads (proposal, publication, gradient) is overwritten before A6.
-//   - A4 never moves backwards. Never an empty set (B7): round t needs somebody who has published it.
-//   - Who is not in the set has not published t, or too late: its contribution is dropped, never used later.
-//   - The first round waits until as many ranks as the job has workers have joined; who joined and died counts (B7).
+// Round t, for the worker of rank r (docs/protocols.md, barrier)
+//   arrive  barrier.A1 entry[r].published = t + 1, release        pairs with barrier.A2; its gradient is complete
+//   decide  barrier.A2 for each rank: state and liveness, then `active_from`, then `published` (barrier.B2). A rank
+//                      that has published is in, dead or not. A living one may be missing where a quorum has
+//                      published, or where it was waited for too long (barrier.B12; a stopped process is not dead,
+//                      locks.L3)
+//           barrier.A3 the set, and the settings that hold for the round (barrier.B8), go into entry[r], tagged t + 1
+//                      (barrier.B3); a predecessor's proposal for t is taken as it is
+//           barrier.A4 decision: {smaller step, epoch, ...} -> {t + 1, epoch, r}, acq_rel    pairs with barrier.A5; the
+//                      first wins. The epoch of cuts that it finds stays in it (cut.C10)
+//   apply   barrier.A5 each worker reads the decision and the winner's proposal, checks that the round is still t,
+//                      raises `included` of each contributor to t + 1 (barrier.B11), and applies
+//   open    barrier.A6 step: t -> t + 1 by any worker that has seen all applied (barrier.B6), acq_rel; wakes all
+// Nothing that round t reads (proposal, publication, gradient) is overwritten before barrier.A6. A contribution that
+// comes too late for the set is dropped, never used later. Of two workers that arrive and then look, one sees the
+// other: nobody sleeps without a fence and another look (waiting.W1). The first round waits until as many ranks as the
+// job has workers have joined; a worker that joined and died counts (barrier.B7).
 // Progress: arrive, decide, apply and open are lock-free; passing waits for the living to arrive, nothing else.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,7 +36,22 @@ struct Decision {
   RankSet contributors;
   float learning_rate = 0.0F;  // before the schedule
   float clip_norm = 0.0F;
+  std::uint64_t epoch = 0;  // of cuts, that the step's updates belong to (cut.C10)
 };
+
+// BarrierShm::decision.
+constexpr std::uint64_t decided_rounds(std::uint64_t decision) noexcept { return decision >> 20; }
+constexpr std::uint32_t proposer_of(std::uint64_t decision) noexcept { return decision & 0xff; }
+inline constexpr std::uint64_t kDecisionEpoch = 0xfff;  // the bits that a decision has of the epoch
+constexpr std::uint64_t epoch_bits(std::uint64_t decision) noexcept { return decision >> 8 & kDecisionEpoch; }
+constexpr std::uint64_t make_decision(std::uint64_t rounds, std::uint64_t epoch, std::uint32_t proposer) noexcept {
+  return rounds << 20 | (epoch & kDecisionEpoch) << 8 | proposer;
+}
+static_assert(kMaxRanks <= 256, "a proposer has 8 bits");
+
+// cut.C10: lets the training step that nobody has decided yet belong to that epoch, and all that follow. Returns that
+// step; nothing while the one before is being applied. Lock-free.
+std::optional<std::uint64_t> try_set_epoch(JobSegments& job, std::uint64_t epoch) noexcept;
 
 class Barrier {
  public:
@@ -47,17 +63,19 @@ class Barrier {
         known_dead_(job.ranks()),
         left_out_(job.ranks()) {}
 
-  std::uint64_t round() const noexcept { return shared().step.load_acquire(); }  // pairs with A6
+  std::uint64_t round() const noexcept { return shared().step.load_acquire(); }  // (barrier.A6)
 
-  // Whether this rank, through a predecessor perhaps, has arrived at that round (B4).
-  bool has_arrived(std::uint64_t round) const noexcept { return entry(rank_).published.load_acquire() == round + 1; }
+  // Whether this rank, through a predecessor perhaps, has arrived at that round (barrier.B4).
+  bool has_arrived(std::uint64_t round) const noexcept {
+    return entry(rank_).published.load_acquire() == round + 1;  // (barrier.A2) pairs with a predecessor's barrier.A1
+  }
 
-  // A1.
+  // barrier.A1. Requires: this worker's contribution is complete.
   void arrive(std::uint64_t round) noexcept;
 
   // Waits for the round's decision, calls apply(decision) unless the round is over by then, and opens the next.
-  // `apply` gets the Decision. each_slice(missing) runs before each sleep; `missing` are the living who have not arrived.
-  // True: go on without them, in this round and until they show that they go on. It throws to give up.
+  // `apply` gets the Decision. each_slice(missing) runs before each sleep; `missing` are the living who have not
+  // arrived. True: go on without them, in this round and until they show that they go on. It throws to give up.
   template <class Apply, class EachSlice>
   void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
     std::vector<std::uint32_t>& missing = missing_;
@@ -81,28 +99,34 @@ class Barrier {
     if (is_mine) note_decision(round);  // now that nobody waits
   }
 
-  // Whether this rank's arrival made it into that round. Requires: this is barrier 0, the round is over, and no later one
-  // was arrived at.
-  bool was_in(std::uint64_t round) const noexcept { return entry(rank_).included.load_acquire() == round + 1; }
+  // Whether this rank's arrival made it into that round. Requires: this is barrier 0, the round is over, and no later
+  // one was arrived at.
+  bool was_in(std::uint64_t round) const noexcept {
+    return entry(rank_).included.load_acquire() == round + 1;  // (barrier.B11) pairs with the helpers' exchange
+  }
 
-  // Says that this rank takes part again, to those who have left it out. Requires: it has noticed that a round went on
-  // without it. Wait-free.
+  // barrier.B12: says that this rank takes part again, to those that have left it out. Requires: it has noticed that a
+  // round went on without it. Wait-free.
   void come_back() noexcept;
 
   // How many of the job's workers have not joined yet. 0 from the first round's end on.
   std::uint32_t still_to_join() const noexcept;
 
-  // A2 to A4. True: the round is decided, by this call or by another's. `look_at_locks`: ask the kernel for the living,
-  // a system call per missing rank; otherwise only deaths known from before count.
+  // barrier.A2 to barrier.A4. True: the round is decided, by this call or by another's. `look_at_locks`: ask the kernel
+  // for the living, a system call per missing rank; otherwise only deaths known from before count.
   bool try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing);
 
-  // A5. False: the round is over.
+  // Whether it is, so that helpers may be applying it unless a later round is under way.
+  bool is_decided(std::uint64_t round) const noexcept {
+    return decided_rounds(shared().decision.load_acquire()) > round;  // (barrier.A5) pairs with barrier.A4
+  }
+
+  // barrier.A5. False: the round is over.
   bool read_decision(std::uint64_t round, Decision& decision) const noexcept;
 
  private:
   BarrierShm& shared() const noexcept { return job_.barrier(which_); }
   BarrierEntryShm& entry(std::uint32_t rank) const noexcept { return job_.worker(rank).barriers[which_]; }
-  bool is_decided(std::uint64_t round) const noexcept { return shared().decision.load_acquire() >> 16 > round; }
   void open(std::uint64_t round) noexcept;
   void note_contributors(std::uint64_t round, const RankSet& contributors) noexcept;
   void note_decision(std::uint64_t round) noexcept;

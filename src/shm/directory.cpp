@@ -4,11 +4,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <string_view>
+#include <unordered_map>
 
+#include "config/modes.hpp"
 #include "ps/errors.hpp"
 #include "shm/futex.hpp"
 #include "shm/inplace_slot.hpp"
 #include "shm/placement.hpp"
+#include "shm/validation.hpp"
+#include "update/traits.hpp"
 
 namespace ps::shm {
 namespace {
@@ -60,67 +66,126 @@ void check_agreement(const VariableShm& record, const VariableSpec& spec, Update
     disagree(record, "l2", (record.flags & kRegularize) != 0 ? "on" : "off", spec.regularize ? "on" : "off");
 }
 
+// Positions of records by what they are records of, and what they leave for the next one.
+class Directory::Known {
+ public:
+  explicit Known(const JobSegments& job) : occupied_(job) {}
+
+  std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(accumulators_.size()); }
+  const Occupancy& occupied() const noexcept { return occupied_; }
+  bool is_published(std::uint32_t number) const noexcept { return number < published_.size() && published_[number]; }
+
+  // The record at position count(), which is record `number` of the segment. False: an earlier position has it, or it
+  // lies nowhere.
+  [[nodiscard]] bool add(const VariableShm& record, std::uint32_t number) {
+    if (is_published(number) || !occupied_.add(record)) return false;
+    if (number >= published_.size()) published_.resize(number + 1);
+    published_[number] = true;
+    if (is_variable(record)) {
+      std::vector<std::uint32_t>& parts = parts_[text_of(record.name)];
+      if (record.part == parts.size()) parts.push_back(count());
+    } else if (record.base <= count()) {
+      (is_reserve(record) ? reserves_ : accumulators_)[record.base - 1] = count();
+    }
+    accumulators_.push_back(kNoVariable);
+    reserves_.push_back(kNoVariable);
+    return true;
+  }
+
+  std::span<const std::uint32_t> parts(std::string_view name) const {
+    const auto found = parts_.find(name);
+    return found == parts_.end() ? std::span<const std::uint32_t>() : found->second;
+  }
+  // Of the record at `position` < count().
+  std::uint32_t accumulator(std::uint32_t position) const noexcept { return accumulators_[position]; }
+  std::uint32_t reserve(std::uint32_t position) const noexcept { return reserves_[position]; }
+
+  // The number from which on records may be free for the holder of `byte`: those before are published, or claimed for
+  // good by others.
+  std::uint32_t& first_free(std::uint32_t byte) noexcept {
+    if (byte != byte_) first_free_ = 0;
+    byte_ = byte;
+    return first_free_;
+  }
+
+ private:
+  Occupancy occupied_;
+  std::unordered_map<std::string_view, std::vector<std::uint32_t>> parts_;  // by names in the segment
+  std::vector<std::uint32_t> accumulators_, reserves_;                      // by position; kNoVariable: none
+  std::vector<bool> published_;                                             // by number
+  std::uint32_t byte_ = kLockBytes, first_free_ = 0;
+};
+
+Directory::Directory(JobSegments& job) noexcept : job_(job) {}
+Directory::~Directory() = default;
+
+bool Directory::has(std::uint32_t position) const noexcept {
+  return position < kMaxVariables && job_.index(position).load_acquire() != 0;  // (directory.D1)
+}
+
 std::uint32_t Directory::count() const noexcept {
   std::uint32_t position = 0;
-  while (position < kMaxVariables && job_.index(position).load_acquire() != 0) ++position;
+  while (has(position)) ++position;
   return position;
 }
 
-VariableShm& Directory::at(std::uint32_t position) const noexcept {
-  // The acquire pairs with declare's swap: the record is complete.
-  return job_.record((job_.index(position).load_acquire() - 1) % kMaxVariables);
+VariableShm& Directory::at(std::uint32_t position) const {
+  // (directory.D1) pairs with the swap in declare_record: the record is complete.
+  const std::uint32_t entry = job_.index(position).load_acquire();
+  if (entry == 0 || (entry > covered_ && !job_.has_records(entry)))  // directory.D7
+    fail_damaged(control_name(job_.job()), fmt::format("index {} names record {}", position, entry));
+  covered_ = std::max(covered_, entry);
+  return job_.record(entry - 1);
 }
 
-std::uint32_t Directory::find(const std::string& name) const noexcept {
-  for (std::uint32_t position = 0; position < kMaxVariables && job_.index(position).load_acquire() != 0; ++position)
-    if (name == at(position).name) return position;  // part 0 is declared first
-  return kNoVariable;
+Directory::Known& Directory::look() const {
+  if (!known_) known_ = std::make_unique<Known>(job_);
+  for (std::uint32_t position = known_->count(); has(position); ++position) {
+    const VariableShm& record = at(position);
+    if (!known_->add(record, static_cast<std::uint32_t>(&record - &job_.record(0))))
+      fail_damaged(control_name(job_.job()), fmt::format("the record at position {} is none", position));
+  }
+  return *known_;
+}
+
+std::uint32_t Directory::find(const std::string& name) const {
+  const std::span<const std::uint32_t> parts = look().parts(name);
+  return parts.empty() ? kNoVariable : parts.front();
 }
 
 std::vector<std::uint32_t> Directory::parts(std::uint32_t first) const {
-  std::vector<std::uint32_t> found = {first};
-  const VariableShm& whole = at(first);
-  for (std::uint32_t position = first + 1, end = count(); position < end && found.size() < whole.parts; ++position) {
-    const VariableShm& record = at(position);
-    if (!is_accumulator(record) && record.part == found.size() && std::strcmp(record.name, whole.name) == 0)
-      found.push_back(position);
-  }
-  return found;
+  const std::span<const std::uint32_t> parts = look().parts(text_of(at(first).name));
+  return {parts.begin(), parts.end()};
 }
 
-std::uint32_t Directory::accumulator(std::uint32_t base) const noexcept {
-  for (std::uint32_t position = base + 1, end = count(); position < end; ++position)
-    if (at(position).base == base + 1) return position;
-  return kNoVariable;
-}
+std::uint32_t Directory::accumulator(std::uint32_t base) const { return look().accumulator(base); }
 
 std::vector<std::string> Directory::names() const {
   std::vector<std::string> all;
   for (std::uint32_t position = 0, end = count(); position < end; ++position)
-    if (at(position).part == 0 && !is_accumulator(at(position))) all.emplace_back(at(position).name);
+    if (at(position).part == 0 && is_variable(at(position))) all.emplace_back(at(position).name);
   return all;
 }
 
-std::uint32_t Directory::claim_record(std::uint32_t byte) const {
-  std::vector<bool> published(kMaxVariables);
-  for (std::uint32_t position = 0, end = count(); position < end; ++position)
-    published[job_.index(position).load_acquire() - 1] = true;
-  for (std::uint32_t number = 0; number < kMaxVariables; ++number) {
-    if (published[number]) continue;
-    std::uint32_t claimed = job_.record(number).claim.load_acquire();
-    if (claimed == byte + 1) return number;  // D4: a predecessor's or our own of a lost race
-    if (claimed == 0 && job_.record(number).claim.try_exchange_acq_rel(claimed, byte + 1)) return number;
-  }
+void Directory::fail_full() const {
   throw Error(fmt::format(
-      "the directory of job '{}' is full: {} variables, or parts of some, are the most a job can have (with "
-      "reduce atomic half as many); join small ones, or partition less",
+      "the directory of job '{}' is full: {} variables, or parts of some, are the most a job can have (half as many "
+      "with reduce atomic, and half as many with snapshots); join small ones, or partition less",
       job_.job(), kMaxVariables));
 }
 
-void Directory::place(VariableShm& record, std::uint32_t position) {
-  std::vector<const VariableShm*> before;
-  for (std::uint32_t earlier = 0; earlier < position; ++earlier) before.push_back(&at(earlier));
-  choose_place(record, job_, before);
+std::uint32_t Directory::claim_record(std::uint32_t byte) {
+  const Known& known = look();
+  for (std::uint32_t& number = known_->first_free(byte); number < kMaxVariables; ++number) {
+    if (known.is_published(number)) continue;
+    job_.make_record(number);  // directory.D7
+    fault_point(FaultPoint::kDeclareRoom);
+    std::uint32_t claimed = job_.record(number).claim.load_acquire();  // (directory.D4)
+    if (claimed == byte + 1) return number;  // directory.D4: a predecessor's or our own of a lost race
+    // (directory.D4)
+    if (claimed == 0 && job_.record(number).claim.try_exchange_acq_rel(claimed, byte + 1)) return number;
+  }
+  fail_full();
 }
 
 struct Directory::Wanted {
@@ -130,19 +195,17 @@ struct Directory::Wanted {
   std::uint64_t slots;
   std::uint32_t part, parts;
   PartPlan plan;
-  std::uint32_t partition_by;
-  std::uint32_t base;        // accumulators: the position + 1 of what they are for
+  PartitionBy partition_by;
+  std::uint32_t base;        // accumulators and reserves: the position + 1 of what they are for
   const VariableShm* whose;  // that record, or nullptr
+  std::uint32_t more_flags = 0;
 
-  bool is(const VariableShm& record) const {
-    return record.base == base && record.part == part && spec.name == record.name;
-  }
-
-  void fill(VariableShm& record, std::uint64_t chunk_bytes) const {
+  void fill(VariableShm& record) const {
     record.dtype = static_cast<std::uint32_t>(spec.dtype);
     record.rule = static_cast<std::uint32_t>(rule);
     record.layout = static_cast<std::uint32_t>(layout);
-    record.flags = (spec.regularize ? kRegularize : 0) | (rule == UpdateRule::kRowwiseAdagrad ? kRowState : 0);
+    record.flags =
+        (spec.regularize ? kRegularize : 0) | (update::traits_of(rule).has_row_state() ? kRowState : 0) | more_flags;
     record.axes = static_cast<std::uint32_t>(spec.shape.size());
     std::fill_n(record.extents, kMaxAxes, 0);
     std::copy(spec.shape.begin(), spec.shape.end(), record.extents);
@@ -152,94 +215,137 @@ struct Directory::Wanted {
     record.part_begin = plan.begin;
     record.whole_elements = spec.element_count();
     record.base = base;
-    record.partition_by = partition_by;
+    record.partition_by = static_cast<std::uint32_t>(partition_by);
     std::memset(record.name, 0, sizeof record.name);
     spec.name.copy(record.name, sizeof record.name - 1);
     record.init.store_relaxed(0);
-    choose_pieces(record, whose, chunk_bytes);
+    record.reserve.store_relaxed(0);
   }
 };
 
 namespace {
 
 // Versioned chunks cut through rows, so a part's have to follow each other.
-std::uint32_t partition_by(Layout layout, const JobConfigShm& config) {
-  return layout == Layout::kInplace ? config.partition_by : static_cast<std::uint32_t>(PartitionBy::kRange);
+PartitionBy partition_by(Layout layout, const JobConfig& config) {
+  return layout == Layout::kInplace ? config.partition_by : PartitionBy::kRange;
 }
 
 }  // namespace
 
 std::uint32_t Directory::declare_record(const Wanted& wanted, std::uint32_t byte) {
   VariableShm* record = nullptr;
-  for (std::uint32_t position = 0;; ++position) {
-    if (position == kMaxVariables) claim_record(byte);  // throws: full
-    std::uint32_t found = job_.index(position).load_acquire();
-    if (found == 0) {
-      if (record == nullptr) {
-        record = &job_.record(claim_record(byte));
-        fault_point(FaultPoint::kDeclareClaimed);
-        wanted.fill(*record, job_.config().chunk_bytes);
-        fault_point(FaultPoint::kDeclareFilled);
-      }
-      place(*record, position);
-      fault_point(FaultPoint::kDeclarePlaced);
-      job_.shard(record->shard).grow(record->shard_end);  // D3
-      fault_point(FaultPoint::kDeclareGrown);
-      const auto number = static_cast<std::uint32_t>(record - &job_.record(0));
-      if (job_.index(position).try_exchange_acq_rel(found, number + 1)) {  // D1; pairs with at()
-        fault_point(FaultPoint::kDeclarePublished);
-        futex_announce(job_.state().activity);
-        fault_point(FaultPoint::kDeclareNext);
-        return position;
-      }
+  for (;;) {
+    const Known& known = look();
+    // Our own record, if any, stays claimed for our next declaration (directory.D4).
+    if (wanted.base != 0) {
+      const std::uint32_t there =
+          (wanted.more_flags & kReserve) != 0 ? known.reserve(wanted.base - 1) : known.accumulator(wanted.base - 1);
+      if (there != kNoVariable) return there;
     }
-    // Our own record, if any, stays claimed for our next declaration (D4).
-    if (wanted.is(job_.record((found - 1) % kMaxVariables))) return position;
+    const std::span<const std::uint32_t> parts = known.parts(wanted.spec.name);
+    if (wanted.base == 0 && wanted.part < parts.size()) return parts[wanted.part];
+    if (record == nullptr) {
+      record = &job_.record(claim_record(byte));
+      fault_point(FaultPoint::kDeclareClaimed);
+      wanted.fill(*record);
+      fault_point(FaultPoint::kDeclareFilled);
+      continue;  // others may have declared it since: this look is the one that its place goes by
+    }
+    choose_pieces(*record, wanted.whose, job_.config().chunk_bytes);
+    choose_place(*record, wanted.whose, job_, known.occupied());
+    fault_point(FaultPoint::kDeclarePlaced);
+    job_.shard(record->shard).grow(record->shard_end);  // directory.D3
+    fault_point(FaultPoint::kDeclareGrown);
+    const std::uint32_t position = known.count();
+    const auto number = static_cast<std::uint32_t>(record - &job_.record(0));
+    std::uint32_t found = 0;
+    if (!job_.index(position).try_exchange_acq_rel(found, number + 1)) continue;  // (directory.D1) pairs with at()
+    fault_point(FaultPoint::kDeclarePublished);
+    futex_announce(job_.state().activity);
+    fault_point(FaultPoint::kDeclareNext);
+    return position;
   }
+}
+
+// Refuses what the directory has no room for, before a part of it takes what room there is.
+void Directory::require_room(const std::string& name, std::uint32_t parts) const {
+  const Known& known = look();
+  std::uint64_t wanted = parts;
+  if (job_.config().reduce == Reduce::kAtomic) wanted *= 2;
+  for (const std::uint32_t part : known.parts(name)) wanted -= known.accumulator(part) == kNoVariable ? 1 : 2;
+  if (known.count() + wanted > kMaxVariables) fail_full();
 }
 
 std::vector<std::uint32_t> Directory::declare(const VariableSpec& spec, std::uint64_t slots, std::uint32_t byte) {
   check_spec(spec);
-  const JobConfigShm& config = job_.config();
-  const Layout layout = spec.layout.value_or(static_cast<Layout>(config.layout));
-  const UpdateRule rule = spec.rule.value_or(static_cast<UpdateRule>(config.rule));
-  if (layout == Layout::kInplace && config.mode == static_cast<std::uint32_t>(Mode::kSync))
+  const JobConfig& config = job_.config();
+  const Layout layout = spec.layout.value_or(config.layout);
+  const UpdateRule rule = spec.rule.value_or(config.optimizer.rule);
+  if (update::find_rule(static_cast<std::uint32_t>(rule)) == nullptr)
+    throw Error(fmt::format("variable '{}': there is no update rule {}", spec.name, static_cast<std::uint32_t>(rule)));
+  const update::Traits& traits = update::traits_of(rule);
+  if (layout == Layout::kInplace && ps::traits_of(config.mode).needs_versioned)
     throw Error(
         fmt::format("variable '{}' is in-place, and helping in sync mode is exact for versioned chunks only: use "
                     "layout versioned, or mode async",
                     spec.name));
-  if (layout == Layout::kInplace && config.ema > 0 && rule != UpdateRule::kAdd)
+  if (layout == Layout::kInplace && config.optimizer.ema > 0 && !traits.is_sum)
     throw Error(fmt::format(
         "variable '{}' is in-place, where no moving average is kept: use layout versioned, or no ema", spec.name));
   if (layout == Layout::kInplace && slots == 3 && !kHas16ByteExchange)
     throw Error(
         fmt::format("variable '{}' is in-place: {} needs a compare-exchange of 16 bytes, which this build has "
                     "not; use layout versioned",
-                    spec.name, to_string(rule)));
-  if (layout == Layout::kInplace && rule == UpdateRule::kFtrl && !optimizer_of(config).schedule.is_constant())
+                    spec.name, traits.name));
+  if (layout == Layout::kInplace && traits.reads_by_rate && !config.optimizer.schedule.is_constant())
     throw Error(
-        fmt::format("variable '{}' is in-place, where ftrl computes values of the learning rate: use "
-                    "--lr-schedule constant, or layout versioned",
-                    spec.name));
-  if (layout == Layout::kVersioned && rule == UpdateRule::kRowwiseAdagrad)
-    throw Error(fmt::format("variable '{}' is versioned, and rowwise_adagrad keeps state of rows: use layout inplace",
-                            spec.name));
+        fmt::format("variable '{}' is in-place, where {} computes values of the learning rate: use "
+                    "`lr-schedule` constant, or layout versioned",
+                    spec.name, traits.name));
+  if (layout == Layout::kVersioned && !traits.works_versioned)
+    throw Error(fmt::format("variable '{}' is versioned, and {} keeps state of rows: use layout inplace", spec.name,
+                            traits.name));
   const std::uint32_t known = find(spec.name);
   if (known != kNoVariable) check_agreement(at(known), spec, rule, layout);
   std::vector<std::uint32_t> positions;
-  const std::vector<PartPlan> plans = plan_parts(job_, spec.name, spec.shape);
-  const auto parts = static_cast<std::uint32_t>(plans.size());
-  for (std::uint32_t part = 0; const PartPlan& plan : plans) {
-    Wanted wanted{spec, rule, layout, slots, part++, parts, plan, partition_by(layout, config), 0, nullptr};
+  const PartsPlan plan(job_, spec.name, spec.shape);
+  const std::uint32_t parts = plan.count();
+  require_room(spec.name, parts);
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    Wanted wanted{spec, rule, layout, slots, part, parts, plan.part(part), partition_by(layout, config), 0, nullptr};
     positions.push_back(declare_record(wanted, byte));
     check_agreement(at(positions.back()), spec, rule, layout);
-    if (config.reduce != static_cast<std::uint32_t>(Reduce::kAtomic)) continue;
+    if (config.reduce != Reduce::kAtomic) continue;
     wanted.slots = 0;
     wanted.base = positions.back() + 1;
     wanted.whose = &at(positions.back());
     declare_record(wanted, byte);
   }
   return positions;
+}
+
+void Directory::reserve(std::uint32_t position, std::uint32_t byte) {
+  VariableShm& whose = at(position);
+  if (whose.reserve.load_relaxed() != 0) return;  // relaxed: only this one, who holds kSnapshotByte, writes it
+  const VariableSpec spec{.name = whose.name,
+                          .shape = {whose.extents, whose.extents + whose.axes},
+                          .dtype = static_cast<DType>(whose.dtype),
+                          .regularize = (whose.flags & kRegularize) != 0};
+  const Wanted wanted{spec,
+                      static_cast<UpdateRule>(whose.rule),
+                      Layout::kVersioned,
+                      whose.slots,
+                      whose.part,
+                      whose.parts,
+                      {whose.part_begin, whose.elements},
+                      static_cast<PartitionBy>(whose.partition_by),
+                      position + 1,
+                      &whose,
+                      kReserve};
+  const VariableShm& record = at(declare_record(wanted, byte));
+  fault_point(FaultPoint::kReserveMade);
+  whose.reserve.store_release(record.data_offset >> record.buffer_class);  // (cut.C6) its bytes are there
+  fault_point(FaultPoint::kReserveNamed);
 }
 
 }  // namespace ps::shm

@@ -1,10 +1,12 @@
 // Two rings of events: the job's life (joins, deaths, changes of settings) and the decisions of sync steps. For people.
 //
-//   write   E1 ticket = tickets++                        the event's place is ticket modulo the ring's length
-//           E2 sequence: an older, complete one -> building | ticket + 1, acq_rel; lost or still being built: the next
-//              ticket, so a writer that died here costs the ring one place
-//           E3 the fields; E4 sequence = ticket + 1, release
-//   read    E5 sequence, acquire; the fields; fence; the same sequence again (pairs with E2, E4)
+//   write   events.E1 ticket = tickets++                       the event's place is ticket modulo the ring's length
+//           events.E2 sequence: an older, complete one -> building | ticket + 1, acq_rel; fence release. Lost or still
+//                     being built: the next ticket, so a writer that died here costs the ring one place
+//           events.E3 the fields, relaxed
+//           events.E4 sequence = ticket + 1, release
+//   read    events.E5 sequence, acquire; the fields; fence acquire; the same sequence again
+//                     pairs with events.E2, events.E4
 // Progress: writing is wait-free (it gives an event up after some tickets), reading too.
 #pragma once
 
@@ -23,7 +25,7 @@ enum class EventKind : std::uint32_t {
   kInitialised = 4,  // rank; first: position of the variable
   kSet = 5,          // rank: the LiveKey; first, second: before and after (floats as bits of a double)
   kShortQuorum = 6,  // first: alive, second: quorum
-  kEnded = 7,        //
+  kEnded = 7,        // first: the JobEnd
   kDecided = 8,      // rank: the proposer; ranks: the contributors
   kTaskDied = 9,     // rank: the ps task; first: pid
   kLeftOut = 10,     // rank: who; first: the rank that had waited long enough

@@ -15,15 +15,16 @@ enum class FaultPoint : std::uint32_t {
   // clang-format off
   kCreateFilled, kCreateLocked, kCreateNamed, kCreateCleared, kShardMade, kShardNamed, kCreatePublished,
   kTaskTaken, kTaskNoted, kTaskServing,
-  kAdoptTaken, kAdoptCounted,
-  kEndAsked, kEndRecorded, kEndAnnounced, kTaskReleased, kRemoveLocked, kRemovePart, kRemoveParts, kRemoveUnlinked,
+  kAdoptLocked, kAdoptRevived, kAdoptTaken, kAdoptCounted,
+  kEndDecided, kEndSaid, kEndRecorded, kEndAnnounced, kTaskReleased, kRemoveLocked, kRemovePart, kRemoveParts, kRemoveUnlinked,
   kJoinTaken, kJoinBarrier, kJoinWritten, kJoinCounted, kJoinStated, kJoinRecorded,
   kSettleNoted, kSettleTaken,
   kGradientMade, kGradientNamed, kGradientNoted, kGradientCleared,
-  kDeclareClaimed, kDeclareFilled, kDeclarePlaced, kDeclareGrown, kDeclarePublished, kDeclareNext,
+  kDeclareRoom, kDeclareClaimed, kDeclareFilled, kDeclarePlaced, kDeclareGrown, kDeclarePublished, kDeclareNext,
   kInitClaimed, kInitBuffer, kInitStamped, kInitChunk, kInitValues, kInitPart, kInitDone, kInitRecorded,
   kSpareNoted, kSpareInFlight, kPushBuilding, kPushComputed, kPushLabelled, kPushStamped, kPushSwapped, kPushNoted,
   kPushLost, kPushSettled,
+  kPushAnnounced, kPushOver, kReserveMade, kReserveNamed, kCutReady, kCutBegun, kCutMoved, kCutForced, kCutGivenUp,
   kInplaceElement, kInplaceBlock, kInplaceCounted,
   kStepCounted, kClockEntering, kClockEntered, kClockAdvanced,
   kGradientGrown, kGradientCopied, kGradientTagged, kNormWritten,
@@ -33,6 +34,11 @@ enum class FaultPoint : std::uint32_t {
   kSetLocked, kSetWritten, kSetMoved, kSetRecorded, kSetReleased,
   kDataTaken, kDataMade, kDataFilled, kDataPublished, kDataCleared, kDataNamed, kDataAnnounced, kDataReleased,
   kEventTicket, kEventBuilding, kEventWritten,
+  kBundleMade, kBundleLocked, kBundlePublished, kBundleNamed, kPublisherTaken, kPublisherNoted,
+  kPublishBuilding, kPublishSlot, kPublishTensor, kPublishWritten, kPublishStamped, kPublishMoved, kPublishAnnounced,
+  kPublisherEnded, kPublisherReleased, kBundleLockedAll, kBundleUnlinked,
+  kSubscriberTaken, kSubscriberCleared, kSubscriberNoted, kLeaseNoted, kLeaseHeld, kLeaseReleased,
+  kSubscriberLeft, kSubscriberReleased,
   kCount_
   // clang-format on
 };

@@ -27,10 +27,10 @@ void futex_wait_slice(AtomicShm<std::uint32_t>& word, std::uint32_t seen) noexce
 }
 
 void futex_announce(AtomicShm<std::uint32_t>& word) noexcept {
-  fence_store_load();
-  if ((word.load_relaxed() & kSleeper) == 0) return;  // who says so later looks at the fact after that, and finds it
-  word.fetch_add_acq_rel(kAnnouncement);
-  word.fetch_and_acq_rel(~kSleeper);  // who sets it again from here on finds the word changed and looks again
+  fence_store_load();                                 // (waiting.W1) the fact before the look
+  if ((word.load_relaxed() & kSleeper) == 0) return;  // a later sleeper looks at the fact after its bit, and finds it
+  word.fetch_add_acq_rel(kAnnouncement);              // (waiting.W1) pairs with futex_prepare
+  word.fetch_and_acq_rel(~kSleeper);  // (waiting.W1) a bit set from here on comes with a look at the fact
   syscall(SYS_futex, &word.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

@@ -80,7 +80,7 @@ class Rows {
   std::vector<RowPart> parts_;
 };
 
-// Calls body(first element in the order of rows, first element in the order of parts) for every row of a hashed variable.
+// Calls body(first element in the order of rows, first element in the order of parts) for each row of a hashed one.
 template <class Body>
 void for_hashed_rows(const VariableShm& first, Body&& body) {
   const std::uint64_t rows = first.whole_elements / first.row_elements;

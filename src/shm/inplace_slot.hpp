@@ -1,12 +1,14 @@
 // In-place slots: contiguous elements that every process updates where they lie.
 //
-// exact: each element is changed, together with the state that lies beside it, by compare-exchange of 16, 8 or 4 bytes, as
-//        alignment and length allow; atomicity is per element, no update is lost. Lock-free: an exchange fails only because another one succeeded.
+// exact: each element is changed, together with the state that lies beside it, by compare-exchange of 16, 8 or 4 bytes,
+//        as alignment and length allow (inplace.P1). Atomicity is per element, no update is lost. Lock-free: an
+//        exchange fails only because another one succeeded.
 // racy:  plain loads and stores, the published Hogwild! (Niu, Recht, Re, Wright 2011): concurrent updates may be lost.
 //
-// Each block of rows has a counter of pushes, which gives the staleness (I5): a pull reads it before the block, a
-// push adds one after the block. A variable of one element lies in the counter's own word, so that one exchange does both.
-// Pushes of single rows would fight for that word; they are counted by block and rank (row_counts).
+// Each block of rows has a counter of pushes, which gives the staleness (invariant.I5): a pull reads it before the
+// block (inplace.P3), a push adds one after the block (inplace.P2). A variable of one element lies in the counter's own
+// word, so that one exchange does both (inplace.P4). Pushes of single rows would fight for that word; they are counted
+// by block and rank (inplace.P5).
 #pragma once
 
 #include <algorithm>
@@ -16,7 +18,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "ps/job_config.hpp"
+#include "ps/types.hpp"
 #include "shm/layout.hpp"
 #include "shm/racing.hpp"
 
@@ -43,8 +45,8 @@ inline constexpr bool kHas16ByteExchange = true;
 inline constexpr bool kHas16ByteExchange = false;
 #endif
 
-// How an update is written: update(float* record, float gradient) changes an element's kFloats floats, its state beside it
-// included; or update(float value, float gradient) returns the new value of an element that has no state.
+// How an update is written: update(float* record, float gradient) changes an element's kFloats floats, its state beside
+// it included; or update(float value, float gradient) returns the new value of an element that has no state.
 template <class Update>
 constexpr std::size_t floats_of() noexcept {
   if constexpr (requires { Update::kFloats; })
@@ -72,7 +74,7 @@ float update_bits(float* target, const float* gradient, const Update& update) no
     for (std::size_t i = 0; i < kFloats; i += kRecord) update_record(update, values + i, gradient[i / kRecord]);
     Bits desired;
     std::memcpy(&desired, values, sizeof desired);
-    // relaxed: elements carry no order between them; the block's counter (acq_rel) comes after.
+    // inplace.P1, relaxed: elements carry no order between them; the block's counter (inplace.P2) comes after.
     if (__atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
       return values[0];
   }
@@ -81,14 +83,19 @@ float update_bits(float* target, const float* gradient, const Update& update) no
 // change(float* floats) changes some of the four floats at `target`. Requires: kHas16ByteExchange, `target` 16-aligned.
 template <class Change>
 [[gnu::always_inline]] inline void update_some_of_16_bytes(float* target, Change&& change) noexcept {
-  std::uint64_t expected[2], desired[2];
-  std::memcpy(expected, target, 16);  // may be torn: the exchange compares all of it
+  using Words [[gnu::vector_size(16)]] = std::uint64_t;
+  auto* words = reinterpret_cast<std::uint64_t*>(target);
+  // Atomic, so that the compiler looks once: what is computed with is what the exchange compares. Relaxed, and torn
+  // between the two: it compares all of it.
+  std::uint64_t expected[2] = {__atomic_load_n(words, __ATOMIC_RELAXED), __atomic_load_n(words + 1, __ATOMIC_RELAXED)};
+  std::uint64_t desired[2];
   do {
+    const Words both = {expected[0], expected[1]};  // in a register: 16 bytes of memory would wait for two stores of 8
     float values[4];
-    std::memcpy(values, expected, 16);
+    std::memcpy(values, &both, 16);
     change(values);
     std::memcpy(desired, values, 16);
-  } while (!try_exchange_16(target, expected, desired));
+  } while (!try_exchange_16(target, expected, desired));  // (inplace.P1)
 }
 
 // All of the elements in 16 bytes.
@@ -145,8 +152,9 @@ template <class Update>
     update_racy(target, gradient, count, update);
 }
 
-// Updates a row of `count` elements. Where the rule keeps state of rows (update.with_state), that lies behind them and is
-// changed first: elements may use the state that others have changed meanwhile; none of the changes is lost.
+// Updates a row of `count` elements. Where the rule keeps state of rows (update.with_state), that lies behind them and
+// is changed first: elements may use the state that others have changed meanwhile; none of the changes is lost.
+// update.row_state() is what such a state is to be.
 template <class Update>
 [[gnu::always_inline]] inline void update_row(float* row, const float* gradient, std::size_t count, Adds adds,
                                               const Update& update) noexcept {
@@ -159,6 +167,10 @@ template <class Update>
     else
       now = *state += added;
     update_elements(row, gradient, count, adds, update.with_state(now));
+  } else if constexpr (requires { update.row_state(); }) {
+    const float state = update.row_state();  // inplace.P6: before the elements
+    update_bits<std::uint32_t>(row + count, &state, [](float, float given) { return given; });
+    update_elements(row, gradient, count, adds, update);
   } else {
     update_elements(row, gradient, count, adds, update);
   }
@@ -213,10 +225,10 @@ class InplaceVariable {
   }
   bool is_scalar() const noexcept { return variable_.elements == 1 && is_plain(); }
   std::uint64_t pushes(std::uint64_t block) const noexcept {
-    const std::uint64_t word = counters_[block].word.load_acquire();
+    const std::uint64_t word = counters_[block].word.load_acquire();  // (inplace.P3) pairs with inplace.P2, inplace.P4
     return is_scalar() ? scalar_pushes(word) : word;
   }
-  // Of how many pushes the counter goes round, less one: differences of counts are taken modulo this.
+  // The counter goes round after so many pushes and one: differences of counts are masked by this.
   std::uint64_t pushes_mask() const noexcept { return is_scalar() ? 0xffffffff : ~std::uint64_t{0}; }
 
   // How often a rank has pushed rows of each block: written by the rank's holder alone, so that counting costs others
@@ -225,7 +237,7 @@ class InplaceVariable {
     return row_counts_ + rank * row_counts_stride(variable_);
   }
   std::uint64_t row_pushes(std::uint64_t block, std::uint32_t rank) const noexcept {
-    return row_counts(rank)[block].load_relaxed();  // relaxed: a number for people
+    return row_counts(rank)[block].load_relaxed();  // relaxed (inplace.P5): a number for people
   }
 
   // Calls body(place of the first element, how many of the block lie before it, how many lie there) for the pieces of a
@@ -253,28 +265,28 @@ class InplaceVariable {
     return pushed;
   }
 
-  // Of a variable of one element: its value, and the pushes so far. Wait-free.
+  // For a variable of one element: its value, and the pushes so far. Wait-free.
   std::uint64_t pull_scalar(float& out) const noexcept {
-    const std::uint64_t word = counters_->word.load_acquire();
+    const std::uint64_t word = counters_->word.load_acquire();  // (inplace.P4)
     out = scalar_value(word);
     return scalar_pushes(word);
   }
 
-  // Of a variable of one element: value = update(value, gradient). Returns the pushes before. Exact is lock-free.
+  // For a variable of one element: value = update(value, gradient). Returns the pushes before. Exact is lock-free.
   template <class Update>
   std::uint64_t push_scalar(float gradient, Adds adds, const Update& update) noexcept {
     auto& shared = counters_->word;
     if (adds == Adds::kRacy) {
       update_racy(elements_, &gradient, 1, update);
       fault_point(FaultPoint::kInplaceBlock);
-      return scalar_pushes(shared.fetch_add_acq_rel(std::uint64_t{1} << 32));
+      return scalar_pushes(shared.fetch_add_acq_rel(std::uint64_t{1} << 32));  // (inplace.P4)
     }
     std::uint64_t old = shared.load_relaxed();  // relaxed: the exchange checks it
     fault_point(FaultPoint::kInplaceElement);
     for (;;) {
       float value = scalar_value(old);
       update_record(update, &value, gradient);
-      if (shared.try_exchange_acq_rel(old, make_scalar(scalar_pushes(old) + 1, value))) break;
+      if (shared.try_exchange_acq_rel(old, make_scalar(scalar_pushes(old) + 1, value))) break;  // (inplace.P4)
     }
     fault_point(FaultPoint::kInplaceCounted);
     return scalar_pushes(old);
@@ -294,12 +306,12 @@ class InplaceVariable {
 
   // Counts a push whose updates have been made. Returns how many the block had before. Requires: not a scalar.
   std::uint64_t count_push(std::uint64_t block) noexcept {
-    const std::uint64_t before = counters_[block].word.fetch_add_acq_rel(1);
+    const std::uint64_t before = counters_[block].word.fetch_add_acq_rel(1);  // (inplace.P2) pairs with inplace.P3
     fault_point(FaultPoint::kInplaceCounted);
     return before;
   }
 
-  // For who reads it by other means than the processor's: where the block's counter lies.
+  // Where the block's counter lies, for a GPU that reads it.
   const std::byte* counter_place(std::uint64_t block) const noexcept {
     return reinterpret_cast<const std::byte*>(&counters_[block].word);
   }

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
-#include <cstring>
 
+#include "config/job_settings.hpp"
 #include "ps/errors.hpp"
 #include "shm/futex.hpp"
 #include "shm/live_settings.hpp"
@@ -28,69 +28,32 @@ std::uint64_t new_instance() {
   return instance | 1;  // never 0
 }
 
-template <class Enum>
-std::uint32_t number_of(Enum value) noexcept {
-  return static_cast<std::uint32_t>(value);
+void write_settings(SettingsShm& out, const JobConfig& config) {
+  const std::string text = config::encode(config);
+  if (text.size() > sizeof out.text)
+    throw Error(fmt::format("the settings of job '{}' take {} bytes; {} are the most", config.job, text.size(),
+                            sizeof out.text));
+  text.copy(out.text, text.size());
+  out.bytes = static_cast<std::uint32_t>(text.size());
 }
 
-void write_optimizer(JobConfigShm& out, const Optimizer& in) {
-  out.rule = number_of(in.rule);
-  out.learning_rate = in.learning_rate.value_or(default_learning_rate(in.rule));
-  out.clip_norm = in.clip_norm;
-  out.schedule_kind = number_of(in.schedule.kind);
-  out.schedule_decay = in.schedule.decay;
-  out.schedule_decay_steps = in.schedule.decay_steps;
-  out.schedule_warmup_steps = in.schedule.warmup_steps;
-  out.staleness_scaling = in.staleness_scaling;
-  out.momentum = in.momentum;
-  out.beta1 = in.beta1, out.beta2 = in.beta2;
-  out.rho = in.rho;
-  out.epsilon = in.epsilon;
-  out.initial_accumulator = in.initial_accumulator;
-  out.ftrl_beta = in.ftrl_beta;
-  out.l1 = in.l1, out.l2 = in.l2;
-  out.weight_decay = in.weight_decay.value_or(default_weight_decay(in.rule));
-  out.clip_value = in.clip_value;
-  out.ema = in.ema;
-}
-
-void write_config(JobConfigShm& out, const JobConfig& in, std::uint32_t ranks) {
-  out.workers = in.workers;
-  out.max_workers = ranks;
-  out.threads = in.threads;
-  out.shards = in.tasks;
-  out.mode = number_of(in.mode);
-  out.layout = number_of(in.layout);
-  out.adds = number_of(in.adds);
-  out.reduce = number_of(in.reduce);
-  out.placement = number_of(in.placement);
-  out.partition_by = number_of(in.partition_by);
-  out.partitions = in.partitions;
-  out.max_part_bytes = in.max_part_bytes;
-  out.chunk_bytes = in.chunk_bytes;
-  out.steps = in.steps;
-  out.seed = in.seed;
-  out.linger_seconds = in.linger_seconds;
-  out.step_timeout_seconds = in.step_timeout_seconds;
-  out.elastic_min = in.elastic_min, out.elastic_max = in.elastic_max;
-  out.places = static_cast<std::uint32_t>(in.place.size());
-  out.numa = number_of(in.numa);
-  out.numa_nodes = static_cast<std::uint32_t>(in.numa_nodes.size());
-  std::copy(in.numa_nodes.begin(), in.numa_nodes.end(), out.nodes);
-  out.huge_pages = in.huge_pages;
-  out.staleness = in.staleness;
-  out.quorum = in.quorum;
-  write_optimizer(out, in.optimizer);
+// Throws Error: what is there are no settings.
+JobConfig read_settings(const SettingsShm& in, const std::string& job) {
+  const std::uint32_t bytes = read_once(in.bytes);
+  if (bytes > sizeof in.text) throw Error("longer than there is room");
+  JobConfig config = config::decode(std::string(in.text, bytes));
+  config.job = job;
+  return config;
 }
 
 // The memory node that a shard's pages shall come from, if any.
-std::optional<std::uint32_t> node_of(const JobConfigShm& config, std::uint32_t shard) {
-  switch (static_cast<Numa>(config.numa)) {
+std::optional<std::uint32_t> node_of(const JobConfig& config, std::uint32_t shard) {
+  switch (config.numa) {
     case Numa::kAuto:
       if (const auto nodes = memory_nodes(); nodes.size() > 1) return nodes[shard % nodes.size()];
       return std::nullopt;
     case Numa::kNodes:
-      return config.nodes[shard % config.numa_nodes];
+      return config.numa_nodes[shard % config.numa_nodes.size()];
     case Numa::kNone:
       break;
   }
@@ -124,32 +87,43 @@ std::vector<std::string> unlink_parts(const std::string& job) {
 }
 
 std::string who_is_alive(const std::string& job, const Segment& control) {
-  // Of another version or damaged: nothing in it can be read, but its locks can.
+  // It may be of another version, or damaged: nothing in it can be read, but its locks can.
   return TaskLocks(control.descriptor()).is_any_task_held_by_other()
-             ? fmt::format("job '{}' already has a ps; choose another --job name, or end that ps first", job)
+             ? fmt::format("job '{}' already has a ps; choose another `job` name, or end that ps first", job)
              : fmt::format("job '{}' has just come to life without a ps; start again to take it over", job);
+}
+
+std::optional<std::uint32_t> holder_of(const std::vector<LockHolder>& holders, std::uint32_t byte) {
+  for (const LockHolder& holder : holders)
+    if (holder.first <= byte && byte <= holder.last) return holder.pid;
+  return std::nullopt;
 }
 
 }  // namespace
 
-std::size_t control_bytes(std::uint32_t ranks) noexcept {
-  return round_up(kWorkersOffset + ranks * sizeof(WorkerShm), kPage);
+std::size_t control_bytes(std::uint32_t ranks, std::uint32_t records) noexcept {
+  return round_up(kWorkersOffset + ranks * sizeof(WorkerShm), kPage) + records * sizeof(VariableShm);
 }
 
-RemoveOutcome remove_job(const std::string& job, int own, const std::function<void(const std::string&)>& notice) {
+void JobSegments::make_record(std::uint32_t number) {
+  control_.grow(control_bytes(ranks(), (number / kRecordsAtOnce + 1) * kRecordsAtOnce));
+}
+
+RemoveOutcome remove_job(const std::string& job, int own, const std::function<void(const std::string&)>& notice,
+                         const Trust& trust) {
   const std::string name = control_name(job);
   Segment control;
   int descriptor = own;
   if (own < 0) {
-    const AttachOutcome outcome = control.open(name, Access::kReadWrite);
+    const AttachOutcome outcome = control.open(name, Access::kReadWrite, trust);
     if (outcome == AttachOutcome::kAbsent) return RemoveOutcome::kAbsent;
     if (outcome == AttachOutcome::kNoPermission || control.descriptor() < 0) throw Error(describe(outcome, name));
     descriptor = control.descriptor();
   }
   const TaskLocks locks(descriptor);
-  if (!locks.try_take_all()) return RemoveOutcome::kAlive;  // N2: the whole range, so no ps, worker or joiner has it
+  if (!locks.try_take_all()) return RemoveOutcome::kAlive;  // names.N2: no ps, worker or joiner has any byte
   RemoveOutcome removed = RemoveOutcome::kAbsent;
-  if (leads_to(name, descriptor)) {  // N2: and the name still leads to it
+  if (leads_to(name, descriptor)) {  // names.N2: and the name still leads to it
     fault_point(FaultPoint::kRemoveLocked);
     for (const std::string& left : unlink_parts(job)) {
       empty_segment(left);
@@ -166,49 +140,94 @@ RemoveOutcome remove_job(const std::string& job, int own, const std::function<vo
     fault_point(FaultPoint::kRemoveUnlinked);
     removed = RemoveOutcome::kRemoved;
   }
-  locks.release_all();  // whoever takes a byte now finds st_nlink 0 (N3)
+  locks.release_all();  // the next to take a byte finds that the name is gone (names.N3)
   return removed;
 }
 
-JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& options) {
-  const std::uint32_t ranks = config.max_workers != 0
-                                  ? config.max_workers
-                                  : std::min(kMaxRanks, std::max<std::uint32_t>(16, 2 * config.workers));
+void remove_if_ended(const JobSegments& job) noexcept {
+  if (!job.was_ended() || job.is_kept()) return;
+  try {
+    remove_job(job.job(), job.control().descriptor());
+  } catch (const Error&) {
+    // Another user's, who alone can remove it.
+  }
+}
+
+std::string who_has(const JobSegments& job) {
+  const std::vector<LockHolder> holders = lock_holders(job.control().descriptor());
+  std::vector<std::string> living;
+  const auto add = [&](const char* what, std::uint32_t number, std::uint32_t byte, std::uint32_t noted) {
+    if (job.locks().is_held_by_other(byte))
+      living.push_back(fmt::format("{} {} (process {})", what, number, holder_of(holders, byte).value_or(noted)));
+  };
+  for (std::uint32_t task = 0; task < job.config().tasks; ++task)
+    add("ps task", task, kTaskByte + task, job.state().task_pids[task].load_relaxed());
+  for (std::uint32_t rank = 0; rank < job.ranks(); ++rank)
+    add("worker", rank, kRankByte + rank, job.worker(rank).pid.load_relaxed());
+  if (living.empty()) return {};
+  return fmt::format("{} {}", fmt::join(living, " and "), living.size() == 1 ? "has" : "have");
+}
+
+std::string who_keeps(const std::string& job, const Trust& trust) {
+  Segment control;
+  std::optional<JobSegments> found;
+  try {
+    control.open(control_name(job), Access::kReadOnly, kTrustAnybody);
+    AttachOutcome outcome;
+    found = JobSegments::try_attach_control(job, outcome, trust);
+  } catch (const Error&) {
+    // Damaged, or not trusted: whoever attaches is told.
+  }
+  if (control.descriptor() < 0) return {};
+  const TaskLocks locks(control.descriptor());
+  const bool is_being_removed = locks.is_being_removed(), is_alive = !is_being_removed && locks.is_in_use_by_other();
+  if (is_alive) {
+    const std::string living = found && found->was_ended() ? who_has(*found) : "";
+    return living.empty() ? "" : fmt::format("it was ended, and {} not left it yet", living);
+  }
+  if (!locks.is_any_held_by_other()) return {};
+  const std::vector<LockHolder> holders = lock_holders(control.descriptor());
+  return fmt::format("{} is {} it",
+                     holders.empty() ? "a process that /proc does not show" : fmt::format("process {}", holders[0].pid),
+                     is_being_removed ? "removing" : "changing");
+}
+
+JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& options,
+                                const std::function<void()>& wait) {
   JobSegments job;
   job.job_ = config.job;
-  const std::size_t bytes = control_bytes(ranks);
+  const std::uint32_t ranks = config::ranks_of(config);
   const std::uint64_t instance = new_instance();
-  job.control_ =
-      Segment::create(SegmentKind::kControl, 0, config.job, instance, bytes, bytes, shared_with_group(config.group));
-  write_config(*reinterpret_cast<JobConfigShm*>(job.control_.data() + kConfigOffset), config, ranks);
-  initialise_live(job, job.settings());
-  job.state().task_pids[0].store_relaxed(static_cast<std::uint32_t>(getpid()));
+  const Sharing sharing = shared_with_group(config.group);
+  job.trust_ = {.group = sharing.group};
+  job.control_ = Segment::create(SegmentKind::kControl, 0, config.job, instance, control_bytes(ranks),
+                                 control_bytes(ranks, kMaxVariables), sharing);
+  write_settings(job.settings(), config::resolved(config));
+  job.config_ = read_settings(job.settings(), config.job);
+  initialise_live(job);
+  job.state().task_pids[0].store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: names.N6 publishes it
   job.state().servers.store_relaxed(1);
   fault_point(FaultPoint::kCreateFilled);
   if (!job.locks().try_take(kTaskByte))
     throw Error("cannot lock a new segment: does /dev/shm's file system have OFD locks?");
   fault_point(FaultPoint::kCreateLocked);
-  std::uint32_t places = 0;
-  for (const auto& [variable, shard] : config.place) {
-    PlaceShm& place = job.place(places++);
-    variable.copy(place.name, sizeof place.name - 1);
-    place.shard = shard;
-  }
   const std::string name = control_name(config.job);
   NameWait names;
-  while (!job.control_.link(name)) {  // N1: named only now, filled and owned
+  while (!job.control_.link(name)) {  // names.N1: named only now, filled and owned
     Segment other;
-    const AttachOutcome outcome = other.open(name, Access::kReadWrite);
+    const AttachOutcome outcome = other.open(name, Access::kReadWrite, job.trust_);
     if (outcome == AttachOutcome::kAbsent) continue;  // its owner removed it meanwhile
     if (outcome == AttachOutcome::kNoPermission || other.descriptor() < 0) throw Error(describe(outcome, name));
     if (TaskLocks(other.descriptor()).is_in_use_by_other()) throw Error(who_is_alive(config.job, other));
-    if (remove_job(config.job) == RemoveOutcome::kAlive) names.pause();  // somebody was faster: look again
+    if (remove_job(config.job, -1, {}, job.trust_) != RemoveOutcome::kAlive) continue;
+    if (wait) wait();  // somebody was faster: look again
+    names.pause();
   }
   fault_point(FaultPoint::kCreateNamed);
   try {
     unlink_parts(config.job);  // of a job that died while it was being removed; the name, and so they, are ours now
     fault_point(FaultPoint::kCreateCleared);
-    job.shards_.resize(job.config().shards);
+    job.shards_.resize(job.config().tasks);
     job.create_shard(0, options);
   } catch (...) {
     remove_job(config.job, job.control_.descriptor());
@@ -223,7 +242,7 @@ void JobSegments::create_shard(std::uint32_t number, const ShardOptions& options
   const std::string name = shard_name(job_, number);
   Segment shard = Segment::create(SegmentKind::kShard, number, job_, instance(), shard_data_offset(),
                                   shm_capacity_bytes(), control_.sharing());
-  const std::string refused = shard.place_memory(node_of(config(), number), config().huge_pages != 0);
+  const std::string refused = shard.place_memory(node_of(config(), number), config().huge_pages);
   if (!refused.empty() && options.warn) options.warn(fmt::format("shard {}: {}", number, refused));
   fault_point(FaultPoint::kShardMade);
   shard.publish();  // before it has a name: nobody finds it half-made
@@ -249,23 +268,29 @@ bool JobSegments::try_add_task(std::uint32_t task, const ShardOptions& options,
     locks().release(kTaskByte + task);
     return false;
   }
-  if (check) check(*this);
-  fault_point(FaultPoint::kTaskTaken);
-  state().task_pids[task].store_relaxed(static_cast<std::uint32_t>(getpid()));
-  fault_point(FaultPoint::kTaskNoted);
-  if (!shards_[task].is_mapped() && !try_map_shard(task, Access::kReadWrite)) create_shard(task, options);
+  try {
+    if (check) check(*this);
+    fault_point(FaultPoint::kTaskTaken);
+    state().task_pids[task].store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: for people
+    fault_point(FaultPoint::kTaskNoted);
+    if (!has_shard(task)) create_shard(task, options);
+  } catch (...) {
+    locks().release(kTaskByte + task);
+    remove_if_ended(*this);  // names.N9
+    throw;
+  }
   fault_point(FaultPoint::kTaskServing);
   futex_announce(state().activity);
   return true;
 }
 
 // False: there is none of this job.
-bool JobSegments::try_map_shard(std::uint32_t number, Access access) {
+bool JobSegments::try_map_shard(std::uint32_t number) {
   Segment shard;
-  const AttachOutcome found = shard.open(shard_name(job_, number), access);
+  const AttachOutcome found = shard.open(shard_name(job_, number), access_, trust_);
   if (found == AttachOutcome::kAbsent) return false;
   if (found != AttachOutcome::kReady) throw Error(describe(found, shard_name(job_, number)));
-  if (shard.header().instance != instance()) return false;  // N4: the job is being removed, or is another one by now
+  if (shard.header().instance != instance()) return false;  // names.N4: it is being removed, or another job by now
   if (!shard.is_of(SegmentKind::kShard, number, job_, instance()) ||
       shard.header().initial_bytes != shard_data_offset())
     fail_damaged(shard.name(), "it is no shard of that number and job");
@@ -273,12 +298,14 @@ bool JobSegments::try_map_shard(std::uint32_t number, Access access) {
   return true;
 }
 
-std::optional<JobSegments> JobSegments::try_attach_control(const std::string& job, AttachOutcome& outcome) {
-  return try_attach_some(job, Access::kReadWrite, outcome);
+std::optional<JobSegments> JobSegments::try_attach_control(const std::string& job, AttachOutcome& outcome,
+                                                           const Trust& trust) {
+  return try_attach_some(job, Access::kReadWrite, outcome, trust);
 }
 
-std::optional<JobSegments> JobSegments::try_attach(const std::string& job, Access access, AttachOutcome& outcome) {
-  std::optional<JobSegments> attached = try_attach_some(job, access, outcome);
+std::optional<JobSegments> JobSegments::try_attach(const std::string& job, Access access, AttachOutcome& outcome,
+                                                   const Trust& trust) {
+  std::optional<JobSegments> attached = try_attach_some(job, access, outcome, trust);
   if (!attached) return std::nullopt;
   for (const Segment& shard : attached->shards_)
     if (!shard.is_mapped()) {
@@ -288,79 +315,30 @@ std::optional<JobSegments> JobSegments::try_attach(const std::string& job, Acces
   return attached;
 }
 
-std::optional<JobSegments> JobSegments::try_attach_some(const std::string& job, Access access, AttachOutcome& outcome) {
+std::optional<JobSegments> JobSegments::try_attach_some(const std::string& job, Access access, AttachOutcome& outcome,
+                                                        const Trust& trust) {
   JobSegments attached;
   attached.job_ = job;
-  outcome = attached.control_.open(control_name(job), access);
+  attached.access_ = access;
+  outcome = attached.control_.open(control_name(job), access, trust);
   if (outcome == AttachOutcome::kAbsent || outcome == AttachOutcome::kBeingCreated) return std::nullopt;
   if (outcome != AttachOutcome::kReady) throw Error(describe(outcome, control_name(job)));
+  attached.trust_ = {.group = attached.control_.sharing().group, .anybody = trust.anybody};
   if (attached.control_.header().initial_bytes < kWorkersOffset)
     fail_damaged(control_name(job), "it is too short for a control segment");
-  auto config = std::make_unique<JobConfigShm>();
-  std::memcpy(static_cast<void*>(config.get()), &attached.config(), sizeof *config);
-  attached.config_ = std::move(config);
+  try {
+    attached.config_ = read_settings(attached.settings(), job);
+  } catch (const Error& error) {
+    fail_damaged(control_name(job), fmt::format("its settings cannot be read ({})", error.what()));
+  }
   check_settings(attached);
-  attached.shards_.resize(attached.config().shards);
-  for (std::uint32_t number = 0; number < attached.config().shards; ++number) attached.try_map_shard(number, access);
+  attached.shards_.resize(attached.config().tasks);
+  for (std::uint32_t number = 0; number < attached.config().tasks; ++number) attached.try_map_shard(number);
   return attached;
 }
 
 std::size_t JobSegments::shard_data_offset() const noexcept {
   return round_up(kSparesOffset + lanes() * sizeof(SpareTableShm), kPage);
-}
-
-Optimizer optimizer_of(const JobConfigShm& in) noexcept {
-  Optimizer out;
-  out.rule = static_cast<UpdateRule>(in.rule);
-  out.learning_rate = in.learning_rate;
-  out.clip_norm = in.clip_norm;
-  out.schedule = {static_cast<Schedule::Kind>(in.schedule_kind), in.schedule_decay, in.schedule_decay_steps,
-                  in.schedule_warmup_steps};
-  out.staleness_scaling = in.staleness_scaling != 0;
-  out.momentum = in.momentum;
-  out.beta1 = in.beta1, out.beta2 = in.beta2;
-  out.rho = in.rho;
-  out.epsilon = in.epsilon;
-  out.initial_accumulator = in.initial_accumulator;
-  out.ftrl_beta = in.ftrl_beta;
-  out.l1 = in.l1, out.l2 = in.l2;
-  out.weight_decay = in.weight_decay;
-  out.clip_value = in.clip_value;
-  out.ema = in.ema;
-  return out;
-}
-
-JobConfig JobSegments::settings() const {
-  const JobConfigShm& in = config();
-  JobConfig out;
-  out.job = job_;
-  out.workers = in.workers;
-  out.max_workers = in.max_workers;
-  out.threads = in.threads;
-  out.mode = static_cast<Mode>(in.mode);
-  out.layout = static_cast<Layout>(in.layout);
-  out.adds = static_cast<Adds>(in.adds);
-  out.reduce = static_cast<Reduce>(in.reduce);
-  out.optimizer = optimizer_of(in);
-  out.steps = in.steps;
-  out.seed = in.seed;
-  out.linger_seconds = in.linger_seconds;
-  out.step_timeout_seconds = in.step_timeout_seconds;
-  out.tasks = in.shards;
-  out.placement = static_cast<Placement>(in.placement);
-  out.partition_by = static_cast<PartitionBy>(in.partition_by);
-  out.partitions = in.partitions;
-  out.max_part_bytes = in.max_part_bytes;
-  out.chunk_bytes = in.chunk_bytes;
-  for (std::uint32_t i = 0; i < std::min(in.places, kMaxPlaces); ++i)
-    out.place.emplace(text_of(place(i).name), place(i).shard);
-  out.numa = static_cast<Numa>(in.numa);
-  out.numa_nodes.assign(in.nodes, in.nodes + std::min(in.numa_nodes, kMaxNodes));
-  out.huge_pages = in.huge_pages != 0;
-  out.elastic_min = in.elastic_min, out.elastic_max = in.elastic_max;
-  out.staleness = in.staleness;
-  out.quorum = in.quorum;
-  return out;
 }
 
 }  // namespace ps::shm

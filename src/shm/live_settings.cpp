@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "config/job_settings.hpp"
+#include "config/modes.hpp"
 #include "shm/events.hpp"
 #include "shm/futex.hpp"
 
@@ -18,24 +20,20 @@ void write(LiveShm& record, const LiveSettings& settings, std::uint32_t clock_ep
   record.clock_epoch.store_relaxed(clock_epoch);
 }
 
+bool has_clocks(Mode mode) noexcept { return traits_of(mode).has_staleness_bound; }
+
 std::uint64_t bits(float value) noexcept { return std::bit_cast<std::uint64_t>(double(value)); }
 
 }  // namespace
 
-void initialise_live(JobSegments& job, const JobConfig& config) noexcept {
-  const LiveSettings settings{.mode = config.mode,
-                              .staleness = config.staleness,
-                              .quorum = config.quorum,
-                              .learning_rate = config.optimizer.learning_rate.value_or(0.0F),
-                              .clip_norm = config.optimizer.clip_norm,
-                              .workers = config.workers};
-  write(job.state().live[0], settings, config.mode == Mode::kSsp ? 1 : 0);
+void initialise_live(JobSegments& job) noexcept {
+  write(job.state().live[0], config::live_of(job.config()), has_clocks(job.config().mode) ? 1 : 0);
 }
 
 Live read_live(const JobSegments& job) noexcept {
   Live live;
   for (;;) {
-    live.version = live_version(job);  // (L4)
+    live.version = live_version(job);  // (settings.S4)
     const LiveShm& record = job.state().live[live.version % kLiveRecords];
     live.settings.mode = static_cast<Mode>(record.mode.load_relaxed());  // relaxed, as all: the version is their check
     live.settings.quorum = record.quorum.load_relaxed();
@@ -44,28 +42,35 @@ Live read_live(const JobSegments& job) noexcept {
     live.settings.clip_norm = std::bit_cast<float>(record.clip_norm.load_relaxed());
     live.settings.workers = record.workers.load_relaxed();
     live.clock_epoch = record.clock_epoch.load_relaxed();
-    fence_acquire();
+    fence_acquire();  // (settings.S4) pairs with settings.S2
     // The record is written again for version + kLiveRecords, which begins when the version is one below.
     if (job.state().live_version.load_relaxed() - live.version < kLiveRecords - 1) return live;
   }
 }
 
-bool try_change_live(JobSegments& job, const LiveSettings& settings) noexcept {
-  if (!job.locks().try_take(kSetterByte)) return false;  // (L1)
+bool try_change_live(JobSegments& job, const std::function<void(LiveSettings&)>& edit) {
+  if (!job.locks().try_take(kSetterByte)) return false;  // (settings.S1)
   fault_point(FaultPoint::kSetLocked);
   const Live before = read_live(job);
+  LiveSettings settings = before.settings;
+  try {
+    edit(settings);
+  } catch (...) {
+    job.locks().release(kSetterByte);
+    throw;
+  }
   const std::uint32_t epoch =
-      before.clock_epoch + (settings.mode == Mode::kSsp && before.settings.mode != Mode::kSsp ? 1 : 0);
-  fence_release();  // pairs with read_live's fence: who reads a field of the new record finds the version near it
-  write(job.state().live[(before.version + 1) % kLiveRecords], settings, epoch);  // (L2)
+      before.clock_epoch + (has_clocks(settings.mode) && !has_clocks(before.settings.mode) ? 1 : 0);
+  fence_release();  // (settings.S2) pairs with settings.S4: a reader of a new field finds the version near it
+  write(job.state().live[(before.version + 1) % kLiveRecords], settings, epoch);  // (settings.S2)
   fault_point(FaultPoint::kSetWritten);
-  job.state().live_version.store_release(before.version + 1);  // (L3)
+  job.state().live_version.store_release(before.version + 1);  // (settings.S3) pairs with settings.S4
   fault_point(FaultPoint::kSetMoved);
   const auto note = [&](LiveKey key, std::uint64_t from, std::uint64_t to) {
     if (from == to) return;
     record_event(job, {.kind = EventKind::kSet,
                        .rank = static_cast<std::uint32_t>(key),
-                       .step = job.global_step().load_acquire(),
+                       .step = job.steps_done(),
                        .first = from,
                        .second = to});
   };
@@ -82,6 +87,7 @@ bool try_change_live(JobSegments& job, const LiveSettings& settings) noexcept {
   futex_announce(job.state().clocks);  // a larger bound may let waiters pass
   for (std::uint32_t which = 0; which < kBarriers; ++which) futex_announce(job.barrier(which).futex);
   futex_announce(job.state().activity);
+  remove_if_ended(job);  // names.N9
   return true;
 }
 

@@ -1,6 +1,13 @@
 #include "shm/liveness.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "shm/layout.hpp"
 
@@ -28,7 +35,7 @@ bool conflicts(int descriptor, std::uint32_t first, std::uint32_t count) {
 
 }  // namespace
 
-// Who removes a job holds the remover's byte with all others, as one lock.
+// A remover holds the remover's byte with all others, as one lock.
 bool TaskLocks::is_in_use_by_other() const noexcept {
   struct flock lock = range(F_WRLCK, 0, kRemoverByte);
   if (fcntl(descriptor_, F_OFD_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return false;
@@ -43,5 +50,29 @@ bool TaskLocks::is_any_rank_held_by_other() const noexcept { return conflicts(de
 bool TaskLocks::is_being_removed() const noexcept { return conflicts(descriptor_, kRemoverByte, 1); }
 bool TaskLocks::try_take_all() const noexcept { return set(descriptor_, F_WRLCK, 0, kLockBytes); }
 void TaskLocks::release_all() const noexcept { set(descriptor_, F_UNLCK, 0, kLockBytes); }
+
+std::vector<LockHolder> lock_holders(int descriptor) {
+  namespace fs = std::filesystem;
+  std::vector<LockHolder> holders;
+  struct stat wanted, found;
+  if (fstat(descriptor, &wanted) != 0) return holders;
+  std::error_code hidden;  // a process that has ended meanwhile, or that is not ours to look at
+  const fs::directory_iterator end;
+  for (fs::directory_iterator process("/proc", hidden); process != end; process.increment(hidden)) {
+    const auto pid = static_cast<std::uint32_t>(std::strtoul(process->path().filename().c_str(), nullptr, 10));
+    if (pid == 0) continue;
+    for (fs::directory_iterator file(process->path() / "fd", hidden); file != end; file.increment(hidden)) {
+      if (stat(file->path().c_str(), &found) != 0 || found.st_ino != wanted.st_ino || found.st_dev != wanted.st_dev)
+        continue;
+      std::ifstream info(process->path() / "fdinfo" / file->path().filename());
+      for (std::string line; std::getline(info, line);) {
+        unsigned long first = 0, last = kLockBytes;  // which is no number where it is the end of the file
+        if (std::sscanf(line.c_str(), "lock: %*d: OFDLCK %*s %*s %*d %*s %lu %lu", &first, &last) >= 1)
+          holders.push_back({pid, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(last)});
+      }
+    }
+  }
+  return holders;
+}
 
 }  // namespace ps::shm

@@ -1,12 +1,13 @@
-// Who is alive: one OFD lock byte per task on the control segment's descriptor. The kernel drops a lock when its
-// process ends, however it ends; no clock or heartbeat is involved. A stopped process is not dead (L3).
+// Which tasks are alive: each holds one OFD lock byte on the control segment's descriptor. The kernel drops a lock when its
+// process ends, however it ends; no clock or heartbeat is involved. A stopped process is not dead (locks.L3).
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace ps::shm {
 
-// Locks through one descriptor: one per Server or Worker (L1). Every call is one system call of about half a
+// Locks through one descriptor: one per Server or Worker (locks.L1). Every call is one system call of about half a
 // microsecond and waits for nothing.
 class TaskLocks {
  public:
@@ -18,7 +19,7 @@ class TaskLocks {
   // Only for a byte that this object has taken.
   void release(std::uint32_t byte) const noexcept;
 
-  // Whether another descriptor holds the byte. Never ask for one's own byte: the answer would be "nobody" (L1).
+  // Whether another descriptor holds the byte. Never ask for one's own byte: the answer would be "nobody" (locks.L1).
   bool is_held_by_other(std::uint32_t byte) const noexcept;
 
   // Whether any byte of the job is held by another descriptor.
@@ -35,12 +36,22 @@ class TaskLocks {
   // remover that comes between them for alive.
   bool is_in_use_by_other() const noexcept;
 
-  // All bytes at once: true only if nobody else has any (N2).
+  // All bytes at once: true only if nobody else has any (names.N2).
   [[nodiscard]] bool try_take_all() const noexcept;
   void release_all() const noexcept;
 
  private:
   int descriptor_;
 };
+
+// A process, and bytes that it holds.
+struct LockHolder {
+  std::uint32_t pid, first, last;
+};
+
+// Finds the processes that hold bytes of the segment that is open as `descriptor`, for messages. The kernel names no
+// process for such a lock, but /proc lists each open file's locks. Looks at every process; misses those that /proc does
+// not show: other users', other containers'.
+std::vector<LockHolder> lock_holders(int descriptor);
 
 }  // namespace ps::shm

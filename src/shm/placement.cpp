@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <numeric>
+#include <optional>
+#include <string>
 
 #include "ps/errors.hpp"
 
@@ -24,10 +25,10 @@ std::uint64_t chunk_elements(std::uint32_t buffer_class, std::uint64_t arrays) {
   return payload / (sizeof(float) * arrays) / 16 * 16;
 }
 
-// log2 of a buffer's bytes for a variable whose elements have `arrays` floats each. Small ones are one chunk: with two or
-// three chunks two writers keep meeting, and one chunk is handed over by turns (versioned_slot.hpp). Up to 256 KiB two
-// writers meet least with chunks of 8 KiB. Above, what a chunk costs beside its bytes no longer shows at 32 KiB, and with
-// larger ones the spares crowd out what else is in a core's cache (benches/tuning.py measures all of this).
+// log2 of a buffer's bytes for a variable whose elements have `arrays` floats each. Small ones are one chunk: with two
+// or three chunks two writers keep meeting, and one chunk is handed over by turns (versioned_slot.hpp). Up to 256 KiB
+// two writers meet least with chunks of 8 KiB. Above, what a chunk costs beside its bytes no longer shows at 32 KiB,
+// and with larger ones the spares crowd out what else is in a core's cache (benches/tuning.py measures all of this).
 std::uint32_t choose_class(std::uint64_t elements, std::uint64_t arrays) {
   for (std::uint32_t buffer_class = 10; buffer_class <= 14; ++buffer_class)
     if (elements <= chunk_elements(buffer_class, arrays)) return buffer_class;
@@ -35,66 +36,77 @@ std::uint32_t choose_class(std::uint64_t elements, std::uint64_t arrays) {
 }
 
 // The shard that the variable was given by hand, or nothing.
-const PlaceShm* place_by_hand(const JobSegments& job, std::string_view name) {
-  for (std::uint32_t i = 0; i < job.config().places; ++i)
-    if (name == text_of(job.place(i).name)) return &job.place(i);
-  return nullptr;
+std::optional<std::uint32_t> place_by_hand(const JobSegments& job, std::string_view name) {
+  const auto found = job.config().place.find(std::string(name));
+  return found == job.config().place.end() ? std::nullopt : std::optional(found->second);
 }
 
 // How many parts a variable is cut into: at most one a row.
 std::uint64_t count_parts(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape,
                           std::uint64_t elements) {
-  const JobConfigShm& config = job.config();
-  if (config.placement != static_cast<std::uint32_t>(Placement::kPartition) || shape.empty() ||
-      place_by_hand(job, name) != nullptr)
-    return 1;
+  const JobConfig& config = job.config();
+  if (config.placement != Placement::kPartition || shape.empty() || place_by_hand(job, name)) return 1;
   const std::uint64_t rows = shape[0];
   if (config.max_part_bytes == 0)
-    return std::min<std::uint64_t>(rows, config.partitions != 0 ? config.partitions : config.shards);
+    return std::min<std::uint64_t>(rows, config.partitions != 0 ? config.partitions : config.tasks);
   const std::uint64_t row_bytes = elements / rows * sizeof(float);
   const std::uint64_t rows_per_part = std::max<std::uint64_t>(1, config.max_part_bytes / row_bytes);
   return (rows - 1) / rows_per_part + 1;
 }
 
-std::uint32_t choose_shard(const VariableShm& record, const JobSegments& job,
-                           std::span<const VariableShm* const> before) {
-  if (is_accumulator(record)) return before[record.base - 1]->shard;
-  const JobConfigShm& config = job.config();
-  if (const PlaceShm* place = place_by_hand(job, text_of(record.name))) return place->shard % config.shards;
-  std::uint32_t placed = 0;
-  std::array<std::uint64_t, kMaxShards> load{};
-  for (const VariableShm* other : before) {
-    if (is_accumulator(*other)) continue;
-    ++placed;
-    load[other->shard] += other->elements * (1 + other->slots);
-  }
-  if (config.placement != static_cast<std::uint32_t>(Placement::kGreedy)) return placed % config.shards;
-  return static_cast<std::uint32_t>(std::min_element(load.begin(), load.begin() + config.shards) - load.begin());
+std::uint32_t choose_shard(const VariableShm& record, const VariableShm* base, const JobSegments& job,
+                           const Occupancy& before) {
+  if (base != nullptr) return base->shard;
+  const JobConfig& config = job.config();
+  if (const auto shard = place_by_hand(job, text_of(record.name))) return *shard % config.tasks;
+  return config.placement == Placement::kGreedy ? before.least_loaded() : before.variables() % config.tasks;
 }
 
 }  // namespace
 
-// As even as whole rows allow, the longer parts first, as TensorFlow's partitioners do.
-std::vector<PartPlan> plan_parts(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape) {
+PartsPlan::PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape) {
   const std::uint64_t elements =
       std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<std::uint64_t>());
-  const std::uint64_t parts =
-      std::min<std::uint64_t>(count_parts(job, name, shape, elements), std::uint64_t{kMaxVariables} + 1);
-  if (parts == 1) return {{0, elements}};
-  const std::uint64_t rows = shape[0], row = elements / rows;
-  std::vector<PartPlan> plan;
-  for (std::uint64_t part = 0, begin = 0; part < parts; ++part) {
-    const std::uint64_t size = (rows / parts + (part < rows % parts ? 1 : 0)) * row;
-    plan.push_back({begin, size});
-    begin += size;
+  rows_ = shape.empty() ? 1 : shape[0];
+  row_elements_ = elements / rows_;
+  const std::uint64_t parts = count_parts(job, name, shape, elements);
+  count_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(parts, kMaxVariables + 1));
+}
+
+PartPlan PartsPlan::part(std::uint32_t number) const noexcept {
+  const std::uint64_t rows = rows_ / count_, longer = rows_ % count_;
+  return {(number * rows + std::min<std::uint64_t>(number, longer)) * row_elements_,
+          (rows + (number < longer ? 1 : 0)) * row_elements_};
+}
+
+Occupancy::Occupancy(const JobSegments& job) : shards_(job.config().tasks, {.end = job.shard_data_offset()}) {}
+
+bool Occupancy::add(const VariableShm& record) noexcept {
+  const std::uint32_t index = record.buffer_class - kMinClass;
+  if (record.shard >= shards_.size() || (is_versioned(record) && index >= kClasses)) return false;
+  Shard& shard = shards_[record.shard];
+  shard.end = std::max(shard.end, record.shard_end);
+  gradients_end_ = std::max(gradients_end_, record.gradient_end);
+  if (is_variable(record)) {
+    ++variables_;
+    shard.load += record.elements * (1 + record.slots);
   }
-  return plan;
+  if (!is_versioned(record)) return true;
+  shard.chunks = std::max(shard.chunks, record.first_chunk + record.pieces);
+  if (shard.spares[index] == 0) shard.spares[index] = record.spares_offset;
+  return true;
+}
+
+std::uint32_t Occupancy::least_loaded() const noexcept {
+  const auto found =
+      std::min_element(shards_.begin(), shards_.end(), [](const Shard& a, const Shard& b) { return a.load < b.load; });
+  return static_cast<std::uint32_t>(found - shards_.begin());
 }
 
 namespace {
 
-// A block is a power of two of rows, so that a row's block is found by a shift; or a piece of a row that is longer, where
-// no state of the row lies behind it.
+// A block is a power of two of rows, so that a row's block is found by a shift; or a piece of a row that is longer,
+// where no state of the row lies behind it.
 void choose_blocks(VariableShm& record) noexcept {
   const std::uint64_t record_floats = 1 + record.slots;
   const bool has_row_state = (record.flags & kRowState) != 0;
@@ -119,6 +131,9 @@ void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t c
     record.buffer_class = chunk_bytes != 0 ? static_cast<std::uint32_t>(std::countr_zero(chunk_bytes))
                                            : choose_class(record.elements, 1 + record.slots);
     record.piece_elements = chunk_elements(record.buffer_class, 1 + record.slots);
+  } else if (is_reserve(record)) {
+    record.buffer_class = base->buffer_class;
+    record.piece_elements = base->piece_elements;
   } else if (is_versioned(record)) {
     record.buffer_class = kMinClass;
     while (chunk_elements(record.buffer_class, 1) < base->piece_elements) ++record.buffer_class;
@@ -127,22 +142,36 @@ void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t c
   record.pieces = (record.elements - 1) / record.piece_elements + 1;
 }
 
-void choose_place(VariableShm& record, const JobSegments& job, std::span<const VariableShm* const> before) {
-  record.shard = choose_shard(record, job, before);
-  std::uint64_t end = job.shard_data_offset(), chunks = 0, gradients = kGradientsOffset, spares = 0;
-  for (const VariableShm* other : before) {  // D2
-    gradients = std::max(gradients, other->gradient_end);
-    if (other->shard != record.shard) continue;
-    end = std::max(end, other->shard_end);
-    if (!is_versioned(*other)) continue;
-    chunks = std::max(chunks, other->first_chunk + other->pieces);
-    if (other->buffer_class == record.buffer_class) spares = other->spares_offset;
+namespace {
+
+constexpr std::uint64_t kBufferNumbers = std::uint64_t{1} << 24, kChunkNumbers = kBufferNumbers - 1;  // slot.V1
+
+// Places buffers and spares of the record's class behind `begin`. False: the class has not enough numbers for them.
+bool try_place_buffers(VariableShm& record, std::uint64_t begin, const JobSegments& job,
+                       const Occupancy::Shard& shard) noexcept {
+  const std::uint64_t buffer_bytes = std::uint64_t{1} << record.buffer_class;
+  record.data_offset = round_up(begin, buffer_bytes);  // a buffer's number is its offset divided by its size
+  std::uint64_t end = record.data_offset + record.pieces * buffer_bytes;
+  record.spares_offset = shard.spares[record.buffer_class - kMinClass];
+  if (record.spares_offset == 0) {
+    record.spares_offset = end;
+    end += std::uint64_t{job.lanes()} * kSparesPerClass * buffer_bytes;
   }
+  record.shard_end = end;
+  return end / buffer_bytes < kBufferNumbers;
+}
+
+}  // namespace
+
+void choose_place(VariableShm& record, const VariableShm* base, const JobSegments& job, const Occupancy& before) {
+  record.shard = choose_shard(record, base, job, before);
+  const Occupancy::Shard& shard = before.shard(record.shard);
+  const std::uint64_t gradients = before.gradients_end(), chunks = shard.chunks;  // directory.D2
   record.gradient_offset = gradients;
   record.gradient_end =
-      is_accumulator(record) ? gradients : round_up(gradients + record.elements * sizeof(float), kCacheLine);
-  record.words_offset = round_up(end, kWriterLine);
-  end = record.words_offset + record.pieces * sizeof(PieceWordShm);
+      is_variable(record) ? round_up(gradients + record.elements * sizeof(float), kCacheLine) : gradients;
+  record.words_offset = round_up(shard.end, kWriterLine);
+  std::uint64_t end = record.words_offset + (is_reserve(record) ? 0 : record.pieces * sizeof(PieceWordShm));
   record.first_chunk = record.spares_offset = 0;
   record.row_counts_offset = end;
   if (!is_versioned(record)) {
@@ -154,18 +183,33 @@ void choose_place(VariableShm& record, const JobSegments& job, std::span<const V
                   : record.data_offset + record.elements / record.row_elements * record.row_floats * sizeof(float);
     return;
   }
-  const std::uint64_t buffer_bytes = std::uint64_t{1} << record.buffer_class;
+  if (is_reserve(record)) {
+    record.first_chunk = base->first_chunk;
+    if (!try_place_buffers(record, end, job, shard))
+      throw Error(
+          fmt::format("variable '{}' has no reserve: it would end at {:.1f} GiB of its shard, and buffers of {} bytes "
+                      "have numbers for the first {:.1f} GiB; use larger `chunk-bytes`, or more `ps-tasks`",
+                      text_of(record.name), double(record.shard_end) / (1 << 30), 1U << record.buffer_class,
+                      double(kBufferNumbers << record.buffer_class) / (1 << 30)));
+    return;
+  }
   record.first_chunk = chunks;
-  record.data_offset = round_up(end, buffer_bytes);  // a buffer's number is its offset divided by its size
-  end = record.data_offset + record.pieces * buffer_bytes;
-  record.spares_offset = spares != 0 ? spares : end;
-  if (spares == 0) end += std::uint64_t{job.lanes()} * kSparesPerClass * buffer_bytes;
-  record.shard_end = end;
-  if (end / buffer_bytes >= (1U << 24) || chunks + record.pieces >= (1U << 24) - 1)
+  if (chunks + record.pieces >= kChunkNumbers)
     throw Error(
-        fmt::format("variable '{}' does not fit its shard: 2^24 buffers of {} bytes are the most; use more "
-                    "--ps-tasks",
-                    text_of(record.name), buffer_bytes));
+        fmt::format("variable '{}' does not fit its shard, which would have {} chunks: 2^24 are the most; use larger "
+                    "`chunk-bytes`, or more `ps-tasks`",
+                    text_of(record.name), chunks + record.pieces));
+  // Behind much other data the numbers of small buffers have come to their end. Larger ones hold the same chunks.
+  while (!try_place_buffers(record, end, job, shard)) {
+    if (job.config().chunk_bytes != 0 || record.buffer_class == kMaxClass)
+      throw Error(
+          fmt::format("variable '{}' does not fit its shard: it would end at {:.1f} GiB, and buffers of {} bytes have "
+                      "numbers for the first {:.1f} GiB; declare it before larger ones, or use larger `chunk-bytes`, "
+                      "or more `ps-tasks`",
+                      text_of(record.name), double(record.shard_end) / (1 << 30), 1U << record.buffer_class,
+                      double(kBufferNumbers << record.buffer_class) / (1 << 30)));
+    ++record.buffer_class;
+  }
 }
 
 }  // namespace ps::shm

@@ -1,7 +1,8 @@
-// Where a variable's records lie: pure functions of the job's settings and of the records before (D2). Declaring places
-// a record with them, attaching checks one.
+// Where a variable's records lie: pure functions of the job's settings and of the records before (directory.D2).
+// Declaring places a record with them, attaching checks one.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -18,18 +19,58 @@ struct PartPlan {
   std::uint64_t begin, elements;
 };
 
-// The parts that a variable is cut into; one more than the directory can have where there are too many.
-// Requires: every extent at least 1, their product at most kMaxElements.
-std::vector<PartPlan> plan_parts(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape);
+// The parts that a variable is cut into: as even as whole rows allow, the longer ones first, as TensorFlow's partitioners
+// do.
+class PartsPlan {
+ public:
+  // Requires: every extent at least 1, their product at most kMaxElements.
+  PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape);
 
-// Chooses class and size of the record's chunks (blocks) by its elements, slots and layout; an accumulator's are those
-// of `base`, the record that it sums gradients of.
+  // One more than the directory can have where there are too many.
+  std::uint32_t count() const noexcept { return count_; }
+  // Requires: number < count().
+  PartPlan part(std::uint32_t number) const noexcept;
+
+ private:
+  std::uint64_t rows_, row_elements_;
+  std::uint32_t count_;
+};
+
+// Chooses class and size of the record's chunks (blocks) by its elements, slots and layout; an accumulator's or a
+// reserve's are those of `base`, the record that it is for.
 void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t chunk_bytes) noexcept;
 
-// Chooses shard and offsets of a record whose pieces are chosen. `before`: the records at all positions before its own.
-// Throws Error where the shard has not enough numbers for its buffers.
-void choose_place(VariableShm& record, const JobSegments& job, std::span<const VariableShm* const> before);
+// What the records at the positions so far leave for the next one. Wait-free.
+class Occupancy {
+ public:
+  explicit Occupancy(const JobSegments& job);
 
-inline bool is_accumulator(const VariableShm& record) noexcept { return record.base != 0; }
+  // Requires: records come in the order of their positions. False: there is no such shard, or no such class.
+  [[nodiscard]] bool add(const VariableShm& record) noexcept;
+
+  struct Shard {
+    std::uint64_t end, chunks = 0;                 // bytes and chunk numbers in use
+    std::uint64_t load = 0;                        // floats of variables and their slots
+    std::array<std::uint64_t, kClasses> spares{};  // where those of a class lie; 0: it has none yet
+  };
+  const Shard& shard(std::uint32_t number) const noexcept { return shards_[number]; }
+  std::uint32_t least_loaded() const noexcept;
+  std::uint32_t variables() const noexcept { return variables_; }  // their parts, that is
+  std::uint64_t gradients_end() const noexcept { return gradients_end_; }
+
+ private:
+  std::vector<Shard> shards_;
+  std::uint32_t variables_ = 0;
+  std::uint64_t gradients_end_ = kGradientsOffset;
+};
+
+// Chooses shard and offsets of a record whose pieces have just been chosen, and a larger class where that one has no
+// numbers for buffers so far into the shard. `before`: of the records at all positions before its own; `base`: as above.
+// Throws Error where the shard has not enough numbers for its chunks or buffers.
+void choose_place(VariableShm& record, const VariableShm* base, const JobSegments& job, const Occupancy& before);
+
+inline bool is_variable(const VariableShm& record) noexcept { return record.base == 0; }
+inline bool is_reserve(const VariableShm& record) noexcept { return (record.flags & kReserve) != 0; }
+inline bool is_accumulator(const VariableShm& record) noexcept { return !is_variable(record) && !is_reserve(record); }
 
 }  // namespace ps::shm

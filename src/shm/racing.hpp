@@ -1,9 +1,10 @@
 // Data that may be overwritten while it is read: the one place where such reads and writes happen.
 //
-// Why a plain memcpy is sound here: nobody uses what it brought before the stamp (versioned_slot.hpp, V3) has been
-// checked again behind an acquire fence; bytes of two versions are thrown away unseen. They are floats, so any bits
-// are harmless to compute with meanwhile. A word-by-word relaxed copy would cost two thirds of the speed for
-// cache-resident sizes. The thread sanitizer, which can't know this, gets relaxed atomics.
+// Why a plain memcpy is sound here: nobody uses what it brought before the stamp has been checked behind an acquire
+// fence (slot.V3). Bytes of two versions are thrown away unseen. They are floats, so any bits are harmless to compute
+// with meanwhile. A word-by-word relaxed copy would cost two thirds of the speed for cache-resident sizes. The thread
+// sanitizer can't know this, and gets relaxed atomics. In place there is no stamp: an element is one aligned word, which
+// no copy tears, and readers use the copy alone, behind a fence for the compiler.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +35,7 @@ inline void racing_copy(float* out, const float* in, std::size_t count) noexcept
   } else {
     std::memcpy(out, in, count * sizeof(float));
   }
+  asm volatile("" ::: "memory");  // the compiler cannot read `in` again where it is asked for `out`
 }
 
 // Private room for the largest chunk, whose payload is below 2^18 floats; for the thread sanitizer only.

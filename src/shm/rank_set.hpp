@@ -18,6 +18,7 @@ struct RankSet {
       if ((bits[i] & other.bits[i]) != 0) return true;
     return false;
   }
+  bool empty() const noexcept { return size() == 0; }
   std::uint32_t size() const noexcept {
     std::uint32_t count = 0;
     for (const std::uint64_t word : bits) count += static_cast<std::uint32_t>(std::popcount(word));

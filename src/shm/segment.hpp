@@ -3,22 +3,18 @@
 // locks, none of its managed segments).
 #pragma once
 
-#include <sys/types.h>
-
 #include <algorithm>
-#include <boost/interprocess/mapped_region.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "shm/layout.hpp"
+#include "shm/names.hpp"
+#include "shm/open_file.hpp"
 #include "shm/truncation.hpp"
 
 namespace ps::shm {
-
-enum class Access { kReadOnly, kReadWrite };
 
 // What attaching found. Only the first three are worth trying again.
 enum class AttachOutcome {
@@ -30,16 +26,24 @@ enum class AttachOutcome {
   kOtherBuild,
   kDamaged,
   kExposed,      // every user may write to it, so nothing in it can be believed
-  kNoPermission  // another user's, who does not share it with a group that we are in
+  kNoPermission  // another user's, and not trusted
 };
 
-// Who may use a segment: its owner, or a group too.
+// The users of a segment: its owner, or a group too.
 struct Sharing {
   std::optional<std::uint32_t> owner, group;  // none: the creator's
 };
 
-// Throws Error where there is no such group.
+// Throws Error where there is no such group. Of an empty name: nobody's.
 Sharing shared_with_group(const std::string& name);
+
+// Whose segments a process uses beside those of its own user. Root is no exception: what it adopts would steer what it
+// writes.
+struct Trust {
+  std::optional<std::uint32_t> group;  // those that are shared with this group
+  bool anybody = false;                // all that it may open: to look at, checking each value, or to remove
+};
+inline constexpr Trust kTrustAnybody{.group = std::nullopt, .anybody = true};
 
 // "no such segment", and so on, with what to do; for messages. Empty for kReady.
 std::string describe(AttachOutcome outcome, const std::string& name);
@@ -51,7 +55,7 @@ class Segment {
   Segment& operator=(Segment&& other) noexcept;
   ~Segment();
 
-  // A new segment without a name (N1), `bytes` of it reserved and zero, its header filled but for the version.
+  // A new segment without a name (names.N1), `bytes` of it reserved and zero, its header filled but for the version.
   // Throws Error when /dev/shm can't hold it.
   static Segment create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
                         std::size_t bytes, std::size_t reserved_bytes, const Sharing& sharing = {});
@@ -67,21 +71,24 @@ class Segment {
   void publish() noexcept;
 
   // Attaches to a segment of any state. On kReady the segment is mapped; on kBeingCreated, kOtherVersion, kOtherBuild
-  // and kDamaged only the descriptor is held (for locks, see N2).
-  AttachOutcome open(const std::string& name, Access access);
+  // and kDamaged only the descriptor is held (for locks, see names.N2).
+  AttachOutcome open(const std::string& name, Access access, const Trust& trust = {});
+
+  // From now on this mapping can only read there. Requires: multiples of a page, inside of the mapping.
+  void protect(std::size_t begin, std::size_t bytes);
 
   // Makes the first `bytes` exist; never shrinks. Lock-free. Throws Error when /dev/shm is full, nothing changed then.
   void grow(std::size_t bytes);
 
-  bool is_mapped() const noexcept { return region_.get_address() != nullptr; }
-  std::byte* data() const noexcept { return static_cast<std::byte*>(region_.get_address()); }
+  bool is_mapped() const noexcept { return file_.address() != nullptr; }
+  std::byte* data() const noexcept { return static_cast<std::byte*>(file_.address()); }
   HeaderShm& header() const noexcept { return *reinterpret_cast<HeaderShm*>(data()); }
-  std::size_t mapped_bytes() const noexcept { return region_.get_size(); }  // room to grow included
-  int descriptor() const noexcept { return descriptor_; }
+  std::size_t mapped_bytes() const noexcept { return file_.mapped_bytes(); }  // room to grow included
+  int descriptor() const noexcept { return file_.descriptor(); }
   const std::string& name() const noexcept { return name_; }
   std::size_t file_bytes() const;  // of the file now
   // How much of the mapping the file covers now: what lies beyond must not be touched.
-  std::size_t usable_bytes() const { return std::min(file_bytes(), region_.get_size()); }
+  std::size_t usable_bytes() const { return std::min(file_bytes(), mapped_bytes()); }
 
   // How this segment is shared, for others that go with it. Root's go to this one's owner.
   Sharing sharing() const;
@@ -92,8 +99,8 @@ class Segment {
   // Whether the header says so. Requires: mapped.
   bool is_of(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance) const noexcept;
 
-  // Whether no name leads to the segment any more (N3).
-  bool is_orphaned() const;
+  // Whether its name does not lead to the segment any more (names.N3).
+  bool is_orphaned() const { return !is_named(name_); }
   // Whether `name` leads to this very segment.
   bool is_named(const std::string& name) const;
 
@@ -101,48 +108,13 @@ class Segment {
   void map(std::size_t bytes, Access access);
   void close() noexcept;
 
-  int descriptor_ = -1;
+  OpenFile file_;
   std::string name_;
-  boost::interprocess::mapped_region region_;
-  pid_t mapped_by_ = 0;
   TruncationWatch watch_;
 };
 
-// /dev/shm's name of a job's segments, without the directory: "ps.JOB", "ps.JOB.K", "ps.JOB.wR.G", "ps.JOB.data".
-std::string control_name(const std::string& job);
-std::string shard_name(const std::string& job, std::uint32_t shard);
-std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint64_t generation);
-std::string gradient_prefix(const std::string& job, std::uint32_t rank);  // of the names of all generations
-std::string data_name(const std::string& job);
-
-// Whether `name` leads to the segment that is open as `descriptor`.
-bool leads_to(const std::string& name, int descriptor) noexcept;
-
-// Removes the name; nothing happens where there is none. False: it is there still, being another user's.
-bool unlink_segment(const std::string& name) noexcept;
-
-// Frees the memory of a segment whose name another user's rights keep. Requires: nobody uses it.
+// Frees the memory of a segment whose name another user's rights keep; leaves what is no segment. Requires: nobody uses
+// it.
 void empty_segment(const std::string& name) noexcept;
-
-// "user NAME", or nothing where there is no such segment.
-std::string owner_of(const std::string& name);
-
-// Names in /dev/shm that begin with `prefix`, sorted.
-std::vector<std::string> list_segments(const std::string& prefix);
-
-// How much /dev/shm could hold if it were empty, in bytes; what a growing segment reserves address space for.
-std::size_t shm_capacity_bytes();
-std::size_t shm_free_bytes();
-
-// The pauses of a wait for a name to appear in or vanish from /dev/shm: 1 ms at first, then longer, up to a slice
-// (futex.hpp). A signal cuts one short. No inotify: closing its descriptor can take the kernel seconds, at the end of a
-// killed process too, whose locks it would keep for as long.
-class NameWait {
- public:
-  void pause() noexcept;
-
- private:
-  int milliseconds_ = 1;
-};
 
 }  // namespace ps::shm

@@ -15,10 +15,10 @@ namespace ps::shm {
 std::optional<SharedData> SharedData::try_attach(const JobSegments& job) {
   const std::string name = data_name(job.job());
   Segment segment;
-  const AttachOutcome found = segment.open(name, Access::kReadOnly);
+  const AttachOutcome found = segment.open(name, Access::kReadOnly, job.trust());
   if (found == AttachOutcome::kAbsent) return std::nullopt;
   if (found != AttachOutcome::kReady) throw Error(describe(found, name));
-  if (segment.header().instance != job.instance()) return std::nullopt;  // D3
+  if (segment.header().instance != job.instance()) return std::nullopt;  // data.D3
   if (!segment.is_of(SegmentKind::kData, 0, job.job(), job.instance()))
     fail_damaged(name, "it is no shared data of that job");
   SharedData data(std::move(segment));
@@ -46,7 +46,7 @@ void SharedData::make(JobSegments& job, const std::string& key, const std::funct
   fault_point(FaultPoint::kDataFilled);
   segment.publish();  // before it has a name: nobody finds it half-made
   fault_point(FaultPoint::kDataPublished);
-  unlink_segment(name);  // D3
+  unlink_segment(name);  // data.D3
   fault_point(FaultPoint::kDataCleared);
   if (!segment.link(name))
     throw Error(

@@ -5,16 +5,17 @@
 #include <utility>
 #include <vector>
 
+#include "shm/clock.hpp"
 #include "shm/directory.hpp"
-#include "shm/worker_table.hpp"
+#include "shm/versioned_slot.hpp"
 
 namespace ps::shm {
 namespace {
 
-// One record in doubt: it owns `spare` if its holder's swap did not happen, `replaced` if it did.
+// One record in doubt: it owns `spare` if its holder's swap did not happen, `gain` if it did.
 struct Doubt {
   SpareShm* shared;
-  std::uint64_t chunk, word, spare, replaced;
+  std::uint64_t chunk, word, spare, gain;
 };
 
 enum class Fate { kNotSwapped, kSwapped, kUnknown };
@@ -28,7 +29,7 @@ class ClassCensus {
       const VariableShm& variable = directory.at(position);
       if (variable.shard == shard && variable.buffer_class == buffer_class &&
           variable.layout == static_cast<std::uint32_t>(Layout::kVersioned) &&
-          variable.init.load_acquire() == kInitialised)
+          variable.init.load_acquire() == kInitialised)  // (directory.D6) its words lead to buffers
         variables_.push_back(&variable);
     }
     class_ = buffer_class - kMinClass;
@@ -40,35 +41,38 @@ class ClassCensus {
     for (std::uint32_t lane = job_.lane(rank, 0); lane < job_.lane(rank + 1, 0); ++lane)
       for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
         SpareShm& shared = spare(lane, which);
-        const std::uint64_t record = shared.record.load_acquire();
+        const std::uint64_t record = shared.record.load_acquire();  // (slot.S3) pairs with slot.S1: the note
         if (is_in_flight(record))
+          // relaxed: the record came with its note, and a dead holder's note stays
           doubts.push_back({&shared, shared.note_chunk.load_relaxed(), shared.note_word.load_relaxed(),
-                            buffer_of(record), buffer_of(shared.note_word.load_relaxed())});
+                            buffer_of(record), buffer_of(shared.note_gain.load_relaxed())});
       }
     return doubts;
   }
 
-  // V6, for a dead rank's record. The scan races with living pushers: what it finds proves something, what it does not
-  // find proves nothing.
+  // slot.V6, for a dead rank's record. The scan races with living pushers: what it finds proves something, what it does
+  // not find proves nothing.
   Fate fate_of(const Doubt& doubt) const {
     for (const VariableShm* variable : variables_) {
       if (doubt.chunk < variable->first_chunk || doubt.chunk >= variable->first_chunk + variable->pieces) continue;
       if (word(*variable, doubt.chunk - variable->first_chunk) == doubt.word) return Fate::kNotSwapped;
     }
     if (is_named(doubt.spare)) return Fate::kSwapped;
-    if (is_named(doubt.replaced)) return Fate::kNotSwapped;  // another one's swap replaced it
+    if (is_named(doubt.gain)) return Fate::kNotSwapped;  // it stayed, or another one's swap gained it
     return Fate::kUnknown;
   }
 
-  // Whether a word or a settled record names the buffer. A record in flight proves nothing: its holder may have
-  // swapped that buffer in already and not noted it yet.
+  // Whether a word, a current buffer's header or a settled record names the buffer. A record in flight proves nothing:
+  // its holder may have swapped that buffer in already and not noted it yet.
   bool is_named(std::uint64_t buffer) const {
-    for (const VariableShm* variable : variables_)
+    for (const VariableShm* variable : variables_) {
+      const VersionedVariable chunks(job_.shard_data(shard_), *variable);
       for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
-        if (buffer_of(word(*variable, chunk)) == buffer) return true;
+        if (buffer_of(word(*variable, chunk)) == buffer || chunks.kept_by(chunk) == buffer) return true;
+    }
     for (std::uint32_t lane = 0; lane < job_.lanes(); ++lane)
       for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-        const std::uint64_t record = spare(lane, which).record.load_acquire();
+        const std::uint64_t record = spare(lane, which).record.load_acquire();  // (slot.S3)
         if (!is_in_flight(record) && spare_buffer(record, *variables_[0], lane, which) == buffer) return true;
       }
     return false;
@@ -80,7 +84,7 @@ class ClassCensus {
   }
   std::uint64_t word(const VariableShm& variable, std::uint64_t chunk) const noexcept {
     const auto* words = reinterpret_cast<const PieceWordShm*>(job_.shard_data(shard_) + variable.words_offset);
-    return words[chunk].word.load_acquire();
+    return words[chunk].word.load_acquire();  // (slot.R1)
   }
 
   JobSegments& job_;
@@ -89,7 +93,8 @@ class ClassCensus {
 };
 
 void note_fate(const Doubt& doubt, Fate fate) {
-  doubt.shared->record.store_release(kValidSpare | (fate == Fate::kSwapped ? doubt.replaced : doubt.spare));
+  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.gain : doubt.spare;
+  doubt.shared->record.store_release(kValidSpare | owned);  // (slot.S2)
   fault_point(FaultPoint::kSettleNoted);
 }
 
@@ -111,7 +116,7 @@ std::vector<Doubt> settle_decided(const ClassCensus& census, std::vector<Doubt> 
 }
 
 bool overlap(const Doubt& a, const Doubt& b) noexcept {
-  return a.spare == b.spare || a.spare == b.replaced || a.replaced == b.spare || a.replaced == b.replaced;
+  return a.spare == b.spare || a.spare == b.gain || a.gain == b.spare || a.gain == b.gain;
 }
 
 // Takes all dead ranks that are in doubt about the same buffers, directly or through others, and settles them together.
@@ -132,8 +137,8 @@ bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
       break;
     }
   }
-  // The dead can't move any more: with all of them held one more look decides. What it leaves open hangs on a living one,
-  // who may take either buffer at this moment: a guess could give it two owners.
+  // The dead can't move any more: with all of them held one more look decides. What it leaves open hangs on a living
+  // one, who may take either buffer at this moment: a guess could give it two owners.
   const bool is_settled = settle_decided(census, std::move(doubts)).empty();
   for (const std::uint32_t other : taken) locks.release(kRankByte + other);
   return is_settled;
@@ -145,7 +150,7 @@ bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks)
   bool is_settled = true;
   // A living pusher has a buffer in flight for some microseconds, unless it has lost its processor or is stopped.
   constexpr std::uint64_t kPatienceNs = 50'000'000;
-  for (std::uint32_t shard = 0; shard < job.config().shards; ++shard)
+  for (std::uint32_t shard = 0; shard < job.config().tasks; ++shard)
     for (std::uint32_t buffer_class = kMinClass; buffer_class <= kMaxClass; ++buffer_class) {
       const ClassCensus census(job, shard, buffer_class);
       std::vector<Doubt> doubts = census.doubts_of(rank);

@@ -2,14 +2,17 @@
 //
 // A rank has as many lanes of spares as the job allows threads; each lane is used by one thread at a time.
 //
-// Conservation: each buffer of a shard and class is named by exactly one word or spare record, but for the moment
-// between a won swap and the store that notes the replaced buffer. `record` and the note beside it (chunk, expected
-// word) let the next holder of the rank find out on which side of that moment its predecessor died (V5, V6).
+// Conservation: each buffer of a shard and class is named by exactly one word, current buffer's header (cut.C6) or spare
+// record, but for the moment between a won swap and the store that notes the gained buffer. `record` and the note beside
+// it (chunk, expected word, gain) let the next holder of the rank find out on which side of that moment its predecessor
+// died (slot.V5, slot.V6).
 //
-//   begin:   note_chunk, note_word; then record = {in flight, S}        (W1) release
-//   swap:    word(chunk) from {v, B} to {v + 1, S}                      (versioned_slot.hpp)
-//   won:     record = {B}            one store; only then is B this rank's
-//   lost:    record = {S}            so that a note is only ever written while not in flight
+//   slot.S1  begin: note_chunk, note_word, note_gain, relaxed; then record = {in flight, S}, release    pairs with slot.S3
+//   slot.W6  word(chunk) from {v, B} to {v + 1, S}
+//   slot.S2  won: record = {gain}, release: only then is it this rank's; lost: record = {S}     pairs with slot.S3
+//            the gain is B, or what B's fork has carried until now (cut.C6)
+//   slot.S3  a settler reads the record, acquire, and then the note
+// A note is only ever written while its record is not in flight.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +21,7 @@
 
 namespace ps::shm {
 
-// Word {version : 40, buffer : 24} and stamp {chunk : 24, version : 40} (V1). Versions are modular: never use < on them.
+// Word {version : 40, buffer : 24} and stamp {chunk : 24, version : 40} (slot.V1). Versions are modular: no < on them.
 inline constexpr std::uint64_t kVersionMask = (std::uint64_t{1} << 40) - 1;
 inline constexpr std::uint64_t kBufferMask = (std::uint64_t{1} << 24) - 1;
 inline constexpr std::uint64_t kBuilding = ~std::uint64_t{0};  // no chunk has number 2^24 - 1
@@ -43,9 +46,9 @@ struct Spare {
   std::uint64_t buffer = 0;
 };
 
-// Settles what the rank's last holder had in flight. Requires: the rank's lock byte is held through `locks`, and no push
-// of the rank is under way. False: a spare's fate hangs on a living process that is stopped between its swap and its
-// note; it stays out of use, the others serve. Try again later.
+// Settles what the rank's last holder had in flight. Requires: the rank's lock byte is held through `locks`, and no
+// push of the rank is under way. False: a spare's fate hangs on a living process that is stopped between its swap and
+// its note; it stays out of use, the others serve. Try again later.
 bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks);
 
 // The buffer that a record names; `variable` is any of its shard and class.
@@ -60,34 +63,35 @@ class Spares {
  public:
   Spares(JobSegments& job, std::uint32_t lane) noexcept : job_(job), lane_(lane) {}
 
-  // The next spare for a swap of `chunk` of `variable` from `word`, noted as in flight.
-  Spare begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word) noexcept {
+  // The next spare for a swap of `chunk` of `variable` from `word`, noted as in flight. `gain`: the buffer that is the
+  // rank's if it swaps.
+  Spare begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word, std::uint64_t gain) noexcept {
     const std::uint32_t index = variable.buffer_class - kMinClass;
     SpareShm* spares = job_.spare_table(variable.shard, lane_).spares[index];
     for (;;) {  // ends: one push is under way at a time, so at most one spare is left in doubt
       const std::uint32_t which = next_[index];
       next_[index] = (which + 1) % kSparesPerClass;  // in turn: a slow reader of a replaced buffer has some grace
       SpareShm& shared = spares[which];
-      const std::uint64_t record = shared.record.load_relaxed();  // relaxed: only this thread writes it (L4)
+      const std::uint64_t record = shared.record.load_relaxed();  // relaxed: only this thread writes it (locks.L4)
       if (is_in_flight(record)) continue;
       const std::uint64_t buffer = spare_buffer(record, variable, lane_, which);
-      shared.note_chunk.store_relaxed(chunk);
+      shared.note_chunk.store_relaxed(chunk);  // relaxed, as the next two: slot.S1 publishes them
       shared.note_word.store_relaxed(word);
+      shared.note_gain.store_relaxed(gain);
       fault_point(FaultPoint::kSpareNoted);
-      // (W1) pairs with doubts_of: the note is complete
-      shared.record.store_release(kValidSpare | kSpareInFlight | buffer);
+      shared.record.store_release(kValidSpare | kSpareInFlight | buffer);  // (slot.S1) the note is complete
       fault_point(FaultPoint::kSpareInFlight);
       return {&shared, buffer};
     }
   }
 
-  static void won(const Spare& spare, std::uint64_t replaced_buffer) noexcept {
-    spare.shared->record.store_release(kValidSpare | replaced_buffer);  // V5: buffer and flag in one store
+  static void won(const Spare& spare, std::uint64_t gain) noexcept {
+    spare.shared->record.store_release(kValidSpare | gain);  // (slot.S2) slot.V5: both in one store
     fault_point(FaultPoint::kPushNoted);
   }
 
   static void lost(const Spare& spare) noexcept {
-    spare.shared->record.store_release(kValidSpare | spare.buffer);
+    spare.shared->record.store_release(kValidSpare | spare.buffer);  // (slot.S2)
     fault_point(FaultPoint::kPushSettled);
   }
 

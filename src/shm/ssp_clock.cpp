@@ -20,11 +20,11 @@ std::optional<std::uint64_t> SspClock::clock_of(std::uint32_t rank, std::uint32_
   std::uint64_t holder, clock;
   RankState state;
   do {  // until all three are of one holder: a successor clears the clock before it counts `holders` up
-    holder = worker.holders.load_acquire();
+    holder = worker.holders.load_acquire();  // (ranks.J4)
     if (holder == 0 || known_dead_[rank] == holder) return std::nullopt;
-    state = static_cast<RankState>(worker.state.load_acquire());  // before the clock: of a left one that is its last
-    clock = worker.clock.load_acquire();                          // (C4) pairs with C1, C3
-  } while (worker.holders.load_acquire() != holder);
+    state = static_cast<RankState>(worker.state.load_acquire());  // (ranks.J4) first: a left one's clock is its last
+    clock = worker.clock.load_acquire();                          // (ssp.C4) pairs with ssp.C1, ssp.C2, ssp.C3
+  } while (worker.holders.load_acquire() != holder);              // (ranks.J4)
   if (state == RankState::kLeft || epoch_of(clock) != (epoch & 0xffff)) return std::nullopt;
   if (look_at_locks && !job_.is_alive(rank)) {
     known_dead_[rank] = holder;  // a successor counts `holders` up
@@ -46,22 +46,22 @@ std::optional<std::uint64_t> SspClock::smallest_other(std::uint32_t epoch) noexc
 void SspClock::enter(std::uint32_t epoch) noexcept {
   if (epoch_of(own().load_relaxed()) == (epoch & 0xffff)) return;  // relaxed: only this rank writes it
   const std::uint64_t entered = smallest_other(epoch).value_or(0);
-  own().store_release(make_clock(epoch, entered) | kEntering);  // (C1)
+  own().store_release(make_clock(epoch, entered) | kEntering);  // (ssp.C1)
   fault_point(FaultPoint::kClockEntering);
-  fence_store_load();  // of two who store their clocks and then look, one sees the other
-  own().store_release(make_clock(epoch, std::max(entered, smallest_other(epoch).value_or(0))));  // (C2)
+  fence_store_load();  // (ssp.C1) waiting.W1: of two who store their clocks and then look, one sees the other
+  own().store_release(make_clock(epoch, std::max(entered, smallest_other(epoch).value_or(0))));  // (ssp.C2)
   fault_point(FaultPoint::kClockEntered);
   futex_announce(job_.state().clocks);
 }
 
 void SspClock::advance() noexcept {
-  own().store_release(own().load_relaxed() + 1);  // (C3)
+  own().store_release(own().load_relaxed() + 1);  // (ssp.C3)
   fault_point(FaultPoint::kClockAdvanced);
   futex_announce(job_.state().clocks);
 }
 
 std::uint64_t SspClock::lead(std::uint64_t bound, bool look_at_locks, std::vector<std::uint32_t>& blockers) noexcept {
-  const std::uint64_t clock = own().load_relaxed(), mine = steps_of(clock);
+  const std::uint64_t clock = own().load_relaxed(), mine = steps_of(clock);  // relaxed: only this rank writes it
   std::uint64_t lead = 0;
   blockers.clear();
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {

@@ -2,14 +2,13 @@
 // than the bound ahead of the slowest one's. (Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel
 // Parameter Server, 2013.)
 //
-// Clock word {epoch : 16, entering : 1, steps : 47}. It counts while its epoch is that of the settings (each change to mode ssp begins
-// a new one, so that clocks of an async past do not hold anybody up) and its rank has neither left nor died.
-//   enter    C1 clock = {epoch, entering, smallest of the others}, release; fence (W1)
-//            C2 the smallest again: clock raised to it (W3), so that the newcomer holds nobody up for longer than this;
-//               no longer entering. Those who are entering hold others up, but are nobody's smallest: of several who
-//               enter together each would otherwise take the others' old reading for a reason to stay behind
-//   advance  C3 clock + 1, release, pairs with C4; fence (W1, futex_announce)
-//   pass     C4 every clock that counts, acquire; first deaths known from before, then those the kernel tells of
+// Clock word {epoch : 16, entering : 1, steps : 47}. It counts while its epoch is that of the settings and its rank has
+// neither left nor died. Each change to mode ssp begins an epoch, so that clocks of an async past hold nobody up.
+//   enter    ssp.C1 clock = {epoch, entering, smallest of the others}, release; fence (waiting.W1)
+//            ssp.C2 the smallest again: clock raised to it, no longer entering, so that the newcomer holds nobody up
+//                   for longer than this. A clock that is entering holds others up, but is nobody's smallest
+//   advance  ssp.C3 clock + 1, release, pairs with ssp.C4; fence (waiting.W1, futex_announce)
+//   pass     ssp.C4 every clock that counts, acquire; first deaths known from before, then those the kernel tells of
 // Progress: enter, advance and one look are wait-free; passing waits for the slowest of the living, nothing else.
 #pragma once
 
@@ -25,14 +24,14 @@ class SspClock {
  public:
   SspClock(JobSegments& job, std::uint32_t rank) : job_(job), rank_(rank), known_dead_(job.ranks()) {}
 
-  // C1, C2, unless this worker is in `epoch` already.
+  // ssp.C1, ssp.C2, unless this worker is in `epoch` already.
   void enter(std::uint32_t epoch) noexcept;
 
-  // C3. Requires: entered.
+  // ssp.C3. Requires: entered.
   void advance() noexcept;
 
-  // C4: how many steps this worker is ahead of the slowest other one; 0 where it is the slowest. `blockers`: the ranks
-  // that keep it from being within `bound`; empty means that a step may begin.
+  // ssp.C4: how many steps this worker is ahead of the slowest other one; 0 where it is the slowest. `blockers`: the
+  // ranks that keep it from being within `bound`; empty means that a step may begin.
   std::uint64_t lead(std::uint64_t bound, bool look_at_locks, std::vector<std::uint32_t>& blockers) noexcept;
 
   static std::uint32_t epoch_of(std::uint64_t clock) noexcept { return static_cast<std::uint32_t>(clock >> 48); }

@@ -14,7 +14,7 @@ namespace ps::shm {
 namespace {
 
 // A place is taken by `begin`, which is stored after `end`: so the handler, in whatever thread, never finds one half
-// filled. Enough for several views of a job with all shards there can be; who gets none is not protected.
+// filled. Enough for several views of a job with all shards there can be; a mapping without one is not protected.
 struct Place {
   std::atomic<std::uintptr_t> begin{0}, end{0};
   std::atomic<bool> taken{false}, has_missed_pages{false};
@@ -27,7 +27,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   const int before = errno;
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
   for (Place& place : places) {
-    const std::uintptr_t begin = place.begin.load(std::memory_order_acquire);
+    const std::uintptr_t begin = place.begin.load(std::memory_order_acquire);  // (truncation.T1) `end` with it
     if (begin == 0 || address < begin || address >= place.end.load(std::memory_order_relaxed)) continue;
     void* page = reinterpret_cast<void*>(address / kPage * kPage);
     if (mmap(page, kPage, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) break;
@@ -52,11 +52,11 @@ void survive_truncation() noexcept {
 TruncationWatch::TruncationWatch(const void* address, std::size_t bytes) noexcept {
   for (int i = 0; i < kPlaces; ++i) {
     Place& place = places[i];
-    if (place.taken.exchange(true, std::memory_order_acq_rel)) continue;  // pairs with the destructor's release
+    if (place.taken.exchange(true, std::memory_order_acq_rel)) continue;  // (truncation.T2) pairs with the destructor
     const auto begin = reinterpret_cast<std::uintptr_t>(address);
     place.has_missed_pages.store(false, std::memory_order_relaxed);
     place.end.store(begin + bytes, std::memory_order_relaxed);
-    place.begin.store(begin, std::memory_order_release);  // pairs with the handler's acquire: `end`
+    place.begin.store(begin, std::memory_order_release);  // (truncation.T1) pairs with the handler
     place_ = i;
     return;
   }
@@ -72,7 +72,7 @@ TruncationWatch& TruncationWatch::operator=(TruncationWatch&& other) noexcept {
 TruncationWatch::~TruncationWatch() {
   if (place_ < 0) return;
   places[place_].begin.store(0, std::memory_order_relaxed);
-  places[place_].taken.store(false, std::memory_order_release);
+  places[place_].taken.store(false, std::memory_order_release);  // (truncation.T2)
 }
 
 bool TruncationWatch::has_missed_pages() const noexcept {

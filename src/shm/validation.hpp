@@ -6,9 +6,9 @@
 // has no lock, reads copies of records and checks them at every look.
 //
 // What is checked: headers; settings, by the rules of ps::check; the index; each record, which but for name, shape and
-// rule is a function of the settings and the records before it (D2) and must be just that; the words, stamps and
-// spares of chunks, which lead to a buffer of their own class; the live settings; barriers and worker entries. Values,
-// counters and texts for people may be anything.
+// rule is a function of the settings and the records before it (directory.D2) and must be just that; the words, stamps
+// and spares of chunks, which lead to a buffer of their own class; the live settings; barriers and worker entries.
+// Values, counters and texts for people may be anything.
 //
 // All throw Error: "/dev/shm/ps.JOB is damaged: what; what to do".
 #pragma once
@@ -27,16 +27,13 @@ namespace ps::shm {
 // A private copy of a record, so that what was checked stays as it was; `init` as it is at that moment.
 using CheckedRecord = std::unique_ptr<VariableShm>;
 
-// How many optimizer slots per element a rule keeps, with a moving average or without; src/update knows.
-using SlotsOf = std::size_t (*)(UpdateRule rule, bool averaged, bool in_place) noexcept;
-
 // The control segment's header, and the settings that never change. Requires: it is mapped, of this build.
 void check_settings(const JobSegments& job);
 
 // All records of the directory, in its order. Lock-free.
-std::vector<CheckedRecord> copy_records(JobSegments& job, SlotsOf slots_of);
+std::vector<CheckedRecord> copy_records(JobSegments& job);
 
 // Everything else that a worker goes by. Requires: a lock byte is held; lock-free.
-void check_job(JobSegments& job, SlotsOf slots_of);
+void check_job(JobSegments& job);
 
 }  // namespace ps::shm

@@ -4,8 +4,8 @@
 
 namespace ps::shm {
 
-// Nobody else reads or writes words and buffers before `init` says so (release; directory users acquire it). A
-// predecessor that died half-way has left bytes that this overwrites in full.
+// Nobody else reads or writes words and buffers before `init` says so (directory.D6), so all is relaxed. A predecessor
+// that died half-way has left bytes that this overwrites in full.
 float* VersionedVariable::begin_chunk(std::uint64_t chunk, std::span<const float> values) noexcept {
   const std::uint64_t word = make_word(0, (variable_.data_offset >> buffer_class_) + chunk);
   BufferHeaderShm& buffer = at(buffer_of(word));

@@ -1,29 +1,23 @@
 // Versioned slots: exact, lock-free updates of a variable chunk by chunk, without tearing and without locks.
 //
-// Protocol, per chunk (design: {version : 40, buffer : 24} in `word` names the current buffer)
-//   push   W1 old = word, acquire              pairs with W6 of the push that put it there: the buffer's bytes
-//          W2 spare noted in flight            spares.hpp
-//          W3 stamp = building, relaxed; fence release     pairs with R3: who read a byte of W4 finds this or later
-//          W4 spare's bytes = update(current buffer's bytes)
-//          W5 stamp = {chunk, old.version + 1}, relaxed    W6 carries it
-//          W6 word: old -> {old.version + 1, spare}, acq_rel   pairs with W1, R1; lost: from the top
-//   pull   R1 word, acquire                    pairs with W6
-//          R2 the bytes
-//          R3 fence acquire; stamp, relaxed, is {chunk, version of R1}; otherwise from the top
-// Invariants
-//   - A buffer that is being overwritten is nobody's current buffer, so the current one is whole.
-//   - Who reads a replaced buffer too late is told by the stamp (chunk and version: a reused buffer may hold another
-//     chunk at the same version) or by W6, which fails because the version has moved.
-//   - W6 fails only because another one's succeeded: lock-free. A kill anywhere leaves word and current buffer alone.
-// Accumulators (reduce atomic, B9) are versioned chunks of gradients whose buffers name the step they sum and the ranks
-// that are in, so that neither a death nor a takeover adds twice or loses. A helper reads the accumulator while others may
-// still add, and looks at its stamp again before its own swap.
-// Two who hammer a variable of one chunk would hand its buffer back and forth between their caches with every push, at a
-// tenth of the rate of one. So they take turns, by hints that nothing but speed depends on: who loses a second swap says
-// so (`wanted`) and waits for its turn, for 20 us at most; the winner, whose cache has the chunk, goes on, and passes the
-// turn on after a streak of pushes. One that is stopped or dead costs the others that pause, nothing else.
-// A 40-bit version at one million pushes of a chunk per second comes round after 12 days; a reader or writer would have
-// to sleep exactly that long inside one chunk to be fooled.
+// Protocol of a chunk, whose `word` {version : 40, buffer : 24} names the current buffer (docs/protocols.md, slot)
+//   push   slot.W1 old = word, acquire                          pairs with slot.W6: the buffer's bytes
+//          slot.W2 a spare is noted as in flight                spares.hpp
+//          slot.W3 stamp = building, relaxed; fence release     pairs with slot.R3
+//          slot.W4 spare's bytes = update(current buffer's bytes)
+//          slot.W5 stamp = {chunk, old.version + 1}, relaxed    slot.W6 carries it
+//          slot.W6 word: old -> {old.version + 1, spare}, acq_rel   pairs with slot.W1, slot.R1; lost: from the top
+//          A push of a newer cut than the chunk was forked for keeps the replaced buffer as the cut's image (cut.C6).
+//   pull   slot.R1 word, acquire                                pairs with slot.W6
+//          slot.R2 the bytes
+//          slot.R3 fence acquire; stamp, relaxed, is {chunk, version of slot.R1}; otherwise from the top
+// A buffer that is being overwritten is nobody's current buffer, so the current one is whole (invariant.I4). slot.W6
+// fails only because another one has succeeded: pushes are lock-free, and each is applied once (invariant.I3). A kill
+// anywhere leaves word and current buffer alone (invariant.I2).
+// Accumulators (--reduce atomic) are versioned chunks of gradients (barrier.B9).
+// Two workers that hammer a variable of one chunk take turns, by hints (slot.V7).
+// Versions wrap, after 24 to 43 hours of nothing but pushes to one chunk. A wrap fools only a process that sleeps
+// inside one chunk for a whole number of wraps exactly (docs/protocols.md has the arithmetic).
 #pragma once
 
 #include <algorithm>
@@ -31,19 +25,38 @@
 #include <cstdint>
 #include <span>
 
+#include "shm/clock.hpp"
 #include "shm/layout.hpp"
 #include "shm/racing.hpp"
 #include "shm/rank_set.hpp"
 #include "shm/spares.hpp"
-#include "shm/worker_table.hpp"
 
 namespace ps::shm {
 
-// Who updates and when; goes into the buffer's header.
+// The updating rank and its step, which go into the buffer's header, and the epoch that the update belongs to (cut.hpp).
 struct UpdateLabel {
   std::uint32_t rank = 0;
   std::uint64_t step = 0;
+  std::uint64_t epoch = 0;
 };
+
+// The fork of a buffer that is no accumulator's: {epoch : 40, buffer : 24}, the cut that the chunk was last forked for, and
+// what it was before (cut.C6). Buffer 0: the chunk's reserve has not been used yet.
+inline AtomicShm<std::uint64_t>& fork_of(BufferHeaderShm& header) noexcept { return header.contributors.bits[0]; }
+inline const AtomicShm<std::uint64_t>& fork_of(const BufferHeaderShm& header) noexcept {
+  return header.contributors.bits[0];
+}
+constexpr std::uint64_t make_fork(std::uint64_t epoch, std::uint64_t buffer) noexcept { return epoch << 24 | buffer; }
+constexpr std::uint64_t fork_epoch(std::uint64_t fork) noexcept { return fork >> 24; }
+
+// The buffer that a chunk keeps beside its current one: the one that the fork names, at first its own of the variable's
+// reserve; 0 where there is none, as accumulators have none.
+inline std::uint64_t kept_buffer(const VariableShm& variable, std::uint64_t chunk, std::uint64_t fork) noexcept {
+  if (variable.base != 0) return 0;
+  if (buffer_of(fork) != 0) return buffer_of(fork);
+  const std::uint64_t reserve = variable.reserve.load_acquire();  // (cut.C6) its bytes are there
+  return reserve == 0 ? 0 : reserve + chunk;
+}
 
 struct SwapResult {
   std::uint64_t version = 0;  // that the update was applied to
@@ -56,7 +69,7 @@ enum class ContributeResult { kAdded, kAlreadyIn, kTooLate };
 
 enum class PullResult { kWhole, kTorn, kNoBuffer };
 
-// Threads may share an object, but for pushes to a variable of one chunk, which it counts: those come from one at a time.
+// Threads may share an object. Pushes to a variable of one chunk, which it counts, come from one thread at a time.
 class VersionedVariable {
  public:
   VersionedVariable(std::byte* shard, const VariableShm& variable) noexcept
@@ -72,16 +85,16 @@ class VersionedVariable {
   std::uint64_t chunk_size(std::uint64_t chunk) const noexcept {
     return std::min(chunk_elements_, elements_ - chunk * chunk_elements_);
   }
-  std::uint64_t version(std::uint64_t chunk) const noexcept { return version_of(words_[chunk].word.load_acquire()); }
+  std::uint64_t version(std::uint64_t chunk) const noexcept { return version_of(word(chunk)); }
 
   // Where the chunk's parameters probably lie by the time one gets there, to ask for them ahead.
   const float* likely_place(std::uint64_t chunk) const noexcept {
     return parameters(at(buffer_of(words_[chunk].word.hint())));
   }
 
-  // For who reads chunks by other means than the processor's (R1, R3): the word, where it lies, and whether what was
-  // copied of the buffer that it named is whole. Requires of the last: every byte of the copy has been read.
-  std::uint64_t word(std::uint64_t chunk) const noexcept { return words_[chunk].word.load_acquire(); }
+  // A GPU reads chunks by other means than the processor's. It needs the word, its place, and whether its copy of the
+  // buffer that the word named is whole. Requires of the last: every byte of the copy has been read.
+  std::uint64_t word(std::uint64_t chunk) const noexcept { return words_[chunk].word.load_acquire(); }  // (slot.R1)
   const std::byte* word_place(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<const std::byte*>(&words_[chunk].word);
   }
@@ -106,9 +119,9 @@ class VersionedVariable {
   std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries,
                            std::uint64_t array = 0) const noexcept {
     for (;; ++retries) {
-      const std::uint64_t word = words_[chunk].word.load_acquire();  // (R1)
+      const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
-      racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (R2)
+      racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
       if (is_whole(buffer, chunk, word)) return version_of(word);
     }
   }
@@ -117,11 +130,37 @@ class VersionedVariable {
   // buffer beyond the shard's first `shard_bytes`; nothing was read then. Wait-free.
   [[nodiscard]] PullResult try_pull_chunk(std::uint64_t chunk, float* out, std::uint64_t shard_bytes,
                                           std::uint64_t array = 0) const noexcept {
-    const std::uint64_t word = words_[chunk].word.load_acquire();  // (R1)
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
     if (buffer_of(word) >= shard_bytes >> buffer_class_) return PullResult::kNoBuffer;
     const BufferHeaderShm& buffer = at(buffer_of(word));
-    racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (R2)
+    racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
     return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
+  }
+
+  // Copies the chunk's parameters (array 0) or slot array - 1 as they were in the cut of that epoch; returns their version.
+  // Lock-free.
+  // Requires: it is the job's last cut, and open; the chunk has a reserve.
+  std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out,
+                           std::uint64_t array = 0) const noexcept {
+    for (;;) {
+      const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+      const BufferHeaderShm& buffer = at(buffer_of(word));
+      const std::uint64_t fork = fork_of(buffer).load_relaxed();
+      if (!is_whole(buffer, chunk, word)) continue;      // slot.V4: otherwise `fork` may be another chunk's
+      const bool is_forked = fork_epoch(fork) >= epoch;  // then the image is the buffer before, and stays there
+      const BufferHeaderShm& image = is_forked ? at(buffer_of(fork)) : buffer;
+      racing_copy(out, parameters(image) + array * chunk_elements_, chunk_size(chunk));  // (cut.C9)
+      const std::uint64_t version = image.stamp.load_relaxed() & kVersionMask;
+      if (is_forked || is_whole(buffer, chunk, word)) return version;
+    }
+  }
+
+  // The buffer that the chunk's current one keeps beside itself (cut.C6), or 0. One look; wait-free.
+  std::uint64_t kept_by(std::uint64_t chunk) const noexcept {
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+    const BufferHeaderShm& buffer = at(buffer_of(word));
+    const std::uint64_t fork = fork_of(buffer).load_relaxed();
+    return is_whole(buffer, chunk, word) ? kept_buffer(variable_, chunk, fork) : 0;
   }
 
   // Exactly one update of the chunk. update(out, in, version) computes parameters and slots anew, from `in` to `out`;
@@ -130,8 +169,8 @@ class VersionedVariable {
   SwapResult push_chunk(std::uint64_t chunk, Spares& spares, UpdateLabel label, Update&& update) noexcept {
     SwapResult result;
     for (;; ++result.retries) {
-      std::uint64_t old = words_[chunk].word.load_acquire();                            // (W1)
-      const std::uint64_t included = at(buffer_of(old)).included_steps.load_relaxed();  // V4: W6 is its check
+      std::uint64_t old = words_[chunk].word.load_acquire();                            // (slot.W1)
+      const std::uint64_t included = at(buffer_of(old)).included_steps.load_relaxed();  // slot.V4: slot.W6 checks it
       const auto compute = [&](float* out, const float* in) {
         update(out, in, version_of(old));
         return true;
@@ -145,34 +184,34 @@ class VersionedVariable {
     }
   }
 
-  // The sync step's update (B5): applies `step` unless the chunk includes it already. Every helper computes the same
-  // bits and one swap wins. update(out, in, version) returns false where what it read has changed meanwhile: it is
+  // The sync step's update (barrier.B5): applies `step` unless the chunk includes it already. Every helper computes the
+  // same bits and one swap wins. update(out, in, version) returns false where what it read has changed meanwhile: it is
   // called again then. Lock-free.
   template <class Update>
   StepResult apply_step(std::uint64_t chunk, std::uint64_t step, Spares& spares, UpdateLabel label,
                         Update&& update) noexcept {
     for (;;) {
-      std::uint64_t old = words_[chunk].word.load_acquire();
+      std::uint64_t old = words_[chunk].word.load_acquire();  // (slot.W1)
       const BufferHeaderShm& buffer = at(buffer_of(old));
       const std::uint64_t included = buffer.included_steps.load_relaxed();
-      if (!is_whole(buffer, chunk, old)) continue;  // V4: otherwise `included` may be another chunk's
+      if (!is_whole(buffer, chunk, old)) continue;  // slot.V4: otherwise `included` may be another chunk's
       if (included > step) return StepResult::kAlreadyIncluded;
       const auto compute = [&](float* out, const float* in) { return update(out, in, version_of(old)); };
       if (try_swap(chunk, old, spares, label, step + 1, nullptr, compute)) return StepResult::kApplied;
     }
   }
 
-  // Of an accumulator: adds label.rank's gradient of label.step. sum(out, in) writes in + gradient, where `in` is
+  // For an accumulator: adds label.rank's gradient of label.step. sum(out, in) writes in + gradient, where `in` is
   // nullptr the gradient alone. `again`: the caller itself has added one of this step already, and adds to it.
   // Lock-free.
   template <class Sum>
   ContributeResult contribute(std::uint64_t chunk, Spares& spares, UpdateLabel label, bool again, Sum&& sum) noexcept {
     for (;;) {
-      std::uint64_t old = words_[chunk].word.load_acquire();
+      std::uint64_t old = words_[chunk].word.load_acquire();  // (slot.W1)
       const BufferHeaderShm& buffer = at(buffer_of(old));
       const std::uint64_t summed = buffer.included_steps.load_relaxed();
       RankSet contributors = contributors_of(buffer);
-      if (!is_whole(buffer, chunk, old)) continue;  // V4
+      if (!is_whole(buffer, chunk, old)) continue;  // slot.V4
       if (summed > label.step + 1) return ContributeResult::kTooLate;
       const bool is_first = summed < label.step + 1;
       if (is_first) contributors = {};
@@ -186,15 +225,15 @@ class VersionedVariable {
     }
   }
 
-  // Of an accumulator: calls use(sum, contributors) with the sum of `step`, which others may go on adding to. True: the
+  // For an accumulator: calls use(sum, contributors) with the sum of `step`, which others may go on adding to. True: the
   // sum was whole until use() returned. False: look again. Nothing is called where nobody has contributed to `step`.
   template <class Use>
   bool try_use_sum(std::uint64_t chunk, std::uint64_t step, Use&& use) const noexcept {
-    const std::uint64_t word = words_[chunk].word.load_acquire();
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
     const BufferHeaderShm& buffer = at(buffer_of(word));
     const std::uint64_t summed = buffer.included_steps.load_relaxed();
     const RankSet contributors = contributors_of(buffer);
-    if (!is_whole(buffer, chunk, word)) return false;  // V4
+    if (!is_whole(buffer, chunk, word)) return false;  // slot.V4
     if (summed != step + 1) return true;
     if constexpr (kThreadSanitizer) {
       float* copy = racing_scratch(2);
@@ -216,7 +255,7 @@ class VersionedVariable {
   // Whether the chunk includes sync step `step`. Lock-free.
   bool includes(std::uint64_t chunk, std::uint64_t step) const noexcept {
     for (;;) {
-      const std::uint64_t word = words_[chunk].word.load_acquire();
+      const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
       const std::uint64_t included = buffer.included_steps.load_relaxed();
       if (is_whole(buffer, chunk, word)) return included > step;
@@ -229,6 +268,7 @@ class VersionedVariable {
   static constexpr std::uint64_t kHandOverNs = 500;  // until the other one has noticed
   enum Wanted : std::uint32_t { kFree, kWanted, kGranted };
 
+  // slot.V7: says that this one wants a turn, and waits for it.
   void wait_turn() noexcept {
     auto& wanted = words_[0].wanted;
     wanted.leave_hint(kWanted);
@@ -241,7 +281,7 @@ class VersionedVariable {
     if (losses != 0) wait_turn();
   }
 
-  // After a won one.
+  // After a won swap: passes the turn on after a streak of them.
   void count_win(std::uint64_t losses) noexcept {
     streak_ = losses == 0 ? streak_ + 1 : 0;
     if (streak_ < kStreak) return;
@@ -263,7 +303,7 @@ class VersionedVariable {
     return make_stamp(variable_.first_chunk + chunk, version_of(word));
   }
   bool is_whole(const BufferHeaderShm& buffer, std::uint64_t chunk, std::uint64_t word) const noexcept {
-    fence_acquire();  // (R3)
+    fence_acquire();  // (slot.R3) pairs with slot.W3
     return buffer.stamp.load_relaxed() == stamp_of(chunk, word);
   }
 
@@ -279,31 +319,45 @@ class VersionedVariable {
   template <class Compute>
   bool try_swap(std::uint64_t chunk, std::uint64_t old, Spares& spares, UpdateLabel label, std::uint64_t included,
                 const RankSet* contributors, Compute&& compute) noexcept {
-    const Spare spare = spares.begin(variable_, variable_.first_chunk + chunk, old);  // (W2)
-    BufferHeaderShm& out = at(spare.buffer);
     const BufferHeaderShm& in = at(buffer_of(old));
+    std::uint64_t gain = buffer_of(old), fork = 0;
+    if (contributors == nullptr) {
+      fork = fork_of(in).load_relaxed();  // (cut.C5) counts if slot.W6 wins (slot.V4)
+      if (fork_epoch(fork) < label.epoch) {
+        if (!is_whole(in, chunk, old)) return false;  // another chunk's: its buffer is not to be noted
+        if (const std::uint64_t before = kept_buffer(variable_, chunk, fork); before != 0) {
+          fork = make_fork(label.epoch, gain);  // (cut.C6) the image of the cut
+          gain = before;
+        }
+      }
+    }
+    const Spare spare = spares.begin(variable_, variable_.first_chunk + chunk, old, gain);  // (slot.W2)
+    BufferHeaderShm& out = at(spare.buffer);
     const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
-    out.stamp.store_relaxed(kBuilding);  // (W3)
+    out.stamp.store_relaxed(kBuilding);  // (slot.W3)
     fault_point(FaultPoint::kPushBuilding);
-    fence_release();
-    const bool is_good = racing_update(parameters(out), parameters(in), payload_floats(), compute);  // (W4)
+    fence_release();  // (slot.W3) slot.V2: no byte before the stamp; pairs with slot.R3
+    const bool is_good = racing_update(parameters(out), parameters(in), payload_floats(), compute);  // (slot.W4)
     fault_point(FaultPoint::kPushComputed);
     if (!is_good) {
       Spares::lost(spare);
       return false;
     }
-    if (contributors != nullptr)
+    if (contributors != nullptr) {
       for (std::size_t i = 0; i < contributors->bits.size(); ++i)
         out.contributors.bits[i].store_relaxed(contributors->bits[i]);
+    } else {
+      fork_of(out).store_relaxed(fork);  // (cut.C6)
+    }
     out.included_steps.store_relaxed(included);
     out.writer.store_relaxed(label.rank);
     out.writer_step.store_relaxed(label.step);
     fault_point(FaultPoint::kPushLabelled);
-    out.stamp.store_relaxed(stamp_of(chunk, next));  // (W5)
+    out.stamp.store_relaxed(stamp_of(chunk, next));  // (slot.W5)
     fault_point(FaultPoint::kPushStamped);
-    if (words_[chunk].word.try_exchange_acq_rel(old, next)) {  // (W6)
+    if (words_[chunk].word.try_exchange_acq_rel(old, next)) {  // (slot.W6) pairs with slot.W1, slot.R1
       fault_point(FaultPoint::kPushSwapped);
-      Spares::won(spare, buffer_of(old));
+      Spares::won(spare, gain);
       return true;
     }
     fault_point(FaultPoint::kPushLost);

@@ -2,8 +2,7 @@
 
 #include <unistd.h>
 
-#include <ctime>
-
+#include "shm/clock.hpp"
 #include "shm/events.hpp"
 #include "shm/futex.hpp"
 
@@ -22,12 +21,6 @@ std::optional<std::uint32_t> take_free(JobSegments& job) {
 
 }  // namespace
 
-std::uint64_t now_ns() noexcept {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
-}
-
 JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std::uint32_t& rank,
                      const std::function<void()>& check) {
   if (job.locks().is_being_removed()) return JoinOutcome::kJobRemoved;
@@ -39,7 +32,7 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
     if (!taken) return job.locks().is_being_removed() ? JoinOutcome::kJobRemoved : JoinOutcome::kTableFull;
     rank = *taken;
   }
-  if (job.is_orphaned()) {  // N3
+  if (job.is_orphaned()) {  // names.N3
     job.locks().release(kRankByte + rank);
     return JoinOutcome::kJobRemoved;
   }
@@ -47,28 +40,29 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
     if (check) check();
   } catch (...) {
     job.locks().release(kRankByte + rank);
+    remove_if_ended(job);  // names.N9
     throw;
   }
   fault_point(FaultPoint::kJoinTaken);
   WorkerShm& entry = job.worker(rank);
-  entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));
+  entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed, as all to `holders`: ranks.J1 publishes it
   entry.waiting_for.store_relaxed(static_cast<std::uint32_t>(WaitingFor::kNothing));
   entry.joined_ns.store_relaxed(now_ns());
-  for (std::uint32_t which = 0; which < kBarriers; ++which) {  // B1; before `holders`, which makes deciders look at it
-    const std::uint64_t round = job.barrier(which).step.load_acquire();
-    entry.barriers[which].active_from.store_release(round == 0 ? 0 : round + 1);
+  for (std::uint32_t which = 0; which < kBarriers; ++which) {  // ranks.J1: before deciders look at this holder
+    const std::uint64_t round = job.barrier(which).step.load_acquire();           // (barrier.A6)
+    entry.barriers[which].active_from.store_release(round == 0 ? 0 : round + 1);  // (barrier.B1) pairs with barrier.A2
     fault_point(FaultPoint::kJoinBarrier);
   }
   entry.clock.store_relaxed(0);  // no epoch: counts only once it is entered
+  entry.push_ns.store_relaxed(0);
+  entry.pushing.store_release(0);  // (cut.C7) a dead holder's push is over
   fault_point(FaultPoint::kJoinWritten);
-  entry.holders.store_release(entry.holders.load_relaxed() + 1);  // pairs with the deciders' acquire
+  entry.holders.store_release(entry.holders.load_relaxed() + 1);  // (ranks.J1) pairs with ranks.J4
   fault_point(FaultPoint::kJoinCounted);
-  entry.state.store_release(static_cast<std::uint32_t>(RankState::kJoined));
+  entry.state.store_release(static_cast<std::uint32_t>(RankState::kJoined));  // (ranks.J2)
   fault_point(FaultPoint::kJoinStated);
-  record_event(job, {.kind = EventKind::kJoined,
-                     .rank = rank,
-                     .step = job.global_step().load_acquire(),
-                     .first = entry.pid.load_relaxed()});
+  record_event(job,
+               {.kind = EventKind::kJoined, .rank = rank, .step = job.steps_done(), .first = entry.pid.load_relaxed()});
   fault_point(FaultPoint::kJoinRecorded);
   futex_announce(job.state().activity);
   return JoinOutcome::kJoined;
@@ -79,26 +73,28 @@ void leave(JobSegments& job, std::uint32_t rank) noexcept {
   entry.left_ns.store_relaxed(now_ns());
   entry.waiting_for.store_relaxed(static_cast<std::uint32_t>(WaitingFor::kNothing));
   fault_point(FaultPoint::kLeaveWritten);
-  entry.state.store_release(static_cast<std::uint32_t>(RankState::kLeft));  // after `published`: who sees it sees that
+  entry.state.store_release(static_cast<std::uint32_t>(RankState::kLeft));  // (ranks.J3) after `published`
   fault_point(FaultPoint::kLeaveStated);
-  record_event(job, {.kind = EventKind::kLeft, .rank = rank, .step = job.global_step().load_acquire()});
+  record_event(job, {.kind = EventKind::kLeft, .rank = rank, .step = job.steps_done()});
   fault_point(FaultPoint::kLeaveRecorded);
   for (std::uint32_t which = 0; which < kBarriers; ++which) futex_announce(job.barrier(which).futex);
   futex_announce(job.state().clocks);
   futex_announce(job.state().activity);
   fault_point(FaultPoint::kLeaveAnnounced);
-  job.locks().release(kRankByte + rank);  // L5: last
+  job.locks().release(kRankByte + rank);  // locks.L5: last
   fault_point(FaultPoint::kLeaveReleased);
+  remove_if_ended(job);  // names.N9
 }
 
 WorkerState worker_state(const JobSegments& job, std::uint32_t rank, std::optional<std::uint32_t> own) noexcept {
   const WorkerShm& entry = job.worker(rank);
-  if (entry.holders.load_acquire() == 0) return WorkerState::kNever;
-  if (static_cast<RankState>(entry.state.load_acquire()) == RankState::kLeft) return WorkerState::kLeft;
+  const auto has_left = [&] {
+    return static_cast<RankState>(entry.state.load_acquire()) == RankState::kLeft;  // (ranks.J4) pairs with ranks.J3
+  };
+  if (entry.holders.load_acquire() == 0) return WorkerState::kNever;  // (ranks.J4) pairs with ranks.J1
+  if (has_left()) return WorkerState::kLeft;
   if (own == rank || job.is_alive(rank)) return WorkerState::kAlive;
-  // Dead, unless it left between the two looks.
-  return static_cast<RankState>(entry.state.load_acquire()) == RankState::kLeft ? WorkerState::kLeft
-                                                                                : WorkerState::kDead;
+  return has_left() ? WorkerState::kLeft : WorkerState::kDead;  // it may have left between the two looks
 }
 
 }  // namespace ps::shm

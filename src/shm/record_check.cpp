@@ -1,0 +1,207 @@
+// The checks of the directory's records: what a record says follows from its name, shape and rule, the settings, and the
+// records before it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "shm/directory.hpp"
+#include "shm/placement.hpp"
+#include "shm/validation.hpp"
+#include "update/traits.hpp"
+
+namespace ps::shm {
+namespace {
+
+template <class Enum>
+bool is_one_of(std::uint32_t value, Enum last) {
+  return value >= 1 && value <= static_cast<std::uint32_t>(last);
+}
+
+bool is_versioned(const VariableShm& record) { return record.layout == static_cast<std::uint32_t>(Layout::kVersioned); }
+
+template <std::size_t Size>
+bool is_text(const char (&text)[Size]) {
+  const std::string_view content = text_of(text);
+  return !content.empty() && content.size() < Size &&
+         std::all_of(content.begin(), content.end(), [](char c) { return c > ' ' && c < 0x7f; });
+}
+
+// What the records that have been checked so far say together.
+struct CheckedSoFar {
+  explicit CheckedSoFar(const JobSegments& job) : occupied(job) {}
+
+  std::vector<CheckedRecord> records;                                           // by position
+  Occupancy occupied;                                                           // by them
+  std::unordered_map<std::string_view, std::vector<const VariableShm*>> parts;  // of each variable, in their order
+};
+
+// One record, where those before it have been checked.
+class RecordCheck {
+ public:
+  RecordCheck(JobSegments& job, const VariableShm& record, const CheckedSoFar& before)
+      : job_(job), record_(record), before_(before) {}
+
+  void check() const {
+    require(is_text(record_.name), "no name");
+    require(record_.dtype == static_cast<std::uint32_t>(DType::kFloat32), "an unknown dtype");
+    require(update::find_rule(record_.rule) != nullptr, "an unknown update rule");
+    require(is_one_of(record_.layout, Layout::kInplace), "an unknown layout");
+    require((record_.flags & ~(kRegularize | kRowState | kReserve)) == 0, "unknown flags");
+    check_shape();
+    if (!is_variable(record_))
+      check_base();
+    else
+      check_slots(), check_part();
+    check_place();
+    const std::uint64_t init = record_.init.load_relaxed();
+    const std::uint64_t byte = init & 0xffff;
+    require(init == 0 || init == kInitialised || (byte != 0 && byte <= kRankByte + job_.ranks()),
+            "an initialiser that does not exist");
+  }
+
+ private:
+  void require(bool good, const char* what) const {
+    if (!good)
+      fail_damaged(control_name(job_.job()),
+                   fmt::format("the variable record at position {} has {}", before_.records.size(), what));
+  }
+
+  void check_shape() const {
+    require(record_.axes <= kMaxAxes, "too many axes");
+    std::uint64_t elements = 1;
+    for (std::uint32_t axis = 0; axis < record_.axes; ++axis) {
+      const std::uint64_t extent = record_.extents[axis];
+      require(extent != 0 && extent <= kMaxElements / elements, "no possible shape");
+      elements *= extent;
+    }
+    const PartsPlan plan(job_, text_of(record_.name), std::span(record_.extents, record_.axes));
+    require(record_.parts == plan.count() && record_.part < record_.parts && record_.whole_elements == elements,
+            "no possible shape");
+    const PartPlan part = plan.part(record_.part);
+    require(record_.part_begin == part.begin && record_.elements == part.elements, "no possible shape");
+  }
+
+  // The variable that an accumulator or a reserve is for; of others nothing.
+  const VariableShm* base() const { return !is_variable(record_) ? before_.records[record_.base - 1].get() : nullptr; }
+
+  void check_base() const {
+    require((is_reserve(record_) || job_.config().reduce == Reduce::kAtomic) &&
+                record_.base <= before_.records.size() && is_variable(*this->base()),
+            "no variable that it is for");
+    const VariableShm& base = *this->base();
+    require(text_of(base.name) == text_of(record_.name) && base.part == record_.part && base.layout == record_.layout &&
+                base.elements == record_.elements && base.rule == record_.rule &&
+                record_.slots == (is_reserve(record_) ? base.slots : 0) && is_versioned(record_),
+            "another variable that it is for");
+  }
+
+  void check_slots() const {
+    const update::Traits& traits = update::traits_of(static_cast<UpdateRule>(record_.rule));
+    require(record_.slots ==
+                update::slots_per_element(traits.rule, job_.config().optimizer.ema > 0, !is_versioned(record_)),
+            "another number of optimizer slots than its update rule");
+    require(((record_.flags & kRowState) != 0) == traits.has_row_state() &&
+                (traits.works_versioned || !is_versioned(record_)),
+            "another state of rows than its update rule");
+    require(record_.partition_by ==
+                static_cast<std::uint32_t>(is_versioned(record_) ? PartitionBy::kRange : job_.config().partition_by),
+            "another way to cut it into parts than its job");
+  }
+
+  // Parts are declared in their order. One that hangs in the air would leave its variable one short: whoever declares
+  // the missing part would find the variable initialised, and wait for ever for a chunk that nobody has filled.
+  void check_part() const {
+    const auto found = before_.parts.find(text_of(record_.name));
+    const std::size_t before = found == before_.parts.end() ? 0 : found->second.size();
+    require(record_.part <= before, "no part before it");
+    require(record_.part == before, "the name and part of another one");
+    if (before == 0) return;
+    const VariableShm& first = *found->second.front();
+    require(record_.axes == first.axes && std::equal(record_.extents, record_.extents + first.axes, first.extents) &&
+                record_.layout == first.layout && record_.rule == first.rule && record_.flags == first.flags,
+            "another shape or rule than its first part");
+  }
+
+  // directory.D2: it lies where its declarer had to put it.
+  void check_place() const {
+    VariableShm expected;
+    std::memcpy(static_cast<void*>(&expected), &record_, offsetof(VariableShm, init));
+    try {
+      choose_pieces(expected, base(), job_.config().chunk_bytes);
+      choose_place(expected, base(), job_, before_.occupied);
+    } catch (const Error& error) {
+      require(false, error.what());
+    }
+    require(record_.shard == expected.shard && record_.buffer_class == expected.buffer_class &&
+                record_.piece_elements == expected.piece_elements && record_.pieces == expected.pieces &&
+                record_.words_offset == expected.words_offset && record_.data_offset == expected.data_offset &&
+                record_.shard_end == expected.shard_end && record_.gradient_offset == expected.gradient_offset &&
+                record_.gradient_end == expected.gradient_end && record_.row_elements == expected.row_elements &&
+                record_.row_floats == expected.row_floats && record_.row_counts_offset == expected.row_counts_offset &&
+                (!is_versioned(record_) ||
+                 (record_.first_chunk == expected.first_chunk && record_.spares_offset == expected.spares_offset)),
+            "another place than the records before it leave for it");
+    const Segment& shard = job_.shard(record_.shard);
+    if (!job_.has_shard(record_.shard))  // it may have come since this process attached
+      fail_damaged(shard_name(job_.job(), record_.shard),
+                   fmt::format("it is gone, and variable '{}' lies in it", text_of(record_.name)));
+    // directory.D3: the shard was grown before the record was published, so its size of now covers the variable.
+    if (record_.shard_end > shard.usable_bytes())
+      fail_damaged(shard.name(),
+                   fmt::format("it has been cut off, and variable '{}' lies in it", text_of(record_.name)));
+  }
+
+  JobSegments& job_;
+  const VariableShm& record_;
+  const CheckedSoFar& before_;
+};
+
+}  // namespace
+
+std::vector<CheckedRecord> copy_records(JobSegments& job) {
+  CheckedSoFar checked(job);
+  std::vector<bool> named(kMaxVariables);
+  std::vector<std::uint64_t> reserves;  // first buffers, by the position of the record that they are for; 0: none
+  std::uint32_t covered = 0;            // records that the control segment's file is known to have
+  for (std::uint32_t position = 0; position < kMaxVariables; ++position) {
+    const std::uint32_t entry = job.index(position).load_acquire();  // (directory.D1) pairs with declare's swap
+    if (entry == 0) break;
+    if (entry > kMaxVariables || named[entry - 1])
+      fail_damaged(control_name(job.job()), fmt::format("index {} names record {}", position, entry));
+    // directory.D7: it was grown before the record was published.
+    if (entry > covered && !job.has_records(entry))
+      fail_damaged(control_name(job.job()), fmt::format("it has been cut off before record {}", entry));
+    covered = std::max(covered, entry);
+    named[entry - 1] = true;
+    const VariableShm& shared = job.record(entry - 1);
+    auto copy = std::make_unique<VariableShm>();
+    std::memcpy(static_cast<void*>(copy.get()), &shared,
+                offsetof(VariableShm, init));                    // immutable since it was published
+    copy->init.store_relaxed(shared.init.load_acquire());        // (directory.D6) words and values
+    copy->reserve.store_relaxed(shared.reserve.load_acquire());  // (cut.C6) its record stands behind this one
+    RecordCheck(job, *copy, checked).check();
+    static_cast<void>(checked.occupied.add(*copy));  // its shard and class have been checked
+    if (is_variable(*copy)) checked.parts[text_of(copy->name)].push_back(copy.get());
+    if (is_reserve(*copy)) reserves[copy->base - 1] = copy->data_offset >> copy->buffer_class;
+    checked.records.push_back(std::move(copy));
+    reserves.push_back(0);
+  }
+  for (std::size_t position = 0; position < reserves.size(); ++position) {
+    const VariableShm& record = *checked.records[position];
+    const std::uint64_t named = record.reserve.load_relaxed();
+    if (named != 0 && named != reserves[position])
+      fail_damaged(control_name(job.job()),
+                   fmt::format("variable '{}' names a reserve that it has not", text_of(record.name)));
+  }
+  return std::move(checked.records);
+}
+
+}  // namespace ps::shm
