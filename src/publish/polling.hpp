@@ -1,0 +1,42 @@
+// A wait for something that nobody announces: a name in /dev/shm, a lock byte, a lease that is given back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "ps/errors.hpp"
+#include "shm/clock.hpp"
+#include "shm/names.hpp"
+
+namespace ps {
+
+class Polling {
+ public:
+  using StopRequested = std::function<bool()>;
+  using Notice = std::function<void(const std::string&)>;
+
+  Polling(const StopRequested& stop_requested, const Notice& notice, double seconds)
+      : stop_requested_(stop_requested), notice_(notice), until_ns_(began_ns_ + shm::to_ns(seconds)) {}
+
+  bool is_over() const { return shm::now_ns() >= until_ns_; }
+
+  // Listens to the caller, says once a second what it waits for, and lets some time pass. Throws Interrupted.
+  void pause(const std::function<std::string()>& what) {
+    constexpr std::uint64_t kSecondNs = 1'000'000'000;
+    if (stop_requested_ && stop_requested_()) throw Interrupted();
+    if (const std::uint64_t now = shm::now_ns(); notice_ && now >= notice_ns_) {
+      notice_ns_ = now + kSecondNs;
+      notice_(what());
+    }
+    names_.pause();
+  }
+
+ private:
+  const StopRequested& stop_requested_;
+  const Notice& notice_;
+  std::uint64_t began_ns_ = shm::now_ns(), until_ns_, notice_ns_ = began_ns_ + 1'000'000'000;
+  shm::NameWait names_;
+};
+
+}  // namespace ps

@@ -1,0 +1,205 @@
+#include "ps/publisher.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ps/errors.hpp"
+#include "publish/polling.hpp"
+#include "shm/bundle.hpp"
+#include "shm/fault_points.hpp"
+#include "shm/publication.hpp"
+
+namespace ps {
+namespace {
+
+// "subscriber 1 (process 12)" and so on, of those that are alive; for people. Looks at every process.
+std::string who_uses(const std::string& publication) {
+  shm::Segment segment;
+  segment.open(shm::bundle_name(publication), shm::Access::kReadOnly, shm::kTrustAnybody);
+  std::vector<std::string> living;
+  for (const shm::LockHolder& holder : shm::lock_holders(segment.descriptor()))
+    living.push_back(holder.first >= shm::kSubscriberByte
+                         ? fmt::format("subscriber {} (process {})", holder.first - shm::kSubscriberByte, holder.pid)
+                         : fmt::format("its publisher (process {})", holder.pid));
+  return living.empty() ? "a process that /proc does not show" : fmt::format("{}", fmt::join(living, " and "));
+}
+
+std::string describe(const TensorSpec& tensor) {
+  return fmt::format("'{}' ({} {})", tensor.name, to_string(tensor.dtype),
+                     tensor.shape.empty() ? "scalar" : fmt::format("{}", fmt::join(tensor.shape, "x")));
+}
+
+// How a publication differs from what is asked for; empty: it does not.
+std::string difference(const BundleSpec& found, const BundleSpec& wanted) {
+  if (found.subscribers != wanted.subscribers)
+    return fmt::format("{} places for subscribers, you ask for {}", found.subscribers, wanted.subscribers);
+  if (found.records != wanted.records) return fmt::format("{} records, you ask for {}", found.records, wanted.records);
+  if (found.tensors.size() != wanted.tensors.size())
+    return fmt::format("{} tensors, you ask for {}", found.tensors.size(), wanted.tensors.size());
+  for (std::size_t i = 0; i < found.tensors.size(); ++i)
+    if (found.tensors[i] != wanted.tensors[i])
+      return fmt::format("tensor {}, you ask for {}", describe(found.tensors[i]), describe(wanted.tensors[i]));
+  return {};
+}
+
+// Requires: the publisher's byte is held.
+void take_over(const shm::Bundle& bundle, const PublisherOptions& options) {
+  shm::fault_point(shm::FaultPoint::kPublisherTaken);
+  shm::NewestShm& state = bundle.newest();
+  state.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: for people
+  state.publishers.bump_relaxed(1);
+  shm::fault_point(shm::FaultPoint::kPublisherNoted);
+  state.ended.store_release(0);  // (publication.P10) it goes on
+  if (options.notice)
+    options.notice(fmt::format("publication {}: this publisher takes it over at generation {}", bundle.spec().name,
+                               shm::generation_of(state.newest.load_relaxed())));
+}
+
+// The publication of that name as this publisher wants it, with the publisher's byte held.
+shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& options) {
+  const BundleSpec spec = resolved(wanted);
+  const shm::Sharing sharing = shm::shared_with_group(options.group);
+  const shm::Trust trust{.group = sharing.group};
+  const std::string name = shm::bundle_name(spec.name);
+  Polling polling(options.stop_requested, options.notice, options.wait_seconds);
+  const auto pause = [&](const std::string& why) {
+    if (polling.is_over())
+      throw Error(
+          fmt::format("{}; it is in use by {}: choose another name, or end that first", why, who_uses(spec.name)));
+    polling.pause([&] { return fmt::format("publication {}: waiting for {}", spec.name, who_uses(spec.name)); });
+  };
+  for (;;) {
+    shm::Segment found;
+    const shm::AttachOutcome outcome = found.open(name, shm::Access::kReadWrite, trust);
+    if (outcome == shm::AttachOutcome::kAbsent) {
+      shm::Bundle made = shm::Bundle::create(spec, sharing);
+      if (made.link()) return made;
+      continue;  // somebody was faster
+    }
+    if (outcome == shm::AttachOutcome::kNoPermission || found.descriptor() < 0)
+      throw Error(shm::describe(outcome, name));
+    if (!shm::TaskLocks(found.descriptor()).try_take(shm::kPublisherByte)) {
+      pause(fmt::format("publication '{}' has a publisher", spec.name));
+      continue;
+    }
+    if (!found.is_named(name)) continue;  // (names.N3)
+    std::string why;
+    try {
+      if (outcome != shm::AttachOutcome::kReady) throw Error(shm::describe(outcome, name));
+      shm::Bundle bundle(std::move(found));
+      why = difference(bundle.spec(), spec);
+      if (why.empty()) {
+        take_over(bundle, options);
+        return bundle;
+      }
+      why = fmt::format("publication '{}' has {}", spec.name, why);
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    found = {};  // and with it the byte
+    if (shm::remove_bundle(spec.name, -1, trust) == shm::RemoveOutcome::kAlive) pause(why);
+  }
+}
+
+}  // namespace
+
+struct PS_HIDDEN Publisher::Impl {
+  Impl(const BundleSpec& spec, const PublisherOptions& given)
+      : options(given), bundle(open_bundle(spec, options)), writer(bundle), changed(bundle.tensors()) {}
+
+  void require_own() const {
+    if (bundle.is_inherited())
+      throw Error(
+          fmt::format("publication '{}': a forked child has nothing of its parent's publisher", bundle.spec().name));
+  }
+
+  bool find_record() {
+    if (writer.find_record()) return true;
+    if (options.busy == BusyPolicy::kReturn) return false;
+    Polling polling(options.stop_requested, options.notice, options.busy_seconds);
+    while (!polling.is_over()) {
+      polling.pause([&] {
+        return fmt::format("publication {}: waiting for a lease of subscribers {}", bundle.spec().name,
+                           fmt::join(writer.busy_ranks(), ", "));
+      });
+      if (writer.find_record()) return true;
+    }
+    return false;
+  }
+
+  // Requires: `changed` says which.
+  std::optional<std::uint64_t> publish(const Write& write, std::uint64_t step) {
+    if (!find_record()) return std::nullopt;
+    return writer.publish(changed, step, [&](std::uint32_t tensor, std::byte* out) {
+      write(tensor, {out, bundle.tensor_bytes(tensor)});
+    });
+  }
+
+  std::uint64_t newest() const noexcept {
+    return bundle.newest().newest.load_relaxed();  // relaxed: this object alone stores it
+  }
+
+  PublisherOptions options;
+  shm::Bundle bundle;
+  shm::GenerationWriter writer;
+  std::vector<bool> changed;
+};
+
+Publisher::Publisher(const BundleSpec& spec, const PublisherOptions& options)
+    : impl_(std::make_unique<Impl>(spec, options)) {}
+Publisher::Publisher(Publisher&&) noexcept = default;
+
+Publisher::~Publisher() {
+  if (!impl_ || impl_->bundle.is_inherited()) return;
+  const shm::Bundle& bundle = impl_->bundle;
+  bundle.newest().ended.store_release(1);  // (publication.P10) before the byte; pairs with remove_if_ended
+  shm::fault_point(shm::FaultPoint::kPublisherEnded);
+  shm::futex_announce(bundle.waiters().futex);
+  bundle.locks().release(shm::kPublisherByte);
+  shm::fault_point(shm::FaultPoint::kPublisherReleased);
+  shm::remove_if_ended(bundle);  // while subscribers are there nothing is touched, and the last of them removes it
+}
+
+std::optional<std::uint64_t> Publisher::publish(const Write& write, std::uint64_t step) {
+  impl_->require_own();
+  std::fill(impl_->changed.begin(), impl_->changed.end(), true);
+  return impl_->publish(write, step);
+}
+
+std::optional<std::uint64_t> Publisher::publish(std::span<const std::uint32_t> changed, const Write& write,
+                                                std::uint64_t step) {
+  impl_->require_own();
+  const BundleSpec& spec = impl_->bundle.spec();
+  std::fill(impl_->changed.begin(), impl_->changed.end(), false);
+  for (const std::uint32_t tensor : changed) {
+    if (tensor >= spec.tensors.size())
+      throw Error(fmt::format("publication '{}' has no tensor {}: they are 0 to {}", spec.name, tensor,
+                              spec.tensors.size() - 1));
+    if (impl_->changed[tensor])
+      throw Error(fmt::format("publication '{}': tensor {} is named twice", spec.name, tensor));
+    impl_->changed[tensor] = true;
+  }
+  if (generation() == 0 && changed.size() != spec.tensors.size())
+    throw Error(fmt::format("publication '{}': the first generation has to have all {} tensors, not {}", spec.name,
+                            spec.tensors.size(), changed.size()));
+  return impl_->publish(write, step);
+}
+
+const std::vector<std::uint32_t>& Publisher::busy_ranks() const noexcept { return impl_->writer.busy_ranks(); }
+std::uint64_t Publisher::generation() const noexcept { return shm::generation_of(impl_->newest()); }
+std::uint64_t Publisher::step() const noexcept {
+  const std::uint64_t newest = impl_->newest();
+  return newest == 0 ? 0 : impl_->bundle.record(shm::record_of(newest)).step.load_relaxed();
+}
+std::span<const std::byte> Publisher::tensor(std::uint32_t number) const noexcept {
+  const shm::Bundle& bundle = impl_->bundle;
+  const std::uint32_t slot = bundle.slots(shm::record_of(impl_->newest()))[number].load_relaxed();
+  return {bundle.slot(number, slot), bundle.tensor_bytes(number)};
+}
+const BundleSpec& Publisher::spec() const noexcept { return impl_->bundle.spec(); }
+std::uint32_t Publisher::find(const std::string& tensor) const { return impl_->bundle.find(tensor); }
+
+}  // namespace ps

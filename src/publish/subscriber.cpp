@@ -1,0 +1,194 @@
+#include "ps/subscriber.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <bit>
+
+#include "publish/polling.hpp"
+#include "shm/bundle.hpp"
+#include "shm/clock.hpp"
+#include "shm/fault_points.hpp"
+#include "shm/publication.hpp"
+
+namespace ps {
+namespace {
+
+struct Place {
+  shm::Bundle bundle;
+  std::uint32_t rank;
+};
+
+// A free place, with its byte held. Nothing: there is none.
+std::optional<std::uint32_t> take_rank(const shm::Bundle& bundle) {
+  for (std::uint32_t rank = 0; rank < bundle.subscribers(); ++rank)
+    if (bundle.locks().try_take(shm::kSubscriberByte + rank)) return rank;
+  return std::nullopt;
+}
+
+Place join(const std::string& publication, const SubscriberOptions& options) {
+  check_publication_name(publication);
+  const std::string name = shm::bundle_name(publication);
+  const shm::Trust trust{.group = shm::shared_with_group(options.group).group};
+  Polling polling(options.stop_requested, options.notice, options.wait_seconds);
+  for (;;) {
+    shm::Segment found;
+    const shm::AttachOutcome outcome = found.open(name, shm::Access::kReadWrite, trust);
+    if (outcome == shm::AttachOutcome::kReady) {
+      Place place{shm::Bundle(std::move(found)), 0};
+      const std::optional<std::uint32_t> rank = take_rank(place.bundle);
+      if (rank && !place.bundle.is_orphaned()) {
+        place.rank = *rank;
+        return place;
+      }
+      if (!rank && !place.bundle.is_orphaned() && !place.bundle.locks().is_being_removed())
+        throw Error(
+            fmt::format("publication '{}' has {} places for subscribers, and all are taken; start its "
+                        "publisher with more `subscribers`",
+                        publication, place.bundle.subscribers()));
+    } else if (outcome != shm::AttachOutcome::kAbsent) {
+      throw Error(shm::describe(outcome, name));
+    }
+    if (polling.is_over())
+      throw Timeout(
+          fmt::format("waited {} s for publication '{}'; start its publisher, or see inspect_shm "
+                      "publications for those there are",
+                      options.wait_seconds, publication));
+    polling.pause([&] { return fmt::format("waiting for publication {}", publication); });
+  }
+}
+
+}  // namespace
+
+// What a subscriber and its generations share; the last one of them gives the place back.
+struct PS_HIDDEN Generation::Impl {
+  Impl(Place place, const SubscriberOptions& given)
+      : bundle(std::move(place.bundle)),
+        rank(place.rank),
+        stop_requested(given.stop_requested),
+        entry(bundle.subscriber(rank)),
+        newest(bundle.newest()) {
+    shm::fault_point(shm::FaultPoint::kSubscriberTaken);
+    for (auto& lease : entry.leases) lease.store_release(0);  // (publication.P12) the predecessor's: it is dead
+    shm::fault_point(shm::FaultPoint::kSubscriberCleared);
+    entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed, as the next: for people
+    entry.joined_ns.store_relaxed(shm::now_ns());
+    shm::fault_point(shm::FaultPoint::kSubscriberNoted);
+    bundle.protect_as_subscriber();
+  }
+
+  ~Impl() {
+    if (bundle.is_inherited()) return;
+    entry.pid.store_relaxed(0);
+    shm::fault_point(shm::FaultPoint::kSubscriberLeft);
+    bundle.locks().release(shm::kSubscriberByte + rank);
+    shm::fault_point(shm::FaultPoint::kSubscriberReleased);
+    shm::remove_if_ended(bundle);
+  }
+
+  // The newest generation above `newer_than`: its word; 0: there is none. Throws Error: both leases are in use.
+  std::uint64_t try_take(std::uint64_t newer_than, std::uint32_t& lease) {
+    if (bundle.is_inherited())
+      throw Error(
+          fmt::format("publication '{}': a forked child has nothing of its parent's subscriber", bundle.spec().name));
+    lease = static_cast<std::uint32_t>(std::countr_one(in_use));
+    if (lease == shm::kLeases)
+      throw Error(fmt::format("publication '{}': a subscriber has at most {} generations at a time; let one go first",
+                              bundle.spec().name, shm::kLeases));
+    const std::uint64_t word = shm::try_lease(newest, entry.leases[lease], newer_than);
+    if (word == 0) return 0;
+    shm::fault_point(shm::FaultPoint::kLeaseHeld);
+    in_use |= 1U << lease;
+    ++users;
+    return word;
+  }
+
+  void give_back(std::uint32_t lease) noexcept {
+    in_use &= ~(1U << lease);
+    if (!bundle.is_inherited()) {
+      shm::give_back(entry.leases[lease]);
+      shm::fault_point(shm::FaultPoint::kLeaseReleased);
+    }
+    let_go();
+  }
+
+  void let_go() noexcept {
+    if (--users == 0) delete this;
+  }
+
+  shm::Bundle bundle;
+  std::uint32_t rank;
+  std::function<bool()> stop_requested;
+  shm::SubscriberShm& entry;
+  shm::NewestShm& newest;
+  std::uint32_t in_use = 0;  // leases, as bits
+  std::uint32_t users = 1;   // generations, and the subscriber
+};
+
+Generation::~Generation() {
+  if (impl_ != nullptr) impl_->give_back(lease_);
+}
+std::uint64_t Generation::number() const noexcept { return shm::generation_of(newest_); }
+std::uint64_t Generation::step() const noexcept {
+  return impl_->bundle.record(shm::record_of(newest_)).step.load_relaxed();
+}
+std::uint64_t Generation::unix_ns() const noexcept {
+  return impl_->bundle.record(shm::record_of(newest_)).unix_ns.load_relaxed();
+}
+std::uint32_t Generation::tensor_count() const noexcept { return impl_->bundle.tensors(); }
+const TensorSpec& Generation::spec(std::uint32_t tensor) const noexcept { return impl_->bundle.spec().tensors[tensor]; }
+std::span<const std::byte> Generation::tensor(std::uint32_t tensor) const noexcept {
+  const shm::Bundle& bundle = impl_->bundle;
+  const std::uint32_t slot =
+      bundle.slots(shm::record_of(newest_))[tensor].load_relaxed();  // relaxed: after publication.P5
+  return {bundle.slot(tensor, slot), bundle.tensor_bytes(tensor)};
+}
+void Generation::fail_size(std::uint32_t tensor, std::size_t bytes) const {
+  throw Error(fmt::format("tensor '{}' has elements of {}, not of {} bytes", spec(tensor).name,
+                          to_string(spec(tensor).dtype), bytes));
+}
+
+Subscriber::Subscriber(const std::string& name, const SubscriberOptions& options)
+    : impl_(new Generation::Impl(join(name, options), options)) {}
+Subscriber::~Subscriber() {
+  if (impl_ != nullptr) impl_->let_go();
+}
+
+std::optional<Generation> Subscriber::try_read(std::uint64_t newer_than) {
+  std::uint32_t lease;
+  const std::uint64_t word = impl_->try_take(newer_than, lease);
+  if (word == 0) return std::nullopt;
+  return Generation(impl_, lease, word);
+}
+
+Generation Subscriber::read(std::uint64_t newer_than, double timeout_seconds) {
+  const shm::Bundle& bundle = impl_->bundle;
+  const std::uint64_t until_ns = timeout_seconds > 0 ? shm::now_ns() + shm::to_ns(timeout_seconds) : 0;
+  std::uint32_t lease;
+  std::uint64_t word = 0;
+  const auto is_there = [&] { return (word = impl_->try_take(newer_than, lease)) != 0; };
+  const auto look_out = [&] {
+    if (impl_->stop_requested && impl_->stop_requested()) throw Interrupted();
+    // The byte first: what a publisher published last is there when its byte is free.
+    if (!is_published() && newest() <= newer_than)
+      throw PublisherGone(fmt::format("publication '{}' has no generation above {}, and its publisher has {}",
+                                      bundle.spec().name, newer_than, has_ended() ? "ended it" : "died"));
+    if (shm::now_ns() >= until_ns)
+      throw Timeout(fmt::format("publication '{}' had no generation above {} within {} s", bundle.spec().name,
+                                newer_than, timeout_seconds));
+  };
+  shm::wait_for_fact(bundle.waiters().futex, is_there, look_out,
+                     timeout_seconds > 0 ? shm::Patience{} : shm::Patience{.spins = 0, .yields = 0});
+  return {impl_, lease, word};
+}
+
+std::uint64_t Subscriber::newest() const noexcept {
+  return shm::generation_of(impl_->newest.newest.load_acquire());  // (publication.P4)
+}
+bool Subscriber::is_published() const { return impl_->bundle.locks().is_held_by_other(shm::kPublisherByte); }
+bool Subscriber::has_ended() const noexcept { return impl_->newest.ended.load_acquire() != 0; }  // (publication.P10)
+const BundleSpec& Subscriber::spec() const noexcept { return impl_->bundle.spec(); }
+std::uint32_t Subscriber::rank() const noexcept { return impl_->rank; }
+std::uint32_t Subscriber::find(const std::string& tensor) const { return impl_->bundle.find(tensor); }
+
+}  // namespace ps
