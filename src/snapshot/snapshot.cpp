@@ -1,0 +1,219 @@
+#include "snapshot/snapshot.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "config/modes.hpp"
+#include "ps/errors.hpp"
+#include "shm/clock.hpp"
+#include "shm/inplace_rows.hpp"
+#include "shm/live_settings.hpp"
+#include "shm/placement.hpp"
+#include "shm/versioned_slot.hpp"
+#include "update/elements.hpp"
+
+namespace ps {
+namespace {
+
+using shm::VariableShm;
+
+bool is_versioned(const VariableShm& record) noexcept {
+  return record.layout == static_cast<std::uint32_t>(Layout::kVersioned);
+}
+
+std::uint64_t to_ns(double seconds) { return static_cast<std::uint64_t>(seconds * 1e9); }
+
+}  // namespace
+
+void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::uint64_t array, std::span<float> out) {
+  const shm::InplaceVariable source(job.shard_data(record.shard), record);
+  const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(record.rule),
+                                                        (record.flags & shm::kRegularize) != 0);
+  for (std::uint64_t block = 0; block < source.blocks(); ++block) {
+    float* const to = out.data() + source.block_begin(block);
+    if (array == 0)
+      update::with_element_value(settings, shm::read_live(job).settings.learning_rate,
+                                 [&](const auto& value_of) { source.pull_block(block, to, value_of); });
+    else  // the slots lie behind the element's first float
+      source.for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
+        shm::read_elements(to + begin, from + array, source.record_floats(), count, update::FirstFloat{});
+      });
+  }
+}
+
+Snapshot::Impl::~Impl() { unlock(); }
+
+void Snapshot::Impl::lock(double wait_seconds) {
+  const std::uint64_t until = shm::now_ns() + to_ns(wait_seconds);
+  while (*taker.is_taking || !taker.job.locks().try_take(shm::kSnapshotByte)) {
+    if (taker.each_slice) taker.each_slice();
+    if (*taker.is_taking || shm::now_ns() >= until)
+      throw Error(fmt::format("job '{}' has a snapshot that was not given back within {} s, and can have one at a time",
+                              taker.job.job(), wait_seconds));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  *taker.is_taking = true;
+}
+
+void Snapshot::Impl::unlock() noexcept {
+  taker.job.locks().release(shm::kSnapshotByte);
+  *taker.is_taking = false;
+  if (taker.is_guest) shm::remove_if_ended(taker.job);  // names.N9
+}
+
+// Lists what is initialised, and sees to it that each versioned chunk has a reserve (cut.C6).
+void Snapshot::Impl::list() {
+  shm::Directory directory(taker.job);
+  std::vector<std::uint32_t> without;
+  std::uint64_t bytes = 0;
+  for (std::uint32_t position = 0, end = directory.count(); position < end; ++position) {
+    const VariableShm& record = directory.at(position);
+    if (!shm::is_variable(record) || record.init.load_acquire() != shm::kInitialised) continue;  // (directory.D6)
+    if (!taker.job.has_shard(record.shard)) continue;
+    variables[record.name].push_back({.record = &record});
+    if (!is_versioned(record) || record.reserve.load_acquire() != 0) continue;  // (cut.C6)
+    without.push_back(position);
+    bytes += record.pieces << record.buffer_class;
+  }
+  std::erase_if(variables, [](const auto& one) { return one.second.size() != one.second.front().record->parts; });
+  try {
+    for (const std::uint32_t position : without) directory.reserve(position, shm::kSnapshotByte);
+  } catch (const Error& error) {
+    throw Error(
+        fmt::format("no snapshot of job '{}': its first one needs {} bytes in /dev/shm, as much again as its "
+                    "versioned variables have: {}",
+                    taker.job.job(), bytes, error.what()));
+  }
+}
+
+// In-place variables to copy under the pause: the smallest first, of so many bytes in all. The rest is fuzzy.
+std::vector<Snapshot::Impl::Part*> Snapshot::Impl::small_ones(std::uint64_t bytes) {
+  std::vector<Part*> all;
+  for (auto& [name, parts] : variables)
+    for (Part& part : parts)
+      if (!is_versioned(*part.record)) all.push_back(&part);
+  const auto bytes_of = [](const Part* part) {
+    return part->record->elements * (1 + part->record->slots) * sizeof(float);
+  };
+  std::stable_sort(all.begin(), all.end(), [&](Part* a, Part* b) { return bytes_of(a) < bytes_of(b); });
+  std::vector<Part*> small;
+  for (Part* part : all) {
+    part->is_fuzzy = bytes_of(part) > bytes || taker.job.config().adds == Adds::kRacy;
+    if (bytes_of(part) > bytes) continue;
+    bytes -= bytes_of(part);
+    part->copied.assign(1 + part->record->slots, std::vector<float>(part->record->elements));
+    small.push_back(part);
+  }
+  return small;
+}
+
+Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : taker(who) {
+  lock(options.wait_seconds);
+  try {
+    shm::CutMaker maker(taker.job);
+    list();
+    const std::vector<Part*> small = small_ones(options.pause_bytes);
+    std::uint64_t copying_ns = 0;  // about four times what copying under the pause takes
+    for (const Part* part : small)
+      for (const std::vector<float>& array : part->copied) copying_ns += array.size() * 4;
+    const auto patience = [&]() -> std::uint64_t {
+      if (options.patience_seconds > 0) return to_ns(options.patience_seconds) + copying_ns;
+      constexpr std::uint64_t kLeastNs = 100'000'000, kNsPerByte = 10;
+      bool is_complete = true;
+      std::uint64_t ns = std::max(kLeastNs, 10 * maker.longest_push_ns(is_complete)) + copying_ns;
+      if (!is_complete)  // somebody is in a first push, which may be of all there is
+        for (const auto& [name, parts] : variables)
+          ns += parts.front().record->whole_elements * sizeof(float) * kNsPerByte;
+      return ns;
+    };
+    constexpr int kAttempts = 3;
+    for (int attempt = 1;; ++attempt) {
+      bool is_good = true;
+      if (traits_of(taker.job.config().mode).steps_together()) {
+        // Nobody waits for this, so it may last.
+        cut =
+            maker.between_steps(to_ns(options.patience_seconds > 0 ? options.patience_seconds : options.wait_seconds));
+        if (cut.is_held_up)
+          throw Error(
+              fmt::format("no snapshot of job '{}': step {} has been decided, and its workers, who are stopped "
+                          "or very busy, do not apply it; continue them",
+                          taker.job.job(), cut.step));
+      } else {
+        cut = maker.drain(patience(), !small.empty(), taker.rank);
+        for (Part* part : small)
+          for (std::uint64_t array = 0; array < part->copied.size(); ++array)
+            copy_inplace(taker.job, *part->record, array, part->copied[array]);
+        is_good = (small.empty() || maker.open(cut.epoch)) && !cut.is_forced;
+      }
+      if (is_good) break;
+      if (attempt == kAttempts)
+        throw Error(
+            fmt::format("no snapshot of job '{}': {} times this process was stopped for longer than its workers "
+                        "wait for a cut; try again",
+                        taker.job.job(), kAttempts));
+    }
+    for (std::uint32_t rank = 0; rank < taker.job.ranks(); ++rank)
+      if (cut.split.contains(rank)) split.push_back(rank);
+  } catch (...) {
+    unlock();
+    throw;
+  }
+}
+
+const std::vector<Snapshot::Impl::Part>& Snapshot::Impl::parts_of(const std::string& name) const {
+  const auto found = variables.find(name);
+  if (found == variables.end())
+    throw Error(
+        fmt::format("the snapshot of job '{}' has no variable '{}': nobody had initialised it", taker.job.job(), name));
+  return found->second;
+}
+
+Snapshot::Snapshot(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+Snapshot::~Snapshot() = default;
+Snapshot::Snapshot(Snapshot&&) noexcept = default;
+
+std::uint64_t Snapshot::epoch() const noexcept { return impl_->cut.epoch; }
+std::uint64_t Snapshot::global_step() const noexcept { return impl_->cut.step; }
+const std::vector<std::uint32_t>& Snapshot::split() const noexcept { return impl_->split; }
+
+std::vector<std::string> Snapshot::variables() const {
+  std::vector<std::string> names;
+  for (const auto& [name, parts] : impl_->variables) names.push_back(name);
+  return names;
+}
+
+bool Snapshot::is_fuzzy(const std::string& name) const {
+  const std::vector<Impl::Part>& parts = impl_->parts_of(name);
+  return std::any_of(parts.begin(), parts.end(), [](const Impl::Part& part) { return part.is_fuzzy; });
+}
+
+void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t array) const {
+  const std::vector<Impl::Part>& parts = impl_->parts_of(name);
+  const VariableShm& first = *parts.front().record;
+  if (out.size() != first.whole_elements)
+    throw Error(fmt::format("copy of variable '{}': it has {} elements, the span has {}", name, first.whole_elements,
+                            out.size()));
+  if (array > first.slots)
+    throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, array - 1, first.slots));
+  const bool is_hashed = !is_versioned(first) && shm::is_hashed(first);
+  std::vector<float> by_parts(is_hashed ? first.whole_elements : 0);
+  const std::span<float> to = is_hashed ? std::span<float>(by_parts) : out;
+  for (const Impl::Part& part : parts) {
+    const VariableShm& record = *part.record;
+    const std::span<float> here = to.subspan(record.part_begin, record.elements);
+    if (!part.copied.empty()) {
+      std::copy(part.copied[array].begin(), part.copied[array].end(), here.begin());
+    } else if (!is_versioned(record)) {
+      copy_inplace(impl_->taker.job, record, array, here);
+    } else {
+      const shm::VersionedVariable chunks(impl_->taker.job.shard_data(record.shard), record);
+      for (std::uint64_t chunk = 0; chunk < chunks.chunks(); ++chunk)
+        chunks.pull_image(chunk, impl_->cut.epoch, here.data() + chunks.chunk_begin(chunk), array);
+    }
+  }
+  if (is_hashed) shm::order_by_rows(by_parts, out, first);
+}
+
+}  // namespace ps
