@@ -15,9 +15,10 @@
 #include <string>
 #include <vector>
 
+#include "ps/export.hpp"
 #include "ps/worker.hpp"
 
-namespace ps {
+namespace PS_API ps {
 
 // What travels over the bus for an element of a gradient. Slots hold float32 in any case.
 enum class Wire {
@@ -89,7 +90,7 @@ class GpuLink {
   // Throws Error where the GPU fails; some chunks may have been pushed then, as when a worker dies.
   void finish_push();
 
-  // Of this link, so far.
+  // What this link has moved so far.
   const GpuTransfers& transfers() const noexcept;
 
  private:
@@ -98,7 +99,6 @@ class GpuLink {
   class Pull;
   class Push;
   explicit GpuLink(std::unique_ptr<Impl> impl) noexcept;
-  static Worker::Impl& worker_of(Worker& worker) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -178,7 +178,6 @@ class GpuRows {
   struct Impl;
   class Push;
   explicit GpuRows(std::unique_ptr<Impl> impl) noexcept;
-  static Worker::Impl& worker_of(Worker& worker) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 

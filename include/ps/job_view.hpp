@@ -1,19 +1,19 @@
 // A read-only view of a job, live or dead: its settings, variables' values, workers and counters. Writes nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "ps/export.hpp"
 #include "ps/job_config.hpp"
-#include "ps/worker.hpp"
+#include "ps/snapshot.hpp"
+#include "ps/types.hpp"
 
-namespace ps {
-
-enum class WorkerState { kNever, kAlive, kLeft, kDead };
-const char* to_string(WorkerState state) noexcept;
+namespace PS_API ps {
 
 struct WorkerInfo {
   std::uint32_t rank = 0;
@@ -53,6 +53,7 @@ struct VariableInfo {
   std::uint64_t bytes = 0;         // of the values alone
   std::uint64_t updates = 0;       // pushes counted over all pieces, divided by their number
   std::vector<std::string> slots;  // the optimizer slots' names
+  std::size_t row_slots = 0;       // how many of `slots`, the last ones, are of rows and not of elements
   std::vector<PartInfo> parts;     // at least one
   bool initialised = false;
 };
@@ -75,10 +76,11 @@ struct ByteCount {
   std::uint64_t padding = 0;            // buffer headers, ends of buffers and pages, alignment, unused growth
   std::uint64_t spares = 0;             // spare buffers and the tables of them
   std::uint64_t accumulators = 0;       // reduce atomic
+  std::uint64_t reserves = 0;           // what snapshots need, from the first one on
   std::uint64_t gradients = 0;          // gradient segments
   std::uint64_t shared_data = 0;        // what workers share read-only
   std::uint64_t total() const noexcept {
-    return control + values + slots + words + padding + spares + accumulators + gradients + shared_data;
+    return control + values + slots + words + padding + spares + accumulators + reserves + gradients + shared_data;
   }
 };
 
@@ -106,9 +108,13 @@ struct JobInfo {
   std::uint32_t servers = 0;  // how many ps have served the job: its creator, and each that took it over
   std::uint64_t instance = 0;
   std::uint64_t created_unix_ns = 0;
+  std::uint64_t snapshots = 0;  // how many were asked for: the epoch of the last one
+  double snapshot_age_seconds = 0;
+  bool has_snapshot = false;  // somebody takes one, or has it
+  bool is_cutting = false;    // pushes wait for it
 };
 
-// Who has the versioned buffers: each belongs to one chunk word or to one spare record.
+// Which word has which versioned buffer: each belongs to one chunk word or to one spare record.
 struct BufferCount {
   std::uint64_t buffers = 0;
   std::uint64_t in_doubt =
@@ -145,6 +151,15 @@ class JobView {
 
   // The same for its moving average. Throws Error where it has none.
   std::vector<float> averages(const std::string& name) const;
+
+  // The same for one of VariableInfo::slots, by its position; not for the state of rows. Throws Error where it has none.
+  std::vector<float> slot(const std::string& name, std::uint64_t position) const;
+
+  // One consistent state of all variables, while the workers go on (ps/snapshot.hpp), as Worker::snapshot(); also of a
+  // dead job. The only function here that writes to the job: it maps the segments once more for that. The view outlives
+  // the snapshot. The job is of this process's user, or of the users of `group`.
+  // Throws Error: another user's, another job of that name by now, or as Worker::snapshot() does.
+  Snapshot snapshot(const SnapshotOptions& options = {}, const std::string& group = {}) const;
 
   // Looks at each once: exact where nobody pushes.
   BufferCount buffers() const;

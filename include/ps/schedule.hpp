@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <string>
 
-namespace ps {
+#include "ps/export.hpp"
+
+namespace PS_API ps {
 
 // What the text of a schedule means; t is the global step, all of them are 1 at step 0 but for the warm-up's.
 //   constant               1
@@ -30,6 +32,11 @@ struct Schedule {
 
   // The factor at `step`, the same bits on every caller of one build.
   float factor(std::uint64_t step) const noexcept;
+
+  // The rate at `step`, where `base` is that of step 0 without a warm-up.
+  float rate(float base, std::uint64_t step) const noexcept { return is_constant() ? base : base * factor(step); }
+
+  bool operator==(const Schedule&) const = default;
 };
 
 }  // namespace ps

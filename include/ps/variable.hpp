@@ -1,28 +1,18 @@
-// Named variables: how one is specified, and the handle that a worker uses it by.
+// Named variables: how one begins, and the handle that a worker uses it by.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "ps/job_config.hpp"
+#include "ps/export.hpp"
+#include "ps/types.hpp"
+#include "ps/variable_spec.hpp"
 
-namespace ps {
-
-struct VariableSpec {
-  std::string name;                    // 1 to 127 of [A-Za-z0-9_.:/-]
-  std::vector<std::uint64_t> shape{};  // at most 8 axes; no axis: a scalar; every extent at least 1
-  std::optional<UpdateRule> rule{};    // none: the job's optimizer
-  DType dtype = DType::kFloat32;
-  std::optional<Layout> layout{};  // none: the job's
-  bool regularize = false;         // the job's l2, l1 and weight_decay apply
-
-  std::uint64_t element_count() const noexcept;
-};
+namespace PS_API ps {
 
 // Fills the initial values (element_count() of them, row-major). Called in one worker at a time; if that worker dies,
 // another one's is called, so every worker should give the same values.
@@ -31,6 +21,20 @@ using Initializer = std::function<void(std::span<float>)>;
 // The same for one of several that are declared together; `index` is its place among them.
 using IndexedInitializer = std::function<void(std::size_t index, std::span<float>)>;
 
+// What becomes of a variable's optimizer state when its values are assigned.
+enum class Slots {
+  kKeep,  // it stays; where a value is a function of it (ftrl), that is solved for; an average begins with the values
+  kReset  // it begins anew with the values, as when the variable was initialised; but that versioned, adam's and ema's
+          // count of updates, which is the chunk's version, goes on
+};
+
+// Which version of each chunk of a variable a copy of it has. Empty: of none.
+struct Versions {
+  std::vector<std::uint64_t> of_chunks{};
+};
+
+struct VariableState;
+
 // A worker's handle of a variable; valid as long as its Worker. Cheap to copy.
 class Variable {
  public:
@@ -38,7 +42,7 @@ class Variable {
   std::uint64_t element_count() const noexcept;
   Layout layout() const noexcept;
 
-  // Of an in-place variable with at least one axis: its extent along the first axis, and the elements of one of these rows; else 0.
+  // For an in-place variable with at least one axis: its extent along the first axis, and the elements of one of these rows; else 0.
   std::uint64_t rows() const noexcept;
   std::uint64_t row_size() const noexcept;
 
@@ -48,12 +52,10 @@ class Variable {
   std::span<const float> view() const;
 
  private:
-  friend class GpuLink;
-  friend class GpuRows;
   friend class Worker;
-  struct State;
-  explicit Variable(State* state) noexcept : state_(state) {}
-  State* state_;
+  friend VariableState& state_of(const Variable& variable) noexcept;  // within the library
+  explicit Variable(VariableState* state) noexcept : state_(state) {}
+  VariableState* state_;
 };
 
 }  // namespace ps

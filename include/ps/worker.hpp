@@ -13,25 +13,22 @@
 #include <string>
 #include <vector>
 
+#include "ps/export.hpp"
 #include "ps/job_config.hpp"
+#include "ps/snapshot.hpp"
+#include "ps/types.hpp"
 #include "ps/variable.hpp"
 
-namespace ps {
+namespace PS_API ps {
 
 struct WorkerOptions {
   std::string job;
+  std::string group{};                             // whose users' job it may be; empty: only this process's user's
   std::optional<std::uint32_t> rank;               // none: a free one, of those that nobody has had yet first
   std::uint32_t threads = 1;                       // that pull and push large variables; at most the job's `threads`
   double wait_job_seconds = 60.0;                  // how long the constructor waits for the job to exist
   std::function<bool()> stop_requested;            // looked at in every wait; true ends it with Interrupted
   std::function<void(const std::string&)> notice;  // one line a second on what a wait waits for; none: stderr
-};
-
-// Staleness of the pushes so far: how many updates by others landed on a chunk (in-place: block) between the pull and
-// the push of it.
-struct StalenessSummary {
-  double mean = 0;
-  std::uint64_t p50 = 0, p99 = 0, max = 0;
 };
 
 // What the workers of a job share; stays mapped as long as `memory` is kept.
@@ -42,6 +39,23 @@ struct SharedBytes {
 
 // Loads it: calls the function that it is given once, for room of so many bytes, and fills that.
 using SharedLoader = std::function<void(const std::function<std::span<std::byte>(std::size_t bytes)>& room)>;
+
+class Worker;
+
+// What a worker pushes while it lives is one push for snapshots: in one with all of it, or not at all. Snapshots wait for
+// it, so it is to be given back soon, before step(). Sync mode has no need of it: a step's pushes belong together.
+class PushGroup {
+ public:
+  ~PushGroup();
+  PushGroup(PushGroup&& other) noexcept;
+  PushGroup& operator=(PushGroup&&) = delete;
+
+ private:
+  friend class Worker;
+  struct Impl;
+  explicit PushGroup(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
 
 class Worker {
  public:
@@ -82,15 +96,34 @@ class Worker {
   // is an optimizer (throws Error).
   void pull_average(const Variable& variable, std::span<float> out);
 
+  // Copies several variables as one state: outs[i] is all of variables[i], and there was a moment at which the variables
+  // were these. Each call of push(), add() or assign() by others is in it or not, over all of its variables and chunks;
+  // in sync mode each step. Of a push that a killed worker did not finish, and one that failed, a part may be in it, as a
+  // part is in the variables. Returns the global step at that moment; in sync mode exactly these steps are in it.
+  // For what is small beside the pushes: while others change a variable it copies again, up to some fifty times. Where they
+  // never pause for as long as a copy takes it takes a snapshot(), with what that costs, and its errors; also where a
+  // worker is stopped in the middle of a push (throws Error).
+  // In place only variables of one element, which lie in one word with the count of their pushes. Others throw Error: an
+  // element changes before its block's count does, so no look at counts tells that nothing is half done.
+  // Requires: as many outs as variables, each of its variable's size (throws Error).
+  std::uint64_t pull_all(std::span<const Variable> variables, std::span<const std::span<float>> outs);
+
+  // Copies the chunks whose versions are not those of `since`, and notes there the versions that `out` has then. Returns
+  // how many were copied. Chunks that nobody has changed cost one load. `out` is what an earlier call, or assign(), has
+  // made of the same `since`; an empty one stands for nothing. Otherwise as pull().
+  // In place only variables of one element (throws Error otherwise, for the reason that pull_all() gives).
+  std::uint64_t pull_if_changed(const Variable& variable, std::span<float> out, Versions& since);
+
   // async, ssp: applies the gradient (rule add: the delta) at once, exactly once. Lock-free.
-  // sync: puts it into this worker's gradient segment; step() applies it. Wait-free. With reduce atomic: adds it to the
-  // step's accumulator. Lock-free.
-  // Requires: gradient.size() == variable.element_count() (throws Error).
+  // sync: puts it into this worker's gradient segment; step() applies it. Wait-free, but that the first push of a
+  // variable grows the segment. With reduce atomic: adds it to the step's accumulator. Lock-free.
+  // Requires: gradient.size() == variable.element_count() (throws Error). Throws Error when /dev/shm is full, and in sync
+  // mode where a step() has thrown after it had published what was pushed before: another step() ends that step.
   void push(const Variable& variable, std::span<const float> gradient);
 
   // Room for a gradient of the variable: element_count() floats, aligned to 64 bytes, that stay where they are as long as
   // this Worker. In sync mode it lies in this worker's gradient segment, so that pushing it from there copies nothing; it
-  // is not to be written between that push and the end of step(). A gradient pushed from there replaces what was pushed
+  // is not to be written between that push and a step() that returns. A gradient pushed from there replaces what was pushed
   // of the variable before in the same step. Throws Error when /dev/shm is full.
   std::span<float> gradient(const Variable& variable);
 
@@ -101,6 +134,39 @@ class Worker {
   // sync mode with ordered reduction over all that this worker pushes in the step.
   // Requires: as many gradients as variables, each of its variable's size (throws Error).
   void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients);
+
+  // Lets the pushes until the group is given back count as one for snapshots. Groups may nest.
+  [[nodiscard]] PushGroup group_pushes();
+
+  // One consistent state of all variables, while the others go on (ps/snapshot.hpp). Pushes that meet it wait for the
+  // rest of the longest push under way. The first one of a job takes as much again of /dev/shm as its versioned variables
+  // have. sync: waits until no step is being applied. The worker outlives it.
+  // Throws Error: the job has another snapshot that is not given back, /dev/shm is full, within a PushGroup.
+  Snapshot snapshot(const SnapshotOptions& options = {});
+
+  // value += delta, whatever the variable's update rule: without rate, limits or decay, and the optimizer's state stays as
+  // it is. (Of ftrl, whose values are a function of its state, that is solved for.) For what no gradient describes: elastic
+  // averaging, counters, targets that follow.
+  // async, ssp: at once, each element exactly once, whoever else pushes, adds or assigns; lock-free. Exact also where the
+  // job's `adds` are racy; but pushes that are racy may lose it, as they lose each other.
+  // One chunk is one version: N pushes, adds and assigns are N versions, and staleness counts them alike.
+  // sync: kept in this worker's gradient segment; step() applies it, behind the mean of the step's gradients, in rank
+  // order. What is added several times in one step adds up. A worker that has pushed or assigned the variable in the same
+  // step cannot add to it before step() (throws Error). A step that goes on without this worker drops it, as it drops a
+  // gradient.
+  // Killed half-way, or pulled meanwhile: in some chunks and not yet in others, each whole.
+  // Requires: delta.size() == variable.element_count() (throws Error). Throws Error as push() does.
+  void add(const Variable& variable, std::span<const float> delta);
+  void add(const Variable& variable, float delta);
+
+  // values = the given ones, whatever the rule; `slots` says what becomes of the optimizer's state. For restores, targets
+  // that are copied, tables. Guarantees and errors are those of add(); of several that assign one chunk the last one stays.
+  // A gradient that was computed before and is pushed afterwards applies to the new values, as any stale one does.
+  // sync: step() applies it in front of the step's gradients, in rank order, so that the highest rank's values stay.
+  // Returns the version of each chunk (in place: the pushes of each block) behind it, for pull_if_changed(); in sync mode
+  // none.
+  Versions assign(const Variable& variable, std::span<const float> values, Slots slots = Slots::kKeep);
+  Versions assign(const Variable& variable, float value, Slots slots = Slots::kKeep);
 
   // Rows of an in-place variable: copies row ids[i] to out[i * row_size() ...]. Ids may come in any order and repeat.
   // Elements are whole; two elements may be from different moments. Wait-free. It asks for the rows ahead of copying them.
@@ -117,6 +183,17 @@ class Worker {
   void push_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> gradients);
   void push_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> gradients);
 
+  // add() and assign() for rows: numbers[i * row_size() ...] are for row ids[i], and rows that no id names stay as they
+  // are. What is added to repeated ids is summed up first; of values for repeated ids the last ones stay. Each element is
+  // changed exactly once, with its state, lock-free; also where the job's `adds` are racy. Throws Error as pull_rows does,
+  // before anything is changed.
+  void add_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> deltas);
+  void add_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> deltas);
+  void assign_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> values,
+                   Slots slots = Slots::kKeep);
+  void assign_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> values,
+                   Slots slots = Slots::kKeep);
+
   // Asks for the memory of these rows, for a pull and push of them soon. Ids out of range are skipped. Wait-free.
   void prefetch_rows(const Variable& variable, std::span<const std::uint32_t> ids) const noexcept;
   void prefetch_rows(const Variable& variable, std::span<const std::uint64_t> ids) const noexcept;
@@ -129,7 +206,7 @@ class Worker {
   // returns when the step is complete. A gradient that comes too late for its step is dropped and counted.
   // Waits for peers: notices their death, names those it waits for. After step_timeout_seconds a sync step goes on
   // without them, and does not wait for them again until they show that they go on; ssp, and a first step whose workers
-  // have not all joined, throw Error.
+  // have not all joined, throw Error. After a step() that has thrown, another one goes on with the same step.
   std::uint64_t step();
 
   // A block of bytes that the job's workers read and nobody changes, such as the data they train on: loaded once into
@@ -154,7 +231,8 @@ class Worker {
   std::uint64_t global_step() const noexcept;
   bool finished() const noexcept;
 
-  // What others may read of this worker (progress lines, the inspector). Wait-free.
+  // What others may read of this worker (progress lines, the inspector): examples are added to those of its rank's
+  // earlier holders, as steps are. Wait-free.
   void report(double loss, std::uint64_t examples_done) noexcept;
 
   StalenessSummary staleness() const;
@@ -163,8 +241,7 @@ class Worker {
   void leave() noexcept;
 
  private:
-  friend class GpuLink;
-  friend class GpuRows;
+  friend class DevicePort;  // what links to a GPU may ask of it
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

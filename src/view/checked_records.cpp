@@ -6,13 +6,18 @@
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "ps/errors.hpp"
+#include "shm/directory.hpp"
+#include "shm/inplace_rows.hpp"
 #include "shm/inplace_slot.hpp"
 #include "shm/live_settings.hpp"
 #include "shm/versioned_slot.hpp"
+#include "snapshot/snapshot.hpp"
 #include "update/elements.hpp"
 
 namespace ps {
@@ -27,13 +32,7 @@ constexpr int kPullAttempts = 10000;
 
 void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t array, std::span<float> values) {
   if (is_inplace(variable)) {
-    const InplaceVariable source(job.shard_data(variable.shard), variable);
-    const update::Settings settings = update::settings_of(
-        job.settings().optimizer, static_cast<UpdateRule>(variable.rule), (variable.flags & kRegularize) != 0);
-    update::with_element_value(settings, read_live(job).settings.learning_rate, [&](const auto& value_of) {
-      for (std::uint64_t block = 0; block < source.blocks(); ++block)
-        source.pull_block(block, values.data() + source.block_begin(block), value_of);
-    });
+    copy_inplace(job, variable, array, values);
     return;
   }
   const Segment& shard = job.shard(variable.shard);
@@ -58,37 +57,112 @@ void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t ar
   }
 }
 
+namespace {
+
+std::uint64_t reserve_of(const VariableShm& variable) { return variable.reserve.load_relaxed(); }  // relaxed: a copy's
+
+}  // namespace
+
 void add_buffers(JobSegments& job, const std::vector<const VariableShm*>& variables, BufferCount& count) {
   const VariableShm& first = *variables.front();
   const std::uint32_t index = first.buffer_class - kMinClass;
   std::map<std::uint64_t, std::uint32_t> names;  // buffer -> how often it is named
   for (const VariableShm* variable : variables)
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
-      names.emplace((variable->data_offset >> variable->buffer_class) + chunk, 0);
+      for (const std::uint64_t first : {variable->data_offset >> variable->buffer_class, reserve_of(*variable)})
+        if (first != 0) names.emplace(first + chunk, 0);
   for (std::uint32_t spare = 0; spare < job.lanes() * kSparesPerClass; ++spare)
     names.emplace((first.spares_offset >> first.buffer_class) + spare, 0);
   for (const VariableShm* variable : variables) {
     const auto* words = reinterpret_cast<const PieceWordShm*>(job.shard_data(variable->shard) + variable->words_offset);
-    for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
-      ++names[buffer_of(words[chunk].word.load_acquire())];
+    const VersionedVariable chunks(job.shard_data(variable->shard), *variable);
+    for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk) {
+      const std::uint64_t buffer = buffer_of(words[chunk].word.load_acquire());  // (slot.R1)
+      ++names[buffer];
+      if (reserve_of(*variable) != 0 && buffer < job.shard(variable->shard).file_bytes() >> variable->buffer_class)
+        ++names[chunks.kept_by(chunk)];
+    }
   }
   std::vector<std::pair<std::uint64_t, std::uint64_t>> doubts;  // each owns one of the two
   for (std::uint32_t lane = 0; lane < job.lanes(); ++lane)
     for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
       const SpareShm& spare = job.spare_table(first.shard, lane).spares[index][which];
-      const std::uint64_t record = spare.record.load_acquire();
+      const std::uint64_t record = spare.record.load_acquire();  // (slot.S3) pairs with slot.S1: the note
       if (is_in_flight(record))
-        doubts.emplace_back(buffer_of(record), buffer_of(spare.note_word.load_relaxed()));  // relaxed: after the record
+        doubts.emplace_back(buffer_of(record), buffer_of(spare.note_gain.load_relaxed()));  // relaxed: after the record
       else
         ++names[spare_buffer(record, first, lane, which)];
     }
-  for (const auto& [spare, replaced] : doubts) ++names[names[spare] == 0 ? spare : replaced];
+  for (const auto& [spare, gain] : doubts) ++names[names[spare] == 0 ? spare : gain];
   count.in_doubt += doubts.size();
   count.buffers += names.size();
   for (const auto& [buffer, times] : names) {
     count.lost += times == 0;
     count.shared += times > 1;
   }
+}
+
+std::vector<Group> grouped(const std::vector<CheckedRecord>& records) {
+  std::vector<Group> groups;
+  std::unordered_map<std::string_view, std::size_t> numbers;  // of the groups, by name
+  for (const CheckedRecord& record : records) {
+    if (record->base != 0) continue;
+    const auto [found, is_new] = numbers.emplace(text_of(record->name), groups.size());
+    if (is_new) groups.emplace_back();
+    groups[found->second].push_back(record.get());  // in the order of its parts, which was checked
+  }
+  std::erase_if(groups, [](const Group& group) { return group.size() != group.front()->parts; });
+  return groups;
+}
+
+Group find_group(const JobSegments& job, const std::vector<CheckedRecord>& records, const std::string& name) {
+  std::vector<std::string> names;
+  for (const Group& group : grouped(records)) {
+    names.emplace_back(group.front()->name);
+    if (names.back() != name) continue;
+    if (!is_initialised(*group.front())) throw Error(fmt::format("variable '{}' is not initialised yet", name));
+    return group;
+  }
+  throw Error(names.empty()
+                  ? fmt::format("there is no variable '{}': job '{}' has none yet", name, job.job())
+                  : fmt::format("there is no variable '{}': job '{}' has {}", name, job.job(), fmt::join(names, ", ")));
+}
+
+// Its bytes are those that were checked, and its values are still there.
+bool KnownVariables::is_as_checked(std::uint32_t position) const {
+  const VariableShm& checked = *records_[position];
+  const std::uint32_t entry = job_.index(position).load_acquire();  // (directory.D1)
+  return entry != 0 && job_.has_records(entry) &&
+         std::memcmp(static_cast<const void*>(&job_.record(entry - 1)), &checked, offsetof(VariableShm, init)) == 0 &&
+         checked.shard_end <= job_.shard(checked.shard).usable_bytes();
+}
+
+Group KnownVariables::find(const std::string& name) {
+  const auto found = positions_.find(name);
+  const bool is_complete = !Directory(job_).has(static_cast<std::uint32_t>(records_.size()));
+  if (is_complete && found != positions_.end() &&
+      std::all_of(found->second.begin(), found->second.end(),
+                  [&](std::uint32_t position) { return is_as_checked(position); })) {
+    Group group;
+    for (const std::uint32_t position : found->second) group.push_back(records_[position].get());
+    if (group.size() == group.front()->parts && is_initialised(*group.front())) return group;
+  }
+  records_ = copy_records(job_);
+  positions_.clear();
+  for (std::uint32_t position = 0; position < records_.size(); ++position)
+    if (records_[position]->base == 0) positions_[records_[position]->name].push_back(position);
+  return find_group(job_, records_, name);
+}
+
+std::vector<float> read_values(JobSegments& job, const Group& group, std::uint64_t array) {
+  std::vector<float> all(group.front()->whole_elements);
+  for (const VariableShm* part : group)
+    read_values(job, *part, array, std::span(all).subspan(part->part_begin, part->elements));
+  const VariableShm& first = *group.front();
+  if (!is_hashed(first)) return all;
+  std::vector<float> ordered(all.size());
+  order_by_rows(all, ordered, first);
+  return ordered;
 }
 
 std::uint64_t sum_updates(JobSegments& job, const VariableShm& variable) {

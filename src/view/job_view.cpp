@@ -13,13 +13,15 @@
 #include <utility>
 
 #include "ps/errors.hpp"
+#include "shm/clock.hpp"
 #include "shm/counters.hpp"
 #include "shm/events.hpp"
-#include "shm/inplace_rows.hpp"
 #include "shm/live_settings.hpp"
+#include "shm/placement.hpp"
 #include "shm/ssp_clock.hpp"
 #include "shm/worker_table.hpp"
-#include "update/rules.hpp"
+#include "snapshot/snapshot.hpp"
+#include "update/traits.hpp"
 #include "view/checked_records.hpp"
 #include "view/texts.hpp"
 
@@ -30,9 +32,6 @@ using shm::CheckedRecord;
 using shm::fail_damaged;
 using shm::JobSegments;
 using shm::VariableShm;
-
-// A variable's parts, in order; each entry is of one variable.
-using Group = std::vector<const VariableShm*>;
 
 StalenessSummary summarise(const shm::StalenessTotals& totals) {
   return {totals.mean(), totals.percentile(0.5), totals.percentile(0.99), totals.max};
@@ -45,29 +44,19 @@ void hash_bytes(std::uint64_t& hash, const void* bytes, std::size_t count) {  //
 
 }  // namespace
 
-const char* to_string(WorkerState state) noexcept {
-  switch (state) {
-    case WorkerState::kNever:
-      return "never";
-    case WorkerState::kAlive:
-      return "alive";
-    case WorkerState::kLeft:
-      return "left";
-    case WorkerState::kDead:
-      return "dead";
-  }
-  return "unknown";
-}
-
-struct JobView::Impl {
+struct PS_HIDDEN JobView::Impl {
   JobSegments job;
   std::uint32_t ranks, shards;
+  std::optional<JobSegments> writable;  // for snapshots, once one was asked for
+  const std::shared_ptr<bool> is_taking_snapshot = std::make_shared<bool>(false);
+  KnownVariables known{job};
 
-  explicit Impl(JobSegments attached) : job(std::move(attached)), ranks(job.ranks()), shards(job.config().shards) {}
+  explicit Impl(JobSegments attached) : job(std::move(attached)), ranks(job.ranks()), shards(job.config().tasks) {}
 
   static std::unique_ptr<Impl> try_open(const std::string& name, shm::AttachOutcome& outcome) {
     check_job_name(name);
-    std::optional<JobSegments> attached = JobSegments::try_attach(name, shm::Access::kReadOnly, outcome);
+    std::optional<JobSegments> attached =
+        JobSegments::try_attach(name, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
     return attached ? std::make_unique<Impl>(std::move(*attached)) : nullptr;
   }
 
@@ -100,55 +89,17 @@ struct JobView::Impl {
 
   std::vector<CheckedRecord> records() {
     require_whole();
-    return copy_records(job, update::slots_per_element);
+    return copy_records(job);
   }
 
-  // Variables in the order of declaration. One whose parts are not all declared yet is left out.
-  static std::vector<Group> grouped(const std::vector<CheckedRecord>& records) {
-    std::vector<Group> groups;
-    for (const CheckedRecord& record : records) {
-      if (record->base != 0 || record->part != 0) continue;
-      Group group = {record.get()};
-      std::uint64_t elements = record->elements;
-      for (const CheckedRecord& other : records)
-        if (other->base == 0 && other->part == group.size() && other->parts == record->parts &&
-            std::strcmp(other->name, record->name) == 0 && other->part_begin == elements) {
-          group.push_back(other.get());
-          elements += other->elements;
-        }
-      if (group.size() == record->parts && elements == record->whole_elements) groups.push_back(std::move(group));
-    }
-    return groups;
-  }
-
-  std::vector<float> values(const Group& group, std::uint64_t array) {
-    std::vector<float> all(group.front()->whole_elements);
-    for (const VariableShm* part : group)
-      read_values(job, *part, array, std::span(all).subspan(part->part_begin, part->elements));
-    const VariableShm& first = *group.front();
-    if (!shm::is_hashed(first)) return all;
-    std::vector<float> ordered(all.size());
-    shm::order_by_rows(all, ordered, first);
-    return ordered;
-  }
-
-  // Throws Error: unknown (lists those there are), not initialised.
-  Group find(const std::vector<CheckedRecord>& records, const std::string& name) {
-    std::vector<std::string> names;
-    for (const Group& group : grouped(records)) {
-      names.emplace_back(group.front()->name);
-      if (names.back() != name) continue;
-      if (!is_initialised(*group.front())) throw Error(fmt::format("variable '{}' is not initialised yet", name));
-      return group;
-    }
-    throw Error(names.empty() ? fmt::format("there is no variable '{}': job '{}' has none yet", name, job.job())
-                              : fmt::format("there is no variable '{}': job '{}' has {}", name, job.job(),
-                                            fmt::join(names, ", ")));
+  Group find(const std::string& name) {
+    require_whole();
+    return known.find(name);
   }
 
   static bool try_open(shm::Segment& segment, const std::string& name) {
     try {
-      return segment.open(name, shm::Access::kReadOnly) == shm::AttachOutcome::kReady;
+      return segment.open(name, shm::Access::kReadOnly, shm::kTrustAnybody) == shm::AttachOutcome::kReady;
     } catch (const Error&) {
       return false;  // it can't be mapped
     }
@@ -164,6 +115,10 @@ struct JobView::Impl {
     }
     std::set<std::pair<std::uint32_t, std::uint32_t>> classes;  // the first record of a class brings its spares
     for (const CheckedRecord& record : records) {
+      if (shm::is_reserve(*record)) {
+        bytes.reserves += record->pieces << record->buffer_class;
+        continue;
+      }
       bytes.words += record->pieces * sizeof(shm::PieceWordShm);
       if (record->data_offset == record->words_offset) bytes.words -= sizeof(float);  // a scalar lies in its word
       if (shm::has_row_counts(*record)) bytes.words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
@@ -172,7 +127,8 @@ struct JobView::Impl {
       if (!is_inplace(*record) && classes.emplace(record->shard, record->buffer_class).second)
         bytes.spares += (std::uint64_t{job.lanes()} * shm::kSparesPerClass) << record->buffer_class;
     }
-    const std::uint64_t known = bytes.words + bytes.values + bytes.accumulators + bytes.slots + bytes.spares;
+    const std::uint64_t known =
+        bytes.words + bytes.values + bytes.accumulators + bytes.reserves + bytes.slots + bytes.spares;
     bytes.padding = in_shards > known ? in_shards - known : 0;
     for (const std::string& name : shm::list_segments(shm::control_name(job.job()) + ".w")) {
       shm::Segment gradients;
@@ -208,16 +164,23 @@ JobInfo JobView::info() const {
     const std::vector<CheckedRecord> records = impl_->records();
     JobSegments& job = impl_->job;
     JobInfo info;
-    info.config = job.settings();
+    info.config = job.config();
     const shm::Live live = shm::read_live(job);
     info.live = live.settings;
     info.live_version = live.version;
-    info.global_step = job.global_step().load_acquire();
+    info.global_step = job.steps_done();
     info.finished = job.is_finished();
     info.instance = job.instance();
-    info.kept = job.state().keep.load_acquire() != 0;
+    info.kept = job.is_kept();
     info.servers = job.state().servers.load_relaxed();  // relaxed: a figure for people
     info.created_unix_ns = job.control().header().created_unix_ns;
+    const shm::CutShm& cut = job.state().cut;
+    const std::uint64_t word = cut.word.load_acquire();  // (cut.C3)
+    const std::uint64_t began = cut.since_ns.load_relaxed(), now = shm::now_ns();
+    info.snapshots = shm::epoch_of(word);
+    info.is_cutting = shm::cut_state(word) != shm::CutState::kOpen;
+    info.has_snapshot = job.locks().is_held_by_other(shm::kSnapshotByte);
+    info.snapshot_age_seconds = now > began ? double(now - began) * 1e-9 : 0;
     for (std::uint32_t shard = 0; shard < impl_->shards; ++shard) {
       const shm::HeaderShm& header = job.shard(shard).header();
       TaskInfo task;
@@ -246,7 +209,7 @@ JobInfo JobView::info() const {
 std::uint64_t JobView::global_step() const {
   return impl_->guarded([&] {
     impl_->require_whole();
-    return impl_->job.global_step().load_acquire();
+    return impl_->job.steps_done();
   });
 }
 
@@ -273,7 +236,7 @@ std::vector<WorkerInfo> JobView::workers() const {
       info.pull_retries = figure(shm::Counter::kPullRetries);
       info.dropped = figure(shm::Counter::kDropped);
       info.lead_max = figure(shm::Counter::kLeadMax);
-      info.clock = shm::SspClock::steps_of(entry.clock.load_acquire());
+      info.clock = shm::SspClock::steps_of(entry.clock.load_acquire());  // (ssp.C4)
       info.examples = figure(shm::Counter::kExamples);
       info.loss = std::bit_cast<double>(figure(shm::Counter::kLossBits));
       const std::uint64_t joined = entry.joined_ns.load_relaxed();
@@ -293,7 +256,7 @@ std::vector<VariableInfo> JobView::variables() const {
   return impl_->guarded([&] {
     const std::vector<CheckedRecord> records = impl_->records();
     std::vector<VariableInfo> all;
-    for (const Group& group : Impl::grouped(records)) {
+    for (const Group& group : grouped(records)) {
       const VariableShm& first = *group.front();
       VariableInfo info;
       info.name = first.name;
@@ -304,8 +267,8 @@ std::vector<VariableInfo> JobView::variables() const {
       info.element_count = first.whole_elements;
       info.bytes = first.whole_elements * sizeof(float);
       info.initialised = is_initialised(first);
-      const std::uint64_t names = first.slots + ((first.flags & shm::kRowState) != 0 ? 1 : 0);
-      for (std::uint64_t slot = 0; slot < names; ++slot)
+      info.row_slots = (first.flags & shm::kRowState) != 0 ? 1 : 0;
+      for (std::uint64_t slot = 0; slot < first.slots + info.row_slots; ++slot)
         info.slots.emplace_back(update::slot_name(info.rule, is_inplace(first), slot));
       std::uint64_t updates = 0, pieces = 0;
       const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = first.whole_elements / rows;
@@ -329,22 +292,41 @@ std::vector<VariableInfo> JobView::variables() const {
 }
 
 std::vector<float> JobView::values(const std::string& name) const {
-  return impl_->guarded([&] {
-    const std::vector<CheckedRecord> records = impl_->records();
-    return impl_->values(impl_->find(records, name), 0);
-  });
+  return impl_->guarded([&] { return read_values(impl_->job, impl_->find(name), 0); });
 }
 
 std::vector<float> JobView::averages(const std::string& name) const {
   return impl_->guarded([&] {
-    const std::vector<CheckedRecord> records = impl_->records();
-    const Group group = impl_->find(records, name);
+    const Group group = impl_->find(name);
     const VariableShm& first = *group.front();
     const std::uint64_t rules_own = update::slots_per_element(static_cast<UpdateRule>(first.rule), false);
     if (is_inplace(first) || first.slots != rules_own + 1)
-      throw Error(fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (--ema)", name));
-    return impl_->values(group, first.slots);
+      throw Error(fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (`ema`)", name));
+    return read_values(impl_->job, group, first.slots);
   });
+}
+
+std::vector<float> JobView::slot(const std::string& name, std::uint64_t position) const {
+  return impl_->guarded([&] {
+    const Group group = impl_->find(name);
+    if (position >= group.front()->slots)
+      throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, position, group.front()->slots));
+    return read_values(impl_->job, group, 1 + position);
+  });
+}
+
+Snapshot JobView::snapshot(const SnapshotOptions& options, const std::string& group) const {
+  const std::string& name = impl_->job.job();
+  if (!impl_->writable) {
+    shm::AttachOutcome outcome;
+    auto job =
+        JobSegments::try_attach(name, shm::Access::kReadWrite, outcome, {.group = shm::shared_with_group(group).group});
+    if (!job) throw Error(shm::describe(outcome, shm::control_name(name)));
+    if (job->instance() != impl_->job.instance()) throw Error(fmt::format("job '{}' is another one by now", name));
+    impl_->writable.emplace(std::move(*job));
+  }
+  return Snapshot(std::make_unique<Snapshot::Impl>(
+      Snapshotter{.job = *impl_->writable, .is_guest = true, .is_taking = impl_->is_taking_snapshot}, options));
 }
 
 BufferCount JobView::buffers() const {
@@ -394,14 +376,14 @@ std::vector<StalenessCount> JobView::staleness_counts() const {
 std::uint64_t JobView::digest() const {
   return impl_->guarded([&] {
     const std::vector<CheckedRecord> records = impl_->records();
-    std::vector<Group> groups = Impl::grouped(records);
+    std::vector<Group> groups = grouped(records);
     std::sort(groups.begin(), groups.end(),
               [](const Group& a, const Group& b) { return std::strcmp(a.front()->name, b.front()->name) < 0; });
     std::uint64_t hash = 14695981039346656037ULL;
     for (const Group& group : groups) {
       hash_bytes(hash, group.front()->name, std::strlen(group.front()->name));
       if (!is_initialised(*group.front())) continue;  // it has no values yet
-      const std::vector<float> values = impl_->values(group, 0);
+      const std::vector<float> values = read_values(impl_->job, group, 0);
       hash_bytes(hash, values.data(), values.size() * sizeof(float));
     }
     return hash;

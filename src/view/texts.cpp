@@ -21,8 +21,8 @@ std::string awaited(const JobSegments& job, std::uint32_t which, std::uint64_t r
   for (std::uint32_t rank = 0; rank < states.size(); ++rank) {
     joined += states[rank] != WorkerState::kNever;
     const BarrierEntryShm& entry = job.worker(rank).barriers[which];
-    if (states[rank] == WorkerState::kAlive && entry.published.load_acquire() != round + 1 &&
-        entry.active_from.load_acquire() <= round)
+    if (states[rank] == WorkerState::kAlive && entry.published.load_acquire() != round + 1 &&  // (barrier.A2)
+        entry.active_from.load_acquire() <= round)                                             // (barrier.A2)
       missing.push_back(rank);
   }
   if (!missing.empty()) return fmt::format(": {} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "));
@@ -35,7 +35,7 @@ std::string slower(const JobSegments& job, std::uint64_t clock, std::uint64_t bo
   std::vector<std::string> slow;
   const std::uint64_t mine = SspClock::steps_of(clock);
   for (std::uint32_t rank = 0; rank < states.size(); ++rank) {
-    const std::uint64_t other = job.worker(rank).clock.load_acquire(), theirs = SspClock::steps_of(other);
+    const std::uint64_t other = job.worker(rank).clock.load_acquire(), theirs = SspClock::steps_of(other);  // (ssp.C4)
     if (states[rank] == WorkerState::kAlive && SspClock::epoch_of(other) == SspClock::epoch_of(clock) &&
         mine > theirs && mine - theirs > bound)
       slow.push_back(fmt::format("rank {} ({} steps behind)", rank, mine - theirs));
@@ -45,9 +45,9 @@ std::string slower(const JobSegments& job, std::uint64_t clock, std::uint64_t bo
 
 // Empty where there is none.
 std::string name_at(const JobSegments& job, std::uint64_t position) {
-  const std::uint32_t number =
-      position < kMaxVariables ? job.index(static_cast<std::uint32_t>(position)).load_acquire() : 0;
-  if (number == 0 || number > kMaxVariables) return {};
+  if (position >= kMaxVariables) return {};
+  const std::uint32_t number = job.index(static_cast<std::uint32_t>(position)).load_acquire();  // (directory.D1)
+  if (number == 0 || !job.has_records(number)) return {};
   const char* name = job.record(number - 1).name;
   return std::string(name, strnlen(name, sizeof VariableShm::name));
 }
@@ -79,8 +79,8 @@ std::string change_text(const EventRecord& change) {
 
 std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::vector<WorkerState>& states) {
   const WorkerShm& entry = job.worker(rank);
-  const auto what = static_cast<WaitingFor>(entry.waiting_for.load_acquire());
-  const std::uint64_t on = entry.waiting_on.load_relaxed();  // relaxed: a text for people
+  const auto what = static_cast<WaitingFor>(entry.waiting_for.load_acquire());  // (waiting.W3)
+  const std::uint64_t on = entry.waiting_on.load_relaxed();                     // relaxed: a text for people
   switch (what) {
     case WaitingFor::kNothing:
       return {};
@@ -93,8 +93,19 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
     case WaitingFor::kBarrier:
       return fmt::format("barrier {}{}", on, awaited(job, 1, on, states));
     case WaitingFor::kClock: {
-      const std::string whom = slower(job, entry.clock.load_acquire(), on, states);
+      const std::string whom = slower(job, entry.clock.load_acquire(), on, states);  // (ssp.C4)
       return whom.empty() ? "the slowest to be within the bound" : whom;
+    }
+    case WaitingFor::kCut: {
+      std::vector<std::uint32_t> pushing;
+      for (std::uint32_t other = 0; other < job.ranks(); ++other) {
+        const std::uint64_t epoch = job.worker(other).pushing.load_relaxed();  // relaxed: a text for people
+        if (epoch != 0 && epoch <= on && states[other] == WorkerState::kAlive) pushing.push_back(other);
+      }
+      return fmt::format("snapshot {}{}", on,
+                         pushing.empty() ? ""
+                                         : fmt::format(", for the push of rank{} {}", pushing.size() == 1 ? "" : "s",
+                                                       fmt::join(pushing, ", ")));
     }
     case WaitingFor::kData:
       return "the shared data to be loaded";
@@ -150,7 +161,10 @@ Event describe_event(const JobSegments& job, const EventRecord& record) {
       break;
     case EventKind::kEnded:
       event.kind = "ended";
-      event.text = "the ps was asked to end the job";
+      event.text = record.first == std::uint64_t(JobEnd::kAllLeft) ? "all workers have left: the ps ended the job"
+                   : record.first == std::uint64_t(JobEnd::kLingerOver)
+                       ? "no worker came any more: the ps ended the job"
+                       : "the ps was asked to end the job";
       break;
     case EventKind::kDecided: {
       for (std::uint32_t rank = 0; rank < kMaxRanks; ++rank)

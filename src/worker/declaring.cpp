@@ -16,71 +16,73 @@ std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
   return update::slots_per_element(update::settings_of(config.optimizer, rule, spec.regularize));
 }
 
-Variable::State& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
-  for (Variable::State& state : variables)
-    if (state.parts.front().position == positions.front()) return state;
-  return variables.emplace_back(job, directory, positions, rank, threads.count());
+VariableState& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
+  VariableState*& state = states[positions.front()];
+  if (state == nullptr) state = &variables.emplace_back(job, directory, positions, rank, threads.count());
+  return *state;
 }
 
-void Worker::Impl::initialise(Variable::State& state, const Initializer& initialize) {
+void Worker::Impl::initialise(VariableState& state, const Initializer& initialize) {
   std::vector<float> values(state.elements);
   shm::fault_point(shm::FaultPoint::kInitClaimed);
   initialize(values);
   state.set_values(values, live.settings.learning_rate);
   shm::fault_point(shm::FaultPoint::kInitValues);
-  // The first part last: it stands for all. Its release pairs with the waiters' acquire: words, stamps and values.
+  // (directory.D6) The first part last: it stands for all. Pairs with wait_initialised: words, stamps and values.
   for (auto part = state.parts.rbegin(); part != state.parts.rend(); ++part) {
-    if (part->accumulator_record != nullptr) part->accumulator_record->init.store_release(shm::kInitialised);
+    if (part->accumulator_record != nullptr)
+      part->accumulator_record->init.store_release(shm::kInitialised);  // (directory.D6)
     shm::fault_point(shm::FaultPoint::kInitPart);
-    part->record.init.store_release(shm::kInitialised);
+    part->record.init.store_release(shm::kInitialised);  // (directory.D6)
   }
   shm::fault_point(shm::FaultPoint::kInitDone);
   shm::record_event(job, {.kind = shm::EventKind::kInitialised,
                           .rank = rank,
-                          .step = job.global_step().load_acquire(),
+                          .step = job.steps_done(),
                           .first = state.parts.front().position});
   shm::fault_point(shm::FaultPoint::kInitRecorded);
   shm::futex_announce(job.state().activity);
 }
 
 // Without an initializer this worker can't take over from one that has died, so it needs a deadline (0: none).
-void Worker::Impl::wait_initialised(Variable::State& state, const Initializer* initialize, double deadline_seconds) {
+void Worker::Impl::wait_initialised(VariableState& state, const Initializer* initialize, double deadline_seconds) {
   shm::VariableShm& record = state.parts.front().record;
-  const std::uint64_t my_claim = shm::make_init_claim(entry.holders.load_acquire(), shm::kRankByte + rank);
+  const std::uint64_t holder = entry.holders.load_acquire();  // (ranks.J4) this worker's own
+  const std::uint64_t my_claim = shm::make_init_claim(holder, shm::kRankByte + rank);
   const auto is_dead = [&](std::uint64_t claim) {
-    const std::uint32_t byte = static_cast<std::uint32_t>(claim & 0xffff) - 1;
-    if (byte == shm::kRankByte + rank) return claim != my_claim;  // a predecessor's (L1: don't ask for one's own byte)
-    return !job.locks().is_held_by_other(byte);
+    const std::uint32_t byte = static_cast<std::uint32_t>(claim & 0xffff) - 1, of = byte - shm::kRankByte;
+    // directory.D5: a successor may hold the byte by now, and wait for others before it declares.
+    if (of < job.ranks() && claim >> 16 != job.worker(of).holders.load_acquire()) return true;  // (ranks.J4)
+    return of != rank && !job.locks().is_held_by_other(byte);  // locks.L1: no look at one's own
   };
   const auto try_claim = [&] {
-    std::uint64_t claim = record.init.load_acquire();
+    std::uint64_t claim = record.init.load_acquire();  // (directory.D5)
     if (claim == shm::kInitialised || initialize == nullptr || (claim != 0 && !is_dead(claim))) return;
-    if (!record.init.try_exchange_acq_rel(claim, my_claim)) return;
+    if (!record.init.try_exchange_acq_rel(claim, my_claim)) return;  // (directory.D5)
     try {
       this->initialise(state, *initialize);
     } catch (...) {
-      record.init.store_release(0);  // the next one may try
+      record.init.store_release(0);  // (directory.D5) the next one may try
       throw;
     }
   };
+  const auto is_initialised = [&] { return record.init.load_acquire() == shm::kInitialised; };  // (directory.D6)
   try_claim();
-  if (record.init.load_acquire() == shm::kInitialised) return;
+  if (is_initialised()) return;
   Wait wait(options, deadline_seconds, 1.0);
   const WaitMark mark(entry, shm::WaitingFor::kInitialised, state.parts.front().position);
-  shm::wait_for_fact(
-      job.state().activity, [&] { return record.init.load_acquire() == shm::kInitialised; },
-      [&] {
-        try_claim();
-        if (job.is_over()) throw JobFinished(fmt::format("job {} was ended", job.job()));
-        const auto what = [&] {
-          return fmt::format("worker {}: waiting for variable '{}' to be initialised", rank, record.name);
-        };
-        if (!wait.slice(what))
-          throw Error(
-              fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
-                          "initialises it",
-                          record.name, job.job(), deadline_seconds));
-      });
+  shm::wait_for_fact(job.state().activity, is_initialised, [&] {
+    try_claim();
+    if (job.is_over()) throw JobFinished(fmt::format("job {} was ended", job.job()));
+    const auto what = [&] {
+      return fmt::format("worker {}: waiting for variable '{}' to be initialised", rank, record.name);
+    };
+    if (!wait.slice(what))
+      throw Error(
+          fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
+                      "initialises it",
+                      record.name, job.job(), deadline_seconds));
+  });
 }
 
 std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, double wait_seconds) {
@@ -91,7 +93,7 @@ std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, 
     positions = directory.parts(first);
     const std::uint32_t last = positions.back();
     return positions.size() == directory.at(first).parts &&
-           (!is_summed() || directory.accumulator(last) != shm::kNoVariable);
+           (config.reduce != Reduce::kAtomic || directory.accumulator(last) != shm::kNoVariable);
   };
   if (is_complete()) return positions;
   Wait wait(options, wait_seconds, 1.0);
@@ -117,7 +119,7 @@ std::vector<Variable> Worker::variables(std::span<const VariableSpec> specs, con
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : specs[a].name < specs[b].name;
     });
-  std::vector<Variable::State*> states(specs.size());
+  std::vector<VariableState*> states(specs.size());
   for (const std::size_t i : order)
     states[i] = &impl.state_at(impl.directory.declare(specs[i], impl.slots_of(specs[i]), shm::kRankByte + impl.rank));
   std::vector<Variable> handles;
@@ -132,7 +134,7 @@ std::vector<Variable> Worker::variables(std::span<const VariableSpec> specs, con
 
 Variable Worker::variable(const std::string& name, double wait_seconds) {
   Impl& impl = *impl_;
-  Variable::State& state = impl.state_at(impl.wait_declared(name, wait_seconds));
+  VariableState& state = impl.state_at(impl.wait_declared(name, wait_seconds));
   impl.wait_initialised(state, nullptr, wait_seconds);
   state.forget_pulls();
   return Variable(&state);

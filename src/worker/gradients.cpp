@@ -11,6 +11,17 @@ namespace ps {
 
 using shm::Segment;
 
+namespace {
+
+// What a worker has pushed of a record, and for which step: {Change : 2, step + 1 : 62}; 0: nothing yet.
+constexpr std::uint64_t make_tag(std::uint64_t step, update::Change how) noexcept {
+  return static_cast<std::uint64_t>(how) << 62 | (step + 1);
+}
+constexpr std::uint64_t step_of(std::uint64_t tag) noexcept { return (tag & ~std::uint64_t{0} >> 2) - 1; }
+constexpr update::Change change_of(std::uint64_t tag) noexcept { return static_cast<update::Change>(tag >> 62); }
+
+}  // namespace
+
 shm::AtomicShm<std::uint64_t>& GradientSegments::pushed(const Segment& segment, std::uint32_t position) noexcept {
   return reinterpret_cast<shm::AtomicShm<std::uint64_t>*>(segment.data() + shm::kPushedOffset)[position];
 }
@@ -21,7 +32,7 @@ shm::AtomicShm<std::uint64_t>& GradientSegments::norm_of(const Segment& segment)
 
 void GradientSegments::create_own() {
   shm::BarrierEntryShm& entry = job_.worker(rank_).barriers[0];
-  const std::uint64_t now = job_.worker(rank_).holders.load_acquire();
+  const std::uint64_t now = job_.worker(rank_).holders.load_acquire();  // (ranks.J4) this worker's own
   own_ = Segment::create(shm::SegmentKind::kGradient, rank_, job_.job(), job_.instance(), shm::kGradientsOffset,
                          shm::shm_capacity_bytes(), job_.control().sharing());
   shm::fault_point(shm::FaultPoint::kGradientMade);
@@ -37,7 +48,7 @@ void GradientSegments::create_own() {
       throw Error("cannot name /dev/shm/" + name + ": something of " + shm::owner_of(name) + " takes the name");
   }
   shm::fault_point(shm::FaultPoint::kGradientNamed);
-  entry.generation.store_release(own_generation_);
+  entry.generation.store_release(own_generation_);  // (barrier.G1) the name leads there by now
   shm::fault_point(shm::FaultPoint::kGradientNoted);
   // Those of former holders: the last one's, and any that one had named and not noted yet when it died.
   for (const std::string& former : shm::list_segments(shm::gradient_prefix(job_.job(), rank_)))
@@ -56,45 +67,40 @@ std::span<float> GradientSegments::place(const shm::VariableShm& record) {
 
 namespace {
 
-void put(float* out, const float* gradient, std::uint64_t count, bool adds) noexcept {
+void put(float* out, const float* given, std::uint64_t count, bool adds) noexcept {
   if (adds)
-    for (std::uint64_t i = 0; i < count; ++i) out[i] += gradient[i];
+    for (std::uint64_t i = 0; i < count; ++i) out[i] += given[i];
   else
-    std::memcpy(out, gradient, count * sizeof(float));
+    std::memcpy(out, given, count * sizeof(float));
 }
 
 }  // namespace
 
-void GradientSegments::write(const VariablePart& part, std::uint64_t step, std::span<const float> gradient,
-                             Threads& threads) {
-  constexpr std::uint64_t kGrain = 65536;  // floats, as for chunks: 256 KiB a thread
+void GradientSegments::write(const VariablePart& part, std::uint64_t step, update::Change how,
+                             const GradientInput& given, Threads& threads) {
   float* out = place(part.record).data();
-  const bool adds = pushed(own_, part.position).load_relaxed() == step + 1;
-  if (gradient.data() != out)
-    threads.split(gradient.size(), kGrain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
-      put(out + begin, gradient.data() + begin, end - begin, adds);
-    });
-  publish(part, step);
-}
-
-void GradientSegments::write(const VariablePart& part, std::uint64_t step, GradientSource& gradient, Threads& threads) {
-  float* out = place(part.record).data();
-  const bool adds = pushed(own_, part.position).load_relaxed() == step + 1;
-  threads.split_in_order(part.record.pieces, 1, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
-    for (std::uint64_t piece = begin; piece < end; ++piece) {
-      const std::uint64_t first = part.piece_begin(piece), count = part.piece_size(piece);
+  const std::uint64_t tag = make_tag(step, how);
+  const bool is_sum = how == update::Change::kStep || how == update::Change::kAdd;
+  const bool adds = is_sum && pushed(own_, part.position).load_relaxed() == tag;
+  if (!given.is_arriving() && given.whole().data() + part.begin == out) return publish(part, tag);
+  const std::uint64_t grain = Threads::grain(part.record.piece_elements * sizeof(float));
+  given.split(threads, part.record.pieces, grain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    const std::uint64_t at_once = given.is_arriving() ? 1 : end - begin;  // pieces
+    for (std::uint64_t piece = begin; piece < end; piece += at_once) {
+      const std::uint64_t last = piece + at_once - 1, first = part.piece_begin(piece);
+      const std::uint64_t count = part.piece_begin(last) + part.piece_size(last) - first;
       float* target = out + (first - part.begin);
-      const float* from = gradient.piece(part.first_piece + piece, first, count, thread);
+      const float* from = given.piece(part.first_piece + piece, first, count, thread);
       if (from != target) put(target, from, count, adds);
     }
   });
-  publish(part, step);
+  publish(part, tag);
 }
 
-void GradientSegments::publish(const VariablePart& part, std::uint64_t step) noexcept {
+void GradientSegments::publish(const VariablePart& part, std::uint64_t tag) noexcept {
   shm::fault_point(shm::FaultPoint::kGradientCopied);
-  // relaxed: the arrival's release publishes tag and gradient together
-  pushed(own_, part.position).store_relaxed(step + 1);
+  // relaxed: barrier.A1 publishes tag and numbers together
+  pushed(own_, part.position).store_relaxed(tag);
   shm::fault_point(shm::FaultPoint::kGradientTagged);
 }
 
@@ -112,33 +118,38 @@ bool GradientSegments::is_own(std::uint32_t rank, std::uint64_t generation) cons
   return rank == rank_ && own_.is_mapped() && generation == own_generation_;
 }
 
+std::uint64_t GradientSegments::generation_of(std::uint32_t rank) const noexcept {
+  return job_.worker(rank).barriers[0].generation.load_acquire();  // (barrier.G1)
+}
+
 const Segment& GradientSegments::of(std::uint32_t rank) {
-  const std::uint64_t generation = job_.worker(rank).barriers[0].generation.load_acquire();
+  const std::uint64_t generation = generation_of(rank);
   return is_own(rank, generation) ? own_ : map(rank, generation).segment;
 }
 
-const float* GradientSegments::find(std::uint32_t rank, const shm::VariableShm& record, std::uint32_t position,
-                                    std::uint64_t step) {
-  const std::uint64_t generation = job_.worker(rank).barriers[0].generation.load_acquire();
+GradientSegments::Pushed GradientSegments::find(std::uint32_t rank, const shm::VariableShm& record,
+                                                std::uint32_t position, std::uint64_t step) {
+  const std::uint64_t generation = generation_of(rank);
   Other* other = is_own(rank, generation) ? nullptr : &map(rank, generation);
   const Segment& segment = other == nullptr ? own_ : other->segment;
   if (!segment.is_mapped()) {
-    if (job_.global_step().load_acquire() != step) return nullptr;  // over: whatever a late helper computes is refused
+    if (job_.steps_done() != step) return {};  // over: whatever a late helper computes is refused
     throw Error("a gradient segment of rank " + std::to_string(rank) +
                 " is gone while its step is under way; was it removed by hand? start the job again");
   }
-  if (pushed(segment, position).load_relaxed() != step + 1) return nullptr;
+  const std::uint64_t tag = pushed(segment, position).load_relaxed();  // relaxed: barrier.A5 has brought it
+  if (step_of(tag) != step) return {};
   if (other != nullptr && record.gradient_end > other->usable_bytes) {  // it grows: a system call when it has grown
     other->usable_bytes = segment.usable_bytes();
     if (record.gradient_end > other->usable_bytes) shm::fail_damaged(segment.name(), "it has been cut off");
   }
-  return reinterpret_cast<const float*>(segment.data() + record.gradient_offset);
+  return {reinterpret_cast<const float*>(segment.data() + record.gradient_offset), change_of(tag)};
 }
 
 std::optional<double> GradientSegments::norm(std::uint32_t rank) {
   const Segment& segment = of(rank);
-  if (!segment.is_mapped()) return std::nullopt;  // find says what that means
-  const std::uint64_t bits = norm_of(segment).load_relaxed();
+  if (!segment.is_mapped()) return std::nullopt;               // find says what that means
+  const std::uint64_t bits = norm_of(segment).load_relaxed();  // relaxed: as the tag
   return bits == shm::kNoNorm ? std::nullopt : std::optional(std::bit_cast<double>(bits));
 }
 
@@ -147,10 +158,10 @@ GradientSegments::Other& GradientSegments::map(std::uint32_t rank, std::uint64_t
   if (other.generation == generation && other.segment.is_mapped()) return other;
   other.generation = generation;
   const std::string name = shm::gradient_name(job_.job(), rank, generation);
-  const shm::AttachOutcome outcome = other.segment.open(name, shm::Access::kReadOnly);
+  const shm::AttachOutcome outcome = other.segment.open(name, shm::Access::kReadOnly, job_.trust());
   if (outcome != shm::AttachOutcome::kReady ||
       !other.segment.is_of(shm::SegmentKind::kGradient, rank, job_.job(), job_.instance()))
-    other.segment = {};  // N4
+    other.segment = {};  // names.N4
   other.usable_bytes = other.segment.is_mapped() ? other.segment.usable_bytes() : 0;
   if (other.segment.is_mapped() && other.usable_bytes < shm::kGradientsOffset)
     shm::fail_damaged(name, "it has been cut off");
@@ -159,8 +170,8 @@ GradientSegments::Other& GradientSegments::map(std::uint32_t rank, std::uint64_t
 
 void GradientSegments::remove_own() noexcept {
   if (!own_.is_mapped()) return;
-  const std::uint64_t published = job_.worker(rank_).barriers[0].published.load_acquire();
-  if (published <= job_.global_step().load_acquire()) shm::unlink_segment(own_.name());
+  const std::uint64_t published = job_.worker(rank_).barriers[0].published.load_acquire();  // (barrier.A1) its own
+  if (published <= job_.steps_done()) shm::unlink_segment(own_.name());
 }
 
 }  // namespace ps

@@ -11,8 +11,7 @@
 namespace ps {
 namespace {
 
-constexpr std::uint64_t kThreadBytes = 256 << 10;  // below it a thread's wake-up costs more than its share saves
-constexpr std::size_t kAhead = 8;                  // rows: about what one core's misses under way can be
+constexpr std::size_t kAhead = 8;  // rows: about what one core's misses under way can be
 
 shm::Rows table_of(std::span<const VariablePart> parts) {
   shm::Rows table(parts.front().record);
@@ -52,9 +51,7 @@ template <class Id, class Body>
 RowAccess::RowAccess(std::span<const VariablePart> parts, std::uint32_t rank)
     : table_(table_of(parts)), rank_(rank), last_push_(table_.blocks(), 0) {}
 
-std::uint64_t RowAccess::grain() const noexcept {
-  return std::max<std::uint64_t>(1, kThreadBytes / (table_.row_floats() * sizeof(float)));
-}
+std::uint64_t RowAccess::grain() const noexcept { return Threads::grain(table_.row_floats() * sizeof(float)); }
 
 template <class Id>
 const Id* RowAccess::find_outside(std::span<const Id> ids, bool& are_ascending) const noexcept {
@@ -70,13 +67,14 @@ template <class Id>
 void RowAccess::pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
                      Threads& threads) const noexcept {
   const std::uint64_t elements = table_.row_elements(), record = table_.record_floats();
+  constexpr std::size_t kSingle = 2;  // any distance but 1: one element is read as such, not as an array to copy
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     threads.split(ids.size(), grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
       const std::span<const Id> some = ids.subspan(begin, end - begin);
       float* const to = out + begin * elements;
       if (elements == 1) {
         for_rows(table_, some,
-                 [&](const float* row, std::size_t i) { shm::read_elements(to + i, row, 2, 1, value_of); });
+                 [&](const float* row, std::size_t i) { shm::read_elements(to + i, row, kSingle, 1, value_of); });
       } else {
         for_rows(table_, some, [&](const float* row, std::size_t i) {
           shm::read_elements(to + i * elements, row, record, elements, value_of);
@@ -152,10 +150,10 @@ void RowAccess::combine_by_hash(std::span<const Id>& ids, std::span<const float>
 
 template <class Id>
 bool RowAccess::combine(std::span<const Id>& ids, std::span<const float>& gradients) {
-  constexpr std::size_t kMostPlaces = 16384;  // floats: with the sums they stay in the second-level cache
+  constexpr std::size_t kMaxSummedFloats = 16384;  // with the sums they stay in the second-level cache
   const std::size_t width = table_.row_elements();
   if (sums_.size() < ids.size() * width) sums_.resize(ids.size() * width);
-  const bool is_small = table_.rows() * width <= kMostPlaces && table_.rows() <= 64 * ids.size();
+  const bool is_small = table_.rows() * width <= kMaxSummedFloats && table_.rows() <= 64 * ids.size();
   if (is_small)
     combine_in_places(ids, gradients);
   else
@@ -215,6 +213,24 @@ void RowAccess::push(std::span<const Id> ids, const float* gradients, const upda
       else
         push_range.template operator()<Adds::kRacy>(begin, end);
     });
+  });
+  shm::fault_point(shm::FaultPoint::kInplaceBlock);
+  count(ids, are_ascending);
+}
+
+template <class Id>
+void RowAccess::change(update::Change how, std::span<const Id> ids, const float* values,
+                       const update::Settings& settings, float learning_rate, bool are_ascending,
+                       Threads& threads) noexcept {
+  const std::uint64_t elements = table_.row_elements();
+  const bool is_in_order = how != update::Change::kAdd && !are_ascending;
+  update::with_element_change(settings, how, learning_rate, [&](const auto& update) {
+    threads.split(ids.size(), is_in_order ? ids.size() : grain(),
+                  [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
+                    for_rows(table_, ids.subspan(begin, end - begin), [&](float* row, std::size_t i) {
+                      shm::update_row(row, values + (begin + i) * elements, elements, Adds::kExact, update);
+                    });
+                  });
   });
   shm::fault_point(shm::FaultPoint::kInplaceBlock);
   count(ids, are_ascending);
@@ -282,7 +298,7 @@ template <class Id>
 void RowAccess::begin_watch(std::span<const Id> ids, const shm::JobSegments& job) noexcept {
   if (++pulls_ % kWatchEvery != 1 || ids.empty()) return;
   for (std::uint32_t rank = ranks_; rank < job.ranks(); ++rank)
-    if (job.worker(rank).holders.load_acquire() != 0) ranks_ = rank + 1;
+    if (job.worker(rank).holders.load_acquire() != 0) ranks_ = rank + 1;  // (ranks.J4)
   watched_ = static_cast<std::uint32_t>(std::min<std::size_t>(kWatched, ids.size()));
   for (std::uint32_t i = 0; i < watched_; ++i) {
     const shm::Rows::Place place = table_.find(ids[(pulls_ + i * ids.size() / watched_) % ids.size()]);
@@ -297,6 +313,8 @@ void RowAccess::begin_watch(std::span<const Id> ids, const shm::JobSegments& job
   template bool RowAccess::combine(std::span<const Id>&, std::span<const float>&);                                     \
   template void RowAccess::push(std::span<const Id>, const float*, const update::Settings&, float, float, Adds, bool,  \
                                 Threads&) noexcept;                                                                    \
+  template void RowAccess::change(update::Change, std::span<const Id>, const float*, const update::Settings&, float,   \
+                                  bool, Threads&) noexcept;                                                            \
   template void RowAccess::prefetch(std::span<const Id>) const noexcept;                                               \
   template void RowAccess::begin_watch(std::span<const Id>, const shm::JobSegments&) noexcept;
 PS_FOR_ID(std::uint32_t)

@@ -52,6 +52,12 @@ class RowAccess {
   void push(std::span<const Id> ids, const float* gradients, const update::Settings& settings, float learning_rate,
             float scale, Adds adds, bool are_ascending, Threads& threads) noexcept;
 
+  // Changes rows past the variable's rule, each element exactly once, whatever the job's `adds`.
+  // Requires of Change::kAdd: no id is repeated. Of a repeated one the last values stay, which takes one thread then.
+  template <class Id>
+  void change(update::Change how, std::span<const Id> ids, const float* values, const update::Settings& settings,
+              float learning_rate, bool are_ascending, Threads& threads) noexcept;
+
   template <class Id>
   void prefetch(std::span<const Id> ids) const noexcept;
 

@@ -3,7 +3,7 @@
 
 #include "ps/errors.hpp"
 #include "worker/impl.hpp"
-#include "worker/sync_step.hpp"
+#include "worker/push_scope.hpp"
 
 namespace ps {
 
@@ -33,16 +33,16 @@ bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats
 float Worker::Impl::row_rate() noexcept {
   const float base = live.settings.learning_rate;
   if (config.optimizer.schedule.is_constant()) return base;
-  const std::uint64_t step = job.global_step().load_acquire();
+  const std::uint64_t step = job.steps_done();
   if (step != rate_step || base != rate_base) {  // a schedule's factor costs more than a short push
     rate_step = step, rate_base = base;
-    rate_now = scheduled_rate(job.config(), base, step);
+    rate_now = config.optimizer.schedule.rate(base, step);
   }
   return rate_now;
 }
 
 template <class Id>
-void Worker::Impl::pull_rows(Variable::State& state, std::span<const Id> ids, std::span<float> out) {
+void Worker::Impl::pull_rows(VariableState& state, std::span<const Id> ids, std::span<float> out) {
   static_cast<void>(require_rows(state, ids, out.size(), "pull"));
   state.rows->begin_watch(ids, job);
   state.rows->pull(ids, out.data(), state.settings, live.settings.learning_rate, threads);
@@ -50,9 +50,9 @@ void Worker::Impl::pull_rows(Variable::State& state, std::span<const Id> ids, st
 }
 
 template <class Id>
-void Worker::Impl::push_rows(Variable::State& state, std::span<const Id> ids, std::span<const float> gradients) {
+void Worker::Impl::push_rows(VariableState& state, std::span<const Id> ids, std::span<const float> gradients) {
   bool are_ascending = require_rows(state, ids, gradients.size(), "push");
-  if (config.optimizer.staleness_scaling && state.settings.rule != UpdateRule::kAdd)
+  if (config.optimizer.staleness_scaling && !state.is_sum)
     throw Error(
         fmt::format("push of rows of variable '{}': lr-staleness needs the staleness of every row, which is only "
                     "watched on a sample; start the job without it",
@@ -61,7 +61,21 @@ void Worker::Impl::push_rows(Variable::State& state, std::span<const Id> ids, st
   float scale = 1.0F;
   if (live.settings.clip_norm > 0 && state.is_clipped())
     scale = update::clip_scale(update::squared_norm(gradients.data(), gradients.size()), live.settings.clip_norm);
+  PushScope scope(*this);
+  if (gradients.size() >= PushScope::kLongFloats) scope.take_time();
   state.rows->push(ids, gradients.data(), state.settings, row_rate(), scale, config.adds, are_ascending, threads);
+  state.rows->end_watch([&](std::uint64_t staleness) { shm::record_staleness(entry, staleness); });
+  count(Counter::kPushes).bump_relaxed(1);
+}
+
+template <class Id>
+void Worker::Impl::change_rows(VariableState& state, update::Change how, std::span<const Id> ids,
+                               std::span<const float> values) {
+  bool are_ascending = require_rows(state, ids, values.size(), how == update::Change::kAdd ? "add" : "assign");
+  if (how == update::Change::kAdd && !are_ascending) are_ascending = state.rows->combine(ids, values);
+  PushScope scope(*this);
+  if (values.size() >= PushScope::kLongFloats) scope.take_time();
+  state.rows->change(how, ids, values.data(), state.settings, live.settings.learning_rate, are_ascending, threads);
   state.rows->end_watch([&](std::uint64_t staleness) { shm::record_staleness(entry, staleness); });
   count(Counter::kPushes).bump_relaxed(1);
 }
@@ -77,6 +91,20 @@ void Worker::push_rows(const Variable& variable, std::span<const std::uint32_t> 
 }
 void Worker::push_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> gradients) {
   impl_->push_rows(*variable.state_, ids, gradients);
+}
+void Worker::add_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> deltas) {
+  impl_->change_rows(*variable.state_, update::Change::kAdd, ids, deltas);
+}
+void Worker::add_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> deltas) {
+  impl_->change_rows(*variable.state_, update::Change::kAdd, ids, deltas);
+}
+void Worker::assign_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> values,
+                         Slots slots) {
+  impl_->change_rows(*variable.state_, how_to_assign(slots), ids, values);
+}
+void Worker::assign_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> values,
+                         Slots slots) {
+  impl_->change_rows(*variable.state_, how_to_assign(slots), ids, values);
 }
 void Worker::prefetch_rows(const Variable& variable, std::span<const std::uint32_t> ids) const noexcept {
   if (variable.state_->rows) variable.state_->rows->prefetch(ids);

@@ -26,6 +26,13 @@ class Threads {
     arena_.emplace(static_cast<int>(count));
   }
 
+  // How many pieces of so many bytes are worth a thread: with less than 256 KiB its wake-up costs more than its share
+  // saves.
+  static constexpr std::uint64_t grain(std::uint64_t piece_bytes) noexcept {
+    constexpr std::uint64_t kBytes = 256 << 10;
+    return std::max<std::uint64_t>(1, kBytes / piece_bytes);
+  }
+
   std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(spares_.size()); }
   shm::Spares& spares(std::uint32_t thread) noexcept { return spares_[thread]; }
 

@@ -10,11 +10,6 @@
 #include "worker/variable_state.hpp"
 
 namespace ps {
-namespace {
-
-constexpr std::uint64_t kThreadBytes = 256 << 10;  // below it a thread's wake-up costs more than its share saves
-
-}  // namespace
 
 VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& directory, std::uint32_t where)
     : record(directory.at(where)), shard(job.shard_data(record.shard)), position(where), begin(record.part_begin) {
@@ -22,7 +17,7 @@ VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& director
     versioned.emplace(shard, record);
   else
     inplace.emplace(shard, record);
-  if (job.config().reduce != static_cast<std::uint32_t>(Reduce::kAtomic)) return;
+  if (job.config().reduce != Reduce::kAtomic) return;
   const std::uint32_t found = directory.accumulator(position);
   if (found == shm::kNoVariable)
     throw Error(fmt::format("variable '{}' has no accumulator yet: its declarer has died; declare it in this program",
@@ -31,9 +26,9 @@ VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& director
   accumulator.emplace(shard, *accumulator_record);
 }
 
-Variable::State::State(shm::JobSegments& job, const shm::Directory& directory,
-                       const std::vector<std::uint32_t>& positions, std::uint32_t rank, std::uint32_t threads)
-    : retries_(threads) {
+VariableState::VariableState(shm::JobSegments& job, const shm::Directory& directory,
+                             const std::vector<std::uint32_t>& positions, std::uint32_t rank, std::uint32_t threads)
+    : retries_(threads), copied_(threads) {
   for (const std::uint32_t position : positions) {
     VariablePart& part = parts.emplace_back(job, directory, position);
     part.first_piece = pieces;
@@ -43,11 +38,12 @@ Variable::State::State(shm::JobSegments& job, const shm::Directory& directory,
   name = first.name;
   elements = first.whole_elements;
   layout = static_cast<Layout>(first.layout);
-  settings = update::settings_of(optimizer_of(job.config()), static_cast<UpdateRule>(first.rule),
+  settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(first.rule),
                                  (first.flags & shm::kRegularize) != 0);
+  is_sum = update::traits_of(settings.rule).is_sum;
   pulled.assign(pieces, kNotPulled);
   observed.assign(pieces, kNotPulled);
-  grain_ = std::max<std::uint64_t>(1, kThreadBytes / (first.piece_elements * sizeof(float)));
+  grain_ = Threads::grain(first.piece_elements * sizeof(float));
   const std::uint64_t workers = job.config().workers;
   start_ = pieces * (rank % workers) / workers;
   if (layout != Layout::kInplace) return;
@@ -56,13 +52,12 @@ Variable::State::State(shm::JobSegments& job, const shm::Directory& directory,
   if (first.axes != 0) rows.emplace(parts, rank);
 }
 
-void Variable::State::require_size(std::size_t size, const char* verb) const {
-  if (size != elements)
-    throw Error(fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, elements, size));
+void VariableState::refuse_size(std::size_t size, const char* verb) const {
+  throw Error(fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, elements, size));
 }
 
 template <class Body>
-void Variable::State::for_pieces(std::uint64_t begin, std::uint64_t end, std::uint64_t start, Body&& body) {
+void VariableState::for_pieces(std::uint64_t begin, std::uint64_t end, std::uint64_t start, Body&& body) {
   std::uint64_t index = begin + start;
   if (index >= pieces) index -= pieces;
   auto part = parts.begin();
@@ -81,7 +76,7 @@ void Variable::State::for_pieces(std::uint64_t begin, std::uint64_t end, std::ui
   }
 }
 
-void Variable::State::set_values(std::span<const float> given, float learning_rate) {
+void VariableState::set_values(std::span<const float> given, float learning_rate) {
   std::span<const float> values = given;
   if (is_hashed) {
     by_parts_.resize(elements);
@@ -92,10 +87,8 @@ void Variable::State::set_values(std::span<const float> given, float learning_ra
     const auto part_values = values.subspan(part.piece_begin(piece), part.piece_size(piece));
     if (part.inplace) {  // the block counters are zero: the bytes are new, and nobody has pushed
       part.inplace->for_rows(piece, [&](float* to, std::uint64_t begin, std::uint64_t count) {
-        for (std::uint64_t i = 0; i < count; ++i)
-          update::initialise_element(settings, learning_rate, part_values[begin + i],
-                                     to + i * part.inplace->record_floats());
-        if (part.inplace->has_row_state()) to[count] = settings.initial_accumulator;
+        update::initialise_elements(settings, learning_rate, part_values.data() + begin, to, count);
+        if (part.inplace->has_row_state()) to[count] = update::first_row_state(settings, learning_rate);
       });
       shm::fault_point(shm::FaultPoint::kInitChunk);
       return;
@@ -108,7 +101,7 @@ void Variable::State::set_values(std::span<const float> given, float learning_ra
   });
 }
 
-std::uint64_t Variable::State::pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) {
+std::uint64_t VariableState::pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) {
   if (layout == Layout::kVersioned) return pull_from(out, array, update::FirstFloat{}, threads);
   return update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     if (!is_hashed) return pull_from(out, array, value_of, threads);
@@ -119,9 +112,15 @@ std::uint64_t Variable::State::pull(std::span<float> out, std::uint64_t array, f
   });
 }
 
+void VariableState::pull_image(std::span<float> out, std::uint64_t epoch) {
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+    pulled[index] = part.versioned->pull_image(piece, epoch, out.data() + part.piece_begin(piece));
+  });
+}
+
 template <class ValueOf>
-std::uint64_t Variable::State::pull_from(std::span<float> out, std::uint64_t array, const ValueOf& value_of,
-                                         Threads& threads) {
+std::uint64_t VariableState::pull_from(std::span<float> out, std::uint64_t array, const ValueOf& value_of,
+                                       Threads& threads) {
   const auto pull_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint64_t& retries) {
     const std::uint64_t version =
         part.versioned
@@ -144,37 +143,63 @@ std::uint64_t Variable::State::pull_from(std::span<float> out, std::uint64_t arr
   return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
 }
 
-// How many updates the piece had had when it was pushed, less those when it was pulled (V1: modular).
-std::uint64_t Variable::State::staleness(const VariablePart& part, std::uint64_t version,
-                                         std::uint64_t index) noexcept {
+bool VariableState::is_as_pulled() noexcept {
+  bool is_same = true;
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+    is_same = is_same && version(part, piece) == pulled[index];
+  });
+  return is_same;
+}
+
+std::uint64_t VariableState::pull_changed(std::span<float> out, std::vector<std::uint64_t>& since, Threads& threads,
+                                          std::uint64_t& retries) {
+  if (since.size() != pieces) since.assign(pieces, kNotPulled);
+  std::fill(retries_.begin(), retries_.end(), 0);
+  std::fill(copied_.begin(), copied_.end(), 0);
+  threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+    for_pieces(begin, end, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+      if (version(part, piece) != since[index]) {
+        float* const to = out.data() + part.piece_begin(piece);
+        since[index] =
+            part.versioned ? part.versioned->pull_chunk(piece, to, retries_[thread]) : part.inplace->pull_scalar(*to);
+        ++copied_[thread];
+      }
+      pulled[index] = since[index];
+    });
+  });
+  retries = std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
+  return std::accumulate(copied_.begin(), copied_.end(), std::uint64_t{0});
+}
+
+// How many updates the piece had had when it was pushed, less those when it was pulled (slot.V1: modular).
+std::uint64_t VariableState::staleness(const VariablePart& part, std::uint64_t version, std::uint64_t index) noexcept {
   return (version - pulled[index]) & (part.versioned ? shm::kVersionMask : part.inplace->pushes_mask());
 }
 
-float Variable::State::rate_at(const VariablePart& part, std::uint64_t version, std::uint64_t index,
-                               const PushContext& context) noexcept {
+float VariableState::rate_at(const VariablePart& part, std::uint64_t version, std::uint64_t index,
+                             const PushContext& context) noexcept {
   if (!context.staleness_scaling || pulled[index] == kNotPulled) return context.learning_rate;
   return context.learning_rate / static_cast<float>(1 + staleness(part, version, index));
 }
 
-void Variable::State::note_push(const VariablePart& part, std::uint64_t version, std::uint64_t index) noexcept {
+void VariableState::note_push(const VariablePart& part, std::uint64_t version, std::uint64_t index) noexcept {
   if (pulled[index] == kNotPulled) return;
   observed[index] = staleness(part, version, index);
   ++pulled[index];  // one's own update is not staleness
 }
 
 // Returns how many updates the block had had before this one.
-std::uint64_t Variable::State::push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index,
-                                            const float* gradient, const PushContext& context) noexcept {
-  const float rate =
-      settings.rule == UpdateRule::kAdd ? 0.0F : rate_at(part, part.inplace->pushes(block), index, context);
+std::uint64_t VariableState::push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index,
+                                          const float* gradient, const PushContext& context) noexcept {
+  const float rate = is_sum ? 0.0F : rate_at(part, part.inplace->pushes(block), index, context);
   return update::with_element_update(settings, rate, context.scale, [&](const auto& update) {
     return part.inplace->push_block(block, gradient, context.adds, update);
   });
 }
 
-void Variable::State::push_scalar(float gradient, const PushContext& context) noexcept {
+void VariableState::push_scalar(float gradient, const PushContext& context) noexcept {
   VariablePart& part = parts.front();
-  if (settings.rule == UpdateRule::kAdd && is_scalar)  // counters, that all workers hammer
+  if (is_sum && is_scalar)  // counters, that all workers hammer
     return note_push(
         part,
         part.inplace->push_scalar(gradient, context.adds, [&](float value, float delta) { return value + delta; }), 0);
@@ -182,9 +207,9 @@ void Variable::State::push_scalar(float gradient, const PushContext& context) no
 }
 
 // Returns how many updates the piece had had before this one.
-std::uint64_t Variable::State::push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index,
-                                          const float* gradient, const PushContext& context, shm::Spares& spares,
-                                          std::uint64_t& retries) noexcept {
+std::uint64_t VariableState::push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index,
+                                        const float* gradient, const PushContext& context, shm::Spares& spares,
+                                        std::uint64_t& retries) noexcept {
   if (part.inplace) return push_inplace(part, piece, index, gradient, context);
   const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
   const float* following = piece + 1 < part.versioned->chunks() ? part.versioned->likely_place(piece + 1) : nullptr;
@@ -197,12 +222,20 @@ std::uint64_t Variable::State::push_piece(VariablePart& part, std::uint64_t piec
   return result.version;
 }
 
-template <class GradientOf>
-std::uint64_t Variable::State::push_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads) {
+const GradientInput& VariableState::by_parts(const GradientInput& gradient) {
+  by_parts_.resize(elements);
+  shm::order_by_parts(gradient.whole(), by_parts_, parts.front().record);
+  return in_room_ = std::span<const float>(by_parts_);
+}
+
+template <class Body>
+[[gnu::always_inline]] inline std::uint64_t VariableState::for_pushed(const GradientInput& given, Threads& threads,
+                                                                      Body&& body) {
+  const GradientInput& input = is_hashed ? by_parts(given) : given;
   const auto push_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint32_t thread,
                             std::uint64_t& retries) {
-    const float* gradient = gradient_of(part, piece, index, thread);
-    note_push(part, push_piece(part, piece, index, gradient, context, threads.spares(thread), retries), index);
+    const float* numbers = input.piece(index, part.piece_begin(piece), part.piece_size(piece), thread);
+    body(part, piece, index, numbers, threads.spares(thread), retries);
   };
   if (pieces == 1) {
     std::uint64_t retries = 0;
@@ -210,7 +243,7 @@ std::uint64_t Variable::State::push_from(GradientOf&& gradient_of, const PushCon
     return retries;
   }
   std::fill(retries_.begin(), retries_.end(), 0);
-  gradient_of.split(threads, pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+  input.split(threads, pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
     for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
       push_one(part, piece, index, thread, retries_[thread]);
     });
@@ -218,75 +251,60 @@ std::uint64_t Variable::State::push_from(GradientOf&& gradient_of, const PushCon
   return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
 }
 
-template <class GradientOf>
-void Variable::State::contribute_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads) {
+std::uint64_t VariableState::push(const GradientInput& given, const PushContext& context, Threads& threads) {
+  return for_pushed(given, threads,
+                    [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* g,
+                        shm::Spares& spares, std::uint64_t& retries) {
+                      note_push(part, push_piece(part, piece, index, g, context, spares, retries), index);
+                    });
+}
+
+std::uint64_t VariableState::change(update::Change how, std::span<const float> values, const PushContext& context,
+                                    Threads& threads, std::vector<std::uint64_t>* versions) {
+  if (versions != nullptr) versions->resize(pieces);
+  return for_pushed(
+      values, threads,
+      [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* given, shm::Spares& spares,
+          std::uint64_t& retries) {
+        std::uint64_t before;
+        if (part.inplace) {
+          before = update::with_element_change(settings, how, context.learning_rate, [&](const auto& update) {
+            return part.inplace->push_block(piece, given, Adds::kExact, update);
+          });
+        } else {
+          const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
+          const shm::SwapResult result =
+              part.versioned->push_chunk(piece, spares, context.label, [&](float* out, const float* in, std::uint64_t) {
+                update::change(settings, how, context.learning_rate, out, in, stride, given, count);
+              });
+          before = result.version;
+          retries += result.retries;
+        }
+        note_push(part, before, index);
+        if (versions != nullptr)
+          (*versions)[index] = (before + 1) & (part.versioned ? shm::kVersionMask : part.inplace->pushes_mask());
+      });
+}
+
+void VariableState::contribute(const GradientInput& gradient, const PushContext& context, Threads& threads) {
   const bool again = contributed == context.label.step + 1;
-  gradient_of.split(threads, pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+  gradient.split(threads, pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
     for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
-      const float* g = gradient_of(part, piece, index, thread);
       const std::uint64_t count = part.piece_size(piece);
+      const float* g = gradient.piece(index, part.piece_begin(piece), count, thread);
       static_cast<void>(part.accumulator->contribute(
           piece, threads.spares(thread), context.label, again, [&](float* out, const float* in) {
             update::accumulate(out, in, g, context.scale, settings.clip_value, count);
           }));
     });
   });
-  contributed = context.label.step + 1;
 }
 
-namespace {
-
-// A gradient that is all there, and one that comes piece by piece: how its pieces are found, and shared by threads.
-struct WholeGradient {
-  const float* all;
-
-  const float* operator()(const VariablePart& part, std::uint64_t piece, std::uint64_t, std::uint32_t) const {
-    return all + part.piece_begin(piece);
-  }
-  template <class Body>
-  static void split(Threads& threads, std::uint64_t pieces, std::uint64_t grain, Body&& body) {
-    threads.split(pieces, grain, body);
-  }
-};
-
-struct ArrivingGradient {
-  GradientSource& source;
-
-  const float* operator()(const VariablePart& part, std::uint64_t piece, std::uint64_t index,
-                          std::uint32_t thread) const {
-    return source.piece(index, part.piece_begin(piece), part.piece_size(piece), thread);
-  }
-  template <class Body>
-  static void split(Threads& threads, std::uint64_t pieces, std::uint64_t, Body&& body) {
-    threads.split_in_order(pieces, 1, body);  // one that waits for a later piece would wait for most of the push
-  }
-};
-
-}  // namespace
-
-std::uint64_t Variable::State::push(std::span<const float> gradient, const PushContext& context, Threads& threads) {
-  if (is_hashed) {
-    by_parts_.resize(elements);
-    shm::order_by_parts(gradient, by_parts_, parts.front().record);
-    gradient = by_parts_;
-  }
-  return push_from(WholeGradient{gradient.data()}, context, threads);
-}
-std::uint64_t Variable::State::push(GradientSource& gradient, const PushContext& context, Threads& threads) {
-  return push_from(ArrivingGradient{gradient}, context, threads);
-}
-void Variable::State::contribute(std::span<const float> gradient, const PushContext& context, Threads& threads) {
-  contribute_from(WholeGradient{gradient.data()}, context, threads);
-}
-void Variable::State::contribute(GradientSource& gradient, const PushContext& context, Threads& threads) {
-  contribute_from(ArrivingGradient{gradient}, context, threads);
-}
-
-void Variable::State::for_each_pushed(const std::function<void(const VariablePart&, std::uint64_t)>& body) {
+void VariableState::for_each_pushed(const std::function<void(const VariablePart&, std::uint64_t)>& body) {
   for_pieces(0, pieces, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t) { body(part, piece); });
 }
 
-void Variable::State::count_push() noexcept {
+void VariableState::count_push() noexcept {
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
     note_push(part, part.inplace->count_push(piece), index);
   });

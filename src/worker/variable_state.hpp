@@ -14,7 +14,7 @@
 #include "shm/inplace_rows.hpp"
 #include "shm/versioned_slot.hpp"
 #include "update/rules.hpp"
-#include "worker/gradient_source.hpp"
+#include "worker/gradient_input.hpp"
 #include "worker/row_access.hpp"
 #include "worker/threads.hpp"
 
@@ -51,14 +51,15 @@ struct PushContext {
   Adds adds = Adds::kExact;
 };
 
-struct Variable::State {
-  State(shm::JobSegments& job, const shm::Directory& directory, const std::vector<std::uint32_t>& positions,
-        std::uint32_t rank, std::uint32_t threads);
+struct PS_HIDDEN VariableState {
+  VariableState(shm::JobSegments& job, const shm::Directory& directory, const std::vector<std::uint32_t>& positions,
+                std::uint32_t rank, std::uint32_t threads);
 
   std::string name;
   std::uint64_t elements;
   Layout layout;
   update::Settings settings;
+  bool is_sum = false;  // its rule's
   std::vector<VariablePart> parts;
   std::uint64_t pieces = 0;  // chunks or blocks of all parts
   std::vector<std::uint64_t>
@@ -66,13 +67,16 @@ struct Variable::State {
   std::vector<std::uint64_t> observed;  // per chunk or block: staleness of the last push, or kNotPulled
   std::optional<RowAccess> rows;        // in-place, with an axis
   std::unique_ptr<float[], decltype(&std::free)> room{nullptr, &std::free};  // for a gradient, made when asked for
-  std::uint64_t contributed = 0;  // reduce atomic: step + 1 of the last contribution
+  std::uint64_t contributed = 0;  // sync: step + 1 of the last contribution, and what kind that was
+  update::Change contribution = update::Change::kStep;
 
   static constexpr std::uint64_t kNotPulled = ~std::uint64_t{0};
 
   void forget_pulls() { std::fill(pulled.begin(), pulled.end(), kNotPulled); }
-  bool is_clipped() const noexcept { return settings.rule != UpdateRule::kAdd; }
-  void require_size(std::size_t size, const char* verb) const;
+  bool is_clipped() const noexcept { return !is_sum; }
+  void require_size(std::size_t size, const char* verb) const {
+    if (size != elements) refuse_size(size, verb);
+  }
 
   // First values and slots. Only by the task that has claimed the initialisation.
   void set_values(std::span<const float> given, float learning_rate);
@@ -81,14 +85,30 @@ struct Variable::State {
   // copies.
   std::uint64_t pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads);
 
+  // Whether one word tells of each piece that nothing of it has changed: chunks, and elements in their counter's word.
+  bool has_versions() const noexcept { return layout == Layout::kVersioned || is_scalar; }
+  // Whether every piece still is what this worker has pulled of it last (state.R3). Requires: has_versions().
+  bool is_as_pulled() noexcept;
+  // Copies the pieces whose versions are not those of `since`, and notes theirs there. Returns how many. Requires:
+  // has_versions().
+  std::uint64_t pull_changed(std::span<float> out, std::vector<std::uint64_t>& since, Threads& threads,
+                             std::uint64_t& retries);
+
+  // Copies the values as they were in the job's last cut, which is open. Requires: versioned, and the cut has it.
+  void pull_image(std::span<float> out, std::uint64_t epoch);
+
   // Whether its parts are no ranges of the whole: arrays of all elements are put into the parts' order first.
   bool is_hashed = false;
   bool is_scalar = false;  // in-place, of one element without state
 
   // Applies the gradient to every chunk or block, beginning where other workers do not; `observed` says how stale each
   // was. Returns the lost swaps.
-  std::uint64_t push(std::span<const float> gradient, const PushContext& context, Threads& threads);
-  std::uint64_t push(GradientSource& gradient, const PushContext& context, Threads& threads);
+  std::uint64_t push(const GradientInput& gradient, const PushContext& context, Threads& threads);
+
+  // The same for a change past the rule; exact whatever the job's `adds`. `versions`, where given: of each chunk or block
+  // after it. Requires: not Change::kStep.
+  std::uint64_t change(update::Change how, std::span<const float> values, const PushContext& context, Threads& threads,
+                       std::vector<std::uint64_t>* versions);
 
   // Counts a push of every block that a device has applied itself. Requires: in place, not a scalar.
   void count_push() noexcept;
@@ -97,8 +117,7 @@ struct Variable::State {
   void push_scalar(float gradient, const PushContext& context) noexcept;
 
   // Adds the gradient to the step's accumulators (reduce atomic); to none of those that sum a later step already.
-  void contribute(std::span<const float> gradient, const PushContext& context, Threads& threads);
-  void contribute(GradientSource& gradient, const PushContext& context, Threads& threads);
+  void contribute(const GradientInput& gradient, const PushContext& context, Threads& threads);
 
   std::uint64_t first_pushed() const noexcept { return start_; }  // the piece that this worker's pushes begin with
   // Calls body(part, piece of the part) for all pieces in the order of this worker's pushes.
@@ -107,13 +126,18 @@ struct Variable::State {
   // Whether its updates are sums of elements and nothing else, where they lie, so that others than the processor may add.
   // Not to a part of one element: that lies in its counter's word.
   bool adds_in_place() const noexcept {
-    return layout == Layout::kInplace &&
-           (settings.rule == UpdateRule::kAdd ||
-            (settings.rule == UpdateRule::kSgd && settings.l2 == 0 && settings.weight_decay == 0)) &&
+    return layout == Layout::kInplace && update::traits_of(settings.rule).adds_in_place && settings.l2 == 0 &&
+           settings.weight_decay == 0 &&
            std::none_of(parts.begin(), parts.end(), [](const VariablePart& part) { return part.inplace->is_scalar(); });
   }
 
  private:
+  [[noreturn]] void refuse_size(std::size_t size, const char* verb) const;
+  // The same gradient, of a hashed variable, in the parts' order: good until the next one.
+  const GradientInput& by_parts(const GradientInput& gradient);
+  std::uint64_t version(const VariablePart& part, std::uint64_t piece) const noexcept {
+    return part.versioned ? part.versioned->version(piece) : part.inplace->pushes(piece);  // (slot.R1), (inplace.P3)
+  }
   template <class ValueOf>
   std::uint64_t pull_from(std::span<float> out, std::uint64_t array, const ValueOf& value_of, Threads& threads);
   // Calls body(part, piece of the part, piece of the whole) for pieces [begin, end), where piece `start` comes first.
@@ -123,20 +147,26 @@ struct Variable::State {
   float rate_at(const VariablePart& part, std::uint64_t version, std::uint64_t index,
                 const PushContext& context) noexcept;
   void note_push(const VariablePart& part, std::uint64_t version, std::uint64_t index) noexcept;
+  // Calls body(part, piece, piece of the whole, its numbers, spares, retries) for every piece, and sums up the retries.
+  template <class Body>
+  std::uint64_t for_pushed(const GradientInput& given, Threads& threads, Body&& body);
   std::uint64_t push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index, const float* gradient,
                              const PushContext& context) noexcept;
   std::uint64_t push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* gradient,
                            const PushContext& context, shm::Spares& spares, std::uint64_t& retries) noexcept;
-  // gradient_of(part, piece, index, thread): that of the piece.
-  template <class GradientOf>
-  std::uint64_t push_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads);
-  template <class GradientOf>
-  void contribute_from(GradientOf&& gradient_of, const PushContext& context, Threads& threads);
 
   std::uint64_t grain_ = 1;             // pieces that are worth a thread
   std::uint64_t start_ = 0;             // where this worker's pushes begin: far from where the others' do
   std::vector<std::uint64_t> retries_;  // of the call under way, per thread
+  std::vector<std::uint64_t> copied_;   // pieces, likewise
   std::vector<float> by_parts_;         // room, of hashed variables
+  GradientInput in_room_{std::span<const float>()};
 };
+
+inline update::Change how_to_assign(Slots slots) noexcept {
+  return slots == Slots::kReset ? update::Change::kReset : update::Change::kAssign;
+}
+
+inline VariableState& state_of(const Variable& variable) noexcept { return *variable.state_; }
 
 }  // namespace ps

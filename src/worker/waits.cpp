@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "ps/errors.hpp"
-#include "shm/worker_table.hpp"
+#include "shm/clock.hpp"
 
 namespace ps {
 
@@ -36,9 +36,11 @@ void Wait::notice(const std::string& line) const {
 
 WaitMark::WaitMark(shm::WorkerShm& entry, shm::WaitingFor what, std::uint64_t on) noexcept : entry_(entry) {
   entry_.waiting_on.store_relaxed(on);
-  entry_.waiting_for.store_release(static_cast<std::uint32_t>(what));  // for people; after what it is about
+  entry_.waiting_for.store_release(static_cast<std::uint32_t>(what));  // (waiting.W3) after what it is about
 }
 
-WaitMark::~WaitMark() { entry_.waiting_for.store_release(static_cast<std::uint32_t>(shm::WaitingFor::kNothing)); }
+WaitMark::~WaitMark() {
+  entry_.waiting_for.store_release(static_cast<std::uint32_t>(shm::WaitingFor::kNothing));  // (waiting.W3)
+}
 
 }  // namespace ps

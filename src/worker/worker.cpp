@@ -7,36 +7,13 @@
 
 #include "ps/errors.hpp"
 #include "shm/worker_table.hpp"
+#include "worker/barrier_wait.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
 
 namespace ps {
 
 using shm::Counter;
-
-namespace {
-
-// Of a job that was asked to end and whose ps did not wait for its last worker: that one clears up. While anybody is
-// alive nothing is touched (N2).
-void remove_ended_job(const shm::JobSegments& job) noexcept {
-  if (job.state().ended.load_acquire() == 0 || job.state().keep.load_acquire() != 0) return;
-  try {
-    shm::remove_job(job.job(), job.control().descriptor());
-  } catch (const Error&) {
-    // The next ps of that name, or the inspector's doctor, reclaims what is left.
-  }
-}
-
-}  // namespace
-
-Worker::Impl::Impl(WorkerOptions given, shm::JobSegments attached, std::uint32_t taken)
-    : options(std::move(given)),
-      job(std::move(attached)),
-      config(job.settings()),
-      rank(taken),
-      entry(job.worker(taken)),
-      threads(job, taken, std::max(1U, options.threads)),
-      live(shm::read_live(job)) {}
 
 Worker::Worker(WorkerOptions options) {
   auto [job, rank] = Impl::join(options);
@@ -61,16 +38,16 @@ void Worker::pull(const Variable& variable, std::span<float> out) {
     out[0] = pull(variable);
     return;
   }
-  if (impl_->is_sync() && !impl_->pulled_in) impl_->pulled_in = impl_->steps.round();
+  impl_->note_pull();
   const std::uint64_t retries = variable.state_->pull(out, 0, impl_->live.settings.learning_rate, impl_->threads);
   impl_->count(Counter::kPulls).bump_relaxed(1);
   if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
 }
 
 float Worker::pull(const Variable& variable) {
-  Variable::State& state = *variable.state_;
+  VariableState& state = *variable.state_;
   state.require_size(1, "pull");
-  if (impl_->is_sync() && !impl_->pulled_in) impl_->pulled_in = impl_->steps.round();
+  impl_->note_pull();
   const VariablePart& part = state.parts.front();
   float value = 0;
   std::uint64_t retries = 0;
@@ -86,11 +63,11 @@ float Worker::pull(const Variable& variable) {
 }
 
 void Worker::pull_average(const Variable& variable, std::span<float> out) {
-  Variable::State& state = *variable.state_;
+  VariableState& state = *variable.state_;
   state.require_size(out.size(), "pull of the average");
   if (state.settings.ema == 0)
     throw Error(
-        fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (--ema), or its update "
+        fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (`ema`), or its update "
                     "rule is add",
                     state.name));
   const std::uint64_t retries =
@@ -102,25 +79,37 @@ LiveSettings Worker::live() const noexcept { return shm::read_live(impl_->job).s
 
 void Worker::wait_for_workers() {
   Impl& impl = *impl_;
+  // When a step is over, nobody is waited for any more.
+  const auto to_come = [&] { return impl.job.steps_done() != 0 ? 0 : impl.meetings.still_to_join(); };
   Wait wait(impl.options, 0, 1.0);
   const WaitMark mark(impl.entry, shm::WaitingFor::kBarrier, 0);
   shm::wait_for_fact(
-      impl.job.state().activity, [&] { return impl.steps.still_to_join() == 0; },
+      impl.job.state().activity, [&] { return to_come() == 0; },
       [&] {
         if (impl.job.is_over()) throw JobFinished(fmt::format("job {} was ended", impl.job.job()));
         static_cast<void>(wait.slice([&] {
-          return fmt::format("worker {}: waiting for {} of {} workers to join", impl.rank, impl.steps.still_to_join(),
+          return fmt::format("worker {}: waiting for {} of {} workers to join", impl.rank, to_come(),
                              impl.config.workers);
         }));
       });
 }
 
-std::uint64_t Worker::global_step() const noexcept { return impl_->job.global_step().load_acquire(); }
+std::uint64_t Worker::step() { return impl_->mode->step(); }
+
+void Worker::barrier() {
+  if (impl_->open_pushes != 0) throw Error("barrier() within a PushGroup: give the group back before");
+  const std::uint64_t round = impl_->meetings.round();
+  impl_->meetings.arrive(round);
+  impl_->meetings.finish(
+      round, [](const shm::Decision&) {}, BarrierWait(*impl_, impl_->meetings, round, false));
+}
+
+std::uint64_t Worker::global_step() const noexcept { return impl_->job.steps_done(); }
 bool Worker::finished() const noexcept { return impl_->job.is_over(); }
 
 void Worker::report(double loss, std::uint64_t examples_done) noexcept {
   impl_->count(Counter::kLossBits).store_relaxed(std::bit_cast<std::uint64_t>(loss));
-  impl_->count(Counter::kExamples).store_relaxed(examples_done);
+  impl_->count(Counter::kExamples).store_relaxed(impl_->examples_before + examples_done);
 }
 
 StalenessSummary Worker::staleness() const {
@@ -131,13 +120,12 @@ StalenessSummary Worker::staleness() const {
 
 void Worker::leave() noexcept {
   if (!impl_ || impl_->has_left || impl_->owner != getpid())
-    return;  // a forked child has neither lock nor mapping (L2)
+    return;  // a forked child has neither lock nor mapping (locks.L2)
   impl_->has_left = true;
   if (!impl_->has_settled) static_cast<void>(shm::settle_spares(impl_->job, impl_->rank, impl_->job.locks()));
-  impl_->gradients.remove_own();
+  impl_->mode->leave();
   shm::fault_point(shm::FaultPoint::kLeaveGradient);
   shm::leave(impl_->job, impl_->rank);
-  remove_ended_job(impl_->job);
 }
 
 }  // namespace ps

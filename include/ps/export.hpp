@@ -1,0 +1,9 @@
+// What the shared library exports: what the headers of this folder declare, and nothing else.
+#pragma once
+
+// On the namespace of a public header: all that it declares is exported. The library is compiled with hidden visibility.
+#define PS_API [[gnu::visibility("default")]]
+
+// On the definition of a class that a public header only names: how the library is made, which stays hidden. (Not where it
+// is named: whoever includes the header would be warned of members that are seen less than their class.)
+#define PS_HIDDEN [[gnu::visibility("hidden")]]

@@ -1,0 +1,71 @@
+// What all parts of a Worker work with: the job, the rank in it, threads, and the settings as this worker goes by them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "ps/worker.hpp"
+#include "shm/counters.hpp"
+#include "shm/job_segments.hpp"
+#include "shm/live_settings.hpp"
+#include "worker/threads.hpp"
+#include "worker/variable_state.hpp"
+
+namespace ps {
+
+struct WorkerCore {
+  WorkerCore(WorkerOptions given, shm::JobSegments attached, std::uint32_t taken)
+      : options(std::move(given)),
+        job(std::move(attached)),
+        rank(taken),
+        entry(job.worker(taken)),
+        threads(job, taken, std::max(1U, options.threads)),
+        live(shm::read_live(job)) {}
+  WorkerCore(const WorkerCore&) = delete;
+  WorkerCore& operator=(const WorkerCore&) = delete;
+
+  WorkerOptions options;
+  shm::JobSegments job;
+  const JobConfig& config = job.config();
+  std::uint32_t rank;
+  shm::WorkerShm& entry;
+  // Of the rank's earlier holders. Relaxed: nobody else writes it while this one holds the rank (locks.L4).
+  const std::uint64_t examples_before = shm::counter(entry, shm::Counter::kExamples).load_relaxed();
+  Threads threads;
+  shm::Live live;  // looked at anew at the end of each step
+  std::uint32_t open_pushes = 0, pushes_begun = 0;  // push_scope.hpp
+  std::uint64_t epoch = 0;                          // of the push under way
+
+  shm::AtomicShm<std::uint64_t>& count(shm::Counter which) noexcept { return shm::counter(entry, which); }
+
+  // Changes to the settings take effect here: at the end of a step, before the next one's pull.
+  void refresh_live() noexcept {
+    if (shm::live_version(job) != live.version) live = shm::read_live(job);
+  }
+
+  // The rate of global step `step`.
+  float rate_at(std::uint64_t step) const noexcept {
+    return config.optimizer.schedule.rate(live.settings.learning_rate, step);
+  }
+
+  // Puts the staleness that the last push of the variable has met into the worker's histogram.
+  void record_observed(VariableState& state) noexcept {
+    for (std::uint64_t& staleness : state.observed) {
+      if (staleness == VariableState::kNotPulled) continue;
+      shm::record_staleness(entry, staleness);
+      staleness = VariableState::kNotPulled;
+    }
+  }
+
+  // What a push of that step needs to know; its gradients are not scaled.
+  PushContext push_context(std::uint64_t step) const noexcept {
+    return {.label = {rank, step, epoch},
+            .learning_rate = rate_at(step),
+            .scale = 1.0F,
+            .staleness_scaling = config.optimizer.staleness_scaling,
+            .adds = config.adds};
+  }
+};
+
+}  // namespace ps

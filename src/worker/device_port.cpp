@@ -1,0 +1,42 @@
+#include "worker/device_port.hpp"
+
+#include "worker/gradients.hpp"
+#include "worker/impl.hpp"
+
+namespace ps {
+
+using shm::Counter;
+
+shm::JobSegments& DevicePort::job() const noexcept { return worker_.job; }
+const JobConfig& DevicePort::config() const noexcept { return worker_.config; }
+std::uint32_t DevicePort::rank() const noexcept { return worker_.rank; }
+Threads& DevicePort::threads() const noexcept { return worker_.threads; }
+const LiveSettings& DevicePort::live() const noexcept { return worker_.live.settings; }
+float DevicePort::learning_rate() const noexcept { return worker_.rate_at(worker_.job.steps_done()); }
+std::weak_ptr<device::ShardMemory>& DevicePort::shards() const noexcept { return worker_.gpu_shards; }
+
+bool DevicePort::has_link() const noexcept { return worker_.has_gpu_link; }
+void DevicePort::set_link(bool has_link) const noexcept { worker_.has_gpu_link = has_link; }
+
+void DevicePort::note_pull() const noexcept { worker_.note_pull(); }
+void DevicePort::count_pulls(std::uint64_t variables) const noexcept {
+  worker_.count(Counter::kPulls).bump_relaxed(variables);
+}
+void DevicePort::count_pull_retries(std::uint64_t retries) const noexcept {
+  if (retries != 0) worker_.count(Counter::kPullRetries).bump_relaxed(retries);
+}
+
+void DevicePort::check_push() const { worker_.mode->check_push(); }
+void DevicePort::push(std::span<const Variable> variables, std::span<const GradientInput> gradients) const {
+  worker_.push(variables, gradients);
+}
+
+const shm::Segment* DevicePort::landing() const noexcept {
+  const GradientSegments* const landing = worker_.mode->landing();
+  return landing == nullptr ? nullptr : &landing->own();
+}
+std::span<float> DevicePort::landing_place(const shm::VariableShm& record) const {
+  return worker_.mode->landing()->place(record);
+}
+
+}  // namespace ps

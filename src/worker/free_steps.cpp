@@ -1,0 +1,106 @@
+#include "worker/free_steps.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "config/modes.hpp"
+#include "ps/errors.hpp"
+#include "shm/fault_points.hpp"
+#include "shm/futex.hpp"
+#include "worker/push_scope.hpp"
+#include "worker/waits.hpp"
+
+namespace ps {
+
+using shm::Counter;
+
+bool FreeSteps::is_bounded() const noexcept { return traits_of(core_.live.settings.mode).has_staleness_bound; }
+
+void FreeSteps::begin() {
+  if (is_bounded()) clock_.enter(core_.live.clock_epoch);
+}
+
+std::optional<std::uint64_t> FreeSteps::steady_step(bool look_at_locks) const noexcept {
+  if (shm::is_any_pushing(core_.job, core_.rank, look_at_locks)) return std::nullopt;
+  return core_.job.steps_done();
+}
+
+void FreeSteps::push(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
+  PushScope scope(core_);
+  PushContext context = core_.push_context(core_.job.steps_done());
+  const float clip = clip_scale_of(variables, gradients);
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    VariableState& state = state_of(variables[i]);
+    if (state.elements >= PushScope::kLongFloats) scope.take_time();
+    if (gradients[i].is_added_by_device()) {
+      static_cast<void>(gradients[i].whole());
+      state.count_push();
+    } else {
+      context.scale = state.is_clipped() ? clip : 1.0F;
+      const std::uint64_t retries = state.push(gradients[i], context, core_.threads);
+      if (retries != 0) core_.count(Counter::kPushRetries).bump_relaxed(retries);
+    }
+    core_.record_observed(state);
+  }
+}
+
+void FreeSteps::change(VariableState& state, update::Change how, std::span<const float> values,
+                       std::vector<std::uint64_t>& versions) {
+  PushScope scope(core_);
+  if (state.elements >= PushScope::kLongFloats) scope.take_time();
+  const PushContext context = core_.push_context(core_.job.steps_done());
+  const std::uint64_t retries = state.change(how, values, context, core_.threads, &versions);
+  if (retries != 0) core_.count(Counter::kPushRetries).bump_relaxed(retries);
+  core_.record_observed(state);
+}
+
+void FreeSteps::wait_for_slowest() {
+  if (core_.open_pushes != 0) throw Error("step() of mode ssp within a PushGroup: give the group back before");
+  std::vector<std::uint32_t> blockers;
+  std::uint64_t lead = 0;
+  const auto may_begin = [&](bool look_at_locks) {
+    core_.refresh_live();
+    if (!is_bounded()) return true;
+    clock_.enter(core_.live.clock_epoch);
+    lead = clock_.lead(core_.live.settings.staleness, look_at_locks, blockers);
+    return blockers.empty();
+  };
+  if (!may_begin(false)) {
+    constexpr double kWarnSeconds = 10.0;
+    Wait wait(core_.options, core_.config.step_timeout_seconds, kWarnSeconds);
+    const WaitMark mark(core_.entry, shm::WaitingFor::kClock, core_.live.settings.staleness);
+    shm::wait_for_fact(
+        core_.job.state().clocks, [&] { return may_begin(false) || core_.job.is_over(); },
+        [&] {
+          if (may_begin(true)) return;
+          const auto whom = [&] {
+            return fmt::format("rank{} {}", blockers.size() == 1 ? "" : "s", fmt::join(blockers, ", "));
+          };
+          if (!wait.slice(
+                  [&] { return fmt::format("worker {}: {} steps ahead, waiting for {}", core_.rank, lead, whom()); }))
+            throw Error(fmt::format(
+                "worker {} of job '{}' waited {} s to be within {} steps of {}; end or continue it, "
+                "or raise `staleness` or `step-timeout`",
+                core_.rank, core_.job.job(), core_.config.step_timeout_seconds, core_.live.settings.staleness, whom()));
+        });
+  }
+  auto& most = core_.count(Counter::kLeadMax);
+  if (blockers.empty() && lead > most.load_relaxed()) most.store_relaxed(lead);
+}
+
+std::uint64_t FreeSteps::step() {
+  const std::uint64_t steps = core_.job.global_step().fetch_add_acq_rel(1) + 1;  // (steps.T1) pairs with steps.T2
+  core_.count(Counter::kSteps).bump_relaxed(1);
+  shm::fault_point(shm::FaultPoint::kStepCounted);
+  if (is_bounded()) clock_.advance();
+  if (core_.job.is_finished()) {
+    shm::futex_announce(core_.job.state().clocks);
+    return steps;
+  }
+  core_.refresh_live();
+  if (is_bounded()) wait_for_slowest();
+  return steps;
+}
+
+}  // namespace ps

@@ -1,0 +1,28 @@
+// Modes async and ssp: a push applies at once, a step counts. With a bound of staleness the worker then waits while it is
+// too far ahead of the slowest one (shm/ssp_clock.hpp). A running job changes between them.
+#pragma once
+
+#include "shm/ssp_clock.hpp"
+#include "worker/step_mode.hpp"
+
+namespace ps {
+
+class FreeSteps final : public StepMode {
+ public:
+  explicit FreeSteps(WorkerCore& core) : StepMode(core), clock_(core.job, core.rank) {}
+
+  void begin() override;
+  void push(std::span<const Variable> variables, std::span<const GradientInput> gradients) override;
+  void change(VariableState& state, update::Change how, std::span<const float> values,
+              std::vector<std::uint64_t>& versions) override;
+  std::optional<std::uint64_t> steady_step(bool look_at_locks) const noexcept override;
+  std::uint64_t step() override;
+
+ private:
+  bool is_bounded() const noexcept;
+  void wait_for_slowest();
+
+  shm::SspClock clock_;
+};
+
+}  // namespace ps

@@ -1,0 +1,87 @@
+// Pulling several variables as one state (docs/protocols.md, state), and pulling what has changed.
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "ps/errors.hpp"
+#include "worker/impl.hpp"
+
+namespace ps {
+
+using shm::Counter;
+
+namespace {
+
+void require_versions(const VariableState& state, const char* verb) {
+  if (!state.has_versions())
+    throw Error(
+        fmt::format("{} of variable '{}': it is in-place, and elements there change one by one; declare it versioned",
+                    verb, state.name));
+}
+
+}  // namespace
+
+// One attempt; the global step then. Nothing: somebody has changed a variable meanwhile, or is in the middle of it.
+std::optional<std::uint64_t> Worker::Impl::try_pull_all(std::span<const Variable> handles,
+                                                        std::span<const std::span<float>> outs) {
+  constexpr int kLooks = 200;  // some microseconds: the rest of a short push
+  std::uint64_t retries = 0;
+  for (std::size_t i = 0; i < handles.size(); ++i)  // (state.R1)
+    retries += state_of(handles[i]).pull(outs[i], 0, live.settings.learning_rate, threads);
+  if (retries != 0) count(Counter::kPullRetries).bump_relaxed(retries);
+  std::optional<std::uint64_t> step = mode->steady_step(false);
+  for (int looks = 1; !step && looks <= kLooks; ++looks) {
+    shm::spin_pause();
+    step = mode->steady_step(looks == kLooks);
+  }
+  if (!step) std::this_thread::yield();  // the one who pushes may wait for this core
+  for (const Variable& handle : handles)
+    if (!step || !state_of(handle).is_as_pulled()) return std::nullopt;  // (state.R3)
+  return step;
+}
+
+std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<const std::span<float>> outs) {
+  Impl& impl = *impl_;
+  if (variables.size() != outs.size())
+    throw Error(fmt::format("pull of {} variables to {} places: give one for each", variables.size(), outs.size()));
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    variables[i].state_->require_size(outs[i].size(), "pull");
+    require_versions(*variables[i].state_, "pull as one state");
+  }
+  impl.note_pull();
+  impl.count(Counter::kPulls).bump_relaxed(variables.size());
+  constexpr int kAttempts = 50;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (const std::optional<std::uint64_t> step = impl.try_pull_all(variables, outs)) return *step;
+    impl.count(Counter::kPullRetries).bump_relaxed(1);
+  }
+  // The others never pause for as long as a copy takes.
+  const Snapshot state = snapshot();
+  if (!state.split().empty())
+    throw Error(
+        fmt::format("pull of {} variables as one state: worker {} is stopped in the middle of a push; continue or "
+                    "end it",
+                    variables.size(), fmt::join(state.split(), ", ")));
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    if (variables[i].layout() == Layout::kVersioned)
+      state_of(variables[i]).pull_image(outs[i], state.epoch());
+    else
+      state.copy(variables[i].name(), outs[i]);
+  }
+  return state.global_step();
+}
+
+std::uint64_t Worker::pull_if_changed(const Variable& variable, std::span<float> out, Versions& since) {
+  Impl& impl = *impl_;
+  VariableState& state = *variable.state_;
+  state.require_size(out.size(), "pull");
+  require_versions(state, "pull of what has changed");
+  impl.note_pull();
+  impl.count(Counter::kPulls).bump_relaxed(1);
+  std::uint64_t retries = 0;
+  const std::uint64_t copied = state.pull_changed(out, since.of_chunks, impl.threads, retries);
+  if (retries != 0) impl.count(Counter::kPullRetries).bump_relaxed(retries);
+  return copied;
+}
+
+}  // namespace ps

@@ -1,0 +1,244 @@
+#include "worker/sync_work.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "shm/placement.hpp"
+
+namespace ps {
+namespace {
+
+constexpr std::uint64_t kUsualChunkBytes = 32 << 10;  // of large variables, unless the job says otherwise
+
+}  // namespace
+
+SyncWork::SyncWork(WorkerCore& core)
+    : core_(core),
+      is_summed_(core.config.reduce == Reduce::kAtomic),
+      directory_(core.job),
+      inputs_(core.threads.count()),
+      assigned_(core.threads.count()) {}
+
+bool SyncWork::is_listed() const {
+  return !directory_.has(records_) && std::none_of(unfilled_.begin(), unfilled_.end(), [&](std::uint32_t position) {
+    return directory_.at(position).init.load_acquire() == shm::kInitialised;  // (directory.D6)
+  });
+}
+
+void SyncWork::list() {
+  targets_.clear();
+  unfilled_.clear();
+  records_ = directory_.count();
+  for (std::uint32_t position = 0; position < records_; ++position) {
+    const shm::VariableShm& listed = directory_.at(position);
+    if (is_summed_ ? !shm::is_accumulator(listed) : !shm::is_variable(listed)) continue;
+    if (is_summed_) {
+      if (listed.init.load_acquire() != shm::kInitialised) {  // (directory.D6)
+        unfilled_.push_back(position);
+        continue;
+      }
+    }
+    const shm::VariableShm& record = is_summed_ ? directory_.at(listed.base - 1) : listed;
+    Target& target =
+        targets_.emplace_back(Target{record, is_summed_ ? listed.base - 1 : position,
+                                     shm::VersionedVariable(core_.job.shard_data(record.shard), record), std::nullopt,
+                                     update::settings_of(core_.config.optimizer, static_cast<UpdateRule>(record.rule),
+                                                         (record.flags & shm::kRegularize) != 0)});
+    if (!is_summed_) continue;
+    target.accumulator.emplace(core_.job.shard_data(listed.shard), listed);
+    target.settings.clip_value = 0;  // each contribution was clipped
+  }
+}
+
+void SyncWork::begin() {
+  if (!is_listed()) list();
+  work_.clear();
+  chunks_ = 0;
+}
+
+void SyncWork::add(Target& target) {
+  target.first = chunks_;
+  chunks_ += target.variable.chunks();
+  work_.push_back(&target);
+}
+
+// Calls apply_chunk(target, chunk, thread) for every chunk, each worker from a different one on.
+template <class ApplyChunk>
+void SyncWork::for_chunks(ApplyChunk&& apply_chunk) {
+  if (work_.empty()) return;
+  const std::uint64_t start = chunks_ * (core_.rank % core_.config.workers) / core_.config.workers;
+  core_.threads.split(
+      chunks_, Threads::grain(kUsualChunkBytes), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+        std::uint64_t index = (begin + start) % chunks_;
+        auto at = std::upper_bound(work_.begin(), work_.end(), index,
+                                   [](std::uint64_t chunk, const Target* t) { return chunk < t->first; }) -
+                  1;
+        for (std::uint64_t done = begin; done < end; ++done) {
+          apply_chunk(**at, index - (*at)->first, thread);
+          shm::fault_point(shm::FaultPoint::kHelpChunk);
+          if (++index == chunks_) {
+            index = 0;
+            at = work_.begin();
+          } else if (index == (*at)->first + (*at)->variable.chunks()) {
+            ++at;
+          }
+        }
+      });
+}
+
+// The norm of all gradients that limits apply to. Their publishers did not know of the limit yet.
+double SyncWork::squared_norm_of(std::uint32_t contributor, std::uint64_t step, GradientSegments& gradients) const {
+  double squares = 0;
+  for (const Target& target : targets_) {
+    if (update::traits_of(target.settings.rule).is_sum) continue;
+    const GradientSegments::Pushed pushed = gradients.find(contributor, target.record, target.position, step);
+    if (pushed.numbers != nullptr && pushed.how == update::Change::kStep)
+      squares += update::squared_norm(pushed.numbers, target.record.elements);
+  }
+  return squares;
+}
+
+void SyncWork::scale_contributors(std::uint64_t step, float clip_norm, GradientSegments& gradients) {
+  for (Contributor& one : contributors_) {
+    std::optional<double> squares = gradients.norm(one.rank);
+    if (!squares) squares = squared_norm_of(one.rank, step, gradients);
+    one.scale = update::clip_scale(*squares, clip_norm);
+  }
+}
+
+// barrier.B13: assigned values first, then the step by the rule, then what is added, in rank order. `step(out, in)` is
+// that in the middle. Requires: the target has changes.
+template <class Step>
+void SyncWork::change(const Target& target, std::uint64_t chunk, std::uint32_t thread, float rate, float* out,
+                      const float* in, bool has_step, Step&& step) {
+  const Changes& changes = target.changes;
+  const std::uint64_t begin = target.variable.chunk_begin(chunk);
+  const std::uint64_t count = target.variable.chunk_size(chunk), stride = target.variable.stride();
+  const auto apply = [&](update::Change how, float* to, const float* from, const float* values) {
+    update::change(target.settings, how, rate, to, from, stride, values + begin, count);
+  };
+  const float* now = in;
+  if (changes.values != nullptr) {
+    std::vector<float>& room = assigned_[thread];
+    if (has_step) room.resize((1 + update::slots_per_element(target.settings)) * stride);
+    float* const to = has_step ? room.data() : out;
+    apply(changes.resets ? update::Change::kReset : update::Change::kAssign, to, in, changes.values);
+    now = to;
+  }
+  if (has_step) {
+    step(out, now);
+    now = out;
+  }
+  for (const float* delta : changes.deltas) {
+    apply(update::Change::kAdd, out, now, delta);
+    now = out;
+  }
+}
+
+// In rank order.
+void SyncWork::note_change(Target& target, const GradientSegments::Pushed& pushed) {
+  has_changes_ = true;
+  if (pushed.how == update::Change::kAdd) return target.changes.deltas.push_back(pushed.numbers);
+  target.changes.values = pushed.numbers;
+  target.changes.resets = target.changes.resets || pushed.how == update::Change::kReset;
+}
+
+void SyncWork::clear_changes() noexcept {
+  if (!std::exchange(has_changes_, false)) return;
+  for (Target& target : targets_) target.changes.clear();
+}
+
+// With reduce atomic: what lies in the contributors' segments beside the sums.
+void SyncWork::find_changes(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients) {
+  clear_changes();
+  for (std::uint32_t rank = 0; rank < core_.job.ranks(); ++rank) {
+    // relaxed: barrier.A5 has brought it
+    if (!decision.contributors.contains(rank) || core_.job.worker(rank).barriers[0].changed.load_relaxed() != step + 1)
+      continue;
+    for (Target& target : targets_)
+      if (const auto pushed = gradients.find(rank, target.record, target.position, step); pushed.numbers != nullptr)
+        note_change(target, pushed);
+  }
+}
+
+void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients) {
+  begin();
+  clear_changes();
+  contributors_.clear();
+  for (std::uint32_t rank = 0; rank < core_.job.ranks(); ++rank)
+    if (decision.contributors.contains(rank)) contributors_.push_back({rank, 1.0F});
+  if (decision.clip_norm > 0) scale_contributors(step, decision.clip_norm, gradients);
+  for (Target& target : targets_) {
+    const bool clips = !update::traits_of(target.settings.rule).is_sum;
+    target.pushed.clear();
+    for (const Contributor& one : contributors_) {
+      const GradientSegments::Pushed pushed = gradients.find(one.rank, target.record, target.position, step);
+      if (pushed.how != update::Change::kStep)
+        note_change(target, pushed);
+      else if (pushed.numbers != nullptr)
+        target.pushed.push_back({pushed.numbers, clips ? one.scale : 1.0F});
+    }
+    if (!target.pushed.empty() || target.changes.are_any()) add(target);
+  }
+  const float rate = core_.config.optimizer.schedule.rate(decision.learning_rate, step);
+  for_chunks([&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
+    std::vector<update::Contribution>& input = inputs_[thread];
+    input = target.pushed;
+    for (update::Contribution& one : input) one.gradient += target.variable.chunk_begin(chunk);
+    const std::uint64_t count = target.variable.chunk_size(chunk), stride = target.variable.stride();
+    const float* following = chunk + 1 < target.variable.chunks() ? target.variable.likely_place(chunk + 1) : nullptr;
+    const auto update = [&](float* out, const float* in, std::uint64_t version) {
+      const auto apply_step = [&](float* to, const float* from) {
+        update::apply_combined(target.settings, {rate, version}, to, from, stride, input, count, following);
+      };
+      if (target.changes.are_any())
+        change(target, chunk, thread, rate, out, in, !input.empty(), apply_step);
+      else
+        apply_step(out, in);
+      return true;
+    };
+    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.spares(thread),
+                                                 {core_.rank, step, decision.epoch}, update));
+  });  // whoever did it: it is done
+}
+
+void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients) {
+  begin();
+  find_changes(step, decision, gradients);
+  for (Target& target : targets_) add(target);
+  const float rate = core_.config.optimizer.schedule.rate(decision.learning_rate, step);
+  for_chunks([&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
+    // Those in the decision had added all they pushed before it, so all helpers agree on whether the chunk has a sum; one
+    // that only a late worker has added to is not applied.
+    const bool has_sum = target.accumulator->has_sum(chunk, step, decision.contributors);
+    const bool has_changes = target.changes.are_any();
+    if (!has_sum && !has_changes) return;
+    const std::uint64_t count = target.variable.chunk_size(chunk), stride = target.variable.stride();
+    const bool means = !update::traits_of(target.settings.rule).is_sum;
+    const auto update = [&](float* out, const float* in, std::uint64_t version) {
+      if (!has_sum) {
+        change(target, chunk, thread, rate, out, in, false, [](float*, const float*) {});
+        return true;
+      }
+      bool found = false;
+      const bool whole =
+          target.accumulator->try_use_sum(chunk, step, [&](const float* sum, const shm::RankSet& contributors) {
+            found = true;
+            const auto apply_step = [&](float* to, const float* from) {
+              update::apply(target.settings, {rate, version}, to, from, stride, sum,
+                            means ? 1.0F / static_cast<float>(contributors.size()) : 1.0F, count);
+            };
+            if (has_changes)
+              change(target, chunk, thread, rate, out, in, true, apply_step);
+            else
+              apply_step(out, in);
+          });
+      return whole &&
+             found;  // barrier.B9: looked at again before the swap; not found: the step is over, the chunk includes it
+    };
+    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.spares(thread),
+                                                 {core_.rank, step, decision.epoch}, update));
+  });
+}
+
+}  // namespace ps
