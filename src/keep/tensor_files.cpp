@@ -1,0 +1,122 @@
+#include "keep/tensor_files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "ps/errors.hpp"
+
+namespace ps::keep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kAlignment =
+    64;  // of the values, so that a mapped file's tensors are aligned; both formats allow it
+
+std::string folder_of(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
+class NewFile {
+ public:
+  explicit NewFile(std::string path) : path_(std::move(path)), partial_(fmt::format("{}.partial-{}", path_, getpid())) {
+    descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail();
+  }
+  ~NewFile() {
+    if (descriptor_ < 0) return;
+    ::close(descriptor_);
+    ::unlink(partial_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void write(const void* bytes, std::size_t count) {
+    const auto* next = static_cast<const std::byte*>(bytes);
+    while (count != 0) {
+      const ssize_t written = ::write(descriptor_, next, count);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) fail();
+      next += written, count -= static_cast<std::size_t>(written);
+    }
+  }
+  void write(const std::string& text) { write(text.data(), text.size()); }
+
+  // The file is there from now on, also after a loss of power.
+  void finish() {
+    if (::fsync(descriptor_) != 0 || ::rename(partial_.c_str(), path_.c_str()) != 0) fail();
+    ::close(std::exchange(descriptor_, -1));
+    const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder < 0) return;
+    ::fsync(folder);
+    ::close(folder);
+  }
+
+ private:
+  [[noreturn]] void fail() const { throw Error(fmt::format("cannot write {}: {}", path_, std::strerror(errno))); }
+
+  std::string path_, partial_;
+  int descriptor_ = -1;
+};
+
+}  // namespace
+
+void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  constexpr const char* kMetadata = "__metadata__";
+  nlohmann::ordered_json header = {{kMetadata, metadata}};
+  std::uint64_t begin = 0;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.name == kMetadata) throw Error(fmt::format("{}: no tensor can be called {}", path, kMetadata));
+    const std::uint64_t end = begin + tensor.values.size_bytes();
+    header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    begin = end;
+  }
+  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text.resize((text.size() + sizeof(std::uint64_t) + kAlignment - 1) / kAlignment * kAlignment - sizeof(std::uint64_t),
+              ' ');
+  NewFile file(path);
+  const std::uint64_t size = text.size();
+  file.write(&size, sizeof size);
+  file.write(text);
+  for (const Tensor& tensor : tensors) file.write(tensor.values.data(), tensor.values.size_bytes());
+  file.finish();
+}
+
+void write_npy(const std::string& path, const Tensor& tensor) {
+  std::string shape;
+  for (const std::uint64_t extent : tensor.shape) shape += fmt::format("{},", extent);
+  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape);
+  constexpr std::size_t kBefore = 10;  // magic, version, length
+  header.resize((header.size() + 1 + kBefore + kAlignment - 1) / kAlignment * kAlignment - kBefore - 1, ' ');
+  header += '\n';
+  NewFile file(path);
+  const auto size = static_cast<std::uint16_t>(header.size());
+  file.write("\x93NUMPY\x01\x00", 8);
+  file.write(&size, sizeof size);
+  file.write(header);
+  file.write(tensor.values.data(), tensor.values.size_bytes());
+  file.finish();
+}
+
+void check_writable(const std::string& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) throw Error(fmt::format("cannot write {}: it is a folder; name a file", path));
+  static_cast<void>(NewFile(path));
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  NewFile file(path);
+  file.write(text);
+  file.finish();
+}
+
+}  // namespace ps::keep
