@@ -1,9 +1,9 @@
 // Adds scaled pieces of gradients to in-place variables in host memory, an atomic add of system scope per element:
 // Hogwild! (Niu et al. 2011) without lost updates. Only for links with native atomics (NVLink-C2C): on PCIe such an add
 // is a load and a store, and loses what others add in between. The last bits depend on the order of the adds.
-#include "kernels.hpp"
 #include "launch.cuh"
 #include "system_memory.cuh"
+#include "transfer_launchers.hpp"
 
 namespace ps::kernels {
 namespace {

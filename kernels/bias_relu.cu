@@ -1,7 +1,7 @@
 // Adds a layer's bias to each row of its outputs, and for hidden layers takes the rectifier max(0, x) of the sums (Nair
-// and Hinton 2010), so that the product's result is read and written once. As src/train/mlp.cpp does it; NaN stays NaN.
-#include "kernels.hpp"
+// and Hinton 2010), so that the product's result is read and written once. As src/train/dense/mlp.cpp does it; NaN stays NaN.
 #include "launch.cuh"
+#include "model_launchers.hpp"
 
 namespace ps::kernels {
 namespace {

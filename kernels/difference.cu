@@ -1,6 +1,6 @@
 // A scaled difference, factor * (a - b): what local SGD pushes after some steps on a copy of its own.
-#include "kernels.hpp"
 #include "launch.cuh"
+#include "model_launchers.hpp"
 
 namespace ps::kernels {
 namespace {

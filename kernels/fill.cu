@@ -1,6 +1,6 @@
 // Sets floats to one value, which cudaMemset, byte by byte, can do for few values only.
-#include "kernels.hpp"
 #include "launch.cuh"
+#include "model_launchers.hpp"
 
 namespace ps::kernels {
 namespace {

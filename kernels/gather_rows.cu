@@ -1,7 +1,7 @@
 // Gathers the rows and labels of a batch from a data set that lies on the device, so that a step sends indices only.
 // A warp takes a row at a time.
-#include "kernels.hpp"
 #include "launch.cuh"
+#include "model_launchers.hpp"
 
 namespace ps::kernels {
 namespace {

@@ -10,12 +10,12 @@ namespace ps::kernels {
 inline constexpr unsigned kThreads = 256;
 
 // Enough for any GPU to be full; kernels stride by the grid, so what is beyond it is done by the same blocks.
-inline constexpr std::size_t kMostBlocks = 65535;  // the limit of a grid's y and z, too
+inline constexpr std::size_t kMaxBlocks = 65535;  // the limit of a grid's y and z, too
 
 // How many blocks for `count` items at so many a block.
 inline unsigned blocks_for(std::size_t count, std::size_t per_block) {
   const std::size_t blocks = count / per_block + (count % per_block != 0);
-  return static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks);
+  return static_cast<unsigned>(blocks < kMaxBlocks ? blocks : kMaxBlocks);
 }
 
 // Not <<<>>> with cudaGetLastError() behind it: that would report, and clear, an older call's error.

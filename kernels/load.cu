@@ -1,8 +1,8 @@
 // Loads all kernels. CUDA does it at a kernel's first launch, for which it may wait for all that the device has under
 // way (CUDA programming guide, lazy loading): for ever, where a stream waits for a word that the launching thread is to
 // store afterwards.
-#include "kernels.hpp"
 #include "launch.cuh"
+#include "transfer_launchers.hpp"
 
 namespace ps::kernels {
 

@@ -2,18 +2,18 @@
 // get along with programming language memory models?", 2012) on the GPU. A block takes a piece at a time.
 //
 // A versioned chunk is found and checked as src/shm/versioned_slot.hpp's pull does, whose names these are:
-//   R1  thread 0 loads the word, acquire: it pairs with the swap (W6) that published the buffer, and the barrier passes
-//       that on to the block. So the buffer's bytes are those of the word's version or newer ones.
-//   R2  all threads load the bytes, relaxed, at system scope.
-//   R3  each thread fences, the block meets, thread 0 loads the stamp. Who takes the buffer for another update stores
-//       the stamp "building" and fences (W3) before its first byte: whoever loaded one of its bytes finds that stamp or
-//       a later one behind this fence, never the one that is expected. The bytes are thrown away then.
+//   slot.R1  thread 0 loads the word, acquire: it pairs with the swap (slot.W6) that published the buffer, and the
+//            barrier passes that on to the block. So the buffer's bytes are those of the word's version or newer ones.
+//   slot.R2  all threads load the bytes, relaxed, at system scope.
+//   slot.R3  each thread fences, the block meets, thread 0 loads the stamp. A pusher that takes the buffer for another
+//            update stores the stamp "building" and fences (slot.W3) before its first byte. A thread that loaded one of
+//            its bytes finds that stamp or a later one behind this fence. The bytes are thrown away then.
 // No mutual exclusion and no atomic read-modify-write is needed, only that aligned loads of mapped memory are single
 // accesses; so it is sound on every bus.
 // An in-place range has its count of pushes loaded first (acquire): its elements are of that time or later, each whole.
-#include "kernels.hpp"
 #include "launch.cuh"
 #include "system_memory.cuh"
+#include "transfer_launchers.hpp"
 
 namespace ps::kernels {
 namespace {
@@ -39,15 +39,16 @@ __device__ void copy_from_system(float* out, const float* in, std::uint32_t coun
     const auto* from = reinterpret_cast<const float4*>(in);
     auto* to = reinterpret_cast<float4*>(out);
     const std::uint32_t vectors = count / 4;
-    std::uint32_t i = threadIdx.x;
-    for (; i + 3 * kPullThreads < vectors; i += 4 * kPullThreads) {
+    // Where the last round is not full, its loads are still under way together.
+    for (std::uint32_t i = threadIdx.x; i < vectors; i += 4 * kPullThreads) {
       float4 loaded[4];
 #pragma unroll
-      for (unsigned k = 0; k < 4; ++k) loaded[k] = load_relaxed_system(from + i + k * kPullThreads);
+      for (unsigned k = 0; k < 4; ++k)
+        if (i + k * kPullThreads < vectors) loaded[k] = load_relaxed_system(from + i + k * kPullThreads);
 #pragma unroll
-      for (unsigned k = 0; k < 4; ++k) to[i + k * kPullThreads] = loaded[k];
+      for (unsigned k = 0; k < 4; ++k)
+        if (i + k * kPullThreads < vectors) to[i + k * kPullThreads] = loaded[k];
     }
-    for (; i < vectors; i += kPullThreads) to[i] = load_relaxed_system(from + i);
     begin = vectors * 4;
   }
   // Up to 3 elements, or of a range that begins anywhere all of them. 64 bits: the sum may pass 2^32.
@@ -57,7 +58,7 @@ __device__ void copy_from_system(float* out, const float* in, std::uint32_t coun
 
 // All threads of the block.
 __device__ std::uint64_t pull_in_place(const PulledPiece& piece, Found& found) {
-  if (threadIdx.x == 0) found.version = load_acquire_system(piece.word);
+  if (threadIdx.x == 0) found.version = load_acquire_system(piece.word);  // (inplace.P3) pairs with inplace.P2
   __syncthreads();
   copy_from_system(piece.out, piece.elements, piece.count);
   return found.version;
@@ -65,7 +66,7 @@ __device__ std::uint64_t pull_in_place(const PulledPiece& piece, Found& found) {
 
 // Thread 0.
 __device__ void find_buffer(const PulledPiece& piece, const ChunkFormat& format, Found& found) {
-  const std::uint64_t word = load_acquire_system(piece.word);  // (R1)
+  const std::uint64_t word = load_acquire_system(piece.word);  // (slot.R1)
   const std::uint64_t buffer = word & ((std::uint64_t{1} << format.buffer_bits) - 1);
   const std::uint64_t offset = buffer << piece.buffer_class;
   const std::uint64_t bytes = format.header_bytes + std::uint64_t{piece.count} * sizeof(float);
@@ -83,16 +84,16 @@ __device__ std::uint64_t pull_versioned(const PulledPiece& piece, const ChunkFor
     __syncthreads();
     if (found.buffer == nullptr) return kPullTorn;
     copy_from_system(piece.out, reinterpret_cast<const float*>(found.buffer + format.header_bytes),
-                     piece.count);  // (R2)
-    __threadfence_system();         // (R3)
+                     piece.count);  // (slot.R2)
+    __threadfence_system();         // (slot.R3)
     __syncthreads();
     if (threadIdx.x == 0) {
       const std::uint64_t stamp = load_relaxed_system(reinterpret_cast<const std::uint64_t*>(found.buffer));
       found.whole = stamp == (piece.stamp | found.version);
     }
     __syncthreads();
+    // Before thread 0 writes `whole` anew it passes two more barriers, so that all have looked.
     if (found.whole) return found.version;
-    __syncthreads();  // all have looked; thread 0 writes `found` anew
   }
   return kPullTorn;
 }
@@ -109,10 +110,10 @@ __global__ void __launch_bounds__(kPullThreads)
     __syncthreads();
     const std::uint64_t result =
         piece.elements == nullptr ? pull_versioned(piece, format, found) : pull_in_place(piece, found);
-    // Who acquires the result sees the copy of every thread. Behind the barrier nobody looks at `piece` any more.
-    __threadfence_system();
-    __syncthreads();
-    if (threadIdx.x == 0) store_release_system(results + i, result);
+    // A reader of the result sees the copy of every thread: the release covers what comes before the barrier. Behind that
+    // nobody looks at `piece` any more.
+    __syncthreads();                                                  // (gpu.G2)
+    if (threadIdx.x == 0) store_release_system(results + i, result);  // (gpu.G2) pairs with gpu.G3
   }
 }
 

@@ -4,15 +4,15 @@
 // whole: a value by its four bytes, the pair of which FTRL's value is a function by eight (a vector access counts as
 // one access for each of its members; PTX ISA, memory consistency model). Nothing orders two elements, as in the
 // processor's own pull of rows. A row that the table does not have is not read; its number is reported.
-#include "kernels.hpp"
 #include "launch.cuh"
 #include "row_ids.cuh"
 #include "system_memory.cuh"
+#include "transfer_launchers.hpp"
 
 namespace ps::kernels {
 namespace {
 
-constexpr unsigned kMostLanes = 32;
+constexpr unsigned kMaxLanes = 32;
 
 // Where the bytes at an offset of a part's shard lie. Sixteen bytes at a multiple of sixteen lie together.
 __device__ inline const void* address_of(const RowPart& part, std::uint64_t offset, std::uint32_t region_bits) {
@@ -46,7 +46,7 @@ __device__ inline Place place_of(const RowTable& table, std::uint64_t row) {
   return {part, part.offset + local * table.row_floats * sizeof(float)};
 }
 
-// As src/update/elements.hpp has it, rounding for rounding: none of these is contracted.
+// As src/update/rule_table.hpp has it, rounding for rounding: none of these is contracted.
 __device__ inline float ftrl_value(float z, float n, const RowTable& table) {
   const float left = __fsub_rn(fabsf(z), table.l1);
   if (!(left > 0)) return left == left ? 0.0F : left;
@@ -146,7 +146,7 @@ cudaError_t pull_rows(const RowTable& table, const RowIds& ids, float* out, std:
   const bool by_vectors = table.row_floats % 4 == 0 && (record == 1 || record == 2 || record == 4);
   const std::uint32_t per_lane = by_vectors ? 4 / record : 1;
   unsigned lanes = 1;
-  while (lanes < kMostLanes && lanes * per_lane < table.elements) lanes *= 2;
+  while (lanes < kMaxLanes && lanes * per_lane < table.elements) lanes *= 2;
   const dim3 block(lanes, kThreads / lanes);
   const unsigned blocks = blocks_for(ids.count, block.y);
   if (!by_vectors)

@@ -1,6 +1,6 @@
 // The rectifier's way back: a gradient by its outputs becomes one by its inputs, 0 where the output is 0.
-#include "kernels.hpp"
 #include "launch.cuh"
+#include "model_launchers.hpp"
 
 namespace ps::kernels {
 namespace {

@@ -42,7 +42,7 @@ struct RowTable {
 };
 
 // A push has at most so many rows, repeated ones counted.
-inline constexpr std::uint64_t kMostSortedRows = (std::uint64_t{1} << 31) - 1;
+inline constexpr std::uint64_t kMaxSortedRows = (std::uint64_t{1} << 31) - 1;
 
 // The rows of a push, sorted: the order of their sums.
 struct RowSort {

@@ -1,11 +1,12 @@
 // Copies pieces of gradients to mapped host memory, as they are or rounded to bfloat16, and reports each as it arrives.
 // A block takes a piece at a time, so the pieces arrive about in the order of the list and the CPU can go on with the
-// first ones while the others are on the bus. Who acquires arrived[i] sees the whole piece i: each thread's stores come
-// before its fence, the fence before the barrier, and the barrier before the release (PTX ISA, causality order).
+// first ones while the others are on the bus. A reader that acquires arrived[i] sees the whole piece i: each thread's stores come
+// before the barrier, and the barrier before the release, which covers what comes before it in this order, of whatever
+// thread (PTX ISA, causality order): no thread needs a fence of its own.
 #include "bfloat16.cuh"
-#include "kernels.hpp"
 #include "launch.cuh"
 #include "system_memory.cuh"
+#include "transfer_launchers.hpp"
 
 namespace ps::kernels {
 namespace {
@@ -14,7 +15,7 @@ constexpr unsigned kSendThreads = 512;
 
 // Few, so that the pieces arrive one after the other rather than all at the end: stores do not wait for the bus, so a
 // few blocks are enough to fill it.
-constexpr std::size_t kMostSenders = 32;
+constexpr std::size_t kMaxSenders = 32;
 
 // All threads of the block.
 __device__ void copy_floats(const float* from, float* to, std::uint32_t count) {
@@ -37,9 +38,8 @@ __global__ void __launch_bounds__(kSendThreads)
       copy_to_bfloat16(piece.from, static_cast<std::uint16_t*>(piece.to), piece.count, threadIdx.x, kSendThreads);
     else
       copy_floats(piece.from, static_cast<float*>(piece.to), piece.count);
-    __threadfence_system();
-    __syncthreads();
-    if (threadIdx.x == 0) store_release_system(arrived + i, 1);
+    __syncthreads();                                             // (gpu.G2)
+    if (threadIdx.x == 0) store_release_system(arrived + i, 1);  // (gpu.G2) pairs with gpu.G3
   }
 }
 
@@ -51,8 +51,7 @@ cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint3
                         cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   return launch(as_bfloat16 ? send_kernel<true> : send_kernel<false>,
-                blocks_for(count < kMostSenders ? count : kMostSenders, 1), kSendThreads, stream, pieces, count,
-                arrived);
+                blocks_for(count < kMaxSenders ? count : kMaxSenders, 1), kSendThreads, stream, pieces, count, arrived);
 }
 
 }  // namespace ps::kernels

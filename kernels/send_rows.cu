@@ -3,22 +3,21 @@
 // one group of threads, and the order of its sum depends on the push alone.
 //
 // A block takes a piece at a time. A group of lanes takes a row; rows that many gradients meet in, which skewed data
-// has, the whole block sums up together afterwards. Who acquires arrived[i] sees the whole piece i: each thread's
-// stores come before its fence, the fence before the barrier, and the barrier before the release (PTX ISA, causality
-// order).
-#include "kernels.hpp"
+// has, the whole block sums up together afterwards. A reader that acquires arrived[i] sees the whole piece i: each thread's
+// stores come before the barrier, and the barrier before the release, as in send_pieces.cu.
 #include "launch.cuh"
 #include "system_memory.cuh"
+#include "transfer_launchers.hpp"
 
 namespace ps::kernels {
 namespace {
 
-constexpr unsigned kSendThreads = 512, kMostLanes = 32;
+constexpr unsigned kSendThreads = 512, kMaxLanes = 32;
 constexpr std::uint32_t kTogether = 128;  // places of a row from which on the block takes it; by thought, not measured
 
 // Few, so that pieces arrive one after the other; with more loads under way than send_pieces has, as these are
 // scattered.
-constexpr std::size_t kMostSenders = 64;
+constexpr std::size_t kMaxSenders = 64;
 
 __device__ inline float sum_of(float a, float b) { return a + b; }
 __device__ inline float4 sum_of(float4 a, float4 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
@@ -86,8 +85,8 @@ __global__ void __launch_bounds__(kSendThreads)
         if (span.end - span.begin >= together)
           sum_together(gradients, rows.places, span, columns, sums + row * columns, shared);
       }
-    __threadfence_system();
-    __syncthreads();
+    __syncthreads();  // (gpu.G2)
+    // (gpu.G2) pairs with gpu.G3
     if (threadIdx.x == 0 && threadIdx.y == 0) store_release_system(arrived + piece, 1 + (end - begin));
   }
 }
@@ -99,9 +98,9 @@ cudaError_t send(const RowSort& rows, std::uint64_t count, const float* gradient
                  std::uint32_t piece_rows, std::uint64_t* ids, float* sums, std::uint32_t* arrived,
                  cudaStream_t stream) {
   unsigned lanes = 1;
-  while (lanes < kMostLanes && lanes < columns) lanes *= 2;
+  while (lanes < kMaxLanes && lanes < columns) lanes *= 2;
   const auto pieces = static_cast<std::uint32_t>((count + piece_rows - 1) / piece_rows);
-  return launch(send_kernel<T>, blocks_for(pieces < kMostSenders ? pieces : kMostSenders, 1),
+  return launch(send_kernel<T>, blocks_for(pieces < kMaxSenders ? pieces : kMaxSenders, 1),
                 dim3(lanes, kSendThreads / lanes), stream, rows, static_cast<std::uint32_t>(count),
                 reinterpret_cast<const T*>(gradients), columns, piece_rows, pieces, ids, reinterpret_cast<T*>(sums),
                 arrived);

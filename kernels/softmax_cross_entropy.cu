@@ -1,10 +1,10 @@
-// Mean softmax cross-entropy of a batch, and its gradient by the logits, as src/train/loss.cpp has them: the largest
+// Mean softmax cross-entropy of a batch, and its gradient by the logits, as src/train/dense/loss.cpp has them: the largest
 // logit of the row is taken off before the exponential; NaN or infinity in a row shows in the loss.
 //
 // Two kernels, and only one block for the loss: it is summed in float64 in an order that depends on the numbers of rows
 // and columns alone, without room for the rows' losses, and before the gradient overwrites what it is made of.
-#include "kernels.hpp"
 #include "launch.cuh"
+#include "model_launchers.hpp"
 
 namespace ps::kernels {
 namespace {

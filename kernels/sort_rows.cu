@@ -5,10 +5,10 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_select.cuh>
 
-#include "kernels.hpp"
 #include "launch.cuh"
 #include "row_ids.cuh"
 #include "system_memory.cuh"
+#include "transfer_launchers.hpp"
 
 namespace ps::kernels {
 namespace {
@@ -50,7 +50,7 @@ cudaError_t sort(const RowSort& to, std::uint64_t count, int bits, std::size_t& 
 }  // namespace
 
 cudaError_t sort_rows_room(std::uint64_t most, std::size_t& bytes) {
-  if (most > kMostSortedRows) return cudaErrorInvalidValue;
+  if (most > kMaxSortedRows) return cudaErrorInvalidValue;
   std::size_t found = 0;
   const cudaError_t error = sort(RowSort{}, most, 64, found, nullptr);
   if (error == cudaSuccess) bytes = found;
@@ -60,7 +60,7 @@ cudaError_t sort_rows_room(std::uint64_t most, std::size_t& bytes) {
 cudaError_t sort_rows(const RowIds& ids, std::uint64_t rows, const RowSort& to, std::uint64_t* outside,
                       cudaStream_t stream) {
   if (ids.count == 0) return cudaSuccess;
-  if (ids.count > to.most || ids.count > kMostSortedRows || rows == 0) return cudaErrorInvalidValue;
+  if (ids.count > to.most || ids.count > kMaxSortedRows || rows == 0) return cudaErrorInvalidValue;
   if (const cudaError_t error = launch(list_kernel, blocks_for(ids.count, kThreads), kThreads, stream, ids, rows,
                                        to.given, to.given_places, outside))
     return error;

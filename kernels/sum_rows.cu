@@ -1,7 +1,7 @@
 // Sums the rows of a matrix: the gradient of a bias. A block takes 32 columns; each of its warps sums every 16th row,
 // one thread per column the warps' sums, so the order depends on the number of rows alone.
-#include "kernels.hpp"
 #include "launch.cuh"
+#include "model_launchers.hpp"
 
 namespace ps::kernels {
 namespace {

@@ -11,7 +11,7 @@
 
 namespace ps::kernels {
 
-// Of global memory, as all mapped and all device memory is.
+// The pointer is to global memory, as all mapped and all device memory is.
 template <class T>
 __device__ inline std::size_t global_address(T* pointer) {
   return __cvta_generic_to_global(pointer);

@@ -5,7 +5,7 @@
 
 namespace ps::kernels {
 
-// Of a pulled piece: not done yet; torn three times over, or in memory that is not registered. Anything else is its
+// What becomes of a pulled piece: not done yet; torn three times over, or in memory that is not registered. Anything else is its
 // version (in place: how many pushes it had had).
 inline constexpr std::uint64_t kPullPending = ~std::uint64_t{0};
 inline constexpr std::uint64_t kPullTorn = kPullPending - 1;

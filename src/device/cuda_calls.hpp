@@ -2,12 +2,14 @@
 //
 // One function for one call; each returns cudaError_t's number, 0 for success, and changes its results on success only.
 // Addresses are what the call takes: a registered range has a device address of its own. Nothing here throws or retries.
-// What is newer than CUDA 12.0 is looked up at run time; where the driver has no such function, it returns kNotSupported.
+// What is newer than CUDA 12.1 is looked up at run time; where the driver has no such function, it returns kNotSupported.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -67,12 +69,22 @@ struct DeviceProperties {
   std::size_t memory_bytes = 0;
 };
 
+struct GpuInfo;
+
 class CudaCalls {
  public:
   virtual ~CudaCalls() = default;
 
+  // What require_gpu (probe.hpp) was told, which it asks once for each GPU: GPUs stay as they are.
+  struct KnownGpus {
+    std::mutex mutex;
+    std::map<int, std::shared_ptr<const GpuInfo>> by_device;
+  };
+  const std::shared_ptr<KnownGpus> known_gpus = std::make_shared<KnownGpus>();
+
   // Whether there is CUDA in this build. Without it every call returns kInsufficientDriver.
   virtual bool is_built() const = 0;
+  virtual bool is_simulated() const { return false; }   // whether the GPU is the CPU, for tests and debuggers
   virtual int built_for() const = 0;                    // 13000 for CUDA 13.0; 0: not built
   virtual std::string error_text(CudaError error) = 0;  // "cudaErrorNoDevice: no CUDA-capable device is detected"
   virtual CudaError last_error() = 0;                   // and clears it

@@ -43,7 +43,7 @@ static_assert(kAtomicScalar32 == cudaAtomicCapabilityScalar32 && kAtomicScalar64
               kAtomicVector32x4 == cudaAtomicCapabilityVector32x4);
 #endif
 
-// The driver's functions, by the types that its version in the name has for good; cuda.h of 12.0 lacks some of them.
+// The driver's functions, by the types that its version in the name has for good; cuda.h of 12.1 lacks some of them.
 using DeviceGet = int (*)(int* device, int ordinal);                                                        // 2.0
 using StreamWaitValue32 = int (*)(cudaStream_t, unsigned long long address, unsigned, unsigned);            // 11.7
 using HostAtomicCapabilities = int (*)(unsigned* bits, const int* operations, unsigned count, int device);  // 13.0
@@ -85,7 +85,11 @@ Entry<Function> find_entry(const char* name, [[maybe_unused]] unsigned version) 
   if (version > CUDART_VERSION) return {};
   const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
-  if (error != cudaSuccess) return {nullptr, error};
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    // So a driver answers that is older than the version asked for.
+    return {nullptr, error == cudaErrorInvalidValue ? kNotSupported : static_cast<CudaError>(error)};
+  }
   if (result != cudaDriverEntryPointSuccess || found == nullptr) return {};
   return {reinterpret_cast<Function>(found), kSuccess};
 }
@@ -128,7 +132,7 @@ CudaError looked(cudaError_t answer) {
   return answer;
 }
 
-// Of a call that may have written part of its results.
+// For a call that may have written part of its results.
 template <class T>
 CudaError hand_over_value(CudaError error, T got, T& result) {
   if (error == kSuccess) result = std::move(got);
@@ -190,7 +194,7 @@ class RuntimeCalls final : public CudaCalls {
     int got = 0;
     return hand_over_value(cudaDeviceCanAccessPeer(&got, device, peer), got, can);
   }
-  // Who waits for the GPU yields: by default it would spin where there are at least as many cores as contexts, while
+  // A thread that waits for the GPU yields: by default it would spin where there are at least as many cores as contexts, while
   // other workers and the threads that push need the cores. Not blocking: a step's waits are short, and being woken by
   // an interrupt adds to each of them.
   CudaError set_device(int device) override {

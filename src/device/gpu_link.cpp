@@ -10,9 +10,9 @@
 
 namespace ps {
 
-GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
-                    std::span<float* const> given_parameters, std::span<const float* const> given_gradients,
-                    const GpuOptions& given_options, device::CudaCalls& given_cuda, device::GpuKernels& given_kernels)
+GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::span<float* const> given_parameters,
+                    std::span<const float* const> given_gradients, const GpuOptions& given_options,
+                    device::CudaCalls& given_cuda, device::TransferKernels& given_kernels)
     : worker(given_worker),
       cuda(given_cuda),
       kernels(given_kernels),
@@ -21,8 +21,7 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
       parameters(given_parameters.begin(), given_parameters.end()),
       gradients(given_gradients.begin(), given_gradients.end()),
       gpu(device::require_gpu(given_cuda, given_options.device)),
-      shared_shards(
-          device::ShardMemory::of_worker(given_worker.gpu_shards, given_cuda, given_worker.job, given_options.device)),
+      shared_shards(device::ShardMemory::of_worker(worker.shards(), given_cuda, worker.job(), given_options.device)),
       shards(*shared_shards) {
   if (parameters.size() != variables.size() || gradients.size() != variables.size())
     throw Error(
@@ -30,15 +29,15 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
                     "for each",
                     variables.size(), parameters.size(), gradients.size()));
   for (const Variable& variable : variables) {
-    Variable::State* const state = states.emplace_back(variable.state_);
+    VariableState* const state = states.emplace_back(&state_of(variable));
     if (state->layout == Layout::kInplace && (state->is_hashed || !state->parts.front().inplace->is_plain()))
       throw Error(
           fmt::format("variable '{}' is in-place, and its elements do not lie side by side ({}): a GPU pulls its "
                       "rows (GpuRows); or use layout versioned",
                       state->name, state->is_hashed ? "partition-by hash" : to_string(state->settings.rule)));
   }
-  if (worker.has_gpu_link)
-    throw Error(fmt::format("worker {} has a link to a GPU already: one link takes all variables", worker.rank));
+  if (worker.has_link())
+    throw Error(fmt::format("worker {} has a link to a GPU already: one link takes all variables", worker.rank()));
   check(cuda.set_device(options.device), "be used");
   check(kernels.load(), "load its kernels");
   stream = std::make_unique<device::OwnStream>(cuda);
@@ -47,11 +46,12 @@ GpuLink::Impl::Impl(Worker::Impl& given_worker, std::span<const Variable> given,
   pull = std::make_unique<Pull>(*this);
   push = std::make_unique<Push>(*this);
   plan();
-  worker.has_gpu_link = true;
+  try_stream_wait();
+  worker.set_link(true);
 }
 
 GpuLink::Impl::~Impl() {
-  worker.has_gpu_link = false;
+  worker.set_link(false);
   static_cast<void>(cuda.set_device(options.device));
   open_gate();
   static_cast<void>(cuda.synchronize(stream->get()));  // nothing reads or writes what is released next
@@ -59,20 +59,20 @@ GpuLink::Impl::~Impl() {
 
 void GpuLink::Impl::warn(const std::string& line) const {
   if (options.warn) return options.warn(line);
-  std::fprintf(stderr, "worker %u: %s\n", worker.rank, line.c_str());
+  std::fprintf(stderr, "worker %u: %s\n", worker.rank(), line.c_str());
 }
 
 // What is registered, and how, follows from what the box can do; whether that works decides the rest.
 void GpuLink::Impl::plan() {
   device::StrategyInput input;
-  for (const Variable::State* state : states) {
+  for (const VariableState* state : states) {
     input.pull_bytes += state->elements * sizeof(float);
     input.has_additive_inplace |= state->adds_in_place();
   }
   strategy = device::choose_strategy(gpu, input);
   if (strategy.pull != device::PullPath::kThroughHost) {
     std::set<std::uint32_t> used;
-    for (const Variable::State* state : states)
+    for (const VariableState* state : states)
       for (const VariablePart& part : state->parts) used.insert(part.record.shard);
     if (std::string why; !shards.try_register(used, strategy.read_only, is_sharing(), registered, why)) {
       input.is_registered = false;
@@ -88,6 +88,16 @@ void GpuLink::Impl::plan() {
   totals.strategy = describe(strategy);
 }
 
+// A driver may have the call and refuse it: one that is satisfied shows.
+void GpuLink::Impl::try_stream_wait() {
+  if (!options.stream_waits || !strategy.stream_waits) return;
+  const device::CudaError error = cuda.wait_value(stream->get(), gate.on_device(), last_gated);
+  may_wait_on_stream = error == device::kSuccess;
+  if (may_wait_on_stream) return;
+  warn(fmt::format("steps are not enqueued ahead, slower: cuStreamWaitValue32: {}", cuda.error_text(error)));
+  static_cast<void>(cuda.last_error());
+}
+
 // Before anything is enqueued: by whatever thread, on this device.
 void GpuLink::Impl::begin() {
   check(cuda.set_device(options.device), "be used");
@@ -100,24 +110,22 @@ void GpuLink::Impl::begin() {
   plan();
 }
 
-void GpuLink::Impl::open_gate() noexcept { gate.on_host()->store_release(last_gated); }
+void GpuLink::Impl::open_gate() noexcept { gate.on_host()->store_release(last_gated); }  // (gpu.G4)
 
 std::unique_ptr<GpuLink> GpuLinkAccess::make(Worker& worker, std::span<const Variable> variables,
                                              std::span<float* const> parameters,
                                              std::span<const float* const> gradients, const GpuOptions& options,
-                                             device::CudaCalls& cuda, device::GpuKernels& kernels) {
-  return std::unique_ptr<GpuLink>(new GpuLink(std::make_unique<GpuLink::Impl>(
-      GpuLink::worker_of(worker), variables, parameters, gradients, options, cuda, kernels)));
+                                             device::CudaCalls& cuda, device::TransferKernels& kernels) {
+  return std::unique_ptr<GpuLink>(
+      new GpuLink(std::make_unique<GpuLink::Impl>(worker, variables, parameters, gradients, options, cuda, kernels)));
 }
-
-Worker::Impl& GpuLink::worker_of(Worker& worker) noexcept { return *worker.impl_; }
 
 GpuLink::GpuLink(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 
 GpuLink::GpuLink(Worker& worker, std::span<const Variable> variables, std::span<float* const> parameters,
                  std::span<const float* const> gradients, const GpuOptions& options)
-    : impl_(std::make_unique<Impl>(*worker.impl_, variables, parameters, gradients, options, device::cuda_calls(),
-                                   device::gpu_kernels())) {}
+    : impl_(std::make_unique<Impl>(worker, variables, parameters, gradients, options, device::cuda_calls(),
+                                   device::transfer_kernels())) {}
 
 GpuLink::~GpuLink() = default;
 
@@ -125,12 +133,12 @@ void* GpuLink::stream() const noexcept { return impl_->stream->get(); }
 
 void GpuLink::start_pull() {
   impl_->begin();
-  if (impl_->worker.is_sync() && !impl_->worker.pulled_in) impl_->worker.pulled_in = impl_->worker.steps.round();
+  impl_->worker.note_pull();
   impl_->pull->start();
 }
 
 bool GpuLink::can_wait() const noexcept {
-  return impl_->options.stream_waits && impl_->strategy.stream_waits && impl_->pull->is_all_on_stream() &&
+  return impl_->may_wait_on_stream && impl_->strategy.stream_waits && impl_->pull->is_all_on_stream() &&
          impl_->strategy.push == device::PushPath::kStaged;
 }
 
@@ -144,7 +152,7 @@ void GpuLink::start_pull_when_opened(void* opened) {
 }
 
 void GpuLink::open() {
-  if (impl_->worker.is_sync() && !impl_->worker.pulled_in) impl_->worker.pulled_in = impl_->worker.steps.round();
+  impl_->worker.note_pull();
   impl_->open_gate();
 }
 

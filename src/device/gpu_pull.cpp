@@ -8,8 +8,6 @@
 
 namespace ps {
 
-using shm::Counter;
-
 namespace {
 
 constexpr kernels::ChunkFormat kFormat{
@@ -33,7 +31,7 @@ void GpuLink::Pull::plan() {
   host_rooms_.clear();
   std::size_t largest = 1;
   for (std::size_t i = 0; i < link_.states.size(); ++i) {
-    Variable::State& state = *link_.states[i];
+    VariableState& state = *link_.states[i];
     for (VariablePart& part : state.parts) largest = std::max<std::size_t>(largest, part.record.piece_elements);
     if (link_.strategy.pull == device::PullPath::kThroughHost) {
       through_host_.push_back(i);
@@ -54,7 +52,7 @@ void GpuLink::Pull::plan() {
   }
 }
 
-void GpuLink::Pull::list_versioned(Variable::State& state, VariablePart& part, float* out) {
+void GpuLink::Pull::list_versioned(VariableState& state, VariablePart& part, float* out) {
   const device::Registration& shard = link_.shards.of(part.record.shard);
   const std::byte* base = link_.shards.base(part.record.shard);
   for (std::uint64_t piece = 0; piece < part.versioned->chunks(); ++piece) {
@@ -77,7 +75,7 @@ void GpuLink::Pull::list_versioned(Variable::State& state, VariablePart& part, f
   }
 }
 
-void GpuLink::Pull::list_inplace(Variable::State& state, VariablePart& part, float* out) {
+void GpuLink::Pull::list_inplace(VariableState& state, VariablePart& part, float* out) {
   const device::Registration& shard = link_.shards.of(part.record.shard);
   const std::byte* base = link_.shards.base(part.record.shard);
   for (std::uint64_t block = 0; block < part.inplace->blocks(); ++block) {
@@ -141,7 +139,7 @@ void GpuLink::Pull::start() {
   if (!through_host_.empty()) pull_through_host();
   if (!chunks_.empty()) copy_chunks();
   if (list_.empty()) return;
-  for (auto& result : results_.host()) result.store_relaxed(kernels::kPullPending);  // the launch orders it
+  for (auto& result : results_.host()) result.store_relaxed(kernels::kPullPending);  // relaxed (gpu.G1)
   link_.check(
       link_.kernels.pull_pieces(list_on_device_.on_device(), static_cast<std::uint32_t>(list_.size()),
                                 reinterpret_cast<std::uint64_t*>(results_.on_device()), kFormat, link_.stream->get()),
@@ -159,8 +157,8 @@ bool GpuLink::Pull::finish() {
     const auto& result = results_.host()[i];
     device::wait_for_device(
         link_.cuda, "pull the parameters", [&] { return link_.cuda.query(link_.stream->get()); },
-        [&] { return result.load_acquire() != kernels::kPullPending; });
-    const std::uint64_t got = result.load_acquire();
+        [&] { return result.load_acquire() != kernels::kPullPending; });  // (gpu.G3) pairs with gpu.G2: the copy
+    const std::uint64_t got = result.load_acquire();                      // (gpu.G3)
     if (got == kernels::kPullTorn) {
       bounce(listed_[i]);
       has_moved = true;
@@ -170,7 +168,7 @@ bool GpuLink::Pull::finish() {
   }
   is_under_way_ = false;  // after an error it stays so
   ++link_.totals.pulls;
-  link_.worker.count(Counter::kPulls).bump_relaxed(link_.states.size());
+  link_.worker.count_pulls(link_.states.size());
   return has_moved;
 }
 
@@ -185,7 +183,7 @@ void GpuLink::Pull::bounce(const Piece& piece) {
   link_.check(link_.cuda.synchronize(copy_stream_.get()), "copy to its memory");
   has_bounced_ = true;
   ++link_.totals.bounced_chunks;
-  link_.worker.count(Counter::kPullRetries).bump_relaxed(kernels::kPullAttempts + retries);
+  link_.worker.count_pull_retries(kernels::kPullAttempts + retries);
 }
 
 void GpuLink::Pull::copy_chunks() {
@@ -195,7 +193,7 @@ void GpuLink::Pull::copy_chunks() {
   std::vector<Piece> moved = copy_once(chunks_);
   for (int attempt = 1; attempt < kernels::kPullAttempts && !moved.empty(); ++attempt) {
     link_.totals.redone_chunks += moved.size();
-    link_.worker.count(Counter::kPullRetries).bump_relaxed(moved.size());
+    link_.worker.count_pull_retries(moved.size());
     moved = copy_once(moved);
   }
   for (const Piece& piece : moved) bounce(piece);
@@ -247,7 +245,7 @@ void GpuLink::Pull::send_window(Window& window) {
   link_.check(link_.cuda.record(window.copied->get(), stream), "record an event");
 }
 
-// When the event has come the engine has read its last byte, so that R3 may look at the stamps.
+// When the event has come the engine has read its last byte, so that slot.R3 may look at the stamps.
 void GpuLink::Pull::check_window(Window& window, std::vector<Piece>& moved) {
   if (window.pieces.empty()) return;
   link_.check(link_.cuda.synchronize(window.copied->get()), "copy parameters");
@@ -270,8 +268,8 @@ void GpuLink::Pull::pull_through_host() {
   for (std::size_t k = 0; k < through_host_.size(); ++k) {
     const std::size_t i = through_host_[k];
     const std::uint64_t retries =
-        link_.states[i]->pull(host_rooms_[k], 0, link_.worker.live.settings.learning_rate, link_.worker.threads);
-    if (retries != 0) link_.worker.count(Counter::kPullRetries).bump_relaxed(retries);
+        link_.states[i]->pull(host_rooms_[k], 0, link_.worker.live().learning_rate, link_.worker.threads());
+    link_.worker.count_pull_retries(retries);
     link_.check(
         link_.cuda.copy(link_.parameters[i], host_rooms_[k].data(), host_rooms_[k].size() * sizeof(float), stream),
         "copy parameters");

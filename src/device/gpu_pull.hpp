@@ -1,4 +1,4 @@
-// A GpuLink's pulls. Protocol: versioned_slot.hpp, with the GPU as the reader of R1 to R3.
+// A GpuLink's pulls. Protocol: versioned_slot.hpp, with the GPU as the reader of slot.R1 to slot.R3.
 //
 //   kernel        one kernel reads words, copies chunks and looks at their stamps again, three times where a chunk moves.
 //                 In-place variables always go this way: its loads of up to 16 bytes are single accesses by definition,
@@ -18,7 +18,7 @@
 
 namespace ps {
 
-class GpuLink::Pull {
+class PS_HIDDEN GpuLink::Pull {
  public:
   explicit Pull(GpuLink::Impl& link) : link_(link), copy_stream_(link.cuda) {}
 
@@ -40,7 +40,7 @@ class GpuLink::Pull {
  private:
   // A chunk or block, and where it goes.
   struct Piece {
-    Variable::State* state = nullptr;
+    VariableState* state = nullptr;
     VariablePart* part = nullptr;
     std::uint64_t piece = 0, index = 0;
     float* out = nullptr;
@@ -58,8 +58,8 @@ class GpuLink::Pull {
   static constexpr std::size_t kWindowBytes = std::size_t{2} << 20;  // a few are under way at a time
   static constexpr std::size_t kWindows = 2;
 
-  void list_versioned(Variable::State& state, VariablePart& part, float* out);
-  void list_inplace(Variable::State& state, VariablePart& part, float* out);
+  void list_versioned(VariableState& state, VariablePart& part, float* out);
+  void list_inplace(VariableState& state, VariablePart& part, float* out);
   void upload_list();
   void copy_chunks();
   std::vector<Piece> copy_once(const std::vector<Piece>& pieces);

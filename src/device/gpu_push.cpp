@@ -7,7 +7,6 @@
 
 #include "device/polling.hpp"
 #include "shm/memory_policy.hpp"
-#include "worker/sync_step.hpp"
 
 namespace ps {
 namespace {
@@ -24,11 +23,11 @@ void widen(const std::uint16_t* from, float* to, std::size_t count) noexcept {
 }  // namespace
 
 // One variable's gradient, as it arrives.
-class GpuLink::Push::Source final : public GradientSource {
+class GpuLink::Push::Source final : public ArrivingGradient {
  public:
   // `sent`: is recorded when all pieces have been.
-  Source(GpuLink::Impl& link, Variable::State& state, bool is_native, device::Event sent)
-      : link_(link), state_(state), is_native_(is_native), sent_(sent), scratch_(link.worker.threads.count()) {}
+  Source(GpuLink::Impl& link, VariableState& state, bool is_native, device::Event sent)
+      : link_(link), state_(state), is_native_(is_native), sent_(sent), scratch_(link.worker.threads().count()) {}
 
   const float* piece(std::uint64_t index, std::uint64_t begin, std::uint64_t count, std::uint32_t thread) override {
     wait(index);
@@ -85,11 +84,12 @@ class GpuLink::Push::Source final : public GradientSource {
       return device::wait_for_device(link_.cuda, kArriving, status,
                                      [&] { return link_.cuda.query(sent_) == device::kSuccess; });
     const std::uint64_t place = (index + state_.pieces - state_.first_pushed()) % state_.pieces;
-    device::wait_for_device(link_.cuda, kArriving, status, [&] { return flags_[place].load_acquire() != 0; });
+    const auto has_arrived = [&] { return flags_[place].load_acquire() != 0; };  // (gpu.G3) pairs with gpu.G2
+    device::wait_for_device(link_.cuda, kArriving, status, has_arrived);
   }
 
   GpuLink::Impl& link_;
-  Variable::State& state_;
+  VariableState& state_;
   const bool is_native_;
   const device::Event sent_;
   bool adds_now_ = false;
@@ -112,13 +112,13 @@ GpuLink::Push::~Push() = default;
 
 void GpuLink::Push::FreeRoom::operator()(std::byte* room) const noexcept { munmap(room, bytes); }
 
-bool GpuLink::Push::is_native(const Variable::State& state) const noexcept {
-  return link_.strategy.native_adds && state.adds_in_place() && link_.worker.config.adds == Adds::kExact &&
-         !link_.worker.config.optimizer.staleness_scaling;
+bool GpuLink::Push::is_native(const VariableState& state) const noexcept {
+  return link_.strategy.native_adds && state.adds_in_place() && link_.worker.config().adds == Adds::kExact &&
+         !link_.worker.config().optimizer.staleness_scaling;
 }
 
 bool GpuLink::Push::lands_in_segment() const noexcept {
-  return link_.worker.is_sync() && !link_.worker.is_summed() && link_.options.wire == Wire::kFloat32;
+  return link_.worker.landing() != nullptr && link_.options.wire == Wire::kFloat32;
 }
 
 // Pages that come are of the GPU's memory node, where the system grants that.
@@ -132,7 +132,7 @@ void GpuLink::Push::make_room() {
   const bool rounds = link_.options.wire == Wire::kBfloat16 && link_.strategy.push == device::PushPath::kStaged;
   const std::size_t width = rounds ? sizeof(std::uint16_t) : sizeof(float);
   std::size_t bytes = 0;
-  for (const Variable::State* state : link_.states) bytes += aligned(state->elements * sizeof(float));
+  for (const VariableState* state : link_.states) bytes += aligned(state->elements * sizeof(float));
   if (!room_) {
     void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (place == MAP_FAILED) throw Error(fmt::format("no memory for gradients: {} bytes", bytes));
@@ -153,10 +153,10 @@ void GpuLink::Push::make_room() {
 
 bool GpuLink::Push::register_landing(std::string& why) {
   const bool in_segment = lands_in_segment();
-  const shm::Segment& own = link_.worker.gradients.own();
+  const shm::Segment* const segment = in_segment ? link_.worker.landing() : nullptr;
   device::Registration& registration = in_segment ? segment_registration_ : room_registration_;
-  std::byte* base = in_segment ? own.data() : room_.get();
-  const std::size_t bytes = in_segment ? own.usable_bytes() : room_.get_deleter().bytes;
+  std::byte* base = in_segment ? segment->data() : room_.get();
+  const std::size_t bytes = in_segment ? segment->usable_bytes() : room_.get_deleter().bytes;
   if (!registration.try_register(base, bytes, false, link_.registered, why)) return false;
   if (registration.contiguous_at(0) == registration.bytes()) return true;
   why = "its regions do not lie together on the device";  // a piece may begin in one and end in the next
@@ -166,17 +166,19 @@ bool GpuLink::Push::register_landing(std::string& why) {
 
 void GpuLink::Push::plan() {
   sources_.clear();
+  inputs_.clear();
   sent_.clear();
   added_.clear();
   native_.clear();
-  for (Variable::State* state : link_.states)
-    sources_.push_back(std::make_unique<Source>(link_, *state, is_native(*state), all_sent_.get()));
+  for (VariableState* state : link_.states)
+    inputs_.push_back(
+        *sources_.emplace_back(std::make_unique<Source>(link_, *state, is_native(*state), all_sent_.get())));
   if (lands_in_segment()) {
-    const shm::Segment& own = link_.worker.gradients.own();
-    prefer_gpu_node(own.data(), own.mapped_bytes());  // of what it grows by
+    const shm::Segment& segment = *link_.worker.landing();
+    prefer_gpu_node(segment.data(), segment.mapped_bytes());  // of what it grows by
     for (std::size_t i = 0; i < sources_.size(); ++i)
       for (const VariablePart& part : link_.states[i]->parts)
-        sources_[i]->lands_in_part(link_.worker.gradients.place(part.record));
+        sources_[i]->lands_in_part(link_.worker.landing_place(part.record));
   } else {
     make_room();
   }
@@ -213,10 +215,10 @@ void GpuLink::Push::plan() {
 }
 
 void GpuLink::Push::list_variable(std::size_t i) {
-  Variable::State& state = *link_.states[i];
+  VariableState& state = *link_.states[i];
   const bool in_segment = lands_in_segment(), is_native = sources_[i]->is_native();
   const std::size_t first_added = added_.size();
-  const std::byte* base = in_segment ? link_.worker.gradients.own().data() : room_.get();
+  const std::byte* base = in_segment ? link_.worker.landing()->data() : room_.get();
   const device::Registration& registration = in_segment ? segment_registration_ : room_registration_;
   state.for_each_pushed([&](const VariablePart& part, std::uint64_t piece) {
     const std::uint64_t begin = part.piece_begin(piece), count = part.piece_size(piece);
@@ -244,11 +246,12 @@ void GpuLink::Push::list_variable(std::size_t i) {
 
 void GpuLink::Push::start() {
   if (is_under_way_) throw Error("a push to the GPU's job begins before the one before has come to its end");
+  link_.worker.check_push();
   is_under_way_ = true;
   const device::Stream stream = link_.stream->get();
   if (link_.strategy.push == device::PushPath::kThroughHost) {
     for (std::size_t i = 0; i < sources_.size(); ++i) {
-      const Variable::State& state = *link_.states[i];
+      const VariableState& state = *link_.states[i];
       for (const VariablePart& part : state.parts)
         link_.check(link_.cuda.copy(sources_[i]->place_of(part.begin), link_.gradients[i] + part.begin,
                                     part.record.elements * sizeof(float), stream),
@@ -257,7 +260,7 @@ void GpuLink::Push::start() {
     return link_.check(link_.cuda.record(all_sent_.get(), stream), "record an event");
   }
   // A limit on gradients' norm needs all of them before the first one is added.
-  adds_natively_ = !added_.empty() && link_.worker.live.settings.clip_norm == 0;
+  adds_natively_ = !added_.empty() && link_.worker.live().clip_norm == 0;
   for (const auto& source : sources_) source->begin(adds_natively_);
   if (adds_natively_) start_native();
   const std::size_t sent = adds_natively_ ? sent_without_native_ : sent_.size();
@@ -270,23 +273,18 @@ void GpuLink::Push::start() {
 }
 
 void GpuLink::Push::start_native() {
-  const Worker::Impl& worker = link_.worker;
-  const float rate = worker.push_context(worker.job.global_step().load_acquire()).learning_rate;
+  const float rate = link_.worker.learning_rate();
   for (const Native& one : native_) {
-    const update::Settings& settings = one.state->settings;
-    link_.check(link_.kernels.add_pieces(added_on_device_.on_device() + one.first, one.count,
-                                         settings.rule == UpdateRule::kAdd ? 1.0F : -rate,
-                                         settings.rule == UpdateRule::kAdd ? 0.0F : settings.clip_value,
-                                         link_.strategy.wide_adds, link_.stream->get()),
-                "add a gradient");
+    link_.check(
+        link_.kernels.add_pieces(added_on_device_.on_device() + one.first, one.count, one.state->is_sum ? 1.0F : -rate,
+                                 one.state->settings.clip_value, link_.strategy.wide_adds, link_.stream->get()),
+        "add a gradient");
   }
 }
 
 void GpuLink::Push::finish() {
   if (!is_under_way_) return;
-  std::vector<GradientSource*> sources;
-  for (const auto& source : sources_) sources.push_back(source.get());
-  link_.worker.push(link_.variables, sources);
+  link_.worker.push(link_.variables, inputs_);
   is_under_way_ = false;  // after an error it stays so: what has landed by then is unknown
   ++link_.totals.pushes;
 }

@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "device/gpu_link.hpp"
-#include "worker/gradient_source.hpp"
+#include "worker/gradient_input.hpp"
 
 namespace ps {
 
-class GpuLink::Push {
+class PS_HIDDEN GpuLink::Push {
  public:
   explicit Push(GpuLink::Impl& link);
   ~Push();
@@ -40,7 +40,7 @@ class GpuLink::Push {
     void operator()(std::byte* room) const noexcept;
   };
 
-  bool is_native(const Variable::State& state) const noexcept;
+  bool is_native(const VariableState& state) const noexcept;
   bool lands_in_segment() const noexcept;
   void prefer_gpu_node(void* place, std::size_t bytes) const noexcept;
   void make_room();
@@ -50,7 +50,7 @@ class GpuLink::Push {
 
   // A variable's pieces in `added_`.
   struct Native {
-    Variable::State* state;
+    VariableState* state;
     std::size_t first;
     std::uint32_t count;
   };
@@ -58,6 +58,7 @@ class GpuLink::Push {
   GpuLink::Impl& link_;
   device::OwnEvent all_sent_;
   std::vector<std::unique_ptr<Source>> sources_;  // one per variable
+  std::vector<GradientInput> inputs_;             // the same, as the worker takes them
   std::unique_ptr<std::byte, FreeRoom> room_;     // of all variables; nothing where they land in the segment
   device::Registration room_registration_, segment_registration_;
 

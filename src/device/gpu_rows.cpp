@@ -23,17 +23,17 @@ const shm::Rows& rows_of(const Variable& variable, const auto& state) {
 }  // namespace
 
 GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOptions& given_options,
-                    device::CudaCalls& given_cuda, device::GpuKernels& given_kernels)
+                    device::CudaCalls& given_cuda, device::TransferKernels& given_kernels)
     : handle(given_worker),
-      worker(GpuRows::worker_of(given_worker)),
+      worker(given_worker),
       cuda(given_cuda),
       kernels(given_kernels),
       options(given_options),
       variable(given),
-      rows(rows_of(given, *given.state_)),
-      settings(given.state_->settings) {
+      rows(rows_of(given, state_of(given))),
+      settings(state_of(given).settings) {
   const device::GpuInfo gpu = device::require_gpu(cuda, options.device);
-  shards = device::ShardMemory::of_worker(worker.gpu_shards, cuda, worker.job, options.device);
+  shards = device::ShardMemory::of_worker(worker.shards(), cuda, worker.job(), options.device);
   begin();
   check(kernels.load(), "load its kernels");
   stream = std::make_unique<device::OwnStream>(cuda);
@@ -43,12 +43,12 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
   push = std::make_unique<Push>(*this);
 
   device::StrategyInput input;
-  input.has_additive_inplace = given.state_->adds_in_place();  // a GpuLink of it may want to write
+  input.has_additive_inplace = state_of(given).adds_in_place();  // a GpuLink of it may want to write
   const device::Strategy strategy = device::choose_strategy(gpu, input);
   if (strategy.pull != device::PullPath::kThroughHost) {
     device::RegistrationTotals registered;
     std::set<std::uint32_t> used;
-    for (const VariablePart& part : given.state_->parts) used.insert(part.record.shard);
+    for (const VariablePart& part : state_of(given).parts) used.insert(part.record.shard);
     std::string why;
     is_registered = shards->try_register(used, strategy.read_only, shards.use_count() > 1, registered, why);
     totals.registered_bytes = registered.bytes;
@@ -56,7 +56,7 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
       const std::string line =
           fmt::format("rows of variable '{}' go through host memory, slower: {}", given.name(), why);
       options.warn ? options.warn(line)
-                   : static_cast<void>(std::fprintf(stderr, "worker %u: %s\n", worker.rank, line.c_str()));
+                   : static_cast<void>(std::fprintf(stderr, "worker %u: %s\n", worker.rank(), line.c_str()));
     }
   }
   totals.strategy =
@@ -74,7 +74,7 @@ void GpuRows::Impl::make_table() {
   std::vector<std::size_t> first_regions;
   std::vector<kernels::RowPart> parts;
   for (std::size_t k = 0; k < rows.parts().size(); ++k) {
-    const std::uint32_t shard = variable.state_->parts[k].record.shard;
+    const std::uint32_t shard = state_of(variable).parts[k].record.shard;
     const auto& of_shard = shards->of(shard).regions();
     first_regions.push_back(regions.size());
     regions.insert(regions.end(), of_shard.begin(), of_shard.end());
@@ -114,7 +114,7 @@ void GpuRows::Impl::require_floats(std::uint64_t ids, std::size_t floats, const 
 }
 
 void GpuRows::Impl::require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const {
-  if (const std::uint64_t id = outside.load_acquire(); id != 0)
+  if (const std::uint64_t id = outside.load_acquire(); id != 0)  // (gpu.G3) a flag or the stream's end has come before
     throw Error(fmt::format("{} of rows of variable '{}' on a GPU: id {} is out of range; it has {} rows", verb,
                             variable.name(), id, rows.rows()));
 }
@@ -122,14 +122,14 @@ void GpuRows::Impl::require_inside(const shm::AtomicShm<std::uint64_t>& outside,
 void GpuRows::Impl::start_pull(const kernels::RowIds& ids, std::span<float> out) {
   require_floats(ids.count, out.size(), "pull");
   begin();
-  if (!is_pulling_) outside_.on_host()->store_relaxed(0);  // the launch orders it
+  if (!is_pulling_) outside_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders it
   is_pulling_ = true;
   if (is_registered) {
-    table_.inverse_rate = 1.0F / worker.live.settings.learning_rate;  // as the processor's pull of rows
+    table_.inverse_rate = 1.0F / worker.live().learning_rate;  // as the processor's pull of rows
     check(kernels.pull_rows(table_, ids, out.data(), reinterpret_cast<std::uint64_t*>(outside_.on_device()),
                             stream->get()),
           "pull rows");
-    worker.count(shm::Counter::kPulls).bump_relaxed(1);
+    worker.count_pulls(1);
   } else {
     pull_through_host(ids, out);
   }
@@ -177,11 +177,9 @@ kernels::RowIds row_ids(std::span<const Id> ids) {
 
 }  // namespace
 
-Worker::Impl& GpuRows::worker_of(Worker& worker) noexcept { return *worker.impl_; }
-
 GpuRows::GpuRows(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 GpuRows::GpuRows(Worker& worker, const Variable& variable, const GpuRowsOptions& options)
-    : impl_(std::make_unique<Impl>(worker, variable, options, device::cuda_calls(), device::gpu_kernels())) {}
+    : impl_(std::make_unique<Impl>(worker, variable, options, device::cuda_calls(), device::transfer_kernels())) {}
 GpuRows::~GpuRows() = default;
 
 void* GpuRows::stream() const noexcept { return impl_->stream->get(); }

@@ -5,18 +5,19 @@
 #include <string>
 #include <vector>
 
-#include "device/gpu_kernels.hpp"
 #include "device/resources.hpp"
 #include "device/shard_memory.hpp"
 #include "device/strategy.hpp"
+#include "device/transfer_kernels.hpp"
 #include "ps/gpu.hpp"
-#include "worker/impl.hpp"
+#include "worker/device_port.hpp"
+#include "worker/variable_state.hpp"
 
 namespace ps {
 
-struct GpuRows::Impl {
+struct PS_HIDDEN GpuRows::Impl {
   Impl(Worker& given_worker, const Variable& given, const GpuRowsOptions& given_options, device::CudaCalls& given_cuda,
-       device::GpuKernels& given_kernels);
+       device::TransferKernels& given_kernels);
   ~Impl();
 
   void check(device::CudaError error, const char* what) { device::check(cuda, error, what); }
@@ -29,9 +30,9 @@ struct GpuRows::Impl {
   void finish_pull();
 
   Worker& handle;
-  Worker::Impl& worker;
+  const DevicePort worker;
   device::CudaCalls& cuda;
-  device::GpuKernels& kernels;
+  device::TransferKernels& kernels;
   const GpuRowsOptions options;
   const Variable variable;
   const shm::Rows& rows;
@@ -61,10 +62,10 @@ struct GpuRows::Impl {
   std::unique_ptr<Push> push;
 };
 
-struct GpuRowsAccess {
+struct PS_HIDDEN GpuRowsAccess {
   // With other tables than the real ones, which outlive it.
   static std::unique_ptr<GpuRows> make(Worker& worker, const Variable& variable, const GpuRowsOptions& options,
-                                       device::CudaCalls& cuda, device::GpuKernels& kernels) {
+                                       device::CudaCalls& cuda, device::TransferKernels& kernels) {
     return std::unique_ptr<GpuRows>(
         new GpuRows(std::make_unique<GpuRows::Impl>(worker, variable, options, cuda, kernels)));
   }
@@ -73,7 +74,7 @@ struct GpuRowsAccess {
 namespace device {
 
 inline std::unique_ptr<GpuRows> make_gpu_rows(Worker& worker, const Variable& variable, const GpuRowsOptions& options,
-                                              CudaCalls& cuda, GpuKernels& kernels) {
+                                              CudaCalls& cuda, TransferKernels& kernels) {
   return GpuRowsAccess::make(worker, variable, options, cuda, kernels);
 }
 

@@ -33,7 +33,7 @@ GpuRows::Push::Push(GpuRows::Impl& owner)
 void GpuRows::Push::reserve(std::uint64_t rows) {
   if (rows <= sort_.most) return;
   const std::uint64_t most =
-      std::max(rows, std::min<std::uint64_t>(sort_.most + sort_.most / 2, kernels::kMostSortedRows));
+      std::max(rows, std::min<std::uint64_t>(sort_.most + sort_.most / 2, kernels::kMaxSortedRows));
   sort_ = {};
   const auto renew = [&](auto& memory, std::size_t count) {
     memory = {};
@@ -66,14 +66,14 @@ void GpuRows::Push::start(const kernels::RowIds& ids, std::span<const float> gra
     throw Error(fmt::format("a push of rows of variable '{}' begins before the one before has come to its end",
                             owner_.variable.name()));
   owner_.require_floats(ids.count, gradients.size(), "push");
-  if (ids.count > kernels::kMostSortedRows)
+  if (ids.count > kernels::kMaxSortedRows)
     throw Error(fmt::format("push of {} rows of variable '{}' on a GPU: at most {} at once", ids.count,
-                            owner_.variable.name(), kernels::kMostSortedRows));
+                            owner_.variable.name(), kernels::kMaxSortedRows));
   owner_.begin();
   reserve(ids.count);
   is_under_way_ = true;
   count_ = ids.count;
-  outside_.on_host()->store_relaxed(0);  // the launch orders it and the next
+  outside_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders it and the next
   for (std::uint64_t piece = 0; piece < pieces(); ++piece) arrived_.on_host()[piece].store_relaxed(0);
   const device::Stream stream = owner_.stream->get();
   owner_.check(owner_.kernels.sort_rows(ids, owner_.rows.rows(), sort_,
@@ -95,16 +95,17 @@ void GpuRows::Push::wait_until_sent() {
 
 // All pieces that have arrived are one push of the worker's. Rows ascend, so it has nothing to combine.
 void GpuRows::Push::apply_arriving() {
-  const bool takes_all = owner_.worker.live.settings.clip_norm > 0;  // a limit on the norm of them all
-  std::uint64_t piece = 0, applied = 0, here = 0;                    // rows
+  const PushGroup one = owner_.handle.group_pushes();  // for snapshots
+  const bool takes_all = owner_.worker.live().clip_norm > 0;  // a limit on the norm of them all
+  std::uint64_t piece = 0, applied = 0, here = 0;             // rows
   for (bool is_last = count_ == 0; !is_last;) {
     const auto& next = arrived_.on_host()[piece];
     device::wait_for_device(
         owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); },
-        [&] { return next.load_acquire() != 0; });
+        [&] { return next.load_acquire() != 0; });  // (gpu.G3) pairs with gpu.G2: the piece
     // Every number has been looked at before the first piece was sent.
     owner_.require_inside(*outside_.on_host(), "push");
-    for (std::uint32_t got; !is_last && (got = arrived_.on_host()[piece].load_acquire()) != 0;) {
+    for (std::uint32_t got; !is_last && (got = arrived_.on_host()[piece].load_acquire()) != 0;) {  // (gpu.G3)
       here += got - 1;
       is_last = got - 1 < piece_rows_ || ++piece == pieces();
     }

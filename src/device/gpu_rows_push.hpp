@@ -7,7 +7,7 @@
 
 namespace ps {
 
-class GpuRows::Push {
+class PS_HIDDEN GpuRows::Push {
  public:
   explicit Push(GpuRows::Impl& owner);
 

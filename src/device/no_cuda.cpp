@@ -1,7 +1,6 @@
 // Both tables in a build without CUDA: every call says so.
 #include "device/cuda_calls.hpp"
-#include "device/gpu_kernels.hpp"
-#include "ps/errors.hpp"
+#include "device/transfer_kernels.hpp"
 
 namespace ps::device {
 namespace {
@@ -61,9 +60,9 @@ class NoCalls final : public CudaCalls {
   CudaError destroy_graph(Graph) override { return kNone; }
 };
 
-class NoKernels final : public GpuKernels {
+class NoKernels final : public TransferKernels {
  public:
-  CudaError load() override { return kInsufficientDriver; }
+  CudaError load() override { return kNone; }
   CudaError pull_pieces(const kernels::PulledPiece*, std::uint32_t, std::uint64_t*, kernels::ChunkFormat,
                         Stream) override {
     return kNone;
@@ -83,26 +82,6 @@ class NoKernels final : public GpuKernels {
                       std::uint64_t*, float*, std::uint32_t*, Stream) override {
     return kNone;
   }
-
-  void prepare_products(Stream) override {
-    throw Error("cannot multiply on a GPU: this program was built without CUDA; build it where nvcc is found");
-  }
-  void release_products(Stream) override {}
-  CudaError multiply(bool, bool, int, int, int, const float*, const float*, float, float*, Stream) override {
-    return kNone;
-  }
-  CudaError bias_relu(float*, const float*, int, int, Stream) override { return kNone; }
-  CudaError add_bias(float*, const float*, int, int, Stream) override { return kNone; }
-  CudaError relu_gradient(float*, const float*, std::size_t, Stream) override { return kNone; }
-  CudaError softmax_cross_entropy(float*, const std::uint8_t*, int, int, float*, Stream) override { return kNone; }
-  CudaError sum_rows(const float*, int, int, float*, Stream) override { return kNone; }
-  CudaError gather_rows(const float*, const std::uint8_t*, const std::uint32_t*, int, int, float*, std::uint8_t*,
-                        Stream) override {
-    return kNone;
-  }
-  CudaError sgd_step(float*, const float*, std::size_t, float, float, float, float, Stream) override { return kNone; }
-  CudaError difference(const float*, const float*, float, float*, std::size_t, Stream) override { return kNone; }
-  CudaError fill(float*, float, std::size_t, Stream) override { return kNone; }
 };
 
 }  // namespace
@@ -112,7 +91,7 @@ CudaCalls& cuda_calls() {
   return calls;
 }
 
-GpuKernels& gpu_kernels() {
+TransferKernels& transfer_kernels() {
   static NoKernels kernels;
   return kernels;
 }

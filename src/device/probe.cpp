@@ -185,13 +185,16 @@ int numa_node_of(const std::string& pci_address, const std::string& folder) {
   return file >> node ? node : -1;
 }
 
-GpuProbe probe_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files) {
-  GpuProbe probe;
+namespace {
+
+// How many GPUs there are; 0, with the reason in `probe`, where there is none to use.
+int count_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files, GpuProbe& probe) {
   probe.built_for = cuda.built_for();
+  probe.is_simulated = cuda.is_simulated();
   if (!cuda.is_built()) {
     set_reason(probe, NoGpu::kNotBuilt,
-               "this build has no CUDA; install nvcc 12.0 or newer and build again with -Dcuda=enabled");
-    return probe;
+               "this build has no CUDA; install nvcc 12.1 or newer and build again with -Dcuda=enabled");
+    return 0;
   }
   if (cuda.driver_version(probe.driver_version) != kSuccess) {
     cuda.last_error();
@@ -203,18 +206,31 @@ GpuProbe probe_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files) {
     const std::string text = error != kSuccess ? cuda.error_text(error) : "";
     if (error != kSuccess) cuda.last_error();
     explain(probe, error, text, files);
-    return probe;
+    return 0;
   }
+  return count;
+}
+
+}  // namespace
+
+GpuProbe probe_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files) {
+  GpuProbe probe;
+  const int count = count_gpus(cuda, files, probe);
   for (int device = 0; device < count; ++device) probe.gpus.push_back(describe(cuda, device, count));
   return probe;
 }
 
 GpuInfo require_gpu(CudaCalls& cuda, int device) {
-  const GpuProbe probe = probe_gpus(cuda);
+  const std::lock_guard lock(cuda.known_gpus->mutex);
+  std::shared_ptr<const GpuInfo>& known = cuda.known_gpus->by_device[device];
+  if (known) return *known;
+  GpuProbe probe;
+  const int count = count_gpus(cuda, nvidia_device_files(), probe);
   if (probe.why_none) throw Error(probe.reason);
-  if (device < 0 || static_cast<std::size_t>(device) >= probe.gpus.size())
-    throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", device, probe.gpus.size() - 1));
-  return probe.gpus[static_cast<std::size_t>(device)];
+  if (device < 0 || device >= count)
+    throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", device, count - 1));
+  known = std::make_shared<const GpuInfo>(describe(cuda, device, count));
+  return *known;
 }
 
 DeviceChoice parse_device(const std::string& text) {
@@ -222,6 +238,10 @@ DeviceChoice parse_device(const std::string& text) {
   if (text == "cpu") return choice;
   choice.kind = text == "auto" ? DeviceChoice::Kind::kAuto : DeviceChoice::Kind::kCuda;
   if (text == "auto" || text == "cuda") return choice;
+  if (text == "simulated") {
+    choice.kind = DeviceChoice::Kind::kSimulated;
+    return choice;
+  }
   if (constexpr std::string_view kIndexed = "cuda:"; text.starts_with(kIndexed)) {
     std::uint32_t index = 0;
     const char* end = text.data() + text.size();
@@ -229,7 +249,7 @@ DeviceChoice parse_device(const std::string& text) {
     choice.index = index;
     if (error == std::errc{} && read_to == end) return choice;
   }
-  throw Error(fmt::format("unknown device '{}'; expected cpu, auto, cuda or cuda:N", text));
+  throw Error(fmt::format("unknown device '{}'; expected cpu, auto, cuda, cuda:N or simulated", text));
 }
 
 std::string to_string(const DeviceChoice& choice) {
@@ -238,6 +258,8 @@ std::string to_string(const DeviceChoice& choice) {
       return "cpu";
     case DeviceChoice::Kind::kAuto:
       return "auto";
+    case DeviceChoice::Kind::kSimulated:
+      return "simulated";
     case DeviceChoice::Kind::kCuda:
       break;
   }
@@ -247,10 +269,14 @@ std::string to_string(const DeviceChoice& choice) {
 std::optional<GpuInfo> choose_gpu(const DeviceChoice& choice, const GpuProbe& probe, std::uint32_t rank,
                                   std::string& notice) {
   if (choice.kind == DeviceChoice::Kind::kCpu) return std::nullopt;
-  if (probe.gpus.empty()) {
-    if (choice.kind == DeviceChoice::Kind::kCuda)
-      throw Error(fmt::format("device {}: {}", to_string(choice), probe.reason));
-    notice = "device auto: goes on with the CPU: " + probe.reason;
+  const bool wants_simulated = choice.kind == DeviceChoice::Kind::kSimulated;
+  std::string reason = probe.reason;
+  if (probe.is_simulated != wants_simulated)
+    reason = wants_simulated ? "this build has no simulated GPU; build with -Dcuda=simulated, as tools/run does for it"
+                             : "this build (-Dcuda=simulated) has a simulated GPU only, which is called `simulated`";
+  if (probe.gpus.empty() || probe.is_simulated != wants_simulated) {
+    if (choice.kind != DeviceChoice::Kind::kAuto) throw Error(fmt::format("device {}: {}", to_string(choice), reason));
+    notice = "device auto: goes on with the CPU: " + reason;
     return std::nullopt;
   }
   if (!choice.index) return probe.gpus[rank % probe.gpus.size()];

@@ -35,6 +35,7 @@ struct GpuProbe {
   std::string reason;      // of why_none, one line that says what to do
   int driver_version = 0;  // 12020 for CUDA 12.2; 0: no driver
   int built_for = 0;
+  bool is_simulated = false;  // the GPU is the CPU: only kSimulated takes it
 };
 
 // A device file of the driver, /dev/nvidia0 or /dev/nvidiactl, and whether this process may open it.
@@ -53,16 +54,20 @@ GpuProbe probe_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files = nvid
 // The GPU of that number. Throws Error where there is none.
 GpuInfo require_gpu(CudaCalls& cuda, int device);
 
-// --device: cpu, auto, cuda, cuda:N.
+// --device: cpu, auto, cuda, cuda:N, simulated.
 struct DeviceChoice {
-  enum class Kind { kCpu, kAuto, kCuda } kind = Kind::kCpu;
+  enum class Kind { kCpu, kAuto, kCuda, kSimulated } kind = Kind::kCpu;
   std::optional<std::uint32_t> index;
+
+  bool may_be_cuda() const noexcept { return kind == Kind::kCuda || kind == Kind::kAuto; }
+  bool must_be_gpu() const noexcept { return kind == Kind::kCuda || kind == Kind::kSimulated; }
+  bool operator==(const DeviceChoice&) const = default;
 };
 DeviceChoice parse_device(const std::string& text);  // throws Error
 std::string to_string(const DeviceChoice& choice);
 
 // The GPU for a worker of this rank: the chosen one, else rank modulo their number; none for the CPU. For kAuto without
-// a GPU `notice` gets the reason in one line. Throws Error where kCuda finds none, or not that one.
+// a GPU `notice` gets the reason in one line. Throws Error where kCuda or kSimulated finds none, or not that one.
 std::optional<GpuInfo> choose_gpu(const DeviceChoice& choice, const GpuProbe& probe, std::uint32_t rank,
                                   std::string& notice);
 

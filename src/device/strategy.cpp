@@ -5,7 +5,7 @@
 namespace ps::device {
 namespace {
 
-// Of its float adds to host memory; 0 where the driver was not asked.
+// What its float adds to host memory are capable of; 0 where the driver was not asked.
 unsigned float_add_bits(const GpuInfo& gpu) {
   constexpr auto kIndex = static_cast<std::size_t>(AtomicOperation::kFloatAdd);
   return gpu.host_atomics.size() > kIndex ? gpu.host_atomics[kIndex] : 0U;

@@ -1,0 +1,34 @@
+// The launchers of the transfers' kernels: what the C++ side calls. What each does is said in src/device/transfer_kernels.hpp.
+//
+// All enqueue on the stream and return whether that worked. Zero elements, rows or pieces enqueue nothing and succeed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rows.hpp"
+#include "transfers.hpp"
+
+namespace ps::kernels {
+
+// Loads all kernels of the program or library that this is linked into.
+cudaError_t load_all();
+
+cudaError_t pull_pieces(const PulledPiece* pieces, std::uint32_t count, std::uint64_t* results, ChunkFormat format,
+                        cudaStream_t stream);
+cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
+                        cudaStream_t stream);
+cudaError_t add_pieces(const AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,
+                       cudaStream_t stream);
+cudaError_t pull_rows(const RowTable& table, const RowIds& ids, float* out, std::uint64_t* outside,
+                      cudaStream_t stream);
+cudaError_t sort_rows_room(std::uint64_t most, std::size_t& bytes);
+cudaError_t sort_rows(const RowIds& ids, std::uint64_t rows, const RowSort& to, std::uint64_t* outside,
+                      cudaStream_t stream);
+cudaError_t send_rows(const RowSort& rows, std::uint64_t count, const float* gradients, std::uint32_t elements,
+                      std::uint32_t piece_rows, std::uint64_t* ids, float* sums, std::uint32_t* arrived,
+                      cudaStream_t stream);
+
+}  // namespace ps::kernels
