@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 
+#include "config/modes.hpp"
 #include "device/gpu_link.hpp"
 #include "device/resources.hpp"
 #include "ps/errors.hpp"
@@ -27,8 +28,8 @@ class GpuOnes {
     link_options.device = options.gpu->gpu.device;
     link_options.wire = options.gpu->wire;
     link_options.warn = options.warn;
-    link_ =
-        device::make_gpu_link(worker, {&variable, 1}, {&to, 1}, {&from, 1}, link_options, cuda_, *options.gpu->kernels);
+    link_ = device::make_gpu_link(worker, {&variable, 1}, {&to, 1}, {&from, 1}, link_options, cuda_,
+                                  *options.gpu->transfers);
     device::check(
         cuda_, options.gpu->kernels->fill(ones_.on_device(), 1.0F, count, static_cast<device::Stream>(link_->stream())),
         "fill memory");
@@ -84,7 +85,8 @@ CountResult count_up(Worker& worker, const CountOptions& options) {
       const Clock::time_point begin = Clock::now();
       const std::uint64_t global_steps = worker.step();
       const Clock::time_point end = Clock::now();
-      if (++result.steps == 1 && worker.config().mode == Mode::kSync) began += end - begin;  // the others had to come
+      if (++result.steps == 1 && traits_of(worker.config().mode).steps_together())
+        began += end - begin;  // the others had to come
       worker.report(0.0, 0);
       if (options.report && end - reported >= kReportPeriod) {
         options.report(result.steps, global_steps);

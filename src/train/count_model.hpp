@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "ps/worker.hpp"
-#include "train/gpu_place.hpp"
+#include "train/gpu/gpu_place.hpp"
 
 namespace ps::train {
 
 inline constexpr const char* kCountVariable = "var";
-inline constexpr std::uint64_t kLargestExactCount = std::uint64_t{1} << 24;  // float32 holds every integer up to it
+inline constexpr std::uint64_t kMaxExactCount = std::uint64_t{1} << 24;  // float32 holds every integer up to it
 
 struct CountOptions {
   std::uint64_t size = 1;         // elements; one: a scalar

@@ -10,9 +10,10 @@
 
 #include "ps/variable.hpp"
 #include "ps/worker.hpp"
-#include "train/dataset.hpp"
-#include "train/model.hpp"
+#include "train/data/dataset.hpp"
+#include "train/dense/model.hpp"
 #include "train/trainer.hpp"
+#include "update/traits.hpp"
 
 namespace ps::train {
 
@@ -36,7 +37,7 @@ class Engine {
   // The step is over.
   virtual void begin_next() = 0;
 
-  // Of the last batch of the last push.
+  // The loss of the last batch of the last push.
   virtual float loss() const = 0;
 
   // A clock that runs while this worker works: what a straggler's factor multiplies.
@@ -57,8 +58,8 @@ struct EngineParts {
   std::size_t batch() const { return options.batch != 0 ? options.batch : default_batch(data); }
   std::uint64_t seed() const { return options.seed.value_or(worker.config().seed); }
   std::uint64_t push_every() const { return options.push_every > 1 ? options.push_every : 1; }
-  // A rule `add` would add bare gradients.
-  bool has_local_steps() const { return push_every() > 1 || worker.config().optimizer.rule == UpdateRule::kAdd; }
+  // A rule that sums would add bare gradients.
+  bool has_local_steps() const { return push_every() > 1 || update::traits_of(worker.config().optimizer.rule).is_sum; }
 };
 
 // Computes on the calling thread, which the stream of batches serves from a thread of its own. `parameters`: where the

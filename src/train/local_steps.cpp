@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "config/modes.hpp"
 #include "update/rules.hpp"
 
 namespace ps::train {
@@ -10,14 +11,14 @@ namespace ps::train {
 float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_t global_step) {
   const Optimizer& optimizer = worker.config().optimizer;
   const float usual = default_learning_rate(UpdateRule::kSgd);
-  return options.local_learning_rate.value_or(optimizer.rule == UpdateRule::kAdd ? worker.live().learning_rate
-                                                                                 : usual) *
+  const bool is_sum = update::traits_of(optimizer.rule).is_sum;
+  return options.local_learning_rate.value_or(is_sum ? worker.live().learning_rate : usual) *
          optimizer.schedule.factor(global_step);
 }
 
 float pushed_factor(const JobConfig& config) {
-  const float share = config.mode == Mode::kSync ? 1.0F / static_cast<float>(config.workers) : 1.0F;
-  return config.optimizer.rule == UpdateRule::kAdd ? share : -1.0F;
+  const float share = traits_of(config.mode).steps_together() ? 1.0F / static_cast<float>(config.workers) : 1.0F;
+  return update::traits_of(config.optimizer.rule).is_sum ? share : -1.0F;
 }
 
 LocalSteps::LocalSteps(const Worker& worker, const Model& model, const TrainOptions& options)

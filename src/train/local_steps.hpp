@@ -12,8 +12,8 @@ namespace ps::train {
 // The rate of a local step, as it is now.
 float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_t global_step);
 
-// What the way gone is multiplied by before it is pushed: for rule `add` one, in sync mode this worker's share of it,
-// so that the sum is a mean; for an outer optimizer -1, which takes the way back for a gradient.
+// What the difference (end minus start) is multiplied by before it is pushed: for rule `add` one, in sync mode this worker's share of it,
+// so that the sum is a mean; for an outer optimizer -1, since its gradient is start minus end.
 float pushed_factor(const JobConfig& config);
 
 class LocalSteps {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "train/random.hpp"
+#include "train/data/random.hpp"
 
 namespace ps::train {
 namespace {

@@ -16,6 +16,8 @@ struct Delay {
 
   bool is_none() const { return seconds <= 0 && factor <= 1; }
   std::string to_string() const;  // as it is written on a command line
+
+  bool operator==(const Delay&) const = default;
 };
 
 // Processor time of this thread: what others take from it on a full machine is not in it, and so not multiplied.

@@ -8,8 +8,9 @@
 #include <new>
 #include <numeric>
 
+#include "config/modes.hpp"
 #include "ps/errors.hpp"
-#include "train/batch_stream.hpp"
+#include "train/data/batch_stream.hpp"
 #include "train/digest.hpp"
 #include "train/engine.hpp"
 #include "update/rules.hpp"
@@ -39,9 +40,9 @@ std::vector<Variable> declare(Worker& worker, const Model& model) {
 }
 
 // Parameters with the optimizer's slots behind them, as a ps would hold them, updated in this process.
-class OwnVariables {
+class LocalVariables {
  public:
-  OwnVariables(const JobConfig& config, const Model& model) : config_(config) {
+  LocalVariables(const JobConfig& config, const Model& model) : config_(config) {
     for (std::size_t i = 0; i < model.parameters().size(); ++i) {
       const ParameterSpec& spec = model.parameters()[i];
       One& one = all_.emplace_back();
@@ -126,53 +127,53 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   const std::unique_ptr<Engine> engine =
       options.gpu ? make_gpu_engine(parts) : make_cpu_engine(parts, result.parameters);
   const std::uint64_t examples = parts.batch() * parts.push_every();  // of a step
-  const bool waits_for_others = worker.config().mode == Mode::kSync;
+  const bool waits_for_others = traits_of(worker.config().mode).steps_together();
   Straggler straggler(options.delay, worker.config().seed, worker.rank(), [&] { return engine->work_seconds(); });
 
-  Diary diary(options, fmt::format("worker {}", worker.rank()), examples);
-  const auto is_over = [&] { return worker.finished() || diary.is_stop_requested(); };
+  TrainLog log(options, fmt::format("worker {}", worker.rank()), examples);
+  const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
   std::uint64_t steps = 0;
   PhaseSeconds& phases = result.phases;
-  Laps laps;
+  PhaseTimer timer;
   Engine::Pause pause;
   if (straggler.is_one())
     pause = [&] {
-      laps.end(phases.gradient);
+      timer.end(phases.gradient);
       const bool goes_on = straggler.slow_down(is_over);
-      laps.end(phases.delay);
+      timer.end(phases.delay);
       straggler.begin_work();
       return goes_on;
     };
   try {
     while (!is_over()) {
-      laps.begin();
+      timer.begin();
       straggler.begin_work();
       engine->pull();
-      laps.end(phases.pull);
+      timer.end(phases.pull);
       const bool goes_on = engine->compute(pause);
-      laps.end(phases.gradient);
+      timer.end(phases.gradient);
       if (!goes_on || (straggler.is_one() && is_over())) break;
       engine->push();
-      laps.end(phases.push);
+      timer.end(phases.push);
       const Clock::time_point begin = Clock::now();
       const std::uint64_t global_steps = worker.step();
       engine->begin_next();
       if (waits_for_others && steps == 0) {  // whose programs have yet to start
-        diary.skip(Clock::now() - begin);
-        laps.begin();
+        log.skip(Clock::now() - begin);
+        timer.begin();
       }
-      laps.end(phases.step);
+      timer.end(phases.step);
       worker.report(engine->loss(), ++steps * examples);
-      diary.enter(engine->loss(), global_steps);
+      log.enter(engine->loss(), global_steps);
     }
   } catch (const JobFinished&) {  // its ps was told to end while we waited
   } catch (const Interrupted&) {
   }
-  result.is_interrupted = diary.is_stop_requested();
-  diary.finish(result);
+  result.is_interrupted = log.is_stop_requested();
+  log.finish(result);
   engine->finish(result);
   for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], result.parameters[i]);
-  if (worker.config().optimizer.ema > 0 && worker.config().optimizer.rule != UpdateRule::kAdd) {
+  if (worker.config().optimizer.ema > 0 && !update::traits_of(worker.config().optimizer.rule).is_sum) {
     result.averages.emplace(model.parameters());
     for (std::size_t i = 0; i < variables.size(); ++i) worker.pull_average(variables[i], (*result.averages)[i]);
   }
@@ -180,29 +181,30 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
 }
 
 TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& data, const TrainOptions& options) {
-  if (config.optimizer.rule == UpdateRule::kAdd)
-    throw Error("optimizer add sums differences that workers push: it has nothing to do standalone; use sgd");
+  if (update::traits_of(config.optimizer.rule).is_sum)
+    throw Error(fmt::format("optimizer {} sums differences that workers push: it has nothing to do standalone; use sgd",
+                            to_string(config.optimizer.rule)));
   TrainResult result(model.parameters());
   ParameterArrays& parameters = result.parameters;
   ParameterArrays gradients(model.parameters());
-  OwnVariables variables(config, model);
+  LocalVariables variables(config, model);
   const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
   BatchStream batches(data, batch, options.seed.value_or(config.seed), 0);
 
   Straggler straggler(options.delay, options.seed.value_or(config.seed), 0);
 
-  Diary diary(options, "standalone", batch);
-  const auto is_over = [&] { return diary.is_stop_requested(); };
+  TrainLog log(options, "standalone", batch);
+  const auto is_over = [&] { return log.is_stop_requested(); };
   for (std::uint64_t step = 0; step < config.steps && !is_over(); ++step) {
     straggler.begin_work();
     variables.copy_to(parameters);
     const float loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
     if (!straggler.slow_down(is_over)) break;
     variables.update(gradients, step);
-    diary.enter(loss, step + 1);
+    log.enter(loss, step + 1);
   }
   result.is_interrupted = is_over();
-  diary.finish(result);
+  log.finish(result);
   variables.copy_to(parameters);
   if (config.optimizer.ema > 0) variables.copy_averages_to(result.averages.emplace(model.parameters()));
   return result;

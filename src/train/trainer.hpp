@@ -13,11 +13,11 @@
 
 #include "ps/job_config.hpp"
 #include "ps/worker.hpp"
-#include "train/dataset.hpp"
-#include "train/diary.hpp"
-#include "train/gpu_place.hpp"
-#include "train/model.hpp"
+#include "train/data/dataset.hpp"
+#include "train/dense/model.hpp"
+#include "train/gpu/gpu_place.hpp"
 #include "train/straggler.hpp"
+#include "train/train_log.hpp"
 
 namespace ps::train {
 

@@ -15,11 +15,11 @@
 #include <span>
 #include <vector>
 
-#include "train/diary.hpp"
 #include "train/sparse/row_decay.hpp"
 #include "train/sparse/row_set.hpp"
 #include "train/sparse/sparse_model.hpp"
 #include "train/sparse/sparse_stream.hpp"
+#include "train/train_log.hpp"
 
 namespace ps::train {
 
@@ -40,7 +40,7 @@ class ExampleSteps {
   // adds to them what parts of the batch took, which costs time itself.
   template <class Rows>
   double run(Rows& rows, PhaseSeconds* phases = nullptr) {
-    if (phases != nullptr) laps_.begin();
+    if (phases != nullptr) timer_.begin();
     double loss = 0.0;
     for (std::size_t done = 0; done < batch_; done += combine_)
       loss += next_examples(rows, std::min(combine_, batch_ - done), phases);
@@ -159,7 +159,7 @@ class ExampleSteps {
   }
 
   void end(PhaseSeconds* phases, double PhaseSeconds::*phase) {
-    if (phases != nullptr) laps_.end(phases->*phase);
+    if (phases != nullptr) timer_.end(phases->*phase);
   }
 
   SparseModel& model_;
@@ -167,9 +167,9 @@ class ExampleSteps {
   const RowDecay& decay_;
   std::size_t width_, batch_, combine_;
   SparseExample next_;
-  Laps laps_;
+  PhaseTimer timer_;
   std::vector<float> rows_, gradients_;
-  // Of combined examples:
+  // For combined examples:
   RowSet set_;
   std::vector<SparseExample> examples_;
   std::vector<std::uint32_t> numbers_;  // or the ids of all

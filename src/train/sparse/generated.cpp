@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ps/errors.hpp"
-#include "train/random.hpp"
+#include "train/data/random.hpp"
 #include "train/sparse/numbers.hpp"
 #include "train/sparse/zipf.hpp"
 
@@ -18,13 +18,13 @@ namespace {
 
 constexpr std::string_view kZipf = "zipf:", kRatings = "ratings:";
 constexpr std::uint64_t kSeed = 0x6d616465'75700001;
-constexpr std::uint64_t kMostIds = std::uint64_t{1} << 32;
-constexpr std::uint64_t kMostExamples = std::uint64_t{1} << 40;
-constexpr double kMostExponent = 4.0;
+constexpr std::uint64_t kMaxIds = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMaxExamples = std::uint64_t{1} << 40;
+constexpr double kMaxExponent = 4.0;
 constexpr double kItemExponent = 0.8;
 constexpr double kSharpness = 4.0;  // of the planted model: the best there is gets about 86 % of the labels right
 constexpr int kFactors = 4;
-constexpr int kMostRounds = 64;  // of draws for a row
+constexpr int kMaxRounds = 64;  // of draws for a row
 
 [[noreturn]] void fail(const std::string& source, const char* what) {
   throw Error(fmt::format("{}: {}; expected zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]] or ratings:USERSxITEMSxRATINGS",
@@ -69,9 +69,9 @@ class Stop {
 };
 
 // Different ids, ascending.
-void draw_row(const ZipfDraw& zipf, std::mt19937_64& random, std::size_t per_row, std::vector<std::uint32_t>& ids) {
+void draw_row(const ZipfSampler& zipf, std::mt19937_64& random, std::size_t per_row, std::vector<std::uint32_t>& ids) {
   ids.clear();
-  for (int round = 0; round < kMostRounds && ids.size() < per_row; ++round) {
+  for (int round = 0; round < kMaxRounds && ids.size() < per_row; ++round) {
     while (ids.size() < per_row) ids.push_back(static_cast<std::uint32_t>(zipf(random) - 1));
     std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
@@ -92,14 +92,14 @@ void generate_zipf(const std::string& source, Stop& stop, SparseWriter& out) {
       parts.size() > 2 ? whole_number(source, parts[2]) : std::min<std::uint64_t>(50, features);
   float exponent = 0.8F;
   if (parts.size() > 3 &&
-      (parse_float(parts[3], exponent) != NumberFault::kNone || exponent < 0 || exponent > kMostExponent))
+      (parse_float(parts[3], exponent) != NumberFault::kNone || exponent < 0 || exponent > kMaxExponent))
     fail(source, "the exponent is a number from 0 to 4");
-  if (features > kMostIds) fail(source, "there are 2^32 features at most");
-  if (examples > kMostExamples) fail(source, "there are 2^40 examples at most");
+  if (features > kMaxIds) fail(source, "there are 2^32 features at most");
+  if (examples > kMaxExamples) fail(source, "there are 2^40 examples at most");
   if (per_row > features || per_row > (std::uint64_t{1} << 20))
     fail(source, "a row has at most as many features as there are, and 2^20");
 
-  const ZipfDraw zipf(features, exponent);
+  const ZipfSampler zipf(features, exponent);
   std::mt19937_64 random(kSeed);
   std::vector<std::uint32_t> ids;
   const auto value = static_cast<float>(1.0 / std::sqrt(static_cast<double>(per_row)));
@@ -122,10 +122,10 @@ void generate_ratings(const std::string& source, Stop& stop, SparseWriter& out) 
   if (parts.size() != 3) fail(source, "three sizes are needed");
   const std::uint64_t users = whole_number(source, parts[0]), items = whole_number(source, parts[1]);
   const std::uint64_t ratings = whole_number(source, parts[2]);
-  if (users > kMostIds / 2 || items > kMostIds / 2) fail(source, "there are 2^31 users and items at most");
-  if (ratings > kMostExamples) fail(source, "there are 2^40 ratings at most");
+  if (users > kMaxIds / 2 || items > kMaxIds / 2) fail(source, "there are 2^31 users and items at most");
+  if (ratings > kMaxExamples) fail(source, "there are 2^40 ratings at most");
 
-  const ZipfDraw zipf(items, kItemExponent);
+  const ZipfSampler zipf(items, kItemExponent);
   std::mt19937_64 random(kSeed);
   const std::uint64_t user_bias = hash_name("user bias"), item_bias = hash_name("item bias");
   std::array<std::uint64_t, kFactors> user_factor, item_factor;

@@ -12,7 +12,7 @@
 namespace ps::train {
 namespace {
 
-constexpr std::uint64_t kMostIds = std::uint64_t{1} << 32;  // an id is a u32
+constexpr std::uint64_t kMaxIds = std::uint64_t{1} << 32;  // an id is a u32
 
 bool is_blank(char letter) noexcept { return letter == ' ' || letter == '\t'; }
 
@@ -90,6 +90,9 @@ class Reader {
     const std::string_view text = token(at);
     if (text.find(':') != text.npos && text.find(',') == text.npos)
       fail_on(at, at + text.size(), fmt::format("the label is missing: the line begins with {}", quoted(text)));
+    if (text.find(',') != text.npos && line_.find(':') == line_.npos)
+      fail_on(at, at + text.size(),
+              "this looks like CSV; a line of LIBSVM text is `label index:value index:value ...`");
     label_ = number(at, at + text.size(), "label");
     return at + text.size();
   }
@@ -132,8 +135,8 @@ class Reader {
   void check_index(const char* at, std::uint64_t index) const {
     if (index == 0 && wanted_base_ == FirstIndex::kOne)
       fail(at, "index 0 in a file whose indices begin with 1; read it, and those that go with it, as 0-based");
-    if (index >= kMostIds && hash_bits_ == 0)
-      fail(at, fmt::format("index {} is 2^32 or more; hash the features (--hash-bits)", index));
+    if (index >= kMaxIds && hash_bits_ == 0)
+      fail(at, fmt::format("index {} is 2^32 or more; hash the features (`hash-bits`)", index));
     if (indices_.empty() || index > indices_.back()) return;
     if (index == indices_.back()) fail(at, fmt::format("index {} is repeated; each occurs once in a line", index));
     fail(at, fmt::format("index {} comes after {}; indices are to ascend", index, indices_.back()));

@@ -34,7 +34,7 @@ class MatrixFactorisation final : public SparseModel {
     return at.loss;
   }
 
-  // Of a user or an item that the training data has not, only what the other one tells is left.
+  // Where the training data has not the user or the item, only what the other one tells is left.
   float score(const SparseExample& example, const float* rows) override {
     if (example.ids.size() < 2) return example.ids.empty() ? mean_ : mean_ + rows[0];
     float sum = mean_ + rows[0] + rows[width_];

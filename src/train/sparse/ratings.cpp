@@ -14,9 +14,9 @@
 namespace ps::train {
 namespace {
 
-constexpr std::size_t kMostFields = 4, kFewestFields = 3, kMaxIdBytes = 64;
+constexpr std::size_t kMaxFields = 4, kMinFields = 3, kMaxIdBytes = 64;
 constexpr const char* kFieldNames[] = {"user", "item", "rating", "time"};
-constexpr std::uint32_t kMostNumbers = std::numeric_limits<std::uint32_t>::max() / 2;  // users + items fit an id
+constexpr std::uint32_t kMaxNumbers = std::numeric_limits<std::uint32_t>::max() / 2;  // users + items fit an id
 
 struct TransparentHash {
   using is_transparent = void;
@@ -39,14 +39,14 @@ std::string_view separator_of(std::string_view line) {
 }
 
 struct Fields {
-  std::array<std::string_view, kMostFields + 1> text;  // the last one: the first that is too much
+  std::array<std::string_view, kMaxFields + 1> text;  // the last one: the first that is too much
   std::size_t count = 0;
 };
 
 // Requires: the line is trimmed.
 Fields split(std::string_view line, std::string_view separator) {
   Fields fields;
-  while (fields.count <= kMostFields) {
+  while (fields.count <= kMaxFields) {
     const std::size_t end = line.find(separator);
     fields.text[fields.count++] = trimmed(line.substr(0, end));
     if (end == line.npos) break;
@@ -63,7 +63,7 @@ bool is_number(std::string_view text) {
 }
 
 bool is_header(const Fields& fields, std::string_view separator) {
-  return (separator == "," || separator == "\t") && fields.count >= kFewestFields && fields.count <= kMostFields &&
+  return (separator == "," || separator == "\t") && fields.count >= kMinFields && fields.count <= kMaxFields &&
          std::none_of(fields.text.begin(), fields.text.begin() + std::ptrdiff_t(fields.count),
                       [](std::string_view field) { return field.empty() || is_number(field); });
 }
@@ -124,16 +124,16 @@ class Reader {
   }
 
   void add(const Fields& fields, std::string_view text) {
-    if (fields.count < kFewestFields)
+    if (fields.count < kMinFields)
       fail(text.data() + text.size(), fmt::format("the {} is missing; expected user, item, rating and maybe a time{}",
                                                   kFieldNames[fields.count], expected_separator()));
-    if (fields.count > kMostFields)
-      fail(fields.text[kMostFields].data(), "a fifth field; expected user, item, rating and maybe a time");
+    if (fields.count > kMaxFields)
+      fail(fields.text[kMaxFields].data(), "a fifth field; expected user, item, rating and maybe a time");
     std::uint32_t user = number_of(users_, fields.text[0], "user");
     std::uint32_t item = number_of(items_, fields.text[1], "item");
     if (user > item && names_of_ != nullptr) std::swap(user, item);  // of an unknown user: ids ascend
     const float rating = parse(fields.text[2], "rating");
-    if (fields.count == kMostFields) parse(fields.text[3], "time");
+    if (fields.count == kMaxFields) parse(fields.text[3], "time");
     const std::uint32_t ids[] = {user, item};
     constexpr float kOnes[] = {1.0F, 1.0F};
     out_.add(rating, ids, kOnes);
@@ -160,7 +160,7 @@ class Reader {
       fail(text.data(), fmt::format("{} {} is longer than {} bytes", what, quoted(text), kMaxIdBytes));
     if (const auto found = numbers.find(text); found != numbers.end()) return found->second;
     if (names_of_ != nullptr) return static_cast<std::uint32_t>(names_of_->info().features + (&numbers == &items_));
-    if (numbers.size() == kMostNumbers) fail(text.data(), fmt::format("more than 2^31 different {}s", what));
+    if (numbers.size() == kMaxNumbers) fail(text.data(), fmt::format("more than 2^31 different {}s", what));
     return numbers.emplace(text, static_cast<std::uint32_t>(numbers.size())).first->second;
   }
 
@@ -180,7 +180,7 @@ bool looks_like_ratings(std::string_view line) {
   if (separator == "::") return true;
   if (line.find(':') != line.npos) return false;
   const Fields fields = split(line, separator);
-  return fields.count >= kFewestFields && fields.count <= kMostFields;
+  return fields.count >= kMinFields && fields.count <= kMaxFields;
 }
 
 void read_ratings(TextLines& lines, const SparseData* names_of, SparseWriter& out) {

@@ -11,24 +11,24 @@
 #include "train/sparse/generated.hpp"
 #include "train/sparse/libsvm.hpp"
 #include "train/sparse/ratings.hpp"
+#include "train/sparse/sparse_cursor.hpp"
 #include "train/sparse/sparse_file.hpp"
 #include "train/sparse/sparse_forms.hpp"
-#include "train/sparse/sparse_walk.hpp"
 #include "train/sparse/text_lines.hpp"
 
 namespace ps::train {
 namespace {
 
-constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 28;  // features: 1 GiB of counts
+constexpr std::uint64_t kMaxCounted = std::uint64_t{1} << 28;  // features: 1 GiB of counts
 constexpr std::chrono::seconds kBetweenNotices{2};
 
 void check_options(const std::string& source, const SparseSourceOptions& options) {
-  if (options.hash_bits > 32) throw Error("features can be hashed to 32 bits at most (--hash-bits 1..32)");
+  if (options.hash_bits > 32) throw Error("features can be hashed to 32 bits at most (`hash-bits` 1..32)");
   if (options.names_of == nullptr) return;
   const bool is_nameless = options.names_of->names().empty();
   if (is_nameless || is_generated(source))
     throw Error(fmt::format(
-        "{}: made-up users and items have no names to know them by; hold a share of {} out with --test-share",
+        "{}: made-up users and items have no names to know them by; hold a share of {} out with `test-share`",
         is_nameless ? options.names_of->name() : source, options.names_of->name()));
 }
 
@@ -153,16 +153,16 @@ std::vector<std::string_view> SparseData::names() const {
 }
 
 std::span<const std::uint32_t> SparseData::occurrences() const {
-  if (impl_->info.features > kMostCounted)
+  if (impl_->info.features > kMaxCounted)
     throw Error(
         fmt::format("{}: {} features are too many to count how often each occurs (2^28 at most); hash them "
-                    "(--hash-bits 28)",
+                    "(`hash-bits` 28)",
                     impl_->name, impl_->info.features));
   std::call_once(impl_->are_counted, [this] {
     std::vector<std::uint32_t> counts(impl_->info.features);
-    for (SparseWalk walk(*this); walk.next();)
-      for (const std::uint32_t id : walk.example().ids) {
-        if (id >= counts.size()) walk.fail_damaged();
+    for (SparseCursor cursor(*this); cursor.next();)
+      for (const std::uint32_t id : cursor.example().ids) {
+        if (id >= counts.size()) cursor.fail_damaged();
         ++counts[id];
       }
     impl_->occurrences = std::move(counts);

@@ -14,7 +14,7 @@
 //            | bytes[n]           |  filled up to a word
 //            +--------------------+
 //
-// Of ratings every example has two ids, the user's and `users` + the item's, with the values 1 and 1, and the rating as
+// In ratings every example has two ids, the user's and `users` + the item's, with the values 1 and 1, and the rating as
 // its label. So a factorisation machine reads them as they are.
 #pragma once
 
@@ -101,7 +101,7 @@ class SparseData {
   // The mapping behind the header: examples one after the other.
   std::span<const std::uint32_t> words() const;
 
-  // Of ratings from text: what each id is called, users and then items; valid as long as the data is. Else none.
+  // For ratings from text: what each id is called, users and then items; valid as long as the data is. Else none.
   std::vector<std::string_view> names() const;
 
   // For each id: in how many examples it occurs. Counted when first asked for, in one pass.

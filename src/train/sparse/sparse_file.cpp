@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "ps/errors.hpp"
-#include "train/random.hpp"
+#include "train/data/random.hpp"
 
 namespace ps::train {
 namespace {

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "ps/errors.hpp"
-#include "train/random.hpp"
+#include "train/data/random.hpp"
 
 namespace ps::train {
 namespace {

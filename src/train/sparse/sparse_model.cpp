@@ -6,32 +6,11 @@
 #include <limits>
 
 #include "ps/errors.hpp"
-#include "train/random.hpp"
+#include "train/data/random.hpp"
+#include "train/models.hpp"
 #include "train/sparse/sparse_models.hpp"
 
 namespace ps::train {
-namespace {
-
-using Make = std::unique_ptr<SparseModel> (*)(const SparseInfo&, const SparseModelOptions&);
-
-struct Kind {
-  std::string_view name;
-  Make make;
-  bool takes_features, takes_ratings;
-};
-
-constexpr Kind kKinds[] = {{"logistic", make_logistic, true, false},
-                           {"svm", make_svm, true, false},
-                           {"mf", make_matrix_factorisation, false, true},
-                           {"fm", make_factorisation_machine, true, true}};
-
-const Kind* kind_of(std::string_view name) noexcept {
-  for (const Kind& kind : kKinds)
-    if (kind.name == name) return &kind;
-  return nullptr;
-}
-
-}  // namespace
 
 float mean_label(const SparseInfo& info) {
   return info.examples == 0 ? 0.0F : static_cast<float>(info.label_sum / double(info.examples));
@@ -48,26 +27,27 @@ void fill_factor_rows(std::uint64_t seed, std::uint64_t first_row, std::size_t w
   }
 }
 
-bool is_sparse_model(std::string_view name) noexcept { return kind_of(name) != nullptr; }
-
 std::unique_ptr<SparseModel> make_sparse_model(std::string_view name, const SparseInfo& info,
                                                const SparseModelOptions& options) {
-  const Kind* kind = kind_of(name);
-  if (kind == nullptr) throw Error(fmt::format("unknown model '{}'; expected logistic|svm|mf|fm", name));
-  const bool is_rating = info.kind == SparseKind::kRatings;
-  if (is_rating && !kind->takes_ratings)
-    throw Error(fmt::format("model {} does not take ratings; choose --model mf or fm", name));
-  if (!is_rating && !kind->takes_features)
+  const ModelRow& row = model_row(name);
+  if (row.make_sparse == nullptr)
     throw Error(
-        fmt::format("model {} takes ratings, and the data has features; choose --model logistic, svm or fm", name));
+        fmt::format("model '{}' is not of sparse examples; expected {}", name, model_names(ModelKind::kSparse)));
+  const bool is_rating = info.kind == SparseKind::kRatings;
+  if (is_rating && !row.takes_ratings)
+    throw Error(fmt::format("model {} does not take ratings; choose `model` {}", name,
+                            model_names([](const ModelRow& other) { return other.takes_ratings; })));
+  if (!is_rating && !row.takes_features)
+    throw Error(fmt::format("model {} takes ratings, and the data has features; choose `model` {}", name,
+                            model_names([](const ModelRow& other) { return other.takes_features; })));
   if (!is_rating && info.distinct_labels > 2)
     throw Error(fmt::format("model {} tells two labels apart, and the data has more, from {} to {}; map them to two",
                             name, info.label_min, info.label_max));
   if (info.features == 0 && !options.bias) throw Error("the data has no feature: there is nothing to train");
   if (info.features > std::numeric_limits<std::uint32_t>::max())
     throw Error(
-        fmt::format("the data has {} features, more than a 32-bit id can name; use --hash-bits 31", info.features));
-  return kind->make(info, options);
+        fmt::format("the data has {} features, more than a 32-bit id can name; use `hash-bits` 31", info.features));
+  return row.make_sparse(info, options);
 }
 
 }  // namespace ps::train

@@ -23,7 +23,7 @@
 #include <string>
 #include <string_view>
 
-#include "train/model.hpp"
+#include "train/dense/model.hpp"
 #include "train/sparse/sparse_data.hpp"
 
 namespace ps::train {
@@ -68,9 +68,7 @@ class SparseModel {
   virtual bool is_positive(float label) const = 0;  // of a classifier: which of the two
 };
 
-bool is_sparse_model(std::string_view name) noexcept;  // logistic, svm, mf, fm
-
-// Throws Error for another name, or data that does not suit (mf: ratings; logistic, svm: two different labels at most).
+// Makes the sparse model of that name (train/models.hpp). Throws Error for another name, or data that does not suit (mf: ratings; logistic, svm: two different labels at most).
 std::unique_ptr<SparseModel> make_sparse_model(std::string_view name, const SparseInfo& info,
                                                const SparseModelOptions& options);
 

@@ -21,7 +21,7 @@ class LabelSigns {
   float middle_;
 };
 
-// Of ratings: what a score begins with.
+// For ratings: what a score begins with.
 float mean_label(const SparseInfo& info);
 
 // Rows {0, u_1 .. u_k}: the u are uniform with mean 0 and the given deviation, a function of seed, row and column.

@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "ps/errors.hpp"
-#include "train/random.hpp"
+#include "train/data/random.hpp"
+#include "train/sparse/sparse_cursor.hpp"
 #include "train/sparse/sparse_file.hpp"
-#include "train/sparse/sparse_walk.hpp"
 
 namespace ps::train {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::uint64_t kVisits = 0x7669736974736f66;
 constexpr std::size_t kLine = 64;
 // How many examples ahead the first line of a record is asked for, and then, its length being known, the others.
 constexpr std::size_t kHeadAhead = 6, kBodyAhead = 3;
-constexpr std::size_t kMostLinesAhead = 16;  // of one record: the processor follows longer ones by itself
+constexpr std::size_t kMaxLinesAhead = 16;  // of one record: the processor follows longer ones by itself
 
 void prefetch(const void* address) noexcept { __builtin_prefetch(address, 0, 3); }
 
@@ -56,9 +56,9 @@ void SparseStream::find_windows(std::size_t window_bytes) {
     window = {end, end, example};
     of_part = 0;
   };
-  SparseWalk walk(data_);
-  for (; walk.next(); ++example) {
-    if (walk.word() != window.begin && walk.end_word() - window.begin > wanted) close(walk.word());
+  SparseCursor cursor(data_);
+  for (; cursor.next(); ++example) {
+    if (cursor.word() != window.begin && cursor.end_word() - window.begin > wanted) close(cursor.word());
     of_part += part_.has(example);
   }
   close(all);
@@ -103,7 +103,7 @@ SparseExample SparseStream::next() {
   if (position_ + kHeadAhead < order_.size()) prefetch(base_ + order_[position_ + kHeadAhead]);
   if (position_ + kBodyAhead < order_.size()) {
     const std::uint32_t* const record = base_ + order_[position_ + kBodyAhead];
-    const std::size_t lines = std::min(record_words(record[1]) * 4 / kLine + 1, std::uint64_t{kMostLinesAhead});
+    const std::size_t lines = std::min(record_words(record[1]) * 4 / kLine + 1, std::uint64_t{kMaxLinesAhead});
     for (std::size_t line = 1; line < lines; ++line) prefetch(record + line * (kLine / 4));
   }
   const SparseExample example = example_at(base_ + order_[position_]);
@@ -114,8 +114,8 @@ SparseExample SparseStream::next() {
 void for_each_example(const SparseData& data, const SparsePart& part,
                       const std::function<void(const SparseExample&)>& body) {
   std::uint64_t example = 0;
-  for (SparseWalk walk(data); walk.next(); ++example)
-    if (part.has(example)) body(walk.example());
+  for (SparseCursor cursor(data); cursor.next(); ++example)
+    if (part.has(example)) body(cursor.example());
 }
 
 }  // namespace ps::train

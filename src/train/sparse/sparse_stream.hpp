@@ -37,7 +37,7 @@ class SparseStream {
   // The next example; its spans stay valid as long as the data. Asks for the memory of those that follow.
   SparseExample next();
 
-  // Of the part: how many examples there are, and how many epochs this stream has completed.
+  // How many examples the part has, and how many epochs this stream has completed.
   std::uint64_t examples() const noexcept { return examples_; }
   std::uint64_t epochs() const noexcept { return epochs_; }
 

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "config/modes.hpp"
 #include "ps/errors.hpp"
 #include "train/digest.hpp"
 #include "train/sparse/example_steps.hpp"
-#include "train/sparse/own_table.hpp"
+#include "train/sparse/local_table.hpp"
 #include "train/sparse/row_decay.hpp"
 
 namespace ps::train {
@@ -27,20 +28,20 @@ struct ServerRows {
   void prefetch(std::span<const std::uint32_t> ids) const noexcept { worker.prefetch_rows(table, ids); }
 };
 
-// Where l2 is the rule's own affair: its closed form needs it.
-bool regularizes_itself(UpdateRule rule) noexcept { return rule == UpdateRule::kFtrl; }
-
 RowL2 decay_of(const Optimizer& optimizer, const SparseTrainOptions& options) noexcept {
-  if (regularizes_itself(optimizer.rule)) return {};
+  if (update::traits_of(optimizer.rule).regularizes_itself) return {};
   return {optimizer.l2, options.factor_l2.value_or(optimizer.l2)};
 }
 
 void check_rule(const Optimizer& optimizer) {
-  if (optimizer.rule == UpdateRule::kAdd)
-    throw Error("optimizer add would add the gradients up: a sparse model needs another one, sgd or adagrad");
-  if (optimizer.rule == UpdateRule::kFtrl && !optimizer.schedule.is_constant())
-    throw Error(
-        "optimizer ftrl computes rows of the learning rate: use --lr-schedule constant, or another --optimizer");
+  const update::Traits& traits = update::traits_of(optimizer.rule);
+  if (traits.is_sum)
+    throw Error(fmt::format("optimizer {} would add the gradients up: a sparse model needs another one, sgd or adagrad",
+                            traits.name));
+  if (traits.reads_by_rate && !optimizer.schedule.is_constant())
+    throw Error(fmt::format(
+        "optimizer {} computes rows of the learning rate: use `lr-schedule` constant, or another `optimizer`",
+        traits.name));
 }
 
 // What the parts of all batches took, by those that were timed.
@@ -57,16 +58,16 @@ void share_out(const PhaseSeconds& timed, double seconds, PhaseSeconds& phases) 
 TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
                          const SparseTrainOptions& options, std::optional<Variable>* table) {
   const JobConfig& config = worker.config();
-  if (config.mode == Mode::kSync)
+  if (traits_of(config.mode).needs_versioned)
     throw Error(fmt::format(
-        "job {} has mode sync: rows change where they lie, without steps; start it with --mode async or ssp",
-        config.job));
+        "job {} has mode {}: rows change where they lie, without steps; start it with `mode` async or ssp", config.job,
+        to_string(config.mode)));
   check_rule(config.optimizer);
   VariableSpec spec;
   spec.name = model.table().name;
   spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
   spec.layout = Layout::kInplace;
-  spec.regularize = regularizes_itself(config.optimizer.rule);
+  spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
   const Variable variable = worker.variable(spec, [&](std::span<float> out) { model.initialize(config.seed, 0, out); });
   if (table != nullptr) *table = variable;
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
@@ -76,41 +77,41 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
 
   TrainTotals totals;
   Straggler straggler(options.delay, config.seed, worker.rank());
-  Diary diary(options, fmt::format("worker {}", worker.rank()), options.batch);
-  const auto is_over = [&] { return worker.finished() || diary.is_stop_requested(); };
+  TrainLog log(options, fmt::format("worker {}", worker.rank()), options.batch);
+  const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
   std::uint64_t steps = 0;
   double work_seconds = 0.0;
   PhaseSeconds timed;
-  Laps laps;
+  PhaseTimer timer;
   try {
     while (!is_over()) {
-      laps.begin();
+      timer.begin();
       straggler.begin_work();
       const double loss = examples.run(rows, steps % kTimedBatches == 0 ? &timed : nullptr);
-      laps.end(work_seconds);
+      timer.end(work_seconds);
       if (straggler.is_one()) {
         const bool goes_on = straggler.slow_down(is_over);
-        laps.end(totals.phases.delay);
+        timer.end(totals.phases.delay);
         if (!goes_on) break;
       }
       const std::uint64_t global_steps = worker.step();
-      laps.end(totals.phases.step);
+      timer.end(totals.phases.step);
       worker.report(loss, ++steps * options.batch);
-      diary.enter(loss, global_steps);
+      log.enter(loss, global_steps);
     }
   } catch (const JobFinished&) {  // its ps was told to end while we waited
   } catch (const Interrupted&) {
   }
-  totals.is_interrupted = diary.is_stop_requested();
+  totals.is_interrupted = log.is_stop_requested();
   share_out(timed, work_seconds, totals.phases);
-  diary.finish(totals);
+  log.finish(totals);
   return totals;
 }
 
 SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model, const SparseData& data,
                                      const SparsePart& part, const SparseTrainOptions& options) {
   check_rule(config.optimizer);
-  OwnTable table(config, model);
+  LocalTable table(config, model);
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   const std::uint64_t seed = options.seed.value_or(config.seed);
   SparseStream stream(data, part, seed, 0);
@@ -118,17 +119,17 @@ SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model
 
   SparseAloneResult result;
   Straggler straggler(options.delay, seed, 0);
-  Diary diary(options, "standalone", options.batch);
-  const auto is_over = [&] { return diary.is_stop_requested(); };
+  TrainLog log(options, "standalone", options.batch);
+  const auto is_over = [&] { return log.is_stop_requested(); };
   for (std::uint64_t step = 0; step < config.steps && !is_over(); ++step) {
     straggler.begin_work();
     table.set_step(step);
     const double loss = table.with_rows([&](auto& rows) { return examples.run(rows); });
     if (!straggler.slow_down(is_over)) break;
-    diary.enter(loss, step + 1);
+    log.enter(loss, step + 1);
   }
   result.is_interrupted = is_over();
-  diary.finish(result);
+  log.finish(result);
   result.table = table.values();
   return result;
 }

@@ -11,11 +11,11 @@
 
 #include "ps/job_config.hpp"
 #include "ps/worker.hpp"
-#include "train/diary.hpp"
 #include "train/sparse/sparse_data.hpp"
 #include "train/sparse/sparse_model.hpp"
 #include "train/sparse/sparse_stream.hpp"
 #include "train/straggler.hpp"
+#include "train/train_log.hpp"
 
 namespace ps::train {
 

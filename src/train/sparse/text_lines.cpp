@@ -155,16 +155,16 @@ void TextLines::fail(std::size_t column, const std::string& what) const {
 }
 
 std::string quoted(std::string_view text) {
-  constexpr std::size_t kMost = 40;
+  constexpr std::size_t kMax = 40;
   std::string out = "'";
-  for (const char letter : text.substr(0, kMost)) {
+  for (const char letter : text.substr(0, kMax)) {
     const auto byte = static_cast<unsigned char>(letter);
     if (byte < 0x20 || byte >= 0x7f)
       out += fmt::format("\\x{:02x}", byte);
     else
       out += letter;
   }
-  return out + (text.size() > kMost ? "...'" : "'");
+  return out + (text.size() > kMax ? "...'" : "'");
 }
 
 }  // namespace ps::train

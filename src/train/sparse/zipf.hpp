@@ -12,10 +12,10 @@
 
 namespace ps::train {
 
-class ZipfDraw {
+class ZipfSampler {
  public:
   // Requires: n >= 1, exponent >= 0.
-  ZipfDraw(std::uint64_t n, double exponent)
+  ZipfSampler(std::uint64_t n, double exponent)
       : n_(n),
         exponent_(exponent),
         first_(integral(1.5) - 1.0),

@@ -1,0 +1,44 @@
+#include "train/data/batch_stream.hpp"
+
+#include <algorithm>
+
+namespace ps::train {
+namespace {
+
+std::vector<BatchStream::Room> rooms_of(std::span<const BatchStream::Room> given, auto& memory, std::size_t batch_size,
+                                        std::size_t features) {
+  if (!given.empty()) return {given.begin(), given.end()};
+  std::vector<BatchStream::Room> rooms;
+  memory.resize(BatchStream::kSlots);
+  for (auto& slot : memory) {
+    slot.images.resize(batch_size * features);
+    slot.labels.resize(batch_size);
+    rooms.push_back({slot.images.data(), slot.labels.data()});
+  }
+  return rooms;
+}
+
+}  // namespace
+
+BatchStream::BatchStream(const Dataset& data, std::size_t batch_size, std::uint64_t seed, unsigned rank,
+                         std::span<const Room> rooms)
+    : data_(data),
+      batch_size_(checked_batch_size(data, batch_size)),
+      order_(data.count, seed, rank),
+      rooms_(rooms_of(rooms, memory_, batch_size, data.features)),
+      slots_(kSlots, [this](std::size_t slot) { gather(rooms_[slot]); }) {}
+
+Batch BatchStream::next() {
+  const Room& room = rooms_[slots_.next()];
+  return {batch_size_, {room.images, batch_size_ * data_.features}, {room.labels, batch_size_}};
+}
+
+void BatchStream::gather(const Room& room) {
+  for (std::size_t i = 0; i < batch_size_; ++i) {
+    const std::size_t example = order_.next();
+    std::copy_n(data_.images.data() + example * data_.features, data_.features, room.images + i * data_.features);
+    room.labels[i] = data_.labels[example];
+  }
+}
+
+}  // namespace ps::train

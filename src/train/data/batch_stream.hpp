@@ -1,0 +1,55 @@
+// An endless, reproducible stream of batches for one worker, gathered ahead of need by a thread of its own.
+//
+// One thread may call next(); the gathering thread is hidden. Invariants:
+//  1. Each epoch visits every example once, in a fresh order. A batch may span the end of an epoch, or many epochs.
+//  2. The stream is a function of the data, the batch size, the seed and the rank only: not of timing or platform.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "train/data/dataset.hpp"
+#include "train/data/example_order.hpp"
+#include "train/data/prefetch_ring.hpp"
+
+namespace ps::train {
+
+class BatchStream {
+ public:
+  // One in use and two ready: gathering a batch takes far less than a step, so more would only occupy cache.
+  static constexpr std::size_t kSlots = 3;
+
+  // Where a batch is gathered to: batch_size x features floats, and batch_size labels.
+  struct Room {
+    float* images;
+    std::uint8_t* labels;
+  };
+
+  // Starts gathering. Throws ps::Error if the data is empty or the batch size unusable.
+  // Requires: the data outlives the stream and does not change; so do `rooms`, which are kSlots, or none: then the
+  // stream has its own.
+  BatchStream(const Dataset& data, std::size_t batch_size, std::uint64_t seed, unsigned rank,
+              std::span<const Room> rooms = {});
+
+  // The next batch_size examples, valid until the next call. Blocks only if gathering has fallen behind.
+  Batch next();
+
+ private:
+  struct Memory {
+    std::vector<float> images;
+    std::vector<std::uint8_t> labels;
+  };
+
+  void gather(const Room& room);
+
+  const Dataset& data_;
+  const std::size_t batch_size_;
+  ExampleOrder order_;  // touched by the gathering thread alone
+  std::vector<Memory> memory_;
+  std::vector<Room> rooms_;
+  PrefetchRing slots_;  // last: it uses all of the above
+};
+
+}  // namespace ps::train

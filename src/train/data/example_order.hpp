@@ -1,0 +1,37 @@
+// The order in which one worker sees the examples of a data set: endless, reproducible.
+//
+// Invariants:
+//  1. Each epoch visits every example once, in a fresh order.
+//  2. The order is a function of the number of examples, the seed and the rank only: not of timing, platform or how it
+//     is cut into batches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "train/data/dataset.hpp"
+
+namespace ps::train {
+
+class ExampleOrder {
+ public:
+  // Requires: examples > 0.
+  ExampleOrder(std::size_t examples, std::uint64_t seed, unsigned rank);
+
+  // The next example's number. Takes long where an epoch begins: it is shuffled at once.
+  std::size_t next();
+
+ private:
+  void shuffle();
+
+  std::mt19937_64 generator_;
+  std::vector<std::size_t> order_;
+  std::size_t position_ = 0;
+};
+
+// Throws ps::Error if the data is empty or no batch can have that size.
+std::size_t checked_batch_size(const Dataset& data, std::size_t batch_size);
+
+}  // namespace ps::train

@@ -1,0 +1,216 @@
+#include "train/data/idx.hpp"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "ps/errors.hpp"
+
+namespace ps::train {
+namespace {
+
+constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // the first step of growth, and what one gzread is asked for
+
+// Where the bytes come from. read() gives fewer than asked for at the end of the content only.
+class Source {
+ public:
+  explicit Source(std::string name) : name_(std::move(name)) {}
+  virtual ~Source() = default;
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+
+  std::size_t read(std::span<std::uint8_t> out) {
+    const std::size_t received = read_some(out);
+    offset_ += received;
+    return received;
+  }
+
+  [[noreturn]] void fail(std::uint64_t at_byte, const std::string& what) const {
+    throw Error(fmt::format("{}: byte {}: {}", name_, at_byte, what));
+  }
+
+  std::uint64_t offset() const { return offset_; }
+  const std::string& name() const { return name_; }
+
+ private:
+  virtual std::size_t read_some(std::span<std::uint8_t> out) = 0;
+
+  std::string name_;
+  std::uint64_t offset_ = 0;
+};
+
+class MemorySource final : public Source {
+ public:
+  MemorySource(std::span<const unsigned char> bytes, const std::string& name) : Source(name), rest_(bytes) {}
+
+ private:
+  std::size_t read_some(std::span<std::uint8_t> out) override {
+    const std::size_t received = std::min(out.size(), rest_.size());
+    std::copy_n(rest_.begin(), received, out.begin());
+    rest_ = rest_.subspan(received);
+    return received;
+  }
+
+  std::span<const unsigned char> rest_;
+};
+
+class FileSource final : public Source {
+ public:
+  explicit FileSource(const std::string& path) : Source(path) {
+    std::error_code unreadable;
+    const auto status = std::filesystem::status(path, unreadable);
+    if (status.type() == std::filesystem::file_type::not_found) {
+      throw Error(fmt::format("{}: no such file", path));
+    }
+    if (!unreadable && !std::filesystem::is_regular_file(status)) {
+      throw Error(fmt::format("{}: not a regular file; expected an IDX file, plain or gzip", path));
+    }
+    errno = 0;
+    file_.reset(gzopen(path.c_str(), "rbe"));
+    if (!file_) {
+      throw Error(fmt::format("{}: cannot open: {}", path, errno != 0 ? std::strerror(errno) : "out of memory"));
+    }
+  }
+
+ private:
+  struct Close {
+    void operator()(gzFile_s* file) const { gzclose(file); }
+  };
+
+  std::size_t read_some(std::span<std::uint8_t> out) override {
+    std::size_t received = 0;
+    while (received < out.size()) {
+      const auto wanted = static_cast<unsigned>(std::min(out.size() - received, kBlockBytes));
+      const int got = gzread(file_.get(), out.data() + received, wanted);
+      if (got > 0) received += static_cast<std::size_t>(got);
+      if (got < static_cast<int>(wanted)) {
+        check_end();
+        break;
+      }
+    }
+    return received;
+  }
+
+  // gzread returns what it has before it reports a damaged or cut stream, so a short read may be more than an end.
+  void check_end() const {
+    const auto at_byte = static_cast<std::uint64_t>(gztell(file_.get()));
+    int code = Z_OK;
+    const char* message = gzerror(file_.get(), &code);
+    if (code == Z_OK || code == Z_STREAM_END) return;
+    if (code == Z_ERRNO) fail(at_byte, fmt::format("cannot read: {}", std::strerror(errno)));
+    if (code == Z_BUF_ERROR) fail(at_byte, "the gzip data ends too early; fetch the file again");
+    const std::string prefix = name() + ": ";  // zlib puts the path in front of its message
+    const std::string detail =
+        std::strncmp(message, prefix.c_str(), prefix.size()) == 0 ? message + prefix.size() : message;
+    fail(at_byte, fmt::format("damaged gzip data here or soon after ({}); fetch the file again", detail));
+  }
+
+  std::unique_ptr<gzFile_s, Close> file_;
+};
+
+std::uint32_t big_endian(std::span<const std::uint8_t> header, std::size_t at) {
+  return std::uint32_t{header[at]} << 24 | std::uint32_t{header[at + 1]} << 16 | std::uint32_t{header[at + 2]} << 8 |
+         std::uint32_t{header[at + 3]};
+}
+
+std::string describe_magic(std::uint32_t magic) {
+  if (magic == kIdxImagesMagic) return "0x00000803, an image file";
+  if (magic == kIdxLabelsMagic) return "0x00000801, a label file";
+  return fmt::format("{:#010x}", magic);
+}
+
+void read_header(Source& source, std::span<std::uint8_t> header, std::uint32_t magic) {
+  const std::size_t received = source.read(header);
+  if (received < 4)
+    source.fail(received, fmt::format("the file ends within the magic number; expected {}", describe_magic(magic)));
+  const std::uint32_t found = big_endian(header, 0);
+  if (found != magic) {
+    source.fail(0, fmt::format("magic number is {}; expected {}", describe_magic(found), describe_magic(magic)));
+  }
+  if (received < header.size()) {
+    source.fail(received, fmt::format("the file ends within the header; expected {} bytes of it", header.size()));
+  }
+}
+
+// Reads one size from the header and multiplies it into the product, which stays below the limit and so cannot wrap:
+// a product of at most 2^30 times a size below 2^32 is below 2^62.
+std::size_t read_size(const Source& source, std::span<const std::uint8_t> header, std::size_t at, const char* what,
+                      std::uint64_t& product) {
+  const std::uint32_t size = big_endian(header, at);
+  if (size == 0) source.fail(at, fmt::format("number of {} is 0; expected at least 1", what));
+  product *= size;
+  if (product > kIdxMaxPayloadBytes) {
+    source.fail(at, fmt::format("number of {} is {}, which makes more than the {} bytes allowed; the header is damaged",
+                                what, size, kIdxMaxPayloadBytes));
+  }
+  return size;
+}
+
+std::vector<std::uint8_t> read_payload(Source& source, std::size_t size) {
+  std::vector<std::uint8_t> payload;
+  while (payload.size() < size) {
+    const std::size_t filled = payload.size();
+    payload.resize(std::min(size, std::max(kBlockBytes, filled * 2)));
+    const std::uint64_t start = source.offset();
+    const std::size_t received = source.read(std::span(payload).subspan(filled));
+    if (received < payload.size() - filled) {
+      source.fail(start + received,
+                  fmt::format("the file ends too early; its header announces {} more bytes", size - filled - received));
+    }
+  }
+  std::uint8_t beyond = 0;
+  const std::uint64_t end = source.offset();
+  // This read is also what makes zlib verify the checksum at the end of a gzip file.
+  if (source.read(std::span(&beyond, 1)) != 0) source.fail(end, "the file goes on; expected its end, by its header");
+  return payload;
+}
+
+IdxImages read_images(Source& source) {
+  std::uint8_t header[kIdxImagesHeaderBytes];
+  read_header(source, header, kIdxImagesMagic);
+  IdxImages images;
+  std::uint64_t size = 1;
+  images.count = read_size(source, header, 4, "images", size);
+  images.rows = read_size(source, header, 8, "rows", size);
+  images.columns = read_size(source, header, 12, "columns", size);
+  images.pixels = read_payload(source, size);
+  return images;
+}
+
+std::vector<std::uint8_t> read_labels(Source& source) {
+  std::uint8_t header[kIdxLabelsHeaderBytes];
+  read_header(source, header, kIdxLabelsMagic);
+  std::uint64_t size = 1;
+  read_size(source, header, 4, "labels", size);
+  return read_payload(source, size);
+}
+
+}  // namespace
+
+IdxImages read_idx_images(const std::string& path) {
+  FileSource source(path);
+  return read_images(source);
+}
+
+std::vector<std::uint8_t> read_idx_labels(const std::string& path) {
+  FileSource source(path);
+  return read_labels(source);
+}
+
+IdxImages parse_idx_images(std::span<const unsigned char> bytes, const std::string& name) {
+  MemorySource source(bytes, name);
+  return read_images(source);
+}
+
+std::vector<std::uint8_t> parse_idx_labels(std::span<const unsigned char> bytes, const std::string& name) {
+  MemorySource source(bytes, name);
+  return read_labels(source);
+}
+
+}  // namespace ps::train

@@ -1,0 +1,76 @@
+// The examples of a GPU's steps, brought into its memory one step ahead, on a stream of their own.
+//
+// Where the training set fits, it is copied there once and each step's examples are gathered by their numbers; else
+// they are gathered on the host, into page-locked memory, and sent. Either way they come in the order of a BatchStream.
+// Used by one thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "device/resources.hpp"
+#include "train/data/batch_stream.hpp"
+#include "train/gpu/gpu_model.hpp"
+
+namespace ps::train {
+
+class GpuBatches {
+ public:
+  // So many lie in the GPU's memory: one in use, one on its way.
+  static constexpr std::size_t kSlots = 2;
+
+  // `examples`: of a step. `resident_share`: of the memory that is free now, which the training set may have.
+  // Throws Error as BatchStream does, and where the memory is too small. Requires: the data outlives this object.
+  GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t seed, unsigned rank, double resident_share,
+             device::CudaCalls& cuda, ModelKernels& kernels);
+  ~GpuBatches();
+  GpuBatches(const GpuBatches&) = delete;
+  GpuBatches& operator=(const GpuBatches&) = delete;
+
+  // Enqueues the next examples' way into the slot. Requires: what computed with that slot's last ones is done.
+  void prepare(std::size_t slot);
+
+  // What is enqueued on `stream` from now on waits until the slot is ready.
+  void await(std::size_t slot, device::Stream stream);
+
+  // Where its examples lie; always the same place.
+  GpuBatch in(std::size_t slot) const;
+
+  bool is_resident() const { return set_.on_device() != nullptr; }
+
+ private:
+  struct Slot {
+    explicit Slot(device::CudaCalls& cuda) : ready(cuda) {}
+    device::DeviceMemory<float> images;
+    device::DeviceMemory<std::uint8_t> labels;
+    device::OwnEvent ready;
+  };
+
+  bool try_to_reside(double share);
+  void fill_indices_ahead(std::uint64_t seed, unsigned rank);
+  void gather_ahead(std::uint64_t seed, unsigned rank);
+
+  device::CudaCalls& cuda_;
+  ModelKernels& kernels_;
+  const Dataset& data_;
+  const std::size_t examples_;
+  device::OwnStream stream_;
+  std::array<Slot, kSlots> slots_;
+  std::optional<std::size_t> prepared_;  // last
+
+  // Resident: the set, and the numbers of the examples to come.
+  device::DeviceMemory<float> set_;
+  device::DeviceMemory<std::uint8_t> set_labels_;
+  device::PinnedMemory<std::uint32_t> indices_;
+  std::optional<ExampleOrder> order_;  // touched by the filling thread alone
+  std::optional<PrefetchRing> filled_;
+
+  // Else: batches in page-locked memory.
+  device::PinnedMemory<float> images_;
+  device::PinnedMemory<std::uint8_t> labels_;
+  std::optional<BatchStream> batches_;
+};
+
+}  // namespace ps::train

@@ -1,0 +1,175 @@
+// The engine of a worker with a GPU, a pipeline: while the CPU applies a gradient and waits for the step, the next pull
+// and compute already lie on the GPU's stream, behind a gate that opens with the step.
+//
+//   stream   push k | gate ...................... | pull k+1 | compute k+1 | push k+1
+//   CPU             | apply pieces | step() | open | (next batch) | apply ...
+//
+// A pull that was torn is repaired by the link; what was computed from it is computed again.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <optional>
+
+#include "device/gpu_link.hpp"
+#include "ps/errors.hpp"
+#include "train/engine.hpp"
+#include "train/gpu/gpu_batches.hpp"
+#include "train/gpu/gpu_steps.hpp"
+#include "train/gpu/gpu_timeline.hpp"
+#include "train/local_steps.hpp"
+
+namespace ps::train {
+namespace {
+
+// Local steps behind the gate: some 24 launches each, and about a thousand fill the queue, where the launching thread,
+// which is to open the gate, would wait.
+constexpr std::uint64_t kMaxGatedSteps = 8;
+
+device::CudaCalls& use_device(const GpuPlace& place) {
+  device::check(*place.cuda, place.cuda->set_device(place.gpu.device), "be used");
+  return *place.cuda;
+}
+
+GpuOptions link_options(const TrainOptions& options) {
+  GpuOptions made;
+  made.device = options.gpu->gpu.device;
+  made.wire = options.gpu->wire;
+  made.stream_waits = options.gpu->stream_waits;
+  made.warn = options.warn;
+  return made;
+}
+
+class GpuEngine final : public Engine {
+ public:
+  explicit GpuEngine(const EngineParts& parts)
+      : parts_(parts),
+        place_(*parts.options.gpu),
+        cuda_(use_device(place_)),
+        parameters_(parts.model.parameters(), cuda_),
+        gradients_(parts.model.parameters(), cuda_),
+        link_(device::make_gpu_link(parts.worker, parts.variables, parameters_.pointers(), gradients_.values(),
+                                    link_options(parts.options), cuda_, *place_.transfers)),
+        stream_(static_cast<device::Stream>(link_->stream())),
+        batches_(parts.data, parts.batch() * parts.push_every(), parts.seed(), parts.worker.rank(),
+                 place_.resident_share, cuda_, *place_.kernels),
+        steps_(parts, parameters_, gradients_, batches_, stream_),
+        timeline_(cuda_, stream_) {
+    batches_.prepare(slot_);
+  }
+
+  ~GpuEngine() override { open(); }  // or the stream would never come to its end
+
+  void pull() override {
+    if (!is_enqueued_) {
+      timeline_.mark(GpuTimeline::kOpened);
+      link_->start_pull();
+      enqueue_compute();
+    }
+    const bool has_moved = link_->finish_pull();
+    // Behind a gate the rate is that of before the step; live settings may have changed it.
+    if (has_moved || (was_gated_ && rate_ != present_rate())) {
+      timeline_.drop();
+      enqueue_compute();
+    }
+    is_enqueued_ = was_gated_ = false;
+  }
+
+  // The kernels are on the stream already; what is done here is done while the GPU computes.
+  bool compute(const Pause& pause) override {
+    timeline_.read();  // of the step before, whose push is over: nobody waits
+    if (!pause) start_push();
+    const std::size_t next = other(slot_);
+    batches_.prepare(next);
+    steps_.capture(next);
+    if (!pause) return true;
+    device::check(cuda_, cuda_.synchronize(stream_), "finish its work");  // a straggler's work is not behind its wait
+    for (std::uint64_t k = 0; k < parts_.push_every(); ++k)
+      if (!pause()) return false;
+    return true;
+  }
+
+  void push() override {
+    const std::size_t done = slot_;
+    if (!is_push_started_) start_push();
+    is_push_started_ = false;
+    slot_ = other(slot_);
+    if (link_->can_wait() && parts_.push_every() <= kMaxGatedSteps && !steps_.has_changing_rates() &&
+        steps_.is_known(slot_, present_rate())) {
+      is_gate_closed_ = is_enqueued_ = was_gated_ = true;
+      link_->start_pull_when_opened(timeline_.event(GpuTimeline::kOpened));
+      enqueue_compute();
+    }
+    link_->finish_push();
+    loss_ = steps_.loss(done);
+  }
+
+  void begin_next() override { open(); }
+  float loss() const override { return loss_; }
+
+  // With pause, pull() to pause() spans just what the GPU does.
+  double work_seconds() const override {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  void finish(TrainResult& result) override {
+    open();
+    if (is_enqueued_) static_cast<void>(link_->finish_pull());  // thrown away
+    is_enqueued_ = false;
+    device::check(cuda_, cuda_.synchronize(stream_), "finish its work");
+    timeline_.read();
+    GpuReport& report = result.gpu.emplace();
+    report.device = place_.gpu.properties.name;
+    report.transfers = link_->transfers();
+    report.step = timeline_.means();
+    report.is_resident = batches_.is_resident();
+    report.is_captured = steps_.is_captured();
+  }
+
+ private:
+  static std::size_t other(std::size_t slot) { return (slot + 1) % GpuBatches::kSlots; }
+
+  // One rate for all of this step's local steps: the GPU does not see the global step move meanwhile.
+  float present_rate() const {
+    return parts_.has_local_steps() ? local_rate(parts_.worker, parts_.options, parts_.worker.global_step()) : 0.0F;
+  }
+
+  void enqueue_compute() {
+    timeline_.mark(GpuTimeline::kPulled);
+    rate_ = present_rate();
+    steps_.enqueue(slot_, rate_);
+    timeline_.mark(GpuTimeline::kComputed);
+  }
+
+  void start_push() {
+    timeline_.mark(GpuTimeline::kSending);
+    link_->start_push();
+    timeline_.end_step();
+    is_push_started_ = true;
+  }
+
+  void open() {
+    if (is_gate_closed_) link_->open();
+    is_gate_closed_ = false;
+  }
+
+  EngineParts parts_;
+  const GpuPlace& place_;
+  device::CudaCalls& cuda_;
+  GpuArrays parameters_, gradients_;
+  std::unique_ptr<GpuLink> link_;
+  device::Stream stream_;
+  GpuBatches batches_;
+  GpuSteps steps_;
+  GpuTimeline timeline_;
+  std::size_t slot_ = 0;      // of the step under way
+  bool is_enqueued_ = false;  // its pull and compute
+  bool was_gated_ = false, is_gate_closed_ = false, is_push_started_ = false;
+  float rate_ = 0.0F;  // that it was enqueued with
+  float loss_ = 0.0F;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_gpu_engine(const EngineParts& parts) { return std::make_unique<GpuEngine>(parts); }
+
+}  // namespace ps::train

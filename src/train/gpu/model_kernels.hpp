@@ -1,0 +1,60 @@
+// What models compute on a GPU: their kernels of kernels/ and cuBLAS's product, behind a table that tests replace.
+//
+// All calls only enqueue, in stream order, and return cudaError_t's number; pointers are the device's; matrices are
+// float32, row by row without gaps. Results do not depend on timing. Zero rows or columns are allowed and do nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cuda_calls.hpp"
+
+namespace ps::train {
+
+class ModelKernels {
+ public:
+  virtual ~ModelKernels() = default;
+
+  // Loads all kernels, on the current device: see device::TransferKernels::load.
+  // What multiply launches is loaded by its first run with the same shapes: do that first, too.
+  virtual device::CudaError load() = 0;
+
+  // What multiply needs on this stream: a workspace and a handle. Throws Error where cuBLAS cannot be loaded.
+  virtual void prepare_products(device::Stream stream) = 0;
+  virtual void release_products(device::Stream stream) = 0;
+  // out (m x n) = op(a) (m x k) op(b) (k x n) + beta out. a_transposed: `a` is stored k x m; b_transposed: n x k.
+  // Requires: prepare_products(stream). The same inputs give the same bits.
+  virtual device::CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, int k, const float* a,
+                                     const float* b, float beta, float* out, device::Stream stream) = 0;
+  // Each row: values = max(0, values + bias), NaN stays NaN.
+  virtual device::CudaError bias_relu(float* values, const float* bias, int rows, int columns,
+                                      device::Stream stream) = 0;
+  // Each row: values += bias.
+  virtual device::CudaError add_bias(float* values, const float* bias, int rows, int columns,
+                                     device::Stream stream) = 0;
+  // gradient = 0 where activations are 0 or below.
+  virtual device::CudaError relu_gradient(float* gradient, const float* activations, std::size_t count,
+                                          device::Stream stream) = 0;
+  // Overwrites the logits with the gradient of the mean loss by them, and writes that mean loss to *loss.
+  virtual device::CudaError softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns,
+                                                  float* loss, device::Stream stream) = 0;
+  // out = the sum of the rows.
+  virtual device::CudaError sum_rows(const float* values, int rows, int columns, float* out, device::Stream stream) = 0;
+  // out row i = set row indices[i]; the same of one byte each for labels.
+  virtual device::CudaError gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices,
+                                        int rows, int columns, float* out, std::uint8_t* labels,
+                                        device::Stream stream) = 0;
+  // One step of plain SGD as update::apply has it: L2 added to the gradient (clipped before), decoupled decay.
+  virtual device::CudaError sgd_step(float* parameters, const float* gradient, std::size_t count, float rate, float l2,
+                                     float weight_decay, float clip_value, device::Stream stream) = 0;
+  // out = factor * (a - b).
+  virtual device::CudaError difference(const float* a, const float* b, float factor, float* out, std::size_t count,
+                                       device::Stream stream) = 0;
+  // values = value.
+  virtual device::CudaError fill(float* values, float value, std::size_t count, device::Stream stream) = 0;
+};
+
+// The real ones. Without CUDA in the build every call returns kInsufficientDriver.
+ModelKernels& model_kernels();
+
+}  // namespace ps::train

@@ -1,0 +1,19 @@
+// Where the CUDA toolkit of the build had no cuBLAS header: everything but the matrix products.
+#include "ps/errors.hpp"
+#include "train/gpu/products.hpp"
+
+namespace ps::train {
+
+void prepare_products(device::Stream) {
+  throw Error(
+      "cannot multiply on the GPU: cublas_v2.h was missing when this was built; install libcublas-dev of the CUDA "
+      "toolkit and build again");
+}
+
+void release_products(device::Stream) {}
+
+device::CudaError multiply(bool, bool, int, int, int, const float*, const float*, float, float*, device::Stream) {
+  return device::kNotSupported;
+}
+
+}  // namespace ps::train
