@@ -46,11 +46,15 @@ void on_signal(int number) {
 }
 
 // The variables that the child gets.
-std::vector<std::string> child_environment() {
-  std::vector<std::string> all{fmt::format("{}={}", kParentVariable, getpid()), "OPENBLAS_NUM_THREADS=1"};
+std::vector<std::string> child_environment(const std::vector<std::string>& variables) {
+  std::vector<std::string> all = variables;
+  all.insert(all.end(), {fmt::format("{}={}", kParentVariable, getpid()), "OPENBLAS_NUM_THREADS=1"});
+  const std::size_t given = all.size();
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (!text.starts_with("PS_") && !text.starts_with("OPENBLAS_NUM_THREADS=")) all.emplace_back(text);
+    const auto is_given = [&](const std::string& one) { return text.starts_with(one.substr(0, one.find('=') + 1)); };
+    if (!text.starts_with("PS_") && std::none_of(all.begin(), all.begin() + std::ptrdiff_t(given), is_given))
+      all.emplace_back(text);
   }
   return all;
 }
@@ -69,10 +73,19 @@ std::string find_program(const std::string& program) {
   return access(beside.c_str(), X_OK) == 0 ? beside : program;
 }
 
+[[noreturn]] void fail_to_start(const std::string& program, int error) {
+  const char* advice = error == EMFILE   ? "; raise the limit on open files (ulimit -n)"
+                       : error == ENFILE ? "; raise the machine's limit on open files (sysctl fs.file-max)"
+                       : error == EAGAIN ? "; raise the limit on processes (ulimit -u)"
+                       : error == ENOENT || error == EACCES ? "; it must lie beside launch_shm or on the PATH"
+                                                            : "";
+  throw Error(fmt::format("cannot start {}: {}{}", program, std::strerror(error), advice));
+}
+
 struct Pipe {
   int ends[2] = {-1, -1};
-  Pipe() {
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  explicit Pipe(const std::string& program) {
+    if (pipe2(ends, O_CLOEXEC) != 0) fail_to_start(program, errno);
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
   ~Pipe() {
@@ -110,22 +123,21 @@ void end_with_launcher() {
   unsetenv(kParentVariable);
 }
 
-Child::Child(std::string title, const std::string& program, const std::vector<std::string>& arguments)
+Child::Child(std::string title, const std::string& program, const std::vector<std::string>& arguments,
+             const std::vector<std::string>& given)
     : title_(std::move(title)) {
-  Pipe out, error;
+  Pipe out(program), error(program);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, out.ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, error.ends[1], STDERR_FILENO);
-  std::vector<std::string> words{program}, variables = child_environment();
+  std::vector<std::string> words{program}, variables = child_environment(given);
   words.insert(words.end(), arguments.begin(), arguments.end());
   const int result = posix_spawnp(&pid_, find_program(program).c_str(), &actions, nullptr, as_array(words).data(),
                                   as_array(variables).data());
   posix_spawn_file_actions_destroy(&actions);
-  if (result != 0)
-    throw Error(fmt::format("cannot start {} ({}); it must lie beside launch_shm or on the PATH", program,
-                            std::strerror(result)));
+  if (result != 0) fail_to_start(program, result);
   out_.descriptor = out.take_reading_end();
   error_.descriptor = error.take_reading_end();
 }

@@ -31,7 +31,9 @@ class Child {
   using OnLine = std::function<void(const Child& child, bool is_error, const std::string& line)>;
 
   // Starts `program`, which lies beside this one or on the PATH. Throws Error.
-  Child(std::string title, const std::string& program, const std::vector<std::string>& arguments);
+  // `variables`: "NAME=VALUE", instead of what the environment has.
+  Child(std::string title, const std::string& program, const std::vector<std::string>& arguments,
+        const std::vector<std::string>& variables = {});
   ~Child();  // kills it where it still runs
 
   Child(const Child&) = delete;

@@ -1,119 +1,123 @@
 #include "command_line.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cctype>
-#include <charconv>
-#include <cmath>
-#include <string_view>
+#include <utility>
+
+#include "config/spelling.hpp"
+#include "config/values.hpp"
+#include "output.hpp"
+#include "ps/errors.hpp"
+#include "version.hpp"
 
 namespace ps::tools {
-namespace {
 
-template <class Number>
-bool read_all(const std::string& text, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size();
+std::string option_of(const std::string& setting) { return "--" + setting; }
+
+std::string variable_of(const std::string& setting) {
+  std::string name = "PS_" + setting;
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
 }
 
-// The number in front of one of the units; the last unit is none.
-template <std::size_t Count>
-double read_with_unit(std::string text, const std::pair<std::string_view, double> (&units)[Count],
-                      const char* examples) {
-  double factor = 1.0, value = 0.0;
-  const std::string given = text;
-  for (const auto& [unit, worth] : units) {
-    if (!text.ends_with(unit)) continue;
-    text.resize(text.size() - unit.size());
-    factor = worth;
-    break;
-  }
-  if (!read_all(text, value) || !std::isfinite(value)) throw Error(fmt::format("'{}' is no {}", given, examples));
-  if (value < 0) throw Error("must be at least 0");
-  if (!std::isfinite(value * factor)) throw Error(fmt::format("'{}' is no {}", given, examples));
-  return value * factor;
+CommandLine::CommandLine(Program program) : program_(std::move(program)), app_(std::make_unique<CLI::App>()) {
+  app_->set_help_flag("-h,--help");
+  app_->set_help_all_flag("--help-all");
+  app_->set_version_flag("--version", version_text(program_.name));
 }
-
-CLI::Option* add_option(CLI::App& app, const std::string& name, const std::string& type, const std::string& what,
-                        const std::string& variable, const std::function<void(const std::string&)>& use) {
-  const auto checked = [name, use](const std::string& text) {
-    try {
-      use(text);
-    } catch (const Error& error) {
-      throw CLI::ValidationError(name, error.what());
-    }
-  };
-  return app.add_option_function<std::string>(name, checked, what)->type_name(type)->envname(variable);
-}
-
-}  // namespace
-
-std::uint64_t read_whole(const std::string& text, std::uint64_t least, std::uint64_t most) {
-  std::uint64_t value = 0;
-  const bool is_negative = text.size() > 1 && text[0] == '-' && read_all(text.substr(1), value);
-  if (!is_negative && !read_all(text, value)) throw Error(fmt::format("'{}' is no whole number", text));
-  if (is_negative || value < least) throw Error(fmt::format("must be at least {}", least));
-  if (value > most) throw Error(fmt::format("must be at most {}", most));
-  return value;
-}
-
-double read_real(const std::string& text) {
-  double value = 0;
-  if (!read_all(text, value) || !std::isfinite(value)) throw Error(fmt::format("'{}' is no number", text));
-  return value;
-}
-
-double read_seconds(const std::string& text) {
-  constexpr std::pair<std::string_view, double> kUnits[] = {{"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"s", 1.0}};
-  return read_with_unit(text, kUnits, "time; write 5ms, 100us, 2s or plain seconds");
-}
-
-std::uint64_t read_bytes(const std::string& text) {
-  constexpr std::pair<std::string_view, double> kUnits[] = {
-      {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"B", 1.0}};
-  const double bytes = read_with_unit(text, kUnits, "size; write 64KiB, 4MiB, 1GiB or plain bytes");
-  if (bytes >= 0x1p63) throw Error(fmt::format("'{}' is more than there can be", text));
-  return static_cast<std::uint64_t>(bytes);
-}
-
-CommandLine::CommandLine(const char* program, const char* purpose)
-    : program_(program), app_(std::make_unique<CLI::App>(purpose)) {}
 CommandLine::~CommandLine() = default;
 
-void CommandLine::add(const std::string& name, const std::string& type, const std::string& what,
-                      const std::function<void(const std::string&)>& use) {
-  add_option(*app_, name, type, what, variable(name), use)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+void CommandLine::add_option(Row row, std::function<void(const std::string&)> use) {
+  const std::string name = option_of(row.name), variable = variable_of(row.name);
+  if (row.is_flag) {
+    Flag& flag = flags_.emplace_back(Flag{nullptr, false, std::move(use)});
+    flag.option = app_->add_flag(name, flag.value)->envname(variable);
+  } else {
+    CLI::Option* option = app_->add_option_function<std::string>(name, use)->type_name(row.form)->envname(variable);
+    option->multi_option_policy(row.takes_all ? CLI::MultiOptionPolicy::Join : CLI::MultiOptionPolicy::TakeLast);
+    // Mistakes are told in the order in which they were made.
+    if (row.takes_all)
+      option->delimiter(',');
+    else
+      option->trigger_on_parse();
+  }
+  rows_.push_back(std::move(row));
 }
 
-void CommandLine::add_joined(const std::string& name, const std::string& type, const std::string& what,
-                             const std::function<void(const std::string&)>& use) {
-  add_option(*app_, name, type, what, variable(name), use)
-      ->multi_option_policy(CLI::MultiOptionPolicy::Join)
-      ->delimiter(',');
+bool CommandLine::was_given(const std::string& setting) const {
+  return app_->get_option(option_of(setting))->count() != 0;
 }
 
-void CommandLine::add_flag(const std::string& name, bool& value, const std::string& what) {
-  app_->add_flag(name, value, what)->envname(variable(name));
+int CommandLine::count_known(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i], option = argument.substr(0, argument.find('='));
+    if (argument == "-h" || argument == "--help" || argument == "--help-all" || argument == "--version") continue;
+    const auto row =
+        std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return option_of(r.name) == option; });
+    if (row == rows_.end()) return i;
+    typed_.insert(row->name);
+    if (!row->is_flag && argument == option) ++i;  // its value
+  }
+  return argc;
 }
 
-bool CommandLine::was_given(const std::string& name) const { return app_->get_option(name)->count() != 0; }
+void CommandLine::fail_unknown(const std::string& argument) const {
+  if (!argument.starts_with("-"))
+    throw Error(fmt::format("'{}': every argument is an option or its value, as in --{} {}", argument, rows_[0].name,
+                            argument));
+  std::vector<std::string> known;
+  for (const Row& row : rows_) known.push_back(option_of(row.name));
+  const std::string option = argument.substr(0, argument.find('='));
+  throw Error(fmt::format("{}: no such option{}", option, config::did_you_mean(option, known)));
+}
+
+std::string CommandLine::help(bool has_all) const {
+  HelpPage page{.purpose = program_.purpose,
+                .usage = fmt::format("{} [OPTIONS], or one of --help, --help-all, --version", program_.name),
+                .sections = {},
+                .notes = {},
+                .examples = program_.examples};
+  std::size_t shown = 0;
+  for (const config::Group group : config::kGroups) {
+    HelpSection& section = page.sections.emplace_back(HelpSection{to_string(group), {}});
+    for (const Row& row : rows_)
+      if (row.group == group && (has_all || row.is_common))
+        section.entries.push_back({option_of(row.name) + (row.is_flag ? "" : " " + row.form), row.meaning});
+    shown += section.entries.size();
+  }
+  if (!has_all)
+    page.notes.push_back(fmt::format("These {} options are needed most; --help-all has all {}.", shown, rows_.size()));
+  page.notes.push_back("Each option --NAME is also looked for in the environment, as PS_NAME. " +
+                       config::describe_forms());
+  return to_text(page);
+}
 
 std::optional<int> CommandLine::parse(int argc, char** argv, const std::function<void()>& check) {
   try {
-    app_->parse(argc, argv);
+    const int known = count_known(argc, argv);
+    app_->parse(known, argv);
+    if (known != argc) fail_unknown(argv[known]);
+    for (const Flag& flag : flags_)
+      if (flag.option->count() != 0) flag.use(flag.value ? "true" : "false");
     check();
+  } catch (const CLI::CallForHelp&) {
+    write_out(help(false));
+    return 0;
+  } catch (const CLI::CallForAllHelp&) {
+    write_out(help(true));
+    return 0;
+  } catch (const CLI::CallForVersion& version) {
+    write_out(version.what());
+    return 0;
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app_->exit(error);
-    return fail(program_, kWrongUsage, std::string(error.what()) + " (see --help)");
+    return fail(program_.name, kWrongUsage, std::string(error.what()) + " (see --help)");
   } catch (const Error& error) {
-    return fail(program_, kWrongUsage, std::string(error.what()) + " (see --help)");
+    return fail(program_.name, kWrongUsage, std::string(error.what()) + " (see --help)");
   }
   return std::nullopt;
-}
-
-std::string CommandLine::variable(const std::string& option) {
-  std::string name = "PS_" + option.substr(2);
-  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return name;
 }
 
 }  // namespace ps::tools

@@ -1,124 +1,93 @@
-// One program's command line over CLI11: options that are checked as they are read, and looked for in the environment.
+// One program's command line over CLI11: an option for each row of a table of settings, checked as it is read, and looked
+// for in the environment; --help shows the common ones, --help-all all of them in groups.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <cstdint>
+#include <deque>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
+#include "config/setting.hpp"
+#include "help.hpp"
+#include "option_names.hpp"
 #include "options.hpp"
-#include "ps/errors.hpp"
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace ps::tools {
 
-inline constexpr auto kAny = std::numeric_limits<std::uint64_t>::max();
-
-// These throw Error where `text` is none, or out of range.
-std::uint64_t read_whole(const std::string& text, std::uint64_t least, std::uint64_t most);
-double read_real(const std::string& text);
-double read_seconds(const std::string& text);       // 5ms, 100us, 2s or plain seconds
-std::uint64_t read_bytes(const std::string& text);  // 4MiB, 64KiB, 1GiB or plain bytes
+std::string option_of(const std::string& setting);    // --chunk-bytes
+std::string variable_of(const std::string& setting);  // PS_CHUNK_BYTES
 
 // A learning-rate schedule may be in epochs, also behind a warm-up: epoch:DECAY is step:DECAY:STEPS with an epoch's steps.
 bool is_epoch_schedule(const std::string& text);
 Schedule resolve_schedule(const std::string& text, std::uint64_t steps_per_epoch);
 
+struct Program {
+  const char* name;
+  unsigned taker;  // of settings
+  const char* purpose;
+  std::vector<HelpEntry> examples;
+};
+
 // CLI11 is behind a pointer: its header takes the compiler seconds in each file that includes it.
 class CommandLine {
  public:
-  CommandLine(const char* program, const char* purpose);
+  explicit CommandLine(Program program);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // `use` throws Error where it cannot use the text; of an option that is given twice it gets the last.
-  void add(const std::string& name, const std::string& type, const std::string& what,
-           const std::function<void(const std::string&)>& use);
-  // Of one that is given twice it gets all, with commas in between.
-  void add_joined(const std::string& name, const std::string& type, const std::string& what,
-                  const std::function<void(const std::string&)>& use);
-
-  template <class Whole>
-  void add_whole(const std::string& name, Whole& value, std::uint64_t least, std::uint64_t most,
-                 const std::string& what) {
-    add(name, "N", what, [=, &value](const std::string& text) {
-      if constexpr (std::is_integral_v<Whole>)
-        value = static_cast<Whole>(read_whole(text, least, most));
-      else
-        value = static_cast<typename Whole::value_type>(read_whole(text, least, most));
-    });
+  // An option for each row. What is given goes into `settings`, which outlives this object.
+  template <class Struct>
+  void add(const config::Settings<Struct>& rows, Struct& settings) {
+    for (const config::Setting<Struct>& row : rows)
+      add_option(
+          {row.name, row.value.form, with_option_names(with_default(row.meaning, config::show_default(row, Struct{}))),
+           row.group, row.value.kind == config::Kind::kFlag, row.traits.takes_all,
+           (row.traits.common & program_.taker) != 0},
+          [&row, &settings](const std::string& text) {
+            read(row, settings, text);
+            check(row, settings);
+          });
   }
 
-  void add_seconds(const std::string& name, double& value, const std::string& what) {
-    add(name, "TIME", what, [&value](const std::string& text) { value = read_seconds(text); });
-  }
+  // Whether the setting was given, here or in the environment; here alone. Requires: parsed.
+  bool was_given(const std::string& setting) const;
+  bool was_typed(const std::string& setting) const { return typed_.count(setting) != 0; }
 
-  template <class Value>
-  void add_choice(const std::string& name, Value& value, const std::string& what,
-                  const std::vector<std::pair<std::string, Value>>& choices) {
-    std::string words;
-    for (const auto& choice : choices) words += (words.empty() ? "" : "|") + choice.first;
-    add(name, words, what, [=, &value](const std::string& text) {
-      for (const auto& [word, chosen] : choices)
-        if (word == text) {
-          value = chosen;
-          return;
-        }
-      throw Error(fmt::format("unknown {} '{}'; expected {}", name.substr(2), text, words));
-    });
-  }
-
-  void add_flag(const std::string& name, bool& value, const std::string& what);
-
-  void add_job_name(std::string& job, const std::string& what) {
-    add("--job", "NAME", what, [&job](const std::string& text) {
-      check_job_name(text);
-      job = text;
-    });
-  }
-
-  // At least 0; a share is less than 1.
-  template <class Real>
-  void add_real(const std::string& name, Real& value, const std::string& what, bool is_share = false) {
-    add(name, "X", what, [=, &value](const std::string& text) {
-      const double read = read_real(text);
-      if (read < 0 || (is_share && read >= 1))
-        throw Error(is_share ? "must be at least 0 and less than 1" : "must be at least 0");
-      value = static_cast<float>(read);
-    });
-  }
-
-  // Options of a ps, of an optimizer, and of what workers do (job_options.cpp).
-  void add_job(PsSettings& settings);
-  void add_optimizer(Optimizer& optimizer);
-  void add_training(TrainingSettings& settings);
-  void add_sparse(SparseSettings& settings);  // sparse_options.cpp
-
-  // Whether the option was given, here or in the environment. Requires: parsed.
-  bool was_given(const std::string& name) const;
-
-  // The learning-rate schedule, where it is in epochs; else empty.
-  const std::string& epoch_schedule() const { return epoch_schedule_; }
-
+  // `check` is called when all options have been read. Returns the exit code with which the program shall end, if any.
   std::optional<int> parse(int argc, char** argv, const std::function<void()>& check);
 
  private:
-  static std::string variable(const std::string& option);
+  struct Row {
+    std::string name, form, meaning;
+    config::Group group;
+    bool is_flag, takes_all, is_common;
+  };
+  struct Flag {
+    CLI::Option* option;
+    bool value;
+    std::function<void(const std::string&)> use;
+  };
 
-  const char* program_;
+  void add_option(Row row, std::function<void(const std::string&)> use);
+  // How many of the arguments can be parsed: all of them, or those before the first that is no option of ours.
+  int count_known(int argc, char** argv);
+  [[noreturn]] void fail_unknown(const std::string& argument) const;
+  std::string help(bool has_all) const;  // else the common ones
+
+  const Program program_;
   std::unique_ptr<CLI::App> app_;
-  std::string epoch_schedule_;
+  std::vector<Row> rows_;
+  std::deque<Flag> flags_;  // a deque: CLI11 points into it
+  std::set<std::string> typed_;
 };
 
 }  // namespace ps::tools

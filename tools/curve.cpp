@@ -10,7 +10,7 @@
 namespace ps::tools {
 namespace {
 
-constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
 
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -18,11 +18,11 @@ double unix_seconds() {
 
 }  // namespace
 
-Curve::Curve(std::uint64_t points, std::uint64_t last_step, const Subject& subject)
-    : points_(points), last_step_(last_step), subject_(subject) {
+Curve::Curve(std::uint64_t points, std::uint64_t last_step, const Workload& workload)
+    : points_(points), last_step_(last_step), workload_(workload) {
   std::uint64_t bytes = 0;
-  for (const train::ParameterSpec& parameter : subject.variables()) bytes += parameter.count() * sizeof(float);
-  const std::uint64_t most = std::max<std::uint64_t>(1, kMostBytes / bytes);
+  for (const train::ParameterSpec& parameter : workload.variables()) bytes += parameter.count() * sizeof(float);
+  const std::uint64_t most = std::max<std::uint64_t>(1, kMaxBytes / bytes);
   was_thinned_ = points_ > most;
   points_ = std::min(points_, most);
   snapshots_.reserve(points_);
@@ -35,7 +35,7 @@ void Curve::look(const JobView& view) {
   if (step < next_ || step >= last_step_ || snapshots_.size() >= points_) return;
   Snapshot snapshot;
   try {
-    for (const train::ParameterSpec& parameter : subject_.variables())
+    for (const train::ParameterSpec& parameter : workload_.variables())
       snapshot.values.push_back(view.values(parameter.name));
   } catch (const Error&) {
     return;  // not declared or not initialised yet
@@ -56,11 +56,11 @@ int Curve::wait_ms(int most) const {
   return static_cast<int>(std::clamp(ms, 1.0, double(most)));
 }
 
-std::vector<report::CurvePoint> Curve::evaluate(Subject& subject, double began_unix) const {
+std::vector<report::CurvePoint> Curve::evaluate(Workload& workload, double began_unix) const {
   std::vector<report::CurvePoint> curve;
   for (const Snapshot& snapshot : snapshots_)
-    curve.push_back({std::max(0.0, snapshot.unix_seconds - began_unix), snapshot.step, subject.epochs(snapshot.step),
-                     subject.evaluate(snapshot.values)});
+    curve.push_back({std::max(0.0, snapshot.unix_seconds - began_unix), snapshot.step, workload.epochs(snapshot.step),
+                     workload.evaluate(snapshot.values)});
   return curve;
 }
 

@@ -7,7 +7,7 @@
 
 #include "ps/job_view.hpp"
 #include "report/summary.hpp"
-#include "subject.hpp"
+#include "workload.hpp"
 
 namespace ps::tools {
 
@@ -15,7 +15,7 @@ class Curve {
  public:
   // Up to `points` copies before global step `last_step`; fewer where they would take more than 256 MiB. The k-th comes
   // at the share (k / points)^2 of the steps: a loss falls fastest at first.
-  Curve(std::uint64_t points, std::uint64_t last_step, const Subject& subject);
+  Curve(std::uint64_t points, std::uint64_t last_step, const Workload& workload);
 
   // Copies the parameters if it is time to and they are initialised.
   void look(const JobView& view);
@@ -27,7 +27,7 @@ class Curve {
   std::uint64_t points() const { return points_; }
 
   // Times count from `began_unix`; of what came before, 0.
-  std::vector<report::CurvePoint> evaluate(Subject& subject, double began_unix) const;
+  std::vector<report::CurvePoint> evaluate(Workload& workload, double began_unix) const;
 
  private:
   struct Snapshot {
@@ -37,7 +37,7 @@ class Curve {
   };
 
   std::uint64_t points_, last_step_;
-  const Subject& subject_;
+  const Workload& workload_;
   bool was_thinned_ = false;
   std::uint64_t next_ = 0;   // the global step from which on the next copy is due
   double idle_until_ = 0.0;  // when nobody had trained yet, as far as seen

@@ -1,7 +1,7 @@
 // The handwritten digits of tools/data, linked into the program. Attribution and licence: tools/data/README.md.
 #pragma once
 
-#include "train/dataset.hpp"
+#include "train/data/dataset.hpp"
 
 namespace ps::train {
 

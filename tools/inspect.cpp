@@ -5,17 +5,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "config/job_settings.hpp"
+#include "config/values.hpp"
+#include "keep/tensor_files.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_control.hpp"
 #include "ps/job_view.hpp"
+#include "shm/barrier.hpp"
 #include "shm/job_segments.hpp"
 
 namespace ps::inspect {
@@ -25,85 +29,71 @@ using shm::AttachOutcome;
 
 shm::JobSegments attach(const std::string& job) {
   AttachOutcome outcome;
-  std::optional<shm::JobSegments> attached = shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome);
+  std::optional<shm::JobSegments> attached =
+      shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
   if (!attached) throw Error(shm::describe(outcome, shm::control_name(job)));
   return std::move(*attached);
 }
 
-// KEY=VALUE into `settings`. Throws BadUsage where it can't be read; whether it is possible is checked later.
-void read_change(const std::string& text, LiveSettings& settings) {
+// KEY=VALUE into `config`. Throws BadUsage where it can't be read; whether it is possible is checked later.
+void read_change(const std::string& text, JobConfig& config) {
   const auto equals = text.find('=');
   const std::string key = text.substr(0, equals), value = equals == std::string::npos ? "" : text.substr(equals + 1);
-  const auto read = [&](auto& out) {
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), out);
-    if (error != std::errc{} || end != value.data() + value.size())
-      throw BadUsage(fmt::format("'{}' is no value for {}", value, key));
-  };
-  if (key == "mode") {
-    for (const Mode mode : {Mode::kAsync, Mode::kSsp, Mode::kSync})
-      if (value == to_string(mode)) {
-        settings.mode = mode;
-        return;
-      }
-    throw BadUsage(fmt::format("unknown mode '{}'; expected async, ssp or sync", value));
+  for (const config::Setting<JobConfig>& setting : config::job_settings()) {
+    if (!setting.traits.is_live || key != setting.name) continue;
+    try {
+      return read(setting, config, value);
+    } catch (const Error& error) {
+      throw BadUsage(error.what());
+    }
   }
-  if (key == "staleness") return read(settings.staleness);
-  if (key == "quorum") return read(settings.quorum);
-  if (key == "lr") return read(settings.learning_rate);
-  if (key == "clip-norm") return read(settings.clip_norm);
-  if (key == "workers") return read(settings.workers);
-  throw BadUsage(fmt::format(
-      "'{}' cannot be set; what can be: mode, staleness, quorum, lr, clip-norm, workers, each as KEY=VALUE", key));
+  throw BadUsage(fmt::format("'{}' cannot be set; what can be: {}, each as KEY=VALUE", key, live_names()));
 }
 
 Json node_of(int node) { return node < 0 ? Json() : Json(node); }
 
-Json live_of(const LiveSettings& live) {
-  return {{"mode", to_string(live.mode)}, {"staleness", live.staleness}, {"quorum", live.quorum},
-          {"lr", live.learning_rate},     {"clip-norm", live.clip_norm}, {"workers", live.workers}};
+Json as_json(const config::Setting<JobConfig>& setting, const JobConfig& config) {
+  const std::string text = show(setting, config);
+  switch (setting.value.kind) {
+    case config::Kind::kNumber:
+      return Json::parse(text);
+    case config::Kind::kFlag:
+      return text == "on";
+    case config::Kind::kWord:
+      return text;
+    case config::Kind::kPairs:
+      break;
+  }
+  Json pairs = Json::object();
+  if (const std::string given = setting.value.write(config); !given.empty())
+    config::for_each_text(given, [&](const std::string& pair) {
+      const auto equals = pair.rfind('=');
+      pairs[pair.substr(0, equals)] = Json::parse(pair.substr(equals + 1));
+    });
+  return pairs;
 }
 
+std::string key_of(const config::Setting<JobConfig>& setting) {
+  std::string key = setting.name;
+  std::replace(key.begin(), key.end(), '-', '_');
+  return setting.value.form == "TIME" ? key + "_seconds" : key;
+}
+
+// What holds now.
+Json live_json(const LiveSettings& live) {
+  const JobConfig config = config::with_live({}, live);
+  Json all = Json::object();
+  for (const config::Setting<JobConfig>& setting : config::job_settings())
+    if (setting.traits.is_live) all[key_of(setting)] = as_json(setting, config);
+  return all;
+}
+
+// What the job began with.
 Json settings_of(const JobConfig& config) {
-  const Optimizer& optimizer = config.optimizer;
-  return {{"workers", config.workers},
-          {"max_workers", config.max_workers},
-          {"elastic_min", config.elastic_min},
-          {"elastic_max", config.elastic_max},
-          {"threads", config.threads},
-          {"mode", to_string(config.mode)},
-          {"staleness", config.staleness},
-          {"quorum", config.quorum},
-          {"reduce", to_string(config.reduce)},
-          {"layout", to_string(config.layout)},
-          {"adds", to_string(config.adds)},
-          {"steps", config.steps},
-          {"optimizer", to_string(optimizer.rule)},
-          {"lr", optimizer.learning_rate.value_or(0)},
-          {"lr_schedule", optimizer.schedule.to_string()},
-          {"lr_staleness", optimizer.staleness_scaling},
-          {"momentum", optimizer.momentum},
-          {"beta1", optimizer.beta1},
-          {"beta2", optimizer.beta2},
-          {"rho", optimizer.rho},
-          {"epsilon", optimizer.epsilon},
-          {"initial_accumulator", optimizer.initial_accumulator},
-          {"ftrl_beta", optimizer.ftrl_beta},
-          {"l1", optimizer.l1},
-          {"l2", optimizer.l2},
-          {"weight_decay", optimizer.weight_decay.value_or(0)},
-          {"clip_value", optimizer.clip_value},
-          {"clip_norm", optimizer.clip_norm},
-          {"ema", optimizer.ema},
-          {"placement", to_string(config.placement)},
-          {"partition_by", to_string(config.partition_by)},
-          {"partitions", config.partitions},
-          {"chunk_bytes", config.chunk_bytes},
-          {"max_part_bytes", config.max_part_bytes},
-          {"place", config.place},
-          {"huge_pages", config.huge_pages},
-          {"seed", config.seed},
-          {"linger", config.linger_seconds},
-          {"step_timeout", config.step_timeout_seconds}};
+  Json all = Json::object();
+  for (const config::Setting<JobConfig>& setting : config::job_settings())
+    if (setting.traits.is_stored) all[key_of(setting)] = as_json(setting, config);
+  return all;
 }
 
 Json staleness_of(const StalenessSummary& staleness) {
@@ -111,6 +101,20 @@ Json staleness_of(const StalenessSummary& staleness) {
 }
 
 }  // namespace
+
+std::string live_names() {
+  std::vector<std::string> names;
+  for (const config::Setting<JobConfig>& setting : config::job_settings())
+    if (setting.traits.is_live) names.emplace_back(setting.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+bool is_of_interest(const std::string& key, const Json& value) {
+  static const JobConfig kUsual = config::resolved({});
+  const config::Settings<JobConfig>& all = config::job_settings();
+  const auto row = std::find_if(all.begin(), all.end(), [&](const auto& setting) { return key_of(setting) == key; });
+  return row == all.end() || (row->traits.common & config::kPs) != 0 || as_json(*row, kUsual) != value;
+}
 
 Json show_job(const std::string& job) {
   const JobView view(job);
@@ -124,7 +128,7 @@ Json show_job(const std::string& job) {
                 {"instance", fmt::format("{:016x}", info.instance)},
                 {"age_seconds", age_seconds(info.created_unix_ns)},
                 {"settings", settings_of(config)},
-                {"live", live_of(info.live)},
+                {"live", live_json(info.live)},
                 {"live_version", info.live_version},
                 {"global_step", info.global_step},
                 {"finished", info.finished},
@@ -132,8 +136,12 @@ Json show_job(const std::string& job) {
   // Of the training step's barrier: the last step whose contributors are decided, and the rank that proposed them.
   const std::uint64_t decision = segments.barrier(0).decision.load_acquire();
   shown["decision"] = {{"word", decision}, {"step", nullptr}, {"proposer", nullptr}};
-  if (decision >> 16 != 0)
-    shown["decision"]["step"] = (decision >> 16) - 1, shown["decision"]["proposer"] = decision & 0xffff;
+  if (const std::uint64_t rounds = shm::decided_rounds(decision); rounds != 0)
+    shown["decision"]["step"] = rounds - 1, shown["decision"]["proposer"] = shm::proposer_of(decision);
+  shown["snapshot"] = {{"epoch", info.snapshots},
+                       {"age_seconds", info.snapshots == 0 ? Json() : Json(info.snapshot_age_seconds)},
+                       {"held", info.has_snapshot},
+                       {"pushes_wait", info.is_cutting}};
   shown["segments"] = Json::array();
   std::vector<std::string> names = shm::list_segments(shm::control_name(job) + ".");
   names.insert(names.begin(), shm::control_name(job));
@@ -153,10 +161,10 @@ Json show_job(const std::string& job) {
   }
   const ByteCount& bytes = info.bytes;
   shown["bytes"] = {
-      {"values", bytes.values},       {"optimizer_slots", bytes.slots},   {"accumulators", bytes.accumulators},
-      {"gradients", bytes.gradients}, {"shared_data", bytes.shared_data}, {"spares", bytes.spares},
-      {"words", bytes.words},         {"padding", bytes.padding},         {"control", bytes.control},
-      {"total", bytes.total()}};
+      {"values", bytes.values},     {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
+      {"reserves", bytes.reserves}, {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
+      {"spares", bytes.spares},     {"words", bytes.words},           {"padding", bytes.padding},
+      {"control", bytes.control},   {"total", bytes.total()}};
   return shown;
 }
 
@@ -218,7 +226,7 @@ Json list_workers(const std::string& job) {
                    {"clock", worker.clock},
                    {"lead_max", worker.lead_max},
                    {"examples", worker.examples},
-                   {"loss", worker.loss},
+                   {"training_loss", worker.examples != 0 ? Json(worker.loss) : Json()},
                    {"seconds", worker.seconds},
                    {"staleness", staleness_of(worker.staleness)},
                    {"waiting_for", worker.waiting_for.empty() ? Json() : Json(worker.waiting_for)}});
@@ -263,14 +271,53 @@ Json dump_values(const std::string& job, const std::vector<std::string>& names, 
   return {{"job", job}, {"variables", std::move(all)}};
 }
 
-Json change_settings(const std::string& job, const std::vector<std::string>& changes) {
-  JobControl control(job);
-  LiveSettings settings = control.current();
-  const Json before = live_of(settings);
-  for (const std::string& change : changes) read_change(change, settings);
-  control.change(settings);
+Json dump_files(const std::string& job, const std::vector<std::string>& names, const std::string& folder) {
+  const JobView view(job);
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) throw Error(fmt::format("cannot make the folder {}: {}", folder, failed.message()));
+  for (const std::string& name : names) static_cast<void>(view.values(name));  // throws: lists those there are
+  Json all = Json::array();
+  for (const VariableInfo& variable : view.variables()) {
+    if (!variable.initialised ||
+        (!names.empty() && std::find(names.begin(), names.end(), variable.name) == names.end()))
+      continue;
+    std::string stem = variable.name;  // a name may hold what a file's may not
+    for (char& c : stem)
+      if (c == '/') c = '_';
+    stem = fmt::format("{:03}-{}", all.size(), stem);
+    const auto write = [&](const std::string& what, const std::vector<float>& values) {
+      const std::string file = stem + what + ".npy";
+      keep::write_npy(folder + "/" + file, {variable.name, variable.shape, values});
+      return file;
+    };
+    Json row = {{"name", variable.name},
+                {"dtype", "float32"},
+                {"shape", variable.shape},
+                {"rule", to_string(variable.rule)},
+                {"file", write("", view.values(variable.name))},
+                {"slots", Json::object()}};
+    for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot)
+      row["slots"][variable.slots[slot]] = write("." + variable.slots[slot], view.slot(variable.name, slot));
+    all.push_back(std::move(row));
+  }
+  Json index = {{"job", job}, {"global_step", view.global_step()}, {"variables", std::move(all)}};
+  keep::write_text(folder + "/index.json", index.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  index["folder"] = folder;
+  return index;
+}
+
+Json change_settings(const std::string& job, const std::string& group, const std::vector<std::string>& changes) {
+  JobControl control(job, group);
+  Json before, after;
+  control.change([&](LiveSettings& live) {
+    before = live_json(live);
+    JobConfig config = config::with_live(control.config(), live);
+    for (const std::string& change : changes) read_change(change, config);
+    live = config::live_of(config);
+    after = live_json(live);
+  });
   Json changed = Json::object();
-  const Json after = live_of(control.current());
   for (const auto& [key, value] : after.items())
     if (value != before[key]) changed[key] = {{"before", before[key]}, {"after", value}};
   return {{"job", job}, {"changed", std::move(changed)}};

@@ -1,5 +1,5 @@
-// What inspect_shm finds out, as JSON, and the same as text. Everything but change_settings(), remove() and a repair
-// maps read-only.
+// What inspect_shm finds out, as JSON, and the same as text that fits. Everything but change_settings(), remove() and a
+// repair maps read-only.
 //
 // All functions throw Error with one line that says what to do.
 #pragma once
@@ -10,53 +10,80 @@
 #include <vector>
 
 #include "ps/errors.hpp"
+#include "report/terminal.hpp"
 
 namespace ps::inspect {
 
 using Json = nlohmann::ordered_json;
+using report::Columns;
 
 // The job meant by somebody who named none: the only one there is.
 std::string only_job();
 
-// Every job of this machine, whatever its state or version.
+// Every job and publication of this machine, whatever its state or version.
 Json list_jobs();
-std::string jobs_as_text(const Json& jobs);
+std::string jobs_as_text(const Json& jobs, Columns columns);
+
+// Every publication of this machine, or `only` that one: its newest generation, its subscribers and what they hold.
+Json list_publications(const std::string& only);
+std::string publications_as_text(const Json& listed, Columns columns);
 
 // Settings, segments and step state.
 Json show_job(const std::string& job);
-std::string job_as_text(const Json& shown);
+
+// Whether people look for a setting of show_job(): it is a common one, or is not as it is where nobody gives it.
+bool is_of_interest(const std::string& key, const Json& value);
+
+// Where room is limited, of the settings those of interest.
+std::string job_as_text(const Json& shown, Columns columns);
 
 Json list_variables(const std::string& job);
-std::string variables_as_text(const Json& listed);
+std::string variables_as_text(const Json& listed, Columns columns);
 
 Json list_workers(const std::string& job);
-std::string workers_as_text(const Json& listed);
+std::string workers_as_text(const Json& listed, Columns columns);
 
 // What has happened, oldest first; of one kind, if that is not empty.
 Json list_events(const std::string& job, const std::string& kind);
-std::string events_as_text(const Json& listed);
+std::string events_as_text(const Json& listed, Columns columns);
 
 // A KEY=VALUE that can't be read.
 class BadUsage : public Error {
   using Error::Error;
 };
 
-// Changes a running job's settings (ps/job_control.hpp), each given as KEY=VALUE.
-Json change_settings(const std::string& job, const std::vector<std::string>& changes);
-std::string changes_as_text(const Json& changes);
+// The names of the settings that can be changed, with commas in between.
+std::string live_names();
+
+// Changes a running job's settings (ps/job_control.hpp), each given as KEY=VALUE. The job is this user's, or of `group`.
+Json change_settings(const std::string& job, const std::string& group, const std::vector<std::string>& changes);
+std::string changes_as_text(const Json& changes, Columns columns);
 
 // Statistics and the first `limit` values (0: all) of the variables of these names; of all, where there is no name.
 Json dump_values(const std::string& job, const std::vector<std::string>& names, std::uint64_t limit);
-std::string values_as_text(const Json& dumped);
+
+// Writes each initialised variable of these names, or all, with its slots and average to `folder`, and an index.json
+// that names the files.
+Json dump_files(const std::string& job, const std::vector<std::string>& names, const std::string& folder);
+std::string values_as_text(const Json& dumped, Columns columns);
 
 // What this machine offers to jobs, its GPUs too, and every job there is, or `only` that one: its last state, whether it
 // can be reclaimed. `repair`: reclaims those that can; never one that is alive or was kept on purpose.
 Json examine(const std::string& only, bool repair);
-std::string examination_as_text(const Json& examined);
+std::string examination_as_text(const Json& examined, Columns columns);
 
 // Removes the segments of a job that nobody holds a lock of. `force`: also where its control segment is damaged, of
 // another version or missing, and all names that begin as the job's do.
 Json remove(const std::string& job, bool force);
-std::string removal_as_text(const Json& removed);
+
+// Removes a publication that nobody holds a lock of. `force`: also where it is damaged or of another version.
+Json remove_publication(const std::string& name, bool force);
+
+// Adds the publications to what examine() has found, or to what it has reclaimed.
+void examine_publications(bool repair, Json& found);
+
+// Removes every job and publication that examine() would reclaim.
+Json remove_dead();
+std::string removal_as_text(const Json& removed, Columns columns);
 
 }  // namespace ps::inspect

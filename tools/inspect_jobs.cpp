@@ -12,6 +12,7 @@
 
 #include "inspect.hpp"
 #include "inspect_jobs.hpp"
+#include "option_names.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "report/devices.hpp"
@@ -44,7 +45,7 @@ std::map<std::string, std::vector<std::string>> names_by_job() {
 
 AttachOutcome open_any(shm::Segment& segment, const std::string& name, shm::Access access = shm::Access::kReadOnly) {
   try {
-    return segment.open(name, access);
+    return segment.open(name, access, shm::kTrustAnybody);
   } catch (const Error&) {
     return AttachOutcome::kDamaged;  // its header asks for more than can be mapped
   }
@@ -156,7 +157,7 @@ Json examine_job(const std::string& job, const std::vector<std::string>& names) 
       row["problem"] = fmt::format("{} buffers belong to nobody and {} to two", buffers.lost, buffers.shared);
   } catch (const Error& error) {
     row["state"] = "damaged";
-    row["problem"] = error.what();
+    row["problem"] = tools::with_option_names(error.what());
   }
   return row;
 }
@@ -244,7 +245,17 @@ Json list_jobs() {
     }
     all.push_back(std::move(row));
   }
-  return {{"jobs", std::move(all)}};
+  Json found = {{"jobs", std::move(all)}, {"publications", Json::array()}};
+  const Json listed = list_publications("");
+  for (const Json& row : listed["publications"])
+    found["publications"].push_back({{"publication", row["publication"]},
+                                     {"state", row["state"]},
+                                     {"pid", row["pid"]},
+                                     {"generation", row["generation"]},
+                                     {"subscribers", row["subscribers"].size()},
+                                     {"bytes", row["bytes"]},
+                                     {"age_seconds", row["age_seconds"]}});
+  return found;
 }
 
 Json remove(const std::string& job, bool force) {
@@ -267,7 +278,7 @@ Json remove(const std::string& job, bool force) {
         job));
   if (outcome != AttachOutcome::kReady && outcome != AttachOutcome::kBeingCreated)
     throw Error(shm::describe(outcome, shm::control_name(job)));
-  switch (shm::remove_job(job)) {
+  switch (shm::remove_job(job, -1, {}, shm::kTrustAnybody)) {
     case shm::RemoveOutcome::kRemoved:
       return removed;
     case shm::RemoveOutcome::kAlive:
@@ -276,6 +287,11 @@ Json remove(const std::string& job, bool force) {
       break;
   }
   throw Error(fmt::format("job '{}' has been removed by somebody else meanwhile", job));
+}
+
+Json remove_dead() {
+  const Json examined = examine("", true);
+  return {{"removed", examined["removed"]}, {"failed", examined["failed"]}};
 }
 
 Json examine(const std::string& only, bool repair) {
@@ -294,10 +310,11 @@ Json examine(const std::string& only, bool repair) {
         found["removed"].push_back({{"job", job}, {"bytes", row["bytes"]}});
         continue;
       } catch (const Error& error) {
-        found["failed"].push_back({{"job", job}, {"why", error.what()}});
+        found["failed"].push_back({{"job", job}, {"why", tools::with_option_names(error.what())}});
       }
     found["jobs"].push_back(std::move(row));
   }
+  if (only.empty()) examine_publications(repair, found);
   return found;
 }
 

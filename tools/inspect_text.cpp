@@ -4,12 +4,17 @@
 
 #include <algorithm>
 #include <ctime>
+#include <map>
 
 #include "inspect.hpp"
 #include "report/devices.hpp"
 
 namespace ps::inspect {
 namespace {
+
+using report::fitted;
+using report::Row;
+using report::table;
 
 std::string bytes_as_text(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -21,6 +26,7 @@ std::string bytes_as_text(std::uint64_t bytes) {
 
 std::string age_as_text(double seconds) {
   const auto whole = static_cast<std::uint64_t>(seconds);
+  if (whole < 1) return report::duration(seconds);
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min", whole / 60);
   return whole < 172800 ? fmt::format("{} h {} min", whole / 3600, whole / 60 % 60)
@@ -34,58 +40,103 @@ std::string cell(const Json& value) {
   return value.dump();
 }
 
-// Columns as wide as they need; numbers are right-aligned under their title.
-std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> widths(rows[0].size());
-  std::vector<bool> numeric(rows[0].size(), rows.size() > 1);
-  for (std::size_t r = 0; r < rows.size(); ++r)
-    for (std::size_t c = 0; c < widths.size(); ++c) {
-      widths[c] = std::max(widths[c], rows[r][c].size());
-      if (r != 0 && rows[r][c].find_first_not_of("0123456789.+-einfa") != std::string::npos) numeric[c] = false;
-    }
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < widths.size(); ++c)
-      line += numeric[c] ? fmt::format("{:>{}}  ", row[c], widths[c]) : fmt::format("{:<{}}  ", row[c], widths[c]);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
-}
-
 std::string or_none(const Json& list) {
   std::string text;
-  for (const Json& entry : list) text += (text.empty() ? "" : ",") + entry.get<std::string>();
+  for (const Json& entry : list) {
+    if (!text.empty()) text += ',';
+    text += entry.get<std::string>();
+  }
   return text.empty() ? "-" : text;
 }
 
 }  // namespace
 
-std::string jobs_as_text(const Json& jobs) {
-  std::vector<std::vector<std::string>> rows = {{"JOB", "STATE", "PS", "WORKERS", "STEP", "SIZE", "AGE"}};
+std::string jobs_as_text(const Json& jobs, Columns columns) {
+  std::vector<Row> rows = {{"JOB", "STATE", "PS", "WORKERS", "STEP", "SIZE", "AGE"}};
   for (const Json& row : jobs["jobs"])
     rows.push_back({cell(row["job"]), cell(row["state"]), row["state"] == "live" ? cell(row["ps_pid"]) : "-",
                     row["workers"].is_null() ? "-" : cell(row["workers_alive"]) + "/" + cell(row["workers"]),
                     cell(row["global_step"]), bytes_as_text(row["bytes"]),
                     row["age_seconds"].is_null() ? "-" : age_as_text(row["age_seconds"])});
-  return rows.size() == 1 ? "no jobs\n" : table(rows);
+  const std::string text = rows.size() == 1 ? "no jobs\n" : table(rows, columns);
+  if (jobs["publications"].empty()) return text;
+  rows = {{"PUBLICATION", "STATE", "PUBLISHER", "GENERATION", "SUBSCRIBERS", "SIZE", "AGE"}};
+  for (const Json& row : jobs["publications"])
+    rows.push_back({cell(row["publication"]), cell(row["state"]), row["state"] == "live" ? cell(row["pid"]) : "-",
+                    cell(row["generation"]), cell(row["subscribers"]), bytes_as_text(row["bytes"]),
+                    row["age_seconds"].is_null() ? "-" : age_as_text(row["age_seconds"])});
+  return text + "\n" + table(rows, columns);
 }
 
-std::string job_as_text(const Json& shown) {
+std::string publications_as_text(const Json& listed, Columns columns) {
+  std::string text;
+  for (const Json& row : listed["publications"]) {
+    text += fmt::format("publication {}: {}, {}", cell(row["publication"]), cell(row["state"]),
+                        bytes_as_text(row["bytes"]));
+    if (row["generation"].is_null()) {  // nothing is known of it
+      text += "\n";
+      continue;
+    }
+    text += fmt::format(", {} old\n", age_as_text(row["age_seconds"]));
+    text += fmt::format("  publisher number {} (process {}), {}\n", cell(row["publishers"]), cell(row["pid"]),
+                        row["state"] == "live"    ? "alive"
+                        : row["state"] == "ended" ? "has ended it"
+                                                  : "dead");
+    text += fmt::format("  {} tensors of {}, {} records, {} times busy, {} written\n", cell(row["tensors"]),
+                        bytes_as_text(row["tensor_bytes"]), cell(row["records"]), cell(row["busy"]),
+                        bytes_as_text(row["written_bytes"]));
+    text += row["generation"] == 0
+                ? "  no generation yet\n"
+                : fmt::format("  generation {}, step {}, {} tensors changed, {} old\n", cell(row["generation"]),
+                              cell(row["step"]), cell(row["changed"]), age_as_text(row["generation_age_seconds"]));
+    for (const Json& subscriber : row["subscribers"]) {
+      std::vector<std::string> held;
+      for (const Json& generation : subscriber["generations"]) held.push_back(cell(generation));
+      text += fmt::format("  subscriber {} (process {}), {}: has {}\n", cell(subscriber["rank"]),
+                          cell(subscriber["pid"]), cell(subscriber["state"]),
+                          held.empty() ? "nothing" : fmt::format("generation {}", fmt::join(held, " and ")));
+    }
+    text += fmt::format("  {} of {} places for subscribers in use\n", row["subscribers"].size(), cell(row["places"]));
+  }
+  return text.empty() ? "no publications\n" : fitted(text, columns);
+}
+
+std::string settings_as_text(const Json& shown, Columns columns) {
+  const Json& live = shown["live"];
+  std::vector<std::string> lines;
+  std::size_t others = 0;
+  for (const auto& [key, value] : shown["settings"].items()) {
+    const auto now = live.find(key);
+    const bool has_changed = now != live.end() && *now != value;
+    if (columns && !has_changed && !is_of_interest(key, value))
+      ++others;
+    else
+      lines.push_back(fmt::format("  {:<19} {}{}", key, cell(value), has_changed ? ", now " + cell(*now) : ""));
+  }
+  const Json& changes = shown["live_version"];
+  std::string text = changes == 0
+                         ? "settings\n"
+                         : fmt::format("settings, changed {} time{}\n", cell(changes), changes == 1 ? "" : "s");
+  text += report::listed(lines, columns);
+  if (others != 0) text += fmt::format("  {} others have their usual values; --wide shows them\n", others);
+  return text;
+}
+
+std::string job_as_text(const Json& shown, Columns columns) {
   const Json& decision = shown["decision"];
   std::string text = fmt::format("job {}: {}, ps pid {}, {} old\n", cell(shown["job"]), cell(shown["state"]),
                                  cell(shown["ps_pid"]), age_as_text(shown["age_seconds"]));
   text += fmt::format("global step {}{}{}\n", cell(shown["global_step"]), shown["finished"] ? ", finished" : "",
-                      shown["ended"] ? ", told to end" : "");
+                      shown["ended"] ? ", ended" : "");
   text += fmt::format("decision word {:#x}: {}\n", decision["word"].get<std::uint64_t>(),
                       decision["step"].is_null()
                           ? "none yet"
                           : fmt::format("step {} by rank {}", cell(decision["step"]), cell(decision["proposer"])));
-  text += "settings\n";
-  for (const auto& [key, value] : shown["settings"].items()) text += fmt::format("  {:<19} {}\n", key, cell(value));
-  text += fmt::format("settings now, after {} changes\n", cell(shown["live_version"]));
-  for (const auto& [key, value] : shown["live"].items()) text += fmt::format("  {:<19} {}\n", key, cell(value));
-  text += "segments\n";
+  if (const Json& snapshot = shown["snapshot"]; snapshot["epoch"] != 0)
+    text += fmt::format("snapshot {}: taken {} ago, {}{}\n", cell(snapshot["epoch"]),
+                        age_as_text(snapshot["age_seconds"]), snapshot["held"] ? "held" : "given back",
+                        snapshot["pushes_wait"] ? "; pushes wait for it" : "");
+  text += settings_as_text(shown, columns) + "segments\n";
   for (const Json& segment : shown["segments"])
     text += fmt::format("  {:<24} {:>12}\n", cell(segment["name"]), bytes_as_text(segment["bytes"]));
   text += "shards\n";
@@ -98,16 +149,19 @@ std::string job_as_text(const Json& shown) {
   const Json& bytes = shown["bytes"];
   const double total = bytes["total"].get<double>(), values = bytes["values"].get<double>();
   text += "where the bytes are\n";
-  for (const char* key : {"values", "optimizer_slots", "accumulators", "gradients", "shared_data", "spares", "words",
+  std::vector<std::string> parts;
+  for (const char* key : {"values", "optimizer_slots", "accumulators", "gradients", "shared_data", "spares", "words", "reserves",
                           "padding", "control"})
-    text += fmt::format("  {:<16} {:>12} {:>6.1f} %\n", key, bytes_as_text(bytes[key]),
-                        100 * bytes[key].get<double>() / total);
-  text += fmt::format("  {:<16} {:>12}", "total", bytes_as_text(bytes["total"]));
-  return text + (values > 0 ? fmt::format(", {:.3f} times the values\n", total / values) : "\n");
+    if (!columns || bytes[key] != 0)
+      parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", key, bytes_as_text(bytes[key]),
+                                  100 * bytes[key].get<double>() / total));
+  text += report::listed(parts, columns) + fmt::format("  {:<16} {:>10}", "total", bytes_as_text(bytes["total"]));
+  text += values > 0 ? fmt::format(", {:.3f} times the values\n", total / values) : "\n";
+  return fitted(text, columns);
 }
 
-std::string variables_as_text(const Json& listed) {
-  std::vector<std::vector<std::string>> rows = {
+std::string variables_as_text(const Json& listed, Columns columns) {
+  std::vector<Row> rows = {
       {"NAME", "SHAPE", "RULE", "LAYOUT", "SHARD", "NODE", "SIZE", "SLOTS", "SLOT SIZE", "PIECES", "UPDATES", "STATE"}};
   for (const Json& row : listed["variables"])
     for (const Json& part : row["parts"]) {
@@ -118,13 +172,12 @@ std::string variables_as_text(const Json& listed) {
                       bytes_as_text(part["slot_bytes"]), cell(part["pieces"]), cell(row["updates"]),
                       row["initialised"] ? "ready" : "NOT INITIALISED"});
     }
-  return rows.size() == 1 ? "no variables\n" : table(rows);
+  return rows.size() == 1 ? "no variables\n" : table(rows, columns);
 }
 
-std::string workers_as_text(const Json& listed) {
-  std::vector<std::vector<std::string>> rows = {{"RANK", "STATE", "PID", "HOLDERS", "STEPS", "PUSHES", "PULLS",
-                                                 "RETRIES", "DROPPED", "CLOCK", "LEAD MAX", "STALE MEAN", "P99", "MAX",
-                                                 "LOSS", "WAITING FOR"}};
+std::string workers_as_text(const Json& listed, Columns columns) {
+  std::vector<Row> rows = {{"RANK", "STATE", "PID", "HOLDERS", "STEPS", "PUSHES", "PULLS", "RETRIES", "DROPPED",
+                            "CLOCK", "LEAD MAX", "STALE MEAN", "P99", "MAX", "LOSS", "WAITING FOR"}};
   for (const Json& row : listed["workers"]) {
     const Json& staleness = row["staleness"];
     rows.push_back({cell(row["rank"]), cell(row["state"]), cell(row["pid"]), cell(row["holders"]), cell(row["steps"]),
@@ -132,12 +185,29 @@ std::string workers_as_text(const Json& listed) {
                     fmt::to_string(row["push_retries"].get<std::uint64_t>() + row["pull_retries"].get<std::uint64_t>()),
                     cell(row["dropped"]), cell(row["clock"]), cell(row["lead_max"]),
                     fmt::format("{:.2f}", staleness["mean"].get<double>()), cell(staleness["p99"]),
-                    cell(staleness["max"]), cell(row["loss"]), cell(row["waiting_for"])});
+                    cell(staleness["max"]), cell(row["training_loss"]), cell(row["waiting_for"])});
   }
-  return rows.size() == 1 ? "no worker has joined yet\n" : table(rows);
+  return rows.size() == 1 ? "no worker has joined yet\n" : table(rows, columns);
 }
 
-std::string examination_as_text(const Json& examined) {
+namespace {
+
+std::string what_is(const Json& row) {
+  return row.contains("job") ? "job " + cell(row["job"]) : "publication " + cell(row["publication"]);
+}
+
+std::string reclaimed_as_text(const Json& found) {
+  std::string text;
+  for (const Json& removed : found["removed"])
+    text += fmt::format("{}: reclaimed {}\n", what_is(removed), bytes_as_text(removed["bytes"]));
+  for (const Json& failed : found["failed"])
+    text += fmt::format("{}: not reclaimed: {}\n", what_is(failed), cell(failed["why"]));
+  return text;
+}
+
+}  // namespace
+
+std::string examination_as_text(const Json& examined, Columns columns) {
   const Json& system = examined["system"];
   const auto limit = [&](const char* key) { return system[key].is_null() ? "no limit" : cell(system[key]); };
   std::string text =
@@ -148,10 +218,7 @@ std::string examination_as_text(const Json& examined) {
   text += fmt::format("limits: open files {}, address space {}, locked memory {}\n", limit("open_files_limit"),
                       limit("address_space_limit"), limit("locked_memory_limit"));
   text += report::devices_as_text(examined["cuda"]);
-  for (const Json& removed : examined["removed"])
-    text += fmt::format("job {}: reclaimed {}\n", cell(removed["job"]), bytes_as_text(removed["bytes"]));
-  for (const Json& failed : examined["failed"])
-    text += fmt::format("job {}: not reclaimed: {}\n", cell(failed["job"]), cell(failed["why"]));
+  text += reclaimed_as_text(examined);
   std::uint64_t bytes = 0, dead = 0;
   for (const Json& row : examined["jobs"]) {
     const std::string job = cell(row["job"]);
@@ -177,12 +244,21 @@ std::string examination_as_text(const Json& examined) {
     ++dead;
   }
   if (dead != 0)
-    return text + fmt::format("{} of {} dead job{} can be reclaimed: inspect_shm doctor --repair\n",
-                              bytes_as_text(bytes), dead, dead == 1 ? "" : "s");
-  return text + (examined["jobs"].empty() ? "no jobs\n" : "nothing to reclaim\n");
+    text += fmt::format("{} of {} dead job{} can be reclaimed: inspect_shm doctor --repair\n", bytes_as_text(bytes),
+                        dead, dead == 1 ? "" : "s");
+  else
+    text += examined["jobs"].empty() ? "no jobs\n" : "nothing to reclaim\n";
+  if (!examined.contains("publications")) return fitted(text, columns);
+  for (const Json& row : examined["publications"])
+    text += fmt::format("publication {}: {}, {}{}\n", cell(row["publication"]), cell(row["state"]),
+                        bytes_as_text(row["bytes"]),
+                        row["reclaimable"] ? "; its next publisher goes on with it, or inspect_shm doctor --repair "
+                                             "reclaims it"
+                                           : "");
+  return fitted(text, columns);
 }
 
-std::string events_as_text(const Json& listed) {
+std::string events_as_text(const Json& listed, Columns columns) {
   std::string text;
   for (const Json& event : listed["events"]) {
     const std::uint64_t ns = event["unix_ns"];
@@ -190,18 +266,28 @@ std::string events_as_text(const Json& listed) {
         fmt::format("{:%H:%M:%S}.{:06} step {:<8} {}\n", fmt::localtime(static_cast<std::time_t>(ns / 1'000'000'000)),
                     ns / 1000 % 1'000'000, cell(event["step"]), cell(event["text"]));
   }
-  return text.empty() ? "no events\n" : text;
+  return text.empty() ? "no events\n" : fitted(text, columns);
 }
 
-std::string changes_as_text(const Json& changes) {
+std::string changes_as_text(const Json& changes, Columns columns) {
   std::string text;
-  for (const auto& [key, change] : changes["changed"].items())
-    text += fmt::format("{}: {} -> {}\n", key, cell(change["before"]), cell(change["after"]));
-  return text.empty() ? "nothing changes\n" : text;
+  for (const auto& [key, change] : changes["changed"].items()) {
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '_', '-');
+    text += fmt::format("{}: {} -> {}\n", name, cell(change["before"]), cell(change["after"]));
+  }
+  return text.empty() ? "nothing changes\n" : fitted(text, columns);
 }
 
-std::string values_as_text(const Json& dumped) {
-  constexpr std::size_t kPerLine = 8;
+std::string values_as_text(const Json& dumped, Columns columns) {
+  if (dumped.contains("folder"))
+    return fitted(
+        fmt::format("wrote {} variables at step {} to {}; index.json names the files\n", dumped["variables"].size(),
+                    dumped["global_step"].get<std::uint64_t>(), cell(dumped["folder"])),
+        columns);
+  constexpr std::size_t kBefore = 11, kValue = 14;
+  const std::size_t per_line =
+      columns ? std::clamp<std::size_t>((*columns - std::min(*columns, kBefore)) / kValue, 1, 8) : 8;
   std::string text;
   for (const Json& row : dumped["variables"]) {
     text += fmt::format("{} {}, {} elements", cell(row["name"]), row["shape"].dump(), cell(row["element_count"]));
@@ -214,15 +300,21 @@ std::string values_as_text(const Json& dumped) {
                         cell(row["norm"]));
     if (row["nan_count"] != 0) text += fmt::format(", {} of them NaN", cell(row["nan_count"]));
     for (std::size_t i = 0; i < values.size(); ++i)
-      text += i % kPerLine == 0 ? fmt::format("\n{:>10}: {:>13}", i, values[i]) : fmt::format(" {:>13}", values[i]);
+      text += i % per_line == 0 ? fmt::format("\n{:>10}: {:>13}", i, values[i]) : fmt::format(" {:>13}", values[i]);
     text += values.size() < row["element_count"] ? "\n            ... (--limit 0 shows all)\n" : "\n";
   }
-  return text.empty() ? "no variables\n" : text;
+  return text.empty() ? "no variables\n" : fitted(text, columns);
 }
 
-std::string removal_as_text(const Json& removed) {
-  return fmt::format("removed job {}: {} segments, {}\n", cell(removed["job"]), removed["removed"].size(),
-                     bytes_as_text(removed["bytes"]));
+std::string removal_as_text(const Json& removed, Columns columns) {
+  if (removed.contains("failed")) {
+    const std::string text = reclaimed_as_text(removed);
+    return fitted(text.empty() ? "there is no dead job or publication\n" : text, columns);
+  }
+  const std::size_t segments = removed["removed"].size();
+  return fitted(fmt::format("removed {}: {} segment{}, {}\n", what_is(removed), segments, segments == 1 ? "" : "s",
+                            bytes_as_text(removed["bytes"])),
+                columns);
 }
 
 }  // namespace ps::inspect

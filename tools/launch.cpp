@@ -4,21 +4,28 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <utility>
 
 #include "child_arguments.hpp"
+#include "config/modes.hpp"
+#include "config/spelling.hpp"
+#include "launch_result.hpp"
 #include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
 #include "train/count_model.hpp"
+#include "update/traits.hpp"
+#include "visible_gpus.hpp"
 
 namespace ps::tools {
 namespace {
 
-constexpr int kTickMs = 100;           // how late a signal may be seen
-constexpr double kQuickSeconds = 1.0;  // who ends sooner has not begun to work
-constexpr int kMostQuickFailures = 5;
+constexpr int kTickMs = 100;          // how late a signal may be seen
+constexpr int kMaxEarlyFailures = 5;  // of children that ended by themselves before they had begun to work
+constexpr int kMaxEarlyKills = 20;    // with the pauses half a minute, in which whoever kills them may have stopped
+constexpr double kFirstPauseSeconds = 0.1, kLongestPauseSeconds = 2;  // before one is replaced; each is twice the last
 constexpr double kPsEndsSeconds = 3;    // a ps that ends by itself takes some milliseconds
 constexpr double kCleanEndSeconds = 8;  // a ps waits up to 5 s for workers that do not answer
 
@@ -26,14 +33,46 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Fills in what depends on the model and its data.
-LaunchSettings completed(LaunchSettings settings, const Subject* subject) {
+// Looks for the workers' GPUs once for all of them. Where auto finds none it says so, and the workers compute on the CPU;
+// where some are listed that cannot be used, each worker says why.
+// Throws Error where one was asked for that is not there.
+void choose_devices(LaunchSettings& settings) {
+  using Kind = device::DeviceChoice::Kind;
+  std::optional<device::GpuProbe> probe;
+  bool has_said = false;
+  const auto settle = [&](device::DeviceChoice& choice, std::uint32_t rank) {
+    if (choice.kind == Kind::kCpu) return;
+    if (!probe) probe = device::probe_gpus(device::cuda_calls());
+    std::string notice;
+    if (device::choose_gpu(choice, *probe, rank, notice) || !visible_gpus().empty()) return;
+    choice = {};
+    if (!std::exchange(has_said, true)) fmt::print(stderr, "launch_shm: {}\n", notice);
+  };
+  settle(settings.device, 0);
+  for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);
+}
+
+// Fills in what depends on the model, its data and this machine.
+LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
   TrainingSettings& training = settings.training;
-  if (subject != nullptr)
-    complete_job(subject->examples(), subject->batch(), training, settings.ps.job);
+  if (workload != nullptr)
+    complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
   else if (training.steps == 0)
     training.steps = kDefaultCountSteps;
+  choose_devices(settings);
   return settings;
+}
+
+// Throws Error where a variable is placed that the model has not.
+void check_places(const JobConfig& job, const Workload* workload) {
+  std::vector<std::string> names;
+  if (workload == nullptr) names.emplace_back(train::kCountVariable);
+  if (workload != nullptr)
+    for (const train::ParameterSpec& variable : workload->variables()) names.push_back(variable.name);
+  for (const auto& [name, shard] : job.place)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw Error(fmt::format("--place {}={}: the model has no variable '{}'; it has {}{}", name, shard, name,
+                              fmt::join(names, ", "), config::did_you_mean(name, names)));
 }
 
 // Of a ps that follows a dead one.
@@ -45,39 +84,56 @@ PsSettings adopting(PsSettings settings) {
 }  // namespace
 
 Launch::Launch(const LaunchSettings& settings)
-    : subject_(settings.training.is_count() ? nullptr : load_subject(settings.training)),
-      settings_(completed(settings, subject_.get())) {
+    : workload_(settings.training.is_count() ? nullptr : load_workload(settings.training)),
+      settings_(completed(settings, workload_.get())) {
   const JobConfig& job = settings_.ps.job;
   const TrainingSettings& training = settings_.training;
-  if (!subject_) {
-    target_steps_ = job.mode == Mode::kSync ? training.steps : training.steps * job.workers;
+  if (!workload_) {
+    target_steps_ = traits_of(job.mode).steps_together() ? training.steps : training.steps * job.workers;
   } else {
     target_steps_ = job.steps;
-    if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *subject_);
+    if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *workload_);
   }
+  check_places(job, workload_.get());
   progress_.emplace(stderr);
   if (curve_ && curve_->was_thinned())
     progress_->print(fmt::format("launch_shm: the copies for --curve {} would take more than 256 MiB: there will be {}",
                                  settings_.curve_points, curve_->points()));
-  if (!subject_ && training.steps > train::kLargestExactCount / job.workers)
-    progress_->print(fmt::format("launch_shm: float32 counts exactly up to {} only", train::kLargestExactCount));
+  if (!workload_ && training.steps > train::kMaxExactCount / job.workers)
+    progress_->print(fmt::format("launch_shm: float32 counts exactly up to {} only", train::kMaxExactCount));
 }
 
 int Launch::run() {
+  check_place_of_result(settings_);
+  try {
+    const std::string control = shm::control_name(settings_.ps.job.job);
+    const std::vector<std::string> there = shm::list_segments(control);
+    was_free_ = !std::binary_search(there.begin(), there.end(), control);
+    const int code = run_job();
+    remove_leftovers();
+    return code;
+  } catch (...) {
+    end_all();
+    throw;
+  }
+}
+
+int Launch::run_job() {
   if (const int code = start_ps()) return code;
   if (stop_requests() == 0) start_workers();
-  while (is_any_worker_running()) {
+  while (is_any_worker_running() || is_pausing_) {
     attend(curve_ ? curve_->wait_ms(kTickMs) : kTickMs);
     if (curve_) curve_->look(*view_);
+    note_beginnings();
+    keep_ps();
     keep_number();
     show_progress();
   }
   progress_->clear();
   const bool is_interrupted = stop_requests() != 0;
   if (!is_interrupted) collect();
+  if (!settings_.save.empty()) save();
   end_ps();
-  if (!settings_.ps.keep_segments && ps().exit_code() != 0)
-    shm::remove_job(settings_.ps.job.job);  // its ps was killed; a live job of that name is not touched
   if (is_interrupted) {
     progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));
     return kInterrupted;
@@ -113,21 +169,36 @@ void Launch::start_workers() {
   for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank) start_worker(rank, true);
 }
 
-void Launch::start_worker(std::uint32_t rank, bool together) { workers_.emplace_back(settings_, rank, together); }
+void Launch::start_worker(std::uint32_t rank, bool together) {
+  const std::optional<WorkerInfo> before = holder_of(rank);
+  WorkerSettings worker = worker_settings(settings_, rank, together);
+  if (!gpus_ && worker.device.may_be_cuda()) gpus_ = visible_gpus();
+  const std::vector<std::string> variables =
+      show_one_gpu(gpus_.value_or(std::vector<std::string>()), rank, worker.device);
+  workers_.emplace_back(worker, variables, before ? before->steps : 0);
+}
 
-Launch::Member::Member(const LaunchSettings& settings, std::uint32_t its_rank, bool together)
-    : rank(its_rank),
-      started(now_seconds()),
-      child(fmt::format("worker {}", rank), "worker_shm", worker_arguments(settings, rank, together)) {}
+Launch::Member::Member(const WorkerSettings& settings, const std::vector<std::string>& variables, std::uint64_t before)
+    : rank(*settings.rank),
+      steps_before(before),
+      child(fmt::format("worker {}", rank), "worker_shm", worker_arguments(settings), variables) {}
 
 const Launch::Member* Launch::last_of(std::uint32_t rank) const {
   const auto found = std::find_if(workers_.rbegin(), workers_.rend(), [&](const Member& m) { return m.rank == rank; });
   return found == workers_.rend() ? nullptr : &*found;
 }
 
+// Starts another ps in the place of a dead one.
+void Launch::keep_ps() {
+  if (!wants_ps_ || has_failed_ || stop_requests() != 0 || now_seconds() < restart_at_) return;
+  wants_ps_ = false;
+  servers_.emplace_back("ps", "ps_shm", ps_arguments(adopting(settings_.ps)));
+}
+
 // Starts workers in the place of dead ones; in elastic jobs up to the number that is set, and asks the youngest to leave
 // where there are more.
 void Launch::keep_number() {
+  is_pausing_ = false;
   if (!replaces_workers() || has_failed_ || stop_requests() != 0 || view_->info().finished) return;
   std::uint32_t running = 0;
   for (const Member& member : workers_) {
@@ -137,7 +208,8 @@ void Launch::keep_number() {
   }
   const std::uint32_t wanted = is_elastic() ? view_->info().live.workers : settings_.ps.job.workers;
   const std::uint32_t ranks = is_elastic() ? settings_.ps.job.elastic_max : settings_.ps.job.workers;
-  for (std::uint32_t rank = 0; running < wanted && rank < ranks; ++rank) {
+  is_pausing_ = running < wanted && now_seconds() < restart_at_;
+  for (std::uint32_t rank = 0; !is_pausing_ && running < wanted && rank < ranks; ++rank) {
     const Member* last = last_of(rank);
     if (last != nullptr && !last->child.has_ended()) continue;
     start_worker(rank, false);
@@ -157,17 +229,26 @@ bool Launch::is_any_worker_running() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Member& m) { return !m.child.has_ended(); });
 }
 
+std::vector<Child*> Launch::children() {
+  std::vector<Child*> all;
+  for (Child& server : servers_) all.push_back(&server);
+  for (Member& member : workers_) all.push_back(&member.child);
+  return all;
+}
+
 void Launch::send_all(int signal) {
   for (const Member& member : workers_) member.child.send(signal);
-  ps().send(signal);
+  for (const Child& server : servers_) server.send(signal);
+}
+
+void Launch::ask_all_to_end() {
+  send_all(SIGTERM);
+  give_up_at_ = now_seconds() + kCleanEndSeconds;
 }
 
 // Handles output, signals and ends.
 void Launch::attend(int timeout_ms) {
-  std::vector<Child*> all;
-  for (Child& server : servers_) all.push_back(&server);
-  for (Member& member : workers_) all.push_back(&member.child);
-  tools::attend(all, timeout_ms, [this](const Child& child, bool is_error, const std::string& line) {
+  tools::attend(children(), timeout_ms, [this](const Child& child, bool is_error, const std::string& line) {
     take_line(child, is_error, line);
   });
   const int requests = stop_requests();
@@ -192,9 +273,11 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
   }
 }
 
-bool Launch::has_joined(std::uint32_t rank) const {
-  const std::vector<WorkerInfo> joined = view_->workers();
-  return std::any_of(joined.begin(), joined.end(), [&](const WorkerInfo& worker) { return worker.rank == rank; });
+// Who has the rank, or had it last; nobody has joined with it so far: none.
+std::optional<WorkerInfo> Launch::holder_of(std::uint32_t rank) const {
+  for (const WorkerInfo& worker : view_->workers())
+    if (worker.rank == rank) return worker;
+  return std::nullopt;
 }
 
 // A child that has ended badly, and why, with what that means for the job.
@@ -204,24 +287,37 @@ std::string Launch::describe_end(const Child& child, const char* what_now) {
   return fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now);
 }
 
+// Whether another one shall take the child's place: at once where it was killed at its work, else after a pause. One
+// that ends by itself before its work will do so again; what kills others may be over soon.
+bool Launch::may_follow(const Child& child, bool has_worked) {
+  const bool was_killed = child.was_killed() || child.exit_code() == kInterrupted;
+  if (has_worked) {
+    early_ends_ = {};
+    restart_at_ = was_killed ? 0.0 : now_seconds() + kFirstPauseSeconds;
+    return true;
+  }
+  ++(was_killed ? early_ends_.killed : early_ends_.own);
+  restart_at_ = now_seconds() + std::min(std::ldexp(kFirstPauseSeconds, early_ends_.all++), kLongestPauseSeconds);
+  return early_ends_.own < kMaxEarlyFailures && early_ends_.killed < kMaxEarlyKills;
+}
+
 void Launch::note_worker_end(Member& member) {
+  const std::optional<WorkerInfo> holder = holder_of(member.rank);
   if (replaces_workers()) {
     if (member.was_asked_to_leave) return;
-    quick_failures_ = now_seconds() - member.started < kQuickSeconds ? quick_failures_ + 1 : 0;
-    if (quick_failures_ < kMostQuickFailures) {
+    if (may_follow(member.child, holder && holder->steps > member.steps_before)) {
       progress_->print(describe_end(member.child, "; another one takes its place"));
       return;
     }
     has_failed_ = true;
     progress_->print(describe_end(member.child, "; so did those before it: the launch is ended"));
-    return send_all(SIGTERM);
+    return ask_all_to_end();
   }
   has_failed_ = true;
-  const bool joined = has_joined(member.rank);
   progress_->print(describe_end(member.child, !is_any_worker_running() ? ""
-                                              : joined                 ? "; the others go on"
+                                              : holder                 ? "; the others go on"
                                                                        : "; the job can't start without it"));
-  if (!joined) send_all(SIGTERM);
+  if (!holder) ask_all_to_end();
 }
 
 void Launch::note_ends() {
@@ -231,75 +327,23 @@ void Launch::note_ends() {
   for (Member& member : workers_)
     if (is_news(member.child)) note_worker_end(member);
   if (!view_ || !is_news(ps())) return;
-  const bool has_work = is_any_worker_running() && !has_failed_;
-  const bool will_restart = has_work && quick_failures_ < kMostQuickFailures;
-  progress_->print(describe_end(ps(), will_restart              ? "; the workers go on, another ps takes the job over"
+  const bool is_to_be_replaced = replaces_workers() && !view_->info().finished;
+  const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_;
+  const bool has_served = view_->info().ps_pid == static_cast<std::uint32_t>(ps().pid());
+  wants_ps_ = has_work && may_follow(ps(), has_served);
+  progress_->print(describe_end(ps(), wants_ps_                 ? "; the workers go on, another ps takes the job over"
                                       : is_any_worker_running() ? "; the workers go on"
                                                                 : ""));
-  if (will_restart) {
-    quick_failures_ = now_seconds() - server_started_ < kQuickSeconds ? quick_failures_ + 1 : 0;
-    server_started_ = now_seconds();
-    servers_.emplace_back("ps", "ps_shm", ps_arguments(adopting(settings_.ps)));
-  } else {
+  if (!wants_ps_) has_failed_ = true;
+}
+
+void Launch::save() {
+  try {
+    progress_->print("launch_shm: " + save_result(*view_, settings_));
+  } catch (const Error& error) {
     has_failed_ = true;
+    progress_->print(fmt::format("launch_shm: {}", error.what()));
   }
-}
-
-void Launch::show_progress() {
-  if (!progress_->is_due() || stop_requests() != 0) return;
-  report::JobProgress now;
-  now.steps = view_->info().global_step;
-  now.target_steps = target_steps_;
-  now.mean_staleness = view_->staleness().mean;
-  now.workers = view_->info().live.workers;
-  double loss = 0.0;
-  std::uint32_t with_loss = 0;
-  for (const WorkerInfo& worker : view_->workers()) {
-    now.live_workers += worker.state == WorkerState::kAlive;
-    if (worker.examples == 0) continue;
-    loss += worker.loss;
-    ++with_loss;
-  }
-  if (with_loss != 0) now.loss = loss / with_loss;
-  progress_->show(now);
-}
-
-void Launch::collect() {
-  const std::vector<VariableInfo> variables = view_->variables();
-  if (variables.empty() || view_->info().global_step == 0 ||
-      !std::all_of(variables.begin(), variables.end(), [](const VariableInfo& v) { return v.initialised; }))
-    return;
-  report::RunReport run = report::RunReport::of_job(*view_);
-  run.model = settings_.training.model;
-  for (report::WorkerReport& worker : run.per_worker) {
-    run.seconds = std::max(run.seconds, worker.seconds);  // unless all say when they began
-    const Member* member = last_of(worker.rank);
-    const auto said = member != nullptr ? last_object_of_.find(&member->child) : last_object_of_.end();
-    if (said != last_object_of_.end()) report::read_times(said->second, worker);
-  }
-  run.sum_up();
-  if (subject_) {
-    const auto values_of = [&](std::vector<float> (JobView::*read)(const std::string&) const) {
-      std::vector<std::vector<float>> values;
-      for (const train::ParameterSpec& variable : subject_->variables())
-        values.push_back(((*view_).*read)(variable.name));
-      return values;
-    };
-    run.data = settings_.training.data;
-    run.epochs = subject_->epochs(run.steps);
-    run.test = subject_->evaluate(values_of(&JobView::values));
-    run.is_test_of_training = subject_->is_judged_by_training_data();
-    if (curve_) {
-      run.curve = curve_->evaluate(*subject_, run.began_unix);
-      run.curve.push_back({run.seconds, run.steps, run.epochs, *run.test});
-    }
-    const Optimizer& optimizer = settings_.ps.job.optimizer;
-    if (optimizer.ema > 0 && optimizer.rule != UpdateRule::kAdd)
-      run.average_test = subject_->evaluate(values_of(&JobView::averages));
-  } else {
-    run.count = report::CountedValues(view_->values(train::kCountVariable));
-  }
-  report_ = std::move(run);
 }
 
 // It ends by itself once all its workers have joined and left, but would linger where one has died or come too late.
@@ -315,6 +359,29 @@ void Launch::end_ps() {
     ps().send(SIGTERM);
     give_up_at_ = now_seconds() + kCleanEndSeconds;
   }
+}
+
+// After an error of the launcher's own, with the children in whatever state.
+void Launch::end_all() noexcept try {
+  const std::vector<Child*> all = children();
+  const auto is_any_running = [&] {
+    return std::any_of(all.begin(), all.end(), [](const Child* child) { return !child->has_ended(); });
+  };
+  ask_all_to_end();
+  while (is_any_running()) {
+    tools::attend(all, kTickMs, [](const Child&, bool, const std::string&) {});
+    if (stop_requests() > signals_sent_ || now_seconds() > give_up_at_) send_all(SIGKILL);
+  }
+  remove_leftovers();
+} catch (const std::exception&) {
+  // That error is the one to tell. Whoever still runs is killed with its Child.
+}
+
+// A ps removes its job at its end, unless it was killed. Another job of that name is not touched: a live one has locks,
+// and a dead one was there before.
+void Launch::remove_leftovers() {
+  const bool was_killed = !servers_.empty() && ps().exit_code() != 0;
+  if (was_killed && !settings_.ps.keep_segments && (view_ || was_free_)) shm::remove_job(settings_.ps.job.job);
 }
 
 }  // namespace ps::tools

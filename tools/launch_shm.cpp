@@ -1,15 +1,18 @@
 // launch_shm: starts one ps and its workers on this machine, shows their progress and a summary.
-#include <cstdio>
 #include <exception>
 #include <optional>
 
 #include "children.hpp"
 #include "launch.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "ps/errors.hpp"
 
-int main(int argc, char** argv) {
-  using namespace ps;
+namespace {
+
+using namespace ps;
+
+int run(int argc, char** argv) {
   tools::LaunchSettings settings;
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
   tools::catch_signals(tools::SecondSignal::kIsCounted);
@@ -17,11 +20,17 @@ int main(int argc, char** argv) {
     tools::Launch launch(settings);
     const int code = launch.run();
     if (const auto& report = launch.report())
-      std::fputs((settings.json ? to_json(*report).dump() + "\n" : to_text(*report)).c_str(), stdout);
+      tools::write_out(settings.json ? to_json(*report).dump() + "\n" : to_text(*report, report::columns_of(stdout)));
     return code;
   } catch (const Interrupted&) {  // while it read the data
     return tools::kInterrupted;
   } catch (const std::exception& error) {
     return tools::fail("launch_shm", tools::kFailed, error.what());
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ps::tools::run_main("launch_shm", argc, argv, [&] { return run(argc, argv); });
 }

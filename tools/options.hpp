@@ -16,12 +16,24 @@
 
 namespace ps::tools {
 
+// What a ps publishes of its job.
+struct PublishSettings {
+  std::string name;           // of the publication; empty: none
+  std::uint64_t every = 100;  // global steps
+  bool averages = false;      // moving averages, of variables that have one
+
+  bool operator==(const PublishSettings&) const = default;
+};
+
 struct PsSettings {
   JobConfig job;
+  PublishSettings publish;
   std::optional<std::uint32_t> task;  // of job.tasks; none: all of them in one process
   double wait_job_seconds = 60.0;     // a task other than 0: for task 0
   bool keep_segments = false;
   bool adopt = false;
+
+  bool operator==(const PsSettings&) const = default;
 };
 
 // What sparse models and their data have beyond that.
@@ -37,6 +49,8 @@ struct SparseSettings {
   std::optional<float> factor_l2;        // none: the optimizer's l2
   bool bias = false;
   std::uint64_t combine = 1;
+
+  bool operator==(const SparseSettings&) const = default;
 };
 
 // What the workers of a job have in common.
@@ -57,6 +71,8 @@ struct TrainingSettings {
 
   bool is_count() const { return model == "count"; }
   bool is_sparse() const;
+
+  bool operator==(const TrainingSettings&) const = default;
 };
 
 struct WorkerSettings {
@@ -69,9 +85,13 @@ struct WorkerSettings {
   device::DeviceChoice device;
   Wire wire = Wire::kFloat32;
   bool standalone = false, together = false, json = false, quiet = false;
+
+  bool operator==(const WorkerSettings&) const = default;
 };
 
 struct LaunchSettings {
+  LaunchSettings() { ps.job.workers = 3; }
+
   PsSettings ps;
   TrainingSettings training;
   train::Delay delay;
@@ -81,7 +101,8 @@ struct LaunchSettings {
   Wire wire = Wire::kFloat32;
   std::map<std::uint32_t, Wire> wire_of_rank;
   std::uint64_t curve_points = 0;  // 0: no curve
-  bool restart_workers = false;
+  std::string save;                // a file; empty: none
+  bool restart_workers = false, replace = false;
   bool json = false, verbose = false;
 };
 
@@ -96,9 +117,6 @@ std::string to_string(Wire wire);  // float32, bf16
 std::optional<int> parse(int argc, char** argv, PsSettings& settings);
 std::optional<int> parse(int argc, char** argv, WorkerSettings& settings);
 std::optional<int> parse(int argc, char** argv, LaunchSettings& settings);
-
-// Prints "PROGRAM: MESSAGE" on stderr, in one line; returns `code`.
-int fail(const char* program, int code, std::string message);
 
 inline constexpr int kFailed = 1, kWrongUsage = 2, kInterrupted = 130;
 

@@ -8,19 +8,18 @@
 
 #include "children.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
+#include "publishing.hpp"
 #include "train/count_model.hpp"
 
 namespace {
 
 using namespace ps;
 
-void say(const std::string& line) {
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
-}
+void say(const std::string& line) { tools::write_out(line + '\n'); }
 
 // The value of the variable that `worker_shm --model count` adds to, where the job has it.
 void report_count(const JobView& view) {
@@ -42,8 +41,9 @@ int serve(const tools::PsSettings& settings) {
   if (settings.task.value_or(0) != 0)
     say(fmt::format("job {}: task {} serves its shard", job.job, *settings.task));
   else
-    say(fmt::format("job {}{}: {}, {}, waiting for {} worker{}", job.job, settings.task ? ": task 0" : "",
-                    to_string(job.mode), to_string(job.layout), job.workers, job.workers == 1 ? "" : "s"));
+    say(fmt::format("job {}{}: {}, {}; workers can join; ends when {} {} come and left", job.job,
+                    settings.task ? ": task 0" : "", to_string(job.mode), to_string(job.layout), job.workers,
+                    job.workers == 1 ? "has" : "have"));
 
   ServeHooks hooks;
   hooks.stop_requested = [] { return tools::stop_requests() != 0; };
@@ -58,7 +58,11 @@ int serve(const tools::PsSettings& settings) {
       // Somebody has damaged a segment. A line for people must not be what ends the job.
     }
   };
+  std::optional<tools::Publishing> publishing;
+  if (!settings.publish.name.empty() && settings.task.value_or(0) == 0)
+    publishing.emplace(job.job, job.group, settings.publish, options.notice);
   const EndReason reason = server.serve(hooks);
+  publishing.reset();  // while there is a job to look at
 
   const std::uint64_t step = server.global_step();
   if (reason == EndReason::kAllWorkersLeft) say(fmt::format("job {} finished at step {}", job.job, step));
@@ -69,9 +73,7 @@ int serve(const tools::PsSettings& settings) {
   return tools::kInterrupted;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   tools::catch_signals(tools::SecondSignal::kIsCounted);
   tools::end_with_launcher();
   tools::PsSettings settings;
@@ -83,4 +85,10 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return tools::fail("ps_shm", tools::kFailed, error.what());
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ps::tools::run_main("ps_shm", argc, argv, [&] { return run(argc, argv); });
 }

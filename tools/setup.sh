@@ -33,6 +33,7 @@ packages_to_test=(
   'python3-matplotlib|python matplotlib|draws the plots of benches/staleness_throughput'
   'python3-tqdm|python tqdm|shows its progress'
   'clang|command clang++|libFuzzer'
+  'cmake|command cmake|builds the example as a CMake project'
   'libclang-rt-dev|command clang++|libFuzzer and the sanitizers of clang'
 )
 
@@ -145,6 +146,16 @@ install_missing() {
   unlock
 }
 
+# clear_leftovers: removes from /dev/shm what tests and benchmarks that were killed have left. Their jobs are named after
+# a process, test-PID-N and the like; nothing of a process that runs is touched.
+clear_leftovers() {
+  local segment
+  for segment in /dev/shm/ps.* /dev/shm/ps_publication.*; do
+    [[ $segment =~ /ps(_publication)?\.(test|bench|instructions)-([0-9]+)[.-] && ! -d /proc/${BASH_REMATCH[3]} ]] || continue
+    rm -f "$segment" && note "removed $segment, which a test has left"
+  done
+}
+
 # build NAME OPTION...: brings build/NAME up to date. Cheap when it already is: meson is not even started.
 build() {
   local dir=$root/build/$1 started=$SECONDS settings
@@ -160,6 +171,8 @@ build() {
     quietly "$dir.setup.log" meson setup "$dir" "$root" "$@" || return
     printf '%s\n' "$settings" >"$dir/settings.txt"
   fi
+  # Without it ccache keeps nothing that is compiled with precompiled headers.
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
   # `ninja -n` says at once whether there is anything to do.
   [[ $(ninja -C "$dir" -n 2>/dev/null 9>&-) == *'no work to do'* ]] && return
   note "building ${dir#"$root/"} ..."
@@ -177,5 +190,12 @@ build_to_run() {
   lock run || return
   # Warnings are errors for who changes the code, not for who runs it with a compiler that is newer than the code.
   build run -Dbuildtype=release -Dtests=false -Dbenches=false -Dwerror=false || return
+  unlock
+}
+
+# build_simulated: what tools/run --device simulated runs, in build/simulated; for debuggers, so with debug information.
+build_simulated() {
+  lock simulated || return
+  build simulated -Dbuildtype=debugoptimized -Dtests=false -Dbenches=false -Dwerror=false -Dcuda=simulated || return
   unlock
 }

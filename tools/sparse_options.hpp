@@ -8,10 +8,14 @@
 
 namespace ps::tools {
 
-// Of workers and launcher alike: fills in the data, checks that options belong to the model. Throws Error.
+// For people: "mf or fm", "logistic and svm".
+std::string names_with_factors();
+std::string names_with_bias();
+
+// For workers and launcher alike: fills in the data, checks that options belong to the model. Throws Error.
 void complete_training(const CommandLine& line, TrainingSettings& training);
 
-// Of a sparse model, of whoever chooses the job's settings. Throws Error.
+// For a sparse model, in the program that chooses the job's settings. Throws Error.
 void complete_sparse_job(const CommandLine& line, const TrainingSettings& training, JobConfig& job);
 
 // Throws Error where a sparse model is to be on a GPU.

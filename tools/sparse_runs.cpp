@@ -2,15 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "output.hpp"
 #include "ps/errors.hpp"
-#include "subject.hpp"
 #include "train/sparse/sparse_metrics.hpp"
 #include "train/sparse/sparse_trainer.hpp"
 #include "worker_run.hpp"
+#include "workload.hpp"
 
 namespace ps::tools {
 namespace {
@@ -22,7 +22,7 @@ train::SparseSourceOptions source_options(const SparseSettings& sparse) {
   options.hash_bits = sparse.hash_bits;
   options.cache = sparse.cache;
   options.stop_requested = is_stop_requested;
-  options.notice = [](const std::string& line) { print_line(stderr, line); };
+  options.notice = [](const std::string& line) { tell(line); };
   return options;
 }
 
@@ -32,7 +32,7 @@ train::SparseData read_data(const TrainingSettings& training, Worker* worker) {
   return train::SparseData::read(training.data, options);
 }
 
-// Of the same kind as its training set, and with its ids.
+// The test set is of the same kind as its training set, and has its ids.
 train::SparseData read_test_data(const SparseSettings& sparse, const train::SparseData& training) {
   using Format = train::SparseSourceOptions::Format;
   const bool is_rating = training.info().kind == train::SparseKind::kRatings;
@@ -48,10 +48,10 @@ train::SparsePart part_of(const SparseSettings& sparse) {
   return {sparse.test_share.value_or(sparse.test_data.empty() ? kDefaultTestShare : 0.0), false};
 }
 
-train::SparseTrainOptions train_options(const WorkerSettings& settings, const SparseTask& task,
+train::SparseTrainOptions train_options(const WorkerSettings& settings, const SparseSetup& setup,
                                         const std::string& who) {
   train::SparseTrainOptions options;
-  options.batch = task.batch();
+  options.batch = setup.batch();
   options.combine = settings.training.sparse.combine;
   options.factor_l2 = settings.training.sparse.factor_l2;
   options.seed = settings.seed;
@@ -62,7 +62,7 @@ train::SparseTrainOptions train_options(const WorkerSettings& settings, const Sp
 
 }  // namespace
 
-SparseTask::SparseTask(const TrainingSettings& training, bool is_to_be_tested, Worker* worker)
+SparseSetup::SparseSetup(const TrainingSettings& training, bool is_to_be_tested, Worker* worker)
     : data_(read_data(training, worker)),
       part_(part_of(training.sparse)),
       examples_(train::count_examples(data_.info(), part_)),
@@ -79,7 +79,7 @@ SparseTask::SparseTask(const TrainingSettings& training, bool is_to_be_tested, W
                     data_.name(), part_.test_share, examples_));
 }
 
-report::Metrics SparseTask::evaluate(std::span<const float> table) const {
+report::Metrics SparseSetup::evaluate(std::span<const float> table) const {
   const std::uint64_t features = data_.info().features;
   if (test_) return train::evaluate(*model_, table, features, *test_, {});
   return train::evaluate(*model_, table, features, data_, {part_.test_share, part_.test_share > 0});
@@ -87,49 +87,50 @@ report::Metrics SparseTask::evaluate(std::span<const float> table) const {
 
 int train_sparse_alone(const WorkerSettings& settings) {
   const TrainingSettings& training = settings.training;
-  const SparseTask task(training, true);
+  const SparseSetup setup(training, true);
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
-  complete_job(task.examples(), task.batch(), training, config);
-  const train::SparseAloneResult result = train::train_sparse_alone(config, task.model(), task.data(), task.part(),
-                                                                    train_options(settings, task, "standalone"));
-  if (result.is_interrupted) return kInterrupted;
+  complete_job(setup.examples(), setup.batch(), training, config);
+  const train::SparseAloneResult result = train::train_sparse_alone(config, setup.model(), setup.data(), setup.part(),
+                                                                    train_options(settings, setup, "standalone"));
+  if (result.is_interrupted) return interrupted(settings, "standalone", result);
   report::RunReport run = report::RunReport::of_one(result, training.model, training.data);
   run.optimizer = to_string(config.optimizer.rule);
-  run.epochs = double(run.examples) / double(task.examples());
-  run.test = task.evaluate(result.table);
-  run.is_test_of_training = task.is_judged_by_training_data();
-  run.digest = train::digest(task.model(), result.table);
-  std::fputs((settings.json ? to_json(run).dump() + "\n" : to_text(run)).c_str(), stdout);
+  run.epochs = double(run.examples) / double(setup.examples());
+  run.test = setup.evaluate(result.table);
+  run.is_test_of_training = setup.is_judged_by_training_data();
+  run.digest = train::digest(setup.model(), result.table);
+  print_report(settings, run);
   return 0;
 }
 
 int train_sparse_in_job(const WorkerSettings& settings) {
   const bool tells = !settings.quiet;
-  std::optional<SparseTask> read_first;  // an error in the data is told before the job is joined, but where that has it
+  std::optional<SparseSetup>
+      read_first;  // an error in the data is told before the job is joined, but where that has it
   if (!settings.training.sparse.share_data) read_first.emplace(settings.training, tells);
   Worker worker = join(settings);
   if (!read_first) read_first.emplace(settings.training, tells, &worker);
-  const SparseTask& task = *read_first;
+  const SparseSetup& setup = *read_first;
   const std::string who = fmt::format("worker {}", worker.rank());
   if (settings.together) worker.wait_for_workers();
   std::optional<Variable> table;
-  const train::TrainTotals totals =
-      train::train_sparse(worker, task.model(), task.data(), task.part(), train_options(settings, task, who), &table);
+  const train::TrainTotals totals = train::train_sparse(worker, setup.model(), setup.data(), setup.part(),
+                                                        train_options(settings, setup, who), &table);
   if (settings.json)
-    print_line(stdout,
-               report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, std::nullopt));
+    write_out(report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, std::nullopt) +
+              "\n");
   std::vector<float> values;
   if (tells && worker.is_chief() && !totals.is_interrupted) {
     values.resize(table->element_count());
     worker.pull(*table, values);
   }
   worker.leave();  // nobody shall wait for the evaluation
-  if (totals.is_interrupted) return kInterrupted;
+  if (totals.is_interrupted) return interrupted(settings, who, totals);
   if (!values.empty())
-    say(settings,
-        fmt::format("{}: {}", who,
-                    report::to_text(task.evaluate(values), task.is_judged_by_training_data() ? "training " : "test ")));
+    say(settings, fmt::format("{}: {}", who,
+                              report::to_text(setup.evaluate(values),
+                                              setup.is_judged_by_training_data() ? "training " : "test ")));
   return 0;
 }
 

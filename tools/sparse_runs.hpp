@@ -15,11 +15,11 @@
 
 namespace ps::tools {
 
-class SparseTask {
+class SparseSetup {
  public:
   // Reads the data, and test data only where it is to be tested. With --share-data the data is what the worker's job
   // shares; where there is no worker it is read for this process. Throws Error, Interrupted.
-  SparseTask(const TrainingSettings& training, bool is_to_be_tested, Worker* worker = nullptr);
+  SparseSetup(const TrainingSettings& training, bool is_to_be_tested, Worker* worker = nullptr);
 
   train::SparseModel& model() const { return *model_; }
   const train::SparseData& data() const { return data_; }

@@ -1,17 +1,20 @@
 #include "worker_run.hpp"
 
+#include <cstdio>
+
 #include "children.hpp"
+#include "option_names.hpp"
+#include "output.hpp"
 #include "report/progress.hpp"
 
 namespace ps::tools {
 
-void print_line(std::FILE* out, const std::string& line) {
-  std::fprintf(out, "%s\n", line.c_str());
-  std::fflush(out);
-}
+void tell(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
 
 void say(const WorkerSettings& settings, const std::string& line) {
-  if (!settings.quiet) print_line(settings.json ? stderr : stdout, line);
+  if (settings.quiet) return;
+  if (settings.json) return tell(line);
+  write_out(line + '\n');
 }
 
 bool is_stop_requested() { return stop_requests() != 0; }
@@ -19,12 +22,22 @@ bool is_stop_requested() { return stop_requests() != 0; }
 void set_hooks(const WorkerSettings& settings, const std::string& who, train::TrainHooks& hooks) {
   hooks.stop_requested = is_stop_requested;
   hooks.report = [=](const train::TrainStatus& status) { say(settings, report::worker_line(who, status)); };
-  hooks.warn = [](const std::string& line) { print_line(stderr, line); };
+  hooks.warn = [](const std::string& line) { tell(with_option_names(line)); };
+}
+
+void print_report(const WorkerSettings& settings, const report::RunReport& run) {
+  write_out(settings.json ? to_json(run).dump() + "\n" : to_text(run, report::columns_of(stdout)));
+}
+
+int interrupted(const WorkerSettings& settings, const std::string& who, const train::TrainTotals& totals) {
+  say(settings, report::interruption_line(who, totals.last.steps, totals.last.global_steps));
+  return kInterrupted;
 }
 
 Worker join(const WorkerSettings& settings) {
   WorkerOptions options;
   options.job = settings.alone.job;
+  options.group = settings.alone.group;
   options.rank = settings.rank;
   options.threads = settings.threads;
   options.wait_job_seconds = settings.training.wait_job_seconds;

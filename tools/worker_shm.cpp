@@ -1,7 +1,6 @@
 // worker_shm: a worker of a job. Trains a model with the job's ps, or alone.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
@@ -11,22 +10,24 @@
 #include "device/probe.hpp"
 #include "embedded_digits.hpp"
 #include "options.hpp"
+#include "output.hpp"
 #include "ps/errors.hpp"
 #include "ps/worker.hpp"
 #include "report/gpu_summary.hpp"
 #include "report/summary.hpp"
 #include "sparse_runs.hpp"
-#include "subject.hpp"
 #include "train/count_model.hpp"
 #include "train/trainer.hpp"
 #include "worker_run.hpp"
+#include "workload.hpp"
 
 namespace {
 
 using namespace ps;
-using tools::print_line;
 using tools::say;
+using tools::tell;
 using tools::WorkerSettings;
+using tools::write_out;
 
 train::TrainOptions train_options(const WorkerSettings& settings, const std::string& who) {
   train::TrainOptions options;
@@ -49,13 +50,13 @@ int train_alone(const WorkerSettings& settings) {
   tools::complete_job(data.train.count, options.batch != 0 ? options.batch : train::default_batch(data.train), training,
                       config);
   train::TrainResult result = train::train_alone(config, *model, data.train, options);
-  if (result.is_interrupted) return tools::kInterrupted;
+  if (result.is_interrupted) return tools::interrupted(settings, "standalone", result);
   report::RunReport run = report::RunReport::of_one(result, training.model, training.data);
   run.test = report::metrics_of(model->evaluate(result.parameters.values(), data.test));
   if (result.averages) run.average_test = report::metrics_of(model->evaluate(result.averages->values(), data.test));
   run.digest = train::digest(*model, result.parameters);
   run.optimizer = to_string(config.optimizer.rule);
-  std::fputs((settings.json ? to_json(run).dump() + "\n" : to_text(run)).c_str(), stdout);
+  tools::print_report(settings, run);
   return 0;
 }
 
@@ -65,7 +66,7 @@ std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, cons
   std::string notice;
   auto place = train::choose_gpu_place(settings.device, settings.wire, rank, notice);
   if (place) place->stream_waits = !settings.training.no_stream_waits;
-  if (!notice.empty()) print_line(stderr, fmt::format("{}: {}", who, notice));  // also where reports are not wanted
+  if (!notice.empty()) tell(fmt::format("{}: {}", who, notice));  // also where reports are not wanted
   return place;
 }
 
@@ -77,7 +78,7 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
   const std::string who = fmt::format("worker {}", worker.rank());
   train::CountOptions options;
   options.gpu = std::move(place);
-  options.warn = [](const std::string& line) { print_line(stderr, line); };
+  options.warn = [](const std::string& line) { tell(line); };
   options.size = settings.training.size;
   options.steps = settings.training.steps != 0 ? settings.training.steps : tools::kDefaultCountSteps;
   options.interval_seconds = settings.training.interval_seconds;
@@ -87,11 +88,12 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
   };
   const train::CountResult result = count_up(worker, options);
   if (settings.json)
-    print_line(stdout, report::worker_json(worker, result.began_unix, result.seconds, true, {}, result.gpu));
+    write_out(report::worker_json(worker, result.began_unix, result.seconds, true, {}, result.gpu) + "\n");
   worker.leave();
   say_gpu(settings, who, result.gpu);
-  say(settings, fmt::format("{}: after {} adds in {:.2f} s, {} = {}", who, result.steps, result.seconds,
-                            train::kCountVariable, to_text(report::CountedValues(result.values))));
+  say(settings, fmt::format("{}: {}after {} adds in {}, {} = {}", who, result.is_interrupted ? "interrupted " : "",
+                            result.steps, report::duration(result.seconds), train::kCountVariable,
+                            to_text(report::CountedValues(result.values))));
   return result.is_interrupted ? tools::kInterrupted : 0;
 }
 
@@ -109,11 +111,10 @@ int train_in_job(const WorkerSettings& settings) {
   training.gpu = std::move(place);
   const train::TrainResult result = train::train(worker, *model, data->train, training);
   if (settings.json)
-    print_line(stdout,
-               report::worker_json(worker, result.began_unix, result.seconds, false, result.phases, result.gpu));
+    write_out(report::worker_json(worker, result.began_unix, result.seconds, false, result.phases, result.gpu) + "\n");
   worker.leave();  // nobody shall wait for the evaluation
   say_gpu(settings, who, result.gpu);
-  if (result.is_interrupted) return tools::kInterrupted;
+  if (result.is_interrupted) return tools::interrupted(settings, who, result);
   if (worker.is_chief() && !settings.quiet) {
     const train::Metrics test = model->evaluate(result.parameters.values(), data->test);
     say(settings, fmt::format("{}: test accuracy {:.4f}, test loss {:.4f}", who, test.accuracy, test.loss));
@@ -121,9 +122,7 @@ int train_in_job(const WorkerSettings& settings) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   tools::catch_signals(tools::SecondSignal::kEndsProcess);
   tools::end_with_launcher();
   WorkerSettings settings;
@@ -133,11 +132,18 @@ int main(int argc, char** argv) {
       return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
     return settings.standalone ? train_alone(settings) : train_in_job(settings);
   } catch (const JobFinished& finished) {
-    print_line(stderr, finished.what());
+    tell(finished.what());
     return 0;
-  } catch (const Interrupted&) {
+  } catch (const Interrupted&) {  // while it read the data or waited for others
+    if (!settings.quiet) tools::fail("worker_shm", tools::kInterrupted, "interrupted before its first step");
     return tools::kInterrupted;
   } catch (const std::exception& error) {
     return tools::fail("worker_shm", tools::kFailed, error.what());
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ps::tools::run_main("worker_shm", argc, argv, [&] { return run(argc, argv); });
 }

@@ -6,8 +6,11 @@ import sys
 import time
 
 import jobs
+import pack
 import programs
 import table
+
+PART_SECONDS = 570  # some boxes are lent for ten minutes at a time
 
 
 def doctor(tools):
@@ -54,40 +57,79 @@ def check_benchmark(report, build, quick):
                    (rows["warnings"] + [f"{wrong} of {len(rows['cases'])} pulls were not the processor's"])[0])
 
 
+def soak(report, build, minutes):
+    """The seqlock on the GPU's own loads of host memory, and the link under load, round after round."""
+    found = report.data["soak"] = {"minutes": minutes, "rounds": 0, "failures": []}
+    cases = "--test-case=pull: while somebody pushes*,gpu link: pulled chunks are whole*,gpu link: no update of two*"
+    end = time.monotonic() + 60 * minutes
+    while time.monotonic() < end and not found["failures"]:
+        done = programs.run([build / "tests" / "gpu_tests_on_gpu", cases], 300, {"PS_TEST_ROUNDS": "1000"})
+        found["rounds"] += 1
+        if done.code != 0:
+            found["failures"].append((done.out + done.err)[-4000:])
+    report.add("soak", not found["failures"], f"{found['rounds']} rounds in {minutes:g} minutes")
+
+
+def parts_of(report, build, settings):
+    """Each takes less than ten minutes but the last, which takes as many as it is told."""
+    tools, mnist, quick = build / "tools", settings.mnist, settings.quick
+    return [
+        [lambda: programs.run_suite(report, build)],
+        [lambda: programs.sanitize_suite(report, build) if settings.sanitize else None],
+        [lambda: check_benchmark(report, build, quick)],
+        [lambda: jobs.train(report, tools, mnist, quick)],
+        [lambda: jobs.compare_accuracies(report, tools, mnist, quick), lambda: jobs.compare_digests(report, tools, quick),
+         lambda: jobs.count(report, tools, quick), lambda: jobs.share(report, tools, quick)],
+        [lambda: soak(report, build, settings.soak) if settings.soak else None],
+    ]
+
+
 def main():
     parser = argparse.ArgumentParser(prog="tools/gpu_check")
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    parser.add_argument("--json", type=pathlib.Path, required=True)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--pack", type=pathlib.Path)
     parser.add_argument("--mnist", type=pathlib.Path)
+    parser.add_argument("--part", type=int)
+    parser.add_argument("--soak", type=float, default=0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--sanitize", action="store_true")
     settings = parser.parse_args()
-    build, tools = settings.build.resolve(), settings.build.resolve() / "tools"
+    build = settings.build.resolve()
+    if settings.pack:
+        wrong = pack.pack(build, settings.pack)
+        if wrong:
+            print(f"gpu_check: {wrong}", file=sys.stderr)
+        return 1 if wrong else 0
+    pack.unpack(build)
     for program in ("launch_shm", "inspect_shm"):
-        if not (tools / program).exists():
+        if not (build / "tools" / program).exists():
             print(f"gpu_check: {build} has no tools/{program}", file=sys.stderr)
             return 1
 
-    cuda, reason = doctor(tools)
+    cuda, reason = doctor(build / "tools")
     if reason:
         print(f"gpu_check: no GPU: {reason}" if cuda is not None else f"gpu_check: {reason}")
         return 77 if cuda is not None else 1
 
     began = time.time()
     report = table.Report({"began_unix": began, "quick": settings.quick, "cuda": cuda})
-    for step in (lambda: programs.run_suite(report, build),
-                 lambda: programs.sanitize_suite(report, build) if settings.sanitize else None,
-                 lambda: check_benchmark(report, build, settings.quick),
-                 lambda: jobs.train(report, tools, settings.mnist, settings.quick),
-                 lambda: jobs.compare_accuracies(report, tools, settings.mnist, settings.quick),
-                 lambda: jobs.compare_digests(report, tools, settings.quick),
-                 lambda: jobs.count(report, tools, settings.quick)):
-        try:
-            step()
-        except (programs.Failed, KeyError, TypeError, ValueError) as error:
-            report.add("an unexpected answer", False, f"{type(error).__name__}: {error}")
-        report.write(settings.json)  # as far as it has come, should the next step be the last
-    report.data["seconds"] = time.time() - began
+    if settings.part and settings.json.exists():
+        report.add_to(settings.json)
+    parts = parts_of(report, build, settings)
+    if settings.part and not 1 <= settings.part <= len(parts):
+        print(f"gpu_check: there are parts 1 to {len(parts)}", file=sys.stderr)
+        return 2
+    for number in [settings.part] if settings.part else range(1, len(parts) + 1):
+        report.begin_part(number)
+        programs.allow(PART_SECONDS if number != len(parts) else None)
+        for step in parts[number - 1]:
+            try:
+                step()
+            except Exception as error:  # whatever it is, the others are still looked at
+                report.add(f"part {number}: an unexpected answer", False, f"{type(error).__name__}: {error}")
+            report.write(settings.json)  # as far as it has come, should the next step be the last
+    report.data["seconds"] = report.data.get("seconds", 0) + time.time() - began
     report.write(settings.json)
     print(report.as_text())
     print(f"all of it: {settings.json}")

@@ -52,13 +52,22 @@ def train(report, tools, mnist, quick):
     steps_of = {way: steps if way != "cpu" else steps // 10 for way in WAYS}  # the CPU only stands beside it
     arguments = (*TUTORIAL, "--data", mnist or SYNTHETIC)
     kinds = {(mode, way): [] for mode in ("async", "sync") for way in WAYS}
+    failed = set()
     for _ in range(repeats):
         for (mode, way), runs in kinds.items():
-            runs.append(launch(tools, *arguments, "--steps", steps_of[way], "--mode", mode, *WAYS[way]))
+            if (mode, way) in failed:
+                continue
+            try:
+                runs.append(launch(tools, *arguments, "--steps", steps_of[way], "--mode", mode, *WAYS[way]))
+            except programs.Failed as error:
+                failed.add((mode, way))
+                report.add(f"training, {mode}, {way}", False, str(error))
     found = report.data["training"] = {"arguments": [str(word) for word in arguments], "steps": steps_of, "runs": []}
     for (mode, way), runs in kinds.items():
         found["runs"] += [{"mode": mode, "device": way, **run} for run in runs]
     for mode in ("async", "sync"):
+        if any((mode, way) in failed for way in WAYS):
+            continue
         one = found[mode] = sum_up(kinds[mode, "cuda"])
         for way in ("cpu", "cuda, no stream waits"):
             one[f"{way.replace(', ', '_').replace(' ', '_')}_steps_per_second"] = median_of(
@@ -96,6 +105,19 @@ def compare_digests(report, tools, quick):
     arguments = ("--mode", "sync", "--seed", 1, "--steps", 200 if quick else 1000, "--device", "cuda")
     digests = report.data["digests"] = [launch(tools, *arguments)["digest"] for _ in range(2)]
     report.add("sync digest, twice", digests[0] == digests[1], ", ".join(digests))
+
+
+def share(report, tools, quick):
+    """What it costs that processes take turns with one GPU: the steps of all workers, by their number."""
+    steps = 500 if quick else 3000
+    found = report.data["sharing"] = {}
+    for workers in (1, 2, 4):
+        run = launch(tools, "--model", "mlp", "--batch", 100, "--data", SYNTHETIC, "--workers", workers, "--steps", steps,
+                     "--device", "cuda:0")
+        found[workers] = {"steps_per_second": run["steps_per_second"],
+                          "idle_share": median_of(gpu["idle_share"] for gpu in gpus_of(run) if "idle_share" in gpu)}
+    report.figure("workers on one GPU, steps/s", ", ".join(f"{n}: {one['steps_per_second']:,.0f}"
+                                                           for n, one in found.items()))
 
 
 def count(report, tools, quick):

@@ -1,9 +1,10 @@
-#include "subject.hpp"
+#include "workload.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include "command_line.hpp"
+#include "config/modes.hpp"
 #include "embedded_digits.hpp"
 #include "sparse_runs.hpp"
 #include "train/trainer.hpp"
@@ -11,7 +12,7 @@
 namespace ps::tools {
 namespace {
 
-class Dense final : public Subject {
+class Dense final : public Workload {
  public:
   explicit Dense(const TrainingSettings& training) {
     train::DataSplit data = train::load_data(training.data, train::embedded_digits());
@@ -39,34 +40,34 @@ class Dense final : public Subject {
   std::uint64_t examples_ = 0, batch_ = 0;
 };
 
-class Sparse final : public Subject {
+class Sparse final : public Workload {
  public:
-  explicit Sparse(const TrainingSettings& training) : task_(training, true) {}
+  explicit Sparse(const TrainingSettings& training) : setup_(training, true) {}
 
-  std::span<const train::ParameterSpec> variables() const override { return {&task_.model().table(), 1}; }
-  report::Metrics evaluate(const std::vector<std::vector<float>>& values) override { return task_.evaluate(values[0]); }
-  bool is_judged_by_training_data() const override { return task_.is_judged_by_training_data(); }
-  std::optional<double> epochs(std::uint64_t steps) const override {
-    return double(steps) * double(task_.batch()) / double(task_.examples());
+  std::span<const train::ParameterSpec> variables() const override { return {&setup_.model().table(), 1}; }
+  report::Metrics evaluate(const std::vector<std::vector<float>>& values) override {
+    return setup_.evaluate(values[0]);
   }
-  std::uint64_t examples() const override { return task_.examples(); }
-  std::uint64_t batch() const override { return task_.batch(); }
+  bool is_judged_by_training_data() const override { return setup_.is_judged_by_training_data(); }
+  std::optional<double> epochs(std::uint64_t steps) const override {
+    return double(steps) * double(setup_.batch()) / double(setup_.examples());
+  }
+  std::uint64_t examples() const override { return setup_.examples(); }
+  std::uint64_t batch() const override { return setup_.batch(); }
 
  private:
-  SparseTask task_;
+  SparseSetup setup_;
 };
 
 }  // namespace
 
-std::unique_ptr<Subject> load_subject(const TrainingSettings& training) {
+std::unique_ptr<Workload> load_workload(const TrainingSettings& training) {
   if (training.is_sparse()) return std::make_unique<Sparse>(training);
   return std::make_unique<Dense>(training);
 }
 
 void complete_job(std::uint64_t examples, std::uint64_t batch, const TrainingSettings& training, JobConfig& job) {
-  // In sync mode a step takes a batch of each worker.
-  const std::uint64_t batches = job.mode != Mode::kSync ? 1 : job.quorum != 0 ? job.quorum : job.workers;
-  const std::uint64_t of_step = batch * training.push_every * batches;
+  const std::uint64_t of_step = batch * training.push_every * pushes_of_step(job);
   const std::uint64_t of_epoch = std::max<std::uint64_t>(1, (examples + of_step - 1) / of_step);
   if (training.steps != 0)
     job.steps = training.steps;

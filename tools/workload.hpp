@@ -9,13 +9,13 @@
 
 #include "options.hpp"
 #include "report/summary.hpp"
-#include "train/model.hpp"
+#include "train/dense/model.hpp"
 
 namespace ps::tools {
 
-class Subject {
+class Workload {
  public:
-  virtual ~Subject() = default;
+  virtual ~Workload() = default;
 
   virtual std::span<const train::ParameterSpec> variables() const = 0;
 
@@ -31,7 +31,7 @@ class Subject {
 };
 
 // Loads data and model. Throws Error, Interrupted. Requires: not count.
-std::unique_ptr<Subject> load_subject(const TrainingSettings& training);
+std::unique_ptr<Workload> load_workload(const TrainingSettings& training);
 
 // The job's steps and schedule, where they depend on how many examples there are, and in a batch.
 void complete_job(std::uint64_t examples, std::uint64_t batch, const TrainingSettings& training, JobConfig& job);

@@ -1,0 +1,68 @@
+"""Copies what the checks run, with the libraries that it needs, into a folder for a box that can install and build nothing.
+
+The libraries are compressed: OpenBLAS alone would take more than half of what may travel.
+"""
+import json
+import lzma
+import pathlib
+import re
+import shutil
+import subprocess
+
+import programs
+
+PROGRAMS = ("tools/launch_shm", "tools/ps_shm", "tools/worker_shm", "tools/inspect_shm", "tests/gpu_tests_on_gpu",
+            "benches/gpu")
+MOST_BYTES = 64 << 20
+# A box has its own: the C library goes with its kernel, libcuda with its driver.
+OF_THE_BOX = re.compile(r"lib(c|m|dl|rt|pthread|resolv|cuda)\.so|ld-linux|linux-vdso")
+
+
+def libraries_of(program):
+    said = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+    return {pathlib.Path(path) for path in re.findall(r"=> (/\S+)", said) if not OF_THE_BOX.search(path)}
+
+
+def copy(source, target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source.resolve(), target)
+    subprocess.run(["strip", "--strip-unneeded", target], capture_output=True)  # a script stays as it is
+
+
+def compress(source, target):
+    copy(source, target)
+    target.with_name(target.name + ".xz").write_bytes(lzma.compress(target.read_bytes(), preset=2))
+    target.unlink()
+
+
+def unpack(folder):
+    """Makes the libraries of a pack what they were; of a build folder nothing."""
+    for packed in folder.glob("lib/*.xz"):
+        if not packed.with_suffix("").exists():
+            half = packed.with_suffix(".half")
+            half.write_bytes(lzma.decompress(packed.read_bytes()))
+            half.rename(packed.with_suffix(""))
+
+
+def pack(build, folder):
+    """Returns what is wrong, or None."""
+    missing = [name for name in PROGRAMS if not (build / name).exists()]
+    if missing:
+        return f"{build} has no {', '.join(missing)}"
+    libraries = set()
+    for name in PROGRAMS:
+        libraries |= libraries_of(build / name)
+        copy(build / name, folder / name)
+    for library in libraries:
+        compress(library, folder / "lib" / library.name)
+    info = folder / "meson-info"
+    info.mkdir(exist_ok=True)
+    tests = [{"name": name, "suite": ["gpu"], "cmd": command, "timeout": seconds, "env": env}
+             for name, command, seconds, env in programs.suite_of(build)]
+    (info / "intro-tests.json").write_text(json.dumps(tests))
+    (info / "meson-info.json").write_text(json.dumps({"directories": {"build": str(build)}}))
+    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if total > MOST_BYTES:
+        return f"{folder} has {total >> 20} MiB, more than the {MOST_BYTES >> 20} that may travel"
+    print(f"{folder}: {total >> 20} MiB; there: tools/gpu_check --prebuilt DIR")
+    return None

@@ -1,0 +1,11 @@
+// What --version prints.
+#pragma once
+
+#include <string>
+
+namespace ps::tools {
+
+// The program's version, its build, the CUDA that it was built for and the compiler, a line each.
+std::string version_text(const char* program);
+
+}  // namespace ps::tools
