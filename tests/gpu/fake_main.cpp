@@ -13,8 +13,12 @@ static FakeCuda& fake() {
 }
 
 device::CudaCalls& cuda() { return fake(); }
-device::GpuKernels& kernels() {
+device::TransferKernels& kernels() {
   static FakeKernels kernels(fake());
+  return kernels;
+}
+train::ModelKernels& model_kernels() {
+  static FakeModelKernels kernels(fake());
   return kernels;
 }
 

@@ -9,7 +9,8 @@
 namespace ps::test {
 
 device::CudaCalls& cuda() { return device::cuda_calls(); }
-device::GpuKernels& kernels() { return device::gpu_kernels(); }
+device::TransferKernels& kernels() { return device::transfer_kernels(); }
+train::ModelKernels& model_kernels() { return train::model_kernels(); }
 
 }  // namespace ps::test
 

@@ -1,5 +1,5 @@
-// What the tests of the kernels run on: a GPU (main.cpp), or the fake of tests/support, so that what they expect is
-// checked where there is no GPU (fake_main.cpp).
+// What the tests of suite gpu run on: a GPU (main.cpp), or the fake of tests/support, which runs the same kernels on the
+// CPU (fake_main.cpp).
 #pragma once
 
 #include <cstring>
@@ -8,13 +8,15 @@
 #include <doctest/doctest.h>
 
 #include "device/cuda_calls.hpp"
-#include "device/gpu_kernels.hpp"
 #include "device/resources.hpp"
+#include "device/transfer_kernels.hpp"
+#include "train/gpu/model_kernels.hpp"
 
 namespace ps::test {
 
 device::CudaCalls& cuda();
-device::GpuKernels& kernels();
+device::TransferKernels& kernels();
+train::ModelKernels& model_kernels();
 
 // A stream, and memory that is filled and read through it.
 class Bench {

@@ -180,7 +180,7 @@ TEST_CASE("gpu deaths: shards of more than a region are registered in several, a
     GpuMember member(on_tables(), config, sizes);
     device::DeviceMemory<float> parameters(test::cuda(), 70001), gradient(test::cuda(), 70001);
     test::Bench bench;
-    bench.run(test::kernels().fill(gradient.on_device(), 3.0F, 70001, bench.stream()));
+    bench.run(test::model_kernels().fill(gradient.on_device(), 3.0F, 70001, bench.stream()));
     float* to = parameters.on_device();
     const float* from = gradient.on_device();
     const auto link = device::make_gpu_link(other, std::span(&last, 1), std::span(&to, 1), std::span(&from, 1), {},

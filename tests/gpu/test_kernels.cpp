@@ -31,12 +31,12 @@ std::vector<float> with_guard(std::vector<float> values) {
 
 TEST_CASE("zero sizes: every kernel succeeds and touches nothing") {
   Bench bench;
-  GpuKernels& k = kernels();
   const Stream s = bench.stream();
-  bench.run(k.pull_pieces(nullptr, 0, nullptr, {24, 64, 30}, s));
-  bench.run(k.send_pieces(nullptr, 0, nullptr, false, s));
-  bench.run(k.send_pieces(nullptr, 0, nullptr, true, s));
-  bench.run(k.add_pieces(nullptr, 0, 1.0F, 0.0F, true, s));
+  bench.run(kernels().pull_pieces(nullptr, 0, nullptr, {24, 64, 30}, s));
+  bench.run(kernels().send_pieces(nullptr, 0, nullptr, false, s));
+  bench.run(kernels().send_pieces(nullptr, 0, nullptr, true, s));
+  bench.run(kernels().add_pieces(nullptr, 0, 1.0F, 0.0F, true, s));
+  ps::train::ModelKernels& k = model_kernels();
   bench.run(k.bias_relu(nullptr, nullptr, 0, 0, s));
   bench.run(k.add_bias(nullptr, nullptr, 0, 0, s));
   bench.run(k.relu_gradient(nullptr, nullptr, 0, s));
@@ -63,8 +63,9 @@ TEST_CASE("bias: is added to each row, and with relu what is below 0 becomes 0; 
       if (values.size() > 1) values.back() = kInfinity;
       const auto on_device = bench.put(with_guard(values));
       const auto added = bench.put(bias);
-      bench.run(relu ? kernels().bias_relu(on_device.on_device(), added.on_device(), rows, columns, bench.stream())
-                     : kernels().add_bias(on_device.on_device(), added.on_device(), rows, columns, bench.stream()));
+      bench.run(
+          relu ? model_kernels().bias_relu(on_device.on_device(), added.on_device(), rows, columns, bench.stream())
+               : model_kernels().add_bias(on_device.on_device(), added.on_device(), rows, columns, bench.stream()));
       for (std::size_t i = 0; i < values.size(); ++i) {
         values[i] += bias[i % bias.size()];
         if (relu && values[i] < 0) values[i] = 0.0F;
@@ -81,7 +82,7 @@ TEST_CASE("relu gradient: is 0 where the activation is 0 or below") {
     if (count > 5) activations[4] = kNan, gradient[5] = kNan, activations[5] = 1.0F;
     const auto on_device = bench.put(with_guard(gradient));
     const auto shown = bench.put(activations);
-    bench.run(kernels().relu_gradient(on_device.on_device(), shown.on_device(), count, bench.stream()));
+    bench.run(model_kernels().relu_gradient(on_device.on_device(), shown.on_device(), count, bench.stream()));
     for (std::size_t i = 0; i < count; ++i)
       if (activations[i] <= 0) gradient[i] = 0.0F;
     CHECK(differing(bench.get(on_device), with_guard(gradient)) == 0);
@@ -98,8 +99,9 @@ Loss softmax_on_device(Bench& bench, const std::vector<float>& logits, const std
   const auto on_device = bench.put(with_guard(logits));
   const auto of_rows = bench.put(labels);
   const auto loss = bench.put(std::vector<float>{kGuard});
-  bench.run(kernels().softmax_cross_entropy(on_device.on_device(), of_rows.on_device(), static_cast<int>(labels.size()),
-                                            columns, loss.on_device(), bench.stream()));
+  bench.run(model_kernels().softmax_cross_entropy(on_device.on_device(), of_rows.on_device(),
+                                                  static_cast<int>(labels.size()), columns, loss.on_device(),
+                                                  bench.stream()));
   return {bench.get(loss)[0], bench.get(on_device)};
 }
 
@@ -162,7 +164,7 @@ TEST_CASE("sum of rows: is float64's within the rounding of its terms") {
     const auto values = random_floats(product(rows, columns), 7);
     const auto on_device = bench.put(values);
     const auto out = bench.put(with_guard(std::vector<float>(product(1, columns), kGuard)));
-    bench.run(kernels().sum_rows(on_device.on_device(), rows, columns, out.on_device(), bench.stream()));
+    bench.run(model_kernels().sum_rows(on_device.on_device(), rows, columns, out.on_device(), bench.stream()));
     const auto sums = bench.get(out);
     const auto width = static_cast<std::size_t>(columns);
     std::size_t wrong = 0;
@@ -200,8 +202,8 @@ TEST_CASE("gather: rows and labels come in the order of the indices, repeated on
         const auto on_device = bench.put(set), out = bench.put(with_guard(std::vector<float>(count * width, kGuard)));
         const auto of_set = bench.put(set_labels), of_rows = bench.put(std::vector<std::uint8_t>(count));
         const auto order = bench.put(indices);
-        bench.run(kernels().gather_rows(on_device.on_device() + shift, of_set.on_device(), order.on_device(), rows,
-                                        columns, out.on_device(), of_rows.on_device(), bench.stream()));
+        bench.run(model_kernels().gather_rows(on_device.on_device() + shift, of_set.on_device(), order.on_device(),
+                                              rows, columns, out.on_device(), of_rows.on_device(), bench.stream()));
         CHECK(differing(bench.get(out), with_guard(expected)) == 0);
         CHECK(bench.get(of_rows) == labels);
       }
@@ -210,8 +212,8 @@ TEST_CASE("gather: rows and labels come in the order of the indices, repeated on
 TEST_CASE("sgd: has the bits of the CPU's step") {
   Bench bench;
   for (const std::size_t count : {1, 257, 100003})
-    for (const auto& [l2, decay, clip_value] :
-         {std::tuple{0.0F, 0.0F, 0.0F}, std::tuple{0.01F, 0.0F, 0.25F}, std::tuple{0.003F, 0.1F, 0.0F}}) {
+    for (const auto& [l2, decay, clip_value] : {std::tuple{0.0F, 0.0F, 0.0F}, std::tuple{0.01F, 0.0F, 0.25F},
+                                                std::tuple{0.003F, 0.1F, 0.0F}, std::tuple{0.0F, 0.1F, 0.0F}}) {
       auto values = random_floats(count, 13), gradient = random_floats(count, 14);
       if (count > 9) {
         gradient[1] = kNan;
@@ -222,8 +224,8 @@ TEST_CASE("sgd: has the bits of the CPU's step") {
       }
       const auto on_device = bench.put(with_guard(values));
       const auto of_values = bench.put(gradient);
-      bench.run(kernels().sgd_step(on_device.on_device(), of_values.on_device(), count, 0.3F, l2, decay, clip_value,
-                                   bench.stream()));
+      bench.run(model_kernels().sgd_step(on_device.on_device(), of_values.on_device(), count, 0.3F, l2, decay,
+                                         clip_value, bench.stream()));
       ps::update::Settings settings;
       settings.l2 = l2;
       settings.weight_decay = decay;
@@ -239,14 +241,15 @@ TEST_CASE("difference and fill: have the bits of plain loops, also for more elem
   for (const std::size_t count : {1, 257, 100003}) {
     const auto a = random_floats(count, 15), b = random_floats(count, 16);
     const auto left = bench.put(a), right = bench.put(b), out = bench.put(with_guard(a));
-    bench.run(kernels().difference(left.on_device(), right.on_device(), 0.3F, out.on_device(), count, bench.stream()));
+    bench.run(
+        model_kernels().difference(left.on_device(), right.on_device(), 0.3F, out.on_device(), count, bench.stream()));
     std::vector<float> expected(count);
     for (std::size_t i = 0; i < count; ++i) expected[i] = 0.3F * (a[i] - b[i]);
     CHECK(differing(bench.get(out), with_guard(expected)) == 0);
   }
   constexpr std::size_t kMany = std::size_t{65535} * 256 + 7;
   const auto out = bench.put(std::vector<float>(kMany + 1, kGuard));
-  bench.run(kernels().fill(out.on_device(), 2.5F, kMany, bench.stream()));
+  bench.run(model_kernels().fill(out.on_device(), 2.5F, kMany, bench.stream()));
   const auto filled = bench.get(out);
   CHECK(std::count(filled.begin(), filled.end(), 2.5F) == std::ptrdiff_t(kMany));
   CHECK(filled.back() == kGuard);
@@ -255,7 +258,7 @@ TEST_CASE("difference and fill: have the bits of plain loops, also for more elem
 TEST_CASE("product: all transpositions are float64's within rounding, repeat bit by bit, and can be recorded") {
   Bench bench;
   const Stream stream = bench.stream();
-  kernels().prepare_products(stream);
+  model_kernels().prepare_products(stream);
   for (const auto& [m, n, k] :
        {std::tuple{1, 1, 1}, std::tuple{3, 5, 7}, std::tuple{64, 10, 33}, std::tuple{129, 65, 257}})
     for (int variant = 0; variant < 4; ++variant)
@@ -270,8 +273,8 @@ TEST_CASE("product: all transpositions are float64's within rounding, repeat bit
         const auto left = bench.put(a), right = bench.put(b);
         auto out = bench.put(with_guard(before));
         const auto enqueue = [&] {
-          return kernels().multiply(a_transposed, b_transposed, m, n, k, left.on_device(), right.on_device(), beta,
-                                    out.on_device(), stream);
+          return model_kernels().multiply(a_transposed, b_transposed, m, n, k, left.on_device(), right.on_device(),
+                                          beta, out.on_device(), stream);
         };
         bench.run(enqueue());
         const auto once = bench.get(out);
@@ -293,16 +296,18 @@ TEST_CASE("product: all transpositions are float64's within rounding, repeat bit
         CHECK(once.back() == kGuard);
 
         out = bench.put(with_guard(before));
-        bench.run(cuda().begin_capture(stream));
-        const CudaError recorded = enqueue();
+        // Nothing may wait for a stream that is recorded.
+        const CudaError begun = cuda().begin_capture(stream), recorded = enqueue();
         Graph graph = nullptr;
-        bench.run(cuda().end_capture(stream, graph));
+        const CudaError ended = cuda().end_capture(stream, graph);
+        REQUIRE(begun == kSuccess);
         REQUIRE(recorded == kSuccess);
+        REQUIRE(ended == kSuccess);
         bench.run(cuda().launch(graph, stream));
         CHECK(differing(bench.get(out), once) == 0);
         bench.run(cuda().destroy_graph(graph));
       }
-  kernels().release_products(stream);
+  model_kernels().release_products(stream);
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ class Table {
     settings.ftrl_beta = table_.beta;
     settings.l1 = table_.l1;
     settings.l2 = table_.l2;
-    return ps::update::ftrl_value(settings, table_.inverse_rate, x[0], x[1]);
+    return ps::update::Ftrl::Value::of(settings, table_.inverse_rate, x[0], x[1]);
   }
 
  private:

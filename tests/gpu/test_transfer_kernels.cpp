@@ -10,6 +10,7 @@
 
 #include "gpu/tables.hpp"
 #include "shm/atomic.hpp"
+#include "support/stress.hpp"
 
 namespace {
 
@@ -24,7 +25,13 @@ using kernels_of::SentPiece;
 constexpr float kGuard = -77.0F;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-const std::vector<std::uint32_t> kSizes{1, 2, 3, 4, 5, 31, 128, 511, 2047, 2048, 2049, 8192, 8195, 20001};
+const std::vector<std::uint32_t> kSizes{1, 2, 3, 4, 5, 31, 128, 511, 2047, 2048, 2049, 8176, 8192, 8195, 20001};
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::uint32_t kManyPieces = 3001;  // a fiber's turn takes long there
+#else
+constexpr std::uint32_t kManyPieces = 70001;  // more than a grid has blocks
+#endif
 
 // Buffers of versioned chunks in two regions that need not lie together.
 constexpr kernels_of::ChunkFormat kFormat{.buffer_bits = 24, .header_bytes = 64, .region_bits = 18};
@@ -84,7 +91,8 @@ TEST_CASE("pull: versioned chunks of any size come whole and with their version,
         CAPTURE(count);
         const auto buffer_class =
             static_cast<std::uint32_t>(std::bit_width(kFormat.header_bytes + count * sizeof(float) - 1));
-        const std::uint64_t number = (region * Shard::kRegion >> buffer_class) + 1, version = 3 * count + shift;
+        const std::uint64_t number = (region * Shard::kRegion >> buffer_class) + 1,
+                            version = 6 * count + 2 * shift + region;
         const auto values = random_floats(count, version);
         shard.write(number, buffer_class, kStamp | version, values);
         std::vector<float> out(count + 8, kGuard), expected = out;
@@ -122,7 +130,7 @@ TEST_CASE("pull: a buffer beyond the registered bytes is not read") {
 
 TEST_CASE("pull: ranges of in-place variables come with their count of pushes, more pieces than blocks") {
   Bench bench;
-  for (const auto& [pieces_count, most] : {std::pair{14U, 20001U}, std::pair{70001U, 3U}}) {
+  for (const auto& [pieces_count, most] : {std::pair{15U, 20001U}, std::pair{kManyPieces, 3U}}) {
     CAPTURE(pieces_count);
     std::vector<PulledPiece> list;
     std::vector<std::uint64_t> words;
@@ -159,7 +167,7 @@ TEST_CASE("pull: ranges of in-place variables come with their count of pushes, m
 
 TEST_CASE("pull: while somebody pushes, every chunk that is not called torn is one version") {
   constexpr std::uint32_t kCount = 8192, kClass = 16;
-  constexpr int kRounds = 200;
+  const int rounds = static_cast<int>(stress_rounds(200));
   Bench bench;
   Shard shard;
   const auto words = pinned<std::uint64_t>({word_of(0, 0)});
@@ -193,7 +201,7 @@ TEST_CASE("pull: while somebody pushes, every chunk that is not called torn is o
                                             .buffer_class = kClass}});
   const auto results = pinned<std::uint64_t>({kernels_of::kPullPending});
   CudaError error = kSuccess;
-  for (int round = 0; round < kRounds && error == kSuccess; ++round) {
+  for (int round = 0; round < rounds && error == kSuccess; ++round) {
     error = kernels().pull_pieces(pieces.on_device(), 1, results.on_device(), kFormat, bench.stream());
     if (error == kSuccess) error = cuda().synchronize(bench.stream());
     std::vector<float> values(kCount);
@@ -209,7 +217,7 @@ TEST_CASE("pull: while somebody pushes, every chunk that is not called torn is o
   REQUIRE(error == kSuccess);
   bench.run(kernels().pull_pieces(pieces.on_device(), 1, results.on_device(), kFormat, bench.stream()));
   CHECK(results.host()[0] == words.host()[0] >> kFormat.buffer_bits);
-  MESSAGE("whole: " << versions.size() << " of " << kRounds);
+  MESSAGE("whole: " << versions.size() << " of " << rounds);
   CHECK(mixed == 0);
   CHECK(std::is_sorted(versions.begin(), versions.end()));
 }

@@ -1,4 +1,4 @@
-// Conservation of a class's buffers: each is named by exactly one word or spare record (spares.hpp).
+// Conservation of a class's buffers: each is named by exactly one word, current buffer's header or spare record (spares.hpp).
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "shm/placement.hpp"
+#include "shm/versioned_slot.hpp"
 #include "support/test_job.hpp"
 
 namespace ps::test {
@@ -21,15 +23,20 @@ inline std::map<std::uint64_t, int> count_names(const shm::JobSegments& job,
   const shm::VariableShm& first = *variables.front();
   for (const shm::VariableShm* variable : variables)
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
-      names.emplace((variable->data_offset >> variable->buffer_class) + chunk, 0);
+      for (const std::uint64_t first :
+           {variable->data_offset >> variable->buffer_class, variable->reserve.load_acquire()})
+        if (first != 0) names.emplace(first + chunk, 0);
   for (std::uint64_t i = 0; i < job.lanes() * shm::kSparesPerClass; ++i)
     names.emplace((first.spares_offset >> first.buffer_class) + i, 0);
 
   for (const shm::VariableShm* variable : variables) {
     const auto* const words =
         reinterpret_cast<const shm::PieceWordShm*>(job.shard_data(first.shard) + variable->words_offset);
-    for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
+    const shm::VersionedVariable chunks(job.shard_data(first.shard), *variable);
+    for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk) {
       ++names[shm::buffer_of(words[chunk].word.load_acquire())];
+      if (variable->reserve.load_acquire() != 0) ++names[chunks.kept_by(chunk)];
+    }
   }
   for (std::uint32_t lane = 0; lane < job.lanes(); ++lane)
     for (std::uint32_t which = 0; which < shm::kSparesPerClass; ++which) {
@@ -54,7 +61,8 @@ inline bool is_conserved(const std::string& job_name) {
   const shm::Directory directory(*job);
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const shm::VariableShm*>> classes;
   for (std::uint32_t position = 0; position < directory.count(); ++position)
-    classes[{directory.at(position).shard, directory.at(position).buffer_class}].push_back(&directory.at(position));
+    if (directory.at(position).buffer_class != 0 && !shm::is_reserve(directory.at(position)))
+      classes[{directory.at(position).shard, directory.at(position).buffer_class}].push_back(&directory.at(position));
   return std::all_of(classes.begin(), classes.end(), [&](const auto& one) { return is_conserved(*job, one.second); });
 }
 

@@ -7,28 +7,12 @@
 #include <cstring>
 
 #include "shm/atomic.hpp"
+#include "support/device_memory.hpp"
 
 namespace ps::test {
 
 using namespace device;
 using Clock = std::chrono::steady_clock;
-
-namespace {
-
-// Copies word by word, as a copy engine does, so that none is torn that others write meanwhile: memcpy may go byte by byte
-// (rep movsb), and an interrupt then shows half a word. Returns whether the addresses and the size are whole words.
-template <class Word>
-bool copy_words(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
-  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes) % sizeof(Word) != 0)
-    return false;
-  for (std::size_t at = 0; at < bytes; at += sizeof(Word)) {
-    const Word word = __atomic_load_n(reinterpret_cast<const Word*>(from + at), __ATOMIC_RELAXED);
-    __atomic_store_n(reinterpret_cast<Word*>(to + at), word, __ATOMIC_RELAXED);
-  }
-  return true;
-}
-
-}  // namespace
 
 struct FakeCuda::FakeEvent {
   struct Moment {
@@ -42,17 +26,31 @@ struct FakeCuda::FakeGraph {
   std::vector<Work> work;
 };
 
-struct FakeCuda::FakeStream {
+struct FakeCuda::FakeStream final : on_cpu::Queue {
+  FakeCuda& cuda;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Work> queue;
   std::uint64_t enqueued = 0, done = 0;
-  bool is_running = false, is_ending = false, is_capturing = false;
+  bool is_running = false, is_ending = false, is_capturing = false, is_capture_spoilt = false;
   std::vector<Work> captured;
   CudaError error = kSuccess;
   std::thread thread;
 
+  explicit FakeStream(FakeCuda& owner) : cuda(owner) {}
+
+  cudaError_t enqueue(Work work) override { return static_cast<cudaError_t>(cuda.enqueue(handle(), std::move(work))); }
+  Stream handle() { return reinterpret_cast<Stream>(static_cast<on_cpu::Queue*>(this)); }
+
+  // What waits for the stream cannot be recorded: it spoils a capture. Holds the mutex.
+  CudaError refuse_in_capture() {
+    if (!is_capturing) return kSuccess;
+    is_capture_spoilt = true;
+    return kCaptureUnsupported;
+  }
+
   void run() {
+    unlock_device_memory();
     std::unique_lock lock(mutex);
     for (;;) {
       changed.wait(lock, [&] { return is_ending || !queue.empty(); });
@@ -85,7 +83,12 @@ struct FakeCuda::FakeStream {
 FakeCuda::FakeCuda(const FakeBox& box) : box_(box) {}
 
 FakeCuda::~FakeCuda() {
-  while (!streams_.empty()) destroy_stream(reinterpret_cast<Stream>(streams_.back().get()));
+  while (!streams_.empty()) destroy_stream(streams_.back()->handle());
+  for (const Range& range : ranges_) drop_device_memory(range.device, range.bytes);
+}
+
+FakeCuda::FakeStream& FakeCuda::of(Stream stream) {
+  return static_cast<FakeStream&>(*reinterpret_cast<on_cpu::Queue*>(stream));
 }
 
 void FakeCuda::fail(const std::string& call, int n, CudaError error) {
@@ -124,19 +127,14 @@ std::size_t FakeCuda::bytes_to_host() const {
   return to_host_;
 }
 
-std::size_t FakeCuda::bytes_to_device() const {
+void FakeCuda::note_sent(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  return to_device_;
-}
-
-void FakeCuda::note_moved(std::size_t bytes, bool to_host) {
-  const std::lock_guard lock(mutex_);
-  (to_host ? to_host_ : to_device_) += bytes;
+  to_host_ += bytes;
 }
 
 CudaError FakeCuda::enter(const std::string& call, const std::string& arguments) {
   const std::lock_guard lock(mutex_);
-  calls_.push_back(arguments.empty() ? call : call + ' ' + arguments);
+  if (!box_.is_simulated) calls_.push_back(arguments.empty() ? call : call + ' ' + arguments);
   const auto [begin, end] = failures_.equal_range(call);
   for (auto failure = begin; failure != end; ++failure)
     if (failure->second.first-- == 0) return pending_ = failure->second.second;
@@ -176,16 +174,16 @@ void FakeCuda::wait_for_all(const char* call) {
 
 CudaError FakeCuda::create_stream(Stream& stream) {
   if (const CudaError error = enter("create_stream")) return error;
-  auto made = std::make_shared<FakeStream>();
+  auto made = std::make_shared<FakeStream>(*this);
   made->thread = std::thread([s = made.get()] { s->run(); });
-  stream = reinterpret_cast<Stream>(made.get());
+  stream = made->handle();
   const std::lock_guard lock(mutex_);
   streams_.push_back(std::move(made));
   return kSuccess;
 }
 
 CudaError FakeCuda::destroy_stream(Stream stream) {
-  auto* fake = reinterpret_cast<FakeStream*>(stream);
+  auto* fake = &of(stream);
   {
     const std::lock_guard lock(fake->mutex);
     fake->is_ending = true;
@@ -201,21 +199,23 @@ CudaError FakeCuda::status_of(FakeStream& stream) { return stream.error; }
 
 CudaError FakeCuda::synchronize(Stream stream) {
   const CudaError error = enter("synchronize");
-  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  auto& fake = of(stream);
   std::unique_lock lock(fake.mutex);
+  if (const CudaError refused = fake.refuse_in_capture()) return refused;
   fake.changed.wait(lock, [&] { return fake.queue.empty() && !fake.is_running; });
   return error != kSuccess ? error : status_of(fake);
 }
 
 CudaError FakeCuda::query(Stream stream) {
-  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  auto& fake = of(stream);
   const std::lock_guard lock(fake.mutex);
+  if (const CudaError refused = fake.refuse_in_capture()) return refused;
   if (fake.error != kSuccess) return fake.error;
   return fake.queue.empty() && !fake.is_running ? kSuccess : kNotReady;
 }
 
 CudaError FakeCuda::enqueue(Stream stream, Work work) {
-  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  auto& fake = of(stream);
   CudaError broken = kSuccess;
   {
     const std::lock_guard lock(mutex_);
@@ -289,7 +289,7 @@ CudaError FakeCuda::wait(Stream stream, Event event) {
     const std::lock_guard lock(mutex_);
     moment = reinterpret_cast<FakeEvent*>(event)->last;
   }
-  auto* fake = reinterpret_cast<FakeStream*>(stream);
+  auto* fake = &of(stream);
   return enqueue(stream, [this, moment, fake] {
     for (;;) {
       {
@@ -310,50 +310,13 @@ CudaError FakeCuda::elapsed_ms(Event begin, Event end, float& milliseconds) {
   return kSuccess;
 }
 
-void FakeCuda::move(void* to, const void* from, std::size_t bytes) {
-  if (before_copy) before_copy(copies_);
-  ++copies_;
-  const std::byte* source = resolve(from, bytes, false);
-  std::byte* target = resolve(to, bytes, true);
-  const auto at_device = [&](const void* address) {
-    return reinterpret_cast<std::uint64_t>(address) >> 47 != 0 && !is_host_memory(address);
-  };
-  note_moved(bytes, !at_device(to));
-  if (!copy_words<std::uint64_t>(target, source, bytes) && !copy_words<std::uint32_t>(target, source, bytes))
-    std::memcpy(target, source, bytes);
-}
-
-CudaError FakeCuda::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
-  if (const CudaError error = enter("copy", fmt::to_string(bytes))) return error;
-  if (bytes == 0) return kSuccess;
-  // Pageable memory is read before the call returns.
-  if (reinterpret_cast<std::uint64_t>(from) < kUserSpace && !is_pinned_or_registered(from)) {
-    auto staged = std::make_shared<std::vector<std::byte>>(bytes);
-    std::memcpy(staged->data(), from, bytes);
-    return enqueue(stream, [=, this] { move(to, staged->data(), bytes); });
-  }
-  return enqueue(stream, [=, this] { move(to, from, bytes); });
-}
-
-CudaError FakeCuda::copy_batch(std::span<void* const> to, std::span<const void* const> from,
-                               std::span<const std::size_t> bytes, Stream stream) {
-  if (const CudaError error = enter("copy_batch", fmt::to_string(to.size()))) return error;
-  if (!box_.copy_batches) return kNotSupported;
-  if (to.empty() || to.size() != from.size() || to.size() != bytes.size()) return kInvalidValue;
-  std::vector<void*> targets(to.begin(), to.end());
-  std::vector<const void*> sources(from.begin(), from.end());
-  std::vector<std::size_t> sizes(bytes.begin(), bytes.end());
-  return enqueue(stream, [=, this] {
-    for (std::size_t i = targets.size(); i-- > 0;) move(targets[i], sources[i], sizes[i]);  // in no promised order
-  });
-}
-
 CudaError FakeCuda::wait_value(Stream stream, void* device_word, std::uint32_t value) {
   if (const CudaError error = enter("wait_value", fmt::to_string(value))) return error;
-  if (!box_.stream_waits) return kNotSupported;
-  auto* fake = reinterpret_cast<FakeStream*>(stream);
+  if (!box_.stream_waits || box_.refuses_waits) return kNotSupported;
+  auto* fake = &of(stream);
   return enqueue(stream, [=, this] {
-    const auto& word = *reinterpret_cast<const shm::AtomicShm<std::uint32_t>*>(at(device_word, sizeof value, false));
+    look_up(device_word, sizeof value, false);
+    const auto& word = *static_cast<const shm::AtomicShm<std::uint32_t>*>(device_word);
     while (static_cast<std::int32_t>(word.load_acquire() - value) < 0) {
       if (fake->is_abandoned()) return;
       std::this_thread::sleep_for(std::chrono::microseconds(5));
@@ -363,21 +326,23 @@ CudaError FakeCuda::wait_value(Stream stream, void* device_word, std::uint32_t v
 
 CudaError FakeCuda::begin_capture(Stream stream) {
   if (const CudaError error = enter("begin_capture")) return error;
-  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  auto& fake = of(stream);
   const std::lock_guard lock(fake.mutex);
   if (fake.is_capturing) return kInvalidValue;
   fake.is_capturing = true;
+  fake.is_capture_spoilt = false;
   fake.captured.clear();
   return kSuccess;
 }
 
 CudaError FakeCuda::end_capture(Stream stream, Graph& graph) {
-  auto& fake = *reinterpret_cast<FakeStream*>(stream);
+  auto& fake = of(stream);
   std::vector<Work> captured;
   {
     const std::lock_guard lock(fake.mutex);
     if (!fake.is_capturing) return kInvalidValue;
     fake.is_capturing = false;
+    if (fake.is_capture_spoilt) return kCaptureInvalidated;
     captured = std::move(fake.captured);
   }
   if (const CudaError error = enter("end_capture")) return error;

@@ -1,8 +1,10 @@
-// CUDA without a GPU: both tables, executed by one thread per stream, in stream order, on this process's memory.
+// CUDA without a GPU: the calls, executed by one thread per stream, in stream order, on this process's memory; and the
+// real kernels, which cuda_on_cpu/ runs.
 //
-// It is stricter than a device. Device addresses are no addresses here, so host code that follows one crashes; every
-// access is looked up among what is allocated, pinned or registered, and one outside, or a write to what was registered
-// for reading, ends the stream with cudaErrorIllegalAddress. Registered regions lie apart from each other.
+// It is stricter than a device. A device address is valid for the streams' threads only, where the processor can lock
+// memory by thread, so host code that follows one crashes. All allocations and registered regions lie apart from each other,
+// with nothing between them: a kernel that leaves its memory, or writes to what was registered for reading, crashes, and
+// a copy ends the stream with cudaErrorIllegalAddress.
 #pragma once
 
 #include <condition_variable>
@@ -17,20 +19,24 @@
 #include <vector>
 
 #include "device/cuda_calls.hpp"
-#include "device/gpu_kernels.hpp"
+#include "device/transfer_kernels.hpp"
+#include "support/cuda_on_cpu/tables.hpp"
+#include "train/gpu/model_kernels.hpp"
 
 namespace ps::test {
 
-inline constexpr device::CudaError kIllegalAddress = 700;
-inline constexpr std::uint64_t kUserSpace = std::uint64_t{1} << 47;  // host addresses are below
+inline constexpr device::CudaError kIllegalAddress = 700, kCaptureUnsupported = 900, kCaptureInvalidated = 901;
 
 struct FakeBox {
+  const char* name = "Fake GPU";
+  bool is_simulated = false;  // for programs: they are told so, and no log grows
   int devices = 1;
   bool native_atomics = false;  // to host memory, on all of them
   bool read_only_registration = true;
   bool host_register = true;
   bool copy_batches = true;  // CUDA 12.8 and later
   bool stream_waits = true;
+  bool refuses_waits = false;  // has the call for them, and refuses it
   std::size_t memory_bytes = std::size_t{1} << 30;  // of each device
 };
 
@@ -44,16 +50,17 @@ class FakeCuda : public device::CudaCalls {
   // Everything that is enqueued from now on ends its stream with this error.
   void break_device(device::CudaError error);
   // Called on the stream's thread: before each copy, by number; between a pulled piece's copy and its stamp's check, by
-  // the piece's number; and before each piece is sent.
-  std::function<void(std::size_t)> before_copy, during_pull, before_send;
+  // the piece's number; and before a sent piece, which is there by then, is reported.
+  std::function<void(std::size_t)> before_copy, during_pull, before_report;
 
   std::vector<std::string> calls() const;  // all so far, with arguments: "host_register 1073741824 3"
   std::size_t count(const std::string& call) const;
   std::vector<std::string> faults() const;  // accesses outside of what exists
   std::size_t live_allocations() const;     // allocations, pinned memory, registrations, streams, events, graphs
-  std::size_t bytes_to_host() const, bytes_to_device() const;  // by copies and transfer kernels so far
+  std::size_t bytes_to_host() const;        // by copies and transfer kernels so far
 
   bool is_built() const override { return true; }
+  bool is_simulated() const override { return box_.is_simulated; }
   int built_for() const override { return 13000; }
   std::string error_text(device::CudaError error) override;
   device::CudaError last_error() override;
@@ -94,21 +101,10 @@ class FakeCuda : public device::CudaCalls {
   device::CudaError launch(device::Graph graph, device::Stream stream) override;
   device::CudaError destroy_graph(device::Graph graph) override;
 
-  // For FakeKernels. Work throws CudaError numbers.
+  // For the tables of kernels. Work throws CudaError numbers.
   using Work = std::function<void()>;
   device::CudaError enqueue(device::Stream stream, Work work);
-  // The bytes behind a device address; throws kIllegalAddress where they are not all there.
-  std::byte* at(const void* device, std::size_t bytes, bool writes);
-  template <class T>
-  const T* in(const T* device, std::size_t count) {
-    return reinterpret_cast<const T*>(at(device, count * sizeof(T), false));
-  }
-  template <class T>
-  T* out(T* device, std::size_t count) {
-    return reinterpret_cast<T*>(at(device, count * sizeof(T), true));
-  }
-  bool is_host_memory(const void* device) const;  // pinned or registered
-  void note_moved(std::size_t bytes, bool to_host);
+  void note_sent(std::size_t bytes);
   device::CudaError enter(const std::string& call, const std::string& arguments = {});  // logs, injects failures
 
  private:
@@ -116,14 +112,16 @@ class FakeCuda : public device::CudaCalls {
   struct FakeEvent;
   struct FakeGraph;
   struct Range {
+    std::byte* device = nullptr;
+    std::byte* host = nullptr;  // nullptr: the device's own
     std::size_t bytes = 0;
-    std::byte* host = nullptr;
-    bool is_device = false, is_pinned = false, is_read_only = false;
-    std::unique_ptr<std::byte[]> owned;
+    bool is_pinned = false, is_read_only = false;
   };
 
-  std::uint64_t add_range(std::size_t bytes, std::byte* host, Range range);
-  std::byte* resolve(const void* address, std::size_t bytes, bool writes);  // a device or a host address
+  static FakeStream& of(device::Stream stream);
+  const Range* find(const void* device) const;
+  // Throws kIllegalAddress where it is a device address, and the bytes are not all there, or not to be written.
+  void look_up(const void* address, std::size_t bytes, bool writes);
   device::CudaError status_of(FakeStream& stream);
   bool is_pinned_or_registered(const void* host) const;
   void wait_for_all(const char* call);
@@ -134,15 +132,15 @@ class FakeCuda : public device::CudaCalls {
   std::vector<std::string> calls_, faults_;
   std::multimap<std::string, std::pair<int, device::CudaError>> failures_;
   device::CudaError broken_ = 0, pending_ = 0;
-  std::map<std::uint64_t, Range> ranges_;  // by device address
-  std::uint64_t next_address_ = std::uint64_t{1} << 60;
+  std::vector<Range> ranges_;
   std::vector<std::shared_ptr<FakeStream>> streams_;  // shared: another thread may wait for one that ends
   std::vector<std::unique_ptr<FakeEvent>> events_;
   std::vector<std::unique_ptr<FakeGraph>> graphs_;
-  std::size_t copies_ = 0, to_host_ = 0, to_device_ = 0;
+  std::size_t copies_ = 0, to_host_ = 0;
 };
 
-class FakeKernels : public device::GpuKernels {
+// The real kernels on the CPU, behind calls that are logged and can fail.
+class FakeKernels : public device::TransferKernels {
  public:
   explicit FakeKernels(FakeCuda& cuda) : cuda_(cuda) {}
 
@@ -162,6 +160,22 @@ class FakeKernels : public device::GpuKernels {
   device::CudaError send_rows(const kernels::RowSort& rows, std::uint64_t count, const float* gradients,
                               std::uint32_t elements, std::uint32_t piece_rows, std::uint64_t* ids, float* sums,
                               std::uint32_t* arrived, device::Stream stream) override;
+
+ private:
+  // Launches unless the call is to fail, under a watcher's eyes if there is one.
+  device::CudaError run(const std::string& call, device::Stream stream, on_cpu::Watcher watcher,
+                        const std::function<device::CudaError()>& launch);
+
+  FakeCuda& cuda_;
+  device::TransferKernels& real_ = on_cpu::transfer_kernels();
+};
+
+class FakeModelKernels : public train::ModelKernels {
+ public:
+  explicit FakeModelKernels(FakeCuda& cuda) : cuda_(cuda) {}
+
+  device::CudaError load() override { return cuda_.enter("load"); }
+
   void prepare_products(device::Stream stream) override;
   void release_products(device::Stream stream) override;
   device::CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, int k, const float* a, const float* b,
@@ -183,10 +197,8 @@ class FakeKernels : public device::GpuKernels {
   device::CudaError fill(float* values, float value, std::size_t count, device::Stream stream) override;
 
  private:
-  // Enqueues `work` unless the call is to fail.
-  device::CudaError run(const std::string& call, device::Stream stream, FakeCuda::Work work);
-
   FakeCuda& cuda_;
+  train::ModelKernels& real_ = on_cpu::model_kernels();
 };
 
 }  // namespace ps::test

@@ -1,14 +1,32 @@
-// The fake's devices and memory: what exists, who may write it, and what is behind a device address.
+// The fake's devices and memory: what exists, what may be written, and copies.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "support/device_memory.hpp"
 #include "support/fake_cuda.hpp"
 
 namespace ps::test {
 
 using namespace device;
+
+namespace {
+
+// Copies word by word, as a copy engine does, so that none is torn that others write meanwhile: memcpy may go byte by byte
+// (rep movsb), and an interrupt then shows half a word. Returns whether the addresses and the size are whole words.
+template <class Word>
+bool copy_words(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes) % sizeof(Word) != 0)
+    return false;
+  for (std::size_t at = 0; at < bytes; at += sizeof(Word)) {
+    const Word word = __atomic_load_n(reinterpret_cast<const Word*>(from + at), __ATOMIC_RELAXED);
+    __atomic_store_n(reinterpret_cast<Word*>(to + at), word, __ATOMIC_RELAXED);
+  }
+  return true;
+}
+
+}  // namespace
 
 CudaError FakeCuda::driver_version(int& version) {
   version = 13000;
@@ -23,8 +41,9 @@ CudaError FakeCuda::device_count(int& count) {
 }
 
 CudaError FakeCuda::properties(int device, DeviceProperties& properties) {
+  if (const CudaError error = enter("properties", fmt::to_string(device))) return error;
   if (device < 0 || device >= box_.devices) return kInvalidDevice;
-  properties = {.name = "Fake GPU",
+  properties = {.name = box_.name,
                 .pci_address = fmt::format("0000:{:02x}:00.0", device + 1),
                 .major = 9,
                 .minor = 0,
@@ -69,36 +88,23 @@ CudaError FakeCuda::can_access_peer(int device, int peer, int& can) {
 CudaError FakeCuda::memory_info(std::size_t& free_bytes, std::size_t& total_bytes) {
   const std::lock_guard lock(mutex_);
   total_bytes = free_bytes = box_.memory_bytes;
-  for (const auto& [address, range] : ranges_)
-    if (range.is_device) free_bytes -= range.bytes;
+  for (const Range& range : ranges_)
+    if (range.host == nullptr) free_bytes -= range.bytes;
   return kSuccess;
-}
-
-std::uint64_t FakeCuda::add_range(std::size_t bytes, std::byte* host, Range range) {
-  const std::lock_guard lock(mutex_);
-  constexpr std::uint64_t kGap = std::uint64_t{1} << 21;
-  const std::uint64_t address = next_address_;
-  next_address_ += (bytes + kGap) / kGap * kGap + kGap;
-  range.bytes = bytes;
-  range.host = host;
-  ranges_.emplace(address, std::move(range));
-  return address;
 }
 
 CudaError FakeCuda::host_register(void* address, std::size_t bytes, unsigned flags) {
   if (const CudaError error = enter("host_register", fmt::format("{} {}", bytes, flags))) return error;
   auto* base = static_cast<std::byte*>(address);
   if (bytes == 0 || reinterpret_cast<std::uintptr_t>(base) % 4096 != 0 || bytes % 4096 != 0) return kInvalidValue;
-  if ((flags & kRegisterReadOnly) != 0 && !box_.read_only_registration) return kNotSupported;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [device, range] : ranges_)
-      if (!range.is_device && base < range.host + range.bytes && range.host < base + bytes)
-        return pending_ = kAlreadyRegistered;
-  }
-  Range range;
-  range.is_read_only = (flags & kRegisterReadOnly) != 0;
-  add_range(bytes, base, std::move(range));
+  const bool is_read_only = (flags & kRegisterReadOnly) != 0;
+  if (is_read_only && !box_.read_only_registration) return kNotSupported;
+  const std::lock_guard lock(mutex_);
+  for (const Range& range : ranges_)
+    if (range.host != nullptr && base < range.host + range.bytes && range.host < base + bytes)
+      return pending_ = kAlreadyRegistered;
+  std::byte* const device = map_for_device(base, bytes, is_read_only);
+  ranges_.push_back({.device = device, .host = base, .bytes = bytes, .is_read_only = is_read_only});
   return kSuccess;
 }
 
@@ -106,7 +112,8 @@ CudaError FakeCuda::host_unregister(void* address) {
   if (const CudaError error = enter("host_unregister")) return error;
   const std::lock_guard lock(mutex_);
   for (auto range = ranges_.begin(); range != ranges_.end(); ++range)
-    if (range->second.host == address && !range->second.is_device && !range->second.is_pinned) {
+    if (range->host == address && range->host != nullptr && !range->is_pinned) {
+      drop_device_memory(range->device, range->bytes);
       ranges_.erase(range);
       return kSuccess;
     }
@@ -116,10 +123,9 @@ CudaError FakeCuda::host_unregister(void* address) {
 CudaError FakeCuda::device_address(void* host, void*& device) {
   if (const CudaError error = enter("device_address")) return error;
   const std::lock_guard lock(mutex_);
-  for (const auto& [address, range] : ranges_)
-    if (!range.is_device && host >= range.host && host < range.host + range.bytes) {
-      device =
-          reinterpret_cast<void*>(address + static_cast<std::uint64_t>(static_cast<std::byte*>(host) - range.host));
+  for (const Range& range : ranges_)
+    if (range.host != nullptr && host >= range.host && host < range.host + range.bytes) {
+      device = range.device + (static_cast<std::byte*>(host) - range.host);
       return kSuccess;
     }
   return pending_ = kInvalidValue;
@@ -130,12 +136,11 @@ CudaError FakeCuda::allocate(std::size_t bytes, void*& device) {
   std::size_t free_bytes = 0, total_bytes = 0;
   static_cast<void>(memory_info(free_bytes, total_bytes));
   if (bytes > free_bytes) return kOutOfMemory;
-  Range range;
-  range.is_device = true;
-  range.owned.reset(new std::byte[bytes]);
-  std::memset(range.owned.get(), 0xff, bytes);  // floats that are not a number: what is not written shows
-  std::byte* host = range.owned.get();
-  device = reinterpret_cast<void*>(add_range(bytes, host, std::move(range)));
+  std::byte* const made = make_device_memory(bytes);
+  if (made == nullptr) return kOutOfMemory;
+  device = made;
+  const std::lock_guard lock(mutex_);
+  ranges_.push_back({.device = made, .bytes = bytes});
   return kSuccess;
 }
 
@@ -143,22 +148,23 @@ CudaError FakeCuda::release(void* device) {
   static_cast<void>(enter("release"));
   wait_for_all("release");
   const std::lock_guard lock(mutex_);
-  const auto range = ranges_.find(reinterpret_cast<std::uint64_t>(device));
-  if (range == ranges_.end() || !range->second.is_device) return kInvalidValue;
-  ranges_.erase(range);
-  return kSuccess;
+  for (auto range = ranges_.begin(); range != ranges_.end(); ++range)
+    if (range->device == device && range->host == nullptr) {
+      drop_device_memory(range->device, range->bytes);
+      ranges_.erase(range);
+      return kSuccess;
+    }
+  return kInvalidValue;
 }
 
 CudaError FakeCuda::allocate_pinned(std::size_t bytes, void*& host) {
   if (const CudaError error = enter("allocate_pinned", fmt::to_string(bytes))) return error;
-  constexpr std::size_t kPage = 4096;
-  Range range;
-  range.is_pinned = true;
-  range.owned.reset(new std::byte[bytes + kPage]);
-  const auto address = (reinterpret_cast<std::uintptr_t>(range.owned.get()) + kPage - 1) / kPage * kPage;
-  host = reinterpret_cast<void*>(address);
-  std::memset(host, 0xff, bytes);
-  add_range(bytes, static_cast<std::byte*>(host), std::move(range));
+  std::byte* const made = make_shared_memory(bytes);
+  if (made == nullptr) return kOutOfMemory;
+  std::memset(made, 0xff, bytes);
+  host = made;
+  const std::lock_guard lock(mutex_);
+  ranges_.push_back({.device = map_for_device(made, bytes, false), .host = made, .bytes = bytes, .is_pinned = true});
   return kSuccess;
 }
 
@@ -167,45 +173,79 @@ CudaError FakeCuda::release_pinned(void* host) {
   wait_for_all("release_pinned");
   const std::lock_guard lock(mutex_);
   for (auto range = ranges_.begin(); range != ranges_.end(); ++range)
-    if (range->second.host == host && range->second.is_pinned) {
+    if (range->host == host && range->is_pinned) {
+      drop_device_memory(range->device, range->bytes);
+      drop_shared_memory(range->host, range->bytes);
       ranges_.erase(range);
       return kSuccess;
     }
   return kInvalidValue;
 }
 
-std::byte* FakeCuda::at(const void* device, std::size_t bytes, bool writes) {
-  if (bytes == 0) return nullptr;
-  const std::lock_guard lock(mutex_);
-  const auto address = reinterpret_cast<std::uint64_t>(device);
-  auto range = ranges_.upper_bound(address);
-  if (range != ranges_.begin()) {
-    --range;
-    const std::uint64_t offset = address - range->first;
-    if (offset + bytes <= range->second.bytes && !(writes && range->second.is_read_only))
-      return range->second.host + offset;
-  }
-  faults_.push_back(fmt::format("{} of {} bytes at {:#x}", writes ? "write" : "read", bytes, address));
-  throw kIllegalAddress;
+const FakeCuda::Range* FakeCuda::find(const void* device) const {
+  const auto found = std::find_if(ranges_.begin(), ranges_.end(), [&](const Range& range) {
+    return device >= range.device && device < range.device + range.bytes;
+  });
+  return found != ranges_.end() ? &*found : nullptr;
 }
 
-bool FakeCuda::is_host_memory(const void* device) const {
+void FakeCuda::look_up(const void* address, std::size_t bytes, bool writes) {
+  if (bytes == 0 || !is_device_address(address)) return;
   const std::lock_guard lock(mutex_);
-  auto range = ranges_.upper_bound(reinterpret_cast<std::uint64_t>(device));
-  return range != ranges_.begin() && !(--range)->second.is_device;
+  const Range* const range = find(address);
+  if (range != nullptr && static_cast<const std::byte*>(address) + bytes <= range->device + range->bytes &&
+      !(writes && range->is_read_only))
+    return;
+  faults_.push_back(fmt::format("{} of {} bytes at {}", writes ? "write" : "read", bytes, fmt::ptr(address)));
+  throw kIllegalAddress;
 }
 
 bool FakeCuda::is_pinned_or_registered(const void* host) const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(ranges_.begin(), ranges_.end(), [&](const auto& one) {
-    return !one.second.is_device && host >= one.second.host && host < one.second.host + one.second.bytes;
+  return std::any_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
+    return range.host != nullptr && host >= range.host && host < range.host + range.bytes;
   });
 }
 
-std::byte* FakeCuda::resolve(const void* address, std::size_t bytes, bool writes) {
-  if (reinterpret_cast<std::uint64_t>(address) < kUserSpace)
-    return const_cast<std::byte*>(static_cast<const std::byte*>(address));
-  return at(address, bytes, writes);
+void FakeCuda::move(void* to, const void* from, std::size_t bytes) {
+  if (before_copy) before_copy(copies_);
+  ++copies_;
+  look_up(from, bytes, false);
+  look_up(to, bytes, true);
+  {
+    const std::lock_guard lock(mutex_);
+    const Range* const range = find(to);
+    if (range == nullptr || range->host != nullptr) to_host_ += bytes;
+  }
+  auto* const target = static_cast<std::byte*>(to);
+  const auto* const source = static_cast<const std::byte*>(from);
+  if (!copy_words<std::uint64_t>(target, source, bytes) && !copy_words<std::uint32_t>(target, source, bytes))
+    std::memcpy(target, source, bytes);
+}
+
+CudaError FakeCuda::copy(void* to, const void* from, std::size_t bytes, Stream stream) {
+  if (const CudaError error = enter("copy", fmt::to_string(bytes))) return error;
+  if (bytes == 0) return kSuccess;
+  // Pageable memory is read before the call returns.
+  if (!is_device_address(from) && !is_pinned_or_registered(from)) {
+    auto staged = std::make_shared<std::vector<std::byte>>(bytes);
+    std::memcpy(staged->data(), from, bytes);
+    return enqueue(stream, [=, this] { move(to, staged->data(), bytes); });
+  }
+  return enqueue(stream, [=, this] { move(to, from, bytes); });
+}
+
+CudaError FakeCuda::copy_batch(std::span<void* const> to, std::span<const void* const> from,
+                               std::span<const std::size_t> bytes, Stream stream) {
+  if (const CudaError error = enter("copy_batch", fmt::to_string(to.size()))) return error;
+  if (!box_.copy_batches) return kNotSupported;
+  if (to.empty() || to.size() != from.size() || to.size() != bytes.size()) return kInvalidValue;
+  std::vector<void*> targets(to.begin(), to.end());
+  std::vector<const void*> sources(from.begin(), from.end());
+  std::vector<std::size_t> sizes(bytes.begin(), bytes.end());
+  return enqueue(stream, [=, this] {
+    for (std::size_t i = targets.size(); i-- > 0;) move(targets[i], sources[i], sizes[i]);  // in no promised order
+  });
 }
 
 }  // namespace ps::test

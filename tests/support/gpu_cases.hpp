@@ -19,7 +19,7 @@ namespace ps::test {
 
 struct GpuBox {
   device::CudaCalls& cuda;
-  device::GpuKernels& kernels;
+  device::TransferKernels& kernels;
 };
 
 inline JobConfig gpu_job(Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned, std::uint32_t workers = 1) {

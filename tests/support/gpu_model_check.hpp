@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "device/resources.hpp"
-#include "train/gpu_model.hpp"
+#include "train/gpu/gpu_model.hpp"
 
 namespace ps::test {
 
@@ -35,7 +35,7 @@ std::vector<T> from_device(device::CudaCalls& cuda, const device::DeviceMemory<T
 // Waits for what was enqueued, however a test ends, before the memory goes that it works on.
 struct Ending {
   device::CudaCalls& cuda;
-  device::GpuKernels& kernels;
+  train::ModelKernels& kernels;
   device::Stream stream;
   ~Ending() {
     static_cast<void>(cuda.synchronize(stream));
@@ -46,7 +46,7 @@ struct Ending {
 // Loss and gradients of `batch` random examples, of a workspace that has room for more. Both sides sum in float32, in
 // orders of their own; the tolerance is relative to the largest gradient of a parameter.
 inline void check_gpu_gradient(const std::string& name, std::size_t batch, std::size_t features, std::size_t classes,
-                               device::CudaCalls& cuda, device::GpuKernels& kernels) {
+                               device::CudaCalls& cuda, train::ModelKernels& kernels) {
   CAPTURE(name);
   CAPTURE(batch);
   CAPTURE(features);
@@ -109,7 +109,7 @@ inline void check_gpu_gradient(const std::string& name, std::size_t batch, std::
 }
 
 // Sizes that are no multiples of anything.
-inline void check_gpu_gradients(device::CudaCalls& cuda, device::GpuKernels& kernels) {
+inline void check_gpu_gradients(device::CudaCalls& cuda, train::ModelKernels& kernels) {
   for (const char* name : {"softmax", "mlp"}) {
     check_gpu_gradient(name, 1, 1, 2, cuda, kernels);
     check_gpu_gradient(name, 1, 64, 10, cuda, kernels);

@@ -13,6 +13,7 @@
 #include "device/gpu_rows.hpp"
 #include "support/gpu_cases.hpp"
 #include "support/rows_job.hpp"
+#include "support/rule_reference.hpp"
 
 namespace ps::test {
 
@@ -64,9 +65,7 @@ class GpuTable {
   device::OwnStream stream_;
 };
 
-inline const std::vector<UpdateRule> kRowRules{
-    UpdateRule::kAdd,     UpdateRule::kSgd,  UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdagrad,
-    UpdateRule::kRmsProp, UpdateRule::kAdam, UpdateRule::kAdamW,    UpdateRule::kFtrl,     UpdateRule::kRowwiseAdagrad};
+inline const std::vector<UpdateRule> kRowRules = rules_where([](const update::Traits&) { return true; });
 
 // How a table lies: whole, in parts by range, dealt out.
 inline JobConfig table_config(UpdateRule rule, int placement) {

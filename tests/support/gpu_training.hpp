@@ -32,7 +32,8 @@ inline const train::DataSplit& digits() {
 
 struct Box {
   FakeCuda cuda;
-  FakeKernels kernels{cuda};
+  FakeKernels transfers{cuda};
+  FakeModelKernels kernels{cuda};
   device::GpuInfo gpu;
 
   explicit Box(const FakeBox& kind = {}) : cuda(kind), gpu(device::probe_gpus(cuda).gpus.at(0)) {}
@@ -40,7 +41,9 @@ struct Box {
     CHECK(cuda.faults().empty());
     CHECK(cuda.live_allocations() == 0);
   }
-  train::GpuPlace place() { return {.gpu = gpu, .stream_waits = true, .cuda = &cuda, .kernels = &kernels}; }
+  train::GpuPlace place() {
+    return {.gpu = gpu, .stream_waits = true, .cuda = &cuda, .transfers = &transfers, .kernels = &kernels};
+  }
 };
 
 inline JobConfig job(Mode mode, std::uint32_t workers, std::uint64_t steps) {

@@ -21,7 +21,10 @@
 
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
+#include "ps/publisher.hpp"
+#include "ps/subscriber.hpp"
 #include "ps/worker.hpp"
+#include "shm/publication.hpp"
 
 namespace ps::test {
 
@@ -92,6 +95,42 @@ inline void train_once(const std::string& job, const std::vector<VariableSpec>& 
   worker.step();
 }
 
+// All that is done to a publication that nobody uses: the inspector looks, a subscriber reads, a publisher takes it over.
+inline void use_publication(const BundleSpec& spec) {
+  std::string refusal;
+  const auto attempt = [&](auto&& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+  };
+  std::size_t sum = 0;
+  attempt([&] {
+    shm::Segment segment;
+    if (segment.open(shm::bundle_name(spec.name), shm::Access::kReadOnly, shm::kTrustAnybody) !=
+        shm::AttachOutcome::kReady)
+      throw Error("not ready");
+    const shm::Bundle bundle(std::move(segment));
+    for (std::uint32_t record = 0; record < bundle.records(); ++record) sum += look_at(bundle, record).has_value();
+  });
+  attempt([&] {
+    Subscriber subscriber(spec.name, {.wait_seconds = 0.001});
+    const Generation generation = subscriber.read(0, 0);
+    for (std::uint32_t tensor = 0; tensor < generation.tensor_count(); ++tensor)
+      for (const std::byte byte : generation.tensor(tensor)) sum += std::size_t(byte);
+    static_cast<void>(subscriber.try_read(generation.number()));
+  });
+  asm volatile("" : : "r"(sum));
+  attempt([&] {
+    Publisher publisher(spec, {.wait_seconds = 0.001});
+    const auto write = [](std::uint32_t, std::span<std::byte> out) { std::fill(out.begin(), out.end(), std::byte{1}); };
+    const std::uint32_t first[] = {0};
+    for (int i = 0; i < 4; ++i) static_cast<void>(i == 2 ? publisher.publish(first, write) : publisher.publish(write));
+  });
+  if (!refusal.empty()) throw Error(refusal);
+}
+
 // Runs cases 0 to count - 1 in forked children, `seconds` for each; returns what went wrong. A case goes wrong by a
 // signal, its own alarm, or an exception that is no Error.
 class Cases {
@@ -101,7 +140,7 @@ class Cases {
     void* shared = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) throw std::bad_alloc();
     auto& progress = *new (shared) Progress{};
-    while (progress.next < count && wrong.size() < kMostWrong) {
+    while (progress.next < count && wrong.size() < kMaxWrong) {
       const pid_t child = fork();
       if (child == 0) _exit(run_from(progress, count, seconds, run));
       int status = 0;
@@ -123,7 +162,7 @@ class Cases {
   std::size_t worked = 0, refused = 0;
 
  private:
-  static constexpr std::size_t kMostWrong = 20;
+  static constexpr std::size_t kMaxWrong = 20;
   struct Progress {
     std::atomic<std::size_t> next{0}, worked{0}, refused{0};
     char reason[256] = {};

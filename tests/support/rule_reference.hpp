@@ -1,14 +1,24 @@
-// The formulas of src/update/rules.hpp in float64, one element at a time, written a second time on purpose.
+// The formulas of src/update/rule_table.hpp in float64, one element at a time, written a second time on purpose.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "update/rules.hpp"
 
 namespace ps::test {
 
 using update::Settings;
+
+// Those of the table, in its order, that `is_wanted` says yes to.
+template <class IsWanted>
+std::vector<UpdateRule> rules_where(IsWanted&& is_wanted) {
+  std::vector<UpdateRule> rules;
+  for (const update::Traits& traits : update::all_rules())
+    if (is_wanted(traits)) rules.push_back(traits.rule);
+  return rules;
+}
 
 // An element in float64, and how large the terms were that made it: what float32 loses is relative to those.
 struct Element {
@@ -19,7 +29,7 @@ inline double clipped(const Settings& s, double g) {
   return s.clip_value > 0 ? std::clamp(g, -double(s.clip_value), double(s.clip_value)) : g;
 }
 
-// The formulas of rules.hpp. `g` is scaled and clipped; sums that made it had terms as large as `g_size`.
+// The formulas of rule_table.hpp, but rowwise_adagrad's, which tests of rows have. `g` is scaled and clipped; sums that made it had terms as large as `g_size`.
 inline Element reference(const Settings& s, double rate, double t, const Element& from, double g, double g_size) {
   Element to;
   const double w0 = from.x[0], a = from.x[1], b = from.x[2], epsilon = s.epsilon;
@@ -49,7 +59,15 @@ inline Element reference(const Settings& s, double rate, double t, const Element
       move = step / (std::sqrt(square) + beside);
       move_size = (step_size + std::abs(step) * square_size / square) / (std::sqrt(square) + beside);
     };
-    switch (s.rule) {
+    switch (s.rule) {  // without a default: the compiler asks for the formula of every rule
+      case UpdateRule::kAdd:
+      case UpdateRule::kFtrl:
+      case UpdateRule::kRowwiseAdagrad:
+        break;
+      case UpdateRule::kSgd:
+        move = g;
+        move_size = g_size;
+        break;
       case UpdateRule::kMomentum:
       case UpdateRule::kNesterov: {
         const double mu = s.momentum, m = mu * a + g, m_size = mu * std::abs(a) + g_size;
@@ -84,9 +102,6 @@ inline Element reference(const Settings& s, double rate, double t, const Element
         ema = 3;
         break;
       }
-      default:
-        move = g;
-        move_size = g_size;
     }
     w = kept - rate * move;
     w_size = std::abs(w0) + rate * move_size;

@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +54,17 @@ class JobName {
 inline JobConfig with_name(JobConfig config, const std::string& name) {
   config.job = name;
   return config;
+}
+
+// Gives one of the job's settings another value where they are stored.
+inline void alter_setting(const shm::JobSegments& job, const std::string& name, const std::string& value) {
+  shm::SettingsShm& stored = job.settings();
+  std::string text(stored.text, stored.bytes);
+  const std::size_t begin = ("\n" + text).find("\n" + name + "=");
+  if (begin == std::string::npos) throw std::runtime_error("no setting " + name);
+  text.replace(begin, text.find('\n', begin) - begin, name + "=" + value);
+  text.copy(stored.text, sizeof stored.text);
+  stored.bytes = static_cast<std::uint32_t>(text.size());
 }
 
 // Small chunks, so that small variables have several.

@@ -1,0 +1,72 @@
+// The device's side of CUDA C++ as far as kernels/ goes, for g++: each thread of a block is a fiber (grid.hpp).
+//
+// What it cannot show: weak ordering (x86 orders what a GPU need not), the GPU's mathematical functions, and speed.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <tuple>
+
+#include "cuda_runtime_api.h"
+#include "grid.hpp"
+#include "shm/atomic.hpp"
+
+#define __CUDA_ARCH__ 900
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+#define __shared__ static thread_local  // an OS thread runs one block at a time
+
+struct float4 {
+  float x, y, z, w;
+} __attribute__((aligned(16)));
+struct uint4 {
+  unsigned x, y, z, w;
+} __attribute__((aligned(16)));
+struct ulonglong2 {
+  unsigned long long x, y;
+} __attribute__((aligned(16)));
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+using ps::on_cpu::blockDim;
+using ps::on_cpu::blockIdx;
+using ps::on_cpu::gridDim;
+using ps::on_cpu::threadIdx;
+
+// A barrier is known by its line: threads that wait at different ones are a fault.
+inline void __syncthreads(int line = __builtin_LINE()) { ps::on_cpu::meet(line, false); }
+inline int __syncthreads_or(int fact, int line = __builtin_LINE()) { return ps::on_cpu::meet(line, fact != 0) ? 1 : 0; }
+inline float __shfl_xor_sync(unsigned mask, float value, unsigned apart, int line = __builtin_LINE()) {
+  return std::bit_cast<float>(ps::on_cpu::exchange(line, mask, std::bit_cast<std::uint32_t>(value), apart));
+}
+inline void __threadfence_system() {
+  ps::on_cpu::note(ps::on_cpu::Access::kFence, nullptr, 0);
+  ps::shm::fence_store_load();
+}
+
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
+using std::min;
+
+// Refuses what CUDA refuses.
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments... arguments) {
+  if (config->dynamicSmemBytes != 0) return cudaErrorInvalidValue;
+  if (!ps::on_cpu::may_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
+  const std::tuple<Parameters...> kept{static_cast<Parameters>(arguments)...};
+  return ps::on_cpu::enqueue(config->stream, [grid = config->gridDim, block = config->blockDim, kernel, kept] {
+    ps::on_cpu::run_grid(grid, block, [&] { std::apply(kernel, kept); });
+  });
+}

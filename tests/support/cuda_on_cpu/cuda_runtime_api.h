@@ -1,0 +1,24 @@
+// The CUDA runtime's types and calls of which kernels/ makes use, for kernels that run on the CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9 };
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;  // a ps::on_cpu::Queue
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_of = 1, unsigned y_of = 1, unsigned z_of = 1) : x(x_of), y(y_of), z(z_of) {}
+};
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+};
+
+struct cudaFuncAttributes {};
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaSuccess; }

@@ -1,0 +1,23 @@
+// cuBLAS's products by OpenBLAS, in stream order.
+#include "train/gpu/products.hpp"
+
+#include <cblas.h>
+
+#include "grid.hpp"
+
+namespace ps::train {
+
+// Threads of OpenBLAS's own may not be able to reach the device's memory.
+void prepare_products(device::Stream) { openblas_set_num_threads(1); }
+void release_products(device::Stream) {}
+
+device::CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, int k, const float* a, const float* b,
+                           float beta, float* out, device::Stream stream) {
+  if (m == 0 || n == 0) return device::kSuccess;
+  return on_cpu::enqueue(reinterpret_cast<cudaStream_t>(stream), [=] {
+    cblas_sgemm(CblasRowMajor, a_transposed ? CblasTrans : CblasNoTrans, b_transposed ? CblasTrans : CblasNoTrans, m, n,
+                k, 1.0F, a, a_transposed ? m : k, b, b_transposed ? k : n, beta, out, n);
+  });
+}
+
+}  // namespace ps::train

@@ -1,0 +1,29 @@
+// A fake GPU for the cases of gpu_cases.hpp: in the end it has seen no misuse, and nothing stays allocated on it.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include "support/fake_cuda.hpp"
+#include "support/gpu_cases.hpp"
+
+namespace ps::test {
+
+struct FakeGpu {
+  FakeCuda cuda;
+  FakeKernels kernels{cuda};
+  GpuBox box{cuda, kernels};
+
+  explicit FakeGpu(const FakeBox& kind = {}) : cuda(kind) {}
+  ~FakeGpu() {
+    CHECK(cuda.faults().empty());
+    CHECK(cuda.live_allocations() == 0);
+  }
+};
+
+inline JobConfig adding(Layout layout = Layout::kVersioned) {
+  JobConfig config = test::gpu_job(Mode::kAsync, layout, 2);
+  config.optimizer.rule = UpdateRule::kAdd;
+  return config;
+}
+
+}  // namespace ps::test
