@@ -18,14 +18,14 @@ using test::Bytes;
 using test::SegmentFile;
 
 // Kept to the end of the process; its descriptor holds the ps byte, so that workers find the job alive.
-struct Subject {
+struct Target {
   test::TestJob job;
   std::vector<VariableSpec> specs = {
       {.name = "w", .shape = {40, 30}},
       {.name = "rows", .shape = {3000}, .rule = UpdateRule::kAdd, .layout = Layout::kInplace}};
   std::vector<std::pair<std::string, Bytes>> healthy;
 
-  Subject() : job(settings()) {
+  Target() : job(settings()) {
     job.segments.add_task(1, {});
     test::train_once(job.name.text(), specs);
     for (const std::string& name : job.name.segments()) healthy.emplace_back(name, SegmentFile(name).read());
@@ -50,14 +50,14 @@ struct Change {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static Subject subject;
-  for (const auto& [name, bytes] : subject.healthy) SegmentFile(name).replace(bytes);
+  static Target target;
+  for (const auto& [name, bytes] : target.healthy) SegmentFile(name).replace(bytes);
   for (; size >= 10; data += 10, size -= 10) {
     Change change;
     change.segment = data[0], change.width = data[1];
     std::memcpy(&change.where, data + 2, 4);
     std::memcpy(&change.value, data + 6, 4);
-    const auto& [name, bytes] = subject.healthy[change.segment % subject.healthy.size()];
+    const auto& [name, bytes] = target.healthy[change.segment % target.healthy.size()];
     const SegmentFile file(name);
     if (change.width == 0xff) {
       file.cut(change.where % bytes.size());
@@ -68,11 +68,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     file.write(where, &value, change.width % 3 == 0 ? 1 : change.width % 3 == 1 ? 4 : 8);
   }
   try {
-    test::inspect_all(subject.job.name.text());
+    test::inspect_all(target.job.name.text());
   } catch (const Error&) {
   }
   try {
-    test::train_once(subject.job.name.text(), subject.specs);
+    test::train_once(target.job.name.text(), target.specs);
   } catch (const Error&) {
   }
   return 0;

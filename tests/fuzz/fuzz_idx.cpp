@@ -5,7 +5,7 @@
 #include <span>
 
 #include "ps/errors.hpp"
-#include "train/idx.hpp"
+#include "train/data/idx.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span bytes(data, size);

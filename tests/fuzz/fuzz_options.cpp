@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "child_arguments.hpp"
-#include "command_line.hpp"
+#include "config/job_settings.hpp"
+#include "config/values.hpp"
 #include "options.hpp"
 #include "ps/errors.hpp"
 #include "ps/schedule.hpp"
@@ -35,22 +36,22 @@ bool accepts(std::vector<std::string>& words, Settings& settings) {
   return !tools::parse(static_cast<int>(words.size()), arguments.data(), settings);
 }
 
-// What a launcher passes on must be accepted there.
+// What a launcher passes on is read there as it was meant.
 void pass_on(const tools::LaunchSettings& settings) {
   std::vector<std::string> words = tools::ps_arguments(settings.ps);
   words.insert(words.begin(), "ps_shm");
   tools::PsSettings read_again;
-  if (!accepts(words, read_again)) abort();
+  if (!accepts(words, read_again) || read_again != settings.ps) abort();
+  const JobConfig job = config::resolved(settings.ps.job);
+  JobConfig stored = config::decode(config::encode(job));
+  stored.job = job.job, stored.group = job.group;
+  if (stored != job) abort();
   for (const std::uint32_t rank : {0U, 1U}) {
-    words = tools::worker_arguments(settings, rank, true);
+    const tools::WorkerSettings meant = tools::worker_settings(settings, rank, true);
+    words = tools::worker_arguments(meant);
     words.insert(words.begin(), "worker_shm");
     tools::WorkerSettings worker;
-    if (!accepts(words, worker)) abort();
-    const auto device = settings.device_of_rank.find(rank);
-    const auto& choice = device != settings.device_of_rank.end() ? device->second : settings.device;
-    const auto wire = settings.wire_of_rank.find(rank);
-    if (to_string(worker.device) != to_string(choice)) abort();
-    if (worker.wire != (wire != settings.wire_of_rank.end() ? wire->second : settings.wire)) abort();
+    if (!accepts(words, worker) || worker != meant) abort();
   }
 }
 
@@ -72,10 +73,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       continue;
     }
     read([&] { return Schedule::parse(Schedule::parse(word).to_string()).factor(1000); });
-    read([&] { return tools::read_whole(word, 1, 100); });
-    read([&] { return tools::read_real(word); });
-    read([&] { return tools::read_seconds(word); });
-    read([&] { return tools::read_bytes(word); });
+    read([&] { return config::read_whole(word, 1, 100); });
+    read([&] { return config::read_real(word); });
+    read([&] { return config::read_seconds(word); });
+    read([&] { return config::read_bytes(word); });
     words.push_back(std::move(word));
     word.clear();
   }
