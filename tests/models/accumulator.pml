@@ -1,5 +1,5 @@
-/* Sums of gradients, reduce atomic (B9): contribute and try_use_sum in src/shm/versioned_slot.hpp, apply_summed_step in
- * src/worker/sync_step.cpp.
+/* Sums of gradients, reduce atomic (barrier.B9): contribute and try_use_sum in src/shm/versioned_slot.hpp,
+ * SyncWork::apply_sums in src/worker/sync_work.cpp.
  *
  * RANKS ranks add their gradient of one step to two accumulator chunks. The decision has the first DECIDED of them
  * in it, who have added everything by then; the others may be late and go on adding while a helper reads the sums
@@ -16,7 +16,7 @@
  * Broken on purpose, one at a time
  *   NO_LAST_LOOK     the helper does not look at the stamp again behind the sum
  *   NO_CONTRIBUTORS  who adds does not look whether its rank is in already
- *   NO_STAMP         the contributors are read without the stamp behind them (V4)
+ *   NO_STAMP         the contributors are read without the stamp behind them (slot.V4)
  */
 #ifndef RANKS
 #define RANKS 3
@@ -116,7 +116,7 @@ proctype helper() {
      atomic { v = version[c]; b = buffer[c] }
      assert(summed[b]);
      set = contributors[b];
-     whole = (stamp_chunk[b] == c && stamp_version[b] == v); /* V4 */
+     whole = (stamp_chunk[b] == c && stamp_version[b] == v); /* slot.V4 */
      if
      :: whole ->
         x = low[b];

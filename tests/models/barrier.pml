@@ -1,36 +1,38 @@
 /* The barrier of a sync step: src/shm/barrier.hpp and barrier.cpp, joining in src/shm/worker_table.cpp, taking a
  * rank over in src/worker/joining.cpp, gradient segments in src/worker/gradients.cpp, applying in
- * src/worker/sync_step.cpp.
+ * src/worker/sync_work.cpp.
  *
- * RANKS workers train STEPS steps: pull, push, arrive (A1), decide (A2 to A4), apply with helping (A5), open (A6).
- * At most KILLS of them are killed, at any step, and LEAVES leave, also while they wait with a gradient published. A
- * rank that is free may be taken by a new holder, until it has had HOLDERS. QUORUM 0 waits for all the living.
+ * RANKS workers train STEPS steps: pull, push, arrive (barrier.A1), decide (barrier.A2 to barrier.A4), apply with helping
+ * (barrier.A5), open (barrier.A6). At most KILLS of them are killed, at any step, and LEAVES leave, also while they wait
+ * with a gradient published. A rank that is free may be taken by a new holder, until it has had HOLDERS. QUORUM 0 waits
+ * for all the living.
  *
  * Checked
  *   - the living never hang (no state without a next step), and the last step is reached if anybody stays
- *   - A4 never moves backwards, and never decides an empty set; each step is decided once
+ *   - barrier.A4 never moves backwards, and never decides an empty set; each step is decided once
  *   - each chunk gets each step exactly once, with exactly the gradients of the decided set: none torn or of another
  *     step or holder; nobody who needs a gradient finds its segment gone
- *   - A6: every chunk includes the step by then
+ *   - barrier.A6: every chunk includes the step by then
  *   - was_in(): a holder is told truly whether its gradient was in, so that a late one counts as dropped, once
- *   - quorum 0: who takes part in a step and publishes it is in its set, whatever the timing of deaths and leaving (B2)
+ *   - quorum 0: a rank that takes part in a step and publishes it is in its set, whatever the timing of deaths and
+ *     leaving (barrier.B2)
  * Left out
  *   - the versioned slot under each chunk (slot.pml): reading a chunk is one step here, and so is its swap
  *   - memory orders, futex words and time-outs: a wait is a guard, so a missed wake-up would not show
- *   - live settings in the proposal (B8), Worker::barrier(), accumulators (accumulator.pml)
+ *   - live settings in the proposal (barrier.B8), Worker::barrier(), accumulators (accumulator.pml)
  *   - holders who die before they have joined for the first time: round 0 waits for someone else then, by design
  *
  * Broken on purpose, one at a time
- *   PUBLICATION_FIRST  A2 looks at the publication first, then at liveness (B2)
- *   NEVER_DEAD         A2 does not look at the locks
- *   ACTIVE_LAST        A2 looks at `active_from` behind the publication: one that comes between, whose holder dies
- *                      and is replaced at once, is lost (B2)
- *   BACKWARDS          A4 swaps from whatever the decision is (B3)
- *   NO_ROUND_CHECK     A5 does not look at the round again behind the proposal (B6)
- *   EARLY_OPEN         A6 by who has seen one chunk applied (B6)
- *   LATE_NOTE          `included` is raised behind A6
- *   NO_ADOPTION        a new holder makes its own gradient segment at once (B4)
- *   SAME_SEGMENT       it even writes into its predecessor's (L5)
+ *   PUBLICATION_FIRST  barrier.A2 looks at the publication first, then at liveness (barrier.B2)
+ *   NEVER_DEAD         barrier.A2 does not look at the locks
+ *   ACTIVE_LAST        barrier.A2 looks at `active_from` behind the publication: one that comes between, whose holder dies
+ *                      and is replaced at once, is lost (barrier.B2)
+ *   BACKWARDS          barrier.A4 swaps from whatever the decision is (barrier.B3)
+ *   NO_ROUND_CHECK     barrier.A5 does not look at the round again behind the proposal (barrier.B6)
+ *   EARLY_OPEN         barrier.A6 by who has seen one chunk applied (barrier.B6)
+ *   LATE_NOTE          `included` is raised behind barrier.A6
+ *   NO_ADOPTION        a new holder makes its own gradient segment at once (barrier.B4)
+ *   SAME_SEGMENT       it even writes into its predecessor's (locks.L5)
  */
 #ifndef RANKS
 #define RANKS 2
@@ -127,7 +129,7 @@ inline try_decide() {
         look_at_liveness();
         counts = (active_from[k] <= t);
 #else
-        look_at_liveness(); /* A2 */
+        look_at_liveness(); /* barrier.A2 */
 #ifdef ACTIVE_LAST
         is_in = (published[k] == t + 1);
         counts = (active_from[k] <= t);
@@ -153,10 +155,10 @@ inline try_decide() {
   :: arrived == 0 || (t == 0 && joined < RANKS) || (missing && !HAS_QUORUM(arrived))
   :: else ->
      if
-     :: proposal[r] != t + 1 -> proposed[r] = set; proposal[r] = t + 1 /* A3 */
+     :: proposal[r] != t + 1 -> proposed[r] = set; proposal[r] = t + 1 /* barrier.A3 */
      :: else
      fi;
-     atomic { /* A4 */
+     atomic { /* barrier.A4 */
        if
 #ifdef BACKWARDS
        :: decision != t + 1 ->
@@ -176,7 +178,7 @@ inline try_decide() {
           k = 0;
           do
           :: k < RANKS ->
-             assert(QUORUM != 0 || SUCCEEDED(k) || !IS_IN(k) || HAS(decided[t], k)); /* B2 */
+             assert(QUORUM != 0 || SUCCEEDED(k) || !IS_IN(k) || HAS(decided[t], k)); /* barrier.B2 */
              k++
           :: else -> break
           od;
@@ -255,7 +257,7 @@ inline apply() {
 }
 
 inline open() {
-  d_step { /* A6 */
+  d_step { /* barrier.A6 */
     if
     :: step == t ->
        assert(decided[t] != 0);
@@ -278,7 +280,7 @@ inline finish() {
   :: step == t && decision <= t && !MAY_DECIDE && looks == 0 -> looks++; try_decide()
   :: leaves < LEAVES -> leaves++; goto leaving /* ended, or tired of waiting */
   od;
-  atomic { looks = 0; is_in = (decision == t + 1); h = proposer } /* A5 */
+  atomic { looks = 0; is_in = (decision == t + 1); h = proposer } /* barrier.A5 */
   if
   :: is_in ->
      set = proposed[h];
@@ -322,7 +324,7 @@ join:
     holders[r]++;
     has_left[r] = 0;
 #if !defined(NO_ADOPTION) && !defined(SAME_SEGMENT)
-    t = step; /* take_over, B4 */
+    t = step; /* take_over, barrier.B4 */
     if
     :: published[r] == t + 1 -> finish()
     :: else
@@ -354,7 +356,7 @@ train:
           if /* step */
           :: step == t ->
              d_step {
-               published[r] = t + 1; /* A1 */
+               published[r] = t + 1; /* barrier.A1 */
                assert(QUORUM != 0 || SUCCEEDED(r) || decision <= t || HAS(decided[t], r))
              }
              finish();

@@ -5,25 +5,26 @@
  * A process may also stop at any step for as long as it likes: nothing here waits for another's next step.
  *
  * Checked
- *   - no torn read: who passes R3 has the bytes of one version of its own chunk
- *   - no lost update: the buffer that W6 makes current is whole and holds exactly one update more than the one before
- *   - nobody overwrites a current buffer (W3)
- *   - V6: the fate that settling finds is what happened; once all stand still, every fate can be found
+ *   - no torn read: a reader that passes slot.R3 has the bytes of one version of its own chunk
+ *   - no lost update: the buffer that slot.W6 makes current is whole and holds exactly one update more than the one
+ *     before
+ *   - nobody overwrites a current buffer (slot.W3)
+ *   - slot.V6: the fate that settling finds is what happened; once all stand still, every fate can be found
  *   - conservation: at the end each buffer is named by exactly one word or spare record
  * Left out
- *   - memory orders: steps are sequentially consistent, which is what the fences in W3 and R3 provide
+ *   - memory orders: steps are sequentially consistent, which is what the fences in slot.W3 and slot.R3 provide
  *   - version wrap, lanes, several classes and shards (all alike); with one spare a rank whose only one stays in doubt
  *     stops pushing, where the code has three more
  *
  * Broken on purpose, one at a time
- *   NO_RECHECK      the reader does not look at the stamp behind the bytes (R3)
- *   NO_CHUNK        the stamp has a version but no chunk (V1)
- *   LATE_STAMP      "building" is stored after the bytes (W3 after W4)
- *   NO_VERSION      W6 compares the buffer alone: a buffer that has been away and come back passes
- *   CLEAR_FIRST     "in flight" is cleared before the replaced buffer is noted (V5)
- *   REUSE           the next holder takes a spare in flight for its own, unsettled (V6)
- *   TRUST_FLIGHT    settling believes records that are in flight themselves (V6)
- *   GUESS           a fate that cannot be found is guessed, once all in doubt about the same buffers seem dead (V6)
+ *   NO_RECHECK      the reader does not look at the stamp behind the bytes (slot.R3)
+ *   NO_CHUNK        the stamp has a version but no chunk (slot.V1)
+ *   LATE_STAMP      "building" is stored after the bytes (slot.W3 after slot.W4)
+ *   NO_VERSION      slot.W6 compares the buffer alone: a buffer that has been away and come back passes
+ *   CLEAR_FIRST     "in flight" is cleared before the replaced buffer is noted (slot.V5)
+ *   REUSE           the next holder takes a spare in flight for its own, unsettled (slot.V6)
+ *   TRUST_FLIGHT    settling believes records that are in flight themselves (slot.V6)
+ *   GUESS           a fate that cannot be found is guessed, once all in doubt about the same buffers seem dead (slot.V6)
  */
 #ifndef RANKS
 #define RANKS 2
@@ -257,8 +258,8 @@ inline push() {
 #endif
   fi;
   do
-  :: d_step { v = version[c]; b = buffer[c] } /* W1 */
-     d_step { /* W2: Spares::begin, the next spare in turn that is not in doubt */
+  :: d_step { v = version[c]; b = buffer[c] } /* slot.W1 */
+     d_step { /* slot.W2: Spares::begin, the next spare in turn that is not in doubt */
        k = r * SPARES + next; next = (next + 1) % SPARES;
        if
        :: in_flight[k] -> k = r * SPARES + next; next = (next + 1) % SPARES
@@ -272,18 +273,18 @@ inline push() {
      d_step { note_chunk[k] = c; note_version[k] = v; note_buffer[k] = b }
      d_step { in_flight[k] = 1; s = spare[k] }
 #ifndef LATE_STAMP
-     d_step { stamp_chunk[s] = BUILDING; stamp_version[s] = BUILDING } /* W3 */
+     d_step { stamp_chunk[s] = BUILDING; stamp_version[s] = BUILDING } /* slot.W3 */
 #endif
      d_step { i = 0; do :: i < CHUNKS -> assert(buffer[i] != s); i++ :: else -> break od; i = 0 }
-     x = low[b]; /* W4 */
+     x = low[b]; /* slot.W4 */
      d_step { low[s] = x + 1; x = 0 }
      x = high[b];
      d_step { high[s] = x + 1; x = 0 }
 #ifdef LATE_STAMP
      d_step { stamp_chunk[s] = BUILDING; stamp_version[s] = BUILDING }
 #endif
-     d_step { stamp_chunk[s] = c; stamp_version[s] = v + 1 } /* W5 */
-     d_step { /* W6 */
+     d_step { stamp_chunk[s] = c; stamp_version[s] = v + 1 } /* slot.W5 */
+     d_step { /* slot.W6 */
        if
 #ifdef NO_VERSION
        :: buffer[c] == b ->
@@ -347,10 +348,10 @@ proctype reader() {
 #endif
      fi;
      do
-     :: d_step { v = version[c]; b = buffer[c] } /* R1 */
-        x = low[b]; /* R2 */
+     :: d_step { v = version[c]; b = buffer[c] } /* slot.R1 */
+        x = low[b]; /* slot.R2 */
         y = high[b];
-        d_step { /* R3 */
+        d_step { /* slot.R3 */
 #if defined(NO_RECHECK)
           whole = 1
 #elif defined(NO_CHUNK)

@@ -1,0 +1,208 @@
+/* Consistent cuts of sync mode: try_set_epoch() and read_decision() of src/shm/barrier.cpp, CutMaker::between_steps().
+ *
+ * RANKS workers apply STEPS steps, each helping with all of it. A step is decided without more ado (barrier.pml). A
+ * snapshotter makes SNAPS cuts, and looks at their images at any moment until it gives them back. At most KILLS of all
+ * these are killed, at any step. A process may also stop at any step for as long as it likes.
+ *
+ * Checked
+ *   - each image of a cut is the chunk's state between the same two steps, until the next cut
+ *   - the last step is reached if nobody is killed; the living never hang
+ * Left out
+ *   - the versioned slot under each chunk (cut.pml): a swap with its fork is one step here
+ *   - memory orders; who arrives; the epoch has 2 bits in the decision instead of 12
+ *
+ * Broken on purpose, one at a time
+ *   EARLY_BITS  the decision gets the epoch while its step is being applied (cut.C10)
+ *   DROP_BITS   a decider does not carry on the epoch that it finds (cut.C10)
+ *   CUT_FIRST   a helper reads the cut before there is a decision (cut.C10)
+ */
+#ifndef RANKS
+#define RANKS 2
+#endif
+#ifndef SNAPS
+#define SNAPS 1
+#endif
+#ifndef KILLS
+#define KILLS 0
+#endif
+#ifndef STEPS
+#define STEPS 2
+#endif
+#define CHUNKS 2
+
+bool lock[RANKS], killed[RANKS], snap_lock, snap_killed;
+byte kills, done, snaps;
+bool snap_done;
+
+/* JobStateShm::cut. */
+byte epoch;
+
+/* BarrierShm: the step, and the decision, one word {step + 1, epoch's bits}. */
+byte step, decided, bits;
+#define MASK 3
+
+/* Chunks: the steps that the current buffer includes; the fork {epoch, steps that the kept buffer includes}. */
+byte includes[CHUNKS], fork_epoch[CHUNKS], kept[CHUNKS];
+
+inline check_images(e, t) {
+  d_step {
+    do
+    :: i < CHUNKS ->
+       assert((fork_epoch[i] >= e -> kept[i] : includes[i]) == t);
+       i++
+    :: else -> break
+    od;
+    i = 0
+  }
+}
+
+/* A worker that helps with each step until it is done, from chunk r on. */
+proctype worker(byte r) {
+  byte t, e, d, x, i, c;
+  {
+    do
+    :: t = step;
+       if
+       :: t == STEPS -> break
+       :: t < STEPS
+       fi;
+#ifdef CUT_FIRST
+       x = epoch;
+#endif
+       do /* barrier.A4 */
+       :: d_step { e = decided; d = bits }
+          if
+          :: e > t -> break
+          :: else
+          fi;
+#ifdef DROP_BITS
+          d_step {
+            if
+            :: decided == t -> decided = t + 1; bits = d
+            :: else
+            fi
+          }
+#else
+          d_step {
+            if
+            :: decided == e && bits == d -> decided = t + 1
+            :: else
+            fi
+          }
+#endif
+       od;
+       skip;
+       d_step { c = decided; d = bits } /* barrier.A5 */
+#ifndef CUT_FIRST
+       x = epoch;
+#endif
+       d_step { e = x - ((x - d) & MASK); x = 0; d = 0 }
+       if
+       :: c == t + 1 && step == t ->
+          c = 0;
+          do
+          :: c < CHUNKS ->
+             d_step {
+               i = (c + r) % CHUNKS;
+               if
+               :: includes[i] == t ->
+                  if
+                  :: fork_epoch[i] < e -> fork_epoch[i] = e; kept[i] = includes[i]
+                  :: else
+                  fi;
+                  includes[i] = t + 1
+               :: else
+               fi;
+               i = 0; c++
+             }
+          :: else -> break
+          od;
+          step = (step == t -> t + 1 : step) /* barrier.A6 */
+       :: else
+       fi;
+       atomic { e = 0; c = 0; t = 0; d = 0 }
+    od
+  } unless { killed[r] };
+  atomic { t = 0; e = 0; d = 0; x = 0; i = 0; c = 0; done++ }
+}
+
+/* CutMaker::between_steps. It may lose patience: then nothing is said about the images. */
+proctype snapshotter() {
+  byte e, t, d, i;
+
+again:
+  {
+    d_step { !snap_lock -> snap_lock = 1 }
+    do
+    :: snaps < SNAPS ->
+       d_step { epoch++; e = epoch } /* cut.C8 */
+       do
+       :: d_step { t = decided; d = bits } /* cut.C10 */
+          if
+#ifndef EARLY_BITS
+          :: step != t -> t = 255
+#endif
+          :: else ->
+             d_step {
+               if
+               :: decided == t && bits == d -> bits = e & MASK
+               :: else -> t = 255
+               fi
+             }
+          fi;
+          d = 0;
+          if
+          :: t != 255 ->
+             do
+             :: check_images(e, t) /* at any moment until it is given back */
+             :: break
+             od;
+             break
+          :: t == 255
+          :: t == 255 -> break /* patience */
+          fi
+       od;
+       atomic { snaps++; e = 0; t = 0 }
+    :: else -> break
+    od
+  } unless { snap_killed };
+  atomic { e = 0; t = 0; d = 0; i = 0 }
+  if
+  :: snap_killed -> snap_killed = 0; d_step { snaps = (snaps < SNAPS -> snaps + 1 : snaps) }; goto again
+  :: else -> d_step { snap_done = 1; snap_lock = 0 }
+  fi
+}
+
+#define KILL(r) d_step { kills < KILLS && lock[r] && !killed[r] -> killed[r] = 1; lock[r] = 0; kills++ }
+
+/* The kernel drops the lock of who is killed. */
+proctype killer() {
+end:
+  do
+  :: KILL(0)
+  :: KILL(1)
+#if RANKS > 2
+  :: KILL(2)
+#endif
+  :: d_step { kills < KILLS && snap_lock && !snap_killed -> snap_killed = 1; snap_lock = 0; kills++ }
+  od
+}
+
+init {
+  byte i;
+  atomic {
+    do
+    :: i < RANKS ->
+       lock[i] = 1;
+       run worker(i); i++
+    :: else -> break
+    od;
+    i = 0;
+    run snapshotter();
+#if KILLS > 0
+    run killer()
+#endif
+  }
+  done == RANKS && snap_done;
+  assert(step == STEPS || kills > 0)
+}
