@@ -199,7 +199,7 @@ TEST_CASE("accumulator: one killed before its swap has added nothing, one killed
     Scene scene;
     scene.add(0, 0, 1);
     const std::uint64_t old = scene.job.word(scene.record, 0).load_acquire();
-    const Spare spare = scene.spares[2].begin(scene.record, scene.record.first_chunk, old);
+    const Spare spare = scene.spares[2].begin(scene.record, scene.record.first_chunk, old, buffer_of(old));
     BufferHeaderShm& out = scene.job.buffer(scene.record, spare.buffer);
     out.stamp.store_release(kBuilding);
     if (swapped) {

@@ -1,5 +1,6 @@
 // A ps that takes a job over: when it does, when it is refused, and that nobody else notices.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
@@ -23,6 +24,10 @@ using test::JobName;
 namespace {
 
 constexpr const char* kDone = "done";
+
+// A ps that is asked to end, and again at once: it does not wait for its workers.
+const ServeHooks kAtOnce = {
+    .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .notice = {}, .every_second = {}};
 
 JobConfig settings(const JobName& name) {
   JobConfig config;
@@ -152,9 +157,21 @@ TEST_CASE("adopting: settings that cannot change must be the job's; the message 
     config.chunk_bytes = 4096;
     CHECK(try_to_serve(config).find("goes on with chunk-bytes 0, you say 4096") != std::string::npos);
   }
+  SUBCASE("memory nodes") {
+    config.numa = Numa::kNone;
+    CHECK(try_to_serve(config).find("goes on with numa auto, you say none") != std::string::npos);
+  }
+  SUBCASE("huge pages") {
+    config.huge_pages = true;
+    CHECK(try_to_serve(config).find("goes on with huge-pages off, you say on") != std::string::npos);
+  }
+  SUBCASE("the bounds of an elastic number of workers") {
+    config.elastic_min = 1, config.elastic_max = 8;
+    CHECK(try_to_serve(config).find("goes on with workers 1, you say 1..8") != std::string::npos);
+  }
   SUBCASE("placed by hand") {
     config.place["v"] = 0;
-    CHECK(try_to_serve(config).find("placed by hand") != std::string::npos);
+    CHECK(try_to_serve(config).find("goes on with place none, you say v=0") != std::string::npos);
   }
   CHECK_FALSE(JobView(name.text()).info().served);
   CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
@@ -229,24 +246,85 @@ TEST_CASE("adopting: of several ps that start at the same moment one serves, wha
   }
 }
 
-TEST_CASE("adopting: the last worker of a job that was asked to end clears up where no ps waits for it") {
+TEST_CASE("adopting: a job that was ended is not begun again while a worker of it is alive, which is named") {
   const JobName name;
-  std::optional<Worker> worker;
+  std::optional<OtherWorker> survivor;
   {
     Server server(settings(name));
-    worker.emplace(quiet(name));
-    bool asked = false;
-    server.serve({.stop_requested = [] { return true; },
-                  .stop_at_once =
-                      [&] {
-                        asked = true;
-                        return true;
-                      },
-                  .notice = {},
-                  .every_second = {}});
-    CHECK(asked);
+    survivor.emplace(name);
+    REQUIRE(server.serve(kAtOnce) == EndReason::kStopRequested);
   }
-  CHECK_FALSE(name.segments().empty());
-  worker.reset();
+  const std::string whom = fmt::format("worker 0 (process {})", survivor->process.pid());
+  for (const bool adopt : {false, true}) {
+    const std::string said = try_to_serve(settings(name), adopt);
+    CHECK_MESSAGE(said.find("was ended, and " + whom) != std::string::npos, said);
+  }
+  WorkerOptions options = quiet(name);
+  options.wait_job_seconds = 0.1;
+  CHECK_THROWS_WITH_AS((Worker{options}), doctest::Contains(whom.c_str()), Error);
+  CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
+  survivor.reset();
+  CHECK(try_to_serve(settings(name)) == kDone);
+}
+
+TEST_CASE("adopting: a dead job that was ended is gone on with where it is asked for") {
+  const JobName name;
+  std::optional<OtherWorker> survivor;
+  {
+    Server server(settings(name));
+    survivor.emplace(name);
+    REQUIRE(server.serve(kAtOnce) == EndReason::kStopRequested);
+  }
+  survivor.reset();
+  ServerOptions options;
+  options.adopt = true;
+  {
+    Server server(settings(name), options);
+    Worker worker(quiet(name));
+    add_one(worker, declare(worker));
+    CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 2.0F));
+  }
   CHECK(name.segments().empty());
+}
+
+TEST_CASE("adopting: a process that waits beside a stopped remover says for whom") {
+  const JobName name;
+  { const OtherPs first(settings(name)); }
+  const Bell locked;
+  const Child remover([&] {
+    shm::Segment control;
+    if (control.open(name.control(), shm::Access::kReadWrite) != shm::AttachOutcome::kReady) return 1;
+    if (!shm::TaskLocks(control.descriptor()).try_take_all()) return 2;
+    locked.tell();
+    test::sleep_forever();
+    return 0;
+  });
+  REQUIRE(locked.hear());
+  const std::string whom = fmt::format("process {} is removing it", remover.pid());
+  std::string said;
+  const auto hear = [&](const std::string& line) { said += line; };
+  int looks = 0;
+  const auto is_enough = [&] { return !said.empty() || ++looks > 1000; };
+  SUBCASE("a ps") {
+    ServerOptions options;
+    options.stop_requested = is_enough;
+    options.notice = hear;
+    CHECK_THROWS_AS((Server{settings(name), options}), Interrupted);
+  }
+  SUBCASE("another task") {
+    ServerOptions options;
+    options.task = 1;
+    options.stop_requested = is_enough;
+    options.notice = hear;
+    JobConfig config = settings(name);
+    config.tasks = 2;
+    CHECK_THROWS_AS((Server{config, options}), Interrupted);
+  }
+  SUBCASE("a worker") {
+    WorkerOptions options = quiet(name);
+    options.stop_requested = is_enough;
+    options.notice = hear;
+    CHECK_THROWS_AS((Worker{options}), Interrupted);
+  }
+  CHECK_MESSAGE(said.find(whom) != std::string::npos, said);
 }

@@ -183,7 +183,7 @@ TEST_CASE("barrier: a stalled decider does not move the decision backwards") {
   const TestJob job;
   Member a(job);
   a.barrier.arrive(3);
-  const std::uint64_t later = 6 << 16 | 5;
+  const std::uint64_t later = make_decision(6, 0, 5);
   job.segments.barrier(0).decision.store_release(later);
   CHECK(decide(a, 3).decided);
   CHECK(job.segments.barrier(0).decision.load_acquire() == later);

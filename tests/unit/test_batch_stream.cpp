@@ -1,4 +1,4 @@
-#include "train/batch_stream.hpp"
+#include "train/data/batch_stream.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -124,7 +124,7 @@ TEST_CASE("chunks: chunk_bytes is a power of two from 1 KiB to 1 MiB, or 0") {
   for (const std::uint64_t bytes :
        {1UL, 2UL, 512UL, 1023UL, 1025UL, 1536UL, 3000UL, 2048 * kKiB, kKiB + 1024 * kKiB, 1UL << 32, 1UL << 63, ~0UL}) {
     CAPTURE(bytes);
-    CHECK(refusal(bytes).find("chunk-bytes must be a power of two from 1KiB to 1MiB") != std::string::npos);
+    CHECK(refusal(bytes).find("`chunk-bytes` must be a power of two from 1KiB to 1MiB") != std::string::npos);
   }
 }
 

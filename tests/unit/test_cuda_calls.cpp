@@ -8,8 +8,9 @@
 
 #include <doctest/doctest.h>
 
-#include "device/gpu_kernels.hpp"
+#include "device/transfer_kernels.hpp"
 #include "ps/errors.hpp"
+#include "train/gpu/model_kernels.hpp"
 
 namespace {
 
@@ -90,7 +91,8 @@ TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and products say what
     return;
   }
   CudaCalls& calls = cuda_calls();
-  GpuKernels& kernels = gpu_kernels();
+  TransferKernels& transfers = transfer_kernels();
+  ps::train::ModelKernels& kernels = ps::train::model_kernels();
   float value = 0.0F, other = 1.0F;
   std::uint8_t label = 0;
   std::uint32_t word = 0;
@@ -98,9 +100,9 @@ TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and products say what
   const ps::kernels::PulledPiece pulled{};
   const ps::kernels::SentPiece sent{};
   const ps::kernels::AddedPiece added{};
-  CHECK_FAILS(kernels.pull_pieces(&pulled, 1, &result, {24, 64, 30}, nullptr));
-  CHECK_FAILS(kernels.send_pieces(&sent, 1, &word, false, nullptr));
-  CHECK_FAILS(kernels.add_pieces(&added, 1, 1.0F, 0.0F, false, nullptr));
+  CHECK_FAILS(transfers.pull_pieces(&pulled, 1, &result, {24, 64, 30}, nullptr));
+  CHECK_FAILS(transfers.send_pieces(&sent, 1, &word, false, nullptr));
+  CHECK_FAILS(transfers.add_pieces(&added, 1, 1.0F, 0.0F, false, nullptr));
   CHECK_FAILS(kernels.multiply(false, false, 1, 1, 1, &value, &value, 0.0F, &other, nullptr));
   CHECK_FAILS(kernels.bias_relu(&value, &other, 1, 1, nullptr));
   CHECK_FAILS(kernels.add_bias(&value, &other, 1, 1, nullptr));

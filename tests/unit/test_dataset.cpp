@@ -1,4 +1,4 @@
-#include "train/dataset.hpp"
+#include "train/data/dataset.hpp"
 
 #include <algorithm>
 #include <array>

@@ -118,6 +118,15 @@ TEST_CASE("directory: a record of another dtype is a disagreement") {
   CHECK(contains(declare_error(directory, spec("w")), "dtype int64, you ask for float32"));
 }
 
+TEST_CASE("directory: an update rule that there is not is refused") {
+  TestJob job;
+  Directory directory(job.segments);
+  VariableSpec wanted = spec("w");
+  wanted.rule = UpdateRule{99};
+  CHECK(contains(declare_error(directory, wanted), "there is no update rule 99"));
+  CHECK(directory.count() == 0);
+}
+
 TEST_CASE("directory: names that it cannot hold are refused") {
   TestJob job;
   Directory directory(job.segments);
@@ -264,6 +273,7 @@ TEST_CASE("directory: threads that declare at once make one record of each name"
 TEST_CASE("directory: a record that a dead declarer has claimed is used by the next holder of its byte alone") {
   TestJob job;
   Directory directory(job.segments);
+  job.segments.make_record(0);
   job.segments.record(0).claim.store_release(kRankByte + 5 + 1);
   directory.declare(spec("other"), 0, kTaskByte);
   CHECK(job.segments.index(0).load_acquire() == 2);

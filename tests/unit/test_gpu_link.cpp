@@ -1,32 +1,17 @@
-// GpuLink on the fake: what gpu_cases.hpp says, what happens when chunks move under a pull, and every CUDA call's failure.
+// GpuLink on the fake: what gpu_cases.hpp says, and what happens when chunks move under a pull.
 #include <doctest/doctest.h>
 
 #include <chrono>
 #include <thread>
 
-#include "support/fake_cuda.hpp"
-#include "support/gpu_cases.hpp"
+#include "support/fake_gpu.hpp"
 
 using namespace ps;
-using test::FakeBox;
-using test::FakeCuda;
-using test::FakeKernels;
-using test::GpuBox;
+using test::adding;
+using test::FakeGpu;
 using test::GpuMember;
 
 namespace {
-
-struct Fake {
-  FakeCuda cuda;
-  FakeKernels kernels{cuda};
-  GpuBox box{cuda, kernels};
-
-  explicit Fake(const FakeBox& kind = {}) : cuda(kind) {}
-  ~Fake() {
-    CHECK(cuda.faults().empty());
-    CHECK(cuda.live_allocations() == 0);
-  }
-};
 
 // Another worker of the job, who adds to whole variables by the processor.
 struct Other {
@@ -36,12 +21,6 @@ struct Other {
   explicit Other(const JobConfig& config) : worker(test::gpu_worker(config)), variable(worker.variable("v1")) {}
   void add(float value) { worker.push(variable, std::vector<float>(variable.element_count(), value)); }
 };
-
-JobConfig adding(Layout layout = Layout::kVersioned) {
-  JobConfig config = test::gpu_job(Mode::kAsync, layout, 2);
-  config.optimizer.rule = UpdateRule::kAdd;
-  return config;
-}
 
 // How much the elements of a chunk differ from where they began: the same for all of it, or it is torn.
 bool is_whole(const std::vector<float>& values, std::size_t begin, std::size_t end) {
@@ -53,7 +32,7 @@ bool is_whole(const std::vector<float>& values, std::size_t begin, std::size_t e
 }  // namespace
 
 TEST_CASE("gpu link: it pulls what the processor pulls, whatever layout, size and placement") {
-  Fake fake;
+  FakeGpu fake;
   test::pulls_what_the_processor_pulls(fake.box);
   CHECK(fake.cuda.count("pull_pieces") > 0);
   CHECK(fake.cuda.count("copy_batch") > 0);
@@ -61,20 +40,20 @@ TEST_CASE("gpu link: it pulls what the processor pulls, whatever layout, size an
 
 TEST_CASE("gpu link: drivers without batched copies, native atomics or read-only registration serve as well") {
   for (int lacks = 0; lacks < 3; ++lacks) {
-    Fake fake({.read_only_registration = lacks != 1, .copy_batches = lacks != 0, .stream_waits = lacks != 2});
+    FakeGpu fake({.read_only_registration = lacks != 1, .copy_batches = lacks != 0, .stream_waits = lacks != 2});
     test::pulls_what_the_processor_pulls(fake.box);
   }
 }
 
 TEST_CASE("gpu link: its pushes give the bits of the processor's, in every mode") {
-  Fake fake;
+  FakeGpu fake;
   test::pushes_as_the_processor_does(fake.box);
 }
 
 TEST_CASE("gpu link: on the wire gradients can be bfloat16, half the bytes") {
-  Fake fake;
+  FakeGpu fake;
   test::rounds_gradients_to_bfloat16(fake.box);
-  Fake counting;
+  FakeGpu counting;
   for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
     const JobConfig config = adding();
     Server server(config);
@@ -89,24 +68,50 @@ TEST_CASE("gpu link: on the wire gradients can be bfloat16, half the bytes") {
 }
 
 TEST_CASE("gpu link: a pull can wait on the stream for the step") {
-  Fake fake;
+  FakeGpu fake;
   test::waits_on_the_stream(fake.box);
-  Fake without({.stream_waits = false});
+  FakeGpu without({.stream_waits = false});
   const JobConfig config = adding();
   Server server(config);
   GpuOptions options;
   options.stream_waits = true;
   GpuMember member(without.box, config, {1000}, options);
   CHECK_FALSE(member.link->can_wait());
-  Fake with;
+  FakeGpu with;
   CHECK_FALSE(GpuMember(with.box, config, {1000}).link->can_wait());  // nobody has asked for it
   const JobConfig large = adding();
   Server other(large);
   CHECK_FALSE(GpuMember(with.box, large, {900001}, options).link->can_wait());
 }
 
+TEST_CASE("gpu link: a driver that has stream waits and refuses them is a warning, and steps are not enqueued ahead") {
+  FakeGpu fake({.refuses_waits = true});
+  const JobConfig config = adding();
+  Server server(config);
+  GpuOptions options;
+  options.stream_waits = true;
+  GpuMember member(fake.box, config, {1000}, options);
+  CHECK_FALSE(member.link->can_wait());
+  REQUIRE(member.warnings.size() == 1);
+  CHECK(member.warnings[0].find("cuStreamWaitValue32") != std::string::npos);
+  CHECK_FALSE(member.pull());
+  GpuMember other(fake.box, config, {1000});  // nobody has asked for it
+  CHECK(other.warnings.empty());
+}
+
+TEST_CASE("gpu link: the second link on a GPU asks the driver nothing about it any more") {
+  FakeGpu fake({.devices = 4});
+  const JobConfig config = adding();
+  Server server(config);
+  const GpuMember first(fake.box, config, {1000});
+  const std::size_t asked = fake.cuda.count("properties");
+  CHECK(asked == 1);  // of one of the four
+  const GpuMember second(fake.box, config, {1000});
+  CHECK(fake.cuda.count("properties") == asked);
+}
+
 TEST_CASE("gpu link: in sync mode gradients land where the other workers read them") {
-  Fake fake;
+  FakeGpu fake;
   const JobConfig config = test::gpu_job(Mode::kSync);
   Server server(config);
   GpuMember member(fake.box, config, {5003});
@@ -124,15 +129,15 @@ TEST_CASE("gpu link: in sync mode gradients land where the other workers read th
 
 TEST_CASE("gpu link: pieces are applied while later ones are on their way") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    Fake fake;
+    FakeGpu fake;
     const JobConfig config = adding(layout);
     Server server(config);
     GpuMember member(fake.box, config, {70001});
     Other other(config);
     member.set_gradients(1.0F);
     bool was_applied = false;
-    fake.cuda.before_send = [&](std::size_t piece) {
-      if (piece != 1) return;  // the first one is there; the second is not sent before it has been applied
+    fake.cuda.before_report = [&](std::size_t piece) {
+      if (piece != 1) return;  // the first one is there; the second is not reported before it has been applied
       std::vector<float> now(70001);
       const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
       while (!was_applied && std::chrono::steady_clock::now() < end) {
@@ -148,7 +153,7 @@ TEST_CASE("gpu link: pieces are applied while later ones are on their way") {
 
 TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again") {
   for (const int times : {1, 2, 3, 5}) {
-    Fake fake;
+    FakeGpu fake;
     const JobConfig config = adding();
     Server server(config);
     GpuMember member(fake.box, config, {5003});
@@ -174,7 +179,7 @@ TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again
 
 TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copied again, and only it") {
   for (const int times : {1, 2, 3, 5}) {
-    Fake fake;
+    FakeGpu fake;
     const JobConfig config = adding();
     Server server(config);
     GpuMember member(fake.box, config, {900001});
@@ -196,7 +201,7 @@ TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copie
 }
 
 TEST_CASE("gpu link: variables that come later may lend their buffers, beyond what was registered") {
-  Fake fake;
+  FakeGpu fake;
   const JobConfig config = adding();
   Server server(config);
   GpuMember member(fake.box, config, {5003});
@@ -222,7 +227,7 @@ TEST_CASE("gpu link: variables that come later may lend their buffers, beyond wh
 TEST_CASE("gpu link: a GPU with native atomics adds by itself where the rule only adds") {
   for (const UpdateRule rule : {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kAdam}) {
     const bool is_native = rule != UpdateRule::kAdam;
-    Fake fake({.native_atomics = true});
+    FakeGpu fake({.native_atomics = true});
     JobConfig config = test::gpu_job(Mode::kAsync, is_native ? Layout::kInplace : Layout::kVersioned, 2);
     config.optimizer.rule = rule;
     Server server(config);
@@ -241,111 +246,9 @@ TEST_CASE("gpu link: a GPU with native atomics adds by itself where the rule onl
   }
 }
 
-TEST_CASE("gpu link: without registration it goes through the host, says so, and does the same") {
-  for (const int which : {0, 1}) {
-    Fake fake({.host_register = which != 0});
-    if (which == 1) fake.cuda.fail("host_register", 0, device::kOutOfMemory);
-    for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-      JobConfig config = test::gpu_job(mode);
-      config.optimizer.rule = UpdateRule::kAdd;
-      Server server(config);
-      GpuMember member(fake.box, config, {1, 5003, 70001});
-      for (int round = 0; round < 3; ++round) {
-        static_cast<void>(member.pull());
-        member.set_gradients(1.0F);
-        member.push();
-        member.worker.step();
-      }
-      static_cast<void>(member.pull());
-      for (std::size_t i = 0; i < 3; ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
-      CHECK(member.parameters(0)[0] == 3.0F);
-      if (which == 1 && mode == Mode::kAsync) CHECK(member.warnings.size() == 1);
-    }
-  }
-}
-
-TEST_CASE("gpu link: whatever call fails, it is an error that names it or a warning, nothing hangs and nothing stays") {
-  struct Step {
-    const char* call;
-    device::CudaError error;
-  };
-  for (const Step& one : std::vector<Step>{{"device_count", device::kNoDevice},
-                                           {"set_device", device::kInvalidDevice},
-                                           {"load", 209},
-                                           {"create_stream", device::kOutOfMemory},
-                                           {"create_event", device::kOutOfMemory},
-                                           {"allocate", device::kOutOfMemory},
-                                           {"allocate_pinned", device::kOutOfMemory},
-                                           {"host_register", device::kOutOfMemory},
-                                           {"device_address", device::kInvalidValue},
-                                           {"copy", 999},
-                                           {"copy_batch", 999},
-                                           {"synchronize", 999},
-                                           {"record", 999},
-                                           {"wait", 999},
-                                           {"wait_value", 999},
-                                           {"pull_pieces", 98},
-                                           {"send_pieces", 98},
-                                           {"add_pieces", 98}})
-    for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
-      for (int n = 0;; ++n) {
-        REQUIRE(n < 200);
-        INFO(std::string(one.call) << " " << n);
-        Fake fake({.native_atomics = true});
-        const JobConfig config = adding(layout);
-        Server server(config);
-        bool was_error = false;
-        std::size_t warnings = 0;
-        std::size_t uses = 0;
-        {
-          std::optional<GpuMember> member;
-          try {
-            fake.cuda.fail(one.call, n, one.error);
-            GpuOptions options;
-            options.stream_waits = true;
-            member.emplace(fake.box, config, layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes,
-                           options);
-            static_cast<void>(member->pull());
-            member->set_gradients(1.0F);
-            member->link->start_push();
-            if (member->link->can_wait()) member->link->start_pull_when_opened();
-            member->link->finish_push();
-            member->worker.step();
-            member->link->open();
-            static_cast<void>(member->link->finish_pull());
-          } catch (const Error& error) {
-            was_error = true;
-            const std::string text = error.what();
-            CHECK(text.find('\n') == std::string::npos);
-            CHECK(text.find("GPU") != std::string::npos);
-          }
-          if (member) warnings = member->warnings.size();
-          uses = fake.cuda.count(one.call);
-        }
-        if (uses <= static_cast<std::size_t>(n)) {
-          CHECK_FALSE(was_error);
-          break;
-        }
-        CHECK((was_error || warnings != 0 || one.error == device::kNotSupported));
-      }
-}
-
-TEST_CASE("gpu link: a GPU that fails at work ends pull and push with an error") {
-  for (const bool in_push : {false, true}) {
-    Fake fake;
-    const JobConfig config = adding();
-    Server server(config);
-    GpuMember member(fake.box, config, {5003});
-    if (in_push) static_cast<void>(member.pull());
-    fake.cuda.break_device(719);
-    CHECK_THROWS_WITH_AS((in_push ? member.push() : static_cast<void>(member.pull())),
-                         doctest::Contains("fake error 719"), Error);
-  }
-}
-
 TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    Fake fake;
+    FakeGpu fake;
     JobConfig config = adding(layout);
     config.workers = 3;
     Server server(config);
@@ -367,44 +270,4 @@ TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
     CHECK(is_whole(got, 0, got.size()));
     CHECK(got[0] == 3.0F * kPushes);
   }
-}
-
-TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
-  Fake fake;
-  const JobConfig config = adding();
-  Server server(config);
-  GpuMember member(fake.box, config, {5003});
-  member.set_gradients(1.0F);
-  member.link->start_push();
-  CHECK_THROWS_WITH_AS(member.link->start_push(), doctest::Contains("before has come to its end"), Error);
-  member.link->finish_push();
-  member.link->start_pull();
-  CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("before has come to its end"), Error);
-  CHECK_FALSE(member.link->finish_pull());
-  float* nowhere = nullptr;
-  const float* nothing = nullptr;
-  const auto again = [&] {
-    return device::make_gpu_link(member.worker, member.variables, std::span(&nowhere, 1), std::span(&nothing, 1), {},
-                                 fake.cuda, fake.kernels);
-  };
-  CHECK_THROWS_WITH_AS(again(), doctest::Contains("has a link to a GPU already"), Error);
-  member.link.reset();
-  CHECK(again() != nullptr);
-}
-
-TEST_CASE("gpu link: what does not fit together is an error") {
-  Fake fake;
-  const JobConfig config = adding();
-  Server server(config);
-  GpuMember member(fake.box, config, {10});
-  float* nowhere = nullptr;
-  const float* nothing = nullptr;
-  CHECK_THROWS_AS(device::make_gpu_link(member.worker, member.variables, std::span<float* const>(),
-                                        std::span(&nothing, 1), {}, fake.cuda, fake.kernels),
-                  Error);
-  GpuOptions options;
-  options.device = 3;
-  CHECK_THROWS_WITH_AS(device::make_gpu_link(member.worker, member.variables, std::span(&nowhere, 1),
-                                             std::span(&nothing, 1), options, fake.cuda, fake.kernels),
-                       doctest::Contains("no GPU 3"), Error);
 }

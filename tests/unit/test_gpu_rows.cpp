@@ -89,8 +89,8 @@ TEST_CASE("gpu rows: pieces are applied while later ones are on their way") {
   Worker other(test::quiet_options(job.config));
   const Variable seen = other.variable("table");
   bool was_applied = false;
-  fake.cuda.before_send = [&](std::size_t piece) {
-    if (piece != 1) return;  // the first one is there; the second is not sent before it has been applied
+  fake.cuda.before_report = [&](std::size_t piece) {
+    if (piece != 1) return;  // the first one is there; the second is not reported before it has been applied
     std::vector<float> now(16);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (!was_applied && std::chrono::steady_clock::now() < end) {

@@ -1,6 +1,7 @@
 // What happens to a GPU worker's training: torn pulls, refused graphs, delays, failures, stops, changes.
 #include "support/gpu_training.hpp"
 
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -61,6 +62,30 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again") {
       other.reset();
     }
   }
+}
+
+TEST_CASE("gpu training: a step whose time is taken holds the processor up no more than the others") {
+  Box box;
+  std::size_t pushes = 0, waited_for = 0;
+  // The next batch is asked for while the gradient is on the bus, whether the step is timed or not.
+  box.cuda.before_report = [&](std::size_t piece) {
+    if (piece != 0) return;
+    ++pushes;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
+    while (box.cuda.count("gather_rows") < pushes + 1)
+      if (std::chrono::steady_clock::now() > end) {
+        ++waited_for;
+        return;
+      }
+  };
+  train::TrainOptions options;
+  options.gpu = box.place();
+  options.gpu->stream_waits = false;
+  JobConfig config = job(Mode::kAsync, 1, 20);
+  const Trained trained = train_job(config, "softmax", {options});
+  CHECK(trained.results[0].gpu->step.sampled == 1);
+  CHECK(pushes >= 20);
+  CHECK(waited_for == 0);
 }
 
 TEST_CASE("gpu training: where no graph can be made, it says so once and goes on kernel by kernel") {
@@ -132,12 +157,8 @@ TEST_CASE("gpu training: a rate that is changed while the job runs holds for the
     if (has_gpu) options.gpu = box.place();
     int asked = 0;
     options.stop_requested = [&] {
-      if (++asked == 20) {  // once a step, before it
-        JobControl control(config.job);
-        LiveSettings settings = control.current();
-        settings.learning_rate = 0.02F;
-        control.change(settings);
-      }
+      if (++asked == 20)  // once a step, before it
+        JobControl(config.job).change([](LiveSettings& settings) { settings.learning_rate = 0.02F; });
       return false;
     };
     trained.push_back(train_job(config, "mlp", {options}));

@@ -137,10 +137,7 @@ TEST_CASE("gradient norm: a limit that was set after a gradient was published ho
     first.push(added, std::vector<float>(1, 1000.0F));
     first.step();
   });
-  JobControl control(config.job);
-  LiveSettings wanted = control.current();
-  wanted.clip_norm = 1;
-  control.change(wanted);
+  JobControl(config.job).change([](LiveSettings& settings) { settings.clip_norm = 1; });
   second.push(b, gradient);
   second.step();
   waiting.join();

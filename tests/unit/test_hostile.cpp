@@ -48,6 +48,7 @@ struct PastJob {
     shm::SpareShm& spare = spare_of_dead(record);
     spare.note_chunk.store_relaxed(record.first_chunk);
     spare.note_word.store_relaxed(shm::make_word(0, record.data_offset >> record.buffer_class));
+    spare.note_gain.store_relaxed(record.data_offset >> record.buffer_class);
     spare.record.store_relaxed(shm::kValidSpare | shm::kSpareInFlight |
                                shm::spare_buffer(0, record, job.segments.lane(1, 0), 0));
     for (const std::string& name : job.name.segments()) healthy[name] = SegmentFile(name).read();
@@ -83,14 +84,13 @@ struct PastJob {
     const std::string control = job.name.control();
     const shm::Directory directory(job.segments);
     add(control, 0, sizeof(shm::HeaderShm) - sizeof shm::HeaderShm::reserved);
-    add(control, shm::kConfigOffset, sizeof(shm::JobConfigShm) - sizeof shm::JobConfigShm::reserved);
     add(control, shm::kStateOffset, sizeof(shm::JobStateShm) - sizeof shm::JobStateShm::reserved);
     add(control, shm::kIndexOffset, 4 * (directory.count() + 2));
-    add(control, shm::kPlacesOffset, sizeof(shm::PlaceShm));
+    add(control, shm::kSettingsOffset, 4 + job.segments.settings().bytes);
     add(control, shm::kEventsOffset, 4 * sizeof(shm::EventShm));
-    add(control, shm::kVariablesOffset, sizeof(shm::VariableShm) * (directory.count() + 1));
+    add(control, shm::control_bytes(job.segments.ranks()), sizeof(shm::VariableShm) * (directory.count() + 1));
     add(control, shm::kWorkersOffset, sizeof(shm::WorkerShm) * 2);
-    for (std::uint32_t shard = 0; shard < job.segments.config().shards; ++shard) {
+    for (std::uint32_t shard = 0; shard < job.segments.config().tasks; ++shard) {
       const std::string name = shm::shard_name(job.name.text(), shard);
       add(name, 0, sizeof(shm::HeaderShm) - sizeof shm::HeaderShm::reserved);
       add(name, shm::kSparesOffset, 2 * sizeof(shm::SpareTableShm));

@@ -1,4 +1,4 @@
-#include "train/idx.hpp"
+#include "train/data/idx.hpp"
 
 #include <array>
 #include <cstdint>

@@ -56,23 +56,22 @@ TEST_CASE("job: the settings come back as they were given") {
   config.seed = 99;
   config.optimizer.schedule = {Schedule::Kind::kExponential, 0.5F, 100.0F, 7.0F};
   config.linger_seconds = 1.5, config.step_timeout_seconds = 2.5, config.chunk_bytes = 4096;
+  config.numa = Numa::kNodes, config.numa_nodes = {0, 0, 0}, config.place = {{"v", 0}, {"w/b:1", 0}};
   const TestJob job(config);
-  const JobConfig read = job.attach(Access::kReadOnly).settings();
-  CHECK(read.job == job.name.text());
-  CHECK(read.workers == 3);
-  CHECK(read.max_workers == 9);
-  CHECK(read.mode == Mode::kSync);
-  CHECK(read.adds == Adds::kRacy);
-  CHECK(read.steps == 1234);
-  CHECK(read.optimizer.learning_rate == 0.75F);
-  CHECK(read.optimizer.l2 == 0.125F);
-  CHECK(read.seed == 99);
-  CHECK(read.optimizer.schedule.kind == Schedule::Kind::kExponential);
-  CHECK(read.optimizer.schedule.decay == 0.5F);
-  CHECK(read.optimizer.schedule.decay_steps == 100.0F);
-  CHECK(read.linger_seconds == 1.5);
-  CHECK(read.step_timeout_seconds == 2.5);
-  CHECK(read.chunk_bytes == 4096);
+  config.job = job.name.text();
+  config.optimizer.weight_decay = 0.0F;  // sgd's, filled in
+  CHECK(job.segments.config() == config);
+  CHECK(job.attach(Access::kReadOnly).config() == config);
+}
+
+TEST_CASE("job: as many variables as there may be are placed by hand, with the longest names") {
+  JobConfig config;
+  config.tasks = 64;
+  for (std::uint32_t number = 0; number < 64; ++number)
+    config.place[fmt::format("{:0123}", number).replace(0, 121, 121, 'x')] = number;
+  const TestJob job(config);
+  AttachOutcome outcome;
+  CHECK(JobSegments::try_attach_control(job.name.text(), outcome)->config().place == config.place);
 }
 
 TEST_CASE("job: without a choice there is room for sixteen workers or twice as many as it starts with") {
@@ -246,7 +245,7 @@ TEST_CASE("job: a shard of another instance is not attached to") {
 
 TEST_CASE("job: attaching to a table that its file does not hold is an error") {
   const TestJob job;
-  const_cast<JobConfigShm&>(job.segments.config()).max_workers = kMaxRanks;
+  test::alter_setting(job.segments, "max-workers", "256");
   CHECK_THROWS_WITH_AS(job.attach(), doctest::Contains("damaged"), Error);
 }
 

@@ -18,6 +18,7 @@
 #include "shm/inplace_slot.hpp"
 #include "shm/versioned_slot.hpp"
 #include "shm/worker_table.hpp"
+#include "support/test_job.hpp"
 
 namespace {
 
@@ -35,7 +36,7 @@ struct TestJob {
 
   static JobConfig named(JobConfig config) {
     static int count = 0;
-    config.job = fmt::format("test-view-{}-{}", getpid(), count++);
+    config.job = fmt::format("test-{}-view-{}", getpid(), count++);
     return config;
   }
 
@@ -110,7 +111,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 }  // namespace
 
 TEST_CASE("job view: a job that does not exist gives an error from the constructor and nothing from try_open") {
-  const std::string job = fmt::format("test-view-none-{}", getpid());
+  const std::string job = fmt::format("test-{}-none", getpid());
   CHECK(contains(error_of([&] { JobView view(job); }), "there is no segment /dev/shm/ps." + job));
   CHECK_FALSE(JobView::try_open(job).has_value());
 }
@@ -293,17 +294,32 @@ TEST_CASE("job view: a job that may only be read can be viewed") {
 TEST_CASE("job view: a damaged control segment is refused") {
   TestJob job;
   shm::HeaderShm& header = job.segments.control().header();
-  auto& config = const_cast<shm::JobConfigShm&>(job.segments.config());
+  const auto alter = [&](const char* setting, const char* value) { test::alter_setting(job.segments, setting, value); };
   const auto refusal = [&] { return error_of([&] { JobView view(job.config.job); }); };
   REQUIRE(refusal().empty());
 
   SUBCASE("magic") { header.magic = 0; }
   SUBCASE("initial size beyond the file") { header.initial_bytes = header.reserved_bytes = 1ULL << 40; }
   SUBCASE("initial size below a header") { header.initial_bytes = 8; }
-  SUBCASE("more ranks than the table has") { config.max_workers = 255; }
-  SUBCASE("an absurd number of ranks") { config.max_workers = ~0U; }
-  SUBCASE("no shard") { config.shards = 0; }
-  SUBCASE("an unknown mode") { config.mode = 99; }
+  SUBCASE("more ranks than the table has") { alter("max-workers", "255"); }
+  SUBCASE("an absurd number of ranks") { alter("max-workers", "4294967295"); }
+  SUBCASE("no shard") { alter("ps-tasks", "0"); }
+  SUBCASE("an unknown mode") { alter("mode", "99"); }
+  SUBCASE("a setting without a value") { alter("mode", ""); }
+  SUBCASE("a value of more than there can be") { alter("threads", "65"); }
+  SUBCASE("a value that is none") { alter("momentum", "nan"); }
+  SUBCASE("a value that is left open") { alter("lr", ""); }
+  SUBCASE("bytes that are no text") { alter("place", "w\x1b[2J=0"); }
+  SUBCASE("a zero byte") { job.segments.settings().text[3] = '\0'; }
+  SUBCASE("a setting of another name") { job.segments.settings().text[0] = 'W'; }
+  SUBCASE("the last line is cut off") { --job.segments.settings().bytes; }
+  SUBCASE("the last setting is missing") {
+    std::uint32_t& bytes = job.segments.settings().bytes;
+    for (--bytes; job.segments.settings().text[bytes - 1] != '\n';) --bytes;
+  }
+  SUBCASE("more settings than there are") { alter("ema", "0\nema=0"); }
+  SUBCASE("no settings") { job.segments.settings().bytes = 0; }
+  SUBCASE("more text than there is room for") { job.segments.settings().bytes = sizeof(shm::SettingsShm); }
   CHECK(contains(refusal(), "is damaged"));
 }
 

@@ -80,7 +80,7 @@ TEST_CASE("libsvm: what is malformed is one error with file, line and column") {
       {"1 +1:2", "data:1:3: index '+1' is not a number"},
       {"1 -:2", "data:1:3: index '-' is not a number"},
       {"1 -1:2", "data:1:3: index '-1' is negative"},
-      {"1 4294967296:2", "data:1:3: index 4294967296 is 2^32 or more; hash the features (--hash-bits)"},
+      {"1 4294967296:2", "data:1:3: index 4294967296 is 2^32 or more; hash the features (`hash-bits`)"},
       {"1 18446744073709551616:2", "data:1:3: index '18446744073709551616' is too large, even for hashing"},
       {"1 18446744073709551616:2", "data:1:3: index '18446744073709551616' is too large",
        libsvm(FirstIndex::kByContent, 8)},

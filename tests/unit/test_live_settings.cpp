@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -49,6 +50,12 @@ bool is_related(const LiveSettings& s) {
          s.clip_norm == whole.clip_norm && s.workers == whole.workers;
 }
 
+// Changes for try_change_live() and JobControl::change(), to what is given whatever holds, and to what holds.
+auto to(const LiveSettings& settings) {
+  return [settings](LiveSettings& now) { now = settings; };
+}
+void keep(LiveSettings&) {}
+
 std::vector<std::string> texts(const TestJob& job, const std::string& kind) {
   std::vector<std::string> found;
   for (const Event& event : JobView(job.name.text()).events())
@@ -85,7 +92,7 @@ TEST_CASE("live settings: a change is there in full, for other attachments too")
   TestJob job(elastic());
   const JobSegments other = job.attach(Access::kReadOnly);
   for (std::uint32_t number = 1; number < 20; ++number) {
-    REQUIRE(try_change_live(job.segments, related(number)));
+    REQUIRE(try_change_live(job.segments, to(related(number))));
     const Live live = read_live(other);
     CHECK(is_related(live.settings));
     CHECK(live.settings.staleness == number);
@@ -100,7 +107,7 @@ TEST_CASE("live settings: each change to mode ssp, and nothing else, begins a ne
   const auto epoch_after = [&](Mode mode, std::uint64_t staleness) {
     settings.mode = mode;
     settings.staleness = staleness;
-    REQUIRE(try_change_live(job.segments, settings));
+    REQUIRE(try_change_live(job.segments, to(settings)));
     return read_live(job.segments).clock_epoch;
   };
   CHECK(epoch_after(Mode::kSsp, 1) == 1);
@@ -116,7 +123,7 @@ TEST_CASE("live settings: a reader never sees a mix of two changes") {
   std::atomic<bool> done{false};
   std::atomic<int> mixed{0}, backwards{0}, different{0};
   std::atomic<std::uint64_t> reads{0};
-  REQUIRE(try_change_live(job.segments, related(1)));
+  REQUIRE(try_change_live(job.segments, to(related(1))));
   std::vector<std::thread> readers;
   for (int i = 0; i < 2; ++i)
     readers.emplace_back([&] {
@@ -128,7 +135,8 @@ TEST_CASE("live settings: a reader never sees a mix of two changes") {
         last = live.version;
       }
     });
-  for (std::uint32_t number = 2; number <= kChanges; ++number) REQUIRE(try_change_live(job.segments, related(number)));
+  for (std::uint32_t number = 2; number <= kChanges; ++number)
+    REQUIRE(try_change_live(job.segments, to(related(number))));
   done = true;
   for (std::thread& reader : readers) reader.join();
   CHECK(mixed == 0);
@@ -139,7 +147,7 @@ TEST_CASE("live settings: a reader never sees a mix of two changes") {
 
 TEST_CASE("live settings: a half-written next record is not seen") {
   TestJob job(elastic());
-  REQUIRE(try_change_live(job.segments, related(7)));
+  REQUIRE(try_change_live(job.segments, to(related(7))));
   LiveShm& next = job.segments.state().live[2];
   next.mode.store_relaxed(99);
   next.staleness.store_relaxed(99);
@@ -156,7 +164,7 @@ TEST_CASE("live settings: of several who change at the same time one does, and n
     setters.emplace_back([&, setter] {
       JobSegments own = job.attach();
       for (std::uint32_t i = 1; i <= kTries; ++i) {
-        changed += try_change_live(own, related(static_cast<std::uint32_t>(setter) * kTries + i));
+        changed += try_change_live(own, to(related(static_cast<std::uint32_t>(setter) * kTries + i)));
         const Live live = read_live(own);
         mixed += live.version != 0 && !is_related(live.settings);
       }
@@ -176,28 +184,73 @@ TEST_CASE("live settings: a change is refused while another descriptor holds the
   {
     const JobSegments other = job.attach();
     REQUIRE(other.locks().try_take(kSetterByte));
-    CHECK_FALSE(try_change_live(job.segments, wanted));
-    CHECK_THROWS_WITH_AS(control.change(wanted), doctest::Contains("somebody else"), Error);
+    CHECK_FALSE(try_change_live(job.segments, to(wanted)));
+    CHECK_THROWS_WITH_AS(control.change(to(wanted)), doctest::Contains("somebody else"), Error);
     CHECK(control.current().learning_rate == before.learning_rate);
     CHECK(live_version(job.segments) == 0);
     CHECK(texts(job, "set").empty());
   }
-  control.change(wanted);
+  control.change(to(wanted));
   CHECK(control.current().learning_rate == 0.5F);
+}
+
+TEST_CASE("live settings: of several who change different ones at the same time none undoes what another does") {
+  TestJob job(elastic());
+  constexpr std::uint64_t kEach = kThreadSanitizer ? 200 : 5'000;
+  const auto add_up = [&](auto&& add_one) {
+    JobControl control(job.name.text());
+    for (std::uint64_t done = 0; done < kEach;) try {
+        control.change(add_one);
+        ++done;
+      } catch (const Error&) {  // the other one is changing them
+      }
+  };
+  std::thread other([&] { add_up([](LiveSettings& settings) { settings.clip_norm += 1; }); });
+  add_up([](LiveSettings& settings) { settings.staleness += 1; });
+  other.join();
+  const LiveSettings now = read_live(job.segments).settings;
+  CHECK(now.staleness == kEach);
+  CHECK(now.clip_norm == float(kEach));
+  CHECK(live_version(job.segments) == 2 * kEach);
+}
+
+TEST_CASE("live settings: nobody else can change them between the look and the change") {
+  TestJob job(elastic());
+  JobControl first(job.name.text()), second(job.name.text());
+  first.change([&](LiveSettings& settings) {
+    CHECK_THROWS_WITH_AS(second.change(keep), doctest::Contains("somebody else"), Error);
+    settings.staleness += 1;
+  });
+  second.change(keep);
+  CHECK(first.current().staleness == 1);
+}
+
+TEST_CASE("live settings: a change that throws changes nothing and lets the setter's byte go") {
+  TestJob job(elastic());
+  JobControl control(job.name.text());
+  const auto fails = [](LiveSettings& settings) {
+    settings.staleness = 5;
+    throw std::runtime_error("no");
+  };
+  CHECK_THROWS_WITH(control.change(fails), "no");
+  CHECK_FALSE(job.segments.locks().is_held_by_other(kSetterByte));
+  CHECK(control.current().staleness == 0);
+  CHECK(live_version(job.segments) == 0);
+  CHECK(texts(job, "set").empty());
 }
 
 TEST_CASE("live settings: the setter's byte is let go after a change") {
   TestJob job(elastic());
-  JobControl(job.name.text()).change(read_live(job.segments).settings);
+  JobControl(job.name.text()).change(keep);
   CHECK_FALSE(job.segments.locks().is_held_by_other(kSetterByte));
   JobControl kept(job.name.text());
-  kept.change(kept.current());
+  kept.change(keep);
   CHECK_FALSE(job.segments.locks().is_held_by_other(kSetterByte));
 }
 
 TEST_CASE("live settings: a setter killed half-way changes nothing and holds nobody up") {
   TestJob job(elastic());
-  REQUIRE(try_change_live(job.segments, related(3)));
+  REQUIRE(try_change_live(job.segments, to(related(3))));
   const test::Bell ready;
   test::Child child([&] {
     const JobSegments own = job.attach();
@@ -208,11 +261,11 @@ TEST_CASE("live settings: a setter killed half-way changes nothing and holds nob
     test::sleep_forever();
   });
   REQUIRE(ready.hear());
-  CHECK_FALSE(try_change_live(job.segments, related(4)));
+  CHECK_FALSE(try_change_live(job.segments, to(related(4))));
   child.kill();
   CHECK(is_related(read_live(job.segments).settings));
   CHECK(read_live(job.segments).settings.staleness == 3);
-  REQUIRE(try_change_live(job.segments, related(5)));
+  REQUIRE(try_change_live(job.segments, to(related(5))));
   CHECK(is_related(read_live(job.segments).settings));
   CHECK(read_live(job.segments).settings.staleness == 5);
   CHECK(live_version(job.segments) == 2);
@@ -228,7 +281,7 @@ TEST_CASE("live settings: what a job can't do is refused and changes nothing") {
       LiveSettings wanted = control.current();
       wanted.learning_rate = 0.125F;
       spoil(wanted);
-      CHECK_THROWS_WITH_AS(control.change(wanted), doctest::Contains(why), Error);
+      CHECK_THROWS_WITH_AS(control.change(to(wanted)), doctest::Contains(why), Error);
       CHECK(live_version(job.segments) == 0);
     };
     if (mode == Mode::kSync) {
@@ -240,8 +293,8 @@ TEST_CASE("live settings: what a job can't do is refused and changes nothing") {
       refused([](LiveSettings& s) { s.quorum = 1; }, "quorum");
       refused([](LiveSettings& s) { s.quorum = 1, s.mode = Mode::kSsp; }, "quorum");
     }
-    refused([](LiveSettings& s) { s.workers = 0; }, "workers must be 1 to 8");
-    refused([](LiveSettings& s) { s.workers = 9; }, "workers must be 1 to 8");
+    refused([](LiveSettings& s) { s.workers = 0; }, "`workers` must be 1 to 8");
+    refused([](LiveSettings& s) { s.workers = 9; }, "`workers` must be 1 to 8");
     refused([](LiveSettings& s) { s.learning_rate = 0; }, "lr");
     refused([](LiveSettings& s) { s.learning_rate = -1; }, "lr");
     refused([](LiveSettings& s) { s.learning_rate = NAN; }, "lr");
@@ -260,7 +313,7 @@ TEST_CASE("live settings: a mode without a meaning is refused") {
   for (const int number : {0, 4, 99}) {
     CAPTURE(number);
     wanted.mode = static_cast<Mode>(number);
-    CHECK_THROWS_AS(control.change(wanted), Error);
+    CHECK_THROWS_AS(control.change(to(wanted)), Error);
   }
   CHECK(live_version(job.segments) == 0);
 }
@@ -271,11 +324,11 @@ TEST_CASE("live settings: the bounds themselves are accepted") {
   LiveSettings wanted = control.current();
   for (const std::uint32_t workers : {1U, 8U}) {
     wanted.workers = workers;
-    control.change(wanted);
+    control.change(to(wanted));
     CHECK(control.current().workers == workers);
   }
   wanted.quorum = 16;
-  control.change(wanted);
+  control.change(to(wanted));
   CHECK(control.current().quorum == 16);
 }
 
@@ -286,7 +339,7 @@ TEST_CASE("live settings: without elastic bounds the number of workers stays") {
   JobControl control(job.name.text());
   LiveSettings wanted = control.current();
   wanted.workers = 3;
-  CHECK_THROWS_WITH_AS(control.change(wanted), doctest::Contains("fixed"), Error);
+  CHECK_THROWS_WITH_AS(control.change(to(wanted)), doctest::Contains("fixed"), Error);
 }
 
 TEST_CASE("live settings: a job that is over is not changed") {
@@ -295,26 +348,26 @@ TEST_CASE("live settings: a job that is over is not changed") {
   const TestJob job(config);
   JobControl control(job.name.text());
   job.segments.global_step().store_release(1);
-  CHECK_THROWS_WITH_AS(control.change(control.current()), doctest::Contains("over"), Error);
+  CHECK_THROWS_WITH_AS(control.change(keep), doctest::Contains("over"), Error);
 }
 
 TEST_CASE("live settings: each difference is an event, what stays is none") {
   TestJob job(elastic());
   job.segments.global_step().store_release(12);
   JobControl control(job.name.text());
-  control.change(control.current());
+  control.change(keep);
   CHECK(texts(job, "set").empty());
   LiveSettings wanted = control.current();
   wanted.mode = Mode::kSsp;
   wanted.staleness = 4;
   wanted.learning_rate = 0.5F;
-  control.change(wanted);
+  control.change(to(wanted));
   const std::string rate = fmt::format("{:.6g}", default_learning_rate(UpdateRule::kSgd));
   CHECK(texts(job, "set") ==
         std::vector<std::string>{"mode: async -> ssp", "staleness: 0 -> 4", "lr: " + rate + " -> 0.5"});
   wanted.clip_norm = 2;
   wanted.workers = 5;
-  control.change(wanted);
+  control.change(to(wanted));
   CHECK(texts(job, "set").size() == 5);
   CHECK(texts(job, "set")[3] == "clip-norm: 0 -> 2");
   CHECK(texts(job, "set")[4] == "workers: 4 -> 5");
@@ -328,6 +381,6 @@ TEST_CASE("live settings: a change of the quorum is an event") {
   JobControl control(job.name.text());
   LiveSettings wanted = control.current();
   wanted.quorum = 3;
-  control.change(wanted);
+  control.change(to(wanted));
   CHECK(texts(job, "set") == std::vector<std::string>{"quorum: 0 -> 3"});
 }

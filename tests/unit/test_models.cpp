@@ -1,4 +1,4 @@
-#include "train/model.hpp"
+#include "train/dense/model.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 
 #include "../../tools/embedded_digits.hpp"
 #include "ps/errors.hpp"
-#include "train/batch_stream.hpp"
-#include "train/loss.hpp"
+#include "train/data/batch_stream.hpp"
+#include "train/dense/loss.hpp"
 
 namespace {
 
@@ -179,7 +179,7 @@ TEST_CASE("models: the hidden layer of the mlp follows the number of features") 
 
 TEST_CASE("models: an unknown name or impossible sizes are refused") {
   CHECK_THROWS_WITH_AS(ps::train::make_model("cnn", 64, 10),
-                       doctest::Contains("model 'cnn': no such model; expected softmax or mlp"), ps::Error);
+                       doctest::Contains("model 'cnn': no such model; expected count, softmax, mlp"), ps::Error);
   CHECK_THROWS_WITH_AS(ps::train::make_model("mlp", 0, 10), doctest::Contains("0 features"), ps::Error);
   CHECK_THROWS_WITH_AS(ps::train::make_model("mlp", SIZE_MAX, 10), doctest::Contains("features"), ps::Error);
   CHECK_THROWS_WITH_AS(ps::train::make_model("mlp", 64, 257), doctest::Contains("257 classes"), ps::Error);

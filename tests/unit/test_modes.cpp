@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "config/modes.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_control.hpp"
 #include "ps/job_view.hpp"
@@ -56,6 +58,34 @@ struct Stepping {
 constexpr double kSoonMs = 500;  // a slice is 10 ms; the rest is for a busy machine
 
 }  // namespace
+
+TEST_CASE("modes: every row is found by its number and its name, and nothing else is") {
+  for (const ModeTraits& row : kModes) {
+    CHECK(find_mode(static_cast<std::uint32_t>(row.mode)) == &row);
+    CHECK(mode_named(to_string(row.mode)) == row.mode);
+  }
+  CHECK(find_mode(0) == nullptr);
+  CHECK(find_mode(std::size(kModes) + 1) == nullptr);
+  CHECK_FALSE(mode_named("hogwild").has_value());
+  CHECK(std::string(to_string(Mode{99})) == "unknown");
+  CHECK(mode_names() == "async, ssp or sync");
+}
+
+TEST_CASE("modes: async and ssp change into each other in a running job, sync stays what it is") {
+  CHECK(may_change_live(Mode::kAsync, Mode::kSsp));
+  CHECK(may_change_live(Mode::kSsp, Mode::kAsync));
+  CHECK_FALSE(may_change_live(Mode::kSync, Mode::kAsync));
+  CHECK_FALSE(may_change_live(Mode::kAsync, Mode::kSync));
+}
+
+TEST_CASE("modes: a step of sync is made of the quorum's pushes, or of all workers'; others of one") {
+  CHECK(pushes_of_step(settings(4, Mode::kAsync)) == 1);
+  CHECK(pushes_of_step(settings(4, Mode::kSsp)) == 1);
+  JobConfig config = settings(4, Mode::kSync);
+  CHECK(pushes_of_step(config) == 4);
+  config.quorum = 3;
+  CHECK(pushes_of_step(config) == 3);
+}
 
 TEST_CASE("ssp: a bound that is large enough never makes anybody wait") {
   JobConfig config = settings(2, Mode::kSsp);
@@ -149,13 +179,13 @@ TEST_CASE("ssp: a change to async, or of the bound, lets a waiting worker go on"
     Stepping step(fast);
     CHECK(step.is_waiting());
     JobControl control(config.job);
-    LiveSettings wanted = control.current();
-    if (to_async)
-      wanted.mode = Mode::kAsync;
-    else
-      wanted.staleness = 1;
     const auto start = std::chrono::steady_clock::now();
-    control.change(wanted);
+    control.change([&](LiveSettings& settings) {
+      if (to_async)
+        settings.mode = Mode::kAsync;
+      else
+        settings.staleness = 1;
+    });
     CHECK(step.milliseconds_since(start) < kSoonMs);
   }
 }
@@ -165,11 +195,10 @@ TEST_CASE("ssp: from async to ssp the steps of before hold nobody up, those sinc
   Server server(config);
   Worker fast(options(config)), slow(options(config));
   for (int i = 0; i < 50; ++i) fast.step();
-  JobControl control(config.job);
-  LiveSettings wanted = control.current();
-  wanted.mode = Mode::kSsp;
-  wanted.staleness = 1;
-  control.change(wanted);
+  JobControl(config.job).change([](LiveSettings& settings) {
+    settings.mode = Mode::kSsp;
+    settings.staleness = 1;
+  });
   CHECK(fast.live().mode == Mode::kSsp);
   slow.step();  // each enters at the end of its step
   fast.step();
@@ -179,6 +208,46 @@ TEST_CASE("ssp: from async to ssp the steps of before hold nobody up, those sinc
   slow.step();
   step.finish();
   CHECK(info_of(config, 0).lead_max == 1);
+}
+
+TEST_CASE("sync: a variable that comes after a step takes part from the next one on") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    JobConfig config = settings(1, Mode::kSync);
+    config.reduce = reduce;
+    config.optimizer.learning_rate = 1.0F;
+    Server server(config);
+    Worker worker(options(config, 0));
+    std::vector<Variable> variables;
+    for (int step = 0; step < 3; ++step) {
+      const std::string name = "v" + std::to_string(step);
+      variables.push_back(worker.variable({.name = name, .shape = {1000}, .rule = UpdateRule::kSgd}, zero));
+      for (const Variable& variable : variables) worker.push(variable, std::vector<float>(1000, 1.0F));
+      worker.step();
+    }
+    const JobView view(config.job);
+    CHECK(view.values("v0") == std::vector<float>(1000, -3.0F));
+    CHECK(view.values("v1") == std::vector<float>(1000, -2.0F));
+    CHECK(view.values("v2") == std::vector<float>(1000, -1.0F));
+  }
+}
+
+TEST_CASE("sync: a variable that gets its first values during a step takes part from the next one on") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    JobConfig config = settings(2, Mode::kSync);
+    config.reduce = reduce;
+    config.quorum = 1;
+    config.optimizer.learning_rate = 1.0F;
+    Server server(config);
+    Worker steps(options(config, 0)), declares(options(config, 1));
+    declares.variable(vector_of(1000, UpdateRule::kSgd), [&](std::span<float> out) {
+      steps.step();  // the variable is declared
+      zero(out);
+    });
+    const Variable variable = steps.variable("v");
+    steps.push(variable, std::vector<float>(1000, 1.0F));
+    steps.step();
+    CHECK(JobView(config.job).values("v") == std::vector<float>(1000, -1.0F));
+  }
 }
 
 TEST_CASE("quorum: a gradient that comes too late is dropped, counted, and in no later step") {

@@ -10,6 +10,7 @@
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "ps/worker.hpp"
+#include "support/rule_reference.hpp"
 #include "support/worker_job.hpp"
 #include "update/rules.hpp"
 
@@ -19,9 +20,8 @@ using test::options, test::settings, test::vector_of, test::zero;
 namespace {
 
 constexpr std::uint64_t kElements = 3001;
-constexpr UpdateRule kOptimizers[] = {UpdateRule::kSgd,     UpdateRule::kMomentum, UpdateRule::kNesterov,
-                                      UpdateRule::kAdagrad, UpdateRule::kRmsProp,  UpdateRule::kAdam,
-                                      UpdateRule::kAdamW,   UpdateRule::kFtrl};
+const auto kOptimizers =
+    test::rules_where([](const update::Traits& traits) { return traits.works_versioned && !traits.is_sum; });
 
 float first_value(std::size_t i) { return float(int(i % 13) - 6) / 5; }
 float gradient_at(std::uint32_t rank, int step, std::size_t i) {
@@ -270,11 +270,10 @@ TEST_CASE("live: a changed learning rate and clipping hold from the next step on
     const float four = 4.0F;
     worker.push(variable, {&four, 1});
     worker.step();
-    JobControl control(config.job);
-    LiveSettings wanted = control.current();
-    wanted.learning_rate = 0.5F;
-    wanted.clip_norm = 1;
-    control.change(wanted);
+    JobControl(config.job).change([](LiveSettings& settings) {
+      settings.learning_rate = 0.5F;
+      settings.clip_norm = 1;
+    });
     worker.step();
     worker.push(variable, {&four, 1});
     worker.step();

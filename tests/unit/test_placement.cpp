@@ -11,6 +11,7 @@
 
 #include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
+#include "shm/placement.hpp"
 #include "support/placed_job.hpp"
 
 using namespace ps;
@@ -108,6 +109,33 @@ TEST_CASE("placement: partitions and the largest part are what was asked for") {
     CHECK(std::accumulate(w.parts.begin(), w.parts.end(), std::uint64_t{0},
                           [](std::uint64_t sum, const PartInfo& part) { return sum + part.rows; }) == 10);
   }
+}
+
+TEST_CASE("placement: a small variable behind more data than its buffers have numbers for has larger buffers") {
+  const auto place = [](const TestJob& job, shm::VariableShm& record, std::uint64_t gib) {
+    shm::VariableShm large{};  // as a table in place is
+    large.layout = static_cast<std::uint32_t>(Layout::kInplace);
+    large.shard_end = gib << 30;
+    shm::Occupancy before(job.segments);
+    REQUIRE(before.add(large));
+    record.layout = static_cast<std::uint32_t>(Layout::kVersioned);
+    record.elements = record.whole_elements = 100;
+    shm::choose_pieces(record, nullptr, job.segments.config().chunk_bytes);
+    shm::choose_place(record, nullptr, job.segments, before);
+  };
+  const TestJob job;
+  for (const auto& [gib, bytes] : {std::pair{0, 1024}, {15, 1024}, {16, 2048}, {31, 2048}, {32, 4096}, {511, 32768}}) {
+    CAPTURE(gib);
+    shm::VariableShm record{};
+    place(job, record, std::uint64_t(gib));
+    CHECK((std::uint64_t{1} << record.buffer_class) == std::uint64_t(bytes));
+    CHECK(record.pieces == 1);
+    CHECK(record.piece_elements >= 100);
+    CHECK(record.data_offset >= (std::uint64_t(gib) << 30));
+    CHECK((record.shard_end >> record.buffer_class) < (1U << 24));
+  }
+  shm::VariableShm record{};
+  CHECK_THROWS_WITH_AS(place(TestJob(with_small_chunks()), record, 16), doctest::Contains("16.0 GiB"), Error);
 }
 
 TEST_CASE("placement: by hand a variable is whole and where it was put, whatever the placement") {

@@ -307,7 +307,7 @@ TEST_CASE("device: anything else is refused with what is expected") {
                            "cuda:1:2", "cpu:0", "auto:1", " cpu"}) {
     CAPTURE(text);
     CHECK_THROWS_WITH_AS(parse_device(text),
-                         fmt::format("unknown device '{}'; expected cpu, auto, cuda or cuda:N", text).c_str(), Error);
+                         fmt::format("unknown device '{}'; expected cpu, auto, cuda, cuda:N or simulated", text).c_str(), Error);
   }
 }
 

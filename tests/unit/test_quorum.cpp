@@ -257,9 +257,7 @@ TEST_CASE("barrier: a quorum changed live holds for the round that waits") {
   a.barrier.arrive(0);
   b.barrier.arrive(0);
   REQUIRE_FALSE(decide(a, 0).decided);
-  LiveSettings settings = read_live(job.segments).settings;
-  settings.quorum = 2;
-  REQUIRE(try_change_live(job.segments, settings));
+  REQUIRE(try_change_live(job.segments, [](LiveSettings& settings) { settings.quorum = 2; }));
   CHECK(decide(a, 0).decided);
   CHECK(contributors(c, 0) == Ranks{0, 1});
 }
@@ -272,10 +270,10 @@ TEST_CASE("barrier: a decision carries the rate and clipping of the moment, for 
   a.barrier.arrive(0);
   b.barrier.arrive(0);
   REQUIRE(decide(a, 0).decided);
-  LiveSettings settings = read_live(job.segments).settings;
-  settings.learning_rate = 0.25F;
-  settings.clip_norm = 3;
-  REQUIRE(try_change_live(job.segments, settings));
+  REQUIRE(try_change_live(job.segments, [](LiveSettings& settings) {
+    settings.learning_rate = 0.25F;
+    settings.clip_norm = 3;
+  }));
   Decision first, second;
   REQUIRE(b.barrier.read_decision(0, first));
   CHECK(first.learning_rate == 0.5F);

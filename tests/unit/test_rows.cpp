@@ -14,6 +14,7 @@
 #include "ps/worker.hpp"
 #include "shm/inplace_slot.hpp"
 #include "support/rows_job.hpp"
+#include "support/rule_reference.hpp"
 
 using namespace ps;
 using test::ids_of;
@@ -23,15 +24,13 @@ using test::RowsJob;
 
 namespace {
 
-constexpr UpdateRule kRules[] = {
-    UpdateRule::kAdd,     UpdateRule::kSgd,  UpdateRule::kMomentum,       UpdateRule::kNesterov, UpdateRule::kAdagrad,
-    UpdateRule::kRmsProp, UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad, UpdateRule::kAdam,     UpdateRule::kAdamW};
+const auto kRules = test::rules_where([](const update::Traits&) { return true; });
 
 bool is_possible(UpdateRule rule) {
-  return shm::kHas16ByteExchange || (rule != UpdateRule::kAdam && rule != UpdateRule::kAdamW);
+  return shm::kHas16ByteExchange || update::slots_per_element(rule, false, true) < 3;
 }
 
-// One row under one rule in float64, by the formulas of src/update/rules.hpp and elements.hpp.
+// One row under one rule in float64, by the formulas of src/update/rule_table.hpp.
 class ReferenceRow {
  public:
   ReferenceRow(const Optimizer& optimizer, std::vector<float> first) : o_(optimizer), w_(first.begin(), first.end()) {
@@ -127,6 +126,17 @@ TEST_CASE("rows: a pull gives each row where it was asked for, in any order, rep
       job.worker.pull(job.variable, all);
       CHECK(all == job.pull(ids_of_all(100)));
     }
+}
+
+TEST_CASE("rows: who joins a job finds nothing wrong with a table of any rule") {
+  for (const UpdateRule rule : kRules) {
+    if (!is_possible(rule)) continue;
+    CAPTURE(std::string(to_string(rule)));
+    RowsJob job(row_config(rule), {100, 3});
+    Worker second(test::quiet_options(job.config));
+    CHECK(JobView(job.config.job).variables().front().rule == rule);
+    CHECK(second.config().optimizer.rule == rule);
+  }
 }
 
 TEST_CASE("rows: pushes follow the formulas of every update rule, and leave other rows alone") {
@@ -342,7 +352,7 @@ TEST_CASE("rows: what has no meaning in place is refused with what to do") {
     Server server(config);
     Worker worker(test::quiet_options(config));
     CHECK_THROWS_WITH_AS(worker.variable({.name = "t", .shape = {4}, .layout = Layout::kInplace}, zero),
-                         "variable 't' is in-place, where ftrl computes values of the learning rate: use --lr-schedule "
+                         "variable 't' is in-place, where ftrl computes values of the learning rate: use `lr-schedule` "
                          "constant, or layout versioned",
                          Error);
   }

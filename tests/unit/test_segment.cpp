@@ -254,22 +254,6 @@ TEST_CASE("segment: a moved object takes descriptor and mapping along") {
   CHECK_FALSE(segment.is_mapped());  // NOLINT(bugprone-use-after-move): what is left is an empty segment
 }
 
-TEST_CASE("segment: a forked child does not unmap what it has got since where its parent's segment lies") {
-  const JobName name;
-  Segment segment = linked(name);
-  test::Child child([&] {
-    void* own =
-        mmap(segment.data(), kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    if (own != segment.data()) return 1;  // the parent's mapping is there
-    *static_cast<char*>(own) = 'a';
-    Segment moved = std::move(segment);
-    moved = Segment();
-    return msync(own, kBytes, MS_ASYNC) == 0 && *static_cast<char*>(own) == 'a' ? 0 : 2;  // ENOMEM: unmapped
-  });
-  CHECK(child.join() == 0);
-  CHECK(segment.header().instance == 77);
-}
-
 TEST_CASE("segment: the list has the names with the prefix, sorted") {
   const JobName b(test::unique_job_name() + "-b"), a(b.text() + "-a");
   const Segment second = linked(a), first = linked(b);
@@ -287,11 +271,14 @@ TEST_CASE("segment: one that every user may open is exposed, and is not mapped")
   }
 }
 
-TEST_CASE("segment: a second name of another one's file, and a folder, are damage") {
+TEST_CASE("segment: its second name, and a folder, are damage; the first name goes on to be its name") {
   const JobName name, other;
   const Segment segment = linked(name);
   REQUIRE(::link(path(name.control()).c_str(), path(other.control()).c_str()) == 0);
   CHECK(outcome_of(other) == AttachOutcome::kDamaged);
+  CHECK(outcome_of(name) == AttachOutcome::kReady);
+  unlink_segment(name.control());
+  CHECK(segment.is_orphaned());
   unlink_segment(other.control());
   REQUIRE(mkdir(path(other.control()).c_str(), 0700) == 0);
   CHECK(outcome_of(other) == AttachOutcome::kDamaged);
@@ -316,10 +303,13 @@ int as_user(uid_t user, bool in_group, Body&& body) {
 
 }  // namespace
 
-TEST_CASE("segment: another user's is used only where a group of ours shares it" * doctest::skip(geteuid() != 0)) {
+TEST_CASE("segment: another user's is used only where we are told the group that shares it" *
+          doctest::skip(geteuid() != 0)) {
   const JobName name;
-  const auto outcome_in_group = [&](bool in_group) {
-    return static_cast<AttachOutcome>(as_user(kSomebody, in_group, [&] { return static_cast<int>(outcome_of(name)); }));
+  const auto outcome_in_group = [&](bool in_group, const Trust& trust = {.group = kTheirGroup}) {
+    return static_cast<AttachOutcome>(as_user(kSomebody, in_group, [&] {
+      return static_cast<int>(Segment().open(name.control(), Access::kReadWrite, trust));
+    }));
   };
   Segment segment = linked(name);
   CHECK(outcome_in_group(true) == AttachOutcome::kNoPermission);
@@ -331,8 +321,33 @@ TEST_CASE("segment: another user's is used only where a group of ours shares it"
   REQUIRE(segment.link(name.control()));
   segment.publish();
   CHECK(outcome_in_group(true) == AttachOutcome::kReady);
+  CHECK(outcome_in_group(true, {}) == AttachOutcome::kNoPermission);
+  CHECK(outcome_in_group(true, {.group = kTheirGroup + 1}) == AttachOutcome::kNoPermission);
+  CHECK(outcome_in_group(true, kTrustAnybody) == AttachOutcome::kReady);
   CHECK(outcome_in_group(false) == AttachOutcome::kNoPermission);
   CHECK(segment.sharing().group == std::optional<std::uint32_t>(kTheirGroup));
+}
+
+TEST_CASE("segment: root uses another user's only to look at it or to remove it" * doctest::skip(geteuid() != 0)) {
+  const JobName name;
+  Segment theirs = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, kReserved, {kSomebody, {}});
+  REQUIRE(theirs.link(name.control()));
+  theirs.publish();
+  for (const Access access : {Access::kReadOnly, Access::kReadWrite}) {
+    CHECK(outcome_of(name, access) == AttachOutcome::kNoPermission);
+    CHECK(Segment().open(name.control(), access, kTrustAnybody) == AttachOutcome::kReady);
+  }
+  CHECK_THROWS_WITH_AS(remove_job(name.text()), doctest::Contains("54321"), Error);
+  CHECK(remove_job(name.text(), -1, {}, kTrustAnybody) == RemoveOutcome::kRemoved);
+}
+
+TEST_CASE("segment: another user's file of holes is damage" * doctest::skip(geteuid() != 0)) {
+  const JobName name;
+  Segment theirs = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, kReserved, {kSomebody, {}});
+  REQUIRE(theirs.link(name.control()));
+  theirs.publish();
+  REQUIRE(ftruncate(theirs.descriptor(), kReserved) == 0);
+  CHECK(Segment().open(name.control(), Access::kReadOnly, kTrustAnybody) == AttachOutcome::kDamaged);
 }
 
 TEST_CASE("segment: a group that does not exist is an error") {

@@ -35,7 +35,7 @@ struct Scene {
   };
   Pending begin(Rank& rank, std::uint64_t chunk) {
     const std::uint64_t old = job.word(record, chunk).load_acquire();
-    const Spare spare = rank.spares.begin(record, record.first_chunk + chunk, old);
+    const Spare spare = rank.spares.begin(record, record.first_chunk + chunk, old, buffer_of(old));
     const SpareShm* of_class = rank.segments.spare_table(0, rank.number).spares[record.buffer_class - kMinClass];
     const auto which = static_cast<std::uint32_t>(spare.shared - of_class);
     return {{&job.spare(record, rank.number, which), spare.buffer}, chunk, old};  // outlives the rank's mapping

@@ -15,7 +15,7 @@ using namespace ps;
 using namespace ps::test;
 using train::SparseData;
 using train::SparseExample;
-using train::ZipfDraw;
+using train::ZipfSampler;
 
 SparseData made(const std::string& source) { return SparseData::read(source, {}); }
 
@@ -26,7 +26,7 @@ TEST_CASE("zipf: each number comes as often as its law says") {
   constexpr int kDraws = 200'000;
   for (const double exponent : {0.0, 0.5, 0.8, 1.0, 1.5, 3.0}) {
     CAPTURE(exponent);
-    const ZipfDraw zipf(kNumbers, exponent);
+    const ZipfSampler zipf(kNumbers, exponent);
     std::mt19937_64 random(7);
     std::vector<double> counts(kNumbers + 1);
     for (int i = 0; i < kDraws; ++i) ++counts.at(zipf(random));
@@ -40,7 +40,7 @@ TEST_CASE("zipf: each number comes as often as its law says") {
     CHECK(chi < 39 + 5 * std::sqrt(2.0 * 39));  // mean and deviation of chi squared with 39 degrees of freedom
   }
   std::mt19937_64 random(7);
-  for (int i = 0; i < 100; ++i) CHECK(ZipfDraw(1, 0.8)(random) == 1);
+  for (int i = 0; i < 100; ++i) CHECK(ZipfSampler(1, 0.8)(random) == 1);
 }
 
 TEST_CASE("generated: rows have different ascending features, the low ones more often, and values of norm 1") {

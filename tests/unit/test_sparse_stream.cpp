@@ -183,6 +183,6 @@ TEST_CASE("sparse data: reading a file and streaming it take memory that does no
     if (i % 1024 == 0) look();
   }
   CHECK(sum == double(data.info().nonzeros) * 0.25 * 2);
-  // The window, what the kernel maps around it, its order, and what a walk keeps.
+  // The window, what the kernel maps around it, its order, and what a cursor keeps.
   CHECK(most < 16 * kMiB);
 }

@@ -177,7 +177,7 @@ TEST_CASE("sync mode is refused, with the modes that there are, and so are rules
   const auto model = make_sparse_model("logistic", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 1);
   config.mode = Mode::kSync;
-  CHECK_THROWS_WITH_AS(train_in_job(config, *model, data, {}, {}), doctest::Contains("--mode async or ssp"), Error);
+  CHECK_THROWS_WITH_AS(train_in_job(config, *model, data, {}, {}), doctest::Contains("`mode` async or ssp"), Error);
   config = config_with(UpdateRule::kAdd, 1);
   CHECK_THROWS_WITH_AS(train_in_job(config, *model, data, {}, {}), doctest::Contains("sgd or adagrad"), Error);
   CHECK_THROWS_WITH_AS(train_sparse_alone(config, *model, data, {}, {}), doctest::Contains("sgd or adagrad"), Error);

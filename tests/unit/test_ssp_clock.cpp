@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "shm/clock.hpp"
 #include "shm/futex.hpp"
 #include "shm/ssp_clock.hpp"
 #include "support/member.hpp"
@@ -189,7 +190,7 @@ TEST_CASE("ssp clock: who is in an epoch already does not enter it again") {
 }
 
 TEST_CASE("ssp clock: of who enters and who advances at the same time at least one sees the other") {
-  // W1: the one who enters at c and looks again, and the one who goes to c + 1 and looks for blockers.
+  // waiting.W1: the one who enters at c and looks again, and the one who goes to c + 1 and looks for blockers.
   const TestJob job;
   int unseen = 0;
   Walker a(job, 0);

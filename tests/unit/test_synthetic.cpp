@@ -1,4 +1,4 @@
-#include "train/synthetic.hpp"
+#include "train/data/synthetic.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -14,6 +14,7 @@
 
 #include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
+#include "shm/validation.hpp"
 #include "support/placed_job.hpp"
 
 using namespace ps;
@@ -60,6 +61,22 @@ TEST_CASE("tasks: a live task's byte is refused, a dead one's is taken over with
   third->add_task(1, {});
   CHECK(JobView(name.text()).info().tasks[1].is_alive);
   CHECK(third->shard(1).file_bytes() == 1 << 20);
+}
+
+TEST_CASE("tasks: a task that comes back finds a shard that appeared after it had attached") {
+  const JobName name;
+  JobConfig config = settings(3);
+  config.job = name.text();
+  const shm::JobSegments first = shm::JobSegments::create(config);
+  shm::AttachOutcome outcome;
+  shm::JobSegments::try_attach_control(name.text(), outcome)->add_task(1, {});  // and dies
+  auto returning = shm::JobSegments::try_attach_control(name.text(), outcome);
+  auto last = shm::JobSegments::try_attach_control(name.text(), outcome);
+  last->add_task(2, {});
+  Worker worker(options(config));
+  declare(worker, {spec("a", {10}), spec("b", {10}), spec("c", {10})});
+  REQUIRE(shards(config.job).at("c") == Shards{2});
+  CHECK(returning->try_add_task(1, {}, shm::check_job));
 }
 
 TEST_CASE("tasks: servers of one job in one process; the last one out removes it") {
@@ -129,7 +146,7 @@ TEST_CASE("tasks: a task of another number of tasks, or out of range, is refused
   other.tasks = 3;
   given.task = 1;
   given.wait_job_seconds = 0.1;
-  CHECK_THROWS_WITH_AS((Server{other, given}), doctest::Contains("--ps-tasks"), Error);
+  CHECK_THROWS_WITH_AS((Server{other, given}), doctest::Contains("`ps-tasks`"), Error);
   given.task = 2;
   CHECK_THROWS_AS((Server{config, given}), Error);
 }

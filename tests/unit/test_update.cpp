@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ps/errors.hpp"
@@ -19,9 +20,7 @@ using test::clipped, test::Element, test::reference;
 
 namespace {
 
-constexpr UpdateRule kRules[] = {UpdateRule::kAdd,      UpdateRule::kSgd,     UpdateRule::kMomentum,
-                                 UpdateRule::kNesterov, UpdateRule::kAdagrad, UpdateRule::kRmsProp,
-                                 UpdateRule::kAdam,     UpdateRule::kAdamW,   UpdateRule::kFtrl};
+const auto kRules = test::rules_where([](const Traits& traits) { return traits.works_versioned; });
 
 std::mt19937_64& generator() {
   static std::mt19937_64 generator(test::stress_seed());
@@ -231,9 +230,10 @@ TEST_CASE("no element: nothing is touched") {
 }
 
 TEST_CASE("the forms of elements that lie with their state agree with the array forms, bit for bit") {
-  using enum UpdateRule;
+  const auto rules = test::rules_where(
+      [](const Traits& traits) { return traits.works_versioned && traits.in_place_slots[0].name == nullptr; });
   for (const Combination& with : kCombinations)
-    for (const UpdateRule rule : {kAdd, kSgd, kMomentum, kNesterov, kAdagrad, kRmsProp}) {
+    for (const UpdateRule rule : rules) {
       CAPTURE(to_string(rule));
       Settings settings = settings_for(rule, with);
       settings.ema = 0;
@@ -244,7 +244,7 @@ TEST_CASE("the forms of elements that lie with their state agree with the array 
       std::vector<float> now(kCount * record), next(kCount * record), together(kCount * record);
       std::copy(in.begin(), in.end(), now.begin());
       initialise_slots(settings, 0.3F, in.data(), now.data() + kCount, kCount, kCount);
-      for (std::size_t i = 0; i < kCount; ++i) initialise_element(settings, 0.3F, in[i], &together[i * record]);
+      initialise_elements(settings, 0.3F, in.data(), together.data(), kCount);
       for (std::uint64_t update = 0; update < 3; ++update) {
         apply(settings, {0.3F, update}, next.data(), now.data(), kCount, gradient.data(), with.scale, kCount);
         now.swap(next);
@@ -280,25 +280,6 @@ TEST_CASE("a gradient that is no number shows in the value, clipped or not") {
     apply(settings, {0.1F, 0}, after.floats.data(), before.floats.data(), before.stride, gradient.data(), 1.0F, 80);
     for (std::size_t i = 0; i < 80; ++i) REQUIRE(std::isnan(after.floats[i]) == (i == 3 || i == 79));
   }
-}
-
-TEST_CASE("slots have counts and names") {
-  const auto names = [](UpdateRule rule, bool averaged) {
-    std::string all;
-    for (std::size_t k = 0; k < slots_per_element(rule, averaged); ++k)
-      all += std::string(k == 0 ? "" : " ") + slot_name(rule, false, k);
-    return all;
-  };
-  CHECK(names(UpdateRule::kAdd, true) == "");
-  CHECK(names(UpdateRule::kSgd, false) == "");
-  CHECK(names(UpdateRule::kSgd, true) == "ema");
-  CHECK(names(UpdateRule::kMomentum, true) == "momentum ema");
-  CHECK(names(UpdateRule::kNesterov, false) == "momentum");
-  CHECK(names(UpdateRule::kAdagrad, true) == "n ema");
-  CHECK(names(UpdateRule::kRmsProp, false) == "n");
-  CHECK(names(UpdateRule::kAdam, true) == "m v ema");
-  CHECK(names(UpdateRule::kAdamW, false) == "m v");
-  CHECK(names(UpdateRule::kFtrl, true) == "n z ema");
 }
 
 TEST_CASE("slots start at zero, Adagrad's at its setting, the average at the value") {
@@ -347,29 +328,6 @@ TEST_CASE("FTRL at a rate of zero, where a schedule ends, changes nothing") {
   const auto gradient = random_values(70);
   apply(settings, {0.0F, 9}, after.floats.data(), before.floats.data(), before.stride, gradient.data(), 1.0F, 70);
   CHECK(after == before);
-}
-
-TEST_CASE("settings hold what the rule uses, penalties only of a variable to be regularised") {
-  Optimizer optimizer;
-  optimizer.l1 = optimizer.l2 = optimizer.clip_value = 0.5F;
-  optimizer.ema = 0.9F;
-  const Settings ftrl = settings_of(optimizer, UpdateRule::kFtrl, true);
-  CHECK(ftrl.l1 == 0.5F);
-  CHECK(ftrl.l2 == 0.5F);
-  CHECK(ftrl.ftrl_beta == 1.0F);
-  CHECK(ftrl.weight_decay == 0.0F);
-  CHECK(ftrl.beta1 == 0.0F);
-  const Settings free = settings_of(optimizer, UpdateRule::kFtrl, false);
-  CHECK(free.l1 == 0.0F);
-  CHECK(free.l2 == 0.0F);
-  CHECK(free.clip_value == 0.5F);
-  CHECK(settings_of(optimizer, UpdateRule::kAdamW, true).weight_decay == 0.01F);
-  CHECK(settings_of(optimizer, UpdateRule::kAdamW, false).weight_decay == 0.0F);
-  CHECK(settings_of(optimizer, UpdateRule::kAdam, true).weight_decay == 0.0F);
-  optimizer.weight_decay = 0.2F;
-  CHECK(settings_of(optimizer, UpdateRule::kAdam, true).weight_decay == 0.2F);
-  const Settings add = settings_of(optimizer, UpdateRule::kAdd, true);
-  CHECK(add.clip_value + add.l2 + add.weight_decay + add.ema == 0.0F);
 }
 
 TEST_CASE("a squared norm is the exact sum of squares to float64's precision") {

@@ -23,7 +23,7 @@ namespace {
 JobConfig settings(std::uint32_t workers, Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned) {
   static int number = 0;
   JobConfig config;
-  config.job = "w" + std::to_string(getpid()) + "-" + std::to_string(number++);
+  config.job = "test-" + std::to_string(getpid()) + "-" + std::to_string(number++);
   config.workers = workers;
   config.mode = mode;
   config.layout = layout;
@@ -177,78 +177,6 @@ TEST_CASE("a variable declared otherwise is refused") {
   worker.variable(vector_of(4), zero);
   CHECK_THROWS_AS(worker.variable(vector_of(5), zero), Error);
   CHECK_THROWS_AS(worker.variable(vector_of(4, UpdateRule::kSgd), zero), Error);
-}
-
-TEST_CASE("a variable of another worker is found by its name, an unknown one is not") {
-  const JobConfig config = settings(2);
-  Server server(config);
-  Worker first(options(config)), second(options(config));
-  first.variable(vector_of(4), zero);
-  CHECK(second.variable("v").element_count() == 4);
-  CHECK_THROWS_WITH_AS(second.variable("w", 0.05), doctest::Contains("it has: v"), Error);
-}
-
-TEST_CASE("an initialiser that throws leaves the variable for the next one") {
-  const JobConfig config = settings(2);
-  Server server(config);
-  Worker first(options(config)), second(options(config));
-  CHECK_THROWS_AS(first.variable(vector_of(4), [](std::span<float>) { throw Error("no"); }), Error);
-  float out[4];
-  const Variable variable =
-      second.variable(vector_of(4), [](std::span<float> v) { std::fill(v.begin(), v.end(), 6.0F); });
-  second.pull(variable, out);
-  CHECK(out[3] == 6.0F);
-}
-
-TEST_CASE("an initialiser that dies is taken over from, by another rank and by its own successor") {
-  for (const std::uint32_t heir : {0U, 1U}) {
-    CAPTURE(heir);
-    const JobConfig config = settings(2);
-    Server server(config);
-    const pid_t child = fork();
-    if (child == 0) {
-      WorkerOptions given = options(config);
-      given.rank = 0;
-      Worker worker(given);
-      worker.variable(vector_of(50'000), [](std::span<float> out) {
-        std::fill(out.begin(), out.end(), 9.0F);
-        raise(SIGKILL);
-      });
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
-    REQUIRE(WIFSIGNALED(status));
-    WorkerOptions given = options(config);
-    given.rank = heir;
-    Worker worker(given);
-    CHECK_THROWS_WITH_AS(worker.variable("v", 0.05), doctest::Contains("was not initialised"), Error);
-    const Variable variable =
-        worker.variable(vector_of(50'000), [](std::span<float> out) { std::fill(out.begin(), out.end(), 4.0F); });
-    std::vector<float> out(50'000);
-    worker.pull(variable, out);
-    CHECK(out == std::vector<float>(50'000, 4.0F));
-  }
-}
-
-TEST_CASE("one worker initialises, the others wait for it") {
-  const JobConfig config = settings(4);
-  Server server(config);
-  std::atomic<int> calls{0}, wrong{0};
-  std::vector<std::thread> threads;
-  for (int number = 0; number < 4; ++number)
-    threads.emplace_back([&] {
-      Worker worker(options(config));
-      const Variable variable = worker.variable(vector_of(50'000), [&](std::span<float> out) {
-        ++calls;
-        std::fill(out.begin(), out.end(), 4.0F);
-      });
-      std::vector<float> out(50'000);
-      worker.pull(variable, out);
-      wrong += out != std::vector<float>(50'000, 4.0F);
-    });
-  for (std::thread& thread : threads) thread.join();
-  CHECK(calls == 1);
-  CHECK(wrong == 0);
 }
 
 TEST_CASE("the barrier lets nobody pass before all have come") {

@@ -56,7 +56,7 @@ TEST_CASE("threads: what each lane of a dead rank had in flight is settled, whic
     for (std::uint32_t thread = 0; thread < 3; ++thread) {
       shm::Spares spares(job.segments, job.segments.lane(5, thread));
       std::uint64_t old = job.word(record, thread).load_acquire();
-      const shm::Spare spare = spares.begin(record, record.first_chunk + thread, old);
+      const shm::Spare spare = spares.begin(record, record.first_chunk + thread, old, shm::buffer_of(old));
       job.buffer(record, spare.buffer).stamp.store_release(shm::kBuilding);
       if ((swapped >> thread & 1) == 0) continue;
       const std::uint64_t next = shm::make_word(1, spare.buffer);
@@ -138,11 +138,42 @@ TEST_CASE("threads: several workers with several threads each lose no push and n
   CHECK(test::is_conserved(config.job));
 }
 
+TEST_CASE("threads: adds and assignments are shared out, and of values for one row the last ones stay") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    JobConfig config = settings(1, Mode::kAsync);
+    config.threads = 4;
+    config.layout = layout;
+    Server server(config);
+    Worker worker(options(config, 0, 4));
+    constexpr std::size_t kElements = 400'000;
+    const Variable variable = worker.variable(vector_of(kElements), zero);
+    std::vector<float> given(kElements), out(kElements), sum(kElements);
+    for (std::size_t i = 0; i < kElements; ++i) given[i] = float(i % 1000), sum[i] = given[i] + 1;
+    worker.assign(variable, given, Slots::kReset);
+    worker.add(variable, std::vector<float>(kElements, 1.0F));
+    Versions since;
+    if (layout == Layout::kVersioned) {
+      const std::uint64_t copied = worker.pull_if_changed(variable, out, since);
+      CHECK(copied == since.of_chunks.size());
+      CHECK(out == sum);
+      continue;
+    }
+    worker.pull(variable, out);
+    CHECK(out == sum);
+    std::vector<std::uint32_t> ids(kElements);
+    for (std::size_t i = 0; i < kElements; ++i) ids[i] = std::uint32_t(i % 50);  // the last is i = kElements - 50 + id
+    for (std::size_t i = 0; i < kElements; ++i) given[i] = float(i);
+    worker.assign_rows(variable, ids, given);
+    worker.pull(variable, out);
+    for (std::size_t id = 0; id < 50; ++id) CHECK(out[id] == float(kElements - 50 + id));
+  }
+}
+
 TEST_CASE("threads: more than the job allows is refused, naming the option") {
   JobConfig config = settings(1, Mode::kAsync);
   config.threads = 2;
   Server server(config);
-  CHECK_THROWS_WITH_AS(Worker(options(config, {}, 3)), doctest::Contains("--threads 3"), Error);
+  CHECK_THROWS_WITH_AS(Worker(options(config, {}, 3)), doctest::Contains("`threads` 3"), Error);
   CHECK_NOTHROW(Worker(options(config, {}, 2)));
   CHECK_NOTHROW(Worker(options(config, {}, 0)));
 }

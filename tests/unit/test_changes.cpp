@@ -1,0 +1,316 @@
+// Adding and assigning: changes past the update rule, in every layout and mode, and what becomes of the rule's state.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/server.hpp"
+#include "support/rule_reference.hpp"
+#include "support/worker_job.hpp"
+#include "update/rules.hpp"
+
+using namespace ps;
+using namespace ps::test;
+using update::Change;
+
+namespace {
+
+constexpr float kRate = 0.25F;
+
+Optimizer optimizer_of(UpdateRule rule, float ema = 0) {
+  Optimizer optimizer;
+  optimizer.rule = rule;
+  optimizer.learning_rate = kRate;
+  optimizer.l1 = optimizer.l2 = 0.125F;
+  optimizer.ema = ema;
+  return optimizer;
+}
+
+// Values from -3 to 3, with zeros among them.
+std::vector<float> some(std::size_t count, float first = 0) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = float((i + std::size_t(first)) % 13) / 2 - 3;
+  return values;
+}
+
+std::vector<float> sum_of(std::vector<float> a, const std::vector<float>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
+// In place the value of ftrl is computed of z, which rounds; all others keep what they are given.
+bool is_close(const std::vector<float>& a, const std::vector<float>& b, UpdateRule rule) {
+  if (rule != UpdateRule::kFtrl) return a == b;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (std::abs(a[i] - b[i]) > 1e-5F * (1 + std::abs(b[i]))) return false;
+  return a.size() == b.size();
+}
+
+struct OneWorkerJob {
+  JobConfig config;
+  Server server;
+  Worker worker;
+  Variable variable;
+
+  OneWorkerJob(UpdateRule rule, Layout layout, std::vector<std::uint64_t> shape,
+               const std::function<void(JobConfig&)>& alter = {})
+      : config(config_of(rule, layout, alter)),
+        server(config),
+        worker(options(config)),
+        variable(worker.variable({.name = "v", .shape = std::move(shape), .regularize = true}, zero)) {}
+
+  static JobConfig config_of(UpdateRule rule, Layout layout, const std::function<void(JobConfig&)>& alter) {
+    JobConfig config = settings(1, Mode::kAsync);
+    config.layout = layout;
+    config.chunk_bytes = 1024;
+    config.optimizer = optimizer_of(rule);
+    if (alter) alter(config);
+    return config;
+  }
+
+  std::vector<float> pull() {
+    std::vector<float> out(variable.element_count());
+    worker.pull(variable, out);
+    return out;
+  }
+};
+
+bool fits(UpdateRule rule, Layout layout) {
+  return layout == Layout::kInplace || update::traits_of(rule).works_versioned;
+}
+
+std::vector<UpdateRule> all_rules() {
+  return rules_where([](const update::Traits&) { return true; });
+}
+
+}  // namespace
+
+TEST_CASE("a change keeps the rule's state, but where values are computed of it") {
+  constexpr std::size_t kCount = 100, kStride = 112;
+  for (const UpdateRule rule : rules_where([](const update::Traits& traits) { return traits.works_versioned; }))
+    for (const float ema : {0.0F, 0.5F}) {
+      CAPTURE(to_string(rule));
+      CAPTURE(ema);
+      const update::Settings settings = update::settings_of(optimizer_of(rule, ema), rule, true);
+      const std::size_t own = update::slots_per_element(rule, false), all = update::slots_per_element(settings);
+      std::vector<float> before((1 + all) * kStride), after(before.size());
+      for (std::size_t k = 0; k <= all; ++k)
+        for (std::size_t i = 0; i < kCount; ++i) before[k * kStride + i] = float(i % 7 + k) / 4;
+      const std::vector<float> given = some(kCount);
+      for (const Change how : {Change::kAdd, Change::kAssign, Change::kReset}) {
+        CAPTURE(std::uint64_t(how));
+        update::change(settings, how, kRate, after.data(), before.data(), kStride, given.data(), kCount);
+        std::vector<float> first((1 + all) * kStride);
+        update::initialise_slots(settings, kRate, given.data(), first.data() + kStride, kStride, kCount);
+        for (std::size_t i = 0; i < kCount; ++i) {
+          const float value = how == Change::kAdd ? before[i] + given[i] : given[i];
+          CHECK(after[i] == value);
+          for (std::size_t k = 1; k <= own; ++k) {
+            if (how != Change::kReset && rule == UpdateRule::kFtrl && k == 2 && value != before[i]) continue;  // z
+            CHECK(after[k * kStride + i] == (how == Change::kReset ? first : before)[k * kStride + i]);
+          }
+          if (all > own) CHECK(after[all * kStride + i] == (how == Change::kAdd ? before[all * kStride + i] : value));
+        }
+        std::vector<float> in_place = before;  // `out` may be `in`
+        update::change(settings, how, kRate, in_place.data(), in_place.data(), kStride, given.data(), kCount);
+        for (std::size_t k = 0; k <= all; ++k)
+          for (std::size_t i = 0; i < kCount; ++i) CHECK(in_place[k * kStride + i] == after[k * kStride + i]);
+      }
+    }
+}
+
+TEST_CASE("ftrl: a step without a gradient leaves what was added or assigned where it is") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    CAPTURE(to_string(layout));
+    OneWorkerJob job(UpdateRule::kFtrl, layout, {600});
+    const std::vector<float> given = some(600), none(600, 0.0F);
+    job.worker.push(job.variable, some(600, 5));
+    job.worker.assign(job.variable, given);
+    CHECK(is_close(job.pull(), given, UpdateRule::kFtrl));
+    job.worker.push(job.variable, none);
+    CHECK(is_close(job.pull(), given, UpdateRule::kFtrl));
+    job.worker.add(job.variable, given);
+    job.worker.push(job.variable, none);
+    CHECK(is_close(job.pull(), sum_of(given, given), UpdateRule::kFtrl));
+  }
+}
+
+TEST_CASE("values that are added and assigned are those that are pulled, whatever the rule, layout and placement") {
+  struct Place {
+    Placement placement;
+    PartitionBy by;
+    std::uint32_t tasks;
+  };
+  for (const UpdateRule rule : all_rules())
+    for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+      for (const Place& place :
+           {Place{Placement::kRoundRobin, PartitionBy::kRange, 1}, Place{Placement::kPartition, PartitionBy::kRange, 2},
+            Place{Placement::kPartition, PartitionBy::kHash, 2}}) {
+        if (!fits(rule, layout)) continue;
+        CAPTURE(to_string(rule));
+        CAPTURE(to_string(layout));
+        CAPTURE(place.tasks);
+        OneWorkerJob job(rule, layout, {101, 6}, [&](JobConfig& config) {
+          config.placement = place.placement, config.partition_by = place.by, config.tasks = place.tasks;
+        });
+        const std::vector<float> given = some(606), delta = some(606, 4);
+        job.worker.push(job.variable, delta);
+        job.worker.add(job.variable, std::vector<float>(606, 0.0F));
+        const std::vector<float> pushed = job.pull();
+        job.worker.add(job.variable, delta);
+        CHECK(is_close(job.pull(), sum_of(pushed, delta), rule));
+        for (const Slots slots : {Slots::kKeep, Slots::kReset}) {
+          job.worker.assign(job.variable, given, slots);
+          CHECK(is_close(job.pull(), given, rule));
+          job.worker.add(job.variable, delta);
+          CHECK(is_close(job.pull(), sum_of(given, delta), rule));
+        }
+      }
+}
+
+TEST_CASE("a reset makes the next pushes those of a new variable") {
+  for (const UpdateRule rule : all_rules())
+    for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+      const bool counts_on = layout == Layout::kVersioned && (rule == UpdateRule::kAdam || rule == UpdateRule::kAdamW);
+      if (!fits(rule, layout) || counts_on) continue;  // their t is the chunk's version
+      CAPTURE(to_string(rule));
+      CAPTURE(to_string(layout));
+      OneWorkerJob fresh(rule, layout, {40, 3}), used(rule, layout, {40, 3});
+      const std::vector<float> gradient = some(120, 3), zeros(120, 0.0F);
+      for (int i = 0; i < 3; ++i) used.worker.push(used.variable, gradient);
+      used.worker.assign(used.variable, zeros, Slots::kReset);
+      for (int i = 0; i < 2; ++i) {
+        fresh.worker.push(fresh.variable, gradient);
+        used.worker.push(used.variable, gradient);
+      }
+      CHECK(used.pull() == fresh.pull());
+    }
+}
+
+TEST_CASE("state that is kept goes on: momentum carries over an assignment") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    OneWorkerJob job(UpdateRule::kMomentum, layout, {3}, [](JobConfig& config) {
+      config.optimizer.l2 = config.optimizer.l1 = 0;
+      config.optimizer.momentum = 0.5F;
+    });
+    job.worker.push(job.variable, std::vector<float>(3, 1.0F));
+    job.worker.assign(job.variable, std::vector<float>(3, 8.0F));
+    job.worker.push(job.variable, std::vector<float>(3, 0.0F));
+    CHECK(job.pull() == std::vector<float>(3, 8.0F - kRate * 0.5F));
+    job.worker.assign(job.variable, std::vector<float>(3, 8.0F), Slots::kReset);
+    job.worker.push(job.variable, std::vector<float>(3, 0.0F));
+    CHECK(job.pull() == std::vector<float>(3, 8.0F));
+  }
+}
+
+TEST_CASE("an average is set with its values, and stays where something is added") {
+  OneWorkerJob job(UpdateRule::kSgd, Layout::kVersioned, {300}, [](JobConfig& config) { config.optimizer.ema = 0.5F; });
+  const std::vector<float> given = some(300);
+  std::vector<float> average(300);
+  for (const Slots slots : {Slots::kKeep, Slots::kReset}) {
+    job.worker.assign(job.variable, given, slots);
+    job.worker.add(job.variable, given);
+    job.worker.pull_average(job.variable, average);
+    CHECK(average == given);
+    job.worker.push(job.variable, std::vector<float>(300, 4.0F));
+  }
+}
+
+TEST_CASE("a scalar takes changes, in a word of its own or beside its state") {
+  for (const UpdateRule rule : all_rules())
+    for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+      for (const std::vector<std::uint64_t>& shape : {std::vector<std::uint64_t>{}, {1}, {1, 1}}) {
+        if (!fits(rule, layout)) continue;
+        CAPTURE(to_string(rule));
+        OneWorkerJob job(rule, layout, shape);
+        job.worker.assign(job.variable, 3.0F);
+        job.worker.add(job.variable, 0.5F);
+        CHECK(is_close({job.worker.pull(job.variable)}, {3.5F}, rule));
+        job.worker.assign(job.variable, -2.0F, Slots::kReset);
+        CHECK(is_close({job.worker.pull(job.variable)}, {-2.0F}, rule));
+      }
+}
+
+TEST_CASE("rows take changes: added ones sum up, of assigned ones the last stays, others are left alone") {
+  for (const UpdateRule rule : all_rules())
+    for (const std::uint64_t width : {1, 3})
+      for (const std::uint32_t tasks : {1, 2}) {
+        CAPTURE(to_string(rule));
+        CAPTURE(width);
+        CAPTURE(tasks);
+        OneWorkerJob job(rule, Layout::kInplace, {400, width}, [&](JobConfig& config) {
+          config.tasks = tasks;
+          if (tasks > 1) config.placement = Placement::kPartition, config.partition_by = PartitionBy::kHash;
+        });
+        const std::vector<std::vector<std::uint64_t>> orders = {{3, 4, 5, 399}, {5, 3, 5, 0, 5}, {7}, {}};
+        std::vector<float> expected(400 * width, 0.0F);
+        for (const auto& ids : orders) {
+          const std::vector<std::uint32_t> narrow(ids.begin(), ids.end());
+          const std::vector<float> numbers = some(ids.size() * width, 8);
+          for (std::size_t i = 0; i < numbers.size(); ++i) expected[ids[i / width] * width + i % width] = numbers[i];
+          job.worker.assign_rows(job.variable, ids, numbers, Slots::kReset);
+          CHECK(is_close(job.pull(), expected, rule));
+          job.worker.assign_rows(job.variable, narrow, numbers);
+          CHECK(is_close(job.pull(), expected, rule));
+          for (std::size_t i = 0; i < numbers.size(); ++i)
+            expected[ids[i / width] * width + i % width] += 2 * numbers[i];
+          job.worker.add_rows(job.variable, ids, numbers);
+          job.worker.add_rows(job.variable, narrow, numbers);
+          CHECK(is_close(job.pull(), expected, rule));
+        }
+      }
+}
+
+TEST_CASE("a reset of rows resets a state that the row has") {
+  for (const UpdateRule rule : {UpdateRule::kRowwiseAdagrad, UpdateRule::kAdagrad, UpdateRule::kFtrl}) {
+    OneWorkerJob fresh(rule, Layout::kInplace, {40, 3}), used(rule, Layout::kInplace, {40, 3});
+    const std::vector<std::uint32_t> ids = {9, 4};
+    const std::vector<float> gradient = some(6, 3), zeros(6, 0.0F);
+    used.worker.push_rows(used.variable, ids, gradient);
+    used.worker.assign_rows(used.variable, ids, zeros, Slots::kReset);
+    fresh.worker.push_rows(fresh.variable, ids, gradient);
+    used.worker.push_rows(used.variable, ids, gradient);
+    CHECK(used.pull() == fresh.pull());
+  }
+}
+
+TEST_CASE("changes are versions: others' count as staleness, and an assignment returns where it stands") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    CAPTURE(to_string(layout));
+    JobConfig config = settings(2, Mode::kAsync);
+    config.layout = layout, config.chunk_bytes = 1024, config.optimizer.rule = UpdateRule::kAdd;
+    Server server(config);
+    Worker one(options(config)), other(options(config));
+    const Variable mine = one.variable(vector_of(600), zero), theirs = other.variable(vector_of(600), zero);
+    std::vector<float> values(600, 1.0F);
+    one.pull(mine, values);
+    other.push(theirs, values);
+    other.add(theirs, values);
+    const Versions versions = other.assign(theirs, values);
+    for (const std::uint64_t version : versions.of_chunks) CHECK(version == 3);
+    one.add(mine, values);
+    CHECK(one.staleness().max == 3);
+    for (const std::uint64_t version : one.assign(mine, values).of_chunks) CHECK(version == 5);
+  }
+}
+
+TEST_CASE("a change of the wrong size, or of rows that are none, is an error and changes nothing") {
+  OneWorkerJob job(UpdateRule::kSgd, Layout::kInplace, {10, 2});
+  OneWorkerJob versioned(UpdateRule::kSgd, Layout::kVersioned, {10, 2});
+  const std::vector<float> one = {1.0F}, row = {1.0F, 1.0F};
+  const std::vector<std::uint32_t> ids = {3}, outside = {10};
+  CHECK_THROWS_WITH_AS(job.worker.add(job.variable, one), "add of variable 'v': it has 20 elements, the span has 1",
+                       Error);
+  CHECK_THROWS_AS(job.worker.assign(job.variable, one), Error);
+  CHECK_THROWS_AS(job.worker.add(job.variable, 1.0F), Error);
+  CHECK_THROWS_AS(job.worker.add_rows(job.variable, ids, one), Error);
+  CHECK_THROWS_AS(job.worker.assign_rows(job.variable, outside, row), Error);
+  CHECK_THROWS_AS(versioned.worker.assign_rows(versioned.variable, ids, row), Error);
+  CHECK(job.pull() == std::vector<float>(20, 0.0F));
+}

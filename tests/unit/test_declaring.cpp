@@ -1,0 +1,108 @@
+// Declaring variables and giving them their first values: by whom, and in whose place when one dies over it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/server.hpp"
+#include "support/processes.hpp"
+#include "support/worker_job.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+namespace {
+
+// A worker of rank 0 that dies while it gives v its first values.
+void die_initialising(const JobConfig& config) {
+  Child child([&] {
+    Worker worker(options(config, 0));
+    worker.variable(vector_of(50'000), [](std::span<float> out) {
+      std::fill(out.begin(), out.end(), 9.0F);
+      raise(SIGKILL);
+    });
+    return 0;
+  });
+  REQUIRE(child.join() == -1);
+}
+
+void four(std::span<float> out) { std::fill(out.begin(), out.end(), 4.0F); }
+
+bool is_all_four(Worker& worker, const Variable& variable) {
+  std::vector<float> out(50'000);
+  worker.pull(variable, out);
+  return out == std::vector<float>(50'000, 4.0F);
+}
+
+}  // namespace
+
+TEST_CASE("a variable of another worker is found by its name, an unknown one is not") {
+  const JobConfig config = settings(2, Mode::kAsync);
+  Server server(config);
+  Worker first(options(config)), second(options(config));
+  first.variable(vector_of(4), zero);
+  CHECK(second.variable("v").element_count() == 4);
+  CHECK_THROWS_WITH_AS(second.variable("w", 0.05), doctest::Contains("it has: v"), Error);
+}
+
+TEST_CASE("an initialiser that throws leaves the variable for the next one") {
+  const JobConfig config = settings(2, Mode::kAsync);
+  Server server(config);
+  Worker first(options(config)), second(options(config));
+  CHECK_THROWS_AS(first.variable(vector_of(4), [](std::span<float>) { throw Error("no"); }), Error);
+  float out[4];
+  const Variable variable =
+      second.variable(vector_of(4), [](std::span<float> v) { std::fill(v.begin(), v.end(), 6.0F); });
+  second.pull(variable, out);
+  CHECK(out[3] == 6.0F);
+}
+
+TEST_CASE("an initialiser that dies is taken over from, by another rank and by its own successor") {
+  for (const std::uint32_t heir : {0U, 1U}) {
+    CAPTURE(heir);
+    const JobConfig config = settings(2, Mode::kAsync);
+    Server server(config);
+    die_initialising(config);
+    Worker worker(options(config, heir));
+    CHECK_THROWS_WITH_AS(worker.variable("v", 0.05), doctest::Contains("was not initialised"), Error);
+    CHECK(is_all_four(worker, worker.variable(vector_of(50'000), four)));
+  }
+}
+
+TEST_CASE("an initialiser that dies is taken over from while its successor holds the rank and declares nothing") {
+  const JobConfig config = settings(2, Mode::kAsync);
+  Server server(config);
+  die_initialising(config);
+  Worker heir(options(config, 0));
+  WorkerOptions given = options(config, 1);
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  given.stop_requested = [=] { return std::chrono::steady_clock::now() > patience; };
+  Worker survivor(given);
+  CHECK(is_all_four(survivor, survivor.variable(vector_of(50'000), four)));  // Interrupted: it waits for the heir
+  CHECK(is_all_four(heir, heir.variable(vector_of(50'000), zero)));
+}
+
+TEST_CASE("one worker initialises, the others wait for it") {
+  const JobConfig config = settings(4, Mode::kAsync);
+  Server server(config);
+  std::atomic<int> calls{0}, wrong{0};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; ++number)
+    threads.emplace_back([&] {
+      Worker worker(options(config));
+      const Variable variable = worker.variable(vector_of(50'000), [&](std::span<float> out) {
+        ++calls;
+        four(out);
+      });
+      wrong += !is_all_four(worker, variable);
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(calls == 1);
+  CHECK(wrong == 0);
+}

@@ -1,0 +1,96 @@
+// How a job ends: the reason, the workers that are told, and the last one out, which clears up.
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <string>
+
+#include "ps/errors.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "shm/job_segments.hpp"
+#include "shm/worker_table.hpp"
+#include "support/test_job.hpp"
+#include "support/worker_job.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+namespace {
+
+// Ends as soon as it is asked to, without a wait for its workers.
+const ServeHooks kAtOnce = {
+    .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .notice = {}, .every_second = {}};
+
+}  // namespace
+
+TEST_CASE("ending: a worker that comes after its ps has looked for the last time is told so") {
+  const JobConfig config = settings(1, Mode::kAsync);
+  const JobName name(config.job);
+  {
+    Server server(config);
+    Worker(options(config)).step();
+    CHECK(server.serve({}) == EndReason::kAllWorkersLeft);
+    CHECK_THROWS_AS(Worker(options(config)), JobFinished);
+  }
+  CHECK(name.segments().empty());
+}
+
+TEST_CASE("ending: the last worker of a job that was asked to end clears up where no ps waits for it") {
+  const JobConfig config = settings(1, Mode::kAsync);
+  const JobName name(config.job);
+  std::optional<Server> server(std::in_place, config);
+  std::optional<Worker> worker(std::in_place, options(config));
+  CHECK(server->serve(kAtOnce) == EndReason::kStopRequested);
+  server.reset();
+  CHECK_FALSE(name.segments().empty());
+  worker.reset();
+  CHECK(name.segments().empty());
+}
+
+TEST_CASE("ending: the first task that ends a job says why, and the other ends for the same reason") {
+  JobConfig config = settings(2, Mode::kAsync);  // of whom one never comes
+  config.tasks = 2;
+  config.linger_seconds = 0.05;
+  const JobName name(config.job);
+  {
+    Server first(config, {.task = 0}), second(config, {.task = 1});
+    Worker(options(config)).step();
+    CHECK(first.serve({}) == EndReason::kLingerOver);
+    CHECK(second.serve({}) == EndReason::kLingerOver);
+  }
+  CHECK(name.segments().empty());
+}
+
+TEST_CASE("ending: what is kept stays, and whoever comes is told that it is over") {
+  const JobConfig config = settings(1, Mode::kAsync);
+  const JobName name(config.job);
+  {
+    Server server(config);
+    Worker(options(config)).step();
+    server.serve({});
+    server.keep_segments();
+    CHECK_THROWS_AS(Worker(options(config)), JobFinished);
+  }
+  CHECK(name.segments().size() == 2);
+}
+
+// A process that has a byte when the ps ends keeps it from removing the job.
+TEST_CASE("ending: a process that is refused with a byte in hand clears up where the ps has gone meanwhile") {
+  TestJob job;
+  shm::JobSegments attached = job.attach();
+  const auto end_and_refuse = [&] {
+    job.segments.state().ended.store_release(1);
+    job.segments.locks().release(shm::kTaskByte);
+    REQUIRE(shm::remove_job(job.name.text(), job.segments.control().descriptor()) == shm::RemoveOutcome::kAlive);
+    throw Error("refused");
+  };
+  SUBCASE("a worker") {
+    std::uint32_t rank;
+    CHECK_THROWS_AS(static_cast<void>(shm::try_join(attached, {}, rank, end_and_refuse)), Error);
+  }
+  SUBCASE("a ps") {
+    const auto check = [&](shm::JobSegments&) { end_and_refuse(); };
+    CHECK_THROWS_AS(static_cast<void>(attached.try_add_task(1, {}, check)), Error);
+  }
+  CHECK(job.name.segments().empty());
+}

@@ -1,0 +1,177 @@
+// GpuLink on the fake: no registration, every CUDA call's failure, and calls that do not fit together.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "support/fake_gpu.hpp"
+
+using namespace ps;
+using test::adding;
+using test::FakeGpu;
+using test::GpuMember;
+
+TEST_CASE("gpu link: without registration it goes through the host, says so, and does the same") {
+  for (const int which : {0, 1}) {
+    FakeGpu fake({.host_register = which != 0});
+    if (which == 1) fake.cuda.fail("host_register", 0, device::kOutOfMemory);
+    for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+      JobConfig config = test::gpu_job(mode);
+      config.optimizer.rule = UpdateRule::kAdd;
+      Server server(config);
+      GpuMember member(fake.box, config, {1, 5003, 70001});
+      for (int round = 0; round < 3; ++round) {
+        static_cast<void>(member.pull());
+        member.set_gradients(1.0F);
+        member.push();
+        member.worker.step();
+      }
+      static_cast<void>(member.pull());
+      for (std::size_t i = 0; i < 3; ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
+      CHECK(member.parameters(0)[0] == 3.0F);
+      if (which == 1 && mode == Mode::kAsync) CHECK(member.warnings.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("gpu link: whatever call fails, it is an error that names it or a warning, nothing hangs and nothing stays") {
+  struct Step {
+    const char* call;
+    device::CudaError error;
+  };
+  for (const Step& one : std::vector<Step>{{"device_count", device::kNoDevice},
+                                           {"set_device", device::kInvalidDevice},
+                                           {"load", 209},
+                                           {"create_stream", device::kOutOfMemory},
+                                           {"create_event", device::kOutOfMemory},
+                                           {"allocate", device::kOutOfMemory},
+                                           {"allocate_pinned", device::kOutOfMemory},
+                                           {"host_register", device::kOutOfMemory},
+                                           {"device_address", device::kInvalidValue},
+                                           {"copy", 999},
+                                           {"copy_batch", 999},
+                                           {"synchronize", 999},
+                                           {"record", 999},
+                                           {"wait", 999},
+                                           {"wait_value", 999},
+                                           {"pull_pieces", 98},
+                                           {"send_pieces", 98},
+                                           {"add_pieces", 98}})
+    for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+      for (int n = 0;; ++n) {
+        REQUIRE(n < 200);
+        INFO(std::string(one.call) << " " << n);
+        FakeGpu fake({.native_atomics = true});
+        const JobConfig config = adding(layout);
+        Server server(config);
+        bool was_error = false;
+        std::size_t warnings = 0;
+        std::size_t uses = 0;
+        {
+          std::optional<GpuMember> member;
+          try {
+            fake.cuda.fail(one.call, n, one.error);
+            GpuOptions options;
+            options.stream_waits = true;
+            member.emplace(fake.box, config, layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes,
+                           options);
+            static_cast<void>(member->pull());
+            member->set_gradients(1.0F);
+            member->link->start_push();
+            if (member->link->can_wait()) member->link->start_pull_when_opened();
+            member->link->finish_push();
+            member->worker.step();
+            member->link->open();
+            static_cast<void>(member->link->finish_pull());
+          } catch (const Error& error) {
+            was_error = true;
+            const std::string text = error.what();
+            CHECK(text.find('\n') == std::string::npos);
+            CHECK(text.find("GPU") != std::string::npos);
+          }
+          if (member) warnings = member->warnings.size();
+          uses = fake.cuda.count(one.call);
+        }
+        if (uses <= static_cast<std::size_t>(n)) {
+          CHECK_FALSE(was_error);
+          break;
+        }
+        CHECK((was_error || warnings != 0 || one.error == device::kNotSupported));
+      }
+}
+
+TEST_CASE("gpu link: a GPU that fails at work ends pull and push with an error") {
+  for (const bool in_push : {false, true}) {
+    FakeGpu fake;
+    const JobConfig config = adding();
+    Server server(config);
+    GpuMember member(fake.box, config, {5003});
+    if (in_push) static_cast<void>(member.pull());
+    fake.cuda.break_device(719);
+    CHECK_THROWS_WITH_AS((in_push ? member.push() : static_cast<void>(member.pull())),
+                         doctest::Contains("fake error 719"), Error);
+  }
+}
+
+TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
+  FakeGpu fake;
+  const JobConfig config = adding();
+  Server server(config);
+  GpuMember member(fake.box, config, {5003});
+  member.set_gradients(1.0F);
+  member.link->start_push();
+  CHECK_THROWS_WITH_AS(member.link->start_push(), doctest::Contains("before has come to its end"), Error);
+  member.link->finish_push();
+  member.link->start_pull();
+  CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("before has come to its end"), Error);
+  CHECK_FALSE(member.link->finish_pull());
+  float* nowhere = nullptr;
+  const float* nothing = nullptr;
+  const auto again = [&] {
+    return device::make_gpu_link(member.worker, member.variables, std::span(&nowhere, 1), std::span(&nothing, 1), {},
+                                 fake.cuda, fake.kernels);
+  };
+  CHECK_THROWS_WITH_AS(again(), doctest::Contains("has a link to a GPU already"), Error);
+  member.link.reset();
+  CHECK(again() != nullptr);
+}
+
+TEST_CASE("gpu link: after a step() that threw nothing is sent to where the others read the gradient") {
+  FakeGpu fake;
+  JobConfig config = test::gpu_job(Mode::kSync, Layout::kVersioned, 2);
+  config.step_timeout_seconds = 0.05;  // the second worker never comes
+  Server server(config);
+  GpuMember member(fake.box, config, {5003});
+  const auto start_push = [&](float gradient) {
+    member.set_gradients(gradient);
+    member.link->start_push();
+  };
+  start_push(1.0F);
+  member.link->finish_push();
+  CHECK_THROWS_AS(member.worker.step(), Error);
+  CHECK_THROWS_WITH_AS(start_push(2.0F), doctest::Contains("call step() again"), Error);
+  static_cast<void>(fake.cuda.synchronize(static_cast<device::Stream>(member.link->stream())));
+  const std::span<float> room = member.worker.gradient(member.variables[0]);
+  CHECK(std::count(room.begin(), room.end(), 1.0F) == 5003);
+}
+
+TEST_CASE("gpu link: what does not fit together is an error") {
+  FakeGpu fake;
+  const JobConfig config = adding();
+  Server server(config);
+  GpuMember member(fake.box, config, {10});
+  float* nowhere = nullptr;
+  const float* nothing = nullptr;
+  CHECK_THROWS_AS(device::make_gpu_link(member.worker, member.variables, std::span<float* const>(),
+                                        std::span(&nothing, 1), {}, fake.cuda, fake.kernels),
+                  Error);
+  GpuOptions options;
+  options.device = 3;
+  CHECK_THROWS_WITH_AS(device::make_gpu_link(member.worker, member.variables, std::span(&nowhere, 1),
+                                             std::span(&nothing, 1), options, fake.cuda, fake.kernels),
+                       doctest::Contains("no GPU 3"), Error);
+}

@@ -1,0 +1,91 @@
+// Damaged publications: every word altered, every length cut. Whoever looks, reads or takes over works or gets an Error:
+// never a signal, never a hang.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "support/hostile.hpp"
+#include "support/test_bundle.hpp"
+
+namespace {
+
+using namespace ps;
+using test::Bytes;
+using test::SegmentFile;
+
+constexpr unsigned kSeconds = 60;  // of one case, which takes milliseconds
+
+// A publication with a past: generations, a dead subscriber's lease, a publisher that died.
+struct PastPublication {
+  test::PublicationName name;
+  BundleSpec spec = test::bundle_of(name);
+  Bytes healthy;
+  std::size_t facts = 0;  // bytes in front of the tensors
+
+  PastPublication() {
+    spec.records = 4;
+    Publisher publisher(spec);
+    for (int i = 0; i < 5; ++i) test::publish_next(publisher);
+    Subscriber subscriber(name.text());
+    const Generation held = subscriber.read();
+    test::publish_next(publisher);
+    healthy = SegmentFile(name.file()).read();
+    facts = shm::BundlePlaces(3, spec.subscribers, spec.records).slots;
+  }
+
+  template <class Damage>
+  void use(Damage&& damage) const {
+    shm::unlink_segment(name.file());
+    {
+      const SegmentFile file(name.file(), O_RDWR | O_CREAT);
+      file.replace(healthy);
+      damage(file);
+    }
+    test::use_publication(spec);
+  }
+};
+
+void report(const test::Cases& cases, std::size_t count, const auto& name_of) {
+  for (const auto& wrong : cases.wrong) FAIL_CHECK(fmt::format("{}: {}", name_of(wrong.number), wrong.reason));
+  if (cases.wrong.empty()) CHECK(cases.worked + cases.refused == count);
+}
+
+}  // namespace
+
+TEST_CASE("hostile publication: undamaged it works") {
+  const PastPublication past;
+  const test::Cases cases(1, kSeconds, [&](std::size_t) { past.use([](const SegmentFile&) {}); });
+  CHECK(cases.worked == 1);
+}
+
+TEST_CASE("hostile publication: any word altered") {
+  const PastPublication past;
+  constexpr std::uint64_t kValues[] = {0, 1, 0xff, 0x7fffffff, ~std::uint64_t{0}, std::uint64_t{1} << 40};
+  struct Case {
+    std::size_t offset;
+    std::uint64_t value;
+  };
+  std::vector<Case> all;
+  for (std::size_t offset = 0; offset < past.facts; offset += 4)
+    for (const std::uint64_t value : kValues)
+      if (offset < 1024 || offset >= shm::kWaitersOffset) all.push_back({offset, value});
+  const test::Cases cases(all.size(), kSeconds, [&](std::size_t i) {
+    past.use([&](const SegmentFile& file) { file.write(all[i].offset, &all[i].value, i % 2 == 0 ? 4 : 8); });
+  });
+  report(cases, all.size(), [&](std::size_t i) { return fmt::format("at {}: {:#x}", all[i].offset, all[i].value); });
+  CHECK(cases.refused != 0);
+}
+
+TEST_CASE("hostile publication: cut to any length") {
+  const PastPublication past;
+  std::vector<std::size_t> lengths = {0, 1, 8, 511, 512, 513, 4095, 4096, past.healthy.size() - 1};
+  for (std::size_t length = 64; length < past.healthy.size(); length += 320) lengths.push_back(length);
+  const test::Cases cases(lengths.size(), kSeconds,
+                          [&](std::size_t i) { past.use([&](const SegmentFile& file) { file.cut(lengths[i]); }); });
+  report(cases, lengths.size(), [&](std::size_t i) { return fmt::format("cut to {}", lengths[i]); });
+  CHECK(cases.worked == 0);
+}

@@ -1,0 +1,354 @@
+// Publisher, Subscriber and Generation: what is published is what is read, and it stays.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/publisher.hpp"
+#include "ps/subscriber.hpp"
+#include "support/processes.hpp"
+#include "support/test_bundle.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+namespace {
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+template <class Error, class Body>
+std::string message_of(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(nothing was thrown)";
+}
+
+void write_ones(std::uint32_t, std::span<std::byte> out) { std::fill(out.begin(), out.end(), std::byte{1}); }
+
+}  // namespace
+
+TEST_CASE("publication: a subscriber reads what was published, with names, types, shapes and step") {
+  const PublicationName name;
+  Publisher publisher({.name = name.text(),
+                       .tensors = {{.name = "w", .shape = {2, 3}},
+                                   {.name = "count", .dtype = DType::kInt64},
+                                   {.name = "half", .dtype = DType::kBFloat16, .shape = {5}},
+                                   {.name = "bytes", .dtype = DType::kUint8, .shape = {7}}}});
+  CHECK(publisher.generation() == 0);
+  const auto number = publisher.publish(
+      [](std::uint32_t tensor, std::span<std::byte> out) { std::fill(out.begin(), out.end(), std::byte(tensor)); }, 77);
+  CHECK(number == 1);
+
+  Subscriber subscriber(name.text());
+  const Generation generation = subscriber.read();
+  CHECK(generation.number() == 1);
+  CHECK(generation.step() == 77);
+  CHECK(generation.unix_ns() > 0);
+  REQUIRE(generation.tensor_count() == 4);
+  CHECK(generation.spec(0) == TensorSpec{.name = "w", .shape = {2, 3}});
+  CHECK(generation.spec(2).dtype == DType::kBFloat16);
+  const std::size_t bytes[] = {24, 8, 10, 7};
+  for (std::uint32_t tensor = 0; tensor < 4; ++tensor) {
+    const auto found = generation.tensor(tensor);
+    CHECK(found.size() == bytes[tensor]);
+    CHECK(reinterpret_cast<std::uintptr_t>(found.data()) % 128 == 0);
+    CHECK(std::all_of(found.begin(), found.end(), [&](std::byte b) { return b == std::byte(tensor); }));
+  }
+  CHECK(subscriber.find("half") == 2);
+  CHECK(contains(message_of<Error>([&] { subscriber.find("none"); }), "no tensor 'none'"));
+  CHECK(generation.values<std::int64_t>(1)[0] == 0x0101010101010101);
+  CHECK(generation.values<float>(0).size() == 6);
+  CHECK(contains(message_of<Error>([&] { generation.values<float>(2); }), "elements of bfloat16, not of 4 bytes"));
+}
+
+TEST_CASE("publication: a generation stays as it is, whatever is published after it") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  publish_next(publisher);
+  const Generation first = subscriber.read();
+  const std::byte* where = first.tensor(0).data();
+  for (int i = 0; i < 100; ++i) {
+    REQUIRE(publish_next(publisher));
+    const Generation other = subscriber.read(first.number());
+    CHECK(other.number() == publisher.generation());
+    CHECK(is_whole(other));
+    CHECK(is_whole(first));
+  }
+  CHECK(first.tensor(0).data() == where);
+}
+
+TEST_CASE("publication: a subscriber that wants a newer generation gets none that is not") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  CHECK(subscriber.newest() == 0);
+  CHECK_FALSE(subscriber.try_read());
+  publish_next(publisher);
+  CHECK(subscriber.newest() == 1);
+  CHECK(subscriber.try_read());
+  CHECK_FALSE(subscriber.try_read(1));
+  publish_next(publisher);
+  CHECK(subscriber.try_read(1)->number() == 2);
+}
+
+TEST_CASE("publication: read waits for the publication, and for its next generation") {
+  const PublicationName name;
+  const Bell joined, has_first;
+  Child reader([&] {
+    Subscriber subscriber(name.text());
+    joined.tell();
+    const Generation first = subscriber.read();
+    has_first.tell();
+    const Generation second = subscriber.read(first.number());
+    return first.number() == 1 && second.number() == 2 && is_whole(second) ? 0 : 1;
+  });
+  Publisher publisher(bundle_of(name));
+  REQUIRE(joined.hear());
+  publish_next(publisher);
+  REQUIRE(has_first.hear());
+  publish_next(publisher);
+  CHECK(reader.join() == 0);
+}
+
+TEST_CASE("publication: read ends at its deadline") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  CHECK(contains(message_of<Timeout>([&] { subscriber.read(0, 0.02); }), "no generation above 0 within 0.02 s"));
+  CHECK_THROWS_AS(subscriber.read(0, 0), Timeout);
+  publish_next(publisher);
+  CHECK(subscriber.read(0, 0).number() == 1);
+  CHECK_THROWS_AS(subscriber.read(1, 0.02), Timeout);
+}
+
+TEST_CASE("publication: a wait ends when its caller asks for it") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  SubscriberOptions options = hasty();
+  options.stop_requested = [] { return true; };
+  CHECK_THROWS_AS(Subscriber(name.text() + "-other", options), Interrupted);
+  Subscriber subscriber(name.text(), options);
+  CHECK_THROWS_AS(subscriber.read(), Interrupted);
+}
+
+TEST_CASE("publication: a tensor that does not change is not written again") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name, 2));
+  Subscriber subscriber(name.text());
+  publisher.publish(write_ones);
+  const Generation first = subscriber.read();
+  int calls = 0;
+  const std::uint32_t changed[] = {1};
+  publisher.publish(changed, [&](std::uint32_t tensor, std::span<std::byte> out) {
+    ++calls;
+    CHECK(tensor == 1);
+    fill_words(out, 5);
+  });
+  CHECK(calls == 1);
+  const Generation second = subscriber.read(1);
+  CHECK(second.tensor(0).data() == first.tensor(0).data());
+  CHECK(are_all(second.tensor(1), 5));
+  CHECK(are_all(first.tensor(1), 0x0101010101010101));
+  CHECK(publisher.tensor(1).data() != nullptr);
+  CHECK(are_all(publisher.tensor(1), 5));
+  publisher.publish({}, write_ones, 9);  // the same tensors under a new number
+  CHECK(publisher.step() == 9);
+}
+
+TEST_CASE("publication: what cannot be published is refused") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name, 3));
+  const std::vector<std::uint32_t> some = {0, 2}, unknown = {3}, twice = {1, 1};
+  CHECK(contains(message_of<Error>([&] { publisher.publish(some, write_ones); }),
+                 "the first generation has to have all 3 tensors, not 2"));
+  CHECK(contains(message_of<Error>([&] { publisher.publish(unknown, write_ones); }), "no tensor 3: they are 0 to 2"));
+  CHECK(contains(message_of<Error>([&] { publisher.publish(twice, write_ones); }), "tensor 1 is named twice"));
+  CHECK(publisher.generation() == 0);
+}
+
+TEST_CASE("publication: where writing a tensor fails nothing is published") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  publish_next(publisher);
+  const Generation first = subscriber.read();
+  const auto fails = [](std::uint32_t tensor, std::span<std::byte> out) {
+    fill_words(out, 0);
+    if (tensor == 1) throw std::runtime_error("no");
+  };
+  for (int i = 0; i < 20; ++i) CHECK_THROWS_AS(publisher.publish(fails), std::runtime_error);
+  CHECK(subscriber.newest() == 1);
+  CHECK(is_whole(first));
+  CHECK(publish_next(publisher) == 2);
+  CHECK(is_whole(subscriber.read(1)));
+}
+
+TEST_CASE("publication: a subscriber has two generations at a time") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  publish_next(publisher);
+  Generation one = subscriber.read();
+  std::optional<Generation> other = subscriber.read();
+  CHECK(contains(message_of<Error>([&] { subscriber.try_read(); }), "at most 2 generations at a time"));
+  CHECK_THROWS_AS(subscriber.read(0, 0), Error);
+  other.reset();
+  publish_next(publisher);
+  one = subscriber.read(one.number());  // as in a loop: the old one goes when the new one is there
+  CHECK(one.number() == 2);
+  const Generation moved = std::move(one);
+  CHECK(is_whole(moved));
+  CHECK(subscriber.try_read());
+}
+
+TEST_CASE("publication: a generation outlives its subscriber, and keeps its place until it goes") {
+  const PublicationName name;
+  BundleSpec spec = bundle_of(name);
+  spec.subscribers = 1;
+  Publisher publisher(spec);
+  publish_next(publisher);
+  std::optional<Generation> generation = Subscriber(name.text()).read();
+  for (int i = 0; i < 20; ++i) publish_next(publisher);
+  CHECK(is_whole(*generation));
+  CHECK(contains(message_of<Error>([&] { Subscriber(name.text(), hasty()); }), "1 places for subscribers"));
+  generation.reset();
+  CHECK(Subscriber(name.text()).rank() == 0);
+}
+
+TEST_CASE("publication: with three records living leases may make a publisher busy") {
+  const PublicationName name;
+  BundleSpec spec = bundle_of(name);
+  spec.records = 3;
+  Publisher publisher(spec);
+  Subscriber one(name.text()), other(name.text());
+  publish_next(publisher);
+  std::optional<Generation> first = one.read();
+  publish_next(publisher);
+  const Generation second = other.read();
+  REQUIRE(publish_next(publisher) == 3);  // the third record
+  CHECK_FALSE(publish_next(publisher));
+  CHECK(publisher.busy_ranks() == std::vector<std::uint32_t>{one.rank(), other.rank()});
+  CHECK(publisher.generation() == 3);
+  CHECK(is_whole(*first));
+  CHECK(is_whole(second));
+  first.reset();
+  CHECK(publish_next(publisher) == 4);
+  CHECK(publisher.busy_ranks().empty());
+  CHECK(is_whole(second));
+}
+
+TEST_CASE("publication: with enough records a publisher is never busy, whatever the subscribers hold") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  REQUIRE(publisher.spec().records == enough_records(4));
+  std::vector<Subscriber> subscribers;
+  for (int i = 0; i < 4; ++i) subscribers.emplace_back(name.text());
+  std::vector<Generation> held;
+  for (int i = 0; i < 8; ++i) {
+    publish_next(publisher);
+    held.push_back(subscribers[std::size_t(i) / 2].read());
+  }
+  for (int i = 0; i < 50; ++i) REQUIRE(publish_next(publisher));
+  for (const Generation& generation : held) CHECK(is_whole(generation));
+}
+
+TEST_CASE("publication: a publisher may wait for a lease to be given back") {
+  const PublicationName name;
+  BundleSpec spec = bundle_of(name);
+  spec.records = 3;
+  int notices = 0;
+  bool stops = false;
+  std::optional<Generation> first;
+  PublisherOptions options{.busy = BusyPolicy::kWait, .busy_seconds = 0.01};
+  options.stop_requested = [&] {
+    if (++notices == 3) first.reset();
+    return stops;
+  };
+  options.busy_seconds = 20;
+  Publisher publisher(spec, options);
+  Subscriber one(name.text()), other(name.text());
+  publish_next(publisher);
+  first = one.read();
+  publish_next(publisher);
+  const Generation second = other.read();
+  publish_next(publisher);
+  CHECK(publish_next(publisher) == 4);
+  CHECK(notices == 3);
+  const Generation third = one.read();
+  publish_next(publisher);
+  stops = true;
+  CHECK_THROWS_AS(publish_next(publisher), Interrupted);
+}
+
+TEST_CASE("publication: a forked child has nothing of its parent's publisher and subscriber") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  publish_next(publisher);
+  std::optional<Generation> held = subscriber.read();
+  Child child([&] {
+    int refused = 0;
+    try {
+      publisher.publish(write_ones);
+    } catch (const Error&) {
+      ++refused;
+    }
+    try {
+      subscriber.try_read();
+    } catch (const Error&) {
+      ++refused;
+    }
+    held.reset();
+    Publisher(std::move(publisher));
+    Subscriber(std::move(subscriber));
+    return refused;
+  });
+  CHECK(child.join() == 2);
+  CHECK(name.exists());
+  for (int i = 0; i < 20; ++i) REQUIRE(publish_next(publisher));
+  CHECK(is_whole(*held));
+}
+
+TEST_CASE("publication: a subscriber cannot write what it reads") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  publish_next(publisher);
+  Child child([&] {
+    signal(SIGSEGV, SIG_DFL);  // not doctest's
+    Subscriber subscriber(name.text());
+    const Generation generation = subscriber.read();
+    *const_cast<std::byte*>(generation.tensor(0).data()) = std::byte{1};
+    return 0;
+  });
+  CHECK(child.join() == -1);  // by a signal
+}
+
+TEST_CASE("publication: many tensors of all types") {
+  const PublicationName name;
+  BundleSpec spec{.name = name.text(), .tensors = {}, .subscribers = 2, .records = 4};
+  for (std::uint32_t i = 0; i < 16384; ++i)
+    spec.tensors.push_back({.name = fmt::format("layer.{}", i), .dtype = DType(1 + i % 13), .shape = {1 + i % 3}});
+  CHECK(memory_bytes(spec) < (16 << 20));
+  Publisher publisher(spec);
+  const std::uint32_t changed[] = {5, 16383};
+  publisher.publish(write_ones);
+  publisher.publish(changed, [](std::uint32_t, std::span<std::byte> out) { fill_words(out, 2); });
+  Subscriber subscriber(name.text());
+  const Generation generation = subscriber.read();
+  CHECK(generation.number() == 2);
+  CHECK(generation.tensor(16382)[0] == std::byte{1});
+  CHECK(subscriber.find("layer.16383") == 16383);
+  spec.tensors.push_back({.name = "one more"});
+  CHECK_THROWS_AS(check(spec), Error);
+}

@@ -1,0 +1,114 @@
+// Published gradients of sync steps: what a worker has arrived with counts, whatever becomes of the worker.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "support/processes.hpp"
+#include "support/worker_job.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+namespace {
+
+JobConfig two_in_sync(Reduce reduce = Reduce::kOrdered) {
+  JobConfig config = settings(2, Mode::kSync);
+  config.reduce = reduce;
+  return config;
+}
+
+const std::vector<float> kOnes(3, 1.0F), kTens(3, 10.0F);
+
+std::vector<float> values(const JobConfig& config) { return JobView(config.job).values("v"); }
+
+// Rank 0 has pushed ones and arrived, and its step() has thrown. Rank 1 has still to come.
+struct Interruption {
+  JobConfig config;
+  Server server{config};
+  std::atomic<bool> stop{false};
+  Worker first{stoppable()}, second{options(config, 1)};
+  Variable of_first = first.variable(vector_of(3), zero), of_second = second.variable(vector_of(3), zero);
+
+  explicit Interruption(JobConfig given = two_in_sync()) : config(std::move(given)) {
+    first.push(of_first, kOnes);
+    stop = true;
+    CHECK_THROWS_AS(first.step(), Interrupted);
+    stop = false;
+  }
+  WorkerOptions stoppable() {
+    WorkerOptions given = options(config, 0);
+    given.stop_requested = [this] { return stop.load(); };
+    return given;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("published gradient: a push after a step() that threw is refused and changes nothing") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    Interruption job(two_in_sync(reduce));
+    CHECK_THROWS_WITH_AS(job.first.push(job.of_first, kOnes), doctest::Contains("call step() again"), Error);
+    job.second.push(job.of_second, kTens);
+    std::thread other([&] { job.second.step(); });
+    CHECK(job.first.step() == 1);
+    other.join();
+    CHECK(values(job.config) == std::vector<float>(3, 11.0F));
+    job.first.push(job.of_first, kOnes);  // of the next step
+  }
+}
+
+TEST_CASE("published gradient: a step() that ends what one before has thrown out of drops nothing, however late") {
+  Interruption job;
+  job.second.push(job.of_second, kTens);
+  CHECK(job.second.step() == 1);
+  CHECK_THROWS_AS(job.first.push(job.of_first, kOnes), Error);
+  CHECK(job.first.step() == 1);
+  CHECK(values(job.config) == std::vector<float>(3, 11.0F));
+  CHECK(JobView(job.config.job).workers()[0].dropped == 0);
+}
+
+TEST_CASE("published gradient: a worker that leaves with it leaves it to the step (barrier.B4)") {
+  Interruption job;
+  job.first.leave();
+  job.second.push(job.of_second, kTens);
+  CHECK(job.second.step() == 1);
+  CHECK(values(job.config) == std::vector<float>(3, 11.0F));
+}
+
+TEST_CASE("published gradient: a successor that joins before the step is over keeps it (barrier.B4)") {
+  const JobConfig config = two_in_sync();
+  const JobName name(config.job);
+  Server server(config);
+  shm::AttachOutcome outcome;
+  const auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
+  REQUIRE(job);
+  const shm::WorkerShm& entry = job->worker(0);
+  Child child([&] {
+    Worker worker(options(config, 0));
+    worker.push(worker.variable(vector_of(3), zero), kOnes);
+    worker.step();
+    return 0;
+  });
+  REQUIRE(eventually([&] { return entry.barriers[0].published.load_acquire() == 1; }));
+  child.kill();
+  std::thread heir([&] { Worker(options(config, 0)).leave(); });
+  const auto waits = [&] {
+    return entry.holders.load_acquire() == 2 &&
+           entry.waiting_for.load_acquire() == static_cast<std::uint32_t>(shm::WaitingFor::kStep);
+  };
+  const auto has_own_segment = [&] { return entry.barriers[0].generation.load_acquire() == 2; };
+  CHECK(eventually([&] { return waits() || has_own_segment(); }));
+  CHECK_FALSE(has_own_segment());
+  Worker second(options(config, 1));
+  second.push(second.variable(vector_of(3), zero), kTens);
+  CHECK(second.step() == 1);
+  heir.join();
+  CHECK(values(config) == std::vector<float>(3, 11.0F));
+}

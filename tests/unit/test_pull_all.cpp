@@ -1,0 +1,291 @@
+// Pulling several variables as one state, and pulling only what has changed.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/server.hpp"
+#include "shm/barrier.hpp"
+#include "shm/clock.hpp"
+#include "shm/directory.hpp"
+#include "support/worker_job.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+namespace {
+
+constexpr std::uint64_t kElements = 600;  // three chunks
+
+JobConfig config_of(std::uint32_t workers, Mode mode, Layout layout = Layout::kVersioned) {
+  JobConfig config = settings(workers, mode);
+  config.chunk_bytes = 1024;
+  config.layout = layout;
+  config.optimizer.rule = UpdateRule::kAdd;
+  return config;
+}
+
+shm::JobSegments attach(const JobConfig& config) {
+  shm::AttachOutcome outcome;
+  return std::move(*shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome));
+}
+
+// Variables and room for what is pulled of them.
+struct Several {
+  std::vector<Variable> variables;
+  std::vector<std::vector<float>> values;
+  std::vector<std::span<float>> outs;
+  std::vector<std::span<const float>> ones;
+  const std::vector<float> one = std::vector<float>(kElements, 1.0F);
+
+  Several(Worker& worker, std::size_t count) {
+    std::vector<VariableSpec> specs;
+    for (std::size_t i = 0; i < count; ++i) specs.push_back({.name = "v" + std::to_string(i), .shape = {kElements}});
+    variables = worker.variables(specs, [](std::size_t, std::span<float> out) { zero(out); });
+    values.assign(count, std::vector<float>(kElements, -1.0F));
+    for (std::vector<float>& room : values) outs.emplace_back(room);
+    ones.assign(count, one);
+  }
+
+  // Whether every element of every variable is the same.
+  bool are_alike() const {
+    return std::all_of(values.begin(), values.end(), [&](const std::vector<float>& room) {
+      return std::all_of(room.begin(), room.end(), [&](float value) { return value == values[0][0]; });
+    });
+  }
+};
+
+const std::string kStopped = "is stopped in the middle of a push; continue or end it";
+
+}  // namespace
+
+TEST_CASE("several variables are pulled as they are, with the step that they are of") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+    const JobConfig config = config_of(1, mode);
+    Server server(config);
+    Worker worker(options(config));
+    Several all(worker, 3);
+    CHECK(worker.pull_all(all.variables, all.outs) == 0);
+    CHECK(all.values[2] == std::vector<float>(kElements, 0.0F));
+    worker.push(all.variables, all.ones);
+    worker.step();
+    CHECK(worker.pull_all(all.variables, all.outs) == 1);
+    CHECK(all.values[2] == all.one);
+    CHECK(worker.pull_all({}, {}) == 1);
+  }
+}
+
+TEST_CASE("others' pushes since a pull of several count as staleness") {
+  const JobConfig config = config_of(2, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config)), other(options(config));
+  Several mine(worker, 2), theirs(other, 2);
+  worker.pull_all(mine.variables, mine.outs);
+  other.push(theirs.variables, theirs.ones);
+  other.push(theirs.variables, theirs.ones);
+  worker.push(mine.variables, mine.ones);
+  CHECK(worker.staleness().max == 2);
+}
+
+TEST_CASE("who pulls several variables never sees a part of a push, nor of a step, whether or not others pause") {
+  constexpr std::uint64_t kPauseNs = 30'000;
+  for (const auto& [mode, pauses] : {std::pair(Mode::kAsync, true), std::pair(Mode::kAsync, false),
+                                     std::pair(Mode::kSync, true), std::pair(Mode::kSync, false)}) {
+    CAPTURE(to_string(mode));
+    CAPTURE(pauses);
+    JobConfig config = config_of(3, mode);
+    if (mode == Mode::kSync) config.quorum = 2;  // so that steps go on beside the one who pulls
+    Server server(config);
+    std::atomic<bool> is_over{false};
+    std::atomic<int> begun{0};
+    std::vector<std::thread> pushers;
+    for (std::uint32_t rank = 1; rank < 3; ++rank)
+      pushers.emplace_back([&, rank, pauses = pauses] {
+        Worker worker(options(config, rank));
+        Several all(worker, 4);
+        for (++begun; !is_over;) {
+          worker.push(all.variables, all.ones);
+          worker.step();
+          if (pauses)
+            for (const std::uint64_t until = shm::now_ns() + kPauseNs; shm::now_ns() < until;) shm::spin_pause();
+        }
+      });
+    {
+      Worker worker(options(config, 0));
+      Several all(worker, 4);
+      worker.step();  // the first one waits for everybody
+      const std::uint64_t deadline = shm::now_ns() + 3'000'000'000;
+      float last = 0;
+      int pulled = 0;
+      while ((pulled < 2000 || last == 0) && shm::now_ns() < deadline) {
+        const std::uint64_t step = worker.pull_all(all.variables, all.outs);
+        ++pulled;
+        REQUIRE(all.are_alike());
+        REQUIRE(all.values[0][0] >= last);
+        last = all.values[0][0];
+        if (mode == Mode::kSync) REQUIRE(float(2 * step) >= last);  // two gradients a step are added
+      }
+      CHECK(pulled > 20);
+      CHECK(last > 0);
+    }
+    is_over = true;
+    for (std::thread& pusher : pushers) pusher.join();
+  }
+}
+
+TEST_CASE("who pulls several variables sees them as of one moment, also where each push is of one chunk alone") {
+  const JobConfig config = config_of(2, Mode::kAsync);
+  Server server(config);
+  std::atomic<bool> is_over{false}, has_begun{false};
+  const auto declare = [](Worker& worker, const char* name, std::uint64_t elements = 1) {
+    return worker.variable({.name = name, .shape = {elements}}, zero);
+  };
+  std::thread pusher([&] {
+    Worker worker(options(config, 1));
+    const Variable first = declare(worker, "first"), second = declare(worker, "second");
+    for (has_begun = true; !is_over;)
+      for (const Variable& one : {first, second}) {
+        worker.push(one, 1.0F);
+        for (const std::uint64_t until = shm::now_ns() + 20'000; shm::now_ns() < until;) shm::spin_pause();
+      }
+  });
+  Worker worker(options(config, 0));
+  const std::vector<Variable> all = {declare(worker, "first"), declare(worker, "between", 20'000),
+                                     declare(worker, "second")};  // the copies of the two are some microseconds apart
+  while (!has_begun) std::this_thread::yield();
+  float first = 0, second = 0;
+  std::vector<float> between(20'000);
+  const std::vector<std::span<float>> outs = {{&first, 1}, between, {&second, 1}};
+  int pulled = 0, split = 0;
+  for (const std::uint64_t deadline = shm::now_ns() + 3'000'000'000; pulled < 20'000 && shm::now_ns() < deadline;) {
+    worker.pull_all(all, outs);
+    ++pulled;
+    split += first != second && first != second + 1;
+  }
+  is_over = true;
+  pusher.join();
+  CHECK(pulled > 100);
+  CHECK(split == 0);
+}
+
+TEST_CASE("a living worker in the middle of a push is waited for and then named as the reason, a dead one is not") {
+  const JobConfig config = config_of(2, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config, 0));
+  Several all(worker, 3);
+  shm::JobSegments job = attach(config);
+  job.worker(1).pushing.store_release(1);  // nobody holds the rank
+  CHECK(worker.pull_all(all.variables, all.outs) == 0);
+  {
+    Worker other(options(config, 1));
+    CHECK(job.worker(1).pushing.load_acquire() == 0);
+    job.worker(1).pushing.store_release(1);
+    CHECK_THROWS_WITH_AS(worker.pull_all(all.variables, all.outs), doctest::Contains(("worker 1 " + kStopped).c_str()),
+                         Error);
+    Several theirs(other, 3);
+    other.push(theirs.variables, theirs.ones);  // unmarked behind it
+    CHECK(worker.pull_all(all.variables, all.outs) == 0);
+    CHECK(all.values[0] == all.one);
+  }
+}
+
+TEST_CASE("a sync step that is decided and not yet open is waited for") {
+  const JobConfig config = config_of(1, Mode::kSync);
+  Server server(config);
+  Worker worker(options(config, 0));
+  Several all(worker, 3);
+  worker.step();
+  shm::JobSegments job = attach(config);
+  const std::uint64_t decision = job.barrier(0).decision.load_acquire();
+  job.barrier(0).decision.store_release(shm::make_decision(2, 0, 0));  // of step 1
+  CHECK_THROWS_WITH_AS(worker.pull_all(all.variables, all.outs), doctest::Contains(kStopped.c_str()), Error);
+  job.barrier(0).decision.store_release(decision);
+  CHECK(worker.pull_all(all.variables, all.outs) == 1);
+}
+
+TEST_CASE("in place, one element is one word; more are refused") {
+  const JobConfig config = config_of(2, Mode::kAsync, Layout::kInplace);
+  Server server(config);
+  Worker worker(options(config)), other(options(config));
+  const Variable count = worker.variable({.name = "count", .shape = {}}, zero), theirs = other.variable("count");
+  const Variable table = worker.variable({.name = "table", .shape = {2}}, zero);
+  other.push(theirs, 2.0F);
+  float value = 0;
+  std::vector<float> two(2);
+  const std::vector<std::span<float>> to_count = {{&value, 1}}, to_table = {two};
+  CHECK(worker.pull_all({&count, 1}, to_count) == 0);
+  CHECK(value == 2.0F);
+  Versions since;
+  CHECK(worker.pull_if_changed(count, {&value, 1}, since) == 1);
+  CHECK(worker.pull_if_changed(count, {&value, 1}, since) == 0);
+  other.add(theirs, 1.0F);
+  CHECK(worker.pull_if_changed(count, {&value, 1}, since) == 1);
+  CHECK(value == 3.0F);
+  CHECK_THROWS_WITH_AS(worker.pull_all({&table, 1}, to_table),
+                       "pull as one state of variable 'table': it is in-place, and elements there change one by one; "
+                       "declare it versioned",
+                       Error);
+  CHECK_THROWS_AS(worker.pull_if_changed(table, two, since), Error);
+}
+
+TEST_CASE("places that do not fit are an error") {
+  const JobConfig config = config_of(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  Several all(worker, 2);
+  Versions since;
+  CHECK_THROWS_WITH_AS(worker.pull_all(all.variables, std::span(all.outs).first(1)),
+                       "pull of 2 variables to 1 places: give one for each", Error);
+  const std::vector<std::span<float>> short_one = {all.outs[0], all.outs[1].first(5)};
+  CHECK_THROWS_AS(worker.pull_all(all.variables, short_one), Error);
+  CHECK_THROWS_AS(worker.pull_if_changed(all.variables[0], all.outs[0].first(5), since), Error);
+}
+
+TEST_CASE("only chunks that have changed are copied again") {
+  const JobConfig config = config_of(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  Several all(worker, 1);
+  const Variable variable = all.variables[0];
+  std::vector<float>& out = all.values[0];
+  Versions since;
+  CHECK(worker.pull_if_changed(variable, out, since) == 3);
+  CHECK(out == std::vector<float>(kElements, 0.0F));
+  CHECK(worker.pull_if_changed(variable, out, since) == 0);
+  worker.push(variable, all.one);
+  std::fill(out.begin(), out.end(), -1.0F);
+  CHECK(worker.pull_if_changed(variable, out, since) == 3);
+  CHECK(out == all.one);
+
+  shm::JobSegments job = attach(config);
+  const shm::VariableShm& record = shm::Directory(job).at(0);
+  shm::VersionedVariable chunks(job.shard_data(0), record);
+  shm::Spares spares(job, 1);
+  chunks.push_chunk(1, spares, {},
+                    [&](float* to, const float*, std::uint64_t) { std::fill_n(to, record.piece_elements, 5.0F); });
+  CHECK(worker.pull_if_changed(variable, out, since) == 1);
+  for (std::size_t i = 0; i < kElements; ++i) CHECK(out[i] == (i / record.piece_elements == 1 ? 5.0F : 1.0F));
+  CHECK(since.of_chunks == std::vector<std::uint64_t>{1, 2, 1});
+}
+
+TEST_CASE("what an assignment returns stands for the values that it assigned") {
+  const JobConfig config = config_of(2, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config)), other(options(config));
+  Several all(worker, 1), theirs(other, 1);
+  std::vector<float> values(kElements, 4.0F);
+  Versions since = worker.assign(all.variables[0], values);
+  CHECK(worker.pull_if_changed(all.variables[0], values, since) == 0);
+  other.add(theirs.variables[0], all.one);
+  CHECK(worker.pull_if_changed(all.variables[0], values, since) == 3);
+  CHECK(values == std::vector<float>(kElements, 5.0F));
+  CHECK(worker.pull_if_changed(all.variables[0], values, since) == 0);
+  other.add(theirs.variables[0], all.one);
+  worker.add(all.variables[0], all.one);
+  CHECK(worker.staleness().max == 1);  // since its last pull, which copied nothing
+}

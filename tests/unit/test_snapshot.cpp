@@ -1,0 +1,356 @@
+// Snapshots: one state of all variables, between pushes, whatever goes on meanwhile.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "shm/cut.hpp"
+#include "support/conservation.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+
+namespace {
+
+JobConfig config_of(const std::string& job, Mode mode = Mode::kAsync, std::uint32_t workers = 1) {
+  JobConfig config;
+  config.job = job;
+  config.mode = mode;
+  config.workers = workers;
+  config.max_workers = 4;
+  config.chunk_bytes = 1024;
+  config.optimizer.rule = UpdateRule::kAdd;
+  config.linger_seconds = 0;
+  return config;
+}
+
+WorkerOptions options_of(const test::JobName& name) {
+  WorkerOptions options;
+  options.job = name.text();
+  return options;
+}
+
+const auto kZeros = [](std::size_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); };
+
+std::vector<VariableSpec> specs() {
+  return {{.name = "a", .shape = {3000}}, {.name = "b", .shape = {10}}, {.name = "c", .shape = {700}}};
+}
+
+std::vector<std::vector<float>> copies(const Snapshot& snapshot, const std::vector<VariableSpec>& wanted) {
+  std::vector<std::vector<float>> all;
+  for (const VariableSpec& spec : wanted) {
+    all.emplace_back(spec.element_count());
+    snapshot.copy(spec.name, all.back());
+  }
+  return all;
+}
+
+bool are_all(const std::vector<std::vector<float>>& values, float wanted) {
+  for (const auto& one : values)
+    for (const float value : one)
+      if (value != wanted) return false;
+  return true;
+}
+
+struct Scene {
+  test::JobName name;
+  Server server;
+  Worker worker;
+  std::vector<Variable> variables;
+  std::vector<std::vector<float>> ones;
+  std::vector<std::span<const float>> gradients;
+
+  explicit Scene(Mode mode = Mode::kAsync, const std::vector<VariableSpec>& declared = specs())
+      : server(config_of(name.text(), mode)), worker(options_of(name)), variables(worker.variables(declared, kZeros)) {
+    for (const VariableSpec& spec : declared) ones.emplace_back(spec.element_count(), 1.0F);
+    gradients.assign(ones.begin(), ones.end());
+  }
+  void push() { worker.push(variables, gradients); }
+};
+
+}  // namespace
+
+TEST_CASE("snapshot: shows the state when it was taken, whatever is pushed afterwards") {
+  Scene scene;
+  for (int push = 0; push < 3; ++push) scene.push();
+  {
+    const Snapshot snapshot = scene.worker.snapshot();
+    CHECK(snapshot.epoch() == 1);
+    CHECK(snapshot.split().empty());
+    CHECK(snapshot.variables() == std::vector<std::string>{"a", "b", "c"});
+    CHECK(are_all(copies(snapshot, specs()), 3));
+    for (int push = 0; push < 10; ++push) {
+      scene.push();
+      CHECK(are_all(copies(snapshot, specs()), 3));
+    }
+  }
+  CHECK(test::is_conserved(scene.name.text()));
+  const Snapshot next = scene.server.snapshot();
+  CHECK(next.epoch() == 2);
+  scene.push();
+  CHECK(are_all(copies(next, specs()), 13));
+  std::vector<float> now(10);
+  scene.worker.pull(scene.variables[1], now);
+  CHECK(now.front() == 14);
+  CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: many of them, each a whole state") {
+  Scene scene;
+  float pushed = 0;
+  for (int round = 0; round < 50; ++round) {
+    for (int push = 0; push < round % 4; ++push, ++pushed) scene.push();
+    const Snapshot snapshot = scene.worker.snapshot();
+    for (int push = 0; push < round % 3; ++push) scene.push();
+    CHECK(are_all(copies(snapshot, specs()), pushed));
+    pushed += static_cast<float>(round % 3);
+  }
+  CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: variables that come later are in the next one") {
+  Scene scene;
+  scene.push();
+  {
+    const Snapshot snapshot = scene.worker.snapshot();
+    const VariableSpec late{.name = "late", .shape = {100}};
+    const Variable variable =
+        scene.worker.variable(late, [](std::span<float> values) { std::fill(values.begin(), values.end(), 5.0F); });
+    scene.worker.push(variable, std::vector<float>(100, 1.0F));
+    CHECK(snapshot.variables().size() == 3);
+    std::vector<float> out(100);
+    CHECK_THROWS_WITH_AS(snapshot.copy("late", out), doctest::Contains("no variable 'late'"), Error);
+  }
+  const Snapshot snapshot = scene.worker.snapshot();
+  std::vector<float> out(100);
+  snapshot.copy("late", out);
+  CHECK(out.back() == 6);
+  CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: sizes and slots that are not there are refused") {
+  Scene scene;
+  const Snapshot snapshot = scene.worker.snapshot();
+  std::vector<float> out(11);
+  CHECK_THROWS_WITH_AS(snapshot.copy("b", out), doctest::Contains("it has 10 elements, the span has 11"), Error);
+  out.resize(10);
+  CHECK_THROWS_WITH_AS(snapshot.copy("b", out, 1), doctest::Contains("has no slot 0; it has 0"), Error);
+}
+
+TEST_CASE("snapshot: a job has one at a time") {
+  Scene scene;
+  const SnapshotOptions at_once{.wait_seconds = 0.01};
+  {
+    const Snapshot first = scene.worker.snapshot();
+    CHECK_THROWS_WITH_AS(scene.worker.snapshot(at_once), doctest::Contains("one at a time"), Error);
+    CHECK_THROWS_WITH_AS(scene.server.snapshot(at_once), doctest::Contains("one at a time"), Error);
+    CHECK_THROWS_WITH_AS(JobView(scene.name.text()).snapshot(at_once), doctest::Contains("one at a time"), Error);
+  }
+  CHECK(scene.server.snapshot(at_once).epoch() == 2);
+  CHECK(JobView(scene.name.text()).snapshot(at_once).epoch() == 3);
+}
+
+TEST_CASE("snapshot: a group of pushes is one") {
+  Scene scene;
+  std::atomic<bool> has_snapshot = false;
+  std::thread taker;
+  {
+    const PushGroup group = scene.worker.group_pushes();
+    scene.worker.push(scene.variables[0], scene.gradients[0]);
+    taker = std::thread([&] {
+      const Snapshot snapshot = scene.server.snapshot({.patience_seconds = 20});
+      has_snapshot = true;
+      CHECK(snapshot.split().empty());
+      CHECK(are_all(copies(snapshot, specs()), 1));
+    });
+    shm::AttachOutcome outcome;
+    const auto job = shm::JobSegments::try_attach(scene.name.text(), shm::Access::kReadOnly, outcome);
+    while (shm::cut_state(job->state().cut.word.load_acquire()) == shm::CutState::kOpen) std::this_thread::yield();
+    CHECK_THROWS_WITH_AS(scene.worker.snapshot(), doctest::Contains("within a PushGroup"), Error);
+    scene.worker.push(scene.variables[1], scene.gradients[1]);
+    scene.worker.push(scene.variables[2], scene.gradients[2]);
+    CHECK_FALSE(has_snapshot);
+  }
+  taker.join();
+  scene.push();
+}
+
+TEST_CASE("snapshot: a push that does not end is waited for with patience, once") {
+  Scene scene;
+  Worker stopped(options_of(scene.name));
+  const Variable theirs = stopped.variable("a");
+  {
+    const PushGroup group = stopped.group_pushes();
+    stopped.push(theirs, scene.gradients[0]);
+    const SnapshotOptions soon{.patience_seconds = 0.05};
+    CHECK(scene.worker.snapshot(soon).split() == std::vector<std::uint32_t>{1});
+    const SnapshotOptions late{.patience_seconds = 1000};
+    CHECK(scene.worker.snapshot(late).split() == std::vector<std::uint32_t>{1});  // stuck since before the last one
+    scene.push();
+    CHECK(scene.worker.snapshot(late).split() == std::vector<std::uint32_t>{1});
+  }
+  CHECK(scene.worker.snapshot().split().empty());
+  CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: optimizer slots and moving averages are of the same moment") {
+  test::JobName name;
+  JobConfig config = config_of(name.text());
+  config.optimizer.rule = UpdateRule::kMomentum;
+  config.optimizer.ema = 0.5F;
+  Server server(config);
+  Worker worker(options_of(name));
+  const Variable variable = worker.variable(
+      {.name = "v", .shape = {2000}}, [](std::span<float> values) { std::fill(values.begin(), values.end(), 1.0F); });
+  const std::vector<float> gradient(2000, 1.0F);
+  worker.push(variable, gradient);
+  JobView view(name.text());
+  const std::vector<float> values = view.values("v"), slot = view.slot("v", 0), averages = view.averages("v");
+  const Snapshot snapshot = worker.snapshot();
+  worker.push(variable, gradient);
+  std::vector<float> out(2000);
+  snapshot.copy("v", out);
+  CHECK(out == values);
+  snapshot.copy("v", out, 1);
+  CHECK(out == slot);
+  snapshot.copy("v", out, 2);
+  CHECK(out == averages);
+  CHECK(view.values("v") != values);
+}
+
+TEST_CASE("snapshot: small in-place variables are exact, large ones are called fuzzy") {
+  std::vector<VariableSpec> declared = specs();
+  declared.push_back({.name = "rows", .shape = {100, 4}, .layout = Layout::kInplace});
+  declared.push_back({.name = "table", .shape = {100000}, .layout = Layout::kInplace});
+  declared.push_back({.name = "count", .shape = {}, .layout = Layout::kInplace});
+  Scene scene(Mode::kAsync, declared);
+  scene.push();
+  const Snapshot snapshot = scene.worker.snapshot();
+  scene.push();
+  CHECK_FALSE(snapshot.is_fuzzy("a"));
+  CHECK_FALSE(snapshot.is_fuzzy("rows"));
+  CHECK_FALSE(snapshot.is_fuzzy("count"));
+  CHECK(snapshot.is_fuzzy("table"));
+  std::vector<VariableSpec> exact(declared.begin(), declared.begin() + 4);
+  exact.push_back(declared[5]);
+  CHECK(are_all(copies(snapshot, exact), 1));
+  CHECK(are_all(copies(snapshot, {declared[4]}), 2));
+}
+
+TEST_CASE("snapshot: sync: the state between two steps") {
+  Scene scene(Mode::kSync);
+  for (int step = 0; step < 3; ++step) {
+    scene.push();
+    scene.worker.step();
+  }
+  scene.push();  // published, not applied
+  {
+    const Snapshot snapshot = scene.worker.snapshot();
+    CHECK(snapshot.global_step() == 3);
+    CHECK(are_all(copies(snapshot, specs()), 3));
+    scene.worker.step();
+    CHECK(are_all(copies(snapshot, specs()), 3));
+    scene.push();
+    scene.worker.step();
+    CHECK(are_all(copies(snapshot, specs()), 3));
+    CHECK(snapshot.split().empty());
+  }
+  const Snapshot second = scene.server.snapshot();
+  CHECK(second.global_step() == 5);
+  scene.push();
+  scene.worker.step();
+  CHECK(are_all(copies(second, specs()), 5));
+  CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: every one of a storm holds a prefix of each worker's pushes") {
+  constexpr std::uint32_t kPushers = 3;
+  std::vector<VariableSpec> declared;
+  for (std::uint32_t rank = 0; rank < kPushers; ++rank)  // of each pusher: versioned ones, and a small one in place
+    for (const char* what : {"x", "y"})
+      declared.push_back({.name = what + std::to_string(rank), .shape = {rank == 0 ? 2000U : 40U}});
+  for (std::uint32_t rank = 0; rank < kPushers; ++rank)
+    declared.push_back({.name = "z" + std::to_string(rank), .shape = {8, 2}, .layout = Layout::kInplace});
+  Scene scene(Mode::kAsync, declared);
+  std::atomic<bool> is_over = false;
+  std::vector<std::atomic<std::uint64_t>> begun(kPushers), done(kPushers);
+  std::vector<std::thread> pushers;
+  for (std::uint32_t rank = 0; rank < kPushers; ++rank)
+    pushers.emplace_back([&, rank] {
+      Worker worker(options_of(scene.name));
+      std::vector<Variable> mine;
+      std::vector<std::span<const float>> gradients;
+      for (const std::size_t which :
+           {std::size_t{2 * rank}, std::size_t{2 * rank + 1}, std::size_t{2 * kPushers + rank}}) {
+        mine.push_back(worker.variable(declared[which].name));
+        gradients.push_back(scene.ones[which]);
+      }
+      while (!is_over) {
+        ++begun[rank];
+        worker.push(mine, gradients);
+        ++done[rank];
+      }
+    });
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::uint64_t> before(kPushers);
+    for (std::uint32_t rank = 0; rank < kPushers; ++rank) before[rank] = done[rank];
+    const Snapshot snapshot = scene.worker.snapshot({.patience_seconds = 30});
+    REQUIRE(snapshot.split().empty());
+    for (std::uint32_t rank = 0; rank < kPushers; ++rank) {
+      const auto values = copies(snapshot, {declared[2 * rank], declared[2 * rank + 1], declared[2 * kPushers + rank]});
+      const float count = values[0][0];
+      REQUIRE(are_all(values, count));
+      REQUIRE(static_cast<std::uint64_t>(count) >= before[rank]);
+      REQUIRE(static_cast<std::uint64_t>(count) <= begun[rank]);
+    }
+  }
+  is_over = true;
+  for (std::thread& pusher : pushers) pusher.join();
+  CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: sync: every one of a storm is the state between two steps, of all workers") {
+  constexpr std::uint32_t kWorkers = 3;
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    CAPTURE(to_string(reduce));
+    test::JobName name;
+    JobConfig config = config_of(name.text(), Mode::kSync, kWorkers);
+    config.reduce = reduce;
+    Server server(config);
+    std::atomic<bool> is_over = false;
+    std::vector<std::thread> workers;
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
+      workers.emplace_back([&] {
+        Worker worker(options_of(name));
+        const std::vector<Variable> variables = worker.variables(specs(), kZeros);
+        std::vector<std::vector<float>> ones;
+        std::vector<std::span<const float>> gradients;
+        for (const VariableSpec& spec : specs()) ones.emplace_back(spec.element_count(), 1.0F);
+        gradients.assign(ones.begin(), ones.end());
+        for (bool ends = false; !ends;) {
+          worker.push(variables, gradients);
+          ends = is_over;
+          worker.step();
+        }
+      });
+    while (server.global_step() < 5) std::this_thread::yield();
+    std::uint64_t last = 0;
+    for (int round = 0; round < 100; ++round) {
+      const Snapshot snapshot = server.snapshot({.patience_seconds = 30});
+      REQUIRE(snapshot.split().empty());
+      REQUIRE(snapshot.global_step() >= last);
+      last = snapshot.global_step();
+      REQUIRE(are_all(copies(snapshot, specs()), static_cast<float>(kWorkers * last)));
+    }
+    is_over = true;
+    for (std::thread& worker : workers) worker.join();
+    CHECK(test::is_conserved(name.text()));
+  }
+}

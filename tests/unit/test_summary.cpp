@@ -1,0 +1,90 @@
+// What the summary of a run says of workers that have had no step, and of short times.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "report/progress.hpp"
+#include "report/summary.hpp"
+
+using namespace ps;
+using namespace ps::report;
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+WorkerReport worker(std::uint32_t rank, std::uint64_t steps, std::optional<double> loss) {
+  WorkerReport made;
+  made.rank = rank;
+  made.steps = steps;
+  made.examples = 32 * steps;
+  made.began_unix = 1e9;
+  made.seconds = 0.25;
+  made.loss = loss;
+  return made;
+}
+
+RunReport run_of(std::vector<WorkerReport> workers) {
+  RunReport run;
+  run.mode = "async";
+  run.model = "mlp";
+  run.workers = static_cast<std::uint32_t>(workers.size());
+  run.steps = 100;
+  run.per_worker = std::move(workers);
+  run.test = Metrics{};
+  run.sum_up();
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("summary: a worker without steps has no loss, and the mean is that of the others") {
+  WorkerInfo info;
+  info.loss = 0;
+  CHECK_FALSE(WorkerReport(info).loss.has_value());
+  info.examples = 32;
+  CHECK(WorkerReport(info).loss == 0.0);
+
+  const RunReport run = run_of({worker(0, 50, 0.5), worker(1, 0, std::nullopt), worker(2, 50, 0.25)});
+  CHECK(run.loss == 0.375);
+  CHECK(has(to_text(run, std::nullopt), "training loss 0.3750\n"));
+  CHECK(has(to_text(run, std::nullopt), " -       0.00"));
+  const Json json = to_json(run);
+  CHECK(json["training_loss"] == 0.375);
+  CHECK(json["per_worker"][1]["training_loss"].is_null());
+  CHECK(json["per_worker"][2]["training_loss"] == 0.25);
+}
+
+TEST_CASE("summary: without any step there is no loss at all") {
+  const RunReport run = run_of({worker(0, 0, std::nullopt)});
+  CHECK_FALSE(run.loss.has_value());
+  CHECK(has(to_text(run, std::nullopt), "training loss -\n"));
+  CHECK(to_json(run)["training_loss"].is_null());
+}
+
+TEST_CASE("summary: times below a second are in milliseconds") {
+  RunReport run = run_of({worker(0, 50, 0.5), worker(1, 50, 0.5)});
+  CHECK(has(to_text(run, std::nullopt), "100 steps in 250 ms: 400 steps/s"));
+  run.seconds = 12.34;
+  CHECK(has(to_text(run, std::nullopt), "100 steps in 12.3 s: 8.10 steps/s"));
+}
+
+TEST_CASE("summary: its lines fit, and lose nothing") {
+  RunReport run = run_of({worker(0, 50, 0.5), worker(1, 50, 0.5)});
+  run.data = "/a/folder/with/a/long/name/and/another/one/in/it/where/the/images/are";
+  const std::string text = to_text(run, 40);
+  std::size_t begin = 0;
+  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) CHECK(end - begin <= 40);
+  for (const char* words : {"worker", "steps", "time", "examples/s", "loss", "staleness", "retries"})
+    CHECK(has(text, words));
+}
+
+TEST_CASE("summary: a worker's line has a time that can be told from 0") {
+  const train::TrainStatus status{
+      .steps = 1700, .global_steps = 5021, .loss = 0.2155, .examples_per_second = 161000, .seconds_per_batch = 4e-5};
+  CHECK(worker_line("worker 0", status) ==
+        "worker 0: after 1700 training steps (5021 global steps), loss on training batch is 0.2155 (161000 examples/s, "
+        "0.04 ms/batch)");
+  CHECK(interruption_line("worker 0", 1700, 5021) ==
+        "worker 0: interrupted after 1700 training steps (5021 global steps)");
+}

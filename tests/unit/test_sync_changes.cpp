@@ -1,0 +1,199 @@
+// Adding and assigning in sync mode: contributions to a step, applied in rank order around the gradients' mean.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/job_control.hpp"
+#include "ps/server.hpp"
+#include "support/worker_job.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+namespace {
+
+constexpr std::uint64_t kElements = 1000;  // four chunks
+
+JobConfig sync_config(std::uint32_t workers, Reduce reduce) {
+  JobConfig config = settings(workers, Mode::kSync);
+  config.reduce = reduce;
+  config.chunk_bytes = 1024;
+  config.optimizer.rule = UpdateRule::kSgd;
+  config.optimizer.learning_rate = 0.5F;
+  return config;
+}
+
+std::vector<float> all(float value) { return std::vector<float>(kElements, value); }
+
+// Each rank does its part of every step; returns the values afterwards, or nothing where an element differs.
+using Part = std::function<void(Worker&, const Variable&)>;
+std::vector<float> run(const JobConfig& config, const std::vector<Part>& parts, int steps = 1) {
+  Server server(config);
+  std::vector<float> values(kElements);
+  std::vector<std::thread> threads;
+  for (std::uint32_t rank = 0; rank < parts.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      Worker worker(options(config, rank));
+      const Variable variable = worker.variable({.name = "v", .shape = {kElements}, .regularize = true}, zero);
+      for (int step = 0; step < steps; ++step) {
+        parts[rank](worker, variable);
+        worker.step();
+      }
+      worker.barrier();
+      if (rank == 0) worker.pull(variable, values);
+      worker.barrier();
+    });
+  for (std::thread& thread : threads) thread.join();
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("a step assigns in rank order, then moves by the mean gradient, then adds") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    CAPTURE(int(reduce));
+    const Part assign_ten = [](Worker& worker, const Variable& v) { worker.assign(v, all(10)); };
+    const Part assign_twenty = [](Worker& worker, const Variable& v) { worker.assign(v, all(20)); };
+    const Part push_two = [](Worker& worker, const Variable& v) { worker.push(v, all(2)); };
+    const Part push_four = [](Worker& worker, const Variable& v) { worker.push(v, all(4)); };
+    const Part add_twice = [](Worker& worker, const Variable& v) {
+      worker.add(v, all(0.25F));
+      worker.add(v, all(1));
+    };
+    const Part nothing = [](Worker&, const Variable&) {};
+    CHECK(run(sync_config(3, reduce), {assign_ten, push_two, add_twice}) == all(10 - 1 + 1.25F));
+    CHECK(run(sync_config(3, reduce), {add_twice, assign_twenty, assign_ten}) == all(10 + 1.25F));
+    CHECK(run(sync_config(4, reduce), {assign_twenty, push_four, push_two, assign_ten}) == all(10 - 1.5F));
+    CHECK(run(sync_config(2, reduce), {nothing, add_twice}, 3) == all(3 * 1.25F));
+    CHECK(run(sync_config(2, reduce), {push_two, push_four}, 2) == all(-3));
+    JobConfig decaying = sync_config(3, reduce);
+    decaying.optimizer.l2 = 0.5F;  // so that the order shows
+    CHECK(run(decaying, {add_twice, push_two, assign_ten}) == all(10 - 0.5F * (2 + 5) + 1.25F));
+  }
+}
+
+TEST_CASE("of what one worker assigns twice in a step the last stays, and a reset is not taken back") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    JobConfig config = sync_config(2, reduce);
+    config.optimizer.rule = UpdateRule::kMomentum;
+    config.optimizer.momentum = 0.5F;
+    int step = 0;
+    const Part assigns = [&](Worker& worker, const Variable& v) {
+      if (step++ == 0) return worker.push(v, all(2));
+      if (step > 2) return worker.push(v, all(0));
+      worker.assign(v, all(7), Slots::kReset);
+      worker.assign(v, all(8));
+    };
+    const Part nothing = [](Worker&, const Variable&) {};
+    CHECK(run(config, {assigns, nothing}, 3) == all(8));  // no momentum of the first step is left
+  }
+}
+
+TEST_CASE("two kinds of contribution of one worker to one variable in a step are an error, and the step goes on") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    CAPTURE(int(reduce));
+    const JobConfig config = sync_config(1, reduce);
+    Server server(config);
+    Worker worker(options(config));
+    const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
+    const Variable w = worker.variable({.name = "w", .shape = {1}}, zero);
+    worker.add(v, all(1));
+    worker.push(w, 1.0F);
+    CHECK_THROWS_WITH_AS(worker.push(v, all(1)),
+                         "variable 'v' was added to in this step and cannot be pushed before step(): in sync mode a "
+                         "worker does one of these to a variable in a step",
+                         Error);
+    CHECK_THROWS_AS(worker.assign(v, all(1)), Error);
+    CHECK_THROWS_AS(worker.add(w, 1.0F), Error);
+    worker.step();
+    worker.push(v, all(2));  // another step
+    CHECK_THROWS_AS(worker.add(v, all(1)), Error);
+    worker.step();
+    std::vector<float> values(kElements);
+    worker.pull(v, values);
+    CHECK(values == all(1 - 1));
+    CHECK(worker.pull(w) == -0.5F);
+  }
+}
+
+TEST_CASE("what is added counts in no gradient's norm, also where the limit came after the push") {
+  const JobConfig config = sync_config(1, Reduce::kOrdered);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
+  const Variable w = worker.variable({.name = "w", .shape = {1}}, zero);
+  worker.add(v, all(100));
+  worker.push(w, 4.0F);
+  JobControl(config.job).change([](LiveSettings& live) { live.clip_norm = 1.0F; });
+  worker.step();
+  CHECK(worker.pull(w) == -0.5F);
+  worker.add(v, all(100));
+  worker.push(w, 4.0F);
+  worker.step();
+  CHECK(worker.pull(w) == -1.0F);
+  std::vector<float> values(kElements);
+  worker.pull(v, values);
+  CHECK(values == all(200));
+}
+
+TEST_CASE("what a worker assigns is the same where it lies in its gradient room already") {
+  const JobConfig config = sync_config(1, Reduce::kOrdered);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
+  const std::span<float> room = worker.gradient(v);
+  std::fill(room.begin(), room.end(), 3.0F);
+  CHECK(worker.assign(v, room).of_chunks.empty());
+  worker.step();
+  std::fill(room.begin(), room.end(), 4.0F);
+  worker.add(v, room);
+  worker.step();
+  std::vector<float> values(kElements);
+  worker.pull(v, values);
+  CHECK(values == all(7));
+}
+
+TEST_CASE("the bits of a step do not depend on who applies it") {
+  std::vector<std::vector<float>> found;
+  for (int again = 0; again < 4; ++again) {
+    JobConfig config = sync_config(3, Reduce::kOrdered);
+    config.optimizer.rule = UpdateRule::kAdam;
+    config.threads = again % 2 + 1;
+    const auto numbers = [](float by) {
+      std::vector<float> values(kElements);
+      for (std::size_t i = 0; i < kElements; ++i) values[i] = by / float(i + 3);
+      return values;
+    };
+    found.push_back(run(config,
+                        {[&](Worker& worker, const Variable& v) { worker.add(v, numbers(1)); },
+                         [&](Worker& worker, const Variable& v) { worker.push(v, numbers(-7)); },
+                         [&](Worker& worker, const Variable& v) { worker.add(v, numbers(0.3F)); }},
+                        20));
+    CHECK(found.back() == found.front());
+  }
+}
+
+TEST_CASE("what a predecessor of the rank had not published is void for its successor's step") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    CAPTURE(int(reduce));
+    const JobConfig config = sync_config(1, reduce);
+    Server server(config);
+    {
+      Worker first(options(config, 0));
+      const Variable v = first.variable({.name = "v", .shape = {kElements}}, zero);
+      first.step();
+      first.add(v, all(1));
+    }
+    Worker second(options(config, 0));
+    const Variable v = second.variable("v");
+    second.push(v, all(0));
+    second.step();
+    std::vector<float> values(kElements);
+    second.pull(v, values);
+    CHECK(values == all(0));
+  }
+}

@@ -1,0 +1,231 @@
+// Lines, lists, tables and the progress line fit any width; amounts have units that suit them.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "report/progress.hpp"
+#include "report/terminal.hpp"
+
+using namespace ps;
+using namespace ps::report;
+
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::size_t widest(const std::string& text) {
+  std::size_t most = 0;
+  for (const std::string& line : lines_of(text)) most = std::max(most, line.size());
+  return most;
+}
+
+// The words of a text, whatever lines they stand on.
+std::string squeezed(const std::string& text) {
+  std::string all;
+  std::istringstream in(text);
+  for (std::string word; in >> word;) all += all.empty() ? word : " " + word;
+  return all;
+}
+
+const std::vector<Row> kRows = {{"NAME", "SHAPE", "SIZE", "STATE", "STALE MEAN"},
+                                {"hid_w", "[64,128]", "32.0 KiB", "ready", "1.25"},
+                                {"hid_b", "[128]", "512 B", "NOT INITIALISED", "-"}};
+
+// A terminal without a program on it.
+class FakeTerminal {
+ public:
+  FakeTerminal() : here_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    REQUIRE(here_ >= 0);
+    REQUIRE(grantpt(here_) == 0);
+    REQUIRE(unlockpt(here_) == 0);
+    out_ = std::fopen(ptsname(here_), "w");
+    REQUIRE(out_ != nullptr);
+    unsetenv("COLUMNS");
+  }
+  ~FakeTerminal() {
+    std::fclose(out_);
+    close(here_);
+  }
+
+  void resize(unsigned short columns) {
+    const winsize size{24, columns, 0, 0};
+    REQUIRE(ioctl(here_, TIOCSWINSZ, &size) == 0);
+  }
+
+  // What `progress` draws, without the escapes around it.
+  std::string draw(Progress& progress, const JobProgress& now) {
+    progress.show(now);
+    char buffer[4096];
+    const ssize_t count = read(here_, buffer, sizeof buffer);
+    REQUIRE(count > 0);
+    std::string text(buffer, static_cast<std::size_t>(count));
+    REQUIRE(text.front() == '\r');
+    REQUIRE(text.ends_with("\x1b[K"));
+    return text.substr(1, text.size() - 4);
+  }
+
+  std::FILE* out() const { return out_; }
+
+ private:
+  int here_;
+  std::FILE* out_;
+};
+
+}  // namespace
+
+TEST_CASE("terminal: a table that fits has one line a row, and numbers at the right of their column") {
+  const std::string text = table(kRows, std::nullopt);
+  CHECK(table(kRows, 80) == text);
+  CHECK(lines_of(text) == std::vector<std::string>{"NAME   SHAPE         SIZE  STATE            STALE MEAN",
+                                                   "hid_w  [64,128]  32.0 KiB  ready                  1.25",
+                                                   "hid_b  [128]        512 B  NOT INITIALISED           -"});
+}
+
+TEST_CASE("terminal: columns of a table that do not fit stand on further lines of their row, whole titles too") {
+  for (std::size_t columns = kLeastColumns; columns < 60; ++columns) {
+    CAPTURE(columns);
+    const std::string text = table(kRows, columns);
+    CHECK(widest(text) <= columns);
+    CHECK(squeezed(text) == squeezed(table(kRows, std::nullopt)));
+    CHECK(lines_of(text).size() % kRows.size() == 0);
+  }
+  CHECK(lines_of(table(kRows, 40)) ==
+        std::vector<std::string>{"NAME   SHAPE         SIZE", "    STATE            STALE MEAN",
+                                 "hid_w  [64,128]  32.0 KiB", "    ready                  1.25",
+                                 "hid_b  [128]        512 B", "    NOT INITIALISED           -"});
+}
+
+TEST_CASE("terminal: a value that is wider than a line is cut with an ellipsis, and shown where there is no limit") {
+  const std::string name(100, 'v');
+  const std::vector<Row> rows = {{"NAME", "N"}, {name, "1"}};
+  const std::string text = table(rows, 40);
+  CHECK(widest(text) == 40);
+  CHECK(text.find("vv...\n") != std::string::npos);
+  CHECK(table(rows, std::nullopt).find(name) != std::string::npos);
+}
+
+TEST_CASE("terminal: a text is cut between characters, which may have several bytes") {
+  CHECK(cut("grün", 4) == "grün");
+  CHECK(cut("grüne Bäume", 8) == "grüne...");
+  CHECK(cut("üüüüü", 4) == "ü...");
+  CHECK(cut("abcdef", 3) == "abc");
+  CHECK(cut("", 0).empty());
+}
+
+TEST_CASE("terminal: lines are wrapped between words, the further ones further in") {
+  CHECK(wrapped("one two three four five six", 20, 2) == "one two three four\n  five six");
+  CHECK(wrapped("  12:00  step 1  worker 0 joined", 24, 4) == "  12:00  step 1  worker\n    0 joined");
+  CHECK(fitted("short\n  a line that is longer than that\n", 24) ==
+        "short\n  a line that is longer\n      than that\n");
+  CHECK(fitted("a line of any length", std::nullopt) == "a line of any length");
+}
+
+TEST_CASE("terminal: a word that is longer than a line is broken behind a mark, if it has one") {
+  CHECK(wrapped("--optimizer sgd|momentum|adagrad", 24, 12) ==
+        "--optimizer sgd|\n            momentum|\n            adagrad");
+  CHECK(wrapped("xxxxxxxxxxxxxxxxxxxxyyyyyyyyyyyyyyyyyyyyzz", 20, 0) ==
+        "xxxxxxxxxxxxxxxxxxxx\nyyyyyyyyyyyyyyyyyyyy\nzz");
+  for (std::size_t columns = 1; columns < 50; ++columns)
+    CHECK(widest(wrapped("ratings:USERSxITEMSxRATINGS or zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]]", columns, 30)) <=
+          std::max(columns, kLeastColumns));
+}
+
+TEST_CASE("terminal: a list is read downwards, in as many columns as fit") {
+  const std::vector<std::string> entries = {"a 1", "bb 2", "ccc 3", "dddd 4", "e 5"};
+  CHECK(listed(entries, std::nullopt) == "a 1\nbb 2\nccc 3\ndddd 4\ne 5\n");
+  CHECK(listed(entries, 23) == "a 1     ccc 3   e 5\nbb 2    dddd 4\n");
+  CHECK(listed(entries, 7) == listed(entries, std::nullopt));
+  CHECK(listed({}, 80).empty());
+}
+
+TEST_CASE("terminal: durations and rates have units that fit") {
+  const std::pair<double, const char*> durations[] = {{0, "0 ms"},       {4e-5, "0.04 ms"},  {0.0123, "12.3 ms"},
+                                                      {0.171, "171 ms"}, {0.9999, "1.00 s"}, {1.234, "1.23 s"},
+                                                      {83.4, "83.4 s"},  {3725, "3725 s"}};
+  for (const auto& [seconds, text] : durations) CHECK(duration(seconds) == text);
+  const std::pair<double, const char*> rates[] = {{0, "0 steps/s"}, {0.25, "0.25 steps/s"}, {34314.2, "34314 steps/s"}};
+  for (const auto& [per_second, text] : rates) CHECK(rate(per_second, "steps") == text);
+  CHECK(rate(1500, "") == "1500/s");
+}
+
+TEST_CASE("terminal: COLUMNS counts where there is no terminal, and where it is less than the terminal has") {
+  FakeTerminal terminal;
+  std::FILE* const file = std::tmpfile();
+  CHECK(columns_of(terminal.out()) == std::nullopt);  // it does not say
+  CHECK(columns_of(file) == std::nullopt);
+  terminal.resize(100);
+  CHECK(columns_of(terminal.out()) == 100);
+  for (const auto& [given, of_terminal, of_file] : {std::tuple<const char*, Columns, Columns>{"70", 70, 70},
+                                                    {"200", 100, 200},
+                                                    {"wide", 100, std::nullopt},
+                                                    {"", 100, std::nullopt}}) {
+    CAPTURE(given);
+    setenv("COLUMNS", given, 1);
+    CHECK(columns_of(terminal.out()) == of_terminal);
+    CHECK(columns_of(file) == of_file);
+  }
+  unsetenv("COLUMNS");
+  std::fclose(file);
+}
+
+TEST_CASE("progress: a line leaves out what is needed least, and never the step") {
+  const JobProgress now{
+      .steps = 5021, .target_steps = 60000, .loss = 0.2155, .mean_staleness = 1.94, .live_workers = 3, .workers = 3};
+  const char* const expected[] = {
+      "step 5021/60000  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 left",
+      "step 5021/60000  34314/s  loss 0.2155  stale 1.9  3/3 workers  0:02 left",
+      "step 5021/60000  34314/s  loss 0.2155  3/3 workers  0:02 left",
+      "step 5021/60000  34314/s  loss 0.2155  0:02 left",
+      "step 5021/60000  loss 0.2155  0:02 left",
+      "step 5021/60000  0:02 left",
+      "step 5021/60000"};
+  for (int brevity = 0; brevity <= kMostBrevity; ++brevity)
+    CHECK(progress_line(now, 34314, brevity) == expected[brevity]);
+}
+
+TEST_CASE("progress: the line fits a terminal that is resized between two redraws, without its last column") {
+  FakeTerminal terminal;
+  Progress progress(terminal.out());
+  JobProgress now{
+      .steps = 12345, .target_steps = 100000000, .loss = 0.2, .mean_staleness = 2, .live_workers = 16, .workers = 16};
+  for (const unsigned short columns : {200, 80, 60, 30, 10, 3, 120, 0}) {
+    CAPTURE(columns);
+    terminal.resize(columns);
+    for (int redraw = 0; redraw < 3; ++redraw) {
+      now.steps += 10;
+      const std::string line = terminal.draw(progress, now);
+      CHECK(line.size() < (columns != 0 ? columns : kUsualColumns));
+      CHECK(line.starts_with(std::string("step").substr(0, line.size())));
+    }
+  }
+}
+
+TEST_CASE("progress: a line that has become shorter stays so until the terminal is resized") {
+  FakeTerminal terminal;
+  terminal.resize(60);
+  Progress progress(terminal.out());
+  JobProgress now{.steps = 5, .target_steps = 0, .loss = {}, .mean_staleness = 1, .live_workers = 2, .workers = 2};
+  const auto has_workers = [&](const char* words) {
+    return terminal.draw(progress, now).find(words) != std::string::npos;
+  };
+  CHECK(has_workers("2 of 2 workers"));
+  now.steps = 1234567890123456;
+  CHECK_FALSE(has_workers("2 of 2 workers"));
+  now.steps += 1;
+  now.mean_staleness = 0;
+  CHECK_FALSE(has_workers("2 of 2 workers"));
+  terminal.resize(100);
+  CHECK(has_workers("2 of 2 workers"));
+}
