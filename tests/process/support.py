@@ -1,10 +1,14 @@
 """Starting the programs, with a bound on every wait, and looking for what they leave behind."""
+import collections
+import contextlib
 import itertools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
@@ -20,25 +24,30 @@ _numbers = itertools.count()
 
 
 def new_job():
-    return f"t{os.getpid()}-{next(_numbers)}"
+    return f"test-{os.getpid()}-{next(_numbers)}"
 
 
 def segments(job):
     return sorted(p.name for p in SHM.glob(f"ps.{job}*"))
 
 
+Result = collections.namedtuple("Result", "code out err")
+
+
 def environment(extra=None):
     env = {k: v for k, v in os.environ.items() if not k.startswith("PS_") or k.startswith("PS_TEST")}
-    for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"):
+    for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "COLUMNS"):
         env.pop(name, None)
     return {**env, **(extra or {})}
 
 
 def start(program, *arguments, env=None, **options):
+    """One of the programs, or what stands at a path or on PATH where it is none of them."""
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
-    return subprocess.Popen([str(TOOLS / program), *map(str, arguments)], stdin=subprocess.DEVNULL, text=True,
-                            env=environment(env), **options)
+    own = TOOLS / program
+    return subprocess.Popen([str(own if own.exists() else program), *map(str, arguments)], stdin=subprocess.DEVNULL,
+                            text=True, env=environment(env), **options)
 
 
 def finish(process, timeout=None):
@@ -48,18 +57,31 @@ def finish(process, timeout=None):
         process.kill()
         out, err = process.communicate()
         raise AssertionError(f"{process.args} did not end in time\nstdout: {out}\nstderr: {err}")
-    return process.returncode, out, err
+    return Result(process.returncode, out, err)
 
 
 def run(program, *arguments, env=None, timeout=None, **options):
     return finish(start(program, *arguments, env=env, **options), timeout)
 
 
+@contextlib.contextmanager
+def programs_beside(worker):
+    """A launch_shm whose worker_shm is this script."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        for name in ("launch_shm", "ps_shm"):
+            shutil.copy(TOOLS / name, folder)
+        (folder / "worker_shm").write_text(worker)
+        (folder / "worker_shm").chmod(0o755)
+        yield folder / "launch_shm"
+
+
 def wait_until(fact, what, timeout=None):
+    """Returns what made it true: another look may find something else."""
     end = time.monotonic() + (timeout or PATIENCE)
     while time.monotonic() < end:
-        if fact():
-            return
+        if found := fact():
+            return found
         time.sleep(0.005)
     raise AssertionError(f"not within the time: {what}")
 
@@ -67,6 +89,35 @@ def wait_until(fact, what, timeout=None):
 def workers_of(job):
     code, out, _ = run("inspect_shm", "workers", "--job", job, "--json")
     return json.loads(out)["workers"] if code == 0 else None
+
+
+def wait_training(job, count):
+    """Waits until so many workers are at their work; returns them, by rank."""
+    def all_train():
+        workers = workers_of(job) or []
+        return workers if sum(w["steps"] > 20 for w in workers) == count else None
+    return wait_until(all_train, f"{count} workers train")
+
+
+def children(pid):
+    """A launcher's ps and workers, those that have ended and wait to be noticed included."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as listed:
+            return [int(child) for child in listed.read().split()]
+    except FileNotFoundError:
+        return []
+
+
+def programs_of(job):
+    """Processes that were started with this job's name and have not ended."""
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if job in (process / "cmdline").read_bytes().decode(errors="replace").split("\0"):
+                found.append(int(process.name))
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
 
 
 class ProcessTest(unittest.TestCase):
@@ -111,6 +162,9 @@ class ProcessTest(unittest.TestCase):
         self.assertEqual(code, 0, f"stdout: {out}\nstderr: {err}")
         return json.loads(out)
 
+    def assert_nothing_left(self):
+        self.assertEqual((programs_of(self.job), segments(self.job)), ([], []))
+
     def assert_fails(self, code, result, *words):
         got, out, err = result
         self.assertEqual(got, code, f"stdout: {out}\nstderr: {err}")
@@ -118,6 +172,7 @@ class ProcessTest(unittest.TestCase):
         self.assertEqual(len(lines), 1, f"one line says what to do; here: {err}")
         for word in words:
             self.assertIn(word, lines[0])
+        return lines[0]
 
 
 def main():

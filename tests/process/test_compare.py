@@ -1,6 +1,8 @@
-"""benches/compare.py on programs and files that say what google-benchmark would, from known distributions; and how
-benches/speed judges targets."""
+"""benches/compare.py on programs and files that say what google-benchmark would, from known distributions; how
+benches/speed judges targets; and that the benchmarks' tables have one figure a cell."""
 
+import contextlib
+import io
 import json
 import pathlib
 import random
@@ -14,8 +16,10 @@ import support
 from support import SOURCE
 
 sys.path.insert(0, str(SOURCE / "benches"))
+import accuracy
 from rivals.targets import Target
-from rivals.verdicts import judge
+from rivals.verdicts import judge, print_table
+from sparse import tables
 
 # Prints one repetition of the cases that --benchmark_filter wants, each value drawn anew around its centre. Machines
 # drift: everything is slower by a factor that grows with each call of any of the programs in the folder.
@@ -219,6 +223,63 @@ class Verdicts(unittest.TestCase):
         self.assertIsNone(self.judge(samples, rivals=("rival",), at_least=1.0), "they are not of the same round")
         self.assertIsNone(self.judge(samples, rivals=("gone", "not measured at all"), at_least=1.0))
         self.assertIsNone(judge(Target("group", "text", "gone", "GB/s", at_least=1.0), samples))
+
+
+class Tables(unittest.TestCase):
+    """A cell has one figure or none, and a row as many cells as its head."""
+
+    def cells(self, text):
+        tables = [[]]
+        for line in text.splitlines():
+            if line.startswith("|"):
+                tables[-1].append([cell.strip() for cell in line[1:-1].split("|")])
+            elif tables[-1]:
+                tables.append([])
+        rows = []
+        for table in filter(None, tables):
+            self.assertEqual({len(row) for row in table}, {len(table[0])}, text)
+            rows += [dict(zip(table[0], row)) for row in table[2:]]
+        return rows
+
+    def test_accuracies_staleness_and_rates_have_a_table_each(self):
+        entry = {"accuracy": 0.98, "staleness": 1.5, "steps_per_second": 3000.4}
+        worse = {"accuracy": 0.97, "staleness": 0.0, "steps_per_second": 12.0}
+        text = "\n".join(accuracy.tables({"sgd": {"alone": entry, "async": entry, "sync": worse}}, ["async", "sync"]))
+        self.assertEqual(
+            self.cells(text),
+            [
+                {"optimizer": "sgd", "alone": "98.00", "async": "98.00", "sync": "97.00 (!)"},
+                {"optimizer": "sgd", "async": "1.50", "sync": "0.00"},
+                {"optimizer": "sgd", "async": "3000", "sync": "12"},
+            ],
+        )
+
+    def test_speed_has_its_figure_the_rivals_and_three_ratios(self):
+        samples = {"ours": [{"GB/s": 10.0}, {"GB/s": 11.0}], "rival": [{"GB/s": 5.0}] * 2, "own": [{"of_limit": 0.5}]}
+        targets = [
+            Target("push", "beside a rival", "ours", "GB/s", ("rival",), at_least=1.0),
+            Target("push", "beside a bound", "own", "of_limit", at_least=0.9),
+            Target("push", "not there", "gone", "GB/s", ("rival",)),
+        ]
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            print_table(targets, samples, {"gone": "not installed"})
+        self.assertEqual(
+            [list(row.values()) for row in self.cells(out.getvalue())],
+            [
+                ["beside a rival", "10.5 GB/s", "rival", "5.00 GB/s", "2.1", "2", "2.2", "at least 1", "yes"],
+                ["beside a bound", "", "", "", "0.500", "0.5", "0.5", "at least 0.9", "**no**"],
+                ["not there", "", "gone: not installed", "", "", "", "", "", "not measured"],
+            ],
+        )
+
+    def test_hogwild_has_staleness_in_two_columns(self):
+        run = {"scheme": "exact", "workers": 2, "combine": 1, "examples_per_second": 1.43e6, "row_updates": 10,
+               "lost_row_updates": 0, "staleness": {"mean": 0.39, "p99": 1, "max": 3}}
+        plain = {**run, "scheme": "plain", "workers": 1}
+        del plain["staleness"]
+        rows = self.cells(tables.table(tables.summarise([[run, plain]]), False))
+        self.assertEqual([row["staleness, mean"] for row in rows], ["", "0.39"])
+        self.assertEqual([row["staleness, 99th percentile"] for row in rows], ["", "1"])
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Usage(ProcessTest):
             with self.subTest(device):
                 self.assert_fails(2, run("worker_shm", "--job", self.job, "--device", device), "--device", device)
                 self.assert_fails(2, run("launch_shm", "--device", device), "--device")
-        self.assert_fails(2, run("launch_shm", "--device", "1:gpu"), "unknown device 'gpu'", "cpu, auto, cuda or cuda:N")
+        self.assert_fails(2, run("launch_shm", "--device", "1:gpu"), "unknown device 'gpu'", "cpu, auto, cuda, cuda:N or simulated")
         self.assert_fails(2, run("launch_shm", "--device", "cpu,gpu"), "--device", "gpu")
         self.assert_fails(2, run("worker_shm", "--job", self.job, "--device", "1:cpu"), "1:cpu")
         self.assert_fails(2, run("worker_shm", "--job", self.job, env={"PS_DEVICE": "gpu"}), "gpu")
@@ -67,6 +67,12 @@ class Usage(ProcessTest):
                                   "no worker 2; ranks are 0 to 1")
                 self.assert_fails(2, run("launch_shm", "--workers", "2..4", option, "5:" + value), option,
                                   "no worker 5; ranks are 0 to 3")
+
+    def test_a_quorum_of_more_workers_than_there_will_be_is_refused(self):
+        sync = ("launch_shm", "--job", self.job, "--mode", "sync", "--model", "count", "--steps", "5")
+        self.assert_fails(2, run(*sync, "--workers", "3", "--quorum", "4"), "--quorum 4", "--workers 3")
+        self.assert_fails(2, run(*sync, "--workers", "2..3", "--quorum", "4"), "--quorum 4", "--workers 2..3")
+        self.assertEqual(run(*sync, "--workers", "2..3", "--quorum", "3")[0], 0)
 
     def test_an_unreadable_schedule_is_refused(self):
         self.assert_fails(2, run("launch_shm", "--lr-schedule", "exp:0.99"), "exp:")
@@ -155,6 +161,14 @@ class Jobs(ProcessTest):
         self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", "5")[0], 0)
         self.assert_fails(1, run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", "6"),
                           "shape", "[5]", "[6]")
+        ps.send_signal(signal.SIGTERM)
+        support.finish(ps)
+
+    def test_settings_that_the_library_names_are_shown_as_options(self):
+        ps = self.start_ps("--max-workers", "2", "--threads", "2")
+        self.assert_fails(1, run("worker_shm", "--job", self.job, "--rank", "2"), "ranks 0 to 1", "more --max-workers")
+        self.assert_fails(1, run("worker_shm", "--job", self.job, "--threads", "3"), "with --threads 3")
+        self.assert_fails(1, run("inspect_shm", "set", "--job", self.job, "workers=2"), "launch_shm --workers LO..HI")
         ps.send_signal(signal.SIGTERM)
         support.finish(ps)
 

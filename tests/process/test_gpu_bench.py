@@ -23,7 +23,7 @@ def run(program, *arguments):
 
 
 def leftovers():
-    return glob.glob("/dev/shm/ps.bench-gpu-*")
+    return glob.glob("/dev/shm/ps.bench-*-gpu*")
 
 
 @unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")

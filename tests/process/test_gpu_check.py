@@ -70,15 +70,57 @@ class WithoutGpu(support.ProcessTest):
         self.assertNotIn("gpu", json.dumps(worker))
 
 
+MIG = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-11)
+  MIG 1g.10gb     Device  0: (UUID: MIG-aa)
+  MIG 1g.10gb     Device  1: (UUID: MIG-bb)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-22)
+"""
+
+
+class Spread(support.ProcessTest):
+    """launch_shm shows each worker one GPU, or one instance."""
+
+    def shown(self, devices, **environment):
+        """CUDA_VISIBLE_DEVICES of each worker, by rank; None: it has none."""
+        with tempfile.TemporaryDirectory() as folder:
+            smi = pathlib.Path(folder) / "nvidia-smi"
+            smi.write_text(f"#!/bin/sh\ncat <<'END'\n{MIG}END\n")
+            smi.chmod(0o755)
+            job = support.new_job()
+            process = self.start("launch_shm", "--job", job, "--model", "count", "--workers", 4, "--steps", 10 ** 7,
+                                 "--interval", "10ms", "--device", devices,
+                                 env={"PATH": f"{folder}:{os.environ['PATH']}", **environment})
+            support.wait_until(lambda: len(support.workers_of(job) or []) == 4, "four workers")
+            found = {}
+            for worker in support.workers_of(job):
+                variables = pathlib.Path(f"/proc/{worker['pid']}/environ").read_text().split("\0")
+                of_cuda = [text.split("=", 1)[1] for text in variables if text.startswith("CUDA_VISIBLE_DEVICES=")]
+                self.assertLessEqual(len(of_cuda), 1)
+                found[worker["rank"]] = of_cuda[0] if of_cuda else None
+            process.terminate()
+            support.finish(process)
+            return found
+
+    @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
+    def test_ranks_go_round_all_instances_and_gpus(self):
+        self.assertEqual(self.shown("auto"), {0: "MIG-aa", 1: "MIG-bb", 2: "GPU-22", 3: "MIG-aa"})
+
+    @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
+    def test_what_the_environment_names_is_what_there_is_and_the_cpu_sees_all_of_it(self):
+        self.assertEqual(self.shown("auto,1:cpu", CUDA_VISIBLE_DEVICES="2,GPU-33,-1,5"),
+                         {0: "2", 1: "2,GPU-33,-1,5", 2: "2", 3: "GPU-33"})
+
+
 # Says what launch_shm would with a GPU; FAULT is what goes wrong.
 LAUNCH = """#!{python}
 import json, os, sys
 options = dict(zip(sys.argv[1:], sys.argv[2:]))
+if os.environ.get("FAULT") == "job" and options.get("--mode") == "async" and options["--device"] == "cuda": sys.exit(3)
 fault, device = os.environ.get("FAULT"), options["--device"]
 gpu = dict(strategy="as it is", resident=True, graph=True, redone_chunks=0, bounced_chunks=0)
 if fault != "untimed":
     gpu.update(idle_share=0.5, step_us=dict(wait=1.0, pull=1.0, compute=1.0, push=1.0))
-on_gpu = {{"cpu": 0, "cuda": 3}}.get(device, 2) if fault != "cpu" else 0
+on_gpu = {{"cpu": 0, "cuda": 3, "cuda:0": 3}}.get(device, 2) if fault != "cpu" else 0
 workers = [dict(gpu=gpu)] * on_gpu + [dict()] * (3 - on_gpu)
 total = 3.0 * float(options.get("--steps", 0)) - (fault == "sum")
 print(json.dumps(dict(steps_per_second=100.0, per_worker=workers, value_min=total, value_max=total,
@@ -106,6 +148,12 @@ sys.exit(fault == "bench")
 """
 
 
+SUITE = """#!{python}
+import os, sys
+sys.exit(os.environ.get("FAULT") == "soak")
+"""
+
+
 class WithStandIns(unittest.TestCase):
     """Whether the check fails when anything does, with programs that say what a GPU's would."""
 
@@ -113,7 +161,8 @@ class WithStandIns(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.build = pathlib.Path(folder.name).resolve()
-        for name, text in (("tools/launch_shm", LAUNCH), ("tools/inspect_shm", INSPECT), ("benches/gpu", BENCH)):
+        for name, text in (("tools/launch_shm", LAUNCH), ("tools/inspect_shm", INSPECT), ("benches/gpu", BENCH),
+                           ("tools/ps_shm", SUITE), ("tools/worker_shm", SUITE), ("tests/gpu_tests_on_gpu", SUITE)):
             path = self.build / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(text.format(python=sys.executable))
@@ -127,10 +176,10 @@ class WithStandIns(unittest.TestCase):
         (info / "intro-tests.json").write_text(json.dumps(tests))
         self.json = self.build / "report.json"
 
-    def check(self, fault=""):
+    def check(self, fault="", *options):
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
-                               self.json, "--quick"], capture_output=True, text=True, timeout=60,
-                              env={**os.environ, "FAULT": fault})
+                               self.json, "--quick", *options], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "FAULT": fault, "PATH": f"{self.build}:{os.environ['PATH']}"})
         return done.returncode, done.stdout + done.stderr, json.loads(self.json.read_text())
 
     def test_all_is_well(self):
@@ -141,9 +190,74 @@ class WithStandIns(unittest.TestCase):
             self.assertIn(key, found)
         self.assertEqual(found["training"]["sync"]["idle_share"], 0.5)
 
+    def test_parts_add_to_one_report_and_replace_what_they_said_before(self):
+        code, text, found = self.check("digest", "--part", "5")
+        self.assertEqual(code, 1, text)
+        self.assertNotIn("benchmark", found)
+        code, text, found = self.check("", "--part", "3")
+        self.assertEqual(code, 1, text)  # the digests still differ
+        self.assertIn("digests", found)
+        self.assertIn("benchmark", found)
+        code, text, found = self.check("", "--part", "5")
+        self.assertEqual(code, 0, text)
+        self.assertEqual({check["part"] for check in found["checks"]}, {3, 5})
+
+    def test_a_soak_lasts_and_says_what_it_saw(self):
+        for fault in ("", "soak"):
+            code, text, found = self.check(fault, "--part", "6", "--soak", "0.01")
+            self.assertEqual(code, int(fault == "soak"), text)
+            self.assertGreater(found["soak"]["rounds"], 0)
+
+    def test_what_is_packed_runs_elsewhere(self):
+        packed = self.build / "packed"
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
+                               packed], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (self.build / "benches" / "gpu").unlink()
+        self.build = packed
+        code, text, found = self.check("", "--part", "1")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(found["test"]["one"]["exit_code"], 0)
+
+    def test_the_libraries_of_a_pack_travel_compressed_and_serve_where_there_are_none(self):
+        # Small, whatever this build's sanitizers add to its own programs.
+        program = "extern int openblas_get_num_threads(void); int main(void) { return openblas_get_num_threads() < 1; }"
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-x", "c", "-", "-lopenblas", "-o",
+                        self.build / "benches" / "gpu"], input=program.encode(), check=True)
+        packed = self.build / "packed"
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
+                               packed], capture_output=True, text=True, timeout=200)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        there = {path.name for path in (packed / "lib").iterdir()}
+        self.assertIn("libopenblas.so.0.xz", there)
+        self.assertEqual({name for name in there if not name.endswith(".xz")}, set())
+        self.build = packed
+        self.assertEqual(self.check("", "--part", "1")[0], 0)
+        for name in there:
+            self.assertTrue((packed / "lib" / name.removesuffix(".xz")).exists())
+        run = {"LD_LIBRARY_PATH": str(packed / "lib")}
+        found = subprocess.run(["/usr/bin/ldd", packed / "benches" / "gpu"], capture_output=True, text=True, env=run).stdout
+        self.assertIn(f"{packed / 'lib'}/libopenblas.so.0", found)
+        self.assertEqual(subprocess.run([packed / "benches" / "gpu"], capture_output=True, env=run).returncode, 0)
+
+    def test_a_build_that_lacks_a_program_is_not_packed(self):
+        (self.build / "tools" / "ps_shm").unlink()
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
+                               self.build / "packed"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("tools/ps_shm", done.stderr)
+
+    def test_tools_that_serialise_launches_do_not_see_the_test_whose_stream_waits_for_the_processor(self):
+        sanitizer = self.build / "compute-sanitizer"
+        sanitizer.write_text("#!/bin/sh\ncase $* in *--test-case-exclude=*stream*) exit 0;; esac; exit 9\n")
+        sanitizer.chmod(0o755)
+        code, text, found = self.check("", "--sanitize")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(found["memcheck"]["one"]["exit_code"], 0)
+
     def test_whatever_fails_makes_the_whole_fail_and_the_rest_is_still_looked_at(self):
         for fault in ("test", "skip", "bench", "lost", "torn", "refused", "rows", "untimed",
-                      "cpu", "accuracy", "digest", "sum"):
+                      "cpu", "accuracy", "digest", "sum", "job"):
             with self.subTest(fault):
                 code, text, found = self.check(fault)
                 self.assertEqual(code, 1, text)

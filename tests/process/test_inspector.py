@@ -46,6 +46,12 @@ class Inspector(ProcessTest):
         (worker,) = self.json_of("workers")["workers"]
         self.assertEqual((worker["rank"], worker["state"], worker["steps"]), (0, "left", 3))
 
+    def test_a_worker_that_has_no_loss_is_not_said_to_have_one_of_0(self):
+        (worker,) = self.json_of("workers")["workers"]
+        self.assertIsNone(worker["training_loss"])  # it counts, and learns nothing
+        titles, row = run("inspect_shm", "workers", "--job", self.job)[1].splitlines()
+        self.assertEqual(row[titles.index("LOSS")], "-")
+
     def test_dump_prints_values(self):
         self.assertIn("3", run("inspect_shm", "dump", "--job", self.job, "var")[1])
         self.assertIn("[3.0, 3.0, 3.0, 3.0, 3.0]", json.dumps(self.json_of("dump", "var")))

@@ -1,5 +1,6 @@
 """Start order, ends, interruptions and deaths."""
 import json
+import os
 import pathlib
 import re
 import signal
@@ -18,10 +19,13 @@ def words_after(option, pid):
 
 class StartAndEnd(ProcessTest):
     def test_each_worker_gets_the_device_and_wire_of_its_rank(self):
+        code, out, err = run("inspect_shm", "doctor", "--json")
+        self.assertEqual(code, 0, err)
+        auto = ("auto",) if json.loads(out)["cuda"]["gpus"] else ()  # without a GPU the launcher settles that
         given = {("--device", "auto,1:cpu", "--wire", "bf16", "--wire", "2:float32"):
-                 [("auto", "bf16"), ("cpu", "bf16"), ("auto", "float32")],
-                 ("--device", "2:cpu,all:auto"): [("auto", "float32"), ("auto", "float32"), ("cpu", "float32")],
-                 (): [("auto", "float32")] * 3}
+                 [(*auto, "bf16"), ("bf16",), auto],
+                 ("--device", "2:cpu,all:auto"): [auto, auto, ()],  # what is the default is not passed on
+                 (): [auto] * 3}
         for options, expected in given.items():
             with self.subTest(options):
                 self.job = support.new_job()
@@ -85,7 +89,8 @@ class StartAndEnd(ProcessTest):
         code, out, err = run("worker_shm", "--job", self.job)
         self.assertEqual(code, 0, err)
         self.assertRegex(out + err, r"worker 0: after \d+ training steps \(\d+ global steps\), loss on training batch is "
-                                    r"\d+\.\d+ \(\d+ examples/s, \d+\.\d+ s/batch\)")
+                                    r"\d+\.\d+ \([\d.]+ examples/s, \d+(\.\d+)? ms/batch\)")
+        self.assertNotRegex(out + err, r"\b0\.0* m?s/batch")
         self.assertEqual(support.finish(ps)[0], 0)
 
     def test_the_ps_reports_the_value_of_a_count(self):
@@ -128,11 +133,71 @@ class Interrupted(ProcessTest):
                     self.assertEqual(support.finish(launcher, 20)[0], 130)
                     self.assertEqual(support.segments(self.job), [])
 
+    def test_a_signal_at_any_stage_of_a_launch_leaves_nothing(self):
+        stages = {"at its ps": lambda launcher: support.children(launcher.pid),
+                  "at its job": lambda _: support.segments(self.job),
+                  "at its first worker": lambda launcher: len(support.children(launcher.pid)) > 1,
+                  "at the first who has joined": lambda _: support.workers_of(self.job)}
+        for stage, has_come in stages.items():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                with self.subTest(stage, signal=number):
+                    launcher = self.start("launch_shm", "--job", self.job, "--steps", "100000000")
+                    support.wait_until(lambda: has_come(launcher), stage)
+                    launcher.send_signal(number)
+                    code, _, err = support.finish(launcher, 20 * support.SLOWNESS)
+                    self.assertEqual(code, 130, err)
+                    self.assert_nothing_left()
+
+    def test_a_launch_that_gives_up_does_not_wait_for_a_stopped_worker(self):
+        first_works = f"""#!/bin/sh
+            case "$*" in *"--rank 1"*) echo "worker_shm: it cannot work" >&2; exit 1 ;; esac
+            exec "{support.TOOLS}/worker_shm" "$@"\n"""
+        programs = support.programs_beside(first_works)
+        launcher = self.start(self.enterContext(programs), "--job", self.job, "--model", "count", "--steps", "1000000",
+                              "--interval", "1s", "--restart-workers", "--workers", "2")
+        support.wait_until(lambda: any(w["rank"] == 0 for w in support.workers_of(self.job) or []), "worker 0 has joined")
+        os.kill(next(w["pid"] for w in support.workers_of(self.job) if w["rank"] == 0), signal.SIGSTOP)
+        code, _, err = support.finish(launcher)
+        self.assertEqual(code, 1)
+        self.assertIn("worker 1 ended with exit code 1", err)
+        self.assertIn("the launch is ended", err)
+        self.assert_nothing_left()
+
     def test_ctrl_c_on_a_waiting_worker_ends_it(self):
-        worker = self.start("worker_shm", "--job", self.job)
-        worker.stderr.readline()
-        worker.send_signal(signal.SIGINT)
-        self.assertEqual(support.finish(worker, 5)[0], 130)
+        for options, last_words in (((), "worker_shm: interrupted before its first step"), (("--quiet",), "")):
+            with self.subTest(options):
+                worker = self.start("worker_shm", "--job", self.job, *options)
+                worker.stderr.readline()
+                worker.send_signal(signal.SIGINT)
+                code, _, err = support.finish(worker, 5)
+                self.assertEqual((code, err.strip()), (130, last_words))
+
+    def test_an_interrupted_worker_says_what_it_has_reached(self):
+        for model, options, words in (("mlp", (), r"after [1-9]\d* training steps \([1-9]\d* global steps\)"),
+                                      ("logistic", (), r"after [1-9]\d* training steps \([1-9]\d* global steps\)"),
+                                      ("count", ("--interval", "1ms", "--steps", "1000000"),
+                                       r"after [1-9]\d* adds in [\d.]+ m?s, var = [1-9]\d*")):
+            with self.subTest(model):
+                self.job = support.new_job()
+                ps = self.start_ps("--layout", "inplace", "--workers", "2")
+                worker = self.start("worker_shm", "--job", self.job, "--model", model, *options)
+                support.wait_until(lambda: any(w["steps"] > 0 for w in support.workers_of(self.job)), "it trains")
+                worker.send_signal(signal.SIGINT)
+                code, out, err = support.finish(worker)
+                self.assertEqual(code, 130, err)
+                self.assertRegex(out.splitlines()[-1], f"^worker 0: interrupted {words}$")
+                ps.send_signal(signal.SIGTERM)
+                support.finish(ps)
+
+    def test_interrupted_training_alone_says_what_it_has_reached(self):
+        for model in ("mlp", "svm"):
+            with self.subTest(model):
+                worker = self.start("worker_shm", "--standalone", "--model", model, "--steps", "1000000000")
+                self.assertIn("training steps", worker.stdout.readline())
+                worker.send_signal(signal.SIGINT)
+                code, out, err = support.finish(worker)
+                self.assertEqual(code, 130, err)
+                self.assertRegex(out.splitlines()[-1], r"^standalone: interrupted after [1-9]\d* training steps ")
 
     def test_the_death_of_the_launcher_ends_its_children(self):
         launcher = self.launch_long()
@@ -152,7 +217,7 @@ class Deaths(ProcessTest):
                 ps = self.start("ps_shm", "--job", job, "--workers", "3", "--mode", mode, "--steps", "1500", "--linger", "1s")
                 workers = [self.start("worker_shm", "--job", job, "--rank", rank, "--delay", "1ms", "--together")
                            for rank in range(3)]
-                support.wait_until(lambda: sum(w["steps"] > 20 for w in support.workers_of(job) or []) == 3, "all train")
+                support.wait_training(job, 3)
                 workers[1].kill()
                 for rank in (0, 2):
                     self.assertEqual(support.finish(workers[rank])[0], 0)

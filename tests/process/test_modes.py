@@ -199,6 +199,18 @@ class LiveChanges(ProcessTest):
         wait_until(lambda: max(w["steps"] for w in workers_of(self.job)) >
                    min(w["steps"] for w in workers_of(self.job)) + 30, "nobody waits any more")
 
+    def test_of_changes_at_the_same_time_none_is_undone_by_another(self):
+        self.start_ps()
+        loop = 'for i in $(seq 100); do "$0" set --job "$1" "$2=$i" > /dev/null 2>&1 && echo "$i"; done'
+        setters = {key: self.start("sh", "-c", loop, support.TOOLS / "inspect_shm", self.job, key)
+                   for key in ("lr", "clip-norm")}
+        done = {key: finish(setter)[1].split() for key, setter in setters.items()}
+        texts = [event["text"] for event in inspect(self.job, "events", "--kind", "set")["events"]]
+        for key in setters:
+            self.assertEqual([text.split()[-1] for text in texts if text.startswith(key + ":")], done[key])
+            self.assertGreater(len(done[key]), 10)
+        self.assertEqual(inspect(self.job, "show")["live_version"], len(texts))
+
     def test_impossible_changes_are_refused_in_one_line(self):
         self.start_slow_job()
         self.assert_fails(1, run("inspect_shm", "set", "mode=sync", "--job", self.job), "sync")
@@ -276,12 +288,12 @@ class Elastic(ProcessTest):
             with self.subTest(mode=mode):
                 job = support.new_job()
                 launch = self.start("launch_shm", "--job", job, "--workers", "2..3", "--mode", mode, "--delay", "1ms",
-                                    "--steps", "400", "--json")
-                wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "under way")
-                os.kill(workers_of(job)[0]["pid"], signal.SIGKILL)
+                                    "--steps", "1000", "--json")
+                at_work = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "under way")
+                os.kill(at_work[0]["pid"], signal.SIGKILL)
                 code, out, err = finish(launch)
                 self.assertEqual(code, 0, err)
-                self.assertGreaterEqual(json.loads(out)["steps"], 400)
+                self.assertGreaterEqual(json.loads(out)["steps"], 1000)
 
 
 if __name__ == "__main__":

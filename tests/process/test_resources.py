@@ -5,12 +5,14 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import unittest
 
 import support
 from support import ProcessTest, run
 
 MIB = 1 << 20
+STRANGER = 65531  # a user who has no other process
 
 
 def limited(*limits):
@@ -19,6 +21,12 @@ def limited(*limits):
         for which, value in limits:
             resource.setrlimit(which, (value, value))
     return apply
+
+
+def can_mount():
+    """Whether a file system can be mounted where only one's own children see it."""
+    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev/shm"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
 
 
 @unittest.skipIf(support.SLOWNESS > 1, "skipped: sanitizers themselves need more than these limits allow")
@@ -75,6 +83,152 @@ class Limits(ProcessTest):
         self.extra = 1
 
 
+class Launches(ProcessTest):
+    """A launch that cannot go on half-way ends what it has started and leaves no segment."""
+
+    COUNT = ("--model", "count", "--steps", "10000", "--workers", "12", "--max-workers", "12")
+
+    def launch_limited(self, *limits, **options):
+        result = run("launch_shm", "--job", self.job, *self.COUNT, preexec_fn=limited(*limits), **options)
+        self.assert_nothing_left()
+        return result
+
+    @unittest.skipIf(support.SLOWNESS > 1, "skipped: sanitizers themselves need more than these limits allow")
+    def test_wherever_it_runs_out_of_open_files(self):
+        failed = 0
+        for files in range(6, 42):
+            with self.subTest(files=files):
+                code, out, err = self.launch_limited((resource.RLIMIT_NOFILE, files))
+                if code == 0:
+                    continue  # there were enough
+                failed += 1
+                self.assertEqual(code, 1)
+                self.assertIn("ulimit -n", err.splitlines()[-1])
+        self.assertGreater(failed, 20)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to become somebody else")
+    @unittest.skipIf(support.SLOWNESS > 1, "skipped: sanitizers themselves need more than these limits allow")
+    def test_wherever_it_runs_out_of_processes(self):
+        failed = 0
+        for processes in range(1, 14):
+            with self.subTest(processes=processes):
+                try:
+                    code, out, err = self.launch_limited((resource.RLIMIT_NPROC, processes), user=STRANGER,
+                                                         group=STRANGER, extra_groups=[],
+                                                         env={"OPENBLAS_NUM_THREADS": "1"})
+                except PermissionError:
+                    self.skipTest("the programs lie in a folder that others may not read")
+                if code == 0:
+                    continue
+                failed += 1
+                self.assertEqual(code, 1)
+                self.assertIn("ulimit -u", err)
+        self.assertGreater(failed, 5)
+
+    def test_where_a_program_is_missing(self):
+        for there, missing in ((("launch_shm",), "ps_shm"), (("launch_shm", "ps_shm"), "worker_shm")):
+            with self.subTest(missing=missing), tempfile.TemporaryDirectory() as folder:
+                for program in there:
+                    shutil.copy(support.TOOLS / program, folder)
+                result = run(f"{folder}/launch_shm", "--job", self.job, *self.COUNT, env={"PATH": folder})
+                self.assert_fails(1, result, missing, "PATH")
+                self.assert_nothing_left()
+
+    def test_where_dev_shm_is_full(self):
+        script = 'mount -t tmpfs -o size=$1 none /dev/shm && shift && "$@"; echo $?; ls /dev/shm'
+        if not can_mount():
+            self.skipTest("no mounts of one's own are allowed here")
+        for size, elements in (("16k", 1), ("256k", 1), ("64m", 100 * MIB)):
+            with self.subTest(size=size):
+                _, out, err = run("unshare", "-m", "sh", "-c", script, "sh", size, support.TOOLS / "launch_shm", "--job",
+                                  self.job, *self.COUNT, "--size", elements)
+                self.assertEqual(out, "1\n", err)
+                self.assertIn("/dev/shm", err)
+
+
+class LostOutput(ProcessTest):
+    """What cannot be printed makes a program fail, but a reader that has had enough does not."""
+
+    COUNT = ("--model", "count", "--steps", "3")
+
+    def run_into(self, target, program, *arguments):
+        with open(target, "w") as out:
+            return run(program, *arguments, stdout=out)
+
+    def assert_lost(self, result):
+        self.assert_fails(1, (result[0], "", result[2]), "output was lost", "No space left on device")
+
+    def test_a_summary_that_is_lost_is_an_error(self):
+        for form in ((), ("--json",)):
+            with self.subTest(form):
+                self.assert_lost(self.run_into("/dev/full", "launch_shm", "--job", self.job, "--workers", "1",
+                                               *self.COUNT, *form))
+                self.assert_lost(self.run_into("/dev/full", "worker_shm", "--standalone", "--steps", "3", "--quiet", *form))
+                self.assert_lost(self.run_into("/dev/full", "worker_shm", "--standalone", "--steps", "3", "--quiet",
+                                               "--model", "logistic", *form))
+
+    def test_so_is_what_a_ps_and_its_worker_say_which_go_on_to_their_end(self):
+        with open("/dev/full", "w") as full:
+            ps = self.start("ps_shm", "--job", self.job, "--workers", "2", stdout=full)
+        self.assert_lost(self.run_into("/dev/full", "worker_shm", "--job", self.job, *self.COUNT))
+        code, out, err = run("worker_shm", "--job", self.job, *self.COUNT)
+        self.assertEqual(code, 0, err)
+        self.assertIn("var = 6", out)
+        self.assert_lost(support.finish(ps))
+        self.assertEqual(support.segments(self.job), [])
+
+    def test_so_is_what_is_asked_for(self):
+        self.start_ps()
+        for command in (("ls",), ("show",), ("vars", "--json"), ("events",), ("set", "lr=1", "--json"), ("doctor",)):
+            of_job = [] if command[0] == "ls" else ["--job", self.job]
+            with self.subTest(command):
+                self.assert_lost(self.run_into("/dev/full", "inspect_shm", *command, *of_job))
+        for program, *arguments in (("ps_shm", "--help"), ("worker_shm", "--help"), ("launch_shm", "--help"),
+                                    ("launch_shm", "--help-markdown"), ("inspect_shm", "--help"),
+                                    ("inspect_shm", "set", "--help")):
+            with self.subTest(program=program, arguments=arguments):
+                self.assert_lost(self.run_into("/dev/full", program, *arguments))
+
+    def test_the_exit_code_of_a_failure_or_an_interruption_stays(self):
+        with open("/dev/full", "w") as full:
+            ps = self.start("ps_shm", "--job", self.job, stdout=full)
+        support.wait_until(lambda: support.segments(self.job), "the job is there")
+        ps.send_signal(signal.SIGINT)
+        code, _, err = support.finish(ps)
+        self.assertEqual(code, 130)
+        self.assertIn("output was lost", err)
+
+    def test_a_reader_that_has_gone_neither_ends_a_training_nor_makes_it_fail(self):
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            ps = self.start("ps_shm", "--job", self.job, "--workers", "1", stdout=writing)
+            for program, *arguments in (("worker_shm", "--job", self.job, "--model", "count", "--steps", "30",
+                                         "--interval", "50ms"),  # it reports once a second
+                                        ("launch_shm", "--job", support.new_job(), "--workers", "1", *self.COUNT)):
+                with self.subTest(program):
+                    code, _, err = run(program, *arguments, stdout=writing)
+                    self.assertEqual((code, err), (0, ""))
+            code, _, err = support.finish(ps)
+            self.assertEqual((code, err), (0, ""))
+        finally:
+            os.close(writing)
+
+    def test_a_closed_standard_output_is_lost_and_nothing_is_printed_into_a_segment(self):
+        shell = lambda line, *words: run("sh", "-c", line, support.TOOLS, self.job, *words)
+        ps = self.start("sh", "-c", 'exec "$0/ps_shm" --job "$1" --workers 2 >&-', support.TOOLS, self.job)
+        count = 'exec "$0/worker_shm" --job "$1" --model count --steps 3 --wait-job 10'
+        for closed in (">&-", "<&- >&-"):
+            with self.subTest(closed):
+                code, _, err = shell(f"{count} {closed}")
+                self.assertEqual(code, 1)
+                self.assertIn("output was lost", err)
+        code, _, err = support.finish(ps)
+        self.assertEqual(code, 1)
+        self.assertIn("output was lost", err)
+        self.assertEqual(support.segments(self.job), [])
+
+
 class Growth(ProcessTest):
     def test_a_variable_beyond_the_limit_of_file_sizes_is_an_error_and_no_signal(self):
         ps = self.start_ps("--workers", "3")
@@ -88,11 +242,11 @@ class Growth(ProcessTest):
         support.finish(ps)
 
     def test_a_full_directory_is_named_and_the_job_goes_on(self):
-        ps = self.start_ps("--workers", "3", "--placement", "partition", "--partitions", "1024")
-        count = ("worker_shm", "--job", self.job, "--model", "count", "--steps", "5", "--size", "1024")
+        ps = self.start_ps("--workers", "3", "--placement", "partition", "--partitions", "16384")
+        count = ("worker_shm", "--job", self.job, "--model", "count", "--steps", "5", "--size", "16384")
         self.assertEqual(run(*count)[0], 0)  # one part a row: as many as the directory can have
         result = run("worker_shm", "--job", self.job, "--model", "softmax")
-        self.assert_fails(1, result, "directory", "full", "1024", "partition less")
+        self.assert_fails(1, result, "directory", "full", "16384", "partition less")
         code, out, err = run(*count)
         self.assertEqual(code, 0, err)
         self.assertIn("var = 10", out)
@@ -110,7 +264,7 @@ class Growth(ProcessTest):
     def test_a_small_dev_shm_is_an_error_that_names_it(self):
         script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
         unshare = ["unshare", "-m", "sh", "-c", script, "sh"]
-        if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+        if not can_mount():
             self.skipTest("no mounts of one's own are allowed here")
         def launch(size):
             process = subprocess.Popen(
@@ -124,6 +278,25 @@ class Growth(ProcessTest):
         code, out, err = launch(10)
         self.assertEqual(code, 0, err)
         self.assertIn("20", out)
+
+    def test_what_killed_tests_have_left_is_removed_and_nothing_else(self):
+        child = subprocess.Popen(["true"])
+        child.wait()  # its number belongs to nobody now
+        left = [support.SHM / f"ps.test-{child.pid}-0{part}" for part in ("", ".0", ".w1.1")]
+        others = [support.SHM / f"ps.{self.job}", support.SHM / f"ps.mine-{child.pid}-0"]
+        for segment in left + others:
+            segment.touch()
+        try:
+            done = subprocess.run(["bash", "-c", ". tools/setup.sh && clear_leftovers"], cwd=support.SOURCE,
+                                  capture_output=True, text=True, timeout=support.PATIENCE)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual([s for s in left if s.exists()], [])
+            self.assertEqual([s for s in others if not s.exists()], [])
+            for segment in left:
+                self.assertIn(str(segment), done.stderr)
+        finally:
+            for segment in left + others:
+                segment.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import time
 
@@ -18,7 +19,11 @@ SIZE = 5000
 
 
 def descriptors(process):
-    return len(os.listdir(f"/proc/{process.pid}/fd"))
+    """What they lead to: (segments of other workers' gradients, all else)."""
+    folder = pathlib.Path(f"/proc/{process.pid}/fd")
+    found = [os.readlink(folder / number) for number in os.listdir(folder)]
+    gradients = [name for name in found if re.search(r"/ps\.\S+\.w\d+\.\d+\b", name)]
+    return gradients, [name for name in found if name not in gradients]
 
 
 class Storm(ProcessTest):
@@ -57,7 +62,7 @@ class Storm(ProcessTest):
         support.wait_until(lambda: len(support.workers_of(self.job) or []) == RANKS, "all have joined")
         self.wait_for_steps(10)
         witness = workers[-1]
-        files_before, descriptors_before = support.segments(self.job), descriptors(witness)
+        files_before, descriptors_before = support.segments(self.job), descriptors(witness)[1]
         shard_before = (support.SHM / f"ps.{self.job}.0").stat().st_size
         killed_workers = killed_servers = 0
         for _ in range(KILLS):
@@ -102,12 +107,15 @@ class Storm(ProcessTest):
         self.assertLessEqual(doctor["last"]["buffers_in_doubt"], 1)
         self.assertIsNone(doctor["problem"])
         self.assertLessEqual(doctor["last"]["servers"], 1 + killed_servers)
-        gradients = lambda names: [n for n in names if ".w" in n[len("ps." + self.job):]]
-        self.assertEqual(len(support.segments(self.job)) - len(gradients(support.segments(self.job))),
-                         len(files_before) - len(gradients(files_before)))
-        self.assertLessEqual(len(gradients(support.segments(self.job))), RANKS)
+        of_gradients = lambda names: [n for n in names if ".w" in n[len("ps." + self.job):]]
+        self.assertEqual(len(support.segments(self.job)) - len(of_gradients(support.segments(self.job))),
+                         len(files_before) - len(of_gradients(files_before)))
+        self.assertLessEqual(len(of_gradients(support.segments(self.job))), RANKS)
         self.assertEqual((support.SHM / f"ps.{self.job}.0").stat().st_size, shard_before, "the shard has grown")
-        self.assertLessEqual(descriptors(witness), descriptors_before + 1, "descriptors of the witness")
+        # A gradient's segment is opened when a step first needs it, which under a quorum may be late.
+        gradients, others = descriptors(witness)
+        self.assertLessEqual(len(gradients), RANKS - 1, gradients)
+        self.assertLessEqual(len(others), len(descriptors_before), others)
         witness.send_signal(signal.SIGCONT)
         witness.send_signal(signal.SIGTERM)
         self.assertEqual(support.finish(witness)[0], 130)

@@ -8,13 +8,7 @@ import time
 import unittest
 
 import support
-from support import ProcessTest, run
-
-
-def children(pid):
-    """A launcher's ps and workers."""
-    with open(f"/proc/{pid}/task/{pid}/children") as listed:
-        return [int(child) for child in listed.read().split()]
+from support import ProcessTest, children, run
 
 
 def inspect(*arguments):
@@ -23,7 +17,6 @@ def inspect(*arguments):
 
 
 def running_job(job):
-    """What show says of it, once it can be shown."""
     support.wait_until(lambda: inspect("show", "--job", job), f"job {job} is there")
     return inspect("show", "--job", job)
 
@@ -135,18 +128,75 @@ class DeadServers(Survival):
                 job = f"{self.job}-{mode}"
                 launcher = self.start("launch_shm", "--job", job, "--mode", mode, "--delay", "1ms", "--steps", "1500",
                                       "--restart-workers", "--json")
-                support.wait_until(lambda: sum(w["steps"] > 20 for w in support.workers_of(job) or []) == 3, "all train")
-                os.kill(support.workers_of(job)[0]["pid"], signal.SIGKILL)  # the chief
+                os.kill(support.wait_training(job, 3)[0]["pid"], signal.SIGKILL)  # the chief
                 code, out, err = support.finish(launcher)
                 self.assertEqual(code, 0, err)
                 self.assertIn("worker 0 was killed by signal 9", err)
                 self.assertIn("worker 0 is started", err)
                 self.assertGreater(json.loads(out)["test_accuracy"], 0.9)
 
+    def alive(self):
+        return [w for w in support.workers_of(self.job) or [] if w["state"] == "alive"]
+
+    def test_workers_that_are_killed_at_their_work_are_replaced_however_often_and_the_summary_is_of_the_run(self):
+        launcher = self.start("launch_shm", "--job", self.job, "--delay", "5ms", "--steps", "5000", "--batch", "10",
+                              "--workers", "2", "--restart-workers", "--json")  # outlasts the kills under a sanitizer
+        support.wait_until(lambda: len(self.alive()) == 2, "both have joined")
+        began = time.monotonic()
+        pids, steps = set(), {0: 0, 1: 0}
+        for _ in range(12):  # each sooner than a second after its start
+            def at_work():
+                return [w for w in self.alive() if w["pid"] not in pids and w["steps"] > steps[w["rank"]]]
+            victim = support.wait_until(at_work, "one that is new has made a step")[0]
+            os.kill(victim["pid"], signal.SIGKILL)
+            pids.add(victim["pid"])
+            support.wait_until(lambda: victim["pid"] not in [w["pid"] for w in self.alive()], "it is dead")
+            steps = {w["rank"]: w["steps"] for w in support.workers_of(self.job)}
+        lasted = time.monotonic() - began
+        code, out, err = support.finish(launcher)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(err.count("takes its place"), 12)
+        summary = json.loads(out)
+        self.assertGreaterEqual(summary["seconds"], lasted)
+        self.assertAlmostEqual(summary["steps_per_second"] * summary["seconds"], summary["steps"], 3)
+        done = sum(w["steps"] for w in summary["per_worker"])
+        examples = summary["examples_per_second"] * summary["seconds"]
+        self.assertLessEqual(examples, 10 * done + 0.001)
+        self.assertGreater(examples, 10 * (done - 12 - 1))  # those that were killed may not have said their last step
+        for worker in summary["per_worker"]:
+            self.assertLessEqual(worker["seconds"], summary["seconds"])
+            self.assertGreater(worker["seconds"], lasted / 2)
+
+    def test_workers_that_are_killed_before_their_work_are_replaced_after_longer_and_longer_pauses(self):
+        launcher = self.start("launch_shm", "--job", self.job, "--delay", "1000s", "--workers", "1", "--restart-workers")
+        moments, pids = [], set()
+        for _ in range(7):
+            support.wait_until(lambda: any(w["pid"] not in pids for w in self.alive()), "a new one has joined")
+            moments.append(time.monotonic())
+            [worker] = self.alive()
+            pids.add(worker["pid"])
+            os.kill(worker["pid"], signal.SIGKILL)
+        launcher.send_signal(signal.SIGINT)
+        code, _, err = support.finish(launcher)
+        self.assertEqual(code, 130, err)
+        self.assertGreaterEqual(err.count("takes its place"), 6, err)  # the last one may not have been seen
+        self.assertGreater(moments[-1] - moments[0], 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 2)
+        self.assertEqual(support.segments(self.job), [])
+
+    def test_workers_that_fail_again_and_again_end_the_launch(self):
+        with support.programs_beside('#!/bin/sh\necho "worker_shm: it cannot work" >&2; exit 1\n') as launch_shm:
+            self.assert_gives_up(run(launch_shm, "--job", self.job, "--workers", "1", "--restart-workers"))
+
+    def assert_gives_up(self, result):
+        code, _, err = result
+        self.assertEqual(code, 1)
+        self.assertEqual(err.count("takes its place"), 4, err)
+        self.assertIn("so did those before it", err)
+        self.assertEqual(support.segments(self.job), [])
+
     def test_a_job_that_lost_a_worker_without_that_says_so_and_fails(self):
         launcher = self.start("launch_shm", "--job", self.job, "--delay", "1ms", "--steps", "1500")
-        support.wait_until(lambda: sum(w["steps"] > 20 for w in support.workers_of(self.job) or []) == 3, "all train")
-        os.kill(support.workers_of(self.job)[1]["pid"], signal.SIGKILL)
+        os.kill(support.wait_training(self.job, 3)[1]["pid"], signal.SIGKILL)
         code, out, err = support.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn("the others go on", err)
@@ -192,13 +242,12 @@ class StoppedPeers(Survival):
         self.wait_for_steps(0, 200)  # and so it is waited for once, not in every step
         workers[1].send_signal(signal.SIGCONT)
         self.wait_for_steps(1)
-        support.wait_until(lambda: any(e["kind"] == "left-out" and e["rank"] == 1 for e in inspect("events", "--job", self.job)["events"]),
-                           "an event")
+        left_out = lambda event: event["kind"] == "left-out" and event["rank"] == 1
+        support.wait_until(lambda: any(map(left_out, inspect("events", "--job", self.job)["events"])), "an event")
         for worker in workers:
             worker.send_signal(signal.SIGTERM)
-        for rank, worker in enumerate(workers):
-            code, _, err = support.finish(worker)
-            self.assertEqual(code, 130, err)
+        for worker in workers:
+            self.assertEqual(support.finish(worker).code, 130)
         self.assertEqual(support.finish(ps)[0], 0)
 
 
@@ -274,6 +323,10 @@ class Ends(Survival):
         ps.send_signal(signal.SIGINT)
         self.assertEqual(support.finish(ps)[0], 130)
         self.assertLess(time.monotonic() - began, 2 * support.SLOWNESS)
+        for program in (["ps_shm"], ["ps_shm", "--adopt"], ["worker_shm", "--wait-job", "100ms"]):
+            code, out, err = run(*program, "--job", self.job)
+            self.assertEqual(code, 1, out + err)
+            self.assertIn(f"was ended, and worker 0 (process {worker.pid}) has not left it yet", err.splitlines()[-1])
         worker.send_signal(signal.SIGCONT)
         self.assertEqual(support.finish(worker)[0], 0)
         self.assertEqual(support.segments(self.job), [])
@@ -325,7 +378,8 @@ class Groups(Survival):
     def test_a_group_shares_a_job_and_nobody_else(self):
         inside = f"--groups={grp.getgrnam(GROUP).gr_gid}"
         ps = self.start_ps("--workers", "2", "--mode", "sync", "--group", GROUP)
-        workers = [self.as_user(number, inside, "worker_shm", "--model", "count", "--steps", "300", "--interval", "1ms")
+        workers = [self.as_user(number, inside, "worker_shm", "--group", GROUP, "--model", "count", "--steps", "300",
+                                "--interval", "1ms")
                    for number in (65533, 65534)]
         self.wait_for_steps(0)
         for name in support.segments(self.job):

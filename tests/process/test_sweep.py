@@ -91,12 +91,12 @@ class Sweep(unittest.TestCase):
             self.assertIn("histogram", line["result"]["staleness"])
             if line["settings"]["mode"] == "sync" and not line["settings"]["reference"]:
                 self.assertEqual(line["result"]["staleness"]["max"], 0)
-        # A row of the printed table for every mode, a column for every straggler, figures in each.
-        rows = [line for line in out.splitlines() if re.match(r"\| (async|ssp|sync)", line)]
-        self.assertEqual(len(rows), 4)
-        self.assertTrue(
-            all(len(re.findall(r"[\d.]+k? / [\d.]+, \d+ / ([\d.]+|–) / [\d.]+", row)) == 2 for row in rows), out
-        )
+        # A row of the printed table for every straggler and mode, with one figure in each of five cells.
+        rows = [line.strip("| ").split(" | ") for line in out.splitlines() if re.match(r"\| [^|]+ \| (async|ssp|sync)", line)]
+        self.assertEqual(len(rows), 8, out)
+        for row in rows:
+            for cell, figure in zip(row[2:], (r"[\d.]+k?", r"\d+\.\d\d", r"\d+", r"[\d.]+|–", r"\d+\.\d"), strict=True):
+                self.assertRegex(cell, f"^({figure})$", out)
         self.assertEqual((self.folder / "out" / "summary.md").read_text(), out)
         self.check_plots()
         before = (self.folder / "out" / "results.jsonl").read_bytes()

@@ -1,0 +1,375 @@
+"""The commands, outputs and options of the pages for people, and the README's example built against the installed tree.
+
+CONTRIBUTING.md says how a block is marked, and which files stand in for others.
+"""
+import functools
+import os
+import pathlib
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import support
+from support import ProcessTest
+
+sys.path.insert(0, str(support.SOURCE / "tests"))
+import check_docs
+
+PAGES = [support.SOURCE / "README.md", support.SOURCE / "CONTRIBUTING.md", *sorted((support.SOURCE / "docs").glob("*.md"))]
+PROGRAMS = ("ps_shm", "worker_shm", "launch_shm", "inspect_shm")
+MOST_STEPS = 1000
+# Options in the text that are other programs'.
+FOREIGN = {"--shm-size", "--benchmark_filter", "--job_name", "--task_index"}
+
+
+class Block:
+    def __init__(self, info, text, where):
+        self.language = info.split(" ")[0]
+        self.marks = set(re.sub(r'\w+="[^"]*"', "", info).split()[1:])
+        self.values = dict(re.findall(r'(\w+)="([^"]*)"', info))
+        self.text, self.where = text, where
+
+    def commands(self):
+        lines = self.text.replace("\\\n", " ").splitlines()
+        return [command for command in (re.sub(r"(^|\s)#.*", "", line).strip() for line in lines) if command]
+
+
+def blocks_of(text, page):
+    return [
+        Block(found[1], found[2], f"{page}:{text.count(chr(10), 0, found.start()) + 1}")
+        for found in re.finditer(r"^```(\S[^\n]*)\n(.*?)^```$", text, re.M | re.S)
+    ]
+
+
+def blanked(text):
+    """A line with its numbers and names of jobs blanked; a time may be in milliseconds or seconds."""
+    text = re.sub(r"\bjob [\w-]+", "job NAME", text)
+    text = re.sub(r"(?<=\d) ms\b", " s", text)
+    return " ".join(re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?|(?<= )-(?= )", "#", text).split())
+
+
+@functools.cache
+def help_of(program):
+    """The program as a page names it; nothing where it is none of ours."""
+    name = pathlib.Path(program).name
+    if program == "tools/run":
+        name = "launch_shm"
+    if name in PROGRAMS:
+        command = [support.TOOLS / name]
+    elif re.match(r"(tools|benches)/", program):
+        command = [support.SOURCE / program]
+        if not command[0].exists():
+            raise AssertionError(f"there is no {program}")
+    elif re.match(r"build/\w+/benches/", program):
+        folder = support.SOURCE / "benches" / ("gpu" if name == "gpu" else "micro")
+        return "\n".join(path.read_text() for path in folder.glob("*.cpp"))
+    else:
+        return None
+    texts = ["--help-markdown"] if name == "launch_shm" else []  # of those who change the tables: --help leaves it out
+    if name in PROGRAMS[:3]:
+        texts.append(subprocess.run([*command, "--help-all"], capture_output=True, text=True, check=True,
+                                    timeout=support.PATIENCE, env=support.environment()).stdout)
+    for words in [[], *([[word] for word in ("set", "events", "dump", "publications", "doctor", "rm")] if name == "inspect_shm" else [])]:
+        done = subprocess.run([*command, *words, "--help"], capture_output=True, text=True, timeout=support.PATIENCE,
+                              stdin=subprocess.DEVNULL, env=support.environment())
+        if done.returncode != 0:
+            raise AssertionError(f"{program} --help: {done.stderr}")
+        texts.append(done.stdout)
+    return "\n".join(texts)
+
+
+def has_option(text, option):
+    return re.search(rf"{re.escape(option)}(?![\w-])", text) is not None
+
+
+def check_options(command):
+    for part in re.split(r"&&|\|\|?|;", command):
+        program, *words = shlex.split(part)
+        text = help_of(program)
+        for word in words:
+            if text is not None and word.startswith("--") and not has_option(text, word.split("=")[0]):
+                raise AssertionError(f"{program} has no {word}")
+
+
+def is_run(command):
+    program = command.split()[0]
+    return program == "tools/run" or program.removeprefix("build/run/tools/") in PROGRAMS
+
+
+class Place:
+    """A folder with the programs and with what stands in for the files that pages name; jobs have names of their own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.jobs = set()
+        (folder / "tools").mkdir()
+        (folder / "tools" / "run").symlink_to(support.TOOLS / "launch_shm")
+        (folder / "build" / "run").mkdir(parents=True)
+        (folder / "build" / "run" / "tools").symlink_to(support.TOOLS)
+        rows = random.Random(1)
+        for name in ("a9a", "a9a.t"):
+            features = [sorted(rows.sample(range(1, 124), 14)) for _ in range(300)]
+            lines = [f"{'+1' if 7 in row else '-1'} {' '.join(f'{i}:1' for i in row)}\n" for row in features]
+            (folder / name).write_text("".join(lines))
+        ratings = [f"{rows.randrange(40)}::{rows.randrange(30)}::{rows.randint(0, 10)}::0\n" for _ in range(600)]
+        (folder / "ratings.dat").write_text("".join(ratings))
+        (folder / "mnist").mkdir()
+        for part, ours in (("train", "train"), ("t10k", "test")):
+            for what in ("images-idx3", "labels-idx1"):
+                data = support.SOURCE / "tools" / "data" / f"digits-{ours}-{what.replace('-', '.')}-ubyte"
+                (folder / "mnist" / f"{part}-{what}-ubyte").symlink_to(data)
+
+    def job_of(self, match):
+        job = f"{match[1]}-{os.getpid()}"
+        self.jobs.add(job)
+        return f"--job {job}"
+
+    def prepared(self, command):
+        command = re.sub(r"--job (\w+)", self.job_of, command).replace("/path/to/mnist", str(self.folder / "mnist"))
+        return re.sub(r"--steps (\d+)", lambda steps: f"--steps {min(int(steps[1]), MOST_STEPS)}", command)
+
+    def start(self, command):
+        env = support.environment({"PATH": f"{support.TOOLS}:{os.environ['PATH']}"})
+        if command.startswith("tools/run") and not re.search("--(steps|epochs)", command):
+            env["PS_STEPS"] = str(MOST_STEPS)
+        return subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=self.folder, stdin=subprocess.DEVNULL, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+
+
+class Blocks(unittest.TestCase):
+    """Runs blocks in a Place."""
+
+    def setUp(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="ps-docs-"))
+        self.addCleanup(shutil.rmtree, folder)
+        self.place = Place(folder)
+
+    def check(self, process, command):
+        code, out, err = support.finish(process)
+        if code != 0:
+            raise AssertionError(f"{command}: exit code {code}\n{out}{err}")
+        return out
+
+    def run_block(self, block):
+        """What each command printed."""
+        commands = block.commands()
+        for command in commands:
+            check_options(command)
+        if "no-test" in block.marks:
+            if not block.values.get("reason"):
+                raise AssertionError("no-test wants a reason")
+            return {}
+        commands = [command for command in commands if is_run(command)]
+        if "terminals" in block.marks:
+            processes = [self.place.start(self.place.prepared(command)) for command in commands]
+            for process in processes:
+                self.addCleanup(lambda process=process: process.poll() is None and process.kill())
+            return {command: self.check(process, command) for command, process in zip(commands, processes)}
+        beside = self.start_beside(block.values["beside"]) if "beside" in block.values else None
+        try:
+            return {command: self.check(self.place.start(self.place.prepared(command)), command) for command in commands}
+        finally:
+            if beside:
+                beside.send_signal(signal.SIGINT)
+                code, out, err = support.finish(beside)
+                self.assertEqual(code, 130, out + err)
+
+    def start_beside(self, command):
+        check_options(command)
+        command = re.sub(r"--job (\w+)", self.place.job_of, command)
+        process = self.place.start(command)
+        job = re.search(r"--job (\S+)", command)[1]
+        expected = int(re.search(r"--workers (\d+)", command)[1])
+        trains = lambda: sum(worker["steps"] > 0 for worker in support.workers_of(job) or []) >= expected
+        support.wait_until(lambda: process.poll() is not None or trains(), f"{command} trains")
+        return process
+
+    def check_output(self, block, printed):
+        out = [blanked(line) for line in printed[block.values["of"]].splitlines()]
+        for line in block.text.splitlines():
+            self.assertIn(blanked(line), out)
+
+    def check_page(self, text, page):
+        printed = {}
+        for block in blocks_of(text, page):
+            with self.subTest(block.where):
+                if block.language == "sh":
+                    printed |= self.run_block(block)
+                elif block.language == "output":
+                    self.check_output(block, printed)
+                elif block.language in ("bash", "shell", "console"):
+                    self.fail("commands stand in blocks that are marked sh")
+        for job in self.place.jobs:
+            self.assertEqual(support.segments(job), [], f"{page} leaves segments of {job} behind")
+
+
+class Pages(Blocks):
+    """A test for each page, added below."""
+
+
+def add_page(page):
+    name = str(page.relative_to(support.SOURCE))
+    setattr(Pages, f"test_{re.sub(r'[^a-z]', '_', name.lower())}", lambda self: self.check_page(page.read_text(), name))
+
+
+for one in PAGES:
+    add_page(one)
+
+
+class Options(unittest.TestCase):
+    def all_help(self):
+        scripts = [f"benches/{path.name}" for path in (support.SOURCE / "benches").iterdir()
+                   if path.is_file() and os.access(path, os.X_OK)]
+        programs = [*PROGRAMS, "tools/test", "tools/gpu_check", *scripts, "build/bench/benches/micro", "build/gpu/benches/gpu"]
+        return "\n".join(help_of(program) for program in programs)
+
+    def test_options_in_the_text_exist(self):
+        known = self.all_help()
+        for page in PAGES:
+            text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+            for code in re.findall(r"`([^`\n]+)`", text):
+                for option in re.findall(r"(?:^|\s)(--[a-z][\w-]*)", code):
+                    with self.subTest(page.name, option=option):
+                        self.assertTrue(option in FOREIGN or has_option(known, option), code)
+
+
+class Recording(ProcessTest):
+    def test_the_readme_shows_what_its_script_records(self):
+        readme = PAGES[0].read_text()
+        (shown,) = [block.text for block in blocks_of(readme, "README.md") if block.values.get("by") == "docs/record_start.py"]
+        done = subprocess.run([sys.executable, support.SOURCE / "docs" / "record_start.py", "--job", self.job, "--steps",
+                               "100000"], capture_output=True, text=True, env=os.environ, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # A full line goes on in the next one.
+        unfolded = lambda text: [blanked(line) for line in re.sub(r"(?m)^(.{80})\n", r"\1", text).splitlines()]
+        recorded = [*unfolded(done.stdout), "..."]  # a longer job has lines that are left out
+        for line in unfolded(shown):
+            self.assertIn(line, recorded)
+        self.assertLessEqual(max(map(len, shown.splitlines())), 80)
+
+
+class Mistakes(Blocks):
+    """What is wrong on a page is found."""
+
+    def assert_found(self, page, words):
+        (block,) = blocks_of(page, "page")
+        with self.assertRaisesRegex(AssertionError, words):
+            self.run_block(block)
+
+    def test_a_wrong_option_fails_wherever_it_stands(self):
+        for command in ("tools/run --wrokers 2", "benches/hogwild --rnuds 2", "inspect_shm ls --jsno"):
+            for mark in ("", ' no-test reason="a test"', " terminals"):
+                with self.subTest(command + mark):
+                    self.assert_found(f"```sh{mark}\n{command}\n```\n", "has no --")
+
+    def test_a_command_that_fails_or_is_not_there_fails(self):
+        self.assert_found("```sh\ninspect_shm show --job nobody\n```\n", "exit code 1")
+        self.assert_found("```sh\ntools/run --workers 0   # none\n```\n", "exit code 2")
+        self.assert_found("```sh\nbenches/nothing --quick\n```\n", "there is no benches/nothing")
+        self.assert_found("```sh no-test\ntools/run\n```\n", "wants a reason")
+
+    def test_output_that_is_not_printed_fails(self):
+        page = """```sh beside="launch_shm --job output --model count --workers 1 --interval 1ms --steps 1000000"
+inspect_shm vars --job output
+```
+```output of="inspect_shm vars --job output"
+NAME  SHAPE  RULE  LAYOUT     SHARD  NODE  SIZE  SLOTS  SLOT SIZE  PIECES  UPDATES  STATE
+var   []     %s    versioned      0     -  4 B       -  0 B             1       1   ready
+```
+"""
+        shown, output = blocks_of(page % "add", "page")
+        printed = self.run_block(shown)
+        self.check_output(output, printed)
+        with self.assertRaises(AssertionError):
+            self.check_output(blocks_of(page % "sgd", "page")[1], printed)
+
+    def test_words_links_paths_and_tables(self):
+        root = support.SOURCE
+        for text, words in (
+            ("One " + "word " * 25 + "more.\n", "27 words in one sentence"),
+            ("It ends. Who waits sleeps.\n", "name the actor first: Who waits"),
+        ):
+            self.assertIn(words, "".join(what for _, what in check_docs.check_sentences(text)))
+        self.assertEqual(list(check_docs.check_sentences("What does it cost? It is " + "word " * 23 + "\n\n" + "- a word\n" * 25)), [])
+        for target in ("docs/nothing.md", "docs/guide.md#nothing", "#nothing"):
+            self.assertTrue(list(check_docs.check_links(root, PAGES[0], f"# Here\n[text]({target})\n")), target)
+        self.assertEqual(list(check_docs.check_links(root, PAGES[0], "[a](docs/guide.md#modes) [b](https://nothing.org)")), [])
+        self.assertTrue(list(check_docs.check_paths(root, "`src/shm/nothing.hpp`")))
+        self.assertEqual(list(check_docs.check_paths(root, "`src/shm/layout.hpp`, `tools/run --workers 2`, `build/x`")), [])
+        for cell in ("97.78 / 1.88 / 30293", "0.00, 0", "85.04 (84.97 to 85.07)"):
+            self.assertTrue(list(check_docs.check_tables(f"| a | {cell} |")), cell)
+        for cell in ("97.78", "1 000 floats", "23.2 GB/s", "2 P (N - 1) / N", ""):
+            self.assertEqual(list(check_docs.check_tables(f"| a | {cell} |")), [], cell)
+
+
+class Example(ProcessTest):
+    """The README's program, built as the README says against an installed tree, which lies elsewhere than it was made for."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        subprocess.run(["meson", "install", "-C", support.TOOLS.parent, "--no-rebuild", "--destdir", cls.folder / "root"],
+                       check=True, stdout=subprocess.DEVNULL)
+        cls.prefix = next((cls.folder / "root").rglob("include")).parent
+        cls.blocks = blocks_of(PAGES[0].read_text(), "README.md")
+        (cls.folder / "example.cpp").write_text(next(block.text for block in cls.blocks if block.language == "cpp"))
+
+    def run_example(self, program):
+        environment = {name: value for name, value in support.environment().items() if name != "LD_LIBRARY_PATH"}
+        result = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=support.PATIENCE)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("30", result.stdout)
+
+    def test_the_command_of_the_readme_builds_it(self):
+        command = next(block.text for block in self.blocks if block.text.startswith("g++ example.cpp"))
+        config = next(self.prefix.rglob("ps.pc"))
+        compiler = os.environ.get("CXX", "g++") + " -Wall -Wextra -Werror"
+        subprocess.run(["sh", "-ec", command.replace("g++", compiler, 1)], cwd=self.folder, check=True,
+                       env={**os.environ, "PKG_CONFIG_PATH": str(config.parent)})
+        self.run_example(self.folder / "example")
+
+    def test_the_lines_of_the_page_on_publication_build_and_run(self):
+        page = (support.SOURCE / "docs" / "publication.md").read_text()
+        lines = "".join(block.text for block in blocks_of(page, "publication.md") if block.language == "cpp")
+        headers = ["cstdio", "cstring", "optional", "utility", "vector", "ps/publisher.hpp", "ps/subscriber.hpp"]
+        program = "".join(f"#include <{header}>\n" for header in headers)
+        program += f"int main() {{\n{lines}std::printf(\"%g\\n\", 30.0 * double(w[0]));\n}}\n"
+        self.assertIn('"policy"', program)
+        (self.folder / "publication.cpp").write_text(program.replace('"policy"', f'"{self.job}"'))
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "ps"], check=True, capture_output=True, text=True,
+                               env={**os.environ, "PKG_CONFIG_PATH": str(next(self.prefix.rglob("ps.pc")).parent)})
+        libraries = next(self.prefix.rglob("libps.so")).parent
+        subprocess.run([*os.environ.get("CXX", "g++").split(), "-Wall", "-Wextra", "-Werror", "publication.cpp",
+                        *flags.stdout.split(), f"-Wl,-rpath,{libraries}", "-o", "publication"], cwd=self.folder, check=True)
+        self.run_example(self.folder / "publication")
+
+    def configure(self, lists):
+        """Cmake's result, and the folder that it made ready to build in."""
+        source = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        (source / "CMakeLists.txt").write_text(lists)
+        shutil.copy(self.folder / "example.cpp", source)
+        return subprocess.run(["cmake", "-S", source, "-B", source / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}"],
+                              capture_output=True, text=True), source / "build"
+
+    def test_the_cmake_project_of_the_readme_builds_it(self):
+        lists = next(block.text for block in self.blocks if block.language == "cmake")
+        configured, build = self.configure(lists)
+        self.assertEqual(configured.returncode, 0, configured.stderr)
+        subprocess.run(["cmake", "--build", build], check=True, stdout=subprocess.DEVNULL)
+        self.run_example(build / "example")
+        for wanted, fits in (("0.1.0 EXACT", True), ("0", True), ("", True), ("0.2", False), ("1.0", False), ("0.0.9", False)):
+            with self.subTest(wanted=wanted):
+                configured, _ = self.configure(lists.replace("find_package(ps 0.1 ", f"find_package(ps {wanted} "))
+                self.assertEqual(configured.returncode == 0, fits, configured.stderr)
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,93 @@
+"""docs/json.md and what the programs print as JSON: every key that is printed is in its tables, and none else."""
+import json
+import re
+
+import support
+from support import ProcessTest, run
+from test_publications import Peer
+
+PAGE = (support.SOURCE / "docs" / "json.md").read_text()
+OPEN = ("settings", "live")  # objects whose keys are another page's
+
+
+def keys_of(value, path=""):
+    """The paths of what is no object and no list of objects."""
+    if isinstance(value, dict) and path not in OPEN:
+        return {key for name, one in value.items() for key in keys_of(one, f"{path}.{name}" if path else name)}
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return {key for one in value for key in keys_of(one, path + "[]")}
+    return {path}
+
+
+def rows(heading):
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| `"):
+            yield cells
+
+
+def told(heading, command=None):
+    return {key for cells in rows(heading) if command is None or cells[0] == f"`{command}`"
+            for key in re.findall(r"`([^`]+)`", cells[0 if command is None else 1])}
+
+
+class Keys(ProcessTest):
+    def printed(self, *command):
+        code, out, err = run(*command)
+        self.assertEqual(code, 0, err)
+        return json.loads(out)
+
+    def test_a_launch(self):
+        known, seen = told("launch_shm, worker_shm"), set()
+        for arguments in (["--ema", "0.9", "--curve", "2"], ["--model", "count"], ["--model", "mf", "--curve", "2"],
+                          ["--model", "logistic", "--curve", "2"]):
+            with self.subTest(arguments):
+                keys = keys_of(self.printed("launch_shm", "--job", self.job, "--workers", "2", "--steps", "200", "--json",
+                                            *arguments))
+                self.assertLessEqual(keys, known)
+                seen |= keys
+        self.assertEqual(known - seen, {"per_worker[].gpu"})
+
+    def test_a_worker_alone(self):
+        self.assertLessEqual(keys_of(self.printed("worker_shm", "--standalone", "--steps", "20", "--json")),
+                             told("launch_shm, worker_shm"))
+
+    def test_the_inspector(self):
+        self.printed("launch_shm", "--job", self.job, "--workers", "2", "--mode", "sync", "--steps", "20", "--json",
+                     "--keep-segments")
+        publisher, reader = Peer(self, "publish", self.job, 1), Peer(self, "read", self.job)
+        for command, *words in (["ls"], ["show"], ["vars"], ["workers"], ["events"], ["dump", "hid_b"], ["rm"],
+                                ["publications"]):
+            with self.subTest(command):
+                job = {"ls": [], "publications": ["--publication", self.job]}.get(command, ["--job", self.job])
+                self.assertEqual(keys_of(self.printed("inspect_shm", command, *words, "--json", *job)),
+                                 told("inspect_shm", command))
+
+        publisher.kill()
+        reader.kill()
+        self.assertEqual(keys_of(self.printed("inspect_shm", "rm", "--publication", self.job, "--json")),
+                         told("inspect_shm", "rm --publication"))
+
+    def test_a_failure_is_an_object(self):
+        for code, *command in ((1, "launch_shm", "--job", self.job, "--data", "/none"), (2, "launch_shm", "--wrokers", "2"),
+                               (1, "inspect_shm", "show", "--job", "none"), (2, "inspect_shm", "shw"),
+                               (1, "worker_shm", "--job", self.job, "--wait-job", "1ms")):
+            with self.subTest(command):
+                got, out, err = run(*command, "--json")
+                self.assertEqual(got, code)
+                failure = json.loads(out)
+                self.assertEqual(set(failure), {"error", "exit_code"})
+                self.assertEqual(failure["exit_code"], code)
+                self.assertIn(failure["error"], err)
+
+    def test_an_interrupted_launch_is_an_object(self):
+        launch = self.start("launch_shm", "--job", self.job, "--workers", "1", "--steps", "100000000", "--json")
+        support.wait_until(lambda: any(worker["steps"] > 0 for worker in support.workers_of(self.job) or []), "steps")
+        launch.terminate()
+        code, out, _ = support.finish(launch)
+        self.assertEqual((code, json.loads(out)["exit_code"]), (130, 130))
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,189 @@
+"""What a new user gets wrong: a word with a letter missing, an option that nothing uses, data that is not there."""
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import support
+from support import ProcessTest, run
+from terminal import Terminal
+
+FILES = ["train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"]
+
+
+class Words(ProcessTest):
+    def test_the_nearest_option_is_suggested(self):
+        for program, option, meant in (("launch_shm", "--worker", "--workers"), ("launch_shm", "--wrokers=3", "--workers"),
+                                       ("ps_shm", "--learning-rate", None), ("worker_shm", "--bacth", "--batch"),
+                                       ("launch_shm", "--ps_tasks", "--ps-tasks"), ("launch_shm", "--optimiser", "--optimizer")):
+            with self.subTest(option):
+                said = self.assert_fails(2, run(program, option, "3"), f"{program}: {option.split('=')[0]}: no such option")
+                self.assertEqual("did you mean" in said, meant is not None, said)
+                if meant:
+                    self.assertIn(f"; did you mean {meant}?", said)
+
+    def test_a_word_without_an_option_is_told_how_options_look(self):
+        self.assert_fails(2, run("launch_shm", "sync"), "'sync': every argument is an option or its value")
+
+    def test_the_first_mistake_is_told_first(self):
+        wrong = {"--mode": "fast", "--wrokers": "2", "--batch": "no", "--optimizer": "adm"}
+        for first in wrong:
+            with self.subTest(first):
+                rest = [word for name, value in wrong.items() if name != first for word in (name, value)]
+                said = self.assert_fails(2, run("launch_shm", first, wrong[first], *rest))
+                self.assertTrue(said.startswith(f"launch_shm: {first}"), said)
+
+    def test_values_are_read_in_any_case_and_with_or_without_hyphens(self):
+        result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", "--mode", "SYNC", "--optimizer",
+                     "Adam", "--layout", "Versioned", "--model", "MLP", "--json")
+        self.assertEqual(result.code, 0, result.err)
+        for word in ('"mode":"sync"', '"optimizer":"adam"', '"model":"mlp"'):
+            self.assertIn(word, result.out)
+        self.assertEqual(run("launch_shm", "--job", self.job, "--steps", "5", "--layout", "in-place").code, 0)
+
+    def test_the_nearest_value_is_suggested(self):
+        self.assert_fails(2, run("launch_shm", "--mode", "snc"), "did you mean sync?")
+        self.assert_fails(2, run("launch_shm", "--optimizer", "adamm"), "did you mean adam?")
+
+    def test_times_and_sizes_have_the_usual_units(self):
+        for wait in ("5m", "5min", "1h", "300s", "300000ms"):
+            with self.subTest(wait):
+                self.assert_fails(1, run("worker_shm", "--job", self.job, "--wait-job", wait, "--rank", "0",
+                                         "--data", "nowhere"), "nowhere")
+        for size, shown in (("64K", "64KiB"), ("64k", "64KiB"), ("64KiB", "64KiB"), ("65536", "64KiB")):
+            with self.subTest(size):
+                self.assertEqual(run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "2", "--chunk-bytes",
+                                     size).code, 0, shown)
+        self.assert_fails(2, run("ps_shm", "--job", self.job, "--linger", "5 minutes"), "100us, 5ms, 2s, 5m, 1h")
+
+
+class Inspector(ProcessTest):
+    def test_commands(self):
+        self.assert_fails(2, run("inspect_shm"), "name a command: ls, show")
+        self.assert_fails(2, run("inspect_shm", "wrokers"), "'wrokers' is no command; did you mean workers?")
+        self.assert_fails(2, run("inspect_shm", "frobnicate"), "'frobnicate' is no command; there are ls, show")
+        self.assert_fails(2, run("inspect_shm", "--job", "demo", "show"), "the command comes first")
+        self.assert_fails(2, run("inspect_shm", "show", "demo"), "'demo': a job is named by --job demo")
+        self.assert_fails(2, run("inspect_shm", "show", "--jbo", "demo"), "--jbo: no such option; did you mean --job?")
+
+    def leave_a_dead_job(self):
+        result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", "--keep-segments")
+        self.assertEqual(result.code, 0, result.err)
+        self.assertTrue(support.segments(self.job))
+
+    def test_rm_wants_a_name(self):
+        self.leave_a_dead_job()
+        self.assert_fails(2, run("inspect_shm", "rm"), "name the job to remove by --job, or the publication by --publication,",
+                          "or give --all-dead")
+        self.assert_fails(2, run("inspect_shm", "rm", "--all-dead", "--job", self.job), "--all-dead")
+        self.assertTrue(support.segments(self.job))
+        self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
+        self.assertEqual(support.segments(self.job), [])
+
+    def test_rm_asks_at_a_terminal(self):
+        self.leave_a_dead_job()
+        for answer, code in (("n", 1), ("", 1), ("y", 0)):
+            with self.subTest(answer), Terminal(80, "inspect_shm", "rm", "--job", self.job) as terminal:
+                terminal.read_until(lambda: "[y/N]" in terminal.shown, "the question")
+                self.assertTrue(support.segments(self.job))
+                os.write(terminal.here, (answer + "\n").encode())
+                self.assertEqual(terminal.finish(), code, terminal.shown)
+        self.assertEqual(support.segments(self.job), [])
+        self.leave_a_dead_job()
+        with Terminal(80, "inspect_shm", "rm", "--yes", "--job", self.job) as terminal:
+            self.assertEqual(terminal.finish(), 0, terminal.shown)
+
+    def test_rm_of_all_dead_jobs_spares_kept_and_live_ones(self):
+        # In a /dev/shm of its own: whoever runs the tests may have dead jobs.
+        script = """mount -t tmpfs tmpfs /dev/shm && cd "$0" || exit 77
+            ./launch_shm --job kept --workers 1 --steps 5 --keep-segments >/dev/null
+            ./ps_shm --job live >/dev/null & live=$!
+            ./ps_shm --job dead >/dev/null & dead=$!
+            until [ -e /dev/shm/ps.live.0 ] && [ -e /dev/shm/ps.dead.0 ]; do sleep 0.01; done
+            kill -9 $dead; wait $dead 2>/dev/null
+            ./inspect_shm rm --all-dead; ls /dev/shm
+            kill $live; wait $live"""
+        process = subprocess.Popen(["unshare", "-m", "sh", "-c", script, str(support.TOOLS)], text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   env=support.environment())
+        result = support.finish(process)
+        if "unshare failed" in result.err or result.code == 77:
+            self.skipTest("skipped: no mount namespaces here: " + result.err)
+        self.assertIn("job dead: reclaimed", result.out, result.err)
+        self.assertEqual(result.out.split()[-4:], ["ps.kept", "ps.kept.0", "ps.live", "ps.live.0"], result.out)
+
+
+class Ignored(ProcessTest):
+    def test_what_nothing_would_use_is_refused(self):
+        for arguments, said in ((["--momentum", "0.5"], "--momentum: optimizer sgd has none"),
+                                (["--l1", "0.1"], "--l1: optimizer sgd has none; leave it out, or choose --optimizer ftrl"),
+                                (["--optimizer", "adam", "--rho", "0.5"], "--rho: optimizer adam has none"),
+                                (["--model", "count", "--data", "digits"], "--data: model count has none"),
+                                (["--model", "count", "--batch", "3"], "--batch: model count has none"),
+                                (["--size", "3"], "--size: of --model count only"),
+                                (["--interval", "1ms"], "--interval: of --model count only")):
+            with self.subTest(arguments):
+                self.assert_fails(2, run("launch_shm", *arguments), said)
+        self.assert_fails(2, run("ps_shm", "--job", self.job, "--momentum", "0.5"), "--momentum: optimizer sgd has none")
+
+    def test_a_variable_that_the_model_has_not_cannot_be_placed(self):
+        self.assert_fails(1, run("launch_shm", "--job", self.job, "--ps-tasks", "2", "--place", "hid_v=1"),
+                          "no variable 'hid_v'", "did you mean hid_w?")
+        self.assert_fails(1, run("launch_shm", "--job", self.job, "--model", "count", "--place", "x=0"), "it has var")
+
+    def test_a_worker_does_not_take_the_settings_of_its_job(self):
+        self.assert_fails(2, run("worker_shm", "--job", self.job, "--lr", "0.5"), "--lr: the job's ps says it")
+        result = run("worker_shm", "--job", self.job, "--wait-job", "1ms", env={"PS_LR": "0.5"})
+        self.assertIn("there is no such job yet", result.err)  # the environment may be that of ps and workers alike
+
+    def test_a_misspelt_variable_of_the_environment_is_named(self):
+        result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", env={"PS_WROKERS": "2"})
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(result.err.count("PS_WROKERS"), 1, result.err)
+        self.assertIn("no option is named by the environment variable PS_WROKERS; did you mean PS_WORKERS?", result.err)
+
+
+class BeforeAnythingStarts(ProcessTest):
+    def test_a_gpu_that_is_not_there_is_one_error(self):
+        self.assert_fails(1, run("launch_shm", "--job", self.job, "--device", "cuda:77"), "device cuda:77")
+
+    def test_auto_says_once_that_there_is_no_gpu(self):
+        result = run("launch_shm", "--job", self.job, "--workers", "3", "--steps", "20", "--device", "auto",
+                     env={"CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(result.code, 0, result.err)
+        self.assertEqual(result.err.count("goes on with the CPU"), 1, result.err)
+
+    def test_all_missing_files_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", folder), *FILES)
+            (pathlib.Path(folder) / "t10k-labels-idx1-ubyte").touch()
+            said = self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", folder), *FILES[:3])
+            self.assertNotIn(FILES[3], said)
+        self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", "mnist"), "is not included", *FILES)
+
+    def test_csv_is_recognised(self):
+        with tempfile.TemporaryDirectory() as folder:
+            table = pathlib.Path(folder) / "table.csv"
+            table.write_text("1,0.5,0.25,3\n0,0.125,0.5,4\n")
+            self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", table), "CSV is not read")
+            self.assert_fails(1, run("launch_shm", "--job", self.job, "--model", "svm", "--format", "libsvm", "--data",
+                                     table), "looks like CSV", "label index:value")
+
+    def test_tools_run_knows_options_before_it_builds(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder)
+            (copy / "tools").mkdir()
+            (copy / "docs").mkdir()
+            for name in ("tools/run", "tools/setup.sh", "docs/options.md"):
+                (copy / name).write_bytes((support.SOURCE / name).read_bytes())
+            (copy / "tools" / "run").chmod(0o755)
+            for wrong in (["--worker", "3"], ["--steps", "10", "--worker=3"]):
+                result = subprocess.run([copy / "tools" / "run", *wrong], capture_output=True, text=True,
+                                        timeout=support.PATIENCE)
+                self.assertEqual(result.returncode, 2, result.stderr)
+                self.assertIn("--worker: no such option", result.stderr)
+                self.assertFalse((copy / "build").exists())
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,178 @@
+"""What inspect_shm shows of publications and their readers, live and dead, and how it removes them."""
+import json
+import os
+import signal
+import subprocess
+
+import support
+from support import ProcessTest, run
+
+
+class Peer:
+    """A publisher or subscriber, in a process of its own; it has come so far when this object is made."""
+
+    def __init__(self, test, *arguments):
+        self.process = subprocess.Popen([os.environ["PS_PUBLICATION_PEER"], *map(str, arguments)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        test.addCleanup(self.kill)
+        line = self.process.stdout.readline()
+        if line != "ready\n":
+            raise AssertionError(f"{arguments}: {line}{self.process.communicate()[1]}")
+
+    def end(self):
+        self.process.communicate(timeout=support.PATIENCE)
+        return self.process.returncode
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+class Publications(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.name = self.job
+        self.file = support.SHM / f"ps_publication.{self.name}"
+        self.addCleanup(lambda: self.file.unlink(missing_ok=True))
+
+    def publisher(self, generations=3):
+        return Peer(self, "publish", self.name, generations)
+
+    def reader(self):
+        return Peer(self, "read", self.name)
+
+    def shown(self):
+        code, out, err = run("inspect_shm", "publications", "--publication", self.name, "--json")
+        self.assertEqual(code, 0, err)
+        (row,) = json.loads(out)["publications"]
+        return row
+
+    def as_text(self, *command):
+        code, out, err = run("inspect_shm", *command)
+        self.assertEqual(code, 0, err)
+        return out
+
+    def test_a_live_one_with_its_readers_and_what_they_hold(self):
+        publisher, reader = self.publisher(), self.reader()
+        row = self.shown()
+        self.assertEqual((row["state"], row["pid"], row["publishers"]), ("live", publisher.process.pid, 1))
+        self.assertEqual((row["generation"], row["step"], row["changed"]), (3, 30, 2))
+        self.assertEqual((row["tensors"], row["tensor_bytes"], row["records"], row["places"]), (2, 4008, 10, 4))
+        self.assertEqual(row["written_bytes"], 3 * 4008)
+        self.assertLess(row["generation_age_seconds"], support.PATIENCE)
+        (subscriber,) = row["subscribers"]
+        self.assertEqual((subscriber["rank"], subscriber["state"], subscriber["pid"], subscriber["generations"]),
+                         (0, "alive", reader.process.pid, [3]))
+        self.assertEqual(row["bytes"], self.file.stat().st_size)
+        text = self.as_text("publications")
+        self.assertIn(f"publication {self.name}: live", text)
+        self.assertIn(f"subscriber 0 (process {reader.process.pid}), alive: has generation 3", text)
+        text = self.as_text("ls")
+        self.assertRegex(text, rf"{self.name} +live +{publisher.process.pid} +3 +1 ")
+
+    def test_one_whose_publisher_died_and_the_next_one(self):
+        publisher, _ = self.publisher(), self.reader()
+        publisher.kill()
+        self.assertEqual(self.shown()["state"], "orphaned")
+        self.publisher(2)
+        row = self.shown()
+        self.assertEqual((row["state"], row["publishers"], row["generation"]), ("live", 2, 5))
+        self.assertEqual(row["subscribers"][0]["generations"], [3])
+
+    def test_one_that_was_ended_stays_while_it_is_read(self):
+        publisher, reader = self.publisher(), self.reader()
+        self.assertEqual(publisher.end(), 0)
+        self.assertEqual(self.shown()["state"], "ended")
+        self.assertEqual(reader.end(), 0)
+        self.assertFalse(self.file.exists())
+        self.assertIn("no publication", run("inspect_shm", "publications", "--publication", self.name)[2])
+
+    def test_a_dead_reader_and_what_it_still_names(self):
+        self.publisher()
+        reader = self.reader()
+        reader.kill()
+        (subscriber,) = self.shown()["subscribers"]
+        self.assertEqual((subscriber["state"], subscriber["generations"]), ("dead", [3]))
+
+    def test_rm_refuses_one_that_is_used_and_removes_a_dead_one(self):
+        publisher, reader = self.publisher(), self.reader()
+        command = ("rm", "--publication", self.name)
+        self.assert_fails(1, run("inspect_shm", *command), "in use; first end its publisher (pid ", "subscriber 0 (pid ")
+        publisher.kill()
+        self.assert_fails(1, run("inspect_shm", *command), "subscriber 0 (pid ")
+        reader.kill()
+        self.assertIn(f"removed publication {self.name}", self.as_text(*command))
+        self.assertFalse(self.file.exists())
+        self.assert_fails(1, run("inspect_shm", *command), "there is no publication")
+
+    def test_doctor_reclaims_dead_ones_and_never_live_ones(self):
+        publisher = self.publisher()
+        self.assertIn(f"publication {self.name}: live", self.as_text("doctor"))
+        self.as_text("doctor", "--repair")
+        self.assertEqual(self.shown()["state"], "live")
+        publisher.kill()
+        self.assertIn(f"publication {self.name}: dead", self.as_text("doctor"))
+        self.assertIn(f"publication {self.name}: reclaimed", self.as_text("doctor", "--repair"))
+        self.assertFalse(self.file.exists())
+
+    def test_a_damaged_one_is_shown_and_removed_by_force(self):
+        publisher = self.publisher()
+        publisher.kill()
+        with open(self.file, "r+b") as file:
+            file.truncate(5000)
+        self.assertEqual(self.shown()["state"], "damaged")
+        self.assertIn("damaged", self.as_text("ls"))
+        self.assert_fails(1, run("inspect_shm", "rm", "--publication", self.name), "--force")
+        self.as_text("rm", "--force", "--publication", self.name)
+        self.assertFalse(self.file.exists())
+
+    def test_a_stopped_publisher_is_alive(self):
+        publisher = self.publisher()
+        publisher.process.send_signal(signal.SIGSTOP)
+        self.assertEqual(self.shown()["state"], "live")
+        self.assertEqual(run("inspect_shm", "rm", "--publication", self.name)[0], 1)
+
+
+class PublishedJobs(ProcessTest):
+    def follow(self, name):
+        process = subprocess.Popen([os.environ["PS_PUBLICATION_PEER"], "follow", name], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_a_ps_publishes_whole_states_while_workers_push_and_the_last_one_at_the_end(self):
+        for mode in ("async", "sync"):
+            with self.subTest(mode):
+                job = f"{self.job}-{mode}"
+                follower = self.follow(job)
+                code, _, err = run("launch_shm", "--job", job, "--mode", mode, "--model", "count", "--size", "5000",
+                                   "--workers", "2", "--steps", "2000", "--interval", "0.2ms", "--publish", job,
+                                   "--publish-every", "10")
+                self.assertEqual(code, 0, err)
+                out, err = follower.communicate(timeout=support.PATIENCE)
+                self.assertEqual(follower.returncode, 0, err)
+                generations, step, value = map(int, out.split())
+                self.assertGreater(generations, 5)
+                self.assertEqual(value, 4000)
+                self.assertEqual(step, 2000 if mode == "sync" else 4000)
+                self.assertEqual(list(support.SHM.glob(f"ps_publication.{job}*")), [])
+
+    def test_averages_are_published_where_the_job_keeps_them(self):
+        code, _, err = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "200", "--ema", "0.9",
+                           "--publish", self.job, "--publish-every", "50", "--publish-averages")
+        self.assertEqual(code, 0, err)
+
+    def test_what_cannot_be_published_is_refused_before_anything_starts(self):
+        for options, says in ((["--publish", "a/b"], "a/b"),
+                              (["--publish", "p", "--publish-averages"], "give --ema"),
+                              (["--publish-every", "5"], "give --publish NAME")):
+            with self.subTest(options):
+                code, _, err = run("ps_shm", "--job", self.job, *options)
+                self.assertNotEqual(code, 0)
+                self.assertIn(says, err)
+                self.assertEqual(support.segments(self.job), [])
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,176 @@
+"""What people see on terminals of several widths: the progress line, the inspector's tables, the summary, --help."""
+import re
+import signal
+import unittest
+
+import support
+import terminal
+from support import ProcessTest, run
+from terminal import Terminal, show
+
+WIDTHS = (120, 80, 60, 40)
+COLOUR = r"\x1b\[[0-9;]*m"
+
+
+class Progress(ProcessTest):
+    def launch(self, columns, **options):
+        return Terminal(columns, "launch_shm", "--job", self.job, "--steps", "100000000", "--delay", "all:1ms", **options)
+
+    def watch(self, screen, redraws=3):
+        """The next ones that are drawn."""
+        before = len(screen.redraws())
+        screen.read_until(lambda: len(screen.redraws()) >= before + redraws, "progress")
+        return screen.redraws()[before:]
+
+    def end(self, screen):
+        screen.process.send_signal(signal.SIGINT)
+        self.assertEqual(screen.finish(), 130)
+
+    def assert_fit(self, redraws, columns):
+        for line in redraws:
+            self.assertLess(len(line), columns, line)  # the last column would make some terminals begin a line
+            self.assertRegex(line, r"^step \d+")
+
+    def test_it_is_one_line_of_any_width(self):
+        for columns in (120, 80, 60, 40, 16):
+            with self.subTest(columns), self.launch(columns) as screen:
+                self.assert_fit(self.watch(screen, 4), columns)
+                before_the_end = screen.shown
+                self.end(screen)
+                self.assertNotIn("\n", before_the_end)
+
+    def test_it_has_all_where_there_is_room_and_the_most_needed_where_there_is_not(self):
+        for columns, words in ((120, ("steps/s", "loss", "staleness", "3 of 3 workers", "left")),
+                               (80, ("/s", "loss", "3/3 workers", "left")), (60, ("loss", "left")), (30, ())):
+            with self.subTest(columns), self.launch(columns) as screen:
+                line = self.watch(screen, 6)[-1]
+                for word in words:
+                    self.assertIn(word, line)
+                self.end(screen)
+
+    def test_it_follows_a_terminal_that_is_resized(self):
+        with self.launch(120) as screen:
+            self.assertGreater(len(self.watch(screen)[-1]), 80)
+            for columns in (60, 80, 50):
+                screen.resize(columns)
+                self.watch(screen, 1)  # that one may have been drawn before
+                self.assert_fit(self.watch(screen), columns)
+            screen.resize(120)
+            self.watch(screen, 1)
+            self.assertGreater(len(self.watch(screen)[-1]), 80)
+            self.end(screen)
+
+    def test_columns_may_be_fewer_than_the_terminal_has(self):
+        with self.launch(120, env={"COLUMNS": "50"}) as screen:
+            self.assert_fit(self.watch(screen), 50)
+            self.end(screen)
+        with self.launch(70, env={"COLUMNS": "200"}) as screen:  # of a terminal that was wider
+            self.assert_fit(self.watch(screen), 70)
+            self.end(screen)
+
+    def test_there_are_no_colours_and_no_escapes_but_on_a_terminal(self):
+        with self.launch(80) as screen:
+            self.watch(screen)
+            self.end(screen)
+        self.assertNotRegex(screen.shown, COLOUR)
+        code, out, err = run("launch_shm", "--job", self.job, "--model", "count", "--steps", "10")
+        self.assertEqual(code, 0, err)
+        self.assertNotIn("\x1b", out + err)
+        self.assertNotIn("\r", out + err)
+
+
+class Inspector(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.launcher = self.start("launch_shm", "--job", self.job, "--workers", "2", "--steps", "100000000", "--delay",
+                                   "all:1ms", "--ps-tasks", "2", "--place", "hid_w=1,hid_b=0,sm_w=1,sm_b=0")
+        support.wait_until(lambda: sum(w["steps"] > 0 for w in support.workers_of(self.job) or []) == 2, "both train")
+
+    def tearDown(self):
+        self.launcher.send_signal(signal.SIGINT)
+        support.finish(self.launcher)
+        super().tearDown()
+
+    def test_no_line_is_wider_than_the_terminal(self):
+        for command in (("ls",), ("doctor", "--job", self.job),
+                        *((name, "--job", self.job) for name in ("show", "vars", "workers", "events", "dump"))):
+            for columns in WIDTHS:
+                with self.subTest(command[0], columns=columns):
+                    screen = show(columns, "inspect_shm", *command)
+                    self.assertGreater(len(screen.lines()), 0)
+                    for line in screen.lines():
+                        self.assertLessEqual(len(line), columns, line)
+                    self.assertNotRegex(screen.shown, COLOUR)
+
+    def test_titles_are_whole_and_nothing_is_left_out(self):
+        for command in ("workers", "vars"):
+            wide = run("inspect_shm", command, "--job", self.job)[1].splitlines()
+            for columns in WIDTHS:
+                with self.subTest(command, columns=columns):
+                    lines = show(columns, "inspect_shm", command, "--job", self.job).lines()
+                    height = len(lines) // len(wide)
+                    self.assertEqual(len(lines), height * len(wide))
+                    self.assertEqual(re.split(r"\s\s+", "  ".join(line.strip() for line in lines[:height])),
+                                     re.split(r"\s\s+", wide[0].strip()))
+                    if columns == 80:
+                        self.assertLessEqual(height, 2)
+
+    def test_wide_shows_each_row_in_one_line(self):
+        wide = show(60, "inspect_shm", "workers", "--job", self.job, "--wide").lines()
+        self.assertEqual(len(wide), 3)
+        self.assertRegex(wide[0], "^RANK .* WAITING FOR$")
+        self.assertGreater(len(wide[0]), 100)
+
+    def test_a_pipe_has_no_width_but_columns(self):
+        for env, lines in (({}, 3), ({"COLUMNS": "80"}, 6), ({"COLUMNS": "nonsense"}, 3)):
+            with self.subTest(env):
+                out = run("inspect_shm", "workers", "--job", self.job, env=env)[1]
+                self.assertEqual(len(out.splitlines()), lines, out)
+
+    def test_show_fits_a_screen_and_wide_has_every_setting(self):
+        shown = show(80, "inspect_shm", "show", "--job", self.job).lines()
+        self.assertLessEqual(len(shown), 30)
+        text = "\n".join(shown)
+        for changed in (r"tasks +2\b", r"place +{", r"workers +2\b", r"mode +async\b"):
+            self.assertRegex(text, changed)
+        self.assertNotIn("initial_accumulator", text)
+        self.assertRegex(text, r"\d+ others have their usual values; --wide")
+        wide = "\n".join(show(80, "inspect_shm", "show", "--job", self.job, "--wide").lines())
+        self.assertRegex(wide, r"initial_accumulator +0.1")
+        self.assertNotIn("--wide", wide)
+        self.assertEqual(wide.count("\n"), run("inspect_shm", "show", "--job", self.job)[1].count("\n") - 1)
+
+    def test_show_tells_what_was_changed(self):
+        self.assertEqual(run("inspect_shm", "set", "--job", self.job, "clip-norm=5")[0], 0)
+        self.assertRegex(show(80, "inspect_shm", "show", "--job", self.job).shown, r"clip_norm +0, now 5\b")
+
+
+class Summary(ProcessTest):
+    def test_it_fits(self):
+        for columns in WIDTHS:
+            with self.subTest(columns):
+                lines = show(columns, "launch_shm", "--job", self.job, "--steps", "300").lines()
+                begin = next(i for i, line in enumerate(lines) if re.search(r"\bjob test-", line))
+                for line in lines[begin:]:
+                    line = line.split("\r")[-1]
+                    self.assertLessEqual(len(line), columns, line)
+                self.assertRegex("\n".join(lines), r"examples/s\b")
+
+
+class Help(ProcessTest):
+    def test_no_line_is_wider_than_the_terminal(self):
+        commands = [(program, option) for program in ("ps_shm", "worker_shm", "launch_shm")
+                    for option in ("--help", "--help-all", "--version")]
+        commands += [("inspect_shm", *words) for words in (["--help"], ["--version"], ["set", "--help"], ["dump", "--help"],
+                                                           ["doctor", "--help"])]
+        for command in commands:
+            for columns in WIDTHS:
+                with self.subTest(command, columns=columns):
+                    screen = show(columns, *command)
+                    self.assertGreaterEqual(len(screen.lines()), 4)
+                    for line in screen.lines():
+                        self.assertLessEqual(len(line), columns, line)
+
+
+if __name__ == "__main__":
+    support.main()
