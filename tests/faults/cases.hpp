@@ -16,11 +16,11 @@
 namespace ps::test {
 
 enum class Kind { kAsync, kSsp, kSync, kBackup, kSummed };
-enum class Role { kPs, kChief, kWorker, kOther };
+enum class Role { kPs, kChief, kWorker, kOther, kSnapshotter };
 enum class Action { kKill, kStop };
 
 inline constexpr const char* kKindNames[] = {"async", "ssp", "sync", "backup", "summed"};
-inline constexpr const char* kRoleNames[] = {"ps", "chief", "worker", "setter"};
+inline constexpr const char* kRoleNames[] = {"ps", "chief", "worker", "setter", "snapshotter"};
 
 struct Case {
   const FaultPointRow* row;
@@ -59,6 +59,7 @@ inline std::vector<Case> all_cases() {
     std::vector<Role> roles = {Role::kPs};
     if (row.actor == FaultActor::kWorker) roles = {Role::kChief, Role::kWorker};
     if (row.actor == FaultActor::kSetter) roles = {Role::kOther};
+    if (row.actor == FaultActor::kSnapshotter) roles = {Role::kSnapshotter};
     for (const Role role : roles)
       for (const Kind kind : {Kind::kAsync, Kind::kSsp, Kind::kSync, Kind::kBackup, Kind::kSummed})
         for (const Layout layout : {Layout::kVersioned, Layout::kInplace})

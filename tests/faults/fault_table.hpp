@@ -1,4 +1,5 @@
-// Every fault point: its name, whose protocol it is in, who reaches it, and how. The kill matrix goes through this table.
+// Every fault point: its name, whose protocol it is in, who reaches it, and how. The kill matrices go through
+// this table.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,14 @@ enum class FaultActor : std::uint32_t {
   kCreator,  // a ps that makes the job
   kTask,     // a ps task that adds its shard, or takes a dead one's over
   kAdopter,  // a ps that takes a job over
-  kEnder,    // a ps that was asked to end its job
+  kReviver,  // a ps that goes on with a dead job that was ended
+  kEnder,    // a ps that ends its job
   kRemover,  // a ps whose job is over
   kWorker,
-  kSetter  // who changes live settings
+  kSetter,      // who changes live settings
+  kPublisher,   // of a publication, which is no job: publication_matrix.cpp
+  kSubscriber,  // the same
+  kSnapshotter  // who takes snapshots
 };
 
 // When a worker reaches it; bits.
@@ -29,6 +34,7 @@ inline constexpr std::uint32_t kInSyncs = kInSync | kInBackup;
 inline constexpr std::uint32_t kInAsyncs = kInAsync | kInSsp;
 inline constexpr std::uint32_t kInBoth = kInVersioned | kInInplace;
 inline constexpr std::uint32_t kInAll = kInAsyncs | kInSyncs | kInBoth;
+inline constexpr std::uint32_t kInPublication = 0;  // in no job
 
 // What it takes to reach it.
 enum class FaultWay : std::uint32_t {
@@ -62,9 +68,12 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kTaskTaken, "task-taken", "create", FaultActor::kTask,    kInAll, FaultWay::kAlone},
     {FaultPoint::kTaskNoted, "task-noted", "create", FaultActor::kTask,    kInAll, FaultWay::kAlone},
     {FaultPoint::kTaskServing, "task-serving", "create", FaultActor::kTask,    kInAll, FaultWay::kAlone},
+    {FaultPoint::kAdoptLocked, "adopt-locked", "adopt", FaultActor::kReviver, kInAll, FaultWay::kAlone},
+    {FaultPoint::kAdoptRevived, "adopt-revived", "adopt", FaultActor::kReviver, kInAll, FaultWay::kAlone},
     {FaultPoint::kAdoptTaken, "adopt-taken", "adopt", FaultActor::kAdopter, kInAll, FaultWay::kAlone},
     {FaultPoint::kAdoptCounted, "adopt-counted", "adopt", FaultActor::kAdopter, kInAll, FaultWay::kAlone},
-    {FaultPoint::kEndAsked, "end-asked", "remove", FaultActor::kEnder,   kInAll, FaultWay::kAlone},
+    {FaultPoint::kEndDecided, "end-decided", "remove", FaultActor::kEnder,   kInAll, FaultWay::kAlone},
+    {FaultPoint::kEndSaid, "end-said", "remove", FaultActor::kEnder,   kInAll, FaultWay::kAlone},
     {FaultPoint::kEndRecorded, "end-recorded", "remove", FaultActor::kEnder,   kInAll, FaultWay::kAlone},
     {FaultPoint::kEndAnnounced, "end-announced", "remove", FaultActor::kEnder,   kInAll, FaultWay::kAlone},
     {FaultPoint::kTaskReleased, "task-released", "remove", FaultActor::kRemover, kInAll, FaultWay::kAlone},
@@ -80,10 +89,11 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kJoinRecorded, "join-recorded", "join", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
     {FaultPoint::kSettleNoted, "settle-noted", "join", FaultActor::kWorker,  kInAll & ~kInInplace, FaultWay::kSuccessor},
     {FaultPoint::kSettleTaken, "settle-taken", "join", FaultActor::kWorker,  kInAll & ~kInInplace, FaultWay::kByHand},
-    {FaultPoint::kGradientMade, "gradient-made", "join", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
-    {FaultPoint::kGradientNamed, "gradient-named", "join", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
-    {FaultPoint::kGradientNoted, "gradient-noted", "join", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
-    {FaultPoint::kGradientCleared, "gradient-cleared", "join", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kGradientMade, "gradient-made", "join", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kGradientNamed, "gradient-named", "join", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kGradientNoted, "gradient-noted", "join", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kGradientCleared, "gradient-cleared", "join", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kDeclareRoom, "declare-room", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
     {FaultPoint::kDeclareClaimed, "declare-claimed", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
     {FaultPoint::kDeclareFilled, "declare-filled", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
     {FaultPoint::kDeclarePlaced, "declare-placed", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
@@ -108,6 +118,15 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kPushNoted, "push-noted", "spare", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
     {FaultPoint::kPushLost, "push-lost", "push", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kContended},
     {FaultPoint::kPushSettled, "push-settled", "spare", FaultActor::kWorker,  (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kContended},
+    {FaultPoint::kPushAnnounced, "push-announced", "cut", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},
+    {FaultPoint::kPushOver, "push-over", "cut", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},
+    {FaultPoint::kReserveMade, "reserve-made", "snapshot", FaultActor::kSnapshotter, (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kReserveNamed, "reserve-named", "snapshot", FaultActor::kSnapshotter, (kInAll & ~kInInplace) | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kCutReady, "cut-ready", "snapshot", FaultActor::kSnapshotter, kInAll | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kCutBegun, "cut-begun", "snapshot", FaultActor::kSnapshotter, kInAll | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kCutMoved, "cut-moved", "snapshot", FaultActor::kSnapshotter, kInAll | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kCutForced, "cut-forced", "snapshot", FaultActor::kWorker, kInAsyncs | kInBoth, FaultWay::kByHand},
+    {FaultPoint::kCutGivenUp, "cut-given-up", "snapshot", FaultActor::kSnapshotter, kInAsyncs | kInBoth, FaultWay::kByHand},
     {FaultPoint::kInplaceElement, "inplace-element", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
     {FaultPoint::kInplaceBlock, "inplace-block", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
     {FaultPoint::kInplaceCounted, "inplace-counted", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
@@ -115,9 +134,9 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kClockEntering, "clock-entering", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockEntered, "clock-entered", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockAdvanced, "clock-advanced", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
-    {FaultPoint::kGradientGrown, "gradient-grown", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
-    {FaultPoint::kGradientCopied, "gradient-copied", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
-    {FaultPoint::kGradientTagged, "gradient-tagged", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
+    {FaultPoint::kGradientGrown, "gradient-grown", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kGradientCopied, "gradient-copied", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
+    {FaultPoint::kGradientTagged, "gradient-tagged", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
     {FaultPoint::kNormWritten, "norm-written", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned, FaultWay::kAlone},
     {FaultPoint::kArrivePublished, "arrive-published", "arrive", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
     {FaultPoint::kDecideSet, "decide-set", "decide", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
@@ -155,6 +174,31 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kEventTicket, "event-ticket", "event", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
     {FaultPoint::kEventBuilding, "event-building", "event", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
     {FaultPoint::kEventWritten, "event-written", "event", FaultActor::kWorker,  kInAll, FaultWay::kAlone},
+    {FaultPoint::kBundleMade, "bundle-made", "publication-create", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kBundleLocked, "bundle-locked", "publication-create", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kBundlePublished, "bundle-published", "publication-create", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kBundleNamed, "bundle-named", "publication-create", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublisherTaken, "publisher-taken", "publication-take", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublisherNoted, "publisher-noted", "publication-take", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublishBuilding, "publish-building", "publish", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublishSlot, "publish-slot", "publish", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublishTensor, "publish-tensor", "publish", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublishWritten, "publish-written", "publish", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublishStamped, "publish-stamped", "publish", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublishMoved, "publish-moved", "publish", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublishAnnounced, "publish-announced", "publish", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublisherEnded, "publisher-ended", "publication-end", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPublisherReleased, "publisher-released", "publication-end", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kBundleLockedAll, "bundle-locked-all", "publication-remove", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kBundleUnlinked, "bundle-unlinked", "publication-remove", FaultActor::kPublisher, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kSubscriberTaken, "subscriber-taken", "subscribe", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kSubscriberCleared, "subscriber-cleared", "subscribe", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kSubscriberNoted, "subscriber-noted", "subscribe", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kLeaseNoted, "lease-noted", "lease", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kLeaseHeld, "lease-held", "lease", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kLeaseReleased, "lease-released", "lease", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kSubscriberLeft, "subscriber-left", "unsubscribe", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kSubscriberReleased, "subscriber-released", "unsubscribe", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
 };
 // clang-format on
 static_assert(sizeof kFaultPointTable / sizeof kFaultPointTable[0] == kFaultPoints, "a point without a row");

@@ -24,29 +24,30 @@ namespace ps::test {
 
 using namespace ps::shm;
 
-inline constexpr std::size_t kMostFloats = 7, kMostPushes = 12, kMostReaders = 2, kMostPulls = 2;
-inline constexpr std::uint32_t kMostRanks = 3;
+inline constexpr std::size_t kMaxFloats = 7, kMaxPushes = 12, kMaxReaders = 2, kMaxPulls = 2;
+inline constexpr std::uint32_t kMaxSceneRanks = 3;
 
 // Every push adds a power of two of its own, so that a value tells which pushes are in it. What the fibers know of
 // each chunk; remembered.
 struct Log {
   std::uint32_t begun[2], acknowledged[2];   // pushes, as bits
-  std::uint64_t applied_to[2][kMostPushes];  // version + 1 by push; 0: not known
-  std::uint64_t spare_turn[kMostRanks];      // which spare is a rank's next
+  std::uint64_t applied_to[2][kMaxPushes];   // version + 1 by push; 0: not known
+  std::uint64_t spare_turn[kMaxSceneRanks];  // which spare is a rank's next
   struct Pull {
     std::uint32_t acknowledged, values;  // before it; what it brought
     std::uint64_t version;
     std::uint32_t chunk, is_there;
-  } pulls[kMostReaders][kMostPulls];
-  float room[kMostReaders][kMostFloats + 1];  // where pulls copy to
-  std::uint32_t helped[kMostRanks];           // four bits per step: how often the rank applied it
-  std::uint64_t contributed[kMostRanks];      // what its contributions returned
+  } pulls[kMaxReaders][kMaxPulls];
+  float room[kMaxReaders][kMaxFloats + 1];    // where pulls copy to
+  std::uint32_t helped[kMaxSceneRanks];       // four bits per step: how often the rank applied it
+  std::uint64_t contributed[kMaxSceneRanks];  // what its contributions returned
 };
 
 struct Shape {
   std::uint64_t floats = 2;
   std::uint32_t variables = 1, ranks = 2;
   bool has_steps = false, is_settled = false;
+  bool has_cut = false;  // cut 1 is open, and all pushes are after it
 };
 
 // Adds `delta` to each element, one access at a time.
@@ -75,7 +76,11 @@ class Scene {
       records_.push_back(&job.declare(i == 0 ? "v" : "w", shape.floats));
       variables_.push_back(job.versioned(*records_.back()));
     }
-    explorer.emplace(std::span(job.segments.shard_data(0), records_.back()->shard_end));
+    std::uint64_t end = records_.back()->shard_end;
+    Directory directory(job.segments);
+    for (std::uint32_t i = 0; shape.has_cut && i < shape.variables; ++i) directory.reserve(i, kSnapshotByte);
+    if (shape.has_cut) end = directory.at(directory.count() - 1).shard_end;
+    explorer.emplace(std::span(job.segments.shard_data(0), end));
     for (std::uint32_t i = 0; i < shape.variables; ++i) {
       explorer->remember(&job.word(*records_[i], 0));
       explorer->watch(&job.word(*records_[i], 0), Watch::kExchanged);
@@ -84,10 +89,8 @@ class Scene {
       BufferHeaderShm& buffer = job.buffer(*records_[0], number);
       explorer->remember(reinterpret_cast<std::byte*>(&buffer), sizeof buffer + shape.floats * sizeof(float));
       explorer->watch(&buffer.stamp, Watch::kWord);
-      if (shape.has_steps) {
-        explorer->watch(&buffer.included_steps, Watch::kWord);
-        explorer->watch(&buffer.contributors.bits[0], Watch::kWord);
-      }
+      if (shape.has_steps) explorer->watch(&buffer.included_steps, Watch::kWord);
+      if (shape.has_steps || shape.has_cut) explorer->watch(&buffer.contributors.bits[0], Watch::kWord);
       for (std::size_t i = 0; i < shape.floats; ++i)
         explorer->watch(reinterpret_cast<float*>(&buffer + 1) + i, Watch::kFloat);
     }
@@ -99,6 +102,7 @@ class Scene {
         explorer->watch(&spare.record, Watch::kWord);
         explorer->watch(&spare.note_chunk, Watch::kWord);
         explorer->watch(&spare.note_word, Watch::kWord);
+        explorer->watch(&spare.note_gain, Watch::kWord);
       }
     explorer->remember(&log);
   }
@@ -108,7 +112,7 @@ class Scene {
   using PushOnce = std::function<SwapResult(std::uint32_t variable, Spares& spares, float delta)>;
   using PullOnce = std::function<std::uint64_t(std::uint32_t variable, float* out)>;
   PushOnce push_once = [this](std::uint32_t variable, Spares& spares, float delta) {
-    return variables_[variable].push_chunk(0, spares, {}, add(delta));
+    return variables_[variable].push_chunk(0, spares, {.epoch = shape_.has_cut ? 1U : 0U}, add(delta));
   };
   PullOnce pull_once = [this](std::uint32_t variable, float* out) {
     std::uint64_t retries = 0;
@@ -196,6 +200,21 @@ class Scene {
     });
   }
 
+  // A fiber that looks at the image of cut 1, which no push is in.
+  void add_image_reader(std::uint32_t variable, std::uint32_t looks) {
+    const std::uint32_t reader = readers_++;
+    explorer->add([this, reader, variable, looks] {
+      for (std::uint32_t i = 0; i < looks; ++i) {
+        float* out = log.room[reader];
+        std::fill_n(out, shape_.floats, 1.0F);
+        variables_[variable].pull_image(0, 1, out);
+        for (std::size_t k = 0; k < shape_.floats; ++k)
+          if (std::exchange(out[k], 0.0F) != 0) explorer->fail("a later push is in the image");
+        explorer->forget();
+      }
+    });
+  }
+
   // A fiber that contributes to the sums of `steps` steps, and again as a successor that does not know of it would.
   void add_contributor(std::uint32_t rank, std::uint32_t steps, bool again) {
     explorer->add([this, rank, steps, again] {
@@ -203,7 +222,7 @@ class Scene {
       for (std::uint32_t step = 0; step < steps; ++step)
         for (int time = 0; time < (again ? 2 : 1); ++time) {
           const auto sum = [&](float* out, const float* in) {
-            Add{shape_.floats, float(1U << (rank + kMostRanks * step))}(out, in, 0);
+            Add{shape_.floats, float(1U << (rank + kMaxSceneRanks * step))}(out, in, 0);
           };
           const ContributeResult result = variables_[0].contribute(0, spares, {rank, step}, false, sum);
           if (result == (time == 0 ? ContributeResult::kAlreadyIn : ContributeResult::kAdded))
@@ -219,7 +238,7 @@ class Scene {
   }
 
   void check_sum(std::uint64_t step) {
-    float found[kMostFloats] = {};
+    float found[kMaxFloats] = {};
     RankSet ranks;
     const bool is_whole = variables_[0].try_use_sum(0, step, [&](const float* values, const RankSet& in) {
       ranks = in;
@@ -229,8 +248,8 @@ class Scene {
       }
     });
     std::uint32_t expected = 0;
-    for (std::uint32_t rank = 0; rank < kMostRanks; ++rank)
-      if (ranks.contains(rank)) expected += 1U << (rank + kMostRanks * step);
+    for (std::uint32_t rank = 0; rank < kMaxSceneRanks; ++rank)
+      if (ranks.contains(rank)) expected += 1U << (rank + kMaxSceneRanks * step);
     for (std::size_t i = 0; i < shape_.floats && is_whole; ++i)
       if (found[i] != float(expected)) explorer->fail("sum and set disagree");
   }
@@ -281,7 +300,7 @@ class Scene {
     if (std::uint64_t(std::popcount(values)) != version) explorer->fail("version and value disagree");
     if ((values & ~log.begun[variable]) != 0) explorer->fail("a value that nobody has pushed");
     if ((least & ~values) != 0) explorer->fail("an acknowledged push is missing");
-    for (std::uint32_t number = 0; number < kMostPushes; ++number)
+    for (std::uint32_t number = 0; number < kMaxPushes; ++number)
       if (const std::uint64_t after = log.applied_to[variable][number];
           after != 0 && (after <= version) != ((values >> number & 1) != 0))
         explorer->fail("a push is not where it was told to be");

@@ -45,6 +45,8 @@ class Trial : StruckJob {
         return strike_creator();
       case FaultActor::kAdopter:
         return strike_adopter();
+      case FaultActor::kReviver:
+        return strike_reviver();
       case FaultActor::kEnder:
         return strike_ender();
       case FaultActor::kRemover:
@@ -53,6 +55,11 @@ class Trial : StruckJob {
         return strike_worker();
       case FaultActor::kSetter:
         return strike_setter();
+      case FaultActor::kSnapshotter:
+        return strike_snapshotter();
+      case FaultActor::kPublisher:
+      case FaultActor::kSubscriber:
+        return;  // publication_matrix.cpp
     }
   }
 
@@ -107,17 +114,62 @@ class Trial : StruckJob {
     finish();
   }
 
-  // The ps is asked to end; the workers see that and leave, whether or not it lives on.
-  void strike_ender() {
-    const pid_t ps = start_job(case_.row->point);
+  // The ps of an ended job and all its workers have died; another ps goes on with it, and so do new workers.
+  void strike_reviver() {
+    const Action later = std::exchange(case_.action, Action::kKill);
+    const pid_t ps = start_job(FaultPoint::kEndSaid);
     wait_at_work();
-    open_view();
+    for (const auto& [pid, title] : running_)
+      if (pid != ps) kill(pid, SIGSTOP);  // so that none of them leaves
     shared_->quit_ps = true;
     wait_struck(ps);
-    if (case_.action == Action::kStop) kill(ps, SIGCONT);
-    wait_all_ended();
-    check_values();
-    reclaim();
+    shared_->quit_ps = false;
+    while (!running_.empty()) {
+      const pid_t worker = running_.begin()->first;
+      kill(worker, SIGKILL);
+      wait_struck(worker);
+    }
+    for (std::size_t i = 0; i < accounts_; ++i) struck_.insert(i);
+    case_.action = later;
+    const pid_t next = start_ps(case_.row->point, true);
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) start_worker(rank, {});
+    wait_struck(next);
+    if (case_.action == Action::kKill)
+      start_ps({}, true);
+    else
+      kill(next, SIGCONT);
+    finish();
+  }
+
+  // The ps ends the job because it is asked to, and another one because all have left. The workers see that and leave,
+  // whether or not it lives on. A worker that comes before it has said so works until it does.
+  void strike_ender() {
+    for (std::atomic<bool>* wish : {&shared_->quit_ps, &shared_->finish}) {
+      const pid_t ps = start_job(case_.row->point);
+      wait_at_work();
+      open_view();
+      *wish = true;
+      wait_struck(ps);
+      const bool has_said = case_.row->point != FaultPoint::kEndDecided, was_asked = wish == &shared_->quit_ps;
+      if (case_.action == Action::kStop) {
+        if (!was_asked) {
+          const pid_t late = start_worker(0, {.stays = true});
+          has_said ? wait_ended(late) : wait_at_work();
+        }
+        kill(ps, SIGCONT);
+      } else if (was_asked && !has_said) {  // nobody knows what it was asked
+        shared_->quit_ps = false;
+        start_ps();
+        if (!wait_for([&] { return view_->info().served; })) throw Failed{"the job has no ps"};
+        shared_->finish = true;
+      }
+      wait_all_ended();
+      check_values();
+      if (case_.action == Action::kStop) check_nothing_left();
+      forget();
+    }
+    start_job();
+    finish();
   }
 
   void strike_remover() {
@@ -132,12 +184,17 @@ class Trial : StruckJob {
     reclaim();
   }
 
-  // What is left of the job does not keep another one of its name from beginning, which ends clean.
-  void reclaim() {
+  // The next job is another one.
+  void forget() {
     shared_->finish = false, shared_->quit_ps = false;
     for (Account& account : shared_->accounts) account.begun = 0, account.acknowledged = 0;
     for (std::size_t i = 0; i < accounts_; ++i) struck_.insert(i);  // they have ended
     view_.reset();
+  }
+
+  // What is left of the job does not keep another one of its name from beginning, which ends clean.
+  void reclaim() {
+    forget();
     start_job();
     finish();
   }
@@ -148,10 +205,7 @@ class Trial : StruckJob {
     const auto set = [this](std::optional<FaultPoint> strike_at) {
       return spawn("setter", [this, strike_at] {
         if (strike_at) arm(*strike_at, case_.action, 1);
-        JobControl control(config_.job);
-        LiveSettings settings = control.current();
-        settings.learning_rate *= 0.5F;
-        control.change(settings);
+        JobControl(config_.job).change([](LiveSettings& settings) { settings.learning_rate *= 0.5F; });
       });
     };
     const pid_t setter = set(case_.row->point);
@@ -163,11 +217,39 @@ class Trial : StruckJob {
     }
     wait_ended(set({}));
     finish();
+    if (case_.action == Action::kKill) return;
+    // The job ends beside a stopped setter, who is the last one out.
+    forget();
+    const pid_t ps = start_job();
+    wait_at_work();
+    const pid_t last = set(case_.row->point);
+    wait_struck(last);
+    shared_->finish = true;
+    wait_ended(ps);
+    kill(last, SIGCONT);
+    wait_all_ended();
+    check_nothing_left();
+  }
+
+  void strike_snapshotter() {
+    start_job();
+    wait_at_work();
+    const pid_t snapshotter = start_snapshotter(case_.row->point, 0);
+    wait_struck(snapshotter);
+    wait_progress("the job beside a snapshot that does not come about");
+    if (case_.action == Action::kStop)
+      kill(snapshotter, SIGCONT);
+    else
+      start_snapshotter({}, 0);
+    const std::uint64_t before = shared_->snapshots;
+    if (!wait_for([&] { return shared_->snapshots >= before + 3; })) throw Failed{"no snapshot comes about" + said()};
+    wait_progress("the job");
+    finish();
   }
 
   // In the loop, some rounds in; points that a worker passes once are struck at once.
   int choose_passes() {
-    static const std::set<std::string> kLoop = {"spare", "push", "step", "arrive", "decide", "help", "apply", "open"};
+    static const std::set<std::string> kLoop = {"spare", "push", "cut", "step", "arrive", "decide", "help", "apply", "open"};
     if (kLoop.count(case_.row->protocol) == 0 || case_.row->way != FaultWay::kAlone) return 1;
     return case_.row->point == FaultPoint::kClockEntering || case_.row->point == FaultPoint::kClockEntered
                ? 1
@@ -181,6 +263,7 @@ class Trial : StruckJob {
     orders.is_slow = case_.row->way == FaultWay::kLate;
     if (is_leaving) orders.leaves_after = 30;
     start_ps();
+    if (random_() % 2 == 0) start_snapshotter({}, case_.row->way == FaultWay::kSuccessor ? 2 : 1);
     pid_t victim;
     if (case_.row->way == FaultWay::kFirst) {
       victim = start_worker(rank, orders);

@@ -10,10 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -25,6 +22,7 @@
 #include <vector>
 
 #include "faults/cases.hpp"
+#include "faults/strike.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
@@ -33,69 +31,9 @@
 
 namespace ps::test {
 
-inline constexpr double kPatience =
-    60.0;  // for what takes milliseconds: the machine may be busy, and a race must be lost
 inline constexpr std::uint32_t kWorkers = 3;
 inline constexpr std::uint64_t kElements = 3000;  // several chunks in each of two parts
 inline constexpr double kStepTimeout = 0.2;
-
-struct Failed {
-  std::string what;
-};
-
-inline double now() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-}
-
-// A virtual machine may be held for seconds, all its processes with it: so many looks are taken whatever the clock says.
-template <class Fact>
-bool wait_for(Fact&& fact, double seconds = kPatience) {
-  constexpr double kLooksPerSecond = 1000;
-  const double end = now() + seconds;
-  for (double looks = 0; now() < end || looks < seconds * kLooksPerSecond; ++looks) {
-    if (fact()) return true;
-    usleep(200);
-  }
-  return fact();
-}
-
-// What the processes of a case tell each other, in a mapping that they share.
-struct Account {
-  std::atomic<std::uint64_t> begun, acknowledged;
-  std::atomic<bool> tore;
-};
-struct Shared {
-  std::atomic<bool> finish;   // workers leave
-  std::atomic<bool> quit_ps;  // the ps is asked to end
-  std::atomic<bool> others_quit;
-  std::array<Account, 16> accounts;  // one for each worker process of the case
-  char message[512];                 // of an exception
-};
-
-// Strikes this process when it reaches the point for the `passes`-th time.
-inline FaultPoint g_point;
-inline Action g_action;
-inline int g_passes;
-
-inline void arm(FaultPoint point, Action action, int passes) {
-  g_point = point, g_action = action, g_passes = passes;
-  shm::g_fault_hooks.reached = [](FaultPoint reached) {
-    if (reached != g_point || --g_passes != 0) return;
-    raise(g_action == Action::kKill ? SIGKILL : SIGSTOP);
-  };
-}
-
-// Kills this process before its `number`-th store to a shared word.
-inline std::uint64_t g_stores_left;
-
-inline void arm_store(std::uint64_t number) {
-  g_stores_left = number;
-  shm::g_fault_hooks.before_access = [](const void*, bool stores) {
-    if (stores && --g_stores_left == 0) raise(SIGKILL);
-  };
-}
 
 // A job, its processes, and what has become of them.
 class StruckJob {
@@ -105,13 +43,13 @@ class StruckJob {
     if (memory == MAP_FAILED) throw Failed{"no memory"};
     shared_ = new (memory) Shared{};
     static int number = 0;
-    config_.job = fmt::format("kill-{}-{}", getpid(), number++);
+    config_.job = fmt::format("test-{}-kill-{}", getpid(), number++);
     config_.workers = kWorkers;
     config_.tasks = 2;
     config_.chunk_bytes = 1024;
     config_.placement = Placement::kPartition;
     config_.optimizer.rule = UpdateRule::kAdd;
-    config_.linger_seconds = 0.1;
+    config_.linger_seconds = case_.row->actor == FaultActor::kReviver ? kPatience : 0.1;  // who revives it has time
     config_.layout = case_.layout;
     config_.mode = case_.is_sync() ? Mode::kSync : case_.kind == Kind::kSsp ? Mode::kSsp : Mode::kAsync;
     config_.staleness = 3;
@@ -155,10 +93,11 @@ class StruckJob {
     _exit(code);
   }
 
-  pid_t start_ps(std::optional<FaultPoint> strike_at = {}) {
-    return spawn("ps", [this, strike_at] {
+  pid_t start_ps(std::optional<FaultPoint> strike_at = {}, bool adopt = false) {
+    return spawn("ps", [this, strike_at, adopt] {
       if (strike_at) arm(*strike_at, case_.action, 1);
       ServerOptions options;
+      options.adopt = adopt;
       options.stop_requested = [this] { return shared_->quit_ps.load(); };
       Server server(config_, options);
       server.serve({.stop_requested = options.stop_requested, .stop_at_once = {}, .notice = {}, .every_second = {}});
@@ -170,12 +109,12 @@ class StruckJob {
     std::uint64_t strike_at_store = 0;
     Action action = Action::kKill;
     int passes = 1;
-    bool is_slow = false;            // late in every step
-    std::uint64_t leaves_after = 0;  // 0: when told
-    bool leaves_with_others = false;
+    bool is_slow = false;                            // late in every step
+    std::uint64_t leaves_after = 0;                  // 0: when told
+    bool leaves_with_others = false, stays = false;  // until the ps ends the job
   };
 
-  // A worker that adds one to every element in each step, of rows, too.
+  // A worker that adds one to all elements and rows in each step, by a push or past the rule, and assigns a variable.
   pid_t start_worker(std::uint32_t rank, const Orders& orders) {
     if (orders.strike_at || orders.strike_at_store != 0) struck_.insert(accounts_);
     Account& account = shared_->accounts[accounts_++];
@@ -189,29 +128,76 @@ class StruckJob {
       Worker worker(options);
       check_shared(worker);
       const std::vector<VariableSpec> specs = {{.name = "many", .shape = {kElements}, .layout = {}},
-                                               {.name = "one", .shape = {1}, .layout = {}}};
+                                               {.name = "one", .shape = {1}, .layout = {}},
+                                               {.name = "given", .shape = {kElements}, .layout = {}}};
       const std::vector<Variable> variables =
           worker.variables(specs, [](std::size_t, std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); });
       const std::vector<float> ones(kElements, 1.0F);
       const std::vector<std::span<const float>> deltas = {ones, std::span(ones).first(1)};
+      const std::span<const Variable> summed = std::span(variables).first(deltas.size());
       const auto push_rows = declare_rows(worker, rank, ones);
       std::vector<float> values(kElements);
       for (std::uint64_t step = 0; orders.leaves_after == 0 || step < orders.leaves_after; ++step) {
-        if (shared_->finish || worker.finished() || (orders.leaves_with_others && shared_->others_quit)) break;
-        worker.pull(variables[0], values);
-        if (is_torn(values)) account.tore = true;
+        if ((shared_->finish && !orders.stays) || worker.finished() ||
+            (orders.leaves_with_others && shared_->others_quit))
+          break;
+        for (const std::size_t which : {0, 2}) {
+          worker.pull(variables[which], values);
+          if (is_torn(values) || (which == 2 && sees_half(worker, summed, values))) account.tore = true;
+        }
         account.begun.fetch_add(1);
         if (orders.is_slow) usleep(2000);
         // So that a strike soon after the first element may be among rows or not.
         const bool are_rows_first = orders.passes % 2 != 0;
         if (are_rows_first) push_rows();
-        worker.push(variables, deltas);
+        if (step % 2 == 0)
+          worker.push(summed, deltas);
+        else
+          for (const PushGroup one = worker.group_pushes(); std::size_t i : {0, 1}) worker.add(summed[i], deltas[i]);
+        worker.assign(variables[2], std::vector<float>(kElements, float(step)),
+                      step % 3 ? Slots::kKeep : Slots::kReset);
         if (!are_rows_first) push_rows();
         worker.step();
         account.acknowledged.fetch_add(1);
       }
       worker.leave();
     });
+  }
+
+  // A process that takes snapshots until it is told to end, and looks whether each is one state of all variables: of each
+  // push all or nothing, but for those of workers that are struck in it, which are so many at most.
+  pid_t start_snapshotter(std::optional<FaultPoint> strike_at, std::uint32_t struck_pushes) {
+    return spawn("snapshotter", [this, strike_at, struck_pushes] {
+      if (strike_at) arm(*strike_at, case_.action, 1);
+      std::optional<JobView> view;
+      while (!shared_->finish && !view)
+        if (std::optional<JobView> found = JobView::try_open(config_.job)) view.emplace(std::move(*found));
+      const SnapshotOptions options{.patience_seconds = 0.05};
+      while (!shared_->finish) {
+        try {
+          look_at(view->snapshot(options), struck_pushes);
+        } catch (const Error& error) {
+          if (!shared_->finish && view->info().served) throw;  // else it may be gone
+        }
+        usleep(500);
+      }
+    });
+  }
+
+  void look_at(const Snapshot& snapshot, std::uint32_t struck_pushes) {
+    std::vector<float> all;
+    for (const auto& [name, elements] : std::map<std::string, std::uint64_t>{{"many", kElements}, {"one", 1}}) {
+      const std::vector<std::string> names = snapshot.variables();
+      if (std::find(names.begin(), names.end(), name) == names.end()) return;
+      const std::size_t before = all.size();
+      all.resize(before + elements);
+      snapshot.copy(name, std::span(all).subspan(before));
+      if (name == "many" && is_torn({all.begin(), all.end()})) throw Error("a snapshot is torn");
+    }
+    const auto [least, most] = std::minmax_element(all.begin(), all.end());
+    if (*most - *least > static_cast<float>(struck_pushes))
+      throw Error(fmt::format("a snapshot has {} to {} pushes", *least, *most));
+    ++shared_->snapshots;
   }
 
   // Returns what adds one to every element of all rows: in ascending order, or in another one, where they are combined
@@ -225,9 +211,13 @@ class StruckJob {
     std::vector<std::uint32_t> ids(kRows);
     std::iota(ids.begin(), ids.end(), 0U);
     if (rank % 2 != 0) std::reverse(ids.begin(), ids.end());
-    return [&worker, rows, ids = std::move(ids), gradients = std::span(ones).first(kRows * width)] {
-      worker.push_rows(rows, ids, gradients);
-    };
+    return
+        [&worker, rows, ids = std::move(ids), gradients = std::span(ones).first(kRows * width), adds = true]() mutable {
+          if (adds = !adds; adds)
+            worker.add_rows(rows, ids, gradients);
+          else
+            worker.push_rows(rows, ids, gradients);
+        };
   }
 
   // What the workers share is whole, whoever loaded it and whoever died over it.
@@ -253,6 +243,19 @@ class StruckJob {
         if (std::any_of(first, last, [&](float value) { return value != *first; })) return true;
       }
     return false;
+  }
+
+  // Whoever dies over them, sync steps are whole for who pulls all variables at once.
+  bool sees_half(Worker& worker, std::span<const Variable> summed, std::span<float> values) const {
+    if (case_.kind != Kind::kSync && case_.kind != Kind::kBackup) return false;
+    float one = 0;
+    const std::vector<std::span<float>> outs = {values, {&one, 1}};
+    try {
+      worker.pull_all(summed, outs);
+    } catch (const Error&) {
+      return false;  // a step was under way all the time
+    }
+    return std::any_of(values.begin(), values.end(), [&](float value) { return value != one; });
   }
 
   // ---- waiting for them
@@ -332,7 +335,8 @@ class StruckJob {
       if (variable.name == "many" && case_.layout == Layout::kVersioned)
         for (const PartInfo& part : variable.parts)
           if (part.piece_elements != 240) throw Failed{fmt::format("chunks of {}", part.piece_elements)};
-      if (variable.name == "many" && is_torn(values)) throw Failed{"a chunk is torn"};
+      if (variable.name != "one" && variable.name != "rows" && is_torn(values)) throw Failed{"a chunk is torn"};
+      if (variable.name == "given") continue;
       for (const float value : values)
         if (value < float(least) || value > float(begun))
           throw Failed{fmt::format("{} is {}: acknowledged {} (dropped {}), begun {}", variable.name, value,
@@ -366,8 +370,8 @@ class StruckJob {
   // Whether the others do without a worker that is stopped there. Before it has joined, declared and initialised they
   // wait for that, in ssp for its clock, and say so.
   bool goes_on_without_stopped() const {
-    static const std::set<std::string> kWorking = {"spare", "push",  "step", "arrive", "decide",
-                                                   "help",  "apply", "open", "leave"};
+    static const std::set<std::string> kWorking = {"spare",  "push", "cut",   "step", "arrive",
+                                                   "decide", "help", "apply", "open", "leave"};
     return case_.action == Action::kStop && kWorking.count(case_.row->protocol) != 0 && case_.kind != Kind::kSsp &&
            case_.row->way != FaultWay::kShort;
   }

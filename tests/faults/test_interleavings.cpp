@@ -14,6 +14,7 @@
 
 #include "faults/explorer.hpp"
 #include "faults/interleaving_scene.hpp"
+#include "faults/interleaving_sketch.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
 #include "update/elements.hpp"
@@ -35,7 +36,7 @@ Explored explore_inplace(std::uint64_t floats, Adds adds) {
   auto& pushes = job.word(record, 0);
   struct {
     std::uint64_t before[2], counted;
-    float room[kMostFloats + 1];
+    float room[kMaxFloats + 1];
   } log = {};
   Explorer explorer(std::span(job.segments.shard_data(0), record.shard_end));
   explorer.remember(&pushes);
@@ -66,94 +67,6 @@ Explored explore_inplace(std::uint64_t floats, Adds adds) {
     if (variable.pushes(0) != 2 || log.before[0] + log.before[1] != 3) explorer.fail("the counter is wrong");
   });
   return explorer.explore();
-}
-
-enum class Flaw { kNone, kNoCompare, kNoStampCheck, kNoChunkInStamp, kNotBuilding, kStepOnce, kNotedTwice };
-
-// The protocol of versioned_slot.hpp once more, and what may be wrong with it.
-class Sketch {
- public:
-  Sketch(Scene& scene, Flaw flaw) : scene_(scene), flaw_(flaw) {}
-
-  SwapResult push(std::uint32_t variable, Spares& spares, float delta) const {
-    SwapResult result;
-    for (;; ++result.retries) {
-      std::uint64_t old = word(variable).load_acquire();
-      if (!try_swap(variable, old, spares, delta, 0)) continue;
-      result.version = version_of(old);
-      return result;
-    }
-  }
-
-  std::uint64_t pull(std::uint32_t variable, float* out) const {
-    for (;;) {
-      const std::uint64_t seen = word(variable).load_acquire();
-      const BufferHeaderShm& buffer = at(buffer_of(seen));
-      racing_copy(out, reinterpret_cast<const float*>(&buffer + 1), scene_.record(variable).elements);
-      const std::uint64_t stamp = buffer.stamp.load_relaxed();
-      if (flaw_ == Flaw::kNoStampCheck || stamp == make_stamp(scene_.record(variable).first_chunk, version_of(seen)) ||
-          (flaw_ == Flaw::kNoChunkInStamp && (stamp & kVersionMask) == version_of(seen)))
-        return version_of(seen);
-    }
-  }
-
-  StepResult apply(std::uint64_t step, Spares& spares, float delta) const {
-    std::uint64_t old = word(0).load_acquire();
-    if (at(buffer_of(old)).included_steps.load_relaxed() > step) return StepResult::kAlreadyIncluded;
-    while (!try_swap(0, old, spares, delta, step + 1)) old = word(0).load_acquire();
-    return StepResult::kApplied;
-  }
-
- private:
-  AtomicShm<std::uint64_t>& word(std::uint32_t variable) const { return scene_.job.word(scene_.record(variable), 0); }
-  BufferHeaderShm& at(std::uint64_t number) const { return scene_.job.buffer(scene_.record(0), number); }
-
-  bool try_swap(std::uint32_t variable, std::uint64_t old, Spares& spares, float delta, std::uint64_t included) const {
-    const VariableShm& record = scene_.record(variable);
-    const Spare spare = spares.begin(record, record.first_chunk, old);
-    BufferHeaderShm& out = at(spare.buffer);
-    const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
-    if (flaw_ != Flaw::kNotBuilding) out.stamp.store_relaxed(kBuilding);
-    scene_.add(delta)(reinterpret_cast<float*>(&out + 1), reinterpret_cast<float*>(&at(buffer_of(old)) + 1), 0);
-    out.included_steps.store_relaxed(included);
-    out.stamp.store_relaxed(make_stamp(record.first_chunk, version_of(next)));
-    const std::uint64_t replaced = buffer_of(old);
-    if (flaw_ == Flaw::kNoCompare)
-      word(variable).store_release(next);
-    else if (!word(variable).try_exchange_acq_rel(old, next))
-      return Spares::lost(spare), false;
-    if (flaw_ == Flaw::kNotedTwice) Spares::lost(spare);  // no longer in flight, and then what it owns
-    Spares::won(spare, replaced);
-    return true;
-  }
-
-  Scene& scene_;
-  Flaw flaw_;
-};
-
-void use_sketch(Scene& scene, Flaw flaw) {
-  const Sketch sketch(scene, flaw);
-  scene.push_once = [=](std::uint32_t variable, Spares& spares, float delta) {
-    return sketch.push(variable, spares, delta);
-  };
-  scene.pull_once = [=](std::uint32_t variable, float* out) { return sketch.pull(variable, out); };
-  scene.apply_once = [=](std::uint64_t step, Spares& spares, float delta) { return sketch.apply(step, spares, delta); };
-}
-
-struct FlawedScene : Scene {
-  FlawedScene(const Shape& shape, Flaw flaw) : Scene(shape) { use_sketch(*this, flaw); }
-};
-
-// An heir who takes its predecessor's swap for done where the word names the spare, and only there.
-void settle_by_word(Scene& scene, std::uint32_t rank) {
-  for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-    SpareShm& shared = scene.job.spare(scene.record(0), rank, which);
-    const std::uint64_t record = shared.record.load_acquire();
-    if (!is_in_flight(record)) continue;
-    const std::uint64_t expected = shared.note_word.load_relaxed();
-    const bool is_swapped = buffer_of(scene.job.word(scene.record(0), 0).load_acquire()) == buffer_of(record);
-    Spares::won({&shared, buffer_of(record)}, is_swapped ? buffer_of(expected) : buffer_of(record));
-  }
 }
 
 // All of them were followed: `least` is below what there were when the scenario was written.
@@ -288,6 +201,48 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("interleavings: two writers after a cut leave its image alone") {
+  Scene scene({.floats = 2, .has_cut = true});
+  scene.add_writer(0, times(2));
+  scene.add_writer(1, times(g_full ? 2 : 1));
+  scene.add_image_reader(0, 2);
+  check_all_good(scene.explore(), 1000);
+}
+
+TEST_CASE("interleavings: a writer goes round its spares while somebody looks at a cut's image") {
+  Scene scene({.floats = 2, .has_cut = true});
+  scene.add_writer(0, times(kSparesPerClass + 2));
+  scene.add_image_reader(0, 1);
+  check_all_good(scene.explore(), 500);
+}
+
+TEST_CASE("interleavings: two chunks exchange their buffers after a cut") {
+  Scene scene({.floats = 1, .variables = 2, .has_cut = true});
+  scene.add_writer(0, kExchange);
+  scene.add_writer(1, times(1, 1));
+  scene.add_image_reader(0, 1);
+  if (g_full) scene.add_image_reader(1, 1);
+  check_all_good(scene.explore(), 1000);
+}
+
+TEST_CASE("interleavings: a writer dies at any access after a cut, and its heir settles") {
+  SUBCASE("and pushes") {
+    KillScene scene({.floats = 1, .is_settled = true, .has_cut = true});
+    scene.add_writer(0, times(g_full ? 2 : 1), {.may_die = true});
+    scene.add_writer(1, times(2));
+    scene.add_heir(0, scene.heir, 1, {.after = 1});
+    check_all_good(scene.explore(), 1000);
+  }
+  SUBCASE("while somebody looks at the image") {
+    KillScene scene({.floats = 1, .is_settled = true, .has_cut = true});
+    scene.add_writer(0, times(1), {.may_die = true});
+    scene.add_writer(1, times(1));
+    scene.add_heir(0, scene.heir, 0, {.after = 1});
+    scene.add_image_reader(0, 1);
+    check_all_good(scene.explore(), 1000);
+  }
+}
+
 TEST_CASE("interleavings: sums and the sets of who is in them agree, and each is in once") {
   Scene scene({.floats = 2, .has_steps = true});
   std::uint64_t steps = 2;
@@ -301,6 +256,29 @@ TEST_CASE("interleavings: sums and the sets of who is in them agree, and each is
     for (std::uint64_t step = 0; step < steps; ++step) scene.check_sum(step);
     if (!test::is_conserved(scene.job.segments, scene.records()))
       scene.explorer->fail("a buffer is lost or named twice");
+  });
+  check_all_good(scene.explorer->explore(), 1000);
+}
+
+TEST_CASE("interleavings: a contributor whose buffer becomes that of another chunk does not believe what it says") {
+  Scene scene({.floats = 1, .variables = 2, .has_steps = true});
+  const auto contribute = [&](Spares& spares, std::uint32_t rank, std::uint32_t variable, bool again) {
+    return scene.variable(variable).contribute(0, spares, {rank, 0}, again, [=](float* out, const float* in) {
+      Add{1, float(1 + 15 * rank)}(out, in, 0);
+    });
+  };
+  scene.explorer->add([&] {
+    Spares spares(scene.job.segments, 0);
+    contribute(spares, 0, 1, false);
+    if (contribute(spares, 0, 0, false) != ContributeResult::kAdded) scene.explorer->fail("in before it was added");
+  });
+  scene.explorer->add([&] {
+    Spares spares(scene.job.segments, 1);
+    for (std::uint32_t i = 0; i <= kSparesPerClass; ++i) contribute(spares, 1, i != 0, i > 1);  // at last in v's buffer
+  });
+  scene.explorer->at_end([&] {
+    const auto look = [&](const float* sum, const RankSet&) { scene.log.room[0][0] = sum[0]; };
+    if (!scene.variable(0).try_use_sum(0, 0, look) || scene.log.room[0][0] != 17) scene.explorer->fail("one is lost");
   });
   check_all_good(scene.explorer->explore(), 1000);
 }

@@ -1,7 +1,13 @@
-// Threads that add to the same elements at different alignments: every sum is exact.
+// Updates of the same elements at different alignments, by threads and between any two instructions: all are there.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <ucontext.h>
 
+#include <algorithm>
 #include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -20,7 +26,114 @@ constexpr std::uint32_t kThreads = 4;
 
 float add(float value, float delta) { return value + delta; }
 
+#if defined(__x86_64__)
+// Runs code one instruction at a time, and something else after a chosen one of them.
+class Stepping {
+ public:
+  // False: body() had ended before instruction number `after`.
+  static bool run(const std::function<void()>& body, int after, const std::function<void()>& others) {
+    struct sigaction stepping {
+    }, before{};
+    stepping.sa_sigaction = on_instruction;
+    stepping.sa_flags = SA_SIGINFO;
+    sigaction(SIGTRAP, &stepping, &before);
+    others_ = &others;
+    left_ = after;
+    is_on_ = 1;
+    raise(SIGTRAP);
+    body();
+    is_on_ = 0;
+    const bool have_others_come = left_ < 0;
+    sigaction(SIGTRAP, &before, nullptr);
+    return have_others_come;
+  }
+
+ private:
+  static void on_instruction(int, siginfo_t*, void* context) {
+    constexpr greg_t kTrapFlag = 0x100;
+    greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
+    flags = is_on_ != 0 ? flags | kTrapFlag : flags & ~kTrapFlag;
+    if (is_on_ == 0) return;
+    if (left_ == 0) (*others_)();
+    left_ = left_ - 1;
+  }
+
+  static inline const std::function<void()>* others_ = nullptr;
+  static inline volatile std::sig_atomic_t left_ = 0, is_on_ = 0;
+};
+
+// All of the elements in 16 bytes at once, or all but the first one by one. Compiled without knowledge of its caller.
+template <bool kAtOnce, class Update>
+[[gnu::noipa]] void update_four_floats(float* floats, const float* gradient, Update update) {
+  constexpr std::size_t kRecord = floats_of<Update>();
+  if constexpr (kAtOnce)
+    update_16_bytes(floats, gradient, update);
+  else
+    update_exact(floats + kRecord, gradient + 1, 4 / kRecord - 1, update);
+}
+
+// Two updates of the same elements, the second one at once between any two instructions of the first: returns how many
+// elements ever were what neither order of the two makes.
+template <bool kAtOnce, class Update>
+int wrong_between_instructions(const Update& update) {
+  constexpr std::size_t kRecord = floats_of<Update>(), kFirst = kAtOnce ? 0 : 1, kEnd = 4 / kRecord;
+  struct Elements {
+    alignas(16) float floats[4] = {1, 1.25F, 1.5F, 1.75F};
+  };
+  const float mine[] = {0.5F, 1.5F, 2.5F, 3.5F}, theirs[] = {2, 1.875F, 1.75F, 1.625F};
+  const auto change = [&](Elements& elements, const float* gradient) {
+    for (std::size_t i = kFirst; i < kEnd; ++i) update_record(update, elements.floats + i * kRecord, gradient[i]);
+  };
+  Elements mine_first, theirs_first;
+  change(mine_first, mine), change(mine_first, theirs);
+  change(theirs_first, theirs), change(theirs_first, mine);
+  int wrong = 0;
+  for (int after = 0;; ++after) {
+    Elements shared;
+    if (!Stepping::run([&] { update_four_floats<kAtOnce>(shared.floats, mine, update); }, after,
+                       [&] { change(shared, theirs); }))
+      return after < 10 ? -1 : wrong;  // nothing has been stepped through
+    for (std::size_t i = kFirst; i < kEnd; ++i) {
+      const float* now = shared.floats + i * kRecord;
+      const auto is = [&](const Elements& wanted) {
+        return std::equal(now, now + kRecord, wanted.floats + i * kRecord);
+      };
+      wrong += !is(mine_first) && !is(theirs_first);
+    }
+  }
+}
+
+// As simple as a rule with state can be, so that compilers have all freedom.
+struct Heavy {
+  static constexpr std::size_t kFloats = 2;
+  void operator()(float* record, float gradient) const {
+    record[1] = 0.5F * record[1] + gradient;
+    record[0] -= 0.25F * record[1];
+  }
+};
+#endif
+
 }  // namespace
+
+#if defined(__x86_64__)
+TEST_CASE("in-place slot: an update that comes between any two instructions of another one is not lost" *
+          doctest::skip(kThreadSanitizer)) {
+  const auto check = [](const auto& update) {
+    CHECK(wrong_between_instructions<true>(update) == 0);
+    CHECK(wrong_between_instructions<false>(update) == 0);
+  };
+  check(add);
+  check(Heavy());
+  for (const UpdateRule rule : {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kNesterov,
+                                UpdateRule::kAdagrad, UpdateRule::kRmsProp, UpdateRule::kAdam, UpdateRule::kFtrl}) {
+    CAPTURE(update::traits_of(rule).name);
+    const update::Settings settings = update::settings_of(Optimizer(), rule, true);
+    update::with_element_update(settings, 0.1F, 1.0F, [&](const auto& update) {
+      if constexpr (!requires { update.with_state(0.0F); }) check(update);
+    });
+  }
+}
+#endif
 
 TEST_CASE("in-place slot: adds of overlapping ranges by many threads are all there") {
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(50'000);

@@ -164,11 +164,12 @@ TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and
   std::uint64_t too_far = 0;
   const JobView view(config.job);
   for (std::uint64_t i = 0; i < changes; ++i) {
-    LiveSettings wanted = control.current();
-    wanted.mode = i % 2 == 0 ? Mode::kSsp : Mode::kAsync;
-    wanted.staleness = i % 6 / 2;
-    control.change(wanted);
+    control.change([&](LiveSettings& settings) {
+      settings.mode = i % 2 == 0 ? Mode::kSsp : Mode::kAsync;
+      settings.staleness = i % 6 / 2;
+    });
     REQUIRE(wait_for_progress(2));
+    const LiveSettings wanted = control.current();
     if (wanted.mode != Mode::kSsp) continue;
     for (int look = 0; look < 5; ++look) {
       // Clocks only grow: a later look at the first one is no less than what was there when the others were looked at.
@@ -179,9 +180,7 @@ TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and
     }
   }
   stop = true;
-  LiveSettings last = control.current();
-  last.mode = Mode::kAsync;
-  control.change(last);
+  control.change([](LiveSettings& settings) { settings.mode = Mode::kAsync; });
   for (std::thread& thread : threads) thread.join();
   CHECK(too_far == 0);
   std::uint64_t sum = 0;

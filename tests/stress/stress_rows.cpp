@@ -59,7 +59,8 @@ std::vector<Record> records_of(const JobConfig& config, std::uint64_t most) {
     for (std::uint64_t k = 0; k <= most; ++k) all[k][0] = settings.initial_accumulator + float(k);
     return all;
   }
-  update::initialise_element(settings, rate, 0.0F, all[0].data());
+  constexpr float kZero = 0.0F;
+  update::initialise_elements(settings, rate, &kZero, all[0].data(), 1);
   update::with_element_update(settings, rate, 1.0F, [&](const auto& update) {
     for (std::uint64_t k = 1; k <= most; ++k) {
       all[k] = all[k - 1];
@@ -205,7 +206,7 @@ TEST_CASE("rows: pushes of rows by several workers are all there, and pulls mean
 TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, and the others lose nothing" *
           doctest::skip(shm::kThreadSanitizer)) {  // it does not follow forks of processes with threads
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(300);
-  constexpr std::uint64_t kMostOfVictim = 100'000;
+  constexpr std::uint64_t kMaxOfVictim = 100'000;
   std::uint64_t of_victims = 0;
   std::mt19937_64 random(seed);
   for_kinds([&](const JobConfig& config, std::uint64_t width) {
@@ -218,7 +219,7 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
         Pusher pusher(config.job, seed + i);
         std::vector<std::uint64_t> counts(kRows);
         // The last one goes on until it is killed; the bound ends it where its parent has died.
-        for (std::uint64_t round = 0; round < (i + 1 < kPushers ? rounds : kMostOfVictim); ++round) pusher.push(counts);
+        for (std::uint64_t round = 0; round < (i + 1 < kPushers ? rounds : kMaxOfVictim); ++round) pusher.push(counts);
         return 0;
       }));
     std::this_thread::sleep_for(std::chrono::microseconds(2000 + random() % 10'000));
@@ -236,7 +237,7 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
         for (std::uint64_t round = 0; round < rounds; ++round) pusher.push(least);
       }
     }
-    const std::vector<Record> expected = records_of(config, kMostOfVictim + kPushers * rounds);
+    const std::vector<Record> expected = records_of(config, kMaxOfVictim + kPushers * rounds);
     const Table table(config.job);
     for (std::uint64_t row = 0; row < kRows; ++row)
       for (std::uint64_t i = 0; i < table.records(); ++i) {

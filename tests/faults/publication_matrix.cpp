@@ -1,0 +1,359 @@
+// The kill matrix of publications: for every fault point of a publisher or a subscriber, a process is killed or stopped
+// there in a publication of real processes, and afterwards
+//   - the others have gone on: readers beside a struck publisher get the next one's generations, a publisher beside a
+//     struck reader publishes on,
+//   - no reader has seen a generation that is not whole, that changes while it has it, or an older one after a newer one,
+//   - every process ends with exit code 0, and /dev/shm has nothing of the publication.
+//
+//   publication_matrix [--full] [--seed N] [--only TEXT]
+//
+// And again with a kill before the k-th store to a shared word, whatever that store is: all of them with --full.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "faults/struck_job.hpp"
+#include "support/test_bundle.hpp"
+
+namespace {
+
+using namespace ps;
+using namespace ps::test;
+
+struct Wishes {
+  std::atomic<bool> finish, publisher_ends, reader_leaves;
+  std::atomic<std::uint64_t> published, reads[8];  // by reader, in the order of their starting
+  char message[512];
+};
+
+struct Strike {
+  std::optional<FaultPoint> point{};
+  Action action = Action::kKill;
+  int passes = 1;
+  std::uint64_t store = 0;  // or before this store; 0: none
+
+  void arm_it() const {
+    if (point) arm(*point, action, passes);
+    if (store != 0) arm_store(store);
+  }
+};
+
+class Publication {
+ public:
+  explicit Publication(std::uint64_t seed) : random_(seed) {
+    void* memory = mmap(nullptr, sizeof(Wishes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw Failed{"no memory"};
+    wishes_ = new (memory) Wishes{};
+    spec_ = bundle_of(name_);
+    spec_.records = random_() % 2 == 0 ? 4 : enough_records(spec_.subscribers);
+  }
+  ~Publication() {
+    for (const auto& [pid, title] : running_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+    munmap(wishes_, sizeof(Wishes));
+  }
+  Publication(const Publication&) = delete;
+  Publication& operator=(const Publication&) = delete;
+
+  void strike(const FaultPointRow& row, Action action) {
+    const std::string protocol = row.protocol;
+    Strike strike{.point = row.point, .action = action};
+    if (protocol == "publish" || protocol == "lease") strike.passes = int(1 + random_() % 40);
+    if (row.actor == FaultActor::kSubscriber) return strike_reader(strike, protocol == "unsubscribe");
+    if (protocol == "publication-remove") {
+      strike_remover(strike, true);
+      strike_remover(strike, false);
+    } else {
+      strike_publisher(strike, protocol);
+    }
+  }
+
+  // The life of a publisher or reader ends before its `store`-th store. False: it has fewer.
+  bool run_until_store(std::uint64_t store, bool is_publisher) {
+    const Strike strike{.store = store};
+    start_reader();
+    if (!is_publisher) start_publisher();
+    const pid_t victim = is_publisher ? start_publisher(strike) : start_reader(strike);
+    const auto goes_on = [&] { return is_publisher ? wishes_->published.load() : wishes_->reads[1].load(); };
+    int status = 0;
+    const auto has_ended = [&] { return waitpid(victim, &status, WNOHANG) == victim; };
+    if (!wait_for([&] { return has_ended() || goes_on() > 30; })) throw Failed{"nothing goes on" + said()};
+    bool was_killed = running_.contains(victim) && WIFSIGNALED(status);
+    if (!was_killed) {
+      (is_publisher ? wishes_->publisher_ends : wishes_->reader_leaves) = true;
+      if (!wait_for(has_ended)) throw Failed{"it does not end" + said()};
+      was_killed = WIFSIGNALED(status);
+      wishes_->publisher_ends = false, wishes_->reader_leaves = false;
+    }
+    running_.erase(victim);
+    if (is_publisher) {
+      start_publisher();
+    } else {
+      --readers_;
+      start_reader();
+    }
+    finish();
+    return was_killed;
+  }
+
+ private:
+  void strike_publisher(const Strike& strike, const std::string& protocol) {
+    start_reader();
+    start_reader();
+    if (protocol == "publication-take") {
+      const pid_t first = start_publisher();
+      wait_progress();
+      end_by(first, SIGKILL);
+    }
+    const pid_t victim = start_publisher(strike);
+    const bool ends = protocol == "publication-end";
+    if (ends) {
+      wait_progress();
+      wishes_->publisher_ends = true;
+    }
+    wait_struck(victim, strike);
+    wishes_->publisher_ends = false;
+    if (strike.action == Action::kStop) {
+      kill(victim, SIGCONT);
+      if (ends) wait_ended(victim);
+    }
+    if (strike.action == Action::kKill || ends) start_publisher();
+    finish();
+  }
+
+  void strike_reader(const Strike& strike, bool leaves) {
+    start_publisher();
+    start_reader();
+    const pid_t victim = start_reader(strike);
+    if (leaves) {
+      wait_progress();
+      wishes_->reader_leaves = true;
+    }
+    wait_struck(victim, strike);
+    wishes_->reader_leaves = false;
+    readers_ = 1;  // whose progress counts
+    wait_progress();
+    if (strike.action == Action::kStop) kill(victim, SIGCONT);
+    if (strike.action == Action::kStop && leaves) wait_ended(victim);
+    start_reader();
+    finish();
+  }
+
+  // Who comes last removes the publication: its publisher, or a reader.
+  void strike_remover(const Strike& strike, bool is_publisher) {
+    const pid_t publisher = start_publisher(is_publisher ? strike : Strike{});
+    pid_t victim = publisher;
+    if (is_publisher) {
+      if (!wait_for([&] { return wishes_->published > 10; })) throw Failed{"nothing is published" + said()};
+      wishes_->publisher_ends = true;
+    } else {
+      victim = start_reader(strike);
+      wait_progress();
+      wishes_->publisher_ends = true;
+      wait_ended(publisher);
+      wishes_->reader_leaves = true;
+    }
+    wait_struck(victim, strike);
+    wishes_->publisher_ends = false, wishes_->reader_leaves = false;
+    readers_ = 0, started_ = 0;
+    start_reader();
+    if (strike.action == Action::kStop) {
+      if (*strike.point == FaultPoint::kBundleUnlinked) {  // what it removes is gone, and it holds up nobody
+        start_publisher();
+        wait_progress();
+      }
+      kill(victim, SIGCONT);
+      wait_ended(victim);
+    }
+    if (publishers_ == 0) start_publisher();
+    finish();
+    wishes_->finish = false, wishes_->published = 0;
+    readers_ = 0, started_ = 0;
+  }
+
+  // ---- processes
+
+  template <class Body>
+  pid_t spawn(const std::string& title, Body&& body) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      try {
+        body();
+      } catch (const std::exception& error) {
+        std::snprintf(wishes_->message, sizeof wishes_->message, "%s: %s", title.c_str(), error.what());
+        _exit(1);
+      } catch (const Failed& failure) {
+        std::snprintf(wishes_->message, sizeof wishes_->message, "%s: %s", title.c_str(), failure.what.c_str());
+        _exit(1);
+      }
+      _exit(0);
+    }
+    running_[pid] = title;
+    return pid;
+  }
+
+  pid_t start_publisher(const Strike& strike = {}) {
+    ++publishers_;
+    return spawn("publisher", [this, strike] {
+      strike.arm_it();
+      Publisher publisher(spec_, {.wait_seconds = kPatience});
+      while (!wishes_->finish && !wishes_->publisher_ends) {
+        if (const auto number = publish_next(publisher)) wishes_->published = *number;
+        usleep(100);
+      }
+    });
+  }
+
+  pid_t start_reader(const Strike& strike = {}) {
+    const std::size_t number = started_++;
+    ++readers_;
+    return spawn("reader", [this, strike, number] {
+      strike.arm_it();
+      Subscriber subscriber(name_.text(), {.wait_seconds = kPatience});
+      std::optional<Generation> held;
+      std::uint64_t last = 0;
+      const bool may_leave = strike.point || strike.store != 0;
+      while (!wishes_->finish && !(may_leave && wishes_->reader_leaves && held)) {
+        try {
+          Generation next = subscriber.read(last, 0.05);
+          if (next.number() <= last) throw Failed{"an older generation after a newer one"};
+          if (!is_whole(next)) throw Failed{fmt::format("generation {} is not whole", next.number())};
+          if (held && !is_whole(*held)) throw Failed{fmt::format("generation {} has changed", held->number())};
+          last = next.number();
+          held = std::move(next);
+          ++wishes_->reads[number];
+        } catch (const Timeout&) {
+        } catch (const PublisherGone&) {
+          usleep(200);  // another one will come
+        }
+      }
+    });
+  }
+
+  std::string said() const { return wishes_->message[0] == 0 ? "" : fmt::format(" ({})", wishes_->message); }
+
+  void end_by(pid_t pid, int signal) {
+    kill(pid, signal);
+    waitpid(pid, nullptr, 0);
+    running_.erase(pid);
+    --publishers_;
+  }
+
+  void wait_struck(pid_t pid, const Strike& strike) {
+    int status = 0;
+    if (!wait_for([&] { return waitpid(pid, &status, WNOHANG | WUNTRACED) == pid; }))
+      throw Failed{"the point is not reached" + said()};
+    if (strike.action == Action::kKill && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+      publishers_ -= running_[pid] == "publisher";
+      running_.erase(pid);
+      return;
+    }
+    if (strike.action == Action::kStop && WIFSTOPPED(status)) return;
+    throw Failed{fmt::format("it ended by itself, status {}{}", status, said())};
+  }
+
+  void wait_ended(pid_t pid) {
+    int status = 0;
+    if (!wait_for([&] { return waitpid(pid, &status, WNOHANG) == pid; }))
+      throw Failed{fmt::format("a {} does not end{}", running_[pid], said())};
+    publishers_ -= running_[pid] == "publisher";
+    running_.erase(pid);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw Failed{fmt::format("status {}{}", status, said())};
+  }
+
+  // Some more generations are published, and whoever reads gets some more.
+  void wait_progress() {
+    constexpr std::uint64_t kMore = 10;
+    std::vector<std::uint64_t> before;
+    for (std::size_t number = 0; number < started_; ++number) before.push_back(wishes_->reads[number]);
+    const std::uint64_t published = wishes_->published;
+    const auto count = [&] {
+      std::size_t fine = 0;
+      for (std::size_t number = 0; number < started_; ++number)
+        fine += wishes_->reads[number] >= before[number] + kMore;
+      return fine;
+    };
+    if (!wait_for([&] { return wishes_->published >= published + kMore && count() >= readers_; }))
+      throw Failed{fmt::format("{} generations more, {} of {} readers go on{}", wishes_->published - published, count(),
+                               readers_, said())};
+  }
+
+  void finish() {
+    wait_progress();
+    wishes_->finish = true;
+    while (!running_.empty()) wait_ended(running_.begin()->first);
+    if (name_.exists()) throw Failed{"the publication is left over"};
+  }
+
+  std::mt19937_64 random_;
+  PublicationName name_;
+  BundleSpec spec_;
+  Wishes* wishes_;
+  std::map<pid_t, std::string> running_;
+  std::size_t started_ = 0, readers_ = 0;  // readers, and how many of them live
+  int publishers_ = 0;                     // that live
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool full = std::getenv("PS_TEST_FULL") != nullptr;
+  std::uint64_t seed = std::random_device()();
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--full")
+      full = true;
+    else if (argument == "--seed" && i + 1 < argc)
+      seed = std::stoull(argv[++i]);
+    else if (argument == "--only" && i + 1 < argc)
+      only = argv[++i];
+    else
+      return fmt::print(stderr, "unknown argument {}\n", argument), 2;
+  }
+  std::mt19937_64 random(seed);
+  int cases = 0, failed = 0;
+  const double began = now();
+  const auto run = [&](const std::string& name, auto&& body) {
+    if (name.find(only) == std::string::npos) return;
+    ++cases;
+    try {
+      body();
+    } catch (const Failed& failure) {
+      ++failed;
+      fmt::print("FAILED {}: {}\n", name, failure.what);
+    }
+    std::fflush(stdout);
+  };
+  fmt::print("seed {}\n", seed);
+  for (int round = 0; round < (full ? 20 : 2); ++round)
+    for (const FaultPointRow& row : kFaultPointTable) {
+      if (row.actor != FaultActor::kPublisher && row.actor != FaultActor::kSubscriber) continue;
+      for (const Action action : {Action::kKill, Action::kStop})
+        run(fmt::format("{} at {}", action == Action::kKill ? "kill" : "stop", row.name),
+            [&] { Publication(random()).strike(row, action); });
+    }
+  for (const bool is_publisher : {true, false}) {
+    std::uint64_t last = ~std::uint64_t{0};  // of a whole life, once known
+    const auto strike = [&](std::uint64_t store) {
+      run(fmt::format("kill {} before store {}", is_publisher ? "publisher" : "reader", store), [&] {
+        if (!Publication(random()).run_until_store(store, is_publisher)) last = store;
+      });
+    };
+    if (full)
+      for (std::uint64_t store = 1; store < last; ++store) strike(store);
+    else
+      for (int i = 0; i < 25; ++i) strike(1 + random() % (i < 10 ? 12 : is_publisher ? 300 : 100));
+  }
+  fmt::print("{} cases, {} failed, {:.0f} s\n", cases, failed, now() - began);
+  return failed != 0 || cases == 0;
+}

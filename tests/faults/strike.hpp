@@ -1,0 +1,81 @@
+// Strikes this process, with a kill or a stop, at a chosen fault point or before a chosen store; and waits for what comes
+// of it. What the processes of a case tell each other.
+#pragma once
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <ctime>
+#include <string>
+
+#include "faults/cases.hpp"
+#include "shm/fault_points.hpp"
+
+namespace ps::test {
+
+// When it reaches the point for the `passes`-th time.
+inline FaultPoint g_point;
+inline Action g_action;
+inline int g_passes;
+
+inline void arm(FaultPoint point, Action action, int passes) {
+  g_point = point, g_action = action, g_passes = passes;
+  shm::g_fault_hooks.reached = [](FaultPoint reached) {
+    if (reached != g_point || --g_passes != 0) return;
+    raise(g_action == Action::kKill ? SIGKILL : SIGSTOP);
+  };
+}
+
+// With a kill, before its `number`-th store to a shared word.
+inline std::uint64_t g_stores_left;
+
+inline void arm_store(std::uint64_t number) {
+  g_stores_left = number;
+  shm::g_fault_hooks.before_access = [](const void*, bool stores) {
+    if (stores && --g_stores_left == 0) raise(SIGKILL);
+  };
+}
+
+inline constexpr double kPatience =
+    60.0;  // for what takes milliseconds: the machine may be busy, and a race must be lost
+
+inline double now() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
+// A virtual machine may be held for seconds, all its processes with it: so many looks are taken whatever the clock says.
+template <class Fact>
+bool wait_for(Fact&& fact, double seconds = kPatience) {
+  constexpr double kLooksPerSecond = 1000;
+  const double end = now() + seconds;
+  for (double looks = 0; now() < end || looks < seconds * kLooksPerSecond; ++looks) {
+    if (fact()) return true;
+    usleep(200);
+  }
+  return fact();
+}
+
+struct Failed {
+  std::string what;
+};
+
+// What the processes of a case tell each other, in a mapping that they share.
+struct Account {
+  std::atomic<std::uint64_t> begun, acknowledged;
+  std::atomic<bool> tore;
+};
+struct Shared {
+  std::atomic<bool> finish;   // workers leave
+  std::atomic<bool> quit_ps;  // the ps is asked to end
+  std::atomic<bool> others_quit;
+  std::atomic<std::uint64_t> snapshots;  // taken and looked at
+  std::array<Account, 16> accounts;      // one for each worker process of the case
+  char message[512];                     // of an exception
+};
+
+}  // namespace ps::test
