@@ -7,7 +7,7 @@ source = pathlib.Path(sys.argv[1])
 
 # What others may see: a published word, a lock byte, a name, a file's size.
 STORE = re.compile(r"store_release\(|try_exchange_acq_rel\(|fetch_(add|or|and)_acq_rel\(|futex_(announce|mark)\(|"
-                   r"\.(try_take|release|try_take_all|release_all|link|publish|grow)\(|(?<!void )(?<!> )unlink_(segment|parts)\(|"
+                   r"\.(try_take|release|try_take_all|release_all|link|publish|grow|make_record)\(|(?<!void )(?<!> )unlink_(segment|parts)\(|"
                    r"Spares::(won|lost)\(|spares\.begin\(")
 # Data for such a store: a run of them counts as one.
 PLAIN = re.compile(r"store_relaxed\(|racing_update\(|write_config\(")
@@ -18,28 +18,33 @@ WITHOUT = {
     "Spares::won": "one store",
     "Spares::lost": "one store",
     "keep_segments": "one store",
+    "wait_until_open": "what the inspector shows: for people",
     "entry_": "what the inspector shows: for people",
     "WaitMark::~WaitMark": "what the inspector shows: for people",
-    "futex_announce": "a wake that is missing: every wait looks again (W2)",
+    "futex_announce": "a wake that is missing: every wait looks again (waiting.W2)",
     "create_own": "publishing comes before the name: nobody can see either",
     "create_shard": "publishing comes before the name: nobody can see either",
-    "leave": "three wakes, each of which may be missing (W2)",
-    "try_change_live": "three wakes, each of which may be missing (W2)",
-    "wait_for_farewells": "three wakes, each of which may be missing (W2)",
-    "enter": "the last wake may be missing (W2)",
+    "leave": "three wakes, each of which may be missing (waiting.W2)",
+    "try_change_live": "three wakes, each of which may be missing (waiting.W2)",
+    "end": "three wakes, each of which may be missing (waiting.W2)",
+    "enter": "the last wake may be missing (waiting.W2)",
     "JobSegments::try_add_task": "letting go of a byte of a job that is gone",
     "try_join": "letting go of a byte of a job that is gone",
     "remove_job": "letting go of all bytes: the kernel does the same at a death",
+    "remove_bundle": "letting go of all bytes: the kernel does the same at a death",
+    "open_bundle": "the byte is of what was found, the name of what was made where nothing was",
+    "Publisher::~Publisher": "the wake may be missing (waiting.W2)",
     "settle_jointly": "letting go of bytes: the kernel does the same at a death",
     "create": "giving up: the kernel lets go of the bytes at a death",
     "try_load": "letting go of the byte: the kernel does the same at a death",
-    "step": "the last wake may be missing (W2)",
+    "step": "the last wake may be missing (waiting.W2)",
+    "wait_until_open": "what the inspector shows: for people",
     "wait_initialised": "the claim is followed by initialise()",
-    "initialise": "the last wake may be missing (W2)",
+    "initialise": "the last wake may be missing (waiting.W2)",
 }
 
 missing, seen = [], set()
-for folder in ("shm", "worker", "server"):
+for folder in ("shm", "worker", "server", "publish"):
     for path in sorted((source / "src" / folder).rglob("*.?pp")):
         if path.name in ("atomic.hpp", "futex.hpp", "fault_points.hpp", "liveness.cpp", "segment.cpp"):
             continue  # what stores are made of

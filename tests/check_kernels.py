@@ -1,4 +1,6 @@
-"""The transfer kernels' PTX has the accesses of system scope that their correctness rests on, and no narrower ones."""
+"""The kernels as they are built: nothing spills, and each transfer makes just the accesses of system scope that its
+correctness rests on, as many as its source has, and no narrower ones."""
+import collections
 import concurrent.futures
 import pathlib
 import re
@@ -8,21 +10,27 @@ import tempfile
 
 nvcc, source, build = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3])
 
-# kernel -> what must be in its PTX, for every GPU
+ACQUIRE, STAMP = "ld.acquire.sys.global.u64", "ld.relaxed.sys.global.u64"
+FLOAT, FLOATS, PAIR = "ld.relaxed.sys.global.f32", "ld.relaxed.sys.global.v4.f32", "ld.relaxed.sys.global.v2.u64"
+REPORT, RESULT, OUTSIDE = "st.release.sys.global.u32", "st.release.sys.global.u64", "st.relaxed.sys.global.u64"
+ADD, ADDS, FENCE = "red.relaxed.sys.global.add.f32", "red.relaxed.sys.global.add.v4.f32", "fence"
+
+# kernel file -> entry (part of its name) -> the accesses of system scope and the fences in it: how many in the text, which
+# unrolling may multiply (None: at least one)
 PRESENT = {
-    "pull_pieces": [r"ld\.acquire\.sys\.global\.u64", r"ld\.relaxed\.sys\.global\.u64",
-                    r"ld\.relaxed\.sys\.global\.f32", r"ld\.relaxed\.sys\.global\.v4\.f32",
-                    r"membar\.sys|fence\.\w+\.sys", r"st\.release\.sys\.global\.u64"],
-    "send_pieces": [r"membar\.sys|fence\.\w+\.sys", r"st\.release\.sys\.global\.u32", r"st\.(global\.)?v4"],
-    "add_pieces": [r"red\.relaxed\.sys\.global\.add\.f32"],
-    "pull_rows": [r"ld\.relaxed\.sys\.global\.f32", r"ld\.relaxed\.sys\.global\.v4\.f32",
-                  r"ld\.relaxed\.sys\.global\.u64", r"ld\.relaxed\.sys\.global\.v2\.u64",
-                  r"st\.relaxed\.sys\.global\.u64", r"sqrt\.rn\.f32", r"div\.rn\.f32"],
-    "send_rows": [r"membar\.sys|fence\.\w+\.sys", r"st\.release\.sys\.global\.u32", r"st\.(global\.)?v4"],
+    "pull_pieces": {"pull_kernel": {ACQUIRE: 2, STAMP: 1, FLOAT: None, FLOATS: None, FENCE: 1, RESULT: 1}},
+    "send_pieces": {"send_kernelILb1": {REPORT: 1}, "send_kernelILb0": {REPORT: 1}},
+    "send_rows": {"send_kernelIf": {REPORT: 1}, "send_kernelI6float4": {REPORT: 1}},
+    "pull_rows": {"pull_vectorsILj1ELb0": {FLOATS: None, OUTSIDE: 1}, "pull_vectorsILj2ELb0": {FLOATS: None, OUTSIDE: 1},
+                  "pull_vectorsILj2ELb1": {PAIR: None, OUTSIDE: 1}, "pull_vectorsILj4ELb0": {FLOATS: None, OUTSIDE: 1},
+                  "pull_elementsILb0": {FLOAT: None, OUTSIDE: 1}, "pull_elementsILb1": {STAMP: None, OUTSIDE: 1}},
+    "add_pieces": {"add_kernelILb1": {ADD: None, ADDS: None}, "add_kernelILb0": {ADD: None}},
 }
-WIDE_ADD = r"red\.relaxed\.sys\.global\.add\.v4\.f32"
-ANY_ATOMIC = r"^\s*(?:@%p\d+ )?((?:atom|red)\.\S+)"
-SYSTEM_ADD = r"red\.relaxed\.sys\.global\.add\.(v4\.)?f32$"
+# What else must be there, for bits or speed.
+FORMS = {"send_pieces": [r"st\.(global\.)?v4"], "send_rows": [r"st\.(global\.)?v4"],
+         "pull_rows": [r"sqrt\.rn\.f32", r"div\.rn\.f32"]}
+OF_SYSTEM = re.compile(r"^\s*(?:@!?%p\d+ )?((?:ld|st|red|atom)(?:\.\w+)*\.sys(?:\.\w+)*|fence\.[\w.]+|membar\.\w+)", re.M)
+ANY_ATOMIC = re.compile(r"^\s*(?:@!?%p\d+ )?((?:atom|red)\.\S+)", re.M)
 
 
 def ptx_of(kernel, architecture, folder):
@@ -32,16 +40,61 @@ def ptx_of(kernel, architecture, folder):
     return path.read_text()
 
 
+def entries_of(ptx):
+    """The text of each entry by its name."""
+    parts = re.split(r"^\s*(?:\.visible )?(?:\.weak )?\.entry (\w+)", ptx, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2]))
+
+
+def check_entry(where, text, wanted, architecture):
+    found = collections.Counter(OF_SYSTEM.findall(text))
+    fences = [form for form in found if form.startswith(("fence", "membar"))]
+    faults = [f"{where}: {form} is no fence of system scope" for form in fences if form not in ("fence.sc.sys", "membar.sys")]
+    found[FENCE] = sum(found.pop(form) for form in fences)
+    for form, count in found.items():
+        form_wanted = wanted.get(form, 0)
+        if form == ADDS and architecture < 90:
+            faults.append(f"{where}: adds by fours are for sm_90 and later")
+        elif form_wanted is None or (form_wanted == 0 and count == 0):
+            continue
+        elif count != form_wanted:
+            faults.append(f"{where}: {count} times {form}, and not {form_wanted} times")
+    faults += [f"{where}: no {form}" for form in wanted
+               if found[form] == 0 and not (form == ADDS and architecture < 90)]
+    faults += [f"{where}: {form} is no add of system scope" for form in ANY_ATOMIC.findall(text)
+               if form not in (ADD, ADDS)]
+    return faults
+
+
 def check(kernel, architecture, ptx):
     where = f"{kernel}, sm_{architecture}"
-    faults = [f"{where}: no {form}" for form in PRESENT[kernel] if not re.search(form, ptx)]
-    atomics = re.findall(ANY_ATOMIC, ptx, re.MULTILINE)
-    faults += [f"{where}: {form} is no add of system scope" for form in atomics if not re.match(SYSTEM_ADD, form)]
-    if kernel != "add_pieces" and atomics:
-        faults.append(f"{where}: {atomics[0]} where only loads and stores belong")
-    if kernel == "add_pieces" and bool(re.search(WIDE_ADD, ptx)) != (architecture >= 90):
-        faults.append(f"{where}: adds by fours are for sm_90 and later")
+    faults = [f"{where}: no {form}" for form in FORMS.get(kernel, []) if not re.search(form, ptx)]
+    entries = entries_of(ptx)
+    for part, wanted in PRESENT[kernel].items():
+        names = [name for name in entries if part in name]
+        if len(names) != 1:
+            faults.append(f"{where}: {len(names)} entries are called {part}")
+        else:
+            faults += check_entry(f"{where}, {part}", entries[names[0]], wanted, architecture)
     return faults
+
+
+def check_reports():
+    """What ptxas said of the objects of the build: no thread keeps anything in memory for want of registers."""
+    faults, looked_at = [], 0
+    for kernel in sorted((source / "kernels").glob("*.cu")):
+        text = (build / "kernels" / f"{kernel.stem}.ptxas").read_text()
+        of_ours = [part for part in re.split(r"^ptxas info\s+: Compiling entry function ", text, flags=re.M)[1:]
+                   if "2ps7kernels" in part.split("'")[1]]
+        looked_at += len(of_ours)
+        if not of_ours and "__global__" in kernel.read_text():
+            faults.append(f"{kernel.name}: ptxas said nothing of its kernels")
+        for part in of_ours:
+            name, kind = part.split("'")[1], part.split("'")[3]
+            sizes = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part)
+            if sizes is None or any(int(size) for size in sizes.groups()):
+                faults.append(f"{kernel.name}, {kind}: {name} keeps {sizes[0] if sizes else 'what ptxas does not say'}")
+    return faults, looked_at
 
 
 def check_dependencies():
@@ -60,6 +113,8 @@ with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecu
     pairs = [(kernel, architecture) for kernel in PRESENT for architecture in (80, 90)]
     texts = pool.map(lambda pair: ptx_of(*pair, folder), pairs)
     faults = [fault for pair, ptx in zip(pairs, texts) for fault in check(*pair, ptx)]
-faults += check_dependencies()
-print("\n".join(faults) or f"{len(pairs)} compilations have what they need, ninja knows what the kernels include")
+spills, entries = check_reports()
+faults += spills + check_dependencies()
+print("\n".join(faults) or f"{len(pairs)} compilations have what they need, none of {entries} kernels spills, ninja knows "
+      "what they include")
 sys.exit(bool(faults))

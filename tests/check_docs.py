@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""The pages for people (README.md and its like, docs/*.md) say what is there, in short sentences.
+
+  - A relative link leads to a file of the repository, and its anchor to a heading of that file.
+  - A reader gets from the README to every page by links.
+  - A path in backticks exists, such as `src/shm/layout.hpp` or `tools/run --workers 2`.
+  - A sentence has at most 25 words; code, tables and headings are not counted.
+  - A sentence begins with its actor: not with "Who", "Whoever", "Whose", or a "What" that asks nothing.
+  - A cell of a table has at most one figure.
+
+    tests/check_docs.py ROOT
+"""
+import pathlib
+import re
+import sys
+
+MOST_WORDS = 25
+FOLDERS = "src|include|tests|tools|benches|kernels|docs"
+# Two figures with something between them, alone in a cell: "97.78 / 1.88", "0.00, 0", "85.0 (84.9 to 85.1)".
+FIGURE = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?[kMG%]?"
+TWO_FIGURES = re.compile(rf"^\W*{FIGURE}(?:\s*(?:/|,|to|\(|\))\s*{FIGURE}\W*)+$")
+
+
+def pages(root):
+    return [*sorted(root.glob("*.md")), *sorted((root / "docs").glob("*.md"))]
+
+
+def without_code(text):
+    """Fenced blocks become empty lines, so that numbers of lines stay."""
+    lines, fence = [], None
+    for line in text.splitlines():
+        mark = re.match(r"\s*(```+|~~~+)", line)
+        if fence is None and mark:
+            fence = mark[1]
+            lines.append("")
+        elif fence is not None:
+            if line.strip() == fence:
+                fence = None
+            lines.append("")
+        else:
+            lines.append(line)
+    return lines
+
+
+def anchors(text):
+    """As GitHub makes them of headings."""
+    found = {}
+    for line in without_code(text):
+        heading = re.match(r"#+\s+(.*)", line)
+        if heading:
+            title = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading[1]).strip().lower()
+            slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+            count = found.get(slug, 0)
+            found[slug] = count + 1
+            if count:
+                found[f"{slug}-{count}"] = 1
+    return set(found)
+
+
+def links(text):
+    """(number of the line, target)"""
+    for number, line in enumerate(without_code(text), 1):
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "`code`", line)):
+            yield number, target
+
+
+def check_links(root, page, text):
+    for number, target in links(text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        if not other.exists():
+            yield number, f"there is no {target}"
+        elif anchor and other.suffix == ".md" and anchor not in anchors(other.read_text()):
+            yield number, f"{path or page.name} has no heading #{anchor}"
+
+
+def unreachable(root):
+    seen, todo = set(), [root / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        for _, target in links(page.read_text()):
+            path = target.partition("#")[0]
+            other = (page.parent / path).resolve()
+            if path.endswith(".md") and not re.match(r"[a-z]+:", path) and other.exists():
+                todo.append(other)
+    return [page for page in pages(root) if page.resolve() not in {one.resolve() for one in seen}]
+
+
+def check_paths(root, text):
+    for number, line in enumerate(without_code(text), 1):
+        for code in re.findall(r"`([^`]+)`", line):
+            path = re.match(rf"(?:{FOLDERS})/[\w./*+-]*", code)
+            if path and not any(root.glob(path[0].rstrip("/").rstrip("."))):
+                yield number, f"there is no {path[0]}"
+
+
+def sentences(text):
+    """(number of the line where its paragraph begins, sentence)"""
+    paragraph, begin = [], 0
+    for number, line in enumerate([*without_code(text), ""], 1):
+        starts = re.match(r"\s*(?:[-*]|\d+\.)\s+(.*)", line)
+        if paragraph and (starts or not line.strip() or line.lstrip().startswith(("|", "#"))):
+            whole = re.sub(r"`[^`]*`", "CODE", " ".join(paragraph))
+            whole = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", whole).replace("**", "")
+            for sentence in re.split(r"(?<=[.?!])[\")]*\s+(?=[A-Z\"(0-9])", whole):
+                yield begin, sentence
+            paragraph = []
+        if not line.strip() or line.lstrip().startswith(("|", "#", "<!--", "![")):
+            continue
+        if not paragraph:
+            begin = number
+        paragraph.append(starts[1] if starts else line.strip())
+
+
+def check_sentences(text):
+    for number, sentence in sentences(text):
+        words = [word for word in sentence.split() if re.search(r"\w", word)]
+        shown = " ".join(words[:6])
+        if len(words) > MOST_WORDS:
+            yield number, f"{len(words)} words in one sentence: {shown} ..."
+        if re.match(r"(Who|Whoever|Whose|What)\b", sentence) and not sentence.rstrip().endswith(("?", ":")):
+            yield number, f"name the actor first: {shown} ..."
+
+
+def check_tables(text):
+    for number, line in enumerate(without_code(text), 1):
+        if line.startswith("|"):
+            for cell in line.strip().strip("|").split("|"):
+                if TWO_FIGURES.match(cell.strip()):
+                    yield number, f"two figures in one cell: {cell.strip()}"
+
+
+def complaints(root):
+    for page in pages(root):
+        text = page.read_text()
+        for found in (check_links(root, page, text), check_paths(root, text), check_sentences(text), check_tables(text)):
+            for number, what in found:
+                yield f"{page.relative_to(root)}:{number}: {what}"
+    for page in unreachable(root):
+        yield f"{page.relative_to(root)}: no link leads there from the README"
+
+
+def main():
+    found = list(complaints(pathlib.Path(sys.argv[1]).resolve()))
+    print(*found, sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

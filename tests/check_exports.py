@@ -1,0 +1,38 @@
+"""The shared library exports what include/ps declares, and nothing of how it is made; it knows no cuBLAS."""
+import pathlib
+import re
+import subprocess
+import sys
+
+source, library = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+
+# What a program links: functions of ps itself and of its public classes; of the errors, what catching them needs.
+OF_ERRORS = r"(typeinfo|typeinfo name|vtable) for ps::(Error|Interrupted|JobFinished|Timeout|PublisherGone)$"
+HIDDEN = r"ps::[a-z_]+::|::(Impl|State|Pull|Push)\b"
+
+headers = {path.name: path.read_text() for path in sorted((source / "include" / "ps").glob("*.hpp"))}
+public = "\n".join(headers.values())
+declared = set(re.findall(r"\b(\w+)\(", public)) | set(re.findall(r"\b(operator\S+?)\(", public))
+exported = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, capture_output=True,
+                          text=True).stdout.splitlines()
+faults, functions = [], set()
+faults += [f"include/ps/{name} does not export its namespace: namespace PS_API ps" for name, text in headers.items()
+           if re.search(r"^namespace ps\b", text, re.MULTILINE)]
+for line in exported:
+    symbol = line.split(maxsplit=2)[2]
+    if re.match(OF_ERRORS, symbol):
+        continue
+    named = re.match(r"ps::((?:[A-Z]\w*::)?(~?\w+|operator\S+?))(?:\[abi:\w+\])?\(", symbol)
+    if not named or re.search(HIDDEN, symbol.split("(")[0]):
+        faults.append(f"exported, but nothing that include/ps declares: {symbol}")
+    elif named[2].lstrip("~") not in declared:
+        faults.append(f"exported, but in no header of include/ps: {symbol}")
+    else:
+        functions.add(named[1])
+for wanted in ("Server::Server", "Worker::step", "JobView::digest", "JobControl::change", "GpuLink::GpuLink", "check"):
+    if wanted not in functions:
+        faults.append(f"not exported: {wanted}")
+if b"cublas" in library.read_bytes().lower():
+    faults.append("the library mentions cuBLAS")
+print("\n".join(faults) or f"{len(functions)} functions are exported")
+sys.exit(bool(faults))
