@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Trains with every optimizer in every mode at three workers and alone; prints a Markdown table of test accuracies.
+"""Trains with every optimizer in every mode at three workers and alone; prints three Markdown tables.
 
     benches/accuracy.py                          digits, five seeds, about ten minutes on two cores
     benches/accuracy.py --data DIR --steps 3000  IDX files such as MNIST's; with --seeds 1 about as long
 
-Accuracies are medians over the seeds, in per cent; beside them the mean staleness in updates and steps per second.
+The tables: test accuracy in per cent, mean staleness in updates, steps per second. Figures are medians over the seeds.
+"(!)" marks an accuracy that is half a point or more below that of one process alone.
 """
 import argparse
 import json
@@ -52,9 +53,25 @@ def measure(options, optimizer, mode):
     }
 
 
-def cell(entry, alone):
+def accuracy_text(entry, alone):
     mark = "" if entry["accuracy"] >= alone["accuracy"] - 0.005 else " (!)"
-    return f"{100 * entry['accuracy']:.2f}{mark} / {entry['staleness']:.2f} / {entry['steps_per_second']:.0f}"
+    return f"{100 * entry['accuracy']:.2f}{mark}"
+
+
+def tables(entries, modes):
+    """Of the entries of all optimizers, each a mapping from a mode, or "alone", to what was measured: three tables."""
+    figures = {
+        "Test accuracy in per cent": (["alone", *modes], accuracy_text),
+        "Mean staleness in updates": (modes, lambda entry, _: f"{entry['staleness']:.2f}"),
+        "Steps per second": (modes, lambda entry, _: f"{entry['steps_per_second']:.0f}"),
+    }
+    for title, (columns, text) in figures.items():
+        yield f"{title}:\n"
+        yield "| optimizer | " + " | ".join(columns) + " |"
+        yield "|---|" + "---:|" * len(columns)
+        for optimizer, of_mode in entries.items():
+            yield f"| {optimizer} | " + " | ".join(text(of_mode[mode], of_mode["alone"]) for mode in columns) + " |"
+        yield ""
 
 
 def parse_arguments():
@@ -67,7 +84,7 @@ def parse_arguments():
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--optimizers", nargs="+", default=OPTIMIZERS)
     parser.add_argument("--modes", nargs="+", default=list(MODES))
-    parser.add_argument("--json", action="store_true", help="print the entries as JSON lines instead of the table")
+    parser.add_argument("--json", action="store_true", help="print the entries as JSON lines instead of the tables")
     options = parser.parse_args()
     options.seeds = range(1, options.seeds + 1)
     if not (options.tools / "launch_shm").exists():
@@ -79,18 +96,15 @@ def main():
     options = parse_arguments()
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {options.data}, {options.model}, "
           f"{options.steps} global steps, cosine schedule, seeds 1 to {options.seeds[-1]}", file=sys.stderr)
-    if not options.json:
-        print("| optimizer | alone | " + " | ".join(options.modes) + " |")
-        print("|---" * (len(options.modes) + 2) + "|")
+    entries = {}
     for optimizer in options.optimizers:
-        alone = measure(options, optimizer, "alone")
-        entries = [measure(options, optimizer, mode) for mode in options.modes]
+        print(optimizer, file=sys.stderr, flush=True)
+        entries[optimizer] = {mode: measure(options, optimizer, mode) for mode in ["alone", *options.modes]}
         if options.json:
-            for entry in [alone, *entries]:
+            for entry in entries[optimizer].values():
                 print(json.dumps(entry), flush=True)
-        else:
-            row = " | ".join(cell(entry, alone) for entry in entries)
-            print(f"| {optimizer} | {100 * alone['accuracy']:.2f} | {row} |", flush=True)
+    if not options.json:
+        print(*tables(entries, options.modes), sep="\n")
 
 
 if __name__ == "__main__":

@@ -175,5 +175,5 @@ def shown(value, counter):
         name = next((name for name in ("s", "ms", "us") if value >= _SECONDS[name]), "ns")
         return f"{value / _SECONDS[name]:.3g} {name}"
     digits = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
-    unit = counter.removeprefix("pull_").removeprefix("push_") if counter.endswith("/s") else ""
+    unit = counter.removeprefix("pull_").removeprefix("push_").removeprefix("read_") if counter.endswith("/s") else ""
     return f"{value:,.{digits}f} {'%' if '%' in counter else unit}".rstrip()

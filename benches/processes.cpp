@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMostProcesses = 64;
+constexpr int kMaxProcesses = 64;
 bool is_pinned = false;
 double patience_seconds = 120;
 volatile std::sig_atomic_t was_stopped = 0;
@@ -38,7 +38,7 @@ struct Gate {
   std::atomic<bool> failed;
   Clock::time_point begin;                // of the work, for all: when the last one was ready
   std::atomic<std::uint64_t> last_batch;  // in step: process 0 says which it is
-  Ran ran[kMostProcesses];
+  Ran ran[kMaxProcesses];
   char message[256];  // of whoever failed first
 };
 
@@ -178,7 +178,7 @@ PrivateFloats::~PrivateFloats() { munmap(data_, std::max<std::size_t>(1, count_)
 
 std::vector<Ran> run_processes(int count, const Span& span, const std::function<Work(int)>& make) {
   if (was_stopped != 0) throw std::runtime_error("stopped by a signal");
-  if (count > kMostProcesses) throw std::runtime_error("too many processes");
+  if (count > kMaxProcesses) throw std::runtime_error("too many processes");
   const SharedBytes memory(sizeof(Gate));
   Gate& gate = *new (memory.as<void>()) Gate{};
   gate.last_batch.store(std::numeric_limits<std::uint64_t>::max());

@@ -90,7 +90,7 @@ std::vector<std::pair<std::string, std::string>> environment(const std::string& 
           {"memory", memory()},
           {"huge_pages", huge_pages()},
           {"kernel", system.release},
-          {"compiler", PS_COMPILER " " __VERSION__},
+          {"compiler", PS_COMPILER},
           {"flags", PS_FLAGS},
           {"build", PS_BUILDTYPE},
           {"asserts", asserts},

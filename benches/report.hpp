@@ -26,7 +26,7 @@ void add_context(const std::string& where);
 int run_benchmarks(int argc, char** argv, int repetitions, const std::string& where,
                    const std::vector<std::string>& more = {}, benchmark::BenchmarkReporter* display = nullptr);
 
-// Of the environment, as text.
+// A line of the machine's description, as text.
 std::string read_line(const std::string& path, const std::string& otherwise = "unknown");
 
 }  // namespace ps::bench

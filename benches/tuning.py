@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
-"""Measures what the library's tuning constants were chosen from; prints a Markdown table.
+"""Measures what the library's tuning constants were chosen from; prints Markdown tables.
 
     benches/tuning.py            about ten minutes on two cores, most of it building
     benches/tuning.py --rounds 9 --only spares
 
-Each variant is the library built from a copy of the sources with one constant changed, run by the same `micro`. Variants
-take turns, round by round; figures are medians, in brackets the ratio to the value that is in use. Chunk sizes need no
-build of their own: they are a setting of a job.
+Each variant is `micro`, built from a copy of the sources with one constant changed. Variants take turns, round by round;
+figures are medians, and what is in use is bold. Chunk sizes need no build of their own: they are a setting of a job.
 """
 import argparse
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -38,15 +36,29 @@ VARIANTS = {
         "the same": ("src/worker/variable.cpp", r"start_ = pieces \* .*;", "start_ = 0 * rank * workers;"),
     },
 }
+# What a table says of its first column.
+TITLES = {"spares": "spare buffers per worker and size", "spins": "looks before yielding", "start": "where workers begin"}
+# case: (its counter, what the table says of it)
 CASES = {
-    "spares": [("push/versioned/floats:1000/processes:2", "GB/s"), ("push/versioned/floats:100000/processes:2", "GB/s"),
-               ("push/versioned/floats:1000000/processes:2", "GB/s"),
-               ("pull/versioned_beside_pusher/floats:1000/processes:2", "retries")],
-    "spins": [("sync/empty/processes:2", "us"), ("sync/empty/processes:3", "us"),
-              ("sync/step/floats:1000000/processes:2", "us")],
-    "start": [("push/versioned/floats:100000/processes:2", "GB/s"), ("push/versioned/floats:1000000/processes:2", "GB/s"),
-              ("push/versioned/floats:16000000/processes:2", "GB/s")],
+    "spares": {
+        "push/versioned/floats:1000/processes:2": ("GB/s", "1 000 floats, GB/s"),
+        "push/versioned/floats:100000/processes:2": ("GB/s", "100 000 floats, GB/s"),
+        "push/versioned/floats:1000000/processes:2": ("GB/s", "1 M floats, GB/s"),
+        "pull/versioned_beside_pusher/floats:1000/processes:2": (
+            "retries", "repeats of a pull beside a pusher, 1 000 floats"),
+    },
+    "spins": {
+        "sync/empty/processes:2": ("us", "empty step, 2 workers, us"),
+        "sync/empty/processes:3": ("us", "empty step, 3 workers, us"),
+        "sync/step/floats:1000000/processes:2": ("us", "step of 1 M floats, 2 workers, us"),
+    },
+    "start": {
+        "push/versioned/floats:100000/processes:2": ("GB/s", "100 000 floats, GB/s"),
+        "push/versioned/floats:1000000/processes:2": ("GB/s", "1 M floats, GB/s"),
+        "push/versioned/floats:16000000/processes:2": ("GB/s", "16 M floats, GB/s"),
+    },
 }
+CHUNKS_IN_USE = (8, 32)  # KiB: of variables up to 256 KiB, and of larger ones
 CHUNKS = [f"push_chunk/bytes:{size << 10}/floats:{floats}/processes:2"
           for floats in (100_000, 1_000_000, 16_000_000) for size in (4, 8, 16, 32, 64, 128, 256)]
 
@@ -59,7 +71,7 @@ def run(command, **options):
 
 
 def build(name, change):
-    """The folder of the library with that change."""
+    """`micro` with that change."""
     copy = ROOT / "build" / "tuning" / name.replace(" ", "-")
     source = copy / "source"
     shutil.rmtree(source, ignore_errors=True)
@@ -73,16 +85,15 @@ def build(name, change):
         path.write_text(text)
     build_folder = copy / "build"
     if not (build_folder / "build.ninja").exists():
-        run(["meson", "setup", build_folder, source, "-Dtests=false", "-Dbenches=false", "-Dtools=false"])
-    run(["ninja", "-C", build_folder])
-    return build_folder / "src"
+        run(["meson", "setup", build_folder, source, "-Dtests=false", "-Dtools=false"])
+    run(["ninja", "-C", build_folder, "benches/micro"])
+    return build_folder / "benches" / "micro"
 
 
-def measure(micro, cases, library=None):
-    environment = {**os.environ, **({"LD_LIBRARY_PATH": str(library)} if library else {})}
+def measure(micro, cases):
     pattern = "|".join(f"^{case}$" for case in cases)
     out = run([micro, "--seconds=0.1", "--benchmark_repetitions=1", f"--benchmark_filter={pattern}",
-               "--benchmark_format=json"], env=environment)
+               "--benchmark_format=json"])
     rows = json.loads(out[out.index("{"):])["benchmarks"]
     return {row["run_name"]: row for row in rows if row.get("aggregate_name", "median") == "median"}
 
@@ -95,23 +106,17 @@ def table(head, rows):
     print(flush=True)
 
 
-def tune(subject, micro, rounds):
-    libraries = {value: build(f"{subject} {value}", change) for value, change in VARIANTS[subject].items()}
-    found = {value: {case: [] for case, _ in CASES[subject]} for value in libraries}
+def tune(subject, rounds):
+    programs = {value: build(f"{subject} {value}", change) for value, change in VARIANTS[subject].items()}
+    found = {value: {case: [] for case in CASES[subject]} for value in programs}
     for _ in range(rounds):
-        for value, library in libraries.items():
-            figures = measure(micro, [case for case, _ in CASES[subject]], library)
-            for case, unit in CASES[subject]:
-                found[value][case].append(figures[case][unit])
-    in_use = next(value for value, change in VARIANTS[subject].items() if change is None)
-    rows = []
-    for value in libraries:
-        row = [f"**{value}**" if value == in_use else value]
-        for case, _ in CASES[subject]:
-            own, base = statistics.median(found[value][case]), statistics.median(found[in_use][case])
-            row.append(f"{own:.3g}" + ("" if value == in_use or base == 0 else f" ({own / base:.2f})"))
-        rows.append(row)
-    table([subject] + [f"{case}, {unit}" for case, unit in CASES[subject]], rows)
+        for value, micro in programs.items():
+            figures = measure(micro, CASES[subject])
+            for case, (counter, _) in CASES[subject].items():
+                found[value][case].append(figures[case][counter])
+    rows = [[f"**{value}**" if VARIANTS[subject][value] is None else value,
+             *(f"{statistics.median(found[value][case]):.3g}" for case in CASES[subject])] for value in programs]
+    table([TITLES[subject], *(title for _, title in CASES[subject].values())], rows)
 
 
 def tune_chunks(micro, rounds):
@@ -121,9 +126,9 @@ def tune_chunks(micro, rounds):
             found[case].append(figures["GB/s"])
     sizes = sorted({int(re.search(r"bytes:(\d+)", case)[1]) for case in CHUNKS})
     floats = sorted({int(re.search(r"floats:(\d+)", case)[1]) for case in CHUNKS})
-    rows = [[f"{size >> 10} KiB"] + [f"{statistics.median(found[f'push_chunk/bytes:{size}/floats:{n}/processes:2']):.1f}"
+    rows = [[f"**{size >> 10} KiB**" if size >> 10 in CHUNKS_IN_USE else f"{size >> 10} KiB"] + [f"{statistics.median(found[f'push_chunk/bytes:{size}/floats:{n}/processes:2']):.1f}"
                                      for n in floats] for size in sizes]
-    table(["chunk"] + [f"{n} floats, GB/s" for n in floats], rows)
+    table(["chunk"] + [f"{n:,} floats, GB/s" for n in floats], rows)
 
 
 def main():
@@ -138,7 +143,7 @@ def main():
         tune_chunks(options.micro, options.rounds)
     for subject in VARIANTS:
         if options.only in (None, subject):
-            tune(subject, options.micro, options.rounds)
+            tune(subject, options.rounds)
 
 
 if __name__ == "__main__":

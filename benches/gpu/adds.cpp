@@ -10,7 +10,7 @@ namespace ps::bench {
 namespace {
 
 constexpr std::uint32_t kCount = 4096 / sizeof(float);  // one page
-constexpr std::uint64_t kMostRounds = 1'000'000, kBatch = 16;
+constexpr std::uint64_t kMaxRounds = 1'000'000, kBatch = 16;
 
 enum class Adder { kProcessor, kSystem, kSystemByFours, kDevice };
 
@@ -23,7 +23,7 @@ class GpuAdder {
     registered_ = std::make_unique<Registered>(page.as<void>(), kCount * sizeof(float));
     ones_ = device::DeviceMemory<float>(cuda(), kCount);
     piece_ = device::PinnedMemory<kernels::AddedPiece>(cuda(), 1);
-    check(kernels().fill(ones_.on_device(), 1.0F, kCount, stream_->get()), "fill memory");
+    check(model_kernels().fill(ones_.on_device(), 1.0F, kCount, stream_->get()), "fill memory");
     *piece_.on_host() = {.from = ones_.on_device(), .to = registered_->on_device<float>(), .count = kCount, .pad = 0};
     check(cuda().synchronize(stream_->get()), "fill memory");
   }
@@ -57,10 +57,10 @@ void add_by_processor(float* to, std::uint64_t rounds) {
 }
 
 Json add_together(const std::vector<Adder>& adders, double seconds) {
-  static_assert(kMostRounds * 4 < 1 << 24);
+  static_assert(kMaxRounds * 4 < 1 << 24);
   const SharedBytes page(kCount * sizeof(float));
   float* const floats = page.as<float>();
-  const Span span{.seconds = seconds, .batch = kBatch, .least = kBatch, .most = kMostRounds};
+  const Span span{.seconds = seconds, .batch = kBatch, .least = kBatch, .most = kMaxRounds};
   const std::vector<Ran> ran = run_processes(static_cast<int>(adders.size()), span, [&](int number) {
     const Adder how = adders[static_cast<std::size_t>(number)];
     if (how == Adder::kProcessor)

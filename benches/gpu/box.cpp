@@ -5,7 +5,8 @@
 namespace ps::bench {
 
 device::CudaCalls& cuda() { return device::cuda_calls(); }
-device::GpuKernels& kernels() { return device::gpu_kernels(); }
+device::TransferKernels& kernels() { return device::transfer_kernels(); }
+train::ModelKernels& model_kernels() { return train::model_kernels(); }
 
 device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t rounds, device::Stream stream) {
   return launch_device_adds(to, count, rounds, stream);

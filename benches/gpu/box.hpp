@@ -5,12 +5,14 @@
 #include <cstdint>
 
 #include "device/cuda_calls.hpp"
-#include "device/gpu_kernels.hpp"
+#include "device/transfer_kernels.hpp"
+#include "train/gpu/model_kernels.hpp"
 
 namespace ps::bench {
 
 device::CudaCalls& cuda();
-device::GpuKernels& kernels();
+device::TransferKernels& kernels();
+train::ModelKernels& model_kernels();
 
 // Enqueues: to[i] += 1, `rounds` times over, by adds that are atomic towards what runs on the same device alone.
 device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t rounds, device::Stream stream);

@@ -52,7 +52,7 @@ class LinkedJob {
     link_ = device::make_gpu_link(worker_, std::span(&variable_, 1), std::span(&to, 1), std::span(&from, 1),
                                   {.warn = [this](const std::string& line) { warnings_.push_back(line); }}, cuda(),
                                   kernels());
-    check(kernels().fill(gradient_.on_device(), 1e-3F, gradient_.count(), stream()), "fill memory");
+    check(model_kernels().fill(gradient_.on_device(), 1e-3F, gradient_.count(), stream()), "fill memory");
     check(cuda().synchronize(stream()), "fill memory");
   }
 

@@ -48,7 +48,7 @@ bool has_error(const Json& found) {
   return false;
 }
 
-// Of a section that was ended before it could do so itself.
+// Removes the jobs of a section that was ended before it could do so itself.
 void remove_jobs(const std::string& prefix) {
   for (const std::string& segment : ps::shm::list_segments("ps." + prefix)) ps::shm::unlink_segment(segment);
 }
@@ -56,7 +56,7 @@ void remove_jobs(const std::string& prefix) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  SectionOptions options{.quick = false, .job_prefix = fmt::format("bench-gpu-{}", getpid())};
+  SectionOptions options{.quick = false, .job_prefix = fmt::format("bench-{}-gpu", getpid())};
   std::string only;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];

@@ -10,7 +10,7 @@
 namespace ps::bench {
 namespace {
 
-constexpr std::size_t kPieceBytes = 32 << 10, kMostChunked = std::size_t{16} << 20;
+constexpr std::size_t kPieceBytes = 32 << 10, kMaxChunked = std::size_t{16} << 20;
 
 template <class Piece>
 class PieceList {
@@ -89,7 +89,7 @@ class Mover {
     if (is_pull)
       std::fill_n(floats, all, value);
     else
-      check(kernels().fill(memory_.on_device(), value, all, stream_.get()), "fill memory");
+      check(model_kernels().fill(memory_.on_device(), value, all, stream_.get()), "fill memory");
     (this->*move)();
     if (is_pull) {
       std::fill_n(floats, all, 0.0F);
@@ -148,7 +148,7 @@ Json moves(const SectionOptions& options) {
     std::vector<const Way*> ways;
     float value = 1.0F;
     for (const Way& way : kWays) {
-      if (way.is_chunked && bytes > kMostChunked) continue;
+      if (way.is_chunked && bytes > kMaxChunked) continue;
       mover.require_arrival(way.move, way.is_pull, value++, way.name);
       ways.push_back(&way);
       turns.emplace_back([&mover, &way] { return seconds_of([&] { (mover.*way.move)(); }); });

@@ -43,7 +43,7 @@ class TmpfsFile {
   void* data_;
 };
 
-// Of this process's shared memory, how much is mapped by huge pages.
+// How much of this process's shared memory is mapped by huge pages.
 std::uint64_t huge_kib() {
   std::ifstream maps("/proc/self/smaps_rollup");
   for (std::string line; std::getline(maps, line);)

@@ -42,7 +42,9 @@ void add_mixed_cases();
 void add_scalar_cases();
 void add_sync_cases();
 void add_life_cases();
+void add_many_cases();
 void add_linear_cases();
+void add_publish_cases();
 
 // The sizes of vectors for pushes and pulls.
 std::vector<std::uint64_t> vector_sizes();

@@ -39,7 +39,7 @@ class Job {
   double lost(std::uint64_t pushes) const;
   // The same by the versions of its chunks, whatever a push does.
   double lost_versions(std::uint64_t pushes) const;
-  // Of chunks, over all workers: per push, and per pull.
+  // Repeated copies of chunks, over all workers: per push, and per pull.
   double retries_per_push() const;
   double retries_per_pull() const;
 

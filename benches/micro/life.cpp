@@ -27,12 +27,12 @@ double once_us(const std::function<void()>& body) {
 
 // In a process of its own, over and over; the time of one. body() returns the microseconds that count.
 double repeat_us(const std::function<std::function<double()>()>& make) {
-  constexpr std::size_t kMost = 4096;
-  const SharedBytes memory(kMost * sizeof(double));
+  constexpr std::size_t kMax = 4096;
+  const SharedBytes memory(kMax * sizeof(double));
   Span span;
   span.seconds = options().seconds;
   span.least = options().smoke ? 1 : 3;
-  span.most = kMost - 1;
+  span.most = kMax - 1;
   const auto ran = run_processes(1, span, [&](int) {
     auto at = std::make_shared<std::size_t>(0);
     const auto rounds = [&, at, body = make()](std::uint64_t count) -> std::uint64_t {

@@ -90,7 +90,9 @@ int main(int argc, char** argv) {
   add_scalar_cases();
   add_sync_cases();
   add_life_cases();
+  add_many_cases();
   add_linear_cases();
+  add_publish_cases();
 
   benchmark::AddCustomContext("smoke", options().smoke ? "yes: the figures mean nothing" : "no");
   HeadReporter head;

@@ -41,8 +41,9 @@ std::uint64_t atomic_ref(RivalVector& vector, const float* delta, std::uint64_t 
 
 #if defined(__x86_64__)
 std::uint64_t exchange_four(float* target, const float* delta) noexcept {
-  std::uint64_t expected[2], desired[2], retries = 0;
-  std::memcpy(expected, target, 16);
+  auto* words = reinterpret_cast<std::uint64_t*>(target);
+  std::uint64_t expected[2] = {__atomic_load_n(words, __ATOMIC_RELAXED), __atomic_load_n(words + 1, __ATOMIC_RELAXED)};
+  std::uint64_t desired[2], retries = 0;
   for (;; ++retries) {
     float values[4];
     std::memcpy(values, expected, 16);

@@ -22,7 +22,7 @@ class SocketServer {
   SocketServer(const SocketServer&) = delete;
   SocketServer& operator=(const SocketServer&) = delete;
 
-  // Of the number-th client, in its process. Both throw std::runtime_error when the server is gone.
+  // Calls of the number-th client, in its process. Both throw std::runtime_error when the server is gone.
   void push(int number, const float* delta) const;
   void pull(int number, float* out) const;
 

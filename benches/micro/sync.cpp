@@ -142,14 +142,14 @@ struct Latency {
 // Process 1 comes `wait_us` later than process 0 to every meeting: how long after that is process 0 through, and itself?
 // make(number) returns what meets.
 Latency late_arrivals(double wait_us, const std::function<std::function<void()>(int)>& make) {
-  constexpr std::uint64_t kMost = 20'000;
+  constexpr std::uint64_t kMax = 20'000;
   struct Times {
     double arrived, waiter_through, own_through;
   };
-  const SharedBytes memory(kMost * sizeof(Times));
+  const SharedBytes memory(kMax * sizeof(Times));
   Span span = step_span(0);
   span.batch = 1;
-  span.most = kMost - kWarmups;
+  span.most = kMax - kWarmups;
   span.least = 5;
   const auto ran = run_processes(2, span, [&](int number) {
     auto at = std::make_shared<std::uint64_t>(0);

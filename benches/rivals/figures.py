@@ -59,7 +59,7 @@ class Figures:
 
     def lacks(self, key):
         """Whether this is a case of a micro that does not have it."""
-        return key.split("/")[0] not in ("mpi", "torch", "redis", "train") and key not in self.names
+        return key.split("/")[0] not in ("mpi", "torch", "redis", "train", "shared") and key not in self.names
 
     def figure_of(self, key):
         kind, *rest = key.split("/")
@@ -78,7 +78,18 @@ class Figures:
                     [self.python, FOLDER / "torch_tensor.py", rest[0], sizes["floats"], self.options.seconds], 120
                 )
             )
+        if kind == "shared":
+            return self._shared(rest[0], 4 * int(sizes["floats"]))
         return self._micro(key)
+
+    def _shared(self, module, size):
+        """A model that Python programs share as a whole; any Python that has the module will do."""
+        for python in (sys.executable, self.python or sys.executable, "/usr/bin/python3"):
+            found = subprocess.run([python, "-c", f"import {module}, numpy"], capture_output=True, stdin=subprocess.DEVNULL)
+            if found.returncode == 0:
+                arguments = [module, size, min(1, self.options.seconds)]
+                return json.loads(measuring.run([python, FOLDER / "shared_model.py", *arguments], 180))
+        raise Missing(f"not installed: {'Ray' if module == 'ray' else 'PyTorch'}")
 
     def _micro(self, key):
         if key not in self.names:

@@ -1,6 +1,6 @@
 """What the hot paths are to reach, against which rival, and why just that.
 
-A figure is named by a key: a case of benches/micro by its own name, a rival's by `mpi/...`, `torch/...` or `redis/...`,
+A figure is named by a key: a case of benches/micro by its own name, a rival's by `mpi/...`, `torch/...`, `redis/...` or `shared/...`,
 whole jobs by `train/...`; benches/rivals/figures.py measures them.
 """
 
@@ -264,4 +264,41 @@ def _key_values():
     )
 
 
-TARGETS = [*_pushes(), *_pulls(), *_scalars(), *_steps(), *_reduces(), *_training(), *_key_values()]
+def _publications():
+    size = "floats:16777216"
+    ours, beside = f"publish/publication/{size}", f"publish/publication_beside_reader/{size}"
+    yield Target(
+        "publication",
+        "64 MiB as a whole, of memcpy",
+        ours,
+        "of_limit",
+        at_least=0.9,
+        why="publishing is one copy of what changes",
+    )
+    yield Target(
+        "publication",
+        "64 MiB beside a reader that copies it all the time",
+        beside,
+        "GB/s",
+        (f"publish/mutex_beside_reader/{size}", f"publish/seqlock_beside_reader/{size}"),
+    )
+    yield Target(
+        "publication",
+        "the same, what the reader gets",
+        beside,
+        "read_GB/s",
+        (f"publish/mutex_beside_reader/{size}", f"publish/seqlock_beside_reader/{size}"),
+    )
+    yield Target("publication", "64 MiB, of Ray's object store", ours, "GB/s", (f"shared/ray/{size}",))
+    yield Target("publication", "64 MiB, of PyTorch's shared memory and a lock", ours, "GB/s", (f"shared/torch/{size}",))
+    yield Target(
+        "publication",
+        "the newest generation taken and given back",
+        "lease/alone",
+        "seconds",
+        at_most=20e-9,
+        why="a store, a fence and a look: cheap enough for each episode, batch or request",
+    )
+
+
+TARGETS = [*_pushes(), *_pulls(), *_scalars(), *_steps(), *_reduces(), *_training(), *_key_values(), *_publications()]

@@ -55,11 +55,18 @@ def wanted(target):
 def named_rival(target, judged, samples):
     if not judged.rival_key:
         return ""
-    text = f"{shown(judged.rival, target.counter)}, {judged.rival_key.split('/floats')[0]}"
+    text = judged.rival_key.split("/floats")[0]
     if target.rival_counter:
         text += f": {target.rival_counter}"
     lost = median_of(values_of(samples, judged.rival_key, "lost_%"))
     return text + (f", loses {lost:.2g} % of the updates" if lost else "")
+
+
+COLUMNS = ("", "ours", "best rival", "its figure", "ratio", "least", "greatest", "target", "met")
+
+
+def print_row(cells):
+    print("| " + " | ".join(cells) + " |")
 
 
 def print_table(targets, samples, problems):
@@ -69,7 +76,9 @@ def print_table(targets, samples, problems):
     for target in targets:
         if target.group != group:
             group = target.group
-            print(f"\n### {group.capitalize()}\n\n| | ours | best rival | ratio | target | met |\n" + "|---" * 6 + "|")
+            print(f"\n### {group.capitalize()}\n")
+            print_row(COLUMNS)
+            print("|---|---:|---|" + "---:|" * 4 + "---|---|")
         judged = judge(target, samples)
         # Why a figure is not there says why nothing is compared with its rivals; these do not matter then.
         keys = (target.ours,) if judged is None and target.ours in problems else (target.ours, *target.rivals)
@@ -87,20 +96,20 @@ def print_table(targets, samples, problems):
         }
         notes = "; ".join(f"{key}: {why}" for key, why in why_not.items())
         if judged is None:
-            own = median_of(values_of(samples, target.ours, target.counter))
-            cells = f"{shown(own, target.counter)} | {notes}" if own is not None else f"{notes} |"
-            print(f"| {target.text} | {cells} | | {wanted(target)} | not measured |")
+            own = shown(median_of(values_of(samples, target.ours, target.counter)), target.counter)
+            print_row((target.text, own, notes, "", "", "", "", wanted(target), "not measured"))
             row["met"] = None
         else:
             row |= judged._asdict()
             rival = named_rival(target, judged, samples)
             if notes:
                 rival += f" (without {notes})"
-            ratio = f"{judged.ratio:.3g} ({judged.least:.3g} to {judged.greatest:.3g})"
-            if not target.rivals:
-                ratio = f"{judged.least:.3g} to {judged.greatest:.3g}"
+            own, other = shown(judged.ours, target.counter), shown(judged.rival, target.counter)
+            ratio = f"{judged.ratio:.3g}"
+            if not target.rivals:  # the figure itself is what the target is about
+                own, ratio = "", own
             met = {None: "", True: "yes", False: "**no**"}[judged.met]
-            own = shown(judged.ours, target.counter)
-            print(f"| {target.text} | {own} | {rival} | {ratio} | {wanted(target)} | {met} |")
+            spread = (f"{judged.least:.3g}", f"{judged.greatest:.3g}")
+            print_row((target.text, own, rival, other, ratio, *spread, wanted(target), met))
         rows.append(row)
     return rows

@@ -65,10 +65,9 @@ class JobTable : public Table {
 
   std::vector<Ran> run(const Span& span, std::uint64_t epoch) final {
     if (task_.back_off != 1.0F) {
-      JobControl control(config_.job);
-      LiveSettings settings = control.current();
-      settings.learning_rate = task_.learning_rate * std::pow(task_.back_off, float(epoch));
-      control.change(settings);
+      JobControl(config_.job).change([&](LiveSettings& settings) {
+        settings.learning_rate = task_.learning_rate * std::pow(task_.back_off, float(epoch));
+      });
     }
     return run_processes(workers_, span, [&](int number) {
       Worker worker = join(config_, number);

@@ -12,7 +12,7 @@
 namespace ps::bench {
 namespace {
 
-// On a line of its own. Whoever holds it may have lost its core: then others yield theirs.
+// On a line of its own. Its holder may have lost its core: then others yield theirs.
 struct alignas(64) SpinLock {
   std::atomic<bool> is_held;
 

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::uint64_t kMostCounted = 1 << 24;  // examples: so far float32 counts exactly
+constexpr std::uint64_t kMaxCounted = 1 << 24;  // examples: so far float32 counts exactly
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
@@ -68,7 +68,7 @@ void add_lost(const std::vector<Ran>& ran, const Task& task, const Table& table,
   result["lost_per_million"] = expected > 0 ? 1e6 * (expected - found / width) / expected : 0.0;
 }
 
-Span timed(double seconds) { return {.seconds = seconds, .most = kMostCounted}; }
+Span timed(double seconds) { return {.seconds = seconds, .most = kMaxCounted}; }
 
 // All workers together visit as many examples as there are in an epoch.
 Json losses(const Configuration& configuration, const Measuring& measuring, const train::SparseData& data) {
@@ -115,7 +115,7 @@ Json measure(const Configuration& configuration, const Measuring& measuring, con
   const Task counting = counting_task(configuration, measuring, data);
   const auto counts = make(counting);
   Span span = timed(measuring.seconds);
-  span.most = std::max<std::uint64_t>(1, kMostCounted / measuring.batch / std::uint64_t(configuration.workers));
+  span.most = std::max<std::uint64_t>(1, kMaxCounted / measuring.batch / std::uint64_t(configuration.workers));
   const auto counted = counts->run(span, 0);
   if (!has_model) add_rate(counted, *counts, measuring, result);
   add_lost(counted, counting, *counts, result);

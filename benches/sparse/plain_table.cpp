@@ -2,7 +2,7 @@
 #include <chrono>
 
 #include "schemes.hpp"
-#include "train/sparse/own_table.hpp"
+#include "train/sparse/local_table.hpp"
 
 namespace ps::bench {
 namespace {
@@ -40,7 +40,7 @@ class PlainTable : public Table {
   }
 
   const Task& task_;
-  train::OwnTable table_;
+  train::LocalTable table_;
 };
 
 }  // namespace

@@ -79,19 +79,19 @@ def table(cells, has_model):
     several = len({cell["combine"] for cell in cells}) > 1
     columns = ["scheme", *(["combined"] if several else []), "workers", "examples/s", "of one worker", "of plain"]
     columns += ["of racy", *(["of uncombined"] if several else [])]
-    columns += ["lost per million", "staleness, mean / 99th percentile"]
+    columns += ["lost per million", "staleness, mean", "staleness, 99th percentile"]
     last = cells[0]["curve"][-1]["epoch"] if cells[0]["curve"] else 0
     columns += [f"loss after {last} epochs", "seconds for them"] if last else []
     lines = ["| " + " | ".join(columns) + " |", "|---|" + "---:|" * (len(columns) - 1)]
     for cell in cells:
-        staleness = cell["staleness"]
         row = [cell["scheme"], *([cell["combine"]] if several else []), cell["workers"]]
         row += [brief(cell["examples_per_second"]["median"]), ratio(cell["of_one_worker"], cell["workers"] == 1)]
         row += [ratio(cell["of_plain"], cell["scheme"] == "plain"), ratio(cell["of_racy"], cell["scheme"] != "exact")]
         if several:
             row.append(ratio(cell["of_uncombined"], cell["of_uncombined"] and cell["of_uncombined"]["most"] == 1))
         row += [f"{cell['lost_per_million']:.3g}"]
-        row += [f"{staleness['mean']:.2f} / {staleness['p99']:g}" if staleness and staleness["mean"] is not None else ""]
+        staleness = cell["staleness"] or {"mean": None}
+        row += ["", ""] if staleness["mean"] is None else [f"{staleness['mean']:.2f}", f"{staleness['p99']:g}"]
         if last:
             row += [f"{cell['curve'][-1]['loss']:.4f}", f"{cell['curve'][-1]['seconds']:.3g}"]
         lines.append("| " + " | ".join(str(entry) for entry in row) + " |")

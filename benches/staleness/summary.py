@@ -1,4 +1,4 @@
-"""From runs to figures: loss targets, medians over repetitions, the table for a README."""
+"""From runs to figures: loss targets, medians over repetitions, the tables for people."""
 import collections
 import statistics
 
@@ -152,15 +152,20 @@ def seconds_text(value, unknown="–"):
     )
 
 
+FIGURES = {
+    "steps/s": lambda cell: brief(median(cell, "steps_per_second")),
+    "staleness, mean": lambda cell: f"{median(cell, 'staleness_mean'):.2f}",
+    "staleness, 99th percentile": lambda cell: f"{median(cell, 'staleness_p99'):.0f}",
+    "seconds to the target": lambda cell: seconds_text(median(cell, "seconds_to_target")),
+    "accuracy at the end, %": lambda cell: f"{100 * median(cell, 'accuracy'):.1f}",
+}
+
+
 def markdown(summary):
-    """One table per model and number of workers: a row for each mode, a column for each straggler."""
-    lines = [
-        "steps per second / staleness, mean and 99th percentile in updates / seconds to the loss target / accuracy at "
-        "the end in per cent"
-    ]
+    """One table per model and number of workers: a row for each straggler and mode, a column for each figure."""
+    lines = []
     for panel in summary.panels():
         model, workers = panel
-        stragglers = summary.stragglers(*panel)
         target = summary.targets.get(model)
         heading = f"{plan.model(model).label}, {workers} workers"
         if target is not None:
@@ -170,22 +175,15 @@ def markdown(summary):
                 f"{seconds_text(median(alone, 'seconds_to_target'))} s"
             )
         lines += [
-            "",
             heading + ":",
             "",
-            "| mode | " + " | ".join(one.label for one in stragglers) + " |",
-            "|---" * (len(stragglers) + 1) + "|",
+            "| straggler | mode | " + " | ".join(FIGURES) + " |",
+            "|---|---|" + "---:|" * len(FIGURES),
         ]
-        for mode in summary.modes(*panel):
-            row = []
-            for straggler in stragglers:
+        for straggler in summary.stragglers(*panel):
+            for mode in summary.modes(*panel):
                 cell = summary.cell(panel, mode, straggler)
-                row.append(
-                    "not run yet"
-                    if cell is None
-                    else f"{brief(median(cell, 'steps_per_second'))} / {median(cell, 'staleness_mean'):.2f}, "
-                    f"{median(cell, 'staleness_p99'):.0f} / {seconds_text(median(cell, 'seconds_to_target'))} / "
-                    f"{100 * median(cell, 'accuracy'):.1f}"
-                )
-            lines.append(f"| {mode.label(workers)} | " + " | ".join(row) + " |")
-    return "\n".join(lines) + "\n"
+                figures = ["not run yet" if cell is None else text(cell) for text in FIGURES.values()]
+                lines.append(f"| {straggler.label} | {mode.label(workers)} | " + " | ".join(figures) + " |")
+        lines.append("")
+    return "\n".join(lines)
