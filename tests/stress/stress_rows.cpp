@@ -21,6 +21,7 @@
 #include "shm/inplace_rows.hpp"
 #include "support/processes.hpp"
 #include "support/rows_job.hpp"
+#include "support/rule_reference.hpp"
 #include "support/stress.hpp"
 #include "update/elements.hpp"
 
@@ -151,7 +152,7 @@ void for_kinds(Body&& body) {
   for (const UpdateRule rule : kRules)
     for (const std::uint64_t width : {1, 3, 16})
       for (const bool is_parted : {false, true}) {
-        if (!shm::kHas16ByteExchange && rule == UpdateRule::kAdam) continue;
+        if (!test::works_in_place(rule)) continue;
         CAPTURE(std::string(to_string(rule)));
         CAPTURE(width);
         CAPTURE(is_parted);

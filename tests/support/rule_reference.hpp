@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "shm/inplace_slot.hpp"
 #include "update/rules.hpp"
 
 namespace ps::test {
@@ -18,6 +19,11 @@ std::vector<UpdateRule> rules_where(IsWanted&& is_wanted) {
   for (const update::Traits& traits : update::all_rules())
     if (is_wanted(traits)) rules.push_back(traits.rule);
   return rules;
+}
+
+// Whether this build has an exchange as wide as an element with its state; where it has not, declaring is refused.
+inline bool works_in_place(UpdateRule rule) {
+  return shm::kHas16ByteExchange || update::slots_per_element(rule, false, true) < 3;
 }
 
 // An element in float64, and how large the terms were that made it: what float32 loses is relative to those.

@@ -12,7 +12,6 @@
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "ps/worker.hpp"
-#include "shm/inplace_slot.hpp"
 #include "support/rows_job.hpp"
 #include "support/rule_reference.hpp"
 
@@ -25,10 +24,6 @@ using test::RowsJob;
 namespace {
 
 const auto kRules = test::rules_where([](const update::Traits&) { return true; });
-
-bool is_possible(UpdateRule rule) {
-  return shm::kHas16ByteExchange || update::slots_per_element(rule, false, true) < 3;
-}
 
 // One row under one rule in float64, by the formulas of src/update/rule_table.hpp.
 class ReferenceRow {
@@ -112,7 +107,7 @@ class ReferenceRow {
 TEST_CASE("rows: a pull gives each row where it was asked for, in any order, repeated or not at all") {
   for (const std::uint64_t width : {1, 2, 3, 4, 7, 16, 33})
     for (const UpdateRule rule : kRules) {
-      if (!is_possible(rule)) continue;
+      if (!test::works_in_place(rule)) continue;
       CAPTURE(width);
       CAPTURE(std::string(to_string(rule)));
       RowsJob job(row_config(rule), {100, width});
@@ -130,7 +125,7 @@ TEST_CASE("rows: a pull gives each row where it was asked for, in any order, rep
 
 TEST_CASE("rows: who joins a job finds nothing wrong with a table of any rule") {
   for (const UpdateRule rule : kRules) {
-    if (!is_possible(rule)) continue;
+    if (!test::works_in_place(rule)) continue;
     CAPTURE(std::string(to_string(rule)));
     RowsJob job(row_config(rule), {100, 3});
     Worker second(test::quiet_options(job.config));
@@ -142,7 +137,7 @@ TEST_CASE("rows: who joins a job finds nothing wrong with a table of any rule") 
 TEST_CASE("rows: pushes follow the formulas of every update rule, and leave other rows alone") {
   for (const UpdateRule rule : kRules)
     for (const std::uint64_t width : {1, 3, 8}) {
-      if (!is_possible(rule)) continue;
+      if (!test::works_in_place(rule)) continue;
       CAPTURE(std::string(to_string(rule)));
       CAPTURE(width);
       JobConfig config = row_config(rule);
@@ -171,7 +166,7 @@ TEST_CASE("rows: pushes follow the formulas of every update rule, and leave othe
 
 TEST_CASE("rows: the gradients of repeated ids are one update of their sum") {
   for (const UpdateRule rule : kRules) {
-    if (!is_possible(rule)) continue;
+    if (!test::works_in_place(rule)) continue;
     CAPTURE(std::string(to_string(rule)));
     RowsJob repeated(row_config(rule), {10, 3}), summed(row_config(rule), {10, 3});
     repeated.push(ids_of({4, 9, 4, 0, 4}), {1, 2, 3, 4, 5, 6, 10, 20, 30, 7, 8, 9, 100, 200, 300});

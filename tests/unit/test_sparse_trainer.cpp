@@ -1,4 +1,3 @@
-#include "shm/inplace_slot.hpp"
 #include "train/sparse/sparse_trainer.hpp"
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "ps/errors.hpp"
 #include "ps/server.hpp"
+#include "support/rule_reference.hpp"
 #include "support/test_job.hpp"
 #include "train/sparse/row_decay.hpp"
 #include "train/sparse/row_set.hpp"
@@ -62,7 +62,7 @@ TEST_CASE("a job of one worker computes the bits of the loop without a server, w
         UpdateRule::kAdam, UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad})
     for (const char* name : {"logistic", "svm", "mf", "fm"})
       for (const std::size_t combine : {1U, 7U}) {
-        if (rule == UpdateRule::kAdam && !shm::kHas16ByteExchange) continue;  // it is refused there
+        if (!test::works_in_place(rule)) continue;
         CAPTURE(std::string(to_string(rule)));
         CAPTURE(name);
         CAPTURE(combine);
