@@ -1,11 +1,11 @@
 #include "shm/spares.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "shm/clock.hpp"
 #include "shm/directory.hpp"
 #include "shm/versioned_slot.hpp"
 
@@ -149,14 +149,19 @@ bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
 bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks) {
   bool is_settled = true;
   // A living pusher has a buffer in flight for some microseconds, unless it has lost its processor or is stopped.
-  constexpr std::uint64_t kPatienceNs = 50'000'000;
+  // Looks are counted, since the clock also runs while this process has lost its own.
+  constexpr int kQuickLooks = 50, kLooks = 150;
+  constexpr std::chrono::microseconds kPause(500);
   for (std::uint32_t shard = 0; shard < job.config().tasks; ++shard)
     for (std::uint32_t buffer_class = kMinClass; buffer_class <= kMaxClass; ++buffer_class) {
       const ClassCensus census(job, shard, buffer_class);
       std::vector<Doubt> doubts = census.doubts_of(rank);
-      for (const std::uint64_t until = now_ns() + kPatienceNs; !doubts.empty() && now_ns() < until;) {
+      for (int look = 0; look < kLooks && !doubts.empty(); ++look) {
+        if (look > kQuickLooks)
+          std::this_thread::sleep_for(kPause);
+        else if (look > 0)
+          std::this_thread::yield();
         doubts = settle_decided(census, doubts);
-        if (!doubts.empty()) std::this_thread::yield();
       }
       if (!doubts.empty() && !settle_jointly(job, census, std::move(doubts), rank, locks)) is_settled = false;
     }

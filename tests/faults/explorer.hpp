@@ -258,7 +258,10 @@ class Explorer {
   std::size_t choose_next() {
     for (;;) {
       if (depth_ == path_.size() && !extend_path()) return kNone;
-      const std::size_t choice = path_[depth_++].choice;
+      const std::size_t choice = path_[depth_].choice;
+      if (fibers_[choice % fibers_.size()].is_over())
+        return fail("the choices of an earlier execution led elsewhere: something decides that is not remembered"), kNone;
+      ++depth_;
       if (choice < fibers_.size()) return choice;
       fibers_[choice - fibers_.size()].is_dead = true;
     }
