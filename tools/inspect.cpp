@@ -5,12 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "config/job_settings.hpp"
@@ -233,38 +236,92 @@ Json list_workers(const std::string& job) {
   return {{"job", job}, {"workers", std::move(all)}};
 }
 
+namespace {
+
+float from_half(std::uint16_t half) {
+  const int exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
+  const float sign = half >> 15 != 0 ? -1.0F : 1.0F;
+  if (exponent == 0x1f) return fraction != 0 ? std::numeric_limits<float>::quiet_NaN() : sign / 0.0F;
+  return sign * (exponent == 0 ? std::ldexp(float(fraction), -24) : std::ldexp(float(fraction + 0x400), exponent - 25));
+}
+
+// Calls body(value) for each element, a number that has all its digits.
+template <class T, class Body>
+void for_elements_as(std::span<const std::byte> bytes, Body&& body) {
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {
+    T value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    body(value);
+  }
+}
+template <class Body>
+void for_elements(DType dtype, std::span<const std::byte> bytes, Body&& body) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return for_elements_as<float>(bytes, body);
+    case DType::kFloat64:
+      return for_elements_as<double>(bytes, body);
+    case DType::kInt64:
+      return for_elements_as<std::int64_t>(bytes, body);
+    case DType::kInt32:
+      return for_elements_as<std::int32_t>(bytes, body);
+    case DType::kInt16:
+      return for_elements_as<std::int16_t>(bytes, body);
+    case DType::kInt8:
+      return for_elements_as<std::int8_t>(bytes, body);
+    case DType::kUint64:
+      return for_elements_as<std::uint64_t>(bytes, body);
+    case DType::kUint32:
+      return for_elements_as<std::uint32_t>(bytes, body);
+    case DType::kUint16:
+      return for_elements_as<std::uint16_t>(bytes, body);
+    case DType::kUint8:
+    case DType::kBool:
+      return for_elements_as<std::uint8_t>(bytes, body);
+    case DType::kFloat16:
+      return for_elements_as<std::uint16_t>(bytes, [&](std::uint16_t bits) { body(from_half(bits)); });
+    case DType::kBFloat16:
+      return for_elements_as<std::uint16_t>(
+          bytes, [&](std::uint16_t bits) { body(std::bit_cast<float>(std::uint32_t{bits} << 16)); });
+  }
+}
+
+}  // namespace
+
 Json dump_values(const std::string& job, const std::vector<std::string>& names, std::uint64_t limit) {
   const JobView view(job);
   std::vector<VariableInfo> chosen = view.variables();
   if (!names.empty()) {
     for (const std::string& name : names)
       if (std::none_of(chosen.begin(), chosen.end(), [&](const VariableInfo& v) { return v.name == name; }))
-        view.values(name);  // throws: lists those there are
+        view.bytes(name);  // throws: lists those there are
     std::erase_if(chosen,
                   [&](const VariableInfo& v) { return std::find(names.begin(), names.end(), v.name) == names.end(); });
   }
   Json all = Json::array();
   for (const VariableInfo& variable : chosen) {
     Json row = {{"name", variable.name},
+                {"dtype", to_string(variable.dtype)},
                 {"shape", variable.shape},
                 {"element_count", variable.element_count},
                 {"initialised", variable.initialised}};
     if (variable.initialised || !names.empty()) {
-      const std::vector<float> values = view.values(variable.name);
+      Json values = Json::array();
       double min = std::numeric_limits<double>::infinity(), max = -min, sum = 0, squares = 0;
       std::uint64_t nan_count = 0;
-      for (const float value : values) {
+      for_elements(variable.dtype, view.bytes(variable.name), [&](auto element) {
+        const auto value = double(element);
         nan_count += std::isnan(value);
         min = std::fmin(min, value), max = std::fmax(max, value);
-        sum += double(value), squares += double(value) * double(value);
-      }
+        sum += value, squares += value * value;
+        if (limit == 0 || values.size() < limit) values.push_back(element);
+      });
       row.update({{"min", min},
                   {"max", max},
-                  {"mean", sum / double(values.size())},
+                  {"mean", sum / double(variable.element_count)},
                   {"norm", std::sqrt(squares)},
                   {"nan_count", nan_count}});
-      const std::size_t shown = limit == 0 ? values.size() : std::min<std::size_t>(limit, values.size());
-      row["values"] = std::vector<float>(values.begin(), values.begin() + std::ptrdiff_t(shown));
+      row["values"] = std::move(values);
     }
     all.push_back(std::move(row));
   }
@@ -276,7 +333,7 @@ Json dump_files(const std::string& job, const std::vector<std::string>& names, c
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) throw Error(fmt::format("cannot make the folder {}: {}", folder, failed.message()));
-  for (const std::string& name : names) static_cast<void>(view.values(name));  // throws: lists those there are
+  for (const std::string& name : names) static_cast<void>(view.bytes(name));  // throws: lists those there are
   Json all = Json::array();
   for (const VariableInfo& variable : view.variables()) {
     if (!variable.initialised ||
@@ -286,19 +343,22 @@ Json dump_files(const std::string& job, const std::vector<std::string>& names, c
     for (char& c : stem)
       if (c == '/') c = '_';
     stem = fmt::format("{:03}-{}", all.size(), stem);
-    const auto write = [&](const std::string& what, const std::vector<float>& values) {
+    const auto write = [&](const std::string& what, DType dtype, std::span<const std::byte> bytes) {
       const std::string file = stem + what + ".npy";
-      keep::write_npy(folder + "/" + file, {variable.name, variable.shape, values});
+      keep::write_npy(folder + "/" + file, {variable.name, dtype, variable.shape, bytes});
       return file;
     };
     Json row = {{"name", variable.name},
-                {"dtype", "float32"},
+                {"dtype", to_string(variable.dtype)},
                 {"shape", variable.shape},
                 {"rule", to_string(variable.rule)},
-                {"file", write("", view.values(variable.name))},
+                {"file", write("", variable.dtype, view.bytes(variable.name))},
                 {"slots", Json::object()}};
-    for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot)
-      row["slots"][variable.slots[slot]] = write("." + variable.slots[slot], view.slot(variable.name, slot));
+    for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot) {
+      const std::vector<float> values = view.slot(variable.name, slot);
+      row["slots"][variable.slots[slot]] =
+          write("." + variable.slots[slot], DType::kFloat32, std::as_bytes(std::span(values)));
+    }
     all.push_back(std::move(row));
   }
   Json index = {{"job", job}, {"global_step", view.global_step()}, {"variables", std::move(all)}};

@@ -133,9 +133,9 @@ std::string job_as_text(const Json& shown, Columns columns) {
                           ? "none yet"
                           : fmt::format("step {} by rank {}", cell(decision["step"]), cell(decision["proposer"])));
   if (const Json& snapshot = shown["snapshot"]; snapshot["epoch"] != 0)
-    text += fmt::format("snapshot {}: taken {} ago, {}{}\n", cell(snapshot["epoch"]),
-                        age_as_text(snapshot["age_seconds"]), snapshot["held"] ? "held" : "given back",
-                        snapshot["pushes_wait"] ? "; pushes wait for it" : "");
+    text +=
+        fmt::format("snapshot {}: taken {} ago, {}{}\n", cell(snapshot["epoch"]), age_as_text(snapshot["age_seconds"]),
+                    snapshot["held"] ? "held" : "given back", snapshot["pushes_wait"] ? "; pushes wait for it" : "");
   text += settings_as_text(shown, columns) + "segments\n";
   for (const Json& segment : shown["segments"])
     text += fmt::format("  {:<24} {:>12}\n", cell(segment["name"]), bytes_as_text(segment["bytes"]));
@@ -150,8 +150,8 @@ std::string job_as_text(const Json& shown, Columns columns) {
   const double total = bytes["total"].get<double>(), values = bytes["values"].get<double>();
   text += "where the bytes are\n";
   std::vector<std::string> parts;
-  for (const char* key : {"values", "optimizer_slots", "accumulators", "gradients", "shared_data", "spares", "words", "reserves",
-                          "padding", "control"})
+  for (const char* key : {"values", "optimizer_slots", "accumulators", "gradients", "shared_data", "spares", "words",
+                          "reserves", "padding", "control"})
     if (!columns || bytes[key] != 0)
       parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", key, bytes_as_text(bytes[key]),
                                   100 * bytes[key].get<double>() / total));
@@ -295,12 +295,17 @@ std::string values_as_text(const Json& dumped, Columns columns) {
       text += ": NOT INITIALISED\n";
       continue;
     }
-    const std::vector<float> values = row["values"];
+    const Json& values = row["values"];
+    const bool is_float = row["dtype"] == "float32" || row["dtype"] == "float16" || row["dtype"] == "bfloat16";
+    const auto shown = [&](const Json& value) {  // as few digits as tell the element from others of its type
+      return is_float && value.is_number() ? fmt::to_string(value.get<float>()) : cell(value);
+    };
     text += fmt::format(": min {}, max {}, mean {}, norm {}", cell(row["min"]), cell(row["max"]), cell(row["mean"]),
                         cell(row["norm"]));
     if (row["nan_count"] != 0) text += fmt::format(", {} of them NaN", cell(row["nan_count"]));
     for (std::size_t i = 0; i < values.size(); ++i)
-      text += i % per_line == 0 ? fmt::format("\n{:>10}: {:>13}", i, values[i]) : fmt::format(" {:>13}", values[i]);
+      text += i % per_line == 0 ? fmt::format("\n{:>10}: {:>13}", i, shown(values[i]))
+                                : fmt::format(" {:>13}", shown(values[i]));
     text += values.size() < row["element_count"] ? "\n            ... (--limit 0 shows all)\n" : "\n";
   }
   return text.empty() ? "no variables\n" : fitted(text, columns);

@@ -50,14 +50,16 @@ void check_place_of_result(const LaunchSettings& settings) {
 }
 
 std::string save_result(const JobView& job, const LaunchSettings& settings) {
-  std::vector<std::vector<float>> arrays;
+  std::vector<std::vector<std::byte>> values;
+  std::vector<std::vector<float>> kept_averages;
   std::vector<keep::Tensor> tensors, averages;
   const Optimizer& optimizer = settings.ps.job.optimizer;
   for (const VariableInfo& variable : job.variables()) {
     if (!variable.initialised) continue;
-    tensors.push_back({variable.name, variable.shape, arrays.emplace_back(job.values(variable.name))});
+    tensors.push_back({variable.name, variable.dtype, variable.shape, values.emplace_back(job.bytes(variable.name))});
     if (!variable.slots.empty() && variable.slots.back() == "ema")
-      averages.push_back({variable.name, variable.shape, arrays.emplace_back(job.averages(variable.name))});
+      averages.push_back({variable.name, DType::kFloat32, variable.shape,
+                          std::as_bytes(std::span(kept_averages.emplace_back(job.averages(variable.name))))});
   }
   if (tensors.empty()) return "there is nothing to save: no variable was initialised";
   const std::map<std::string, std::string> metadata = {{"format", "pt"},

@@ -38,8 +38,7 @@ class Bundle {
     return publisher_
         ->publish(
             [&](std::uint32_t tensor, std::span<std::byte> out) {
-              snapshot.copy(publisher_->spec().tensors[tensor].name,
-                            {reinterpret_cast<float*>(out.data()), out.size() / sizeof(float)}, arrays_[tensor]);
+              snapshot.copy(publisher_->spec().tensors[tensor].name, out, arrays_[tensor]);
             },
             snapshot.global_step())
         .has_value();

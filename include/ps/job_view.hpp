@@ -146,8 +146,11 @@ class JobView {
   std::vector<VariableInfo> variables() const;
 
   // Values of an initialised variable, as Worker::pull gives them. Throws Error: unknown (lists those there are),
-  // not initialised.
+  // not initialised, of another dtype than float32.
   std::vector<float> values(const std::string& name) const;
+
+  // The same as bytes, of a variable of any dtype.
+  std::vector<std::byte> bytes(const std::string& name) const;
 
   // The same for its moving average. Throws Error where it has none.
   std::vector<float> averages(const std::string& name) const;

@@ -5,6 +5,7 @@
 // count as one push. Nothing is copied when the snapshot is taken: pushes leave the state behind that it shows.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -55,6 +56,9 @@ class Snapshot {
   // Copies its parameters (array 0) or slot array - 1, in the order of JobView's VariableInfo::slots. Lock-free.
   // Requires: out.size() is its element count, array at most its slots (throws Error, as where there is no such variable).
   void copy(const std::string& name, std::span<float> out, std::uint64_t array = 0) const;
+
+  // The same as bytes, of a variable of any dtype.
+  void copy(const std::string& name, std::span<std::byte> out, std::uint64_t array = 0) const;
 
  private:
   friend class JobView;

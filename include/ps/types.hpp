@@ -22,7 +22,7 @@ enum class DType : std::uint32_t {
   kUint16 = 11,
   kUint8 = 12,
   kBool = 13,  // a byte, 0 or 1
-};             // variables can be float32 today; publications can be all of them
+};
 enum class Mode : std::uint32_t {
   kAsync = 1,  // a push applies at once
   kSsp = 2,    // the same; who is more than `staleness` steps ahead of the slowest waits

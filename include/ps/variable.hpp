@@ -14,7 +14,8 @@
 
 namespace PS_API ps {
 
-// Fills the initial values (element_count() of them, row-major). Called in one worker at a time; if that worker dies,
+// Fills the initial values, row-major: element_count() of them; of another dtype than float32 as many floats as its bytes
+// take, zeros to begin with, which std::as_writable_bytes gives as bytes. Called in one worker at a time; if that worker dies,
 // another one's is called, so every worker should give the same values.
 using Initializer = std::function<void(std::span<float>)>;
 
@@ -39,7 +40,8 @@ struct VariableState;
 class Variable {
  public:
   const std::string& name() const noexcept;
-  std::uint64_t element_count() const noexcept;
+  DType dtype() const noexcept;
+  std::uint64_t element_count() const noexcept;  // of that type
   Layout layout() const noexcept;
 
   // For an in-place variable with at least one axis: its extent along the first axis, and the elements of one of these rows; else 0.

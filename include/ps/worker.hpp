@@ -88,6 +88,9 @@ class Worker {
   // Requires: out.size() == variable.element_count() (throws Error).
   void pull(const Variable& variable, std::span<float> out);
 
+  // The same as bytes, of a variable of any dtype. Requires: out.size() is that of its elements (throws Error).
+  void pull(const Variable& variable, std::span<std::byte> out);
+
   // The value of a variable of one element. Layout inplace: wait-free, one load; versioned: lock-free.
   // Requires: variable.element_count() == 1 (throws Error), as push(variable, gradient) does.
   float pull(const Variable& variable);
@@ -159,6 +162,10 @@ class Worker {
   void add(const Variable& variable, std::span<const float> delta);
   void add(const Variable& variable, float delta);
 
+  // The same for a variable of any dtype with a sum, given as bytes of its elements: integers, which wrap around, and
+  // float64. Throws Error for bfloat16, float16 and bool, too.
+  void add(const Variable& variable, std::span<const std::byte> delta);
+
   // values = the given ones, whatever the rule; `slots` says what becomes of the optimizer's state. For restores, targets
   // that are copied, tables. Guarantees and errors are those of add(); of several that assign one chunk the last one stays.
   // A gradient that was computed before and is pushed afterwards applies to the new values, as any stale one does.
@@ -167,6 +174,9 @@ class Worker {
   // none.
   Versions assign(const Variable& variable, std::span<const float> values, Slots slots = Slots::kKeep);
   Versions assign(const Variable& variable, float value, Slots slots = Slots::kKeep);
+
+  // The same for a variable of any dtype, given as bytes of its elements.
+  Versions assign(const Variable& variable, std::span<const std::byte> values, Slots slots = Slots::kKeep);
 
   // Rows of an in-place variable: copies row ids[i] to out[i * row_size() ...]. Ids may come in any order and repeat.
   // Elements are whole; two elements may be from different moments. Wait-free. It asks for the rows ahead of copying them.

@@ -30,6 +30,7 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
                     variables.size(), parameters.size(), gradients.size()));
   for (const Variable& variable : variables) {
     VariableState* const state = states.emplace_back(&state_of(variable));
+    state->require_floats("a GPU link");
     if (state->layout == Layout::kInplace && (state->is_hashed || !state->parts.front().inplace->is_plain()))
       throw Error(
           fmt::format("variable '{}' is in-place, and its elements do not lie side by side ({}): a GPU pulls its "

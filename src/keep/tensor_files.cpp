@@ -25,6 +25,23 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder.string();
 }
 
+struct DTypeNames {
+  DType dtype;
+  const char *safetensors, *npy;
+};
+constexpr DTypeNames kDTypeNames[] = {
+    {DType::kFloat32, "F32", "<f4"}, {DType::kFloat64, "F64", "<f8"}, {DType::kBFloat16, "BF16", "|V2"},
+    {DType::kInt64, "I64", "<i8"},   {DType::kFloat16, "F16", "<f2"}, {DType::kInt32, "I32", "<i4"},
+    {DType::kInt16, "I16", "<i2"},   {DType::kInt8, "I8", "|i1"},     {DType::kUint64, "U64", "<u8"},
+    {DType::kUint32, "U32", "<u4"},  {DType::kUint16, "U16", "<u2"},  {DType::kUint8, "U8", "|u1"},
+    {DType::kBool, "BOOL", "|b1"}};
+
+const DTypeNames& names_of(DType dtype) {
+  for (const DTypeNames& names : kDTypeNames)
+    if (names.dtype == dtype) return names;
+  throw Error(fmt::format("there is no dtype {}", static_cast<std::uint32_t>(dtype)));
+}
+
 class NewFile {
  public:
   explicit NewFile(std::string path) : path_(std::move(path)), partial_(fmt::format("{}.partial-{}", path_, getpid())) {
@@ -76,8 +93,9 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
   std::uint64_t begin = 0;
   for (const Tensor& tensor : tensors) {
     if (tensor.name == kMetadata) throw Error(fmt::format("{}: no tensor can be called {}", path, kMetadata));
-    const std::uint64_t end = begin + tensor.values.size_bytes();
-    header[tensor.name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    const std::uint64_t end = begin + tensor.bytes.size();
+    header[tensor.name] = {
+        {"dtype", names_of(tensor.dtype).safetensors}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
     begin = end;
   }
   std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
@@ -87,14 +105,15 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
   const std::uint64_t size = text.size();
   file.write(&size, sizeof size);
   file.write(text);
-  for (const Tensor& tensor : tensors) file.write(tensor.values.data(), tensor.values.size_bytes());
+  for (const Tensor& tensor : tensors) file.write(tensor.bytes.data(), tensor.bytes.size());
   file.finish();
 }
 
 void write_npy(const std::string& path, const Tensor& tensor) {
   std::string shape;
   for (const std::uint64_t extent : tensor.shape) shape += fmt::format("{},", extent);
-  std::string header = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape);
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", names_of(tensor.dtype).npy, shape);
   constexpr std::size_t kBefore = 10;  // magic, version, length
   header.resize((header.size() + 1 + kBefore + kAlignment - 1) / kAlignment * kAlignment - kBefore - 1, ' ');
   header += '\n';
@@ -103,7 +122,7 @@ void write_npy(const std::string& path, const Tensor& tensor) {
   file.write("\x93NUMPY\x01\x00", 8);
   file.write(&size, sizeof size);
   file.write(header);
-  file.write(tensor.values.data(), tensor.values.size_bytes());
+  file.write(tensor.bytes.data(), tensor.bytes.size());
   file.finish();
 }
 

@@ -37,9 +37,13 @@ void check_spec(const VariableSpec& spec) {
   constexpr char kAllowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-";
   if (spec.name.empty() || spec.name.size() > 127 || spec.name.find_first_not_of(kAllowed) != std::string::npos)
     throw Error(fmt::format("'{}' cannot name a variable: use 1 to 127 of A-Z a-z 0-9 _ . : / -", spec.name));
-  if (spec.dtype != DType::kFloat32)
-    throw Error(
-        fmt::format("variable '{}': dtype {} cannot be stored yet, use float32", spec.name, to_string(spec.dtype)));
+  if (bytes_of(spec.dtype) == 0)
+    throw Error(fmt::format("variable '{}': there is no dtype {}", spec.name, std::uint32_t(spec.dtype)));
+  if (spec.dtype != DType::kFloat32 && (spec.rule.value_or(UpdateRule::kAdd) != UpdateRule::kAdd ||
+                                        spec.layout.value_or(Layout::kVersioned) != Layout::kVersioned))
+    throw Error(fmt::format(
+        "variable '{}' holds {}, which gradients do not change: its update rule is add, its layout versioned",
+        spec.name, to_string(spec.dtype)));
   if (spec.shape.size() > kMaxAxes)
     throw Error(
         fmt::format("variable '{}' has {} axes; at most {} are possible", spec.name, spec.shape.size(), kMaxAxes));
@@ -52,16 +56,23 @@ void check_spec(const VariableSpec& spec) {
   }
 }
 
-void check_agreement(const VariableShm& record, const VariableSpec& spec, UpdateRule rule, Layout layout) {
+VariableSpec resolved(VariableSpec spec, const JobConfig& config) {
+  const bool is_float = spec.dtype == DType::kFloat32;
+  if (!spec.rule) spec.rule = is_float ? config.optimizer.rule : UpdateRule::kAdd;
+  if (!spec.layout) spec.layout = is_float ? config.layout : Layout::kVersioned;
+  return spec;
+}
+
+void check_agreement(const VariableShm& record, const VariableSpec& spec) {
   const std::string theirs = shape_to_string(record.extents, record.axes);
   const std::string yours = shape_to_string(spec.shape.data(), static_cast<std::uint32_t>(spec.shape.size()));
   if (theirs != yours) disagree(record, "shape", theirs, yours);
   if (record.dtype != static_cast<std::uint32_t>(spec.dtype))
     disagree(record, "dtype", to_string(static_cast<DType>(record.dtype)), to_string(spec.dtype));
-  if (record.rule != static_cast<std::uint32_t>(rule))
-    disagree(record, "update rule", to_string(static_cast<UpdateRule>(record.rule)), to_string(rule));
-  if (record.layout != static_cast<std::uint32_t>(layout))
-    disagree(record, "layout", to_string(static_cast<Layout>(record.layout)), to_string(layout));
+  if (record.rule != static_cast<std::uint32_t>(*spec.rule))
+    disagree(record, "update rule", to_string(static_cast<UpdateRule>(record.rule)), to_string(*spec.rule));
+  if (record.layout != static_cast<std::uint32_t>(*spec.layout))
+    disagree(record, "layout", to_string(static_cast<Layout>(record.layout)), to_string(*spec.layout));
   if (((record.flags & kRegularize) != 0) != spec.regularize)
     disagree(record, "l2", (record.flags & kRegularize) != 0 ? "on" : "off", spec.regularize ? "on" : "off");
 }
@@ -189,10 +200,8 @@ std::uint32_t Directory::claim_record(std::uint32_t byte) {
 }
 
 struct Directory::Wanted {
-  const VariableSpec& spec;
-  UpdateRule rule;
-  Layout layout;
-  std::uint64_t slots;
+  const VariableSpec& spec;  // resolved
+  std::uint64_t slots, whole_elements;
   std::uint32_t part, parts;
   PartPlan plan;
   PartitionBy partition_by;
@@ -202,10 +211,10 @@ struct Directory::Wanted {
 
   void fill(VariableShm& record) const {
     record.dtype = static_cast<std::uint32_t>(spec.dtype);
-    record.rule = static_cast<std::uint32_t>(rule);
-    record.layout = static_cast<std::uint32_t>(layout);
-    record.flags =
-        (spec.regularize ? kRegularize : 0) | (update::traits_of(rule).has_row_state() ? kRowState : 0) | more_flags;
+    record.rule = static_cast<std::uint32_t>(*spec.rule);
+    record.layout = static_cast<std::uint32_t>(*spec.layout);
+    record.flags = (spec.regularize ? kRegularize : 0) |
+                   (update::traits_of(*spec.rule).has_row_state() ? kRowState : 0) | more_flags;
     record.axes = static_cast<std::uint32_t>(spec.shape.size());
     std::fill_n(record.extents, kMaxAxes, 0);
     std::copy(spec.shape.begin(), spec.shape.end(), record.extents);
@@ -213,7 +222,7 @@ struct Directory::Wanted {
     record.slots = slots;
     record.part = part, record.parts = parts;
     record.part_begin = plan.begin;
-    record.whole_elements = spec.element_count();
+    record.whole_elements = whole_elements;
     record.base = base;
     record.partition_by = static_cast<std::uint32_t>(partition_by);
     std::memset(record.name, 0, sizeof record.name);
@@ -276,11 +285,12 @@ void Directory::require_room(const std::string& name, std::uint32_t parts) const
   if (known.count() + wanted > kMaxVariables) fail_full();
 }
 
-std::vector<std::uint32_t> Directory::declare(const VariableSpec& spec, std::uint64_t slots, std::uint32_t byte) {
-  check_spec(spec);
+std::vector<std::uint32_t> Directory::declare(const VariableSpec& given, std::uint64_t slots, std::uint32_t byte) {
+  check_spec(given);
   const JobConfig& config = job_.config();
-  const Layout layout = spec.layout.value_or(config.layout);
-  const UpdateRule rule = spec.rule.value_or(config.optimizer.rule);
+  const VariableSpec spec = resolved(given, config);
+  const Layout layout = *spec.layout;
+  const UpdateRule rule = *spec.rule;
   if (update::find_rule(static_cast<std::uint32_t>(rule)) == nullptr)
     throw Error(fmt::format("variable '{}': there is no update rule {}", spec.name, static_cast<std::uint32_t>(rule)));
   const update::Traits& traits = update::traits_of(rule);
@@ -306,15 +316,15 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& spec, std::uin
     throw Error(fmt::format("variable '{}' is versioned, and {} keeps state of rows: use layout inplace", spec.name,
                             traits.name));
   const std::uint32_t known = find(spec.name);
-  if (known != kNoVariable) check_agreement(at(known), spec, rule, layout);
+  if (known != kNoVariable) check_agreement(at(known), spec);
   std::vector<std::uint32_t> positions;
-  const PartsPlan plan(job_, spec.name, spec.shape);
+  const PartsPlan plan(job_, spec.name, spec.shape, spec.dtype);
   const std::uint32_t parts = plan.count();
   require_room(spec.name, parts);
   for (std::uint32_t part = 0; part < parts; ++part) {
-    Wanted wanted{spec, rule, layout, slots, part, parts, plan.part(part), partition_by(layout, config), 0, nullptr};
+    Wanted wanted{spec, slots, plan.elements(), part, parts, plan.part(part), partition_by(layout, config), 0, nullptr};
     positions.push_back(declare_record(wanted, byte));
-    check_agreement(at(positions.back()), spec, rule, layout);
+    check_agreement(at(positions.back()), spec);
     if (config.reduce != Reduce::kAtomic) continue;
     wanted.slots = 0;
     wanted.base = positions.back() + 1;
@@ -329,12 +339,13 @@ void Directory::reserve(std::uint32_t position, std::uint32_t byte) {
   if (whose.reserve.load_relaxed() != 0) return;  // relaxed: only this one, who holds kSnapshotByte, writes it
   const VariableSpec spec{.name = whose.name,
                           .shape = {whose.extents, whose.extents + whose.axes},
+                          .rule = static_cast<UpdateRule>(whose.rule),
                           .dtype = static_cast<DType>(whose.dtype),
+                          .layout = Layout::kVersioned,
                           .regularize = (whose.flags & kRegularize) != 0};
   const Wanted wanted{spec,
-                      static_cast<UpdateRule>(whose.rule),
-                      Layout::kVersioned,
                       whose.slots,
+                      whose.whole_elements,
                       whose.part,
                       whose.parts,
                       {whose.part_begin, whose.elements},

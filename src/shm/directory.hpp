@@ -79,8 +79,11 @@ class Directory {
   mutable std::uint32_t covered_ = 0;     // records that the control segment's file is known to have
 };
 
-// Throws Error where the two differ, naming how.
-void check_agreement(const VariableShm& record, const VariableSpec& spec, UpdateRule rule, Layout layout);
+// With the job's rule and layout where it names none; what is no float32 has no gradients, and lies in chunks.
+VariableSpec resolved(VariableSpec spec, const JobConfig& config);
+
+// Throws Error where the two differ, naming how. Requires: the specification is resolved.
+void check_agreement(const VariableShm& record, const VariableSpec& spec);
 
 // Throws Error unless the specification can be declared.
 void check_spec(const VariableSpec& spec);

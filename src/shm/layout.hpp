@@ -274,9 +274,9 @@ struct alignas(kWriterLine) VariableShm {
   std::uint32_t shard;
   std::uint32_t buffer_class;       // log2 of a buffer's bytes (versioned)
   std::uint64_t extents[kMaxAxes];  // of the whole variable
-  std::uint64_t elements;           // of this part, as all that follows
-  std::uint64_t slots;              // optimizer slots per element; in-place: floats of state beside it
-  std::uint64_t piece_elements;     // of a chunk or block; the last one may be shorter
+  std::uint64_t elements;        // of this part, as all that follows; of another dtype: the floats that its bytes take
+  std::uint64_t slots;           // optimizer slots per element; in-place: floats of state beside it
+  std::uint64_t piece_elements;  // of a chunk or block; the last one may be shorter
   std::uint64_t pieces;
   std::uint64_t first_chunk;      // number of chunk 0 in the shard (stamps, slot.V1)
   std::uint64_t words_offset;     // chunk words or block counters, 128 B each

@@ -42,14 +42,11 @@ std::optional<std::uint32_t> place_by_hand(const JobSegments& job, std::string_v
 }
 
 // How many parts a variable is cut into: at most one a row.
-std::uint64_t count_parts(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape,
-                          std::uint64_t elements) {
+std::uint64_t count_parts(const JobSegments& job, std::string_view name, std::uint64_t rows, std::uint64_t row_bytes) {
   const JobConfig& config = job.config();
-  if (config.placement != Placement::kPartition || shape.empty() || place_by_hand(job, name)) return 1;
-  const std::uint64_t rows = shape[0];
+  if (config.placement != Placement::kPartition || rows == 1 || place_by_hand(job, name)) return 1;
   if (config.max_part_bytes == 0)
     return std::min<std::uint64_t>(rows, config.partitions != 0 ? config.partitions : config.tasks);
-  const std::uint64_t row_bytes = elements / rows * sizeof(float);
   const std::uint64_t rows_per_part = std::max<std::uint64_t>(1, config.max_part_bytes / row_bytes);
   return (rows - 1) / rows_per_part + 1;
 }
@@ -64,12 +61,14 @@ std::uint32_t choose_shard(const VariableShm& record, const VariableShm* base, c
 
 }  // namespace
 
-PartsPlan::PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape) {
-  const std::uint64_t elements =
-      std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<std::uint64_t>());
+PartsPlan::PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape, DType dtype) {
+  const std::uint64_t bytes =
+      std::accumulate(shape.begin(), shape.end(), std::uint64_t{bytes_of(dtype)}, std::multiplies<std::uint64_t>());
   rows_ = shape.empty() ? 1 : shape[0];
-  row_elements_ = elements / rows_;
-  const std::uint64_t parts = count_parts(job, name, shape, elements);
+  std::uint64_t row_bytes = bytes / rows_;
+  if (row_bytes % sizeof(float) != 0) rows_ = 1, row_bytes = round_up(bytes, sizeof(float));
+  row_elements_ = row_bytes / sizeof(float);
+  const std::uint64_t parts = count_parts(job, name, rows_, row_bytes);
   count_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(parts, kMaxVariables + 1));
 }
 
@@ -124,7 +123,7 @@ void choose_blocks(VariableShm& record) noexcept {
 
 void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t chunk_bytes) noexcept {
   record.buffer_class = 0;
-  record.row_elements = record.axes == 0 ? 1 : record.whole_elements / record.extents[0];
+  record.row_elements = record.axes == 0 ? 1 : std::max<std::uint64_t>(1, record.whole_elements / record.extents[0]);
   record.row_floats = 0;
   if (!is_versioned(record)) choose_blocks(record);
   if (is_versioned(record) && base == nullptr) {

@@ -14,18 +14,21 @@ namespace ps::shm {
 
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
 
-// A part: rows of the first axis, or the whole of a variable that is not partitioned.
+// A part: rows of the first axis, or the whole of a variable that is not partitioned. In floats, as all places are: those
+// that its elements' bytes take, where these are of another type.
 struct PartPlan {
   std::uint64_t begin, elements;
 };
 
 // The parts that a variable is cut into: as even as whole rows allow, the longer ones first, as TensorFlow's partitioners
-// do.
+// do. Rows whose bytes are no whole floats stay together.
 class PartsPlan {
  public:
   // Requires: every extent at least 1, their product at most kMaxElements.
-  PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape);
+  PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape, DType dtype);
 
+  // Of all parts together.
+  std::uint64_t elements() const noexcept { return rows_ * row_elements_; }
   // One more than the directory can have where there are too many.
   std::uint32_t count() const noexcept { return count_; }
   // Requires: number < count().
@@ -68,6 +71,16 @@ class Occupancy {
 // numbers for buffers so far into the shard. `before`: of the records at all positions before its own; `base`: as above.
 // Throws Error where the shard has not enough numbers for its chunks or buffers.
 void choose_place(VariableShm& record, const VariableShm* base, const JobSegments& job, const Occupancy& before);
+
+// Bytes of all elements of the variable that the record is of; and how many there are.
+inline std::uint64_t element_count(const VariableShm& record) noexcept {
+  std::uint64_t count = 1;
+  for (std::uint32_t axis = 0; axis < record.axes; ++axis) count *= record.extents[axis];
+  return count;
+}
+inline std::uint64_t value_bytes(const VariableShm& record) noexcept {
+  return element_count(record) * bytes_of(static_cast<DType>(record.dtype));
+}
 
 inline bool is_variable(const VariableShm& record) noexcept { return record.base == 0; }
 inline bool is_reserve(const VariableShm& record) noexcept { return (record.flags & kReserve) != 0; }

@@ -51,10 +51,13 @@ class RecordCheck {
 
   void check() const {
     require(is_text(record_.name), "no name");
-    require(record_.dtype == static_cast<std::uint32_t>(DType::kFloat32), "an unknown dtype");
+    require(bytes_of(dtype()) != 0, "an unknown dtype");
     require(update::find_rule(record_.rule) != nullptr, "an unknown update rule");
     require(is_one_of(record_.layout, Layout::kInplace), "an unknown layout");
     require((record_.flags & ~(kRegularize | kRowState | kReserve)) == 0, "unknown flags");
+    require(dtype() == DType::kFloat32 ||
+                (is_versioned(record_) && record_.rule == static_cast<std::uint32_t>(UpdateRule::kAdd)),
+            "gradients for what is no float32");
     check_shape();
     if (!is_variable(record_))
       check_base();
@@ -74,6 +77,8 @@ class RecordCheck {
                    fmt::format("the variable record at position {} has {}", before_.records.size(), what));
   }
 
+  DType dtype() const { return static_cast<DType>(record_.dtype); }
+
   void check_shape() const {
     require(record_.axes <= kMaxAxes, "too many axes");
     std::uint64_t elements = 1;
@@ -82,8 +87,8 @@ class RecordCheck {
       require(extent != 0 && extent <= kMaxElements / elements, "no possible shape");
       elements *= extent;
     }
-    const PartsPlan plan(job_, text_of(record_.name), std::span(record_.extents, record_.axes));
-    require(record_.parts == plan.count() && record_.part < record_.parts && record_.whole_elements == elements,
+    const PartsPlan plan(job_, text_of(record_.name), std::span(record_.extents, record_.axes), dtype());
+    require(record_.parts == plan.count() && record_.part < record_.parts && record_.whole_elements == plan.elements(),
             "no possible shape");
     const PartPlan part = plan.part(record_.part);
     require(record_.part_begin == part.begin && record_.elements == part.elements, "no possible shape");
@@ -98,7 +103,7 @@ class RecordCheck {
             "no variable that it is for");
     const VariableShm& base = *this->base();
     require(text_of(base.name) == text_of(record_.name) && base.part == record_.part && base.layout == record_.layout &&
-                base.elements == record_.elements && base.rule == record_.rule &&
+                base.elements == record_.elements && base.rule == record_.rule && base.dtype == record_.dtype &&
                 record_.slots == (is_reserve(record_) ? base.slots : 0) && is_versioned(record_),
             "another variable that it is for");
   }
@@ -126,7 +131,8 @@ class RecordCheck {
     if (before == 0) return;
     const VariableShm& first = *found->second.front();
     require(record_.axes == first.axes && std::equal(record_.extents, record_.extents + first.axes, first.extents) &&
-                record_.layout == first.layout && record_.rule == first.rule && record_.flags == first.flags,
+                record_.layout == first.layout && record_.rule == first.rule && record_.flags == first.flags &&
+                record_.dtype == first.dtype,
             "another shape or rule than its first part");
   }
 

@@ -12,6 +12,7 @@
 #include "shm/live_settings.hpp"
 #include "shm/placement.hpp"
 #include "shm/versioned_slot.hpp"
+#include "update/bytes.hpp"
 #include "update/elements.hpp"
 
 namespace ps {
@@ -190,27 +191,42 @@ bool Snapshot::is_fuzzy(const std::string& name) const {
 }
 
 void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t array) const {
-  const std::vector<Impl::Part>& parts = impl_->parts_of(name);
-  const VariableShm& first = *parts.front().record;
+  const VariableShm& first = *impl_->parts_of(name).front().record;
+  if (first.dtype != static_cast<std::uint32_t>(DType::kFloat32))
+    throw Error(fmt::format("copy of variable '{}': it holds {}; give a span of bytes", name,
+                            to_string(static_cast<DType>(first.dtype))));
   if (out.size() != first.whole_elements)
     throw Error(fmt::format("copy of variable '{}': it has {} elements, the span has {}", name, first.whole_elements,
                             out.size()));
+  impl_->copy(name, out, array);
+}
+
+void Snapshot::copy(const std::string& name, std::span<std::byte> out, std::uint64_t array) const {
+  const std::uint64_t bytes = shm::value_bytes(*impl_->parts_of(name).front().record);
+  if (out.size() != bytes)
+    throw Error(fmt::format("copy of variable '{}': it has {} bytes, the span has {}", name, bytes, out.size()));
+  update::fill_bytes(out, [&](std::span<float> floats) { impl_->copy(name, floats, array); });
+}
+
+void Snapshot::Impl::copy(const std::string& name, std::span<float> out, std::uint64_t array) const {
+  const std::vector<Part>& parts = parts_of(name);
+  const VariableShm& first = *parts.front().record;
   if (array > first.slots)
     throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, array - 1, first.slots));
   const bool is_hashed = !is_versioned(first) && shm::is_hashed(first);
   std::vector<float> by_parts(is_hashed ? first.whole_elements : 0);
   const std::span<float> to = is_hashed ? std::span<float>(by_parts) : out;
-  for (const Impl::Part& part : parts) {
+  for (const Part& part : parts) {
     const VariableShm& record = *part.record;
     const std::span<float> here = to.subspan(record.part_begin, record.elements);
     if (!part.copied.empty()) {
       std::copy(part.copied[array].begin(), part.copied[array].end(), here.begin());
     } else if (!is_versioned(record)) {
-      copy_inplace(impl_->taker.job, record, array, here);
+      copy_inplace(taker.job, record, array, here);
     } else {
-      const shm::VersionedVariable chunks(impl_->taker.job.shard_data(record.shard), record);
+      const shm::VersionedVariable chunks(taker.job.shard_data(record.shard), record);
       for (std::uint64_t chunk = 0; chunk < chunks.chunks(); ++chunk)
-        chunks.pull_image(chunk, impl_->cut.epoch, here.data() + chunks.chunk_begin(chunk), array);
+        chunks.pull_image(chunk, cut.epoch, here.data() + chunks.chunk_begin(chunk), array);
     }
   }
   if (is_hashed) shm::order_by_rows(by_parts, out, first);

@@ -42,6 +42,8 @@ struct PS_HIDDEN Snapshot::Impl {
   };
 
   const std::vector<Part>& parts_of(const std::string& name) const;
+  // Requires: out.size() is the floats that the variable lies in.
+  void copy(const std::string& name, std::span<float> out, std::uint64_t array) const;
 
   Snapshotter taker;
   shm::MadeCut cut;

@@ -1,5 +1,7 @@
 // Changes past the rule, of versioned chunks: what is added or given, and what becomes of the state.
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 
 #include "update/rule_table.hpp"
 #include "update/simd.hpp"
@@ -10,6 +12,21 @@ namespace {
 PS_SIMD_CLONES void add_values(float* out, const float* in, const float* delta, std::size_t count) noexcept {
   PS_SIMD_LOOP
   for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + delta[i];
+}
+
+// Unsigned, so that it wraps around.
+template <class T>
+PS_SIMD_CLONES void add_as(float* out, const float* in, const float* delta, std::size_t bytes) noexcept {
+  auto* to = reinterpret_cast<std::byte*>(out);
+  const auto* from = reinterpret_cast<const std::byte*>(in);
+  const auto* more = reinterpret_cast<const std::byte*>(delta);
+  for (std::size_t at = 0; at < bytes; at += sizeof(T)) {
+    T a, b;
+    std::memcpy(&a, from + at, sizeof(T));
+    std::memcpy(&b, more + at, sizeof(T));
+    a = static_cast<T>(a + b);
+    std::memcpy(to + at, &a, sizeof(T));
+  }
 }
 
 void copy(float* out, const float* in, std::size_t count) noexcept {
@@ -31,6 +48,26 @@ void set_values(const Settings& settings, bool adds, float learning_rate, float*
 
 }  // namespace
 
+bool has_sum(DType dtype) noexcept {
+  return dtype != DType::kBFloat16 && dtype != DType::kFloat16 && dtype != DType::kBool;
+}
+
+void add_elements(DType dtype, float* out, const float* in, const float* delta, std::size_t count) noexcept {
+  if (dtype == DType::kFloat32) return add_values(out, in, delta, count);
+  const std::size_t bytes = count * sizeof(float);
+  if (dtype == DType::kFloat64) return add_as<double>(out, in, delta, bytes);
+  switch (bytes_of(dtype)) {
+    case 8:
+      return add_as<std::uint64_t>(out, in, delta, bytes);
+    case 4:
+      return add_as<std::uint32_t>(out, in, delta, bytes);
+    case 2:
+      return add_as<std::uint16_t>(out, in, delta, bytes);
+    default:
+      return add_as<std::uint8_t>(out, in, delta, bytes);
+  }
+}
+
 void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
             const float* values, std::size_t count) noexcept {
   if (how == Change::kReset) {
@@ -49,7 +86,7 @@ void change(const Settings& settings, Change how, float learning_rate, float* ou
   });
   if (!is_done) {
     if (adds)
-      add_values(out, in, values, count);
+      add_elements(settings.dtype, out, in, values, count);
     else
       copy(out, values, count);
     for (std::size_t k = 1; k <= slots; ++k) copy(out + k * stride, in + k * stride, count);

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "ps/optimizer.hpp"
+#include "ps/types.hpp"
 #include "update/traits.hpp"
 
 namespace ps::update {
@@ -22,12 +23,14 @@ struct Settings {
   float momentum = 0.0F, beta1 = 0.0F, beta2 = 0.0F, rho = 0.0F, epsilon = 0.0F;
   float initial_accumulator = 0.0F, ftrl_beta = 0.0F, l1 = 0.0F;
   float l2 = 0.0F, weight_decay = 0.0F;
-  float clip_value = 0.0F;  // 0: none
-  float ema = 0.0F;         // 0: no such slot
+  float clip_value = 0.0F;        // 0: none
+  float ema = 0.0F;               // 0: no such slot
+  DType dtype = DType::kFloat32;  // other than that: the floats are the bytes of elements of that type
 };
 
-// `rule`: the variable's. Its average is kept where the job asks for one and the rule is an optimizer.
-Settings settings_of(const Optimizer& optimizer, UpdateRule rule, bool regularize) noexcept;
+// `rule`, `dtype`: the variable's. Its average is kept where the job asks for one and the rule is an optimizer.
+Settings settings_of(const Optimizer& optimizer, UpdateRule rule, bool regularize,
+                     DType dtype = DType::kFloat32) noexcept;
 
 inline std::size_t slots_per_element(const Settings& settings) noexcept {
   return slots_per_element(settings.rule, settings.ema > 0);
@@ -84,6 +87,12 @@ enum class Change : std::uint64_t {
 // average, too. `out` may be `in`; else they do not overlap. Slots lie as for apply(). Requires: not kStep.
 void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
             const float* values, std::size_t count) noexcept;
+
+// Whether there is a sum of two elements of that type in the type: integers, which wrap around, float32 and float64.
+bool has_sum(DType dtype) noexcept;
+
+// out = in + delta, elements of that type that lie in so many floats. `out` may be `in`. Requires: has_sum(dtype).
+void add_elements(DType dtype, float* out, const float* in, const float* delta, std::size_t count) noexcept;
 
 // Sum of squares, in float64 and in an order that depends on `count` alone.
 double squared_norm(const float* values, std::size_t count) noexcept;

@@ -15,8 +15,8 @@ void fill(const Slot& slot, const Settings& settings, float learning_rate, const
 
 }  // namespace
 
-Settings settings_of(const Optimizer& optimizer, UpdateRule rule, bool regularize) noexcept {
-  Settings settings{.rule = rule};
+Settings settings_of(const Optimizer& optimizer, UpdateRule rule, bool regularize, DType dtype) noexcept {
+  Settings settings{.rule = rule, .dtype = dtype};
   const Traits& traits = traits_of(rule);
   if (traits.is_sum) return settings;
   for (const HyperParameter& one : traits.hyper_parameters)

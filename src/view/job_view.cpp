@@ -264,19 +264,19 @@ std::vector<VariableInfo> JobView::variables() const {
       info.shape.assign(first.extents, first.extents + first.axes);
       info.rule = static_cast<UpdateRule>(first.rule);
       info.layout = static_cast<Layout>(first.layout);
-      info.element_count = first.whole_elements;
-      info.bytes = first.whole_elements * sizeof(float);
+      info.element_count = shm::element_count(first);
+      info.bytes = shm::value_bytes(first);
       info.initialised = is_initialised(first);
       info.row_slots = (first.flags & shm::kRowState) != 0 ? 1 : 0;
       for (std::uint64_t slot = 0; slot < first.slots + info.row_slots; ++slot)
         info.slots.emplace_back(update::slot_name(info.rule, is_inplace(first), slot));
       std::uint64_t updates = 0, pieces = 0;
-      const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = first.whole_elements / rows;
+      const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = info.bytes / rows;
       for (const VariableShm* part : group) {
         info.parts.push_back({.shard = part->shard,
                               .node = impl_->job.shard(part->shard).header().node,
-                              .first_row = part->part_begin / row,
-                              .rows = part->elements / row,
+                              .first_row = part->part_begin * sizeof(float) / row,
+                              .rows = part->parts == 1 ? rows : part->elements * sizeof(float) / row,
                               .bytes = part->elements * sizeof(float),
                               .slot_bytes = slot_bytes(*part),
                               .pieces = part->pieces,
@@ -292,7 +292,22 @@ std::vector<VariableInfo> JobView::variables() const {
 }
 
 std::vector<float> JobView::values(const std::string& name) const {
-  return impl_->guarded([&] { return read_values(impl_->job, impl_->find(name), 0); });
+  return impl_->guarded([&] {
+    const Group group = impl_->find(name);
+    if (const auto dtype = static_cast<DType>(group.front()->dtype); dtype != DType::kFloat32)
+      throw Error(fmt::format("variable '{}' holds {}: bytes() gives them", name, to_string(dtype)));
+    return read_values(impl_->job, group, 0);
+  });
+}
+
+std::vector<std::byte> JobView::bytes(const std::string& name) const {
+  return impl_->guarded([&] {
+    const Group group = impl_->find(name);
+    const std::vector<float> floats = read_values(impl_->job, group, 0);
+    std::vector<std::byte> bytes(shm::value_bytes(*group.front()));
+    std::memcpy(bytes.data(), floats.data(), bytes.size());
+    return bytes;
+  });
 }
 
 std::vector<float> JobView::averages(const std::string& name) const {

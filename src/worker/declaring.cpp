@@ -11,9 +11,9 @@
 namespace ps {
 
 std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
-  const UpdateRule rule = spec.rule.value_or(config.optimizer.rule);
-  if (spec.layout.value_or(config.layout) == Layout::kInplace) return update::slots_per_element(rule, false, true);
-  return update::slots_per_element(update::settings_of(config.optimizer, rule, spec.regularize));
+  const VariableSpec whole = shm::resolved(spec, config);
+  if (*whole.layout == Layout::kInplace) return update::slots_per_element(*whole.rule, false, true);
+  return update::slots_per_element(update::settings_of(config.optimizer, *whole.rule, spec.regularize));
 }
 
 VariableState& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
@@ -114,7 +114,9 @@ std::vector<Variable> Worker::variables(std::span<const VariableSpec> specs, con
   Impl& impl = *impl_;
   std::vector<std::size_t> order(specs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto bytes = [&](std::size_t i) { return specs[i].element_count() * (1 + impl.slots_of(specs[i])); };
+  const auto bytes = [&](std::size_t i) {
+    return specs[i].element_count() * bytes_of(specs[i].dtype) * (1 + impl.slots_of(specs[i]));
+  };
   if (impl.config.placement == Placement::kGreedy)
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : specs[a].name < specs[b].name;

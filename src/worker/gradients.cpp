@@ -67,9 +67,9 @@ std::span<float> GradientSegments::place(const shm::VariableShm& record) {
 
 namespace {
 
-void put(float* out, const float* given, std::uint64_t count, bool adds) noexcept {
+void put(DType dtype, float* out, const float* given, std::uint64_t count, bool adds) noexcept {
   if (adds)
-    for (std::uint64_t i = 0; i < count; ++i) out[i] += given[i];
+    update::add_elements(dtype, out, out, given, count);
   else
     std::memcpy(out, given, count * sizeof(float));
 }
@@ -91,7 +91,7 @@ void GradientSegments::write(const VariablePart& part, std::uint64_t step, updat
       const std::uint64_t count = part.piece_begin(last) + part.piece_size(last) - first;
       float* target = out + (first - part.begin);
       const float* from = given.piece(part.first_piece + piece, first, count, thread);
-      if (from != target) put(target, from, count, adds);
+      if (from != target) put(static_cast<DType>(part.record.dtype), target, from, count, adds);
     }
   });
   publish(part, tag);

@@ -61,6 +61,8 @@ struct PS_HIDDEN Worker::Impl : WorkerCore {
     if (notes_pulls) mode->note_pull();
   }
 
+  void pull(VariableState& state, std::span<float> out);
+
   // pulling.cpp
   std::optional<std::uint64_t> try_pull_all(std::span<const Variable> handles, std::span<const std::span<float>> outs);
 

@@ -6,6 +6,7 @@
 #include "config/modes.hpp"
 #include "ps/errors.hpp"
 #include "snapshot/snapshot.hpp"
+#include "update/bytes.hpp"
 #include "worker/gradients.hpp"
 #include "worker/impl.hpp"
 #include "worker/push_scope.hpp"
@@ -31,6 +32,7 @@ void Worker::Impl::push(std::span<const Variable> handles, std::span<const Gradi
 std::span<float> Worker::gradient(const Variable& variable) {
   Impl& impl = *impl_;
   VariableState& state = *variable.state_;
+  state.require_floats("a gradient");
   if (GradientSegments* const landing = impl.mode->landing(); landing != nullptr && state.parts.size() == 1)
     return landing->place(state.parts.front().record);
   if (!state.room) {
@@ -93,24 +95,44 @@ Snapshot Worker::snapshot(const SnapshotOptions& options) {
 }
 
 void Worker::Impl::change(VariableState& state, update::Change how, std::span<const float> values, Versions& versions) {
-  state.require_size(values.size(), how == update::Change::kAdd ? "add" : "assign");
   count(Counter::kPushes).bump_relaxed(1);
   mode->change(state, how, values, versions.of_chunks);
 }
 
 void Worker::add(const Variable& variable, std::span<const float> delta) {
   Versions versions;
+  variable.state_->require_size(delta.size(), "add");
   impl_->change(*variable.state_, update::Change::kAdd, delta, versions);
 }
 void Worker::add(const Variable& variable, float delta) { add(variable, {&delta, 1}); }
 
+void Worker::add(const Variable& variable, std::span<const std::byte> delta) {
+  VariableState& state = *variable.state_;
+  state.require_bytes(delta.size(), "add");
+  if (!update::has_sum(state.dtype))
+    throw Error(fmt::format("add to variable '{}': {} has no sum; assign it", state.name, to_string(state.dtype)));
+  Versions versions;
+  update::take_bytes(
+      delta, [&](std::span<const float> floats) { impl_->change(state, update::Change::kAdd, floats, versions); });
+}
+
 Versions Worker::assign(const Variable& variable, std::span<const float> values, Slots slots) {
   Versions versions;
+  variable.state_->require_size(values.size(), "assign");
   impl_->change(*variable.state_, how_to_assign(slots), values, versions);
   return versions;
 }
 Versions Worker::assign(const Variable& variable, float value, Slots slots) {
   return assign(variable, {&value, 1}, slots);
+}
+
+Versions Worker::assign(const Variable& variable, std::span<const std::byte> values, Slots slots) {
+  Versions versions;
+  variable.state_->require_bytes(values.size(), "assign");
+  update::take_bytes(values, [&](std::span<const float> floats) {
+    impl_->change(*variable.state_, how_to_assign(slots), floats, versions);
+  });
+  return versions;
 }
 
 }  // namespace ps

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ps/errors.hpp"
+#include "shm/placement.hpp"
 #include "update/elements.hpp"
 #include "worker/variable_state.hpp"
 
@@ -37,9 +38,12 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
   const shm::VariableShm& first = parts.front().record;
   name = first.name;
   elements = first.whole_elements;
+  dtype = static_cast<DType>(first.dtype);
+  element_count = shm::element_count(first);
+  if (dtype == DType::kFloat32) span_elements_ = elements;
   layout = static_cast<Layout>(first.layout);
   settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(first.rule),
-                                 (first.flags & shm::kRegularize) != 0);
+                                 (first.flags & shm::kRegularize) != 0, dtype);
   is_sum = update::traits_of(settings.rule).is_sum;
   pulled.assign(pieces, kNotPulled);
   observed.assign(pieces, kNotPulled);
@@ -53,7 +57,18 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
 }
 
 void VariableState::refuse_size(std::size_t size, const char* verb) const {
+  if (dtype != DType::kFloat32)
+    throw Error(
+        fmt::format("{} of variable '{}': it holds {}, and its bytes are pulled, added to and assigned as they "
+                    "are; give a span of bytes",
+                    verb, name, to_string(dtype)));
   throw Error(fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, elements, size));
+}
+
+void VariableState::require_bytes(std::size_t bytes, const char* verb) const {
+  if (bytes != element_count * bytes_of(dtype))
+    throw Error(fmt::format("{} of variable '{}': its {} elements of {} are {} bytes, the span has {}", verb, name,
+                            element_count, to_string(dtype), element_count * bytes_of(dtype), bytes));
 }
 
 template <class Body>
@@ -311,7 +326,8 @@ void VariableState::count_push() noexcept {
 }
 
 const std::string& Variable::name() const noexcept { return state_->name; }
-std::uint64_t Variable::element_count() const noexcept { return state_->elements; }
+DType Variable::dtype() const noexcept { return state_->dtype; }
+std::uint64_t Variable::element_count() const noexcept { return state_->element_count; }
 std::uint64_t Variable::rows() const noexcept { return state_->rows ? state_->rows->table().rows() : 0; }
 std::uint64_t Variable::row_size() const noexcept { return state_->rows ? state_->rows->table().row_elements() : 0; }
 Layout Variable::layout() const noexcept { return state_->layout; }

@@ -56,7 +56,9 @@ struct PS_HIDDEN VariableState {
                 std::uint32_t rank, std::uint32_t threads);
 
   std::string name;
-  std::uint64_t elements;
+  std::uint64_t elements;  // floats that it lies in
+  DType dtype;
+  std::uint64_t element_count;  // of that type
   Layout layout;
   update::Settings settings;
   bool is_sum = false;  // its rule's
@@ -75,8 +77,12 @@ struct PS_HIDDEN VariableState {
   void forget_pulls() { std::fill(pulled.begin(), pulled.end(), kNotPulled); }
   bool is_clipped() const noexcept { return !is_sum; }
   void require_size(std::size_t size, const char* verb) const {
-    if (size != elements) refuse_size(size, verb);
+    if (size != span_elements_) refuse_size(size, verb);
   }
+  void require_floats(const char* verb) const {
+    if (span_elements_ == kNoFloats) refuse_size(0, verb);
+  }
+  void require_bytes(std::size_t bytes, const char* verb) const;
 
   // First values and slots. Only by the task that has claimed the initialisation.
   void set_values(std::span<const float> given, float learning_rate);
@@ -155,11 +161,13 @@ struct PS_HIDDEN VariableState {
   std::uint64_t push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* gradient,
                            const PushContext& context, shm::Spares& spares, std::uint64_t& retries) noexcept;
 
-  std::uint64_t grain_ = 1;             // pieces that are worth a thread
-  std::uint64_t start_ = 0;             // where this worker's pushes begin: far from where the others' do
-  std::vector<std::uint64_t> retries_;  // of the call under way, per thread
-  std::vector<std::uint64_t> copied_;   // pieces, likewise
-  std::vector<float> by_parts_;         // room, of hashed variables
+  static constexpr std::uint64_t kNoFloats = ~std::uint64_t{0};
+  std::uint64_t span_elements_ = kNoFloats;  // that a span of floats has to have; of another type none fits
+  std::uint64_t grain_ = 1;                  // pieces that are worth a thread
+  std::uint64_t start_ = 0;                  // where this worker's pushes begin: far from where the others' do
+  std::vector<std::uint64_t> retries_;       // of the call under way, per thread
+  std::vector<std::uint64_t> copied_;        // pieces, likewise
+  std::vector<float> by_parts_;              // room, of hashed variables
   GradientInput in_room_{std::span<const float>()};
 };
 

@@ -7,6 +7,7 @@
 
 #include "ps/errors.hpp"
 #include "shm/worker_table.hpp"
+#include "update/bytes.hpp"
 #include "worker/barrier_wait.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
@@ -32,16 +33,31 @@ Worker::Worker(Worker&&) noexcept = default;
 std::uint32_t Worker::rank() const noexcept { return impl_->rank; }
 const JobConfig& Worker::config() const noexcept { return impl_->config; }
 
+void Worker::Impl::pull(VariableState& state, std::span<float> out) {
+  note_pull();
+  const std::uint64_t retries = state.pull(out, 0, live.settings.learning_rate, threads);
+  count(Counter::kPulls).bump_relaxed(1);
+  if (retries != 0) count(Counter::kPullRetries).bump_relaxed(retries);
+}
+
 void Worker::pull(const Variable& variable, std::span<float> out) {
   variable.state_->require_size(out.size(), "pull");
   if (variable.state_->is_scalar) {
     out[0] = pull(variable);
     return;
   }
-  impl_->note_pull();
-  const std::uint64_t retries = variable.state_->pull(out, 0, impl_->live.settings.learning_rate, impl_->threads);
-  impl_->count(Counter::kPulls).bump_relaxed(1);
-  if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
+  impl_->pull(*variable.state_, out);
+}
+
+void Worker::pull(const Variable& variable, std::span<std::byte> out) {
+  VariableState& state = *variable.state_;
+  state.require_bytes(out.size(), "pull");
+  update::fill_bytes(out, [&](std::span<float> floats) {
+    if (state.is_scalar)
+      floats[0] = pull(variable);
+    else
+      impl_->pull(state, floats);
+  });
 }
 
 float Worker::pull(const Variable& variable) {

@@ -120,6 +120,27 @@ def programs_of(job):
     return found
 
 
+class Peer:
+    """A process of peer.cpp, which has come so far as its role says when this object is made."""
+
+    def __init__(self, test, *arguments):
+        self.process = subprocess.Popen([os.environ["PS_PEER"], *map(str, arguments)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        test.addCleanup(self.kill)
+        line = self.process.stdout.readline()
+        if line != "ready\n":
+            raise AssertionError(f"{arguments}: {line}{self.process.communicate()[1]}")
+
+    def end(self):
+        self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
 class ProcessTest(unittest.TestCase):
     def setUp(self):
         self.job = new_job()

@@ -3,8 +3,7 @@ import json
 import re
 
 import support
-from support import ProcessTest, run
-from test_publications import Peer
+from support import Peer, ProcessTest, run
 
 PAGE = (support.SOURCE / "docs" / "json.md").read_text()
 OPEN = ("settings", "live")  # objects whose keys are another page's

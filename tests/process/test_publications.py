@@ -5,28 +5,7 @@ import signal
 import subprocess
 
 import support
-from support import ProcessTest, run
-
-
-class Peer:
-    """A publisher or subscriber, in a process of its own; it has come so far when this object is made."""
-
-    def __init__(self, test, *arguments):
-        self.process = subprocess.Popen([os.environ["PS_PUBLICATION_PEER"], *map(str, arguments)], text=True,
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        test.addCleanup(self.kill)
-        line = self.process.stdout.readline()
-        if line != "ready\n":
-            raise AssertionError(f"{arguments}: {line}{self.process.communicate()[1]}")
-
-    def end(self):
-        self.process.communicate(timeout=support.PATIENCE)
-        return self.process.returncode
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate()
+from support import Peer, ProcessTest, run
 
 
 class Publications(ProcessTest):
@@ -136,7 +115,7 @@ class Publications(ProcessTest):
 
 class PublishedJobs(ProcessTest):
     def follow(self, name):
-        process = subprocess.Popen([os.environ["PS_PUBLICATION_PEER"], "follow", name], text=True,
+        process = subprocess.Popen([os.environ["PS_PEER"], "follow", name], text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(process.kill)
         return process

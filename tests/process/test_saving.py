@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 
 import support
-from support import ProcessTest, run
+from support import Peer, ProcessTest, run
 from terminal import Terminal
 
 
@@ -27,13 +27,19 @@ def read_safetensors(path):
     return metadata, tensors
 
 
+# How NumPy calls them, and struct; NumPy has no bfloat16.
+FORMS = {"<f4": "f", "<f8": "d", "<f2": "e", "|V2": "H", "<i8": "q", "<i4": "i", "<i2": "h", "|i1": "b", "<u8": "Q",
+         "<u4": "I", "<u2": "H", "|u1": "B", "|b1": "b"}
+
+
 def read_npy(path):
     content = path.read_bytes()
     assert content[:8] == b"\x93NUMPY\x01\x00", path
     (size,) = struct.unpack("<H", content[8:10])
     header = ast.literal_eval(content[10:10 + size].decode())
-    assert header["descr"] == "<f4" and not header["fortran_order"] and (10 + size) % 64 == 0, header
-    return list(header["shape"]), struct.unpack(f"<{(len(content) - 10 - size) // 4}f", content[10 + size:])
+    form, width = FORMS[header["descr"]], int(header["descr"][2:])
+    assert not header["fortran_order"] and (10 + size) % 64 == 0, header
+    return list(header["shape"]), struct.unpack(f"<{(len(content) - 10 - size) // width}{form}", content[10 + size:])
 
 
 class Saving(ProcessTest):
@@ -90,6 +96,23 @@ class Saving(ProcessTest):
         self.assertEqual(result.code, 1, result.err)
         self.assertIn(f"cannot write {self.folder}/x.safetensors: No space left on device", result.err)
         self.assertNotIn("safetensors", result.out)
+
+    def test_variables_of_every_dtype_are_shown_and_kept_as_they_are(self):
+        peer = Peer(self, "declare", self.job)
+        code, out, err = run("inspect_shm", "dump", "--json", "--job", self.job)
+        self.assertEqual(code, 0, err)
+        variables = json.loads(out)["variables"]
+        self.assertEqual(len(variables), 13)
+        for variable in variables:
+            self.assertEqual(variable["dtype"], variable["name"])
+            self.assertEqual((variable["values"], variable["min"], variable["max"], variable["mean"]), ([1, 2, 3], 1, 3, 2))
+        self.assertIn("int64 [3], 3 elements: min 1, max 3", run("inspect_shm", "dump", "--job", self.job).out)
+        self.assertEqual(run("inspect_shm", "dump", "--npy", self.folder, "--job", self.job).code, 0)
+        index = json.loads((self.folder / "index.json").read_text())
+        for variable in index["variables"]:
+            expected = (0x3f80, 0x4000, 0x4040) if variable["dtype"] == "bfloat16" else (1, 2, 3)
+            self.assertEqual(read_npy(self.folder / variable["file"]), ([3], expected), variable)
+        self.assertEqual(peer.end(), 0)
 
     def test_npy_has_values_slots_and_averages(self):
         for layout, extra, slots in (("versioned", ["--ema", "0.9"], ["m", "v", "ema"]), ("inplace", [], ["m", "v", "t"])):

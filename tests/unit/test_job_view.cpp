@@ -355,6 +355,10 @@ TEST_CASE("job view: numbers that lead out of the segments are damage, not a cra
   SUBCASE("shard") { record.shard = 1; }
   SUBCASE("layout") { record.layout = 7; }
   SUBCASE("dtype") { record.dtype = 0; }
+  SUBCASE("a dtype of other bytes") { record.dtype = std::uint32_t(DType::kInt64); }
+  SUBCASE("a dtype and a rule that it has not") {
+    record.dtype = std::uint32_t(DType::kInt32), record.rule = std::uint32_t(UpdateRule::kSgd);
+  }
   SUBCASE("a name without an end") { std::memset(record.name, 'x', sizeof record.name); }
   SUBCASE("index") { job.segments.index(0).store_release(5000); }
   SUBCASE("an index that names an empty record") { job.segments.index(1).store_release(9); }

@@ -1,0 +1,223 @@
+// Variables of other dtypes than float32: their bytes are pulled, added to and assigned, and nothing else.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "keep/tensor_files.hpp"
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "support/worker_job.hpp"
+#include "update/rules.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+namespace {
+
+constexpr DType kAll[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64,  DType::kFloat16,
+                          DType::kInt32,   DType::kInt16,   DType::kInt8,     DType::kUint64, DType::kUint32,
+                          DType::kUint16,  DType::kUint8,   DType::kBool};
+
+template <class T>
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+template <class T>
+std::vector<T> pulled(Worker& worker, const Variable& variable) {
+  std::vector<T> values(variable.element_count());
+  worker.pull(variable, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Sums that wrap around in T, or are rounded in it.
+template <class T>
+void check_sums(DType dtype) {
+  CAPTURE(to_string(dtype));
+  const JobConfig config = settings(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config, 0));
+  for (const std::uint64_t count : {1, 2, 3, 7, 5000}) {
+    CAPTURE(count);
+    const Variable variable =
+        worker.variable({.name = "v" + std::to_string(count), .shape = {count}, .dtype = dtype}, zero);
+    std::vector<T> first(count), delta(count), sum(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      first[i] = i % 2 == 0 ? std::numeric_limits<T>::max() : T(i);
+      delta[i] = i % 2 == 0 ? T(i + 1) : T(3);
+      sum[i] = std::is_integral_v<T> ? T(std::uint64_t(first[i]) + std::uint64_t(delta[i])) : T(first[i] + delta[i]);
+    }
+    worker.assign(variable, bytes_of(first));
+    worker.add(variable, bytes_of(delta));
+    CHECK(pulled<T>(worker, variable) == sum);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bytes of any dtype are pulled as they were assigned, by workers, views and snapshots, in parts or whole") {
+  for (const DType dtype : kAll)
+    for (const bool is_parted : {false, true})
+      for (const std::vector<std::uint64_t>& shape :
+           {std::vector<std::uint64_t>{}, {1}, {3}, {6, 4}, {5, 3}, {2000, 8}}) {
+        CAPTURE(to_string(dtype));
+        CAPTURE(shape.size());
+        JobConfig config = settings(1, Mode::kAsync);
+        config.optimizer.rule = UpdateRule::kAdam;
+        if (is_parted) config.tasks = 2, config.placement = Placement::kPartition;
+        Server server(config);
+        Worker worker(options(config, 0));
+        const VariableSpec spec{.name = "v", .shape = shape, .dtype = dtype};
+        const std::size_t size = spec.element_count() * ps::bytes_of(dtype);
+        // The first float of it begins with four bytes of 1, whatever their type.
+        const Variable variable = worker.variable(spec, [&](std::span<float> values) {
+          CHECK(values.size() == (size + 3) / 4);
+          std::memset(values.data(), 1, std::min<std::size_t>(size, 4));
+        });
+        CHECK(variable.dtype() == dtype);
+        CHECK(variable.element_count() == spec.element_count());
+        std::vector<std::byte> room(size + 1), given(size + 1);
+        worker.pull(variable, std::span(room).subspan(0, size));
+        CHECK(room[0] == std::byte{1});
+        CHECK(room[std::min<std::size_t>(size, 4) - 1] == std::byte{1});
+        if (size > 4) CHECK(room[size - 1] == std::byte{0});
+        for (std::size_t i = 0; i < size; ++i) given[i + 1] = static_cast<std::byte>(i * 7 + 1);
+        worker.assign(variable, std::span<const std::byte>(given).subspan(1));  // where no float could lie
+        worker.pull(variable, std::span(room).subspan(1));
+        const auto is_given = [&](const std::byte* found) { return std::memcmp(found, given.data() + 1, size) == 0; };
+        CHECK(is_given(room.data() + 1));
+        const JobView view(config.job);
+        CHECK(is_given(view.bytes("v").data()));
+        CHECK(view.bytes("v").size() == size);
+        const VariableInfo info = view.variables().front();
+        CHECK(info.dtype == dtype);
+        CHECK(info.bytes == size);
+        CHECK(info.element_count == spec.element_count());
+        std::uint64_t rows = 0;
+        for (const PartInfo& part : info.parts) CHECK(part.first_row == std::exchange(rows, rows + part.rows));
+        CHECK(rows == (shape.empty() ? 1 : shape[0]));
+        const bool cuts_rows = size / rows % 4 == 0 && rows > 1;
+        CHECK(info.parts.size() == (is_parted && cuts_rows ? 2 : 1));
+        const Snapshot snapshot = worker.snapshot();
+        worker.assign(variable, std::vector<std::byte>(size));
+        std::fill(room.begin(), room.end(), std::byte{9});
+        snapshot.copy("v", std::span(room).subspan(1));
+        CHECK(is_given(room.data() + 1));
+        if (dtype != DType::kFloat32) CHECK(info.rule == UpdateRule::kAdd);
+      }
+}
+
+TEST_CASE("sums are those of the element's type") {
+  check_sums<std::int64_t>(DType::kInt64);
+  check_sums<std::uint64_t>(DType::kUint64);
+  check_sums<std::int32_t>(DType::kInt32);
+  check_sums<std::uint32_t>(DType::kUint32);
+  check_sums<std::int16_t>(DType::kInt16);
+  check_sums<std::uint16_t>(DType::kUint16);
+  check_sums<std::int8_t>(DType::kInt8);
+  check_sums<std::uint8_t>(DType::kUint8);
+  check_sums<double>(DType::kFloat64);
+  check_sums<float>(DType::kFloat32);
+}
+
+TEST_CASE("an int64 counter that several workers add to loses nothing, beyond what a float can count") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+    for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+      if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
+      JobConfig config = settings(3, mode);
+      config.reduce = reduce;
+      Server server(config);
+      constexpr std::int64_t kFirst = std::int64_t{1} << 60, kAdds = 300;
+      std::vector<std::int64_t> counts(2);
+      std::vector<std::thread> threads;
+      for (std::uint32_t rank = 0; rank < 3; ++rank)
+        threads.emplace_back([&, rank] {
+          Worker worker(options(config, rank));
+          const VariableSpec spec{.name = "count", .shape = {2}, .dtype = DType::kInt64};
+          const Variable variable = worker.variable(spec, [&](std::span<float> values) {
+            const std::int64_t first[] = {kFirst, -kFirst};
+            std::memcpy(values.data(), first, sizeof first);
+          });
+          for (std::int64_t i = 0; i < kAdds; ++i) {
+            worker.add(variable, bytes_of(std::vector<std::int64_t>{1, -1}));
+            worker.add(variable, bytes_of(std::vector<std::int64_t>{0, -2}));
+            worker.step();
+          }
+          worker.barrier();
+          if (rank == 0) counts = pulled<std::int64_t>(worker, variable);
+          worker.barrier();
+        });
+      for (std::thread& thread : threads) thread.join();
+      CHECK(counts == std::vector<std::int64_t>{kFirst + 3 * kAdds, -kFirst - 9 * kAdds});
+    }
+  }
+}
+
+TEST_CASE("a safetensors file names each dtype as the format does") {
+  std::vector<std::byte> bytes(16);
+  std::vector<keep::Tensor> tensors;
+  for (const DType dtype : kAll)
+    tensors.push_back({to_string(dtype), dtype, {2}, std::span(bytes).first(2 * ps::bytes_of(dtype))});
+  const std::string path = std::filesystem::temp_directory_path() / unique_job_name();
+  keep::write_safetensors(path, tensors, {});
+  std::ifstream file(path, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  std::filesystem::remove(path);
+  std::uint64_t size = 0;
+  std::memcpy(&size, content.data(), sizeof size);
+  const auto header = nlohmann::json::parse(content.substr(8, size));
+  const char* const names[] = {"F32", "F64", "BF16", "I64", "F16", "I32", "I16",
+                               "I8",  "U64", "U32",  "U16", "U8",  "BOOL"};
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < std::size(kAll); ++i) {
+    const auto& tensor = header[to_string(kAll[i])];
+    CHECK(tensor["dtype"] == names[i]);
+    CHECK(tensor["data_offsets"][0] == std::exchange(end, end + 2 * ps::bytes_of(kAll[i])));
+    CHECK(tensor["data_offsets"][1] == end);
+  }
+  CHECK(content.size() == 8 + size + end);
+}
+
+TEST_CASE("what gradients and floats are for is refused, with what can be done instead") {
+  const JobConfig config = settings(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config, 0));
+  const Variable tokens = worker.variable({.name = "tokens", .shape = {4}, .dtype = DType::kInt32}, zero);
+  const Variable mask = worker.variable({.name = "mask", .shape = {3}, .dtype = DType::kBool}, zero);
+  std::vector<float> four(4);
+  std::vector<std::byte> long_one(17);
+  const std::string said = "variable 'tokens': it holds int32, and its bytes are pulled, added to and assigned";
+  CHECK(contains(error_of([&] { worker.push(tokens, four); }), "push of " + said));
+  CHECK(contains(error_of([&] { worker.pull(tokens, four); }), "pull of " + said));
+  CHECK(contains(error_of([&] { worker.add(tokens, four); }), "add of " + said));
+  CHECK(contains(error_of([&] { worker.assign(tokens, four); }), "assign of " + said));
+  CHECK(contains(error_of([&] { worker.gradient(tokens); }), "a gradient of " + said));
+  CHECK(contains(error_of([&] { worker.pull(tokens, std::span(long_one)); }), "are 16 bytes, the span has 17"));
+  CHECK(contains(error_of([&] { worker.add(mask, std::vector<std::byte>(3)); }), "bool has no sum; assign it"));
+  CHECK(contains(error_of([&] { JobView(config.job).values("tokens"); }), "holds int32: bytes() gives them"));
+  CHECK(contains(error_of([&] { worker.snapshot().copy("tokens", four); }), "give a span of bytes"));
+  VariableSpec spec{.name = "other", .shape = {4}, .dtype = DType::kInt32};
+  SUBCASE("an optimizer") { spec.rule = UpdateRule::kAdam; }
+  SUBCASE("in place") { spec.layout = Layout::kInplace; }
+  CHECK(contains(error_of([&] { worker.variable(spec, zero); }),
+                 spec.rule || spec.layout ? "gradients do not change" : "none"));
+  spec = {.name = "tokens", .shape = {4}};
+  CHECK(contains(error_of([&] { worker.variable(spec, zero); }), "exists with dtype int32, you ask for float32"));
+}
