@@ -80,9 +80,33 @@ pid_t start(const std::function<void()>& body) {
   _exit(0);
 }
 
-// Pushes one variable after the other until it is told to stop, and notes how long each push took.
+// What stands for making a gradient: arithmetic on what a core's first cache holds.
+class Computing {
+ public:
+  // So long that `share` of the time is that, with pushes of `push_ns` between.
+  Computing(double share, std::uint64_t push_ns) {
+    const std::uint64_t begin = shm::now_ns();
+    run(1000);
+    const double unit_ns = double(shm::now_ns() - begin) / 1000;
+    units_ = static_cast<std::uint64_t>(double(push_ns) * share / (1 - share) / unit_ns);
+  }
+  void run() { run(units_); }
+
+ private:
+  void run(std::uint64_t units) {
+    for (std::uint64_t unit = 0; unit < units; ++unit) {
+      for (float& value : values_) value = value * 0.999F + 0.001F;
+      asm volatile("" ::"r"(values_.data()) : "memory");
+    }
+  }
+  std::uint64_t units_ = 0;
+  std::vector<float> values_ = std::vector<float>(4096, 1.0F);
+};
+
+// Pushes one variable after the other until it is told to stop, and notes how long each push took. `computing`: the share
+// of its time that it computes in between.
 void push_until_stopped(const std::string& job, const Options& options, std::uint32_t rank, int core, Shared& shared,
-                        Log& log) {
+                        Log& log, double computing = 0) {
   pin(core);
   WorkerOptions worker_options;
   worker_options.job = job;
@@ -95,6 +119,9 @@ void push_until_stopped(const std::string& job, const Options& options, std::uin
                         [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); }));
   const bench::PrivateFloats gradient(options.elements(), 1e-6F);
   for (const Variable& variable : variables) worker.push(variable, {gradient.data(), gradient.size()});  // first touch
+  const std::uint64_t first = shm::now_ns();
+  for (const Variable& variable : variables) worker.push(variable, {gradient.data(), gradient.size()});
+  Computing between(computing, (shm::now_ns() - first) / variables.size());
   ++shared.ready;
   for (std::uint64_t i = rank * options.variables / 2; !shared.stop; ++i) {
     const std::uint64_t waited = waited_ns(), begin = shm::now_ns();
@@ -104,6 +131,7 @@ void push_until_stopped(const std::string& job, const Options& options, std::uin
     if (number == kMostPushes) break;
     log.all[number] = {begin, end, end - begin - std::min(waits, end - begin)};
     log.pushes = number + 1;
+    between.run();
   }
 }
 
@@ -227,12 +255,13 @@ void measure_delays(const Options& options) {
       percentile(taking, 0.5) * 1e-6, percentile(taking, 1) * 1e-6, first);
 }
 
-// One trainer on core 0; on core 1 nothing, a copier of private bytes, or one of snapshots, in turns.
-void measure_losses(const Options& options) {
+// One trainer on core 0, that computes for so much of its time; on core 1 nothing, a copier of private bytes, or one of
+// snapshots, in turns.
+void measure_losses(const Options& options, double computing) {
   Job job(1);
   SharedBytes logs(sizeof(Log));
   Log* const log = logs.as<Log>();
-  job.pids.push_back(start([&] { push_until_stopped(job.name, options, 0, 0, job.shared, *log); }));
+  job.pids.push_back(start([&] { push_until_stopped(job.name, options, 0, 0, job.shared, *log, computing); }));
   job.wait_ready(2);
   pin(1);
   JobView view(job.name);
@@ -258,7 +287,8 @@ void measure_losses(const Options& options) {
     std::sort(values.begin(), values.end());
     return values[values.size() / 2];
   };
-  fmt::print("\n| on the other core | pushes a second | of alone | copied, GB/s |\n|---|---|---|---|\n");
+  fmt::print("\nA trainer that computes for {:.0f} % of its time:\n\n", computing * 100);
+  fmt::print("| on the other core | pushes a second | of alone | copied, GB/s |\n|---|---|---|---|\n");
   const char* const names[] = {"nothing", "a copier of private bytes", "a copier of snapshots"};
   for (std::size_t kind = 0; kind < 3; ++kind)
     fmt::print("| {} | {:.0f} | {:.3f} | {:.2f} |\n", names[kind], median(rates[kind]),
@@ -280,7 +310,7 @@ int main(int argc, char** argv) {
   try {
     fmt::print("{} variables of {} MiB, medians of {} rounds\n", options.variables, options.mib, options.rounds);
     measure_delays(options);
-    measure_losses(options);
+    for (const double computing : {0.0, 0.9}) measure_losses(options, computing);
   } catch (const std::exception& error) {
     fmt::print(stderr, "snapshots: {}\n", error.what());
     return 1;

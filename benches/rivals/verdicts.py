@@ -49,7 +49,10 @@ def judge(target, samples):
 def wanted(target):
     if target.is_told_only:
         return ""
-    return f"at least {target.at_least:g}" if target.at_least is not None else f"at most {target.at_most:g}"
+    if target.at_least is not None:
+        return f"at least {target.at_least:g}"
+    is_time = target.counter == "seconds" and not target.rivals
+    return f"at most {shown(target.at_most, 'seconds') if is_time else format(target.at_most, 'g')}"
 
 
 def named_rival(target, judged, samples):
@@ -110,6 +113,8 @@ def print_table(targets, samples, problems):
                 own, ratio = "", own
             met = {None: "", True: "yes", False: "**no**"}[judged.met]
             spread = (f"{judged.least:.3g}", f"{judged.greatest:.3g}")
+            if not target.rivals:
+                spread = (shown(judged.least, target.counter), shown(judged.greatest, target.counter))
             print_row((target.text, own, rival, other, ratio, *spread, wanted(target), met))
         rows.append(row)
     return rows

@@ -267,7 +267,7 @@ class Tables(unittest.TestCase):
             [list(row.values()) for row in self.cells(out.getvalue())],
             [
                 ["beside a rival", "10.5 GB/s", "rival", "5.00 GB/s", "2.1", "2", "2.2", "at least 1", "yes"],
-                ["beside a bound", "", "", "", "0.500", "0.5", "0.5", "at least 0.9", "**no**"],
+                ["beside a bound", "", "", "", "0.500", "0.500", "0.500", "at least 0.9", "**no**"],
                 ["not there", "", "gone: not installed", "", "", "", "", "", "not measured"],
             ],
         )
