@@ -160,6 +160,15 @@ std::string job_as_text(const Json& shown, Columns columns) {
   return fitted(text, columns);
 }
 
+namespace {
+
+std::string shape_of(const Json& row) {
+  const std::string shape = row["shape"].dump();
+  return row["dtype"] == "float32" ? shape : fmt::format("{} {}", shape, cell(row["dtype"]));
+}
+
+}  // namespace
+
 std::string variables_as_text(const Json& listed, Columns columns) {
   std::vector<Row> rows = {
       {"NAME", "SHAPE", "RULE", "LAYOUT", "SHARD", "NODE", "SIZE", "SLOTS", "SLOT SIZE", "PIECES", "UPDATES", "STATE"}};
@@ -167,7 +176,7 @@ std::string variables_as_text(const Json& listed, Columns columns) {
     for (const Json& part : row["parts"]) {
       const std::uint64_t first = part["first_row"], end = first + part["rows"].get<std::uint64_t>();
       const std::string rows_of = row["parts"].size() == 1 ? "" : fmt::format("[{}..{})", first, end);
-      rows.push_back({cell(row["name"]) + rows_of, row["shape"].dump(), cell(row["rule"]), cell(row["layout"]),
+      rows.push_back({cell(row["name"]) + rows_of, shape_of(row), cell(row["rule"]), cell(row["layout"]),
                       cell(part["shard"]), cell(part["node"]), bytes_as_text(part["bytes"]), or_none(row["slots"]),
                       bytes_as_text(part["slot_bytes"]), cell(part["pieces"]), cell(row["updates"]),
                       row["initialised"] ? "ready" : "NOT INITIALISED"});
@@ -285,27 +294,29 @@ std::string values_as_text(const Json& dumped, Columns columns) {
         fmt::format("wrote {} variables at step {} to {}; index.json names the files\n", dumped["variables"].size(),
                     dumped["global_step"].get<std::uint64_t>(), cell(dumped["folder"])),
         columns);
-  constexpr std::size_t kBefore = 11, kValue = 14;
-  const std::size_t per_line =
-      columns ? std::clamp<std::size_t>((*columns - std::min(*columns, kBefore)) / kValue, 1, 8) : 8;
+  constexpr std::size_t kBefore = 11, kUsual = 13;
   std::string text;
   for (const Json& row : dumped["variables"]) {
-    text += fmt::format("{} {}, {} elements", cell(row["name"]), row["shape"].dump(), cell(row["element_count"]));
+    text += fmt::format("{} {}, {} elements", cell(row["name"]), shape_of(row), cell(row["element_count"]));
     if (!row.contains("values")) {
       text += ": NOT INITIALISED\n";
       continue;
     }
-    const Json& values = row["values"];
-    const bool is_float = row["dtype"] == "float32" || row["dtype"] == "float16" || row["dtype"] == "bfloat16";
-    const auto shown = [&](const Json& value) {  // as few digits as tell the element from others of its type
-      return is_float && value.is_number() ? fmt::to_string(value.get<float>()) : cell(value);
-    };
+    std::vector<std::string> values;  // with as few digits as tell an element from others of its type
+    for (const Json& value : row["values"])
+      values.push_back(!value.is_number_float()    ? cell(value)
+                       : row["dtype"] == "float64" ? fmt::to_string(value.get<double>())
+                                                   : fmt::to_string(value.get<float>()));
+    std::size_t width = kUsual;
+    for (const std::string& value : values) width = std::max(width, value.size());
+    const std::size_t room = columns ? *columns - std::min(*columns, kBefore) : 8 * (kUsual + 1);
+    const std::size_t per_line = std::clamp<std::size_t>(room / (width + 1), 1, 8);
     text += fmt::format(": min {}, max {}, mean {}, norm {}", cell(row["min"]), cell(row["max"]), cell(row["mean"]),
                         cell(row["norm"]));
     if (row["nan_count"] != 0) text += fmt::format(", {} of them NaN", cell(row["nan_count"]));
     for (std::size_t i = 0; i < values.size(); ++i)
-      text += i % per_line == 0 ? fmt::format("\n{:>10}: {:>13}", i, shown(values[i]))
-                                : fmt::format(" {:>13}", shown(values[i]));
+      text += i % per_line == 0 ? fmt::format("\n{:>10}: {:>{}}", i, values[i], width)
+                                : fmt::format(" {:>{}}", values[i], width);
     text += values.size() < row["element_count"] ? "\n            ... (--limit 0 shows all)\n" : "\n";
   }
   return text.empty() ? "no variables\n" : fitted(text, columns);

@@ -37,7 +37,7 @@ struct PartInfo {
   std::uint32_t shard = 0;
   int node = -1;                          // memory node that the shard is bound to; -1: none
   std::uint64_t first_row = 0, rows = 0;  // of the first axis
-  std::uint64_t bytes = 0;                // of the values alone
+  std::uint64_t bytes = 0;                // of the values alone, in whole floats
   std::uint64_t slot_bytes = 0;           // of optimizer slots
   std::uint64_t pieces = 0;               // chunks or blocks
   std::uint64_t piece_elements = 0;

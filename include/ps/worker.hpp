@@ -106,7 +106,8 @@ class Worker {
   // For what is small beside the pushes: while others change a variable it copies again, up to some fifty times. Where they
   // never pause for as long as a copy takes it takes a snapshot(), with what that costs, and its errors; also where a
   // worker is stopped in the middle of a push (throws Error).
-  // In place only variables of one element, which lie in one word with the count of their pushes. Others throw Error: an
+  // Of float32 (a snapshot() has all). In place only variables of one element, which lie in one word with the count of
+  // their pushes. Others throw Error: an
   // element changes before its block's count does, so no look at counts tells that nothing is half done.
   // Requires: as many outs as variables, each of its variable's size (throws Error).
   std::uint64_t pull_all(std::span<const Variable> variables, std::span<const std::span<float>> outs);
@@ -114,7 +115,7 @@ class Worker {
   // Copies the chunks whose versions are not those of `since`, and notes there the versions that `out` has then. Returns
   // how many were copied. Chunks that nobody has changed cost one load. `out` is what an earlier call, or assign(), has
   // made of the same `since`; an empty one stands for nothing. Otherwise as pull().
-  // In place only variables of one element (throws Error otherwise, for the reason that pull_all() gives).
+  // Of float32; in place only variables of one element (throws Error otherwise, for the reason that pull_all() gives).
   std::uint64_t pull_if_changed(const Variable& variable, std::span<float> out, Versions& since);
 
   // async, ssp: applies the gradient (rule add: the delta) at once, exactly once. Lock-free.
@@ -175,7 +176,8 @@ class Worker {
   Versions assign(const Variable& variable, std::span<const float> values, Slots slots = Slots::kKeep);
   Versions assign(const Variable& variable, float value, Slots slots = Slots::kKeep);
 
-  // The same for a variable of any dtype, given as bytes of its elements.
+  // The same for a variable of any dtype, given as bytes of its elements. The versions of one that is not of float32 tell
+  // how often its chunks have changed.
   Versions assign(const Variable& variable, std::span<const std::byte> values, Slots slots = Slots::kKeep);
 
   // Rows of an in-place variable: copies row ids[i] to out[i * row_size() ...]. Ids may come in any order and repeat.

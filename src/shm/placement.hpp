@@ -72,7 +72,7 @@ class Occupancy {
 // Throws Error where the shard has not enough numbers for its chunks or buffers.
 void choose_place(VariableShm& record, const VariableShm* base, const JobSegments& job, const Occupancy& before);
 
-// Bytes of all elements of the variable that the record is of; and how many there are.
+// How many elements the variable has that the record is of; and the bytes of all of them.
 inline std::uint64_t element_count(const VariableShm& record) noexcept {
   std::uint64_t count = 1;
   for (std::uint32_t axis = 0; axis < record.axes; ++axis) count *= record.extents[axis];

@@ -280,7 +280,7 @@ std::vector<VariableInfo> JobView::variables() const {
                               .bytes = part->elements * sizeof(float),
                               .slot_bytes = slot_bytes(*part),
                               .pieces = part->pieces,
-                              .piece_elements = part->piece_elements});
+                              .piece_elements = part->piece_elements * sizeof(float) / bytes_of(info.dtype)});
         pieces += part->pieces;
         if (info.initialised) updates += sum_updates(impl_->job, *part);
       }

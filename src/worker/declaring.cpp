@@ -16,6 +16,16 @@ std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
   return update::slots_per_element(update::settings_of(config.optimizer, *whole.rule, spec.regularize));
 }
 
+namespace {
+
+// Of a variable whose bytes are no whole floats: what fills up the last one counts in digests.
+void clear_tail(std::span<float> values, std::uint64_t bytes) {
+  const std::span<std::byte> tail = std::as_writable_bytes(values).subspan(bytes);
+  std::fill(tail.begin(), tail.end(), std::byte{0});
+}
+
+}  // namespace
+
 VariableState& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
   VariableState*& state = states[positions.front()];
   if (state == nullptr) state = &variables.emplace_back(job, directory, positions, rank, threads.count());
@@ -26,6 +36,7 @@ void Worker::Impl::initialise(VariableState& state, const Initializer& initializ
   std::vector<float> values(state.elements);
   shm::fault_point(shm::FaultPoint::kInitClaimed);
   initialize(values);
+  clear_tail(values, state.element_count * bytes_of(state.dtype));
   state.set_values(values, live.settings.learning_rate);
   shm::fault_point(shm::FaultPoint::kInitValues);
   // (directory.D6) The first part last: it stands for all. Pairs with wait_initialised: words, stamps and values.

@@ -59,9 +59,8 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
 void VariableState::refuse_size(std::size_t size, const char* verb) const {
   if (dtype != DType::kFloat32)
     throw Error(
-        fmt::format("{} of variable '{}': it holds {}, and its bytes are pulled, added to and assigned as they "
-                    "are; give a span of bytes",
-                    verb, name, to_string(dtype)));
+        fmt::format("{} of variable '{}': it holds {}, and this is for float32; its bytes can be pulled and assigned{}",
+                    verb, name, to_string(dtype), update::has_sum(dtype) ? ", and added to" : ""));
   throw Error(fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, elements, size));
 }
 

@@ -2,15 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "keep/tensor_files.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
@@ -49,9 +45,12 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 // Sums that wrap around in T, or are rounded in it.
 template <class T>
-void check_sums(DType dtype) {
+void check_sums(DType dtype, std::uint32_t tasks = 1) {
   CAPTURE(to_string(dtype));
-  const JobConfig config = settings(1, Mode::kAsync);
+  CAPTURE(tasks);
+  JobConfig config = settings(1, Mode::kAsync);
+  config.tasks = tasks;
+  if (tasks > 1) config.placement = Placement::kPartition, config.chunk_bytes = 1024;
   Server server(config);
   Worker worker(options(config, 0));
   for (const std::uint64_t count : {1, 2, 3, 7, 5000}) {
@@ -94,6 +93,7 @@ TEST_CASE("bytes of any dtype are pulled as they were assigned, by workers, view
         CHECK(variable.dtype() == dtype);
         CHECK(variable.element_count() == spec.element_count());
         std::vector<std::byte> room(size + 1), given(size + 1);
+        std::fill(room.begin(), room.end(), std::byte{9});
         worker.pull(variable, std::span(room).subspan(0, size));
         CHECK(room[0] == std::byte{1});
         CHECK(room[std::min<std::size_t>(size, 4) - 1] == std::byte{1});
@@ -135,6 +135,24 @@ TEST_CASE("sums are those of the element's type") {
   check_sums<std::uint8_t>(DType::kUint8);
   check_sums<double>(DType::kFloat64);
   check_sums<float>(DType::kFloat32);
+  check_sums<std::int64_t>(DType::kInt64, 3);
+  check_sums<double>(DType::kFloat64, 3);
+  check_sums<std::int16_t>(DType::kInt16, 3);
+}
+
+TEST_CASE("what fills up the last float does not count") {
+  std::vector<std::uint64_t> digests;
+  for (const int tail : {0, 7}) {
+    const JobConfig config = settings(1, Mode::kAsync);
+    Server server(config);
+    Worker worker(options(config, 0));
+    worker.variable({.name = "v", .shape = {5}, .dtype = DType::kUint8}, [&](std::span<float> values) {
+      std::memset(values.data(), tail, values.size_bytes());
+      std::memset(values.data(), 1, 5);
+    });
+    digests.push_back(JobView(config.job).digest());
+  }
+  CHECK(digests[0] == digests[1]);
 }
 
 TEST_CASE("an int64 counter that several workers add to loses nothing, beyond what a float can count") {
@@ -170,31 +188,6 @@ TEST_CASE("an int64 counter that several workers add to loses nothing, beyond wh
   }
 }
 
-TEST_CASE("a safetensors file names each dtype as the format does") {
-  std::vector<std::byte> bytes(16);
-  std::vector<keep::Tensor> tensors;
-  for (const DType dtype : kAll)
-    tensors.push_back({to_string(dtype), dtype, {2}, std::span(bytes).first(2 * ps::bytes_of(dtype))});
-  const std::string path = std::filesystem::temp_directory_path() / unique_job_name();
-  keep::write_safetensors(path, tensors, {});
-  std::ifstream file(path, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  std::filesystem::remove(path);
-  std::uint64_t size = 0;
-  std::memcpy(&size, content.data(), sizeof size);
-  const auto header = nlohmann::json::parse(content.substr(8, size));
-  const char* const names[] = {"F32", "F64", "BF16", "I64", "F16", "I32", "I16",
-                               "I8",  "U64", "U32",  "U16", "U8",  "BOOL"};
-  std::uint64_t end = 0;
-  for (std::size_t i = 0; i < std::size(kAll); ++i) {
-    const auto& tensor = header[to_string(kAll[i])];
-    CHECK(tensor["dtype"] == names[i]);
-    CHECK(tensor["data_offsets"][0] == std::exchange(end, end + 2 * ps::bytes_of(kAll[i])));
-    CHECK(tensor["data_offsets"][1] == end);
-  }
-  CHECK(content.size() == 8 + size + end);
-}
-
 TEST_CASE("what gradients and floats are for is refused, with what can be done instead") {
   const JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
@@ -203,21 +196,28 @@ TEST_CASE("what gradients and floats are for is refused, with what can be done i
   const Variable mask = worker.variable({.name = "mask", .shape = {3}, .dtype = DType::kBool}, zero);
   std::vector<float> four(4);
   std::vector<std::byte> long_one(17);
-  const std::string said = "variable 'tokens': it holds int32, and its bytes are pulled, added to and assigned";
+  const std::string said =
+      "variable 'tokens': it holds int32, and this is for float32; its bytes can be pulled and assigned, and added to";
   CHECK(contains(error_of([&] { worker.push(tokens, four); }), "push of " + said));
   CHECK(contains(error_of([&] { worker.pull(tokens, four); }), "pull of " + said));
   CHECK(contains(error_of([&] { worker.add(tokens, four); }), "add of " + said));
   CHECK(contains(error_of([&] { worker.assign(tokens, four); }), "assign of " + said));
+  const std::vector<std::span<float>> outs = {std::span(four)};
+  CHECK(contains(error_of([&] { worker.pull_all(std::span(&tokens, 1), outs); }), "pull of " + said));
+  Versions versions;
+  CHECK(contains(error_of([&] { worker.pull_if_changed(tokens, four, versions); }), "pull of " + said));
+  CHECK(contains(error_of([&] { worker.pull(mask, std::span(four).first(3)); }), "can be pulled and assigned"));
+  CHECK(!contains(error_of([&] { worker.pull(mask, std::span(four).first(3)); }), "added to"));
   CHECK(contains(error_of([&] { worker.gradient(tokens); }), "a gradient of " + said));
   CHECK(contains(error_of([&] { worker.pull(tokens, std::span(long_one)); }), "are 16 bytes, the span has 17"));
   CHECK(contains(error_of([&] { worker.add(mask, std::vector<std::byte>(3)); }), "bool has no sum; assign it"));
   CHECK(contains(error_of([&] { JobView(config.job).values("tokens"); }), "holds int32: bytes() gives them"));
   CHECK(contains(error_of([&] { worker.snapshot().copy("tokens", four); }), "give a span of bytes"));
-  VariableSpec spec{.name = "other", .shape = {4}, .dtype = DType::kInt32};
-  SUBCASE("an optimizer") { spec.rule = UpdateRule::kAdam; }
-  SUBCASE("in place") { spec.layout = Layout::kInplace; }
-  CHECK(contains(error_of([&] { worker.variable(spec, zero); }),
-                 spec.rule || spec.layout ? "gradients do not change" : "none"));
+  const auto declare = [&](const VariableSpec& spec) { return error_of([&] { worker.variable(spec, zero); }); };
+  VariableSpec spec{.name = "other", .shape = {4}, .rule = UpdateRule::kAdam, .dtype = DType::kInt32};
+  CHECK(contains(declare(spec), "gradients do not change"));
+  spec = {.name = "other", .shape = {4}, .dtype = DType::kInt32, .layout = Layout::kInplace};
+  CHECK(contains(declare(spec), "gradients do not change"));
   spec = {.name = "tokens", .shape = {4}};
-  CHECK(contains(error_of([&] { worker.variable(spec, zero); }), "exists with dtype int32, you ask for float32"));
+  CHECK(contains(declare(spec), "exists with dtype int32, you ask for float32"));
 }
