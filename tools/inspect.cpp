@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -18,6 +17,7 @@
 
 #include "config/job_settings.hpp"
 #include "config/values.hpp"
+#include "keep/half.hpp"
 #include "keep/tensor_files.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_control.hpp"
@@ -238,13 +238,6 @@ Json list_workers(const std::string& job) {
 
 namespace {
 
-float from_half(std::uint16_t half) {
-  const int exponent = half >> 10 & 0x1f, fraction = half & 0x3ff;
-  const float sign = half >> 15 != 0 ? -1.0F : 1.0F;
-  if (exponent == 0x1f) return fraction != 0 ? std::numeric_limits<float>::quiet_NaN() : sign / 0.0F;
-  return sign * (exponent == 0 ? std::ldexp(float(fraction), -24) : std::ldexp(float(fraction + 0x400), exponent - 25));
-}
-
 // Calls body(value) for each element, a number that has all its digits.
 template <class T, class Body>
 void for_elements_as(std::span<const std::byte> bytes, Body&& body) {
@@ -279,10 +272,9 @@ void for_elements(DType dtype, std::span<const std::byte> bytes, Body&& body) {
     case DType::kBool:
       return for_elements_as<std::uint8_t>(bytes, body);
     case DType::kFloat16:
-      return for_elements_as<std::uint16_t>(bytes, [&](std::uint16_t bits) { body(from_half(bits)); });
+      return for_elements_as<std::uint16_t>(bytes, [&](std::uint16_t bits) { body(keep::from_float16(bits)); });
     case DType::kBFloat16:
-      return for_elements_as<std::uint16_t>(
-          bytes, [&](std::uint16_t bits) { body(std::bit_cast<float>(std::uint32_t{bits} << 16)); });
+      return for_elements_as<std::uint16_t>(bytes, [&](std::uint16_t bits) { body(keep::from_bfloat16(bits)); });
   }
 }
 

@@ -18,6 +18,7 @@
 #include "train/count_model.hpp"
 #include "update/traits.hpp"
 #include "visible_gpus.hpp"
+#include "warm_start.hpp"
 
 namespace ps::tools {
 namespace {
@@ -95,6 +96,7 @@ Launch::Launch(const LaunchSettings& settings)
     if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *workload_);
   }
   check_places(job, workload_.get());
+  if (!training.init_from.empty()) static_cast<void>(WarmStart(training, workload_->variables()));
   progress_.emplace(stderr);
   if (curve_ && curve_->was_thinned())
     progress_->print(fmt::format("launch_shm: the copies for --curve {} would take more than 256 MiB: there will be {}",

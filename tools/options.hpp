@@ -68,6 +68,8 @@ struct TrainingSettings {
   std::uint64_t push_every = 1;
   std::optional<float> local_learning_rate;
   bool no_stream_waits = false;  // on a GPU
+  std::string init_from;         // a safetensors file; empty: none
+  std::string init_match;        // a regular expression for names of variables; empty: all
 
   bool is_count() const { return model == "count"; }
   bool is_sparse() const;

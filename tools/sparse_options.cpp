@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <regex>
 #include <string_view>
 
 #include "config/modes.hpp"
@@ -53,6 +54,13 @@ void complete_training(const CommandLine& line, TrainingSettings& training) {
   if (training.epochs != 0 && training.steps != 0) throw Error("--epochs: give either --epochs or --steps, not both");
   if (training.is_count() && (training.epochs != 0 || !training.epoch_schedule.empty()))
     throw Error("--epochs, --lr-schedule epoch: count has no epochs; choose another --model");
+  if (!training.init_match.empty() && training.init_from.empty())
+    throw Error("--init-match: of the variables that --init-from has values for; give a file, too");
+  try {
+    static_cast<void>(std::regex(training.init_match));
+  } catch (const std::regex_error& error) {
+    throw Error(fmt::format("--init-match {}: no regular expression: {}", training.init_match, error.what()));
+  }
   const train::ModelRow& row = train::model_row(training.model);
   for (const std::string_view option : kOfCount)
     if (!training.is_count() && line.was_given(std::string(option)))

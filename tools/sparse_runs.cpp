@@ -9,6 +9,7 @@
 #include "ps/errors.hpp"
 #include "train/sparse/sparse_metrics.hpp"
 #include "train/sparse/sparse_trainer.hpp"
+#include "warm_start.hpp"
 #include "worker_run.hpp"
 #include "workload.hpp"
 
@@ -57,6 +58,7 @@ train::SparseTrainOptions train_options(const WorkerSettings& settings, const Sp
   options.seed = settings.seed;
   options.delay = settings.delay;
   set_hooks(settings, who, options);
+  begin_with_file(settings, who, {&setup.model().table(), 1}, options);
   return options;
 }
 

@@ -18,6 +18,7 @@
 #include "sparse_runs.hpp"
 #include "train/count_model.hpp"
 #include "train/trainer.hpp"
+#include "warm_start.hpp"
 #include "worker_run.hpp"
 #include "workload.hpp"
 
@@ -29,7 +30,7 @@ using tools::tell;
 using tools::WorkerSettings;
 using tools::write_out;
 
-train::TrainOptions train_options(const WorkerSettings& settings, const std::string& who) {
+train::TrainOptions train_options(const WorkerSettings& settings, const std::string& who, const train::Model& model) {
   train::TrainOptions options;
   options.batch = settings.training.batch;
   options.seed = settings.seed;
@@ -37,6 +38,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
   options.push_every = settings.training.push_every;
   options.local_learning_rate = settings.training.local_learning_rate;
   tools::set_hooks(settings, who, options);
+  tools::begin_with_file(settings, who, model.parameters(), options);
   return options;
 }
 
@@ -46,7 +48,7 @@ int train_alone(const WorkerSettings& settings) {
   const auto model = train::make_model(training.model, data.train.features, data.train.classes);
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
-  const train::TrainOptions options = train_options(settings, "standalone");
+  const train::TrainOptions options = train_options(settings, "standalone", *model);
   tools::complete_job(data.train.count, options.batch != 0 ? options.batch : train::default_batch(data.train), training,
                       config);
   train::TrainResult result = train::train_alone(config, *model, data.train, options);
@@ -107,7 +109,7 @@ int train_in_job(const WorkerSettings& settings) {
   if (!data) return count(worker, settings, std::move(place));
 
   const auto model = train::make_model(settings.training.model, data->train.features, data->train.classes);
-  train::TrainOptions training = train_options(settings, who);
+  train::TrainOptions training = train_options(settings, who, *model);
   training.gpu = std::move(place);
   const train::TrainResult result = train::train(worker, *model, data->train, training);
   if (settings.json)

@@ -9,7 +9,7 @@ namespace {
 
 class PlainTable : public Table {
  public:
-  explicit PlainTable(const Task& task) : task_(task), table_(config_of(task), *task.make_model()) {}
+  explicit PlainTable(const Task& task) : task_(task), table_(config_of(task), *task.make_model(), {}) {}
 
   // In this process, whose table it is. The first batch is not timed, as the others' are not that wait for each other.
   std::vector<Ran> run(const Span& span, std::uint64_t epoch) final {

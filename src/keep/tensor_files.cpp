@@ -86,10 +86,14 @@ class NewFile {
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+void write_safetensors(const std::string& path, const std::vector<Tensor>& given,
                        const std::map<std::string, std::string>& metadata) {
   constexpr const char* kMetadata = "__metadata__";
   nlohmann::ordered_json header = {{kMetadata, metadata}};
+  // The widest elements first, so that each lies at a multiple of its size.
+  std::vector<Tensor> tensors = given;
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const Tensor& a, const Tensor& b) { return bytes_of(a.dtype) > bytes_of(b.dtype); });
   std::uint64_t begin = 0;
   for (const Tensor& tensor : tensors) {
     if (tensor.name == kMetadata) throw Error(fmt::format("{}: no tensor can be called {}", path, kMetadata));

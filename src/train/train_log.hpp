@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 namespace ps::train {
@@ -21,6 +22,13 @@ struct TrainHooks {
   std::function<bool()> stop_requested;
   std::function<void(const TrainStatus&)> report;  // after a second, then every two, and at the end
   std::function<void(const std::string&)> warn;
+  // May replace a parameter's first values, which are the model's otherwise.
+  std::function<void(const std::string& name, std::span<float> values)> first_values;
+
+  // The model's have just been filled in.
+  void replace_first(const std::string& name, std::span<float> values) const {
+    if (first_values) first_values(name, values);
+  }
 };
 
 // Where the time of the loop went. For a worker with a GPU: the processor's, its waits for the GPU included.

@@ -27,7 +27,7 @@ std::size_t padded(std::size_t count) {
   return (count + kFloats - 1) / kFloats * kFloats;
 }
 
-std::vector<Variable> declare(Worker& worker, const Model& model) {
+std::vector<Variable> declare(Worker& worker, const Model& model, const TrainHooks& hooks) {
   std::vector<VariableSpec> specs;
   for (const ParameterSpec& parameter : model.parameters()) {
     VariableSpec& spec = specs.emplace_back();
@@ -35,14 +35,16 @@ std::vector<Variable> declare(Worker& worker, const Model& model) {
     spec.shape.assign(parameter.shape.begin(), parameter.shape.end());
     spec.regularize = parameter.regularize;
   }
-  return worker.variables(specs,
-                          [&](std::size_t i, std::span<float> out) { model.initialize(i, worker.config().seed, out); });
+  return worker.variables(specs, [&](std::size_t i, std::span<float> out) {
+    model.initialize(i, worker.config().seed, out);
+    hooks.replace_first(specs[i].name, out);
+  });
 }
 
 // Parameters with the optimizer's slots behind them, as a ps would hold them, updated in this process.
 class LocalVariables {
  public:
-  LocalVariables(const JobConfig& config, const Model& model) : config_(config) {
+  LocalVariables(const JobConfig& config, const Model& model, const TrainHooks& hooks) : config_(config) {
     for (std::size_t i = 0; i < model.parameters().size(); ++i) {
       const ParameterSpec& spec = model.parameters()[i];
       One& one = all_.emplace_back();
@@ -52,6 +54,7 @@ class LocalVariables {
       one.next.resize(one.now.size());
       const std::span<float> values(one.now.data(), spec.count());
       model.initialize(i, config.seed, values);
+      hooks.replace_first(spec.name, values);
       update::initialise_slots(one.settings, base_rate(), values.data(), values.data() + one.stride, one.stride,
                                values.size());
     }
@@ -121,7 +124,7 @@ ParameterArrays::ParameterArrays(std::span<const std::span<float>> rooms) {
 void ParameterArrays::Free::operator()(float* memory) const { ::operator delete(memory, std::align_val_t(kAlignment)); }
 
 TrainResult train(Worker& worker, Model& model, const Dataset& data, const TrainOptions& options) {
-  const std::vector<Variable> variables = declare(worker, model);
+  const std::vector<Variable> variables = declare(worker, model, options);
   TrainResult result(model.parameters());
   const EngineParts parts{worker, variables, model, data, options};
   const std::unique_ptr<Engine> engine =
@@ -187,7 +190,7 @@ TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& da
   TrainResult result(model.parameters());
   ParameterArrays& parameters = result.parameters;
   ParameterArrays gradients(model.parameters());
-  LocalVariables variables(config, model);
+  LocalVariables variables(config, model, options);
   const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
   BatchStream batches(data, batch, options.seed.value_or(config.seed), 0);
 

@@ -97,6 +97,56 @@ class Saving(ProcessTest):
         self.assertIn(f"cannot write {self.folder}/x.safetensors: No space left on device", result.err)
         self.assertNotIn("safetensors", result.out)
 
+    def save(self, name, *options):
+        file = self.folder / name
+        self.launch("--workers", "2", *options, "--save", file)
+        return file, {tensor: list(values) for tensor, (_, values) in read_safetensors(file)[1].items()}
+
+    def assert_nearly(self, tensors, expected, *why):
+        """The rate was too small to change anything but a zero."""
+        self.assertEqual(tensors.keys(), expected.keys())
+        for name, values in tensors.items():
+            self.assertTrue(all(abs(a - b) < 1e-20 for a, b in zip(values, expected[name], strict=True)), (name, *why))
+
+    def test_a_job_begins_with_the_values_of_a_file(self):
+        file, first = self.save("first", "--steps", "40")
+        kept = ("--steps", "2", "--lr", "1e-30", "--init-from", file)  # a rate that changes nothing
+        for options in ((), ("--mode", "sync", "--optimizer", "momentum"), ("--layout", "inplace"),
+                        ("--ps-tasks", "2", "--placement", "partition")):
+            self.assert_nearly(self.save("again", *kept, *options)[1], first, options)
+        some = self.save("some", *kept, "--init-match", "^hid_")[1]
+        self.assertTrue(any(abs(a - b) > 1e-3 for a, b in zip(some["sm_w"], first["sm_w"])))
+        self.assert_nearly({name: some[name] for name in ("hid_w", "hid_b")},
+                           {name: first[name] for name in ("hid_w", "hid_b")})
+        code, out, err = run("worker_shm", "--standalone", *kept)
+        self.assertEqual(code, 0, err)
+        self.assertIn(f"4 of 4 variables begin with the values of {file}", out)
+        alone = json.loads(run("worker_shm", "--standalone", "--json", *kept).out)
+        beside = json.loads(run("launch_shm", "--job", self.job, "--workers", "1", "--json", *kept).out)
+        self.assertEqual(alone["digest"], beside["digest"])
+
+    def test_a_sparse_job_does_so_too(self):
+        made = ("--model", "logistic", "--data", "zipf:300x500")
+        file, first = self.save("first", *made, "--epochs", "2")
+        kept = (*made, "--steps", "2", "--lr", "1e-30", "--init-from", file)
+        self.assert_nearly(self.save("again", *kept)[1], first)
+        code, out, err = run("worker_shm", "--standalone", *kept)
+        self.assertEqual(code, 0, err)
+        self.assertIn("1 of 1 variables begin", out)
+
+    def test_a_file_that_does_not_fit_is_told_whole_before_anything_starts(self):
+        file = self.save("model", "--steps", "3")[0]
+        launch = ("launch_shm", "--job", self.job, "--steps", "2", "--init-from")
+        self.assert_fails(1, run(*launch, file, "--data", "synthetic:20x4"), "does not fit",
+                          "hid_w is [64, 128] there and [20, 40] here", "sm_b is [10] there and [4] here")
+        self.assert_fails(1, run(*launch, file, "--model", "logistic"), "it has no", "(it has: hid_b, hid_w, sm_b, sm_w)")
+        self.assert_fails(1, run(*launch, self.folder / "none"), "cannot read", "No such file")
+        (self.folder / "text").write_text("this is no tensor, but long enough for a header")
+        self.assert_fails(1, run(*launch, self.folder / "text"), "is no safetensors file")
+        self.assert_fails(1, run(*launch, file, "--init-match", "xyz"), "no variable of the model has a name like that")
+        self.assert_fails(2, run(*launch, file, "--init-match", "("), "no regular expression")
+        self.assert_fails(2, run("launch_shm", "--init-match", "hid"), "--init-match", "give a file, too")
+
     def test_variables_of_every_dtype_are_shown_and_kept_as_they_are(self):
         peer = Peer(self, "declare", self.job)
         code, out, err = run("inspect_shm", "dump", "--json", "--job", self.job)
@@ -106,7 +156,10 @@ class Saving(ProcessTest):
         for variable in variables:
             self.assertEqual(variable["dtype"], variable["name"])
             self.assertEqual((variable["values"], variable["min"], variable["max"], variable["mean"]), ([1, 2, 3], 1, 3, 2))
-        self.assertIn("int64 [3], 3 elements: min 1, max 3", run("inspect_shm", "dump", "--job", self.job).out)
+        shown = run("inspect_shm", "dump", "--job", self.job).out
+        self.assertIn("int64 [3] int64, 3 elements: min 1, max 3", shown)
+        self.assertIn("float32 [3], 3 elements: min 1, max 3", shown)
+        self.assertIn("[3] bfloat16", run("inspect_shm", "vars", "--job", self.job).out)
         self.assertEqual(run("inspect_shm", "dump", "--npy", self.folder, "--job", self.job).code, 0)
         index = json.loads((self.folder / "index.json").read_text())
         for variable in index["variables"]:

@@ -4,7 +4,7 @@
 
 namespace ps::train {
 
-LocalTable::LocalTable(const JobConfig& config, const SparseModel& model)
+LocalTable::LocalTable(const JobConfig& config, const SparseModel& model, const TrainHooks& hooks)
     : settings_(update::settings_of(config.optimizer, config.optimizer.rule,
                                     update::traits_of(config.optimizer.rule).regularizes_itself)),
       schedule_(config.optimizer.schedule),
@@ -18,6 +18,7 @@ LocalTable::LocalTable(const JobConfig& config, const SparseModel& model)
     of_rows_.assign(rows, update::first_row_state(settings_, rate_));
   std::vector<float> first(elements);
   model.initialize(config.seed, 0, first);
+  hooks.replace_first(model.table().name, first);
   memory_.resize(elements * floats_);
   update::initialise_elements(settings_, rate_, first.data(), memory_.data(), elements);
 }

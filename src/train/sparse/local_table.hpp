@@ -9,13 +9,14 @@
 
 #include "ps/job_config.hpp"
 #include "train/sparse/sparse_model.hpp"
+#include "train/train_log.hpp"
 #include "update/elements.hpp"
 
 namespace ps::train {
 
 class LocalTable {
  public:
-  LocalTable(const JobConfig& config, const SparseModel& model);
+  LocalTable(const JobConfig& config, const SparseModel& model, const TrainHooks& hooks);
 
   // Rate of the updates from here on.
   void set_step(std::uint64_t step) noexcept { rate_ = base_rate_ * schedule_.factor(step); }

@@ -59,16 +59,19 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
                          const SparseTrainOptions& options, std::optional<Variable>* table) {
   const JobConfig& config = worker.config();
   if (traits_of(config.mode).needs_versioned)
-    throw Error(fmt::format(
-        "job {} has mode {}: rows change where they lie, without steps; start it with `mode` async or ssp", config.job,
-        to_string(config.mode)));
+    throw Error(
+        fmt::format("job {} has mode {}: rows change where they lie, without steps; start it with `mode` async or ssp",
+                    config.job, to_string(config.mode)));
   check_rule(config.optimizer);
   VariableSpec spec;
   spec.name = model.table().name;
   spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
   spec.layout = Layout::kInplace;
   spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
-  const Variable variable = worker.variable(spec, [&](std::span<float> out) { model.initialize(config.seed, 0, out); });
+  const Variable variable = worker.variable(spec, [&](std::span<float> out) {
+    model.initialize(config.seed, 0, out);
+    options.replace_first(spec.name, out);
+  });
   if (table != nullptr) *table = variable;
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   SparseStream stream(data, part, options.seed.value_or(config.seed), worker.rank());
@@ -111,7 +114,7 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
 SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model, const SparseData& data,
                                      const SparsePart& part, const SparseTrainOptions& options) {
   check_rule(config.optimizer);
-  LocalTable table(config, model);
+  LocalTable table(config, model, options);
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   const std::uint64_t seed = options.seed.value_or(config.seed);
   SparseStream stream(data, part, seed, 0);

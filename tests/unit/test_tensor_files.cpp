@@ -1,0 +1,174 @@
+// Safetensors files: what is written is what the format says and is read back; what is damaged is refused.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "keep/half.hpp"
+#include "keep/tensor_files.hpp"
+#include "keep/tensor_reader.hpp"
+#include "ps/errors.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+using keep::TensorFile;
+
+namespace {
+
+// A file's place, and what lies there at the end goes with it.
+struct Place {
+  std::string path = std::filesystem::temp_directory_path() / test::unique_job_name();
+  ~Place() { std::filesystem::remove(path); }
+};
+
+std::string file_of(const std::string& header, std::size_t bytes) {
+  const std::uint64_t size = header.size();
+  std::string content(sizeof size, '\0');
+  std::memcpy(content.data(), &size, sizeof size);
+  return content + header + std::string(bytes, '\1');
+}
+
+std::string error_of(const std::string& content) {
+  const Place place;
+  std::ofstream(place.path, std::ios::binary) << content;
+  try {
+    const TensorFile file(place.path);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+constexpr DType kAll[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64,  DType::kFloat16,
+                          DType::kInt32,   DType::kInt16,   DType::kInt8,     DType::kUint64, DType::kUint32,
+                          DType::kUint16,  DType::kUint8,   DType::kBool};
+const char* const kNames[] = {"F32", "F64", "BF16", "I64", "F16", "I32", "I16",
+                              "I8",  "U64", "U32",  "U16", "U8",  "BOOL"};
+
+}  // namespace
+
+TEST_CASE("a file names each dtype as the format does, and each tensor lies where its elements can be read") {
+  std::vector<std::byte> bytes(16);
+  std::vector<keep::Tensor> tensors;
+  for (const DType dtype : kAll)
+    tensors.insert(tensors.begin(), {to_string(dtype), dtype, {2}, std::span(bytes).first(2 * bytes_of(dtype))});
+  const Place place;
+  keep::write_safetensors(place.path, tensors, {{"format", "pt"}});
+  std::ifstream file(place.path, std::ios::binary);
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  std::uint64_t size = 0;
+  std::memcpy(&size, content.data(), sizeof size);
+  const auto header = nlohmann::json::parse(content.substr(8, size));
+  std::uint64_t bytes_of_all = 0;
+  for (std::size_t i = 0; i < std::size(kAll); ++i) {
+    const auto& tensor = header[to_string(kAll[i])];
+    CHECK(tensor["dtype"] == kNames[i]);
+    const std::uint64_t begin = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
+    CHECK(end - begin == 2 * bytes_of(kAll[i]));
+    CHECK((8 + size + begin) % bytes_of(kAll[i]) == 0);
+    bytes_of_all += end - begin;
+  }
+  CHECK(content.size() == 8 + size + bytes_of_all);
+  const TensorFile read(place.path);
+  CHECK(read.tensors().size() == std::size(kAll));
+  CHECK(read.metadata().at("format") == "pt");
+  for (std::size_t i = 0; i < std::size(kAll); ++i) {
+    const keep::StoredTensor& tensor = read.tensors().find(to_string(kAll[i]))->second;
+    CHECK(tensor.dtype == kNames[i]);
+    CHECK(tensor.shape == std::vector<std::uint64_t>{2});
+    CHECK(tensor.bytes == 2 * bytes_of(kAll[i]));
+  }
+}
+
+TEST_CASE("floats of every width are read as float32, also more of them than are converted at once") {
+  constexpr std::size_t kCount = 200'000;
+  std::vector<float> singles(kCount);
+  std::vector<double> doubles(kCount);
+  std::vector<std::uint16_t> brains(kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    singles[i] = std::ldexp(float(i % 256) - 128, int(i % 7));  // eight bits are enough
+    doubles[i] = singles[i];
+    std::uint32_t bits;
+    std::memcpy(&bits, &singles[i], sizeof bits);
+    brains[i] = static_cast<std::uint16_t>(bits >> 16);
+  }
+  const Place place;
+  keep::write_safetensors(place.path,
+                          {{"single", DType::kFloat32, {kCount}, std::as_bytes(std::span(singles))},
+                           {"double", DType::kFloat64, {2, kCount / 2}, std::as_bytes(std::span(doubles))},
+                           {"brain", DType::kBFloat16, {kCount}, std::as_bytes(std::span(brains))},
+                           {"whole", DType::kInt32, {kCount}, std::as_bytes(std::span(singles))}},
+                          {});
+  const TensorFile file(place.path);
+  for (const char* name : {"single", "double", "brain"}) {
+    CAPTURE(name);
+    std::vector<float> values(kCount);
+    file.read(file.tensors().find(name)->second, values);
+    CHECK(values == singles);
+  }
+  std::vector<float> values(kCount);
+  CHECK_THROWS_WITH_AS(file.read(file.tensors().find("whole")->second, values),
+                       doctest::Contains("a tensor of dtype I32 has no floats"), Error);
+  CHECK_THROWS_AS(file.read(file.tensors().find("single")->second, std::span(values).first(1)), Error);
+  REQUIRE(truncate(place.path.c_str(), 1000) == 0);
+  CHECK_THROWS_WITH_AS(file.read(file.tensors().find("brain")->second, values), doctest::Contains("has been cut off"),
+                       Error);
+}
+
+TEST_CASE("sixteen bits are the floats that they stand for") {
+  CHECK(keep::from_float16(0x3c00) == 1.0F);
+  CHECK(keep::from_float16(0xc000) == -2.0F);
+  CHECK(keep::from_float16(0x7bff) == 65504.0F);
+  CHECK(keep::from_float16(0x0400) == std::ldexp(1.0F, -14));  // the smallest normal one
+  CHECK(keep::from_float16(0x0001) == std::ldexp(1.0F, -24));  // the smallest one
+  CHECK(keep::from_float16(0x83ff) == -1023 * std::ldexp(1.0F, -24));
+  CHECK(std::signbit(keep::from_float16(0x8000)));
+  CHECK(keep::from_float16(0xfc00) == -std::numeric_limits<float>::infinity());
+  CHECK(std::isnan(keep::from_float16(0x7e00)));
+  CHECK(keep::from_bfloat16(0x3f80) == 1.0F);
+  CHECK(keep::from_bfloat16(0xff80) == -std::numeric_limits<float>::infinity());
+}
+
+TEST_CASE("a file that is none is refused, with the reason") {
+  const auto with = [](const std::string& tensor, std::size_t bytes) {
+    return error_of(file_of("{\"a\":" + tensor + "}", bytes));
+  };
+  CHECK(error_of(file_of("{}", 0)) == "none");
+  CHECK(with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", 8) == "none");
+  CHECK(with(R"({"dtype":"F32","shape":[0,7],"data_offsets":[0,0]})", 0) == "none");
+  CHECK(with(R"({"dtype":"F8_E5M2","shape":[3],"data_offsets":[0,3]})", 3) == "none");
+  CHECK(contains(error_of(""), "shorter than a header"));
+  CHECK(contains(error_of(std::string(8, '\xff')), "its header's length is not one"));
+  CHECK(contains(error_of(file_of("{}", 0).substr(0, 9)), "its header's length is not one"));
+  CHECK(contains(error_of(file_of("{", 0)), "its header is no JSON"));
+  CHECK(contains(error_of(file_of("[]", 0)), "no JSON object"));
+  CHECK(
+      contains(error_of(file_of("{\"a\":" + std::string(90, '[') + std::string(90, ']') + "}", 0)), "nested too deep"));
+  CHECK(contains(error_of(file_of("{}", 1)), "it has 1 bytes of tensors, and its header speaks of 0"));
+  CHECK(contains(error_of(file_of(R"({"__metadata__":{"a":1}})", 0)), "\"__metadata__\" has"));
+  CHECK(contains(with("{}", 0), "its tensor \"a\" has"));
+  CHECK(contains(with(R"({"dtype":"F33","shape":[2],"data_offsets":[0,8]})", 8), "an unknown dtype F33"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8), "a number that is none"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8), "other bytes than its shape"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8), "other bytes than its shape"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8,9]})", 8), "other bytes than its shape"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[16,24]})", 8), "bytes that the file has not"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[4,12]})", 12), "overlap, or leave a gap"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]})", 0), "too many"));
+  CHECK(contains(error_of(file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+                                  R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
+                                  6)),
+                 "overlap, or leave a gap"));
+  CHECK_THROWS_WITH_AS(TensorFile("/no/such/file"), "cannot read /no/such/file: No such file or directory", Error);
+  CHECK_THROWS_WITH_AS(TensorFile("/tmp"), "cannot read /tmp: it is a folder", Error);
+}
