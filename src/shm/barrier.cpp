@@ -37,7 +37,7 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
       missing.push_back(rank);
     }
   }
-  if (arrived == 0 || (round == 0 && joined < job_.config().workers)) return false;
+  if (arrived == 0 || (round == job_.first_round(which_) && joined < job_.config().workers)) return false;
   const Live live = read_live(job_);
   const std::uint32_t quorum = which_ == 0 ? live.settings.quorum : 0;
   const bool has_quorum = quorum != 0 && arrived >= quorum;
@@ -155,7 +155,7 @@ std::uint32_t Barrier::still_to_join() const noexcept {
   std::uint32_t joined = 0;
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank)
     joined += job_.worker(rank).holders.load_acquire() != 0;  // (ranks.J4)
-  return round() == 0 && joined < job_.config().workers ? job_.config().workers - joined : 0;
+  return round() == job_.first_round(which_) && joined < job_.config().workers ? job_.config().workers - joined : 0;
 }
 
 }  // namespace ps::shm

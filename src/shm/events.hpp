@@ -19,17 +19,18 @@
 namespace ps::shm {
 
 enum class EventKind : std::uint32_t {
-  kJoined = 1,       // rank; first: pid
-  kLeft = 2,         // rank
-  kDied = 3,         // rank; first: pid
-  kInitialised = 4,  // rank; first: position of the variable
-  kSet = 5,          // rank: the LiveKey; first, second: before and after (floats as bits of a double)
-  kShortQuorum = 6,  // first: alive, second: quorum
-  kEnded = 7,        // first: the JobEnd
-  kDecided = 8,      // rank: the proposer; ranks: the contributors
-  kTaskDied = 9,     // rank: the ps task; first: pid
-  kLeftOut = 10,     // rank: who; first: the rank that had waited long enough
-  kAdopted = 11,     // first: pid of the ps; second: how many have served the job now
+  kJoined = 1,         // rank; first: pid
+  kLeft = 2,           // rank
+  kDied = 3,           // rank; first: pid
+  kInitialised = 4,    // rank; first: position of the variable
+  kSet = 5,            // rank: the LiveKey; first, second: before and after (floats as bits of a double)
+  kShortQuorum = 6,    // first: alive, second: quorum
+  kEnded = 7,          // first: the JobEnd
+  kDecided = 8,        // rank: the proposer; ranks: the contributors
+  kTaskDied = 9,       // rank: the ps task; first: pid
+  kLeftOut = 10,       // rank: who; first: the rank that had waited long enough
+  kAdopted = 11,       // first: pid of the ps; second: how many have served the job now
+  kUnregistered = 12,  // rank: of a worker with a GPU, which reaches shared memory through the host
 };
 
 enum class LiveKey : std::uint32_t {

@@ -22,6 +22,7 @@ Patience patience_among(std::uint32_t processes) noexcept {
 
 // FUTEX_WAIT and not FUTEX_WAIT_PRIVATE: the waiters are other processes.
 void futex_wait_slice(AtomicShm<std::uint32_t>& word, std::uint32_t seen) noexcept {
+  if (auto* model = model_of(&word)) return model->sleep(&word, seen);
   const timespec slice{0, kWaitSliceMs * 1'000'000L};
   syscall(SYS_futex, &word.value, FUTEX_WAIT, seen, &slice, nullptr, 0);
 }
@@ -31,6 +32,7 @@ void futex_announce(AtomicShm<std::uint32_t>& word) noexcept {
   if ((word.load_relaxed() & kSleeper) == 0) return;  // a later sleeper looks at the fact after its bit, and finds it
   word.fetch_add_acq_rel(kAnnouncement);              // (waiting.W1) pairs with futex_prepare
   word.fetch_and_acq_rel(~kSleeper);  // (waiting.W1) a bit set from here on comes with a look at the fact
+  if (auto* model = model_of(&word)) return model->wake(&word);
   syscall(SYS_futex, &word.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 

@@ -192,8 +192,8 @@ std::string who_keeps(const std::string& job, const Trust& trust) {
                      is_being_removed ? "removing" : "changing");
 }
 
-JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& options,
-                                const std::function<void()>& wait) {
+JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& options, const std::function<void()>& wait,
+                                const std::function<void(JobSegments&)>& fill) {
   JobSegments job;
   job.job_ = config.job;
   const std::uint32_t ranks = config::ranks_of(config);
@@ -207,6 +207,7 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
   initialise_live(job);
   job.state().task_pids[0].store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: names.N6 publishes it
   job.state().servers.store_relaxed(1);
+  if (fill) fill(job);
   fault_point(FaultPoint::kCreateFilled);
   if (!job.locks().try_take(kTaskByte))
     throw Error("cannot lock a new segment: does /dev/shm's file system have OFD locks?");

@@ -37,9 +37,10 @@ class JobSegments {
   // Creates the job (names.N1) with the byte of task 0 taken, and shard 0; reclaims what a dead job of that name has
   // left (names.N2). The job can be attached to once all its shards are there. Throws Error: served already, workers of
   // an orphaned job alive, no room.
-  // `wait` is called before each further look while others remove a job of that name; it may throw.
+  // `wait` is called before each further look while others remove a job of that name; it may throw. `fill` may change
+  // what the control segment begins with, before anybody sees it.
   static JobSegments create(const JobConfig& config, const ShardOptions& options = {},
-                            const std::function<void()>& wait = {});
+                            const std::function<void()>& wait = {}, const std::function<void(JobSegments&)>& fill = {});
 
   // The job with whatever shards are there already, for a ps task to add its own; nothing where there is no such job,
   // or not yet, as `outcome` says.
@@ -116,6 +117,8 @@ class JobSegments {
   bool is_alive(std::uint32_t rank) const noexcept { return locks().is_held_by_other(kRankByte + rank); }
 
   // Whether the job's last step is done; and whether there is nothing more to do, also because its ps has ended it.
+  // The round that a barrier began with; the job's workers are waited for in it.
+  std::uint64_t first_round(std::uint32_t which) const noexcept { return which == 0 ? config().first_step : 0; }
   bool is_finished() const noexcept { return config().steps != 0 && steps_done() >= config().steps; }
   bool is_over() const noexcept { return is_finished() || was_ended(); }
   bool was_ended() const noexcept { return state().ended.load_acquire() != 0; }  // (names.N7)

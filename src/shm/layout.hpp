@@ -85,7 +85,7 @@
 namespace ps::shm {
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 7;           // raised with every change of the segments
+inline constexpr std::uint32_t kLayoutVersion = 8;           // raised with every change of the segments
 inline constexpr std::uint32_t kArithmeticVersion = 2;       // raised when an update rule's bits change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -229,6 +229,8 @@ enum class Counter : std::uint32_t {
   kStalenessMax,
   kLossBits,
   kLeadMax,
+  kStepExamples,
+  kRestoredExamples,
   kCount_
 };
 inline constexpr std::uint32_t kCounters = static_cast<std::uint32_t>(Counter::kCount_);
@@ -243,7 +245,9 @@ struct alignas(kWriterLine) WorkerShm {
   AtomicShm<std::uint32_t> pad0;
   AtomicShm<std::uint64_t> waiting_on;  // a step, a bound or a variable's position, by waiting_for
   AtomicShm<std::uint64_t> clock;       // ssp: {epoch : 16, entering : 1, steps : 47} (ssp_clock.hpp)
-  std::uint8_t pad1[72];
+  AtomicShm<std::uint64_t>
+      examples_offset;  // examples at global step s: this + s * Counter::kStepExamples, modulo 2^64
+  std::uint8_t pad1[64];
   BarrierEntryShm barriers[kBarriers];
   AtomicShm<std::uint64_t> counters[14];
   AtomicShm<std::uint64_t> pushing;                       // epoch + 1 of the push under way; 0: none (cut.hpp)
@@ -323,8 +327,9 @@ constexpr std::uint64_t make_init_claim(std::uint64_t holder, std::uint32_t byte
 struct alignas(kWriterLine) PieceWordShm {
   AtomicShm<std::uint64_t> word;
   std::uint8_t pad0[56];
-  AtomicShm<std::uint32_t> wanted;  // whose turn it is (versioned_slot.hpp); only a hint
-  std::uint8_t pad1[60];
+  AtomicShm<std::uint32_t> wanted;      // whose turn it is (versioned_slot.hpp); only a hint
+  AtomicShm<std::uint32_t> lost_swaps;  // of pushes, about: for people; counted by who has lost one
+  std::uint8_t pad1[56];
 };
 
 // In front of each buffer. All of it counts only under the stamp's check (slot.V4).

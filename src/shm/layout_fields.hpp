@@ -108,8 +108,9 @@ struct LayoutFields<WorkerShm> {
   using Struct = WorkerShm;
   static constexpr LayoutField all[] = {
       PS_FIELD(state),       PS_FIELD(pid),      PS_FIELD(holders),    PS_FIELD(joined_ns), PS_FIELD(left_ns),
-      PS_FIELD(waiting_for), PS_FIELD(pad0),     PS_FIELD(waiting_on), PS_FIELD(clock),     PS_FIELD(pad1),
-      PS_FIELD(barriers),    PS_FIELD(counters), PS_FIELD(pushing),    PS_FIELD(push_ns),   PS_FIELD(staleness)};
+      PS_FIELD(waiting_for), PS_FIELD(pad0),     PS_FIELD(waiting_on), PS_FIELD(clock),     PS_FIELD(examples_offset),
+      PS_FIELD(pad1),        PS_FIELD(barriers), PS_FIELD(counters),   PS_FIELD(pushing),   PS_FIELD(push_ns),
+      PS_FIELD(staleness)};
 };
 
 template <>
@@ -153,7 +154,8 @@ struct LayoutFields<VariableShm> {
 template <>
 struct LayoutFields<PieceWordShm> {
   using Struct = PieceWordShm;
-  static constexpr LayoutField all[] = {PS_FIELD(word), PS_FIELD(pad0), PS_FIELD(wanted), PS_FIELD(pad1)};
+  static constexpr LayoutField all[] = {PS_FIELD(word), PS_FIELD(pad0), PS_FIELD(wanted), PS_FIELD(lost_swaps),
+                                        PS_FIELD(pad1)};
 };
 
 template <>

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "shm/layout.hpp"
+#include "shm/memory_model.hpp"
 
 namespace ps::shm {
 namespace {
@@ -43,7 +44,12 @@ bool TaskLocks::is_in_use_by_other() const noexcept {
 }
 bool TaskLocks::try_take(std::uint32_t byte) const noexcept { return set(descriptor_, F_WRLCK, byte, 1); }
 void TaskLocks::release(std::uint32_t byte) const noexcept { set(descriptor_, F_UNLCK, byte, 1); }
-bool TaskLocks::is_held_by_other(std::uint32_t byte) const noexcept { return conflicts(descriptor_, byte, 1); }
+bool TaskLocks::is_held_by_other(std::uint32_t byte) const noexcept {
+  if (auto* model = model_of_fences()) {
+    if (const std::optional<bool> is_held = model->is_held(byte)) return *is_held;
+  }
+  return conflicts(descriptor_, byte, 1);
+}
 bool TaskLocks::is_any_held_by_other() const noexcept { return conflicts(descriptor_, 0, kLockBytes); }
 bool TaskLocks::is_any_task_held_by_other() const noexcept { return conflicts(descriptor_, kTaskByte, kMaxShards); }
 bool TaskLocks::is_any_rank_held_by_other() const noexcept { return conflicts(descriptor_, kRankByte, kMaxRanks); }

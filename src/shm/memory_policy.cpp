@@ -5,7 +5,10 @@
 #include <numaif.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <fstream>
+
+#include "shm/layout.hpp"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1; older kernels answer EINVAL, and khugepaged does it in its time
@@ -29,6 +32,24 @@ bool prefer_node(void* address, std::size_t bytes, std::uint32_t node) noexcept 
   const unsigned long nodes = 1UL << node;
   // Preferred and not bound: a full node must not end in SIGBUS where another one has room.
   return mbind(address, bytes, MPOL_PREFERRED, &nodes, 65, 0) == 0;
+}
+
+double share_on_other_nodes(const void* address, std::size_t bytes, std::uint32_t node) {
+  constexpr std::size_t kPages = 64;
+  if (numa_available() < 0) return 0;
+  const auto* begin = static_cast<const volatile char*>(address);
+  std::vector<void*> pages;
+  const std::size_t count = std::min(kPages, bytes / kPage);
+  for (std::size_t i = 0; i < count; ++i) {
+    const volatile char* page = begin + bytes / kPage * i / count * kPage;
+    static_cast<void>(*page);  // what this process has not touched is nowhere
+    pages.push_back(const_cast<char*>(page));
+  }
+  std::vector<int> nodes(pages.size(), -1);
+  if (pages.empty() || numa_move_pages(0, pages.size(), pages.data(), nullptr, nodes.data(), 0) != 0) return 0;
+  const auto placed = std::count_if(nodes.begin(), nodes.end(), [](int at) { return at >= 0; });
+  const auto others = std::count_if(nodes.begin(), nodes.end(), [&](int at) { return at >= 0 && at != int(node); });
+  return placed == 0 ? 0 : double(others) / double(placed);
 }
 
 std::string why_no_huge_pages() {

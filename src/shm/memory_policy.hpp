@@ -15,6 +15,10 @@ std::vector<std::uint32_t> memory_nodes();
 // the system refuses (no such node, or a container that may not call mbind); nothing has changed then.
 [[nodiscard]] bool prefer_node(void* address, std::size_t bytes, std::uint32_t node) noexcept;
 
+// Which share of a mapping's pages, of some that lie evenly over it, is in another node's memory; 0 where the kernel does
+// not say. Touches these pages.
+double share_on_other_nodes(const void* address, std::size_t bytes, std::uint32_t node);
+
 // Why shared memory can't have huge pages here, with what to do; empty where it can.
 std::string why_no_huge_pages();
 

@@ -61,7 +61,8 @@ std::size_t shm_capacity_bytes() {
 
 std::size_t shm_free_bytes() {
   struct statvfs status;
-  return statvfs(kDirectory, &status) == 0 ? status.f_bavail * status.f_frsize : 0;
+  if (statvfs(kDirectory, &status) == 0 && status.f_blocks != 0) return status.f_bavail * status.f_frsize;
+  return shm_capacity_bytes();  // a tmpfs without a limit
 }
 
 void NameWait::pause() noexcept {

@@ -6,8 +6,9 @@ namespace ps::shm {
 
 // Nobody else reads or writes words and buffers before `init` says so (directory.D6), so all is relaxed. A predecessor
 // that died half-way has left bytes that this overwrites in full.
-float* VersionedVariable::begin_chunk(std::uint64_t chunk, std::span<const float> values) noexcept {
-  const std::uint64_t word = make_word(0, (variable_.data_offset >> buffer_class_) + chunk);
+float* VersionedVariable::begin_chunk(std::uint64_t chunk, std::span<const float> values,
+                                      std::uint64_t version) noexcept {
+  const std::uint64_t word = make_word(version & kVersionMask, (variable_.data_offset >> buffer_class_) + chunk);
   BufferHeaderShm& buffer = at(buffer_of(word));
   float* out = parameters(buffer);
   fault_point(FaultPoint::kInitBuffer);

@@ -58,6 +58,12 @@ inline std::uint64_t kept_buffer(const VariableShm& variable, std::uint64_t chun
   return reserve == 0 ? 0 : reserve + chunk;
 }
 
+// Which update made a chunk what it is.
+struct ChunkFacts {
+  std::uint64_t version = 0;
+  UpdateLabel label;
+};
+
 struct SwapResult {
   std::uint64_t version = 0;  // that the update was applied to
   std::uint64_t retries = 0;
@@ -87,6 +93,9 @@ class VersionedVariable {
   }
   std::uint64_t version(std::uint64_t chunk) const noexcept { return version_of(word(chunk)); }
 
+  // About how many swaps pushes have lost to each other: two that count at once may count one.
+  std::uint32_t lost_swaps(std::uint64_t chunk) const noexcept { return words_[chunk].lost_swaps.hint(); }
+
   // Where the chunk's parameters probably lie by the time one gets there, to ask for them ahead.
   const float* likely_place(std::uint64_t chunk) const noexcept {
     return parameters(at(buffer_of(words_[chunk].word.hint())));
@@ -105,14 +114,15 @@ class VersionedVariable {
   // Slot k of a chunk lies (k + 1) * stride() floats behind its parameters.
   std::uint64_t stride() const noexcept { return chunk_elements_; }
 
-  // First values, and of the slots what fill(values, slots, count) writes over zeros. Only by the task that has claimed
-  // the initialisation; wait-free.
+  // First values, and of the slots what fill(values, slots, count) writes over zeros; `version`: how many updates are in
+  // them already. Only by the task that has claimed the initialisation; wait-free.
   template <class FillSlots>
-  void initialise_chunk(std::uint64_t chunk, std::span<const float> values, FillSlots&& fill) noexcept {
-    float* out = begin_chunk(chunk, values);
+  void initialise_chunk(std::uint64_t chunk, std::span<const float> values, std::uint64_t version,
+                        FillSlots&& fill) noexcept {
+    float* out = begin_chunk(chunk, values, version);
     fill(static_cast<const float*>(out), out + chunk_elements_, values.size());
   }
-  void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values); }
+  void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values, 0); }
 
   // Copies the chunk's parameters (array 0) or slot array - 1 to `out`; returns their version. Lock-free; `retries`
   // counts the repeats.
@@ -137,22 +147,45 @@ class VersionedVariable {
     return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
   }
 
+  // The same of the parameters, with what the buffer's header says of them.
+  [[nodiscard]] PullResult try_pull_labelled(std::uint64_t chunk, float* out, std::uint64_t shard_bytes,
+                                             ChunkFacts& facts) const noexcept {
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+    if (buffer_of(word) >= shard_bytes >> buffer_class_) return PullResult::kNoBuffer;
+    const BufferHeaderShm& buffer = at(buffer_of(word));
+    racing_copy(out, parameters(buffer), chunk_size(chunk));  // (slot.R2)
+    facts = {version_of(word), label_of(buffer)};
+    return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
+  }
+
+  // The same of a buffer that may have been the chunk's before `version`. False: it was not, or it is used again. Requires:
+  // this thread has seen the chunk's word with that version. Then all of an older buffer is there to see: its swap came
+  // before. Wait-free.
+  [[nodiscard]] bool try_pull_old(std::uint64_t chunk, std::uint64_t version, std::uint64_t number, float* out,
+                                  std::uint64_t shard_bytes, ChunkFacts& facts) const noexcept {
+    if (number >= shard_bytes >> buffer_class_) return false;
+    const BufferHeaderShm& buffer = at(number);
+    const std::uint64_t stamp = buffer.stamp.load_relaxed();  // relaxed: checked below, as slot.R3 does
+    facts.version = stamp & kVersionMask;
+    if (stamp != make_stamp(variable_.first_chunk + chunk, facts.version) || facts.version >= version) return false;
+    racing_copy(out, parameters(buffer), chunk_size(chunk));  // (slot.R2)
+    facts.label = label_of(buffer);
+    fence_acquire();  // (slot.R3) pairs with slot.W3
+    return buffer.stamp.load_relaxed() == stamp;
+  }
+
   // Copies the chunk's parameters (array 0) or slot array - 1 as they were in the cut of that epoch; returns their version.
   // Lock-free.
   // Requires: it is the job's last cut, and open; the chunk has a reserve.
   std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out,
                            std::uint64_t array = 0) const noexcept {
-    for (;;) {
-      const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
-      const BufferHeaderShm& buffer = at(buffer_of(word));
-      const std::uint64_t fork = fork_of(buffer).load_relaxed();
-      if (!is_whole(buffer, chunk, word)) continue;      // slot.V4: otherwise `fork` may be another chunk's
-      const bool is_forked = fork_epoch(fork) >= epoch;  // then the image is the buffer before, and stays there
-      const BufferHeaderShm& image = is_forked ? at(buffer_of(fork)) : buffer;
-      racing_copy(out, parameters(image) + array * chunk_elements_, chunk_size(chunk));  // (cut.C9)
-      const std::uint64_t version = image.stamp.load_relaxed() & kVersionMask;
-      if (is_forked || is_whole(buffer, chunk, word)) return version;
-    }
+    return with_image(chunk, epoch, [&](const float* image) {
+      racing_copy(out, image + array * chunk_elements_, chunk_size(chunk));  // (cut.C9)
+    });
+  }
+  // The same of the version alone.
+  std::uint64_t image_version(std::uint64_t chunk, std::uint64_t epoch) const noexcept {
+    return with_image(chunk, epoch, [](const float*) {});
   }
 
   // The buffer that the chunk's current one keeps beside itself (cut.C6), or 0. One look; wait-free.
@@ -180,6 +213,7 @@ class VersionedVariable {
         if (variable_.pieces == 1) count_win(result.retries);
         return result;
       }
+      words_[chunk].lost_swaps.leave_hint(words_[chunk].lost_swaps.hint() + 1);
       if (variable_.pieces == 1) back_off(result.retries);
     }
   }
@@ -235,7 +269,7 @@ class VersionedVariable {
     const RankSet contributors = contributors_of(buffer);
     if (!is_whole(buffer, chunk, word)) return false;  // slot.V4
     if (summed != step + 1) return true;
-    if constexpr (kThreadSanitizer) {
+    if (kThreadSanitizer || model_of(&buffer) != nullptr) {
       float* copy = racing_scratch(2);
       racing_copy(copy, parameters(buffer), chunk_size(chunk));
       use(static_cast<const float*>(copy), contributors);
@@ -307,8 +341,28 @@ class VersionedVariable {
     return buffer.stamp.load_relaxed() == stamp_of(chunk, word);
   }
 
-  float* begin_chunk(std::uint64_t chunk, std::span<const float> values) noexcept;
+  float* begin_chunk(std::uint64_t chunk, std::span<const float> values, std::uint64_t version) noexcept;
 
+  // Calls read(parameters of the image) until what it has read is one; returns its version.
+  template <class Read>
+  std::uint64_t with_image(std::uint64_t chunk, std::uint64_t epoch, Read&& read) const noexcept {
+    for (;;) {
+      const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+      const BufferHeaderShm& buffer = at(buffer_of(word));
+      const std::uint64_t fork = fork_of(buffer).load_relaxed();
+      if (!is_whole(buffer, chunk, word)) continue;      // slot.V4: otherwise `fork` may be another chunk's
+      const bool is_forked = fork_epoch(fork) >= epoch;  // then the image is the buffer before, and stays there
+      const BufferHeaderShm& image = is_forked ? at(buffer_of(fork)) : buffer;
+      read(parameters(image));
+      const std::uint64_t version = image.stamp.load_relaxed() & kVersionMask;
+      if (is_forked || is_whole(buffer, chunk, word)) return version;
+    }
+  }
+
+  // relaxed: the stamp is their check
+  static UpdateLabel label_of(const BufferHeaderShm& buffer) noexcept {
+    return {.rank = buffer.writer.load_relaxed(), .step = buffer.writer_step.load_relaxed()};
+  }
   static RankSet contributors_of(const BufferHeaderShm& buffer) noexcept {
     RankSet set;
     for (std::size_t i = 0; i < set.bits.size(); ++i) set.bits[i] = buffer.contributors.bits[i].load_relaxed();

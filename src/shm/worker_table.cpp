@@ -49,8 +49,9 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
   entry.waiting_for.store_relaxed(static_cast<std::uint32_t>(WaitingFor::kNothing));
   entry.joined_ns.store_relaxed(now_ns());
   for (std::uint32_t which = 0; which < kBarriers; ++which) {  // ranks.J1: before deciders look at this holder
-    const std::uint64_t round = job.barrier(which).step.load_acquire();           // (barrier.A6)
-    entry.barriers[which].active_from.store_release(round == 0 ? 0 : round + 1);  // (barrier.B1) pairs with barrier.A2
+    const std::uint64_t round = job.barrier(which).step.load_acquire();  // (barrier.A6)
+    entry.barriers[which].active_from.store_release(                     // (barrier.B1) pairs with barrier.A2
+        round == job.first_round(which) ? round : round + 1);
     fault_point(FaultPoint::kJoinBarrier);
   }
   entry.clock.store_relaxed(0);  // no epoch: counts only once it is entered

@@ -1,0 +1,62 @@
+// What tests put in the place of shared memory: a model that answers each access to a word, and each fence, with what the
+// memory orders allow (tests/weak). Nothing of it is in a program that is not compiled with PS_FAULT_POINTS.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#if defined(PS_FAULT_POINTS)
+#include <source_location>
+#endif
+
+namespace ps::shm {
+
+#if defined(PS_FAULT_POINTS)
+using Site = std::source_location;  // where an operation stands in the sources
+#else
+struct Site {
+  static constexpr Site current() noexcept { return {}; }
+};
+#endif
+
+enum class Change : std::uint8_t { kAdd, kOr, kAnd };
+
+// Words have 2, 4 or 8 bytes; values are their bits.
+class MemoryModel {
+ public:
+  virtual bool has(const void* word) const noexcept = 0;  // else the memory itself answers
+  virtual std::uint64_t load(const void* word, std::size_t bytes, std::memory_order order, const Site& site) = 0;
+  virtual void store(const void* word, std::size_t bytes, std::uint64_t desired, std::memory_order order,
+                     const Site& site) = 0;
+  // What was there.
+  virtual std::uint64_t change(const void* word, std::size_t bytes, Change how, std::uint64_t operand,
+                               std::memory_order order, const Site& site) = 0;
+  virtual bool compare_exchange(const void* word, std::size_t bytes, std::uint64_t& expected, std::uint64_t desired,
+                                std::memory_order order, std::memory_order failure, const Site& site) = 0;
+  virtual bool has_fences() const noexcept = 0;
+  virtual void fence(std::memory_order order, const Site& site) = 0;
+  // A futex: sleeps if the word is `seen`, without a time-out.
+  virtual void sleep(const void* word, std::uint32_t seen) = 0;
+  virtual void wake(const void* word) = 0;
+  // Whether a task that the model has holds that lock byte; nothing: the kernel answers.
+  virtual std::optional<bool> is_held(std::uint32_t byte) = 0;
+
+ protected:
+  ~MemoryModel() = default;
+};
+
+#if defined(PS_FAULT_POINTS)
+inline MemoryModel* g_memory_model = nullptr;  // set by the test
+inline MemoryModel* model_of(const void* word) noexcept {
+  return g_memory_model != nullptr && g_memory_model->has(word) ? g_memory_model : nullptr;
+}
+inline MemoryModel* model_of_fences() noexcept {
+  return g_memory_model != nullptr && g_memory_model->has_fences() ? g_memory_model : nullptr;
+}
+#else
+constexpr MemoryModel* model_of(const void*) noexcept { return nullptr; }
+constexpr MemoryModel* model_of_fences() noexcept { return nullptr; }
+#endif
+
+}  // namespace ps::shm

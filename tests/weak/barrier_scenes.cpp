@@ -1,0 +1,180 @@
+// The barrier on weak memory: arrive, decide, apply and open, with a quorum or without, and with a death.
+#include <array>
+#include <optional>
+
+#include "shm/barrier.hpp"
+#include "support/member.hpp"
+#include "weak/scenes.hpp"
+
+namespace ps::test {
+namespace {
+
+using namespace ps::shm;
+
+constexpr std::uint32_t kRanks = 2;
+
+struct Rounds {
+  std::uint64_t rounds = 1;
+  std::uint32_t quorum = 0;
+  bool dies = false;  // rank 0, anywhere
+};
+
+class BarrierScene : public WeakScene {
+ public:
+  explicit BarrierScene(const Rounds& shape) : shape_(shape), job_(config(shape)) {
+    BarrierShm& shared = job_.segments.barrier(0);
+    model(&shared.step, "step"), model(&shared.decision, "decision"), model(&shared.futex, "futex");
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      BarrierEntryShm& entry = job_.segments.worker(rank).barriers[0];
+      model(&entry.active_from, fmt::format("active_from {}", rank));
+      model(&entry.published, fmt::format("published {}", rank));
+      model(&entry.proposal, fmt::format("proposal {}", rank));
+      model(&entry.proposed.bits[0], fmt::format("proposed {}", rank));
+      model(&entry.included, fmt::format("included {}", rank));
+      model(&gradients_[rank], fmt::format("gradient {}", rank));
+    }
+    for (std::size_t round = 0; round < shape.rounds; ++round) model(&results_[round], fmt::format("result {}", round));
+    explorer.at_start([this] {
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank) barriers_[rank].emplace(job_.segments, rank, 0);
+    });
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      WeakFiber options;
+      options.may_die = shape.dies && rank == 0;
+      if (shape.dies) options.byte = kRankByte + rank;
+      explorer.add([this, rank] { go(rank); }, options);
+    }
+    explorer.at_end([this] { check(); });
+  }
+
+ private:
+  static JobConfig config(const Rounds& shape) {
+    JobConfig config;
+    config.mode = Mode::kSync;
+    config.workers = config.max_workers = kRanks;
+    config.quorum = shape.quorum;
+    return config;
+  }
+  template <class T>
+  void model(T* word, std::string name) {
+    explorer.model(word), explorer.name(word, std::move(name));
+  }
+  static std::uint64_t gradient_of(std::uint32_t rank, std::uint64_t round) { return 100 * (round + 1) + 10 * rank; }
+
+  // A result is {sum, set : 8}: one exchange applies the round, as a chunk's does.
+  void apply(std::uint64_t round, const Decision& decision) {
+    Word& result = results_[round];
+    if (const std::uint64_t there = result.load_acquire(); there != 0) {
+      if ((there & 0xff) != decision.contributors.bits[0]) explorer.fail("two sets of one round");
+      return;
+    }
+    std::uint64_t sum = 0, none = 0;
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank)
+      if (decision.contributors.contains(rank)) sum += gradients_[rank].load_relaxed();
+    if (decision.contributors.empty()) explorer.fail("a round of nobody");
+    static_cast<void>(result.try_exchange_acq_rel(none, sum << 8 | decision.contributors.bits[0]));
+  }
+
+  void go(std::uint32_t rank) {
+    Barrier& barrier = *barriers_[rank];
+    for (std::uint64_t round; (round = barrier.round()) < shape_.rounds;) {
+      gradients_[rank].store_relaxed(gradient_of(rank, round));
+      barrier.arrive(round);
+      barrier.finish(
+          round, [&](const Decision& decision) { apply(round, decision); },
+          [](const std::vector<std::uint32_t>&) { return false; });
+      const std::uint64_t result = results_[round].load_relaxed();  // the step has brought it (barrier.A6)
+      if (result == 0) explorer.fail("a round is open and not applied");
+      if (barrier.was_in(round) != ((result >> rank & 1) != 0)) explorer.fail("in, and told otherwise");
+    }
+  }
+
+  void check() {
+    for (std::uint64_t round = 0; round < shape_.rounds; ++round) {
+      const std::uint64_t result = results_[round].load_relaxed(), set = result & 0xff;
+      std::uint64_t sum = 0;
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+        if ((set >> rank & 1) != 0)
+          sum += gradient_of(rank, round);
+        else if (shape_.quorum == 0 && job_.segments.worker(rank).barriers[0].published.load_relaxed() > round)
+          explorer.fail("one that had arrived is left out");
+      }
+      if (result >> 8 != sum) explorer.fail(fmt::format("round {}: {:#x} of set {}", round, result >> 8, set));
+    }
+  }
+
+  using Word = AtomicShm<std::uint64_t>;
+  Rounds shape_;
+  TestJob job_;
+  Member first_{job_}, second_{job_};  // hold the ranks' bytes; words are those of one mapping
+  std::array<std::optional<Barrier>, kRanks> barriers_;
+  std::array<Word, kRanks> gradients_{};
+  std::array<Word, 4> results_{};
+};
+
+// Round 0 is decided by rank 0, with both. Rank 1 opens it, rank 0 goes on to decide round 1 alone, and somebody still reads.
+class ProposalScene : public WeakScene {
+ public:
+  ProposalScene() : job_(config()) {
+    BarrierShm& shared = job_.segments.barrier(0);
+    explorer.model(&shared.step), explorer.model(&shared.decision), explorer.model(&shared.futex);
+    explorer.name(&shared.step, "step"), explorer.name(&shared.decision, "decision");
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      BarrierEntryShm& entry = job_.segments.worker(rank).barriers[0];
+      explorer.model(&entry.published), explorer.model(&entry.proposal), explorer.model(&entry.proposed.bits[0]);
+      explorer.name(&entry.proposed.bits[0], fmt::format("proposed {}", rank));
+      Barrier(job_.segments, rank, 0).arrive(0);
+    }
+    explorer.at_start([this] {
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank) barriers_[rank].emplace(job_.segments, rank, 0);
+      reader_.emplace(job_.segments, 1, 0);
+    });
+    missing_.reserve(kRanks);
+    if (!Barrier(job_.segments, 0, 0).try_decide(0, false, missing_)) throw std::runtime_error("not decided");
+    explorer.add([this] {
+      barriers_[1]->finish(
+          0, [](const Decision&) {}, [](const std::vector<std::uint32_t>&) { return false; });
+    });
+    explorer.add([this] {
+      if (barriers_[0]->round() != 1) return;
+      barriers_[0]->arrive(1);
+      static_cast<void>(barriers_[0]->try_decide(1, false, missing_));
+    });
+    explorer.add([this] {
+      Decision decision;
+      if (reader_->read_decision(0, decision) && decision.contributors.bits[0] != 3)
+        explorer.fail("the set of another round");
+    });
+  }
+
+ private:
+  static JobConfig config() {
+    JobConfig config;
+    config.mode = Mode::kSync;
+    config.workers = config.max_workers = kRanks;
+    config.quorum = 1;
+    return config;
+  }
+  TestJob job_;
+  Member first_{job_}, second_{job_};
+  std::array<std::optional<Barrier>, kRanks> barriers_;
+  std::optional<Barrier> reader_;
+  std::vector<std::uint32_t> missing_;
+};
+
+auto make(const Rounds& rounds) {
+  return [=] { return std::make_unique<BarrierScene>(rounds); };
+}
+
+}  // namespace
+
+std::vector<WeakCase> scenes_of_barriers() {
+  return {
+      {"barrier: a slow reader of a proposal", [] { return std::make_unique<ProposalScene>(); }},
+      {"barrier: a round of two", make({}), false},
+      {"barrier: two rounds of two", make({.rounds = 2}), false},
+      {"barrier: two rounds, a quorum of one", make({.rounds = 2, .quorum = 1}), false},
+      {"barrier: a worker dies anywhere", make({.dies = true}), false},
+  };
+}
+
+}  // namespace ps::test

@@ -1,0 +1,96 @@
+// Which words a model has, and the bytes that every execution begins with.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace ps::test {
+
+struct ModelledWord {
+  const void* place;
+  std::size_t bytes;
+  std::uint64_t first;
+  std::uint32_t users = 0, writers = 0;  // fibers, as bits
+  bool is_contended() const noexcept { return writers != 0 && std::popcount(users) > 1; }
+};
+
+struct Region {
+  std::byte* begin;
+  std::size_t bytes;
+  std::vector<std::byte> first;
+
+  template <class T>
+  static Region of(T* first, std::size_t count) {
+    return {reinterpret_cast<std::byte*>(first), count * sizeof(T), {}};
+  }
+  bool has(const void* place) const noexcept { return place >= begin && place < begin + bytes; }
+  void note() { first.assign(begin, begin + bytes); }
+  void restore() const { std::memcpy(begin, first.data(), bytes); }
+};
+
+class ModelledWords {
+ public:
+  void add(Region region) { regions_.push_back(std::move(region)); }
+
+  // Remembers of places whether they are.
+  bool has(const void* place) const noexcept {
+    Known& known = known_[reinterpret_cast<std::uintptr_t>(place) * 0x9e3779b97f4a7c15U >> 50];
+    if (known.place != place)
+      known = {place, std::any_of(regions_.begin(), regions_.end(), [&](const Region& one) { return one.has(place); })};
+    return known.is_modelled;
+  }
+
+  // What memory has now is what every execution begins with.
+  void note() {
+    for (Region& region : regions_) region.note();
+    for (ModelledWord& word : words_) word.first = first_of(word.place, word.bytes);
+  }
+  void restore() const {
+    for (const Region& region : regions_) region.restore();
+  }
+
+  // The number of the word; a new one is the last.
+  std::size_t number_of(const void* place, std::size_t bytes) {
+    const auto [found, is_new] = numbers_.try_emplace(place, words_.size());
+    if (is_new) words_.push_back({place, bytes, first_of(place, bytes)});
+    return found->second;
+  }
+  std::size_t size() const noexcept { return words_.size(); }
+  ModelledWord& operator[](std::size_t number) { return words_[number]; }
+  const ModelledWord& operator[](std::size_t number) const { return words_[number]; }
+
+  void name(const void* place, std::string name) { names_[place] = std::move(name); }
+  std::string name_of(std::size_t number) const {
+    const auto named = names_.find(words_[number].place);
+    return named != names_.end() ? named->second : "word " + std::to_string(number);
+  }
+
+ private:
+  std::uint64_t first_of(const void* place, std::size_t bytes) const {
+    std::uint64_t first = 0;
+    for (const Region& region : regions_)
+      if (region.has(place))
+        std::memcpy(&first, region.first.data() + (static_cast<const std::byte*>(place) - region.begin), bytes);
+    return first;
+  }
+
+  struct Known {
+    const void* place;
+    bool is_modelled;
+  };
+  std::vector<Region> regions_;
+  std::vector<ModelledWord> words_;
+  mutable std::vector<Known> known_ = std::vector<Known>(1 << 14);
+  std::unordered_map<const void*, std::size_t> numbers_;
+  std::map<const void*, std::string> names_;
+};
+
+}  // namespace ps::test

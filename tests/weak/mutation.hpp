@@ -1,0 +1,52 @@
+// Places of the sources with an order that a test weakens, one at a time, to see whether it is needed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+#include "shm/memory_model.hpp"
+
+namespace ps::test {
+
+enum class Operation : std::uint8_t { kLoad, kStore, kExchange, kFailure, kFence };
+
+// Without what an order has of an acquire, or of a release; a fence without its total order.
+enum class Weaker : std::uint8_t { kNothing, kNoAcquire, kNoRelease, kNoOrder };
+
+struct Mutation {
+  std::string_view file;
+  std::uint32_t line = 0, column = 0;
+  Operation operation = Operation::kLoad;
+  Weaker weaker = Weaker::kNothing;
+};
+
+// Places with an order that have come by: the file's name, line, column, operation and order, and the function's name.
+using Place = std::tuple<std::string, std::uint32_t, std::uint32_t, Operation, std::memory_order>;
+inline std::map<Place, std::string> g_places;
+inline bool g_notes_places = false;
+
+inline std::memory_order weakened(const Mutation& mutation, const shm::Site& site, std::memory_order order,
+                                  Operation operation) {
+  if (g_notes_places && order != std::memory_order_relaxed)
+    g_places[{site.file_name(), site.line(), site.column(), operation, order}] = site.function_name();
+  if (mutation.line != site.line() || mutation.column != site.column() || mutation.operation != operation ||
+      mutation.file != site.file_name())
+    return order;
+  switch (mutation.weaker) {
+    case Weaker::kNothing:
+      return order;
+    case Weaker::kNoOrder:
+      return std::memory_order_acq_rel;
+    case Weaker::kNoAcquire:
+      return order == std::memory_order_acq_rel ? std::memory_order_release : std::memory_order_relaxed;
+    case Weaker::kNoRelease:
+      return order == std::memory_order_acq_rel ? std::memory_order_acquire : std::memory_order_relaxed;
+  }
+  return order;
+}
+
+}  // namespace ps::test

@@ -1,0 +1,31 @@
+// What runs on the model of weak memory: a few fibers of the real protocol code each, and what must hold of them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "weak/weak_explorer.hpp"
+
+namespace ps::test {
+
+struct WeakScene {
+  WeakExplorer explorer;
+  virtual ~WeakScene() = default;
+};
+
+struct WeakCase {
+  std::string name;
+  std::function<std::unique_ptr<WeakScene>()> make;
+  bool is_small = true;  // all executions can be followed within seconds
+};
+
+// Slots and spares; `scenes_of_waiting` has futexes, clocks, publications and cuts.
+std::vector<WeakCase> scenes_of_slots();
+std::vector<WeakCase> scenes_of_barriers();
+std::vector<WeakCase> scenes_of_waiting();
+
+std::vector<WeakCase> all_scenes();
+
+}  // namespace ps::test

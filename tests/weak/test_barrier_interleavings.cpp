@@ -1,0 +1,30 @@
+// The barrier's code through all interleavings of its accesses, as if memory were sequentially consistent. With
+// PS_TEST_FULL also two rounds, a quorum and a death; else these as far as some thousand executions go.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "weak/scenes.hpp"
+
+using namespace ps::test;
+
+namespace {
+
+const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+
+}  // namespace
+
+TEST_CASE("interleavings: the barrier") {
+  for (const WeakCase& one : scenes_of_barriers()) {
+    CAPTURE(one.name);
+    const auto scene = one.make();
+    scene->explorer.make_sequential();
+    const bool is_followed = g_full || one.is_small || one.name == "barrier: a round of two";
+    const WeakFound found = scene->explorer.explore(is_followed ? 100'000'000 : 20'000);
+    MESSAGE(fmt::format("{}: {} states, {} executions{}", one.name, found.states, found.executions,
+                        found.is_complete ? ", all" : ""));
+    CHECK_MESSAGE(found.failure.empty(), found.failure << " after " << found.schedule);
+    if (is_followed) CHECK(found.is_complete);
+  }
+}

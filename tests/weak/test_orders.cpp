@@ -1,0 +1,152 @@
+// Which memory orders and fences of the protocols are needed: each that the scenes pass is weakened, one at a time, and
+// some scene must fail. Those that none misses are listed here with the reason; each line of that list must be true.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "weak/scenes.hpp"
+
+using namespace ps::test;
+
+namespace {
+
+const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+
+// An order that no scene misses. `what`: file, operation and label, as orders_of() says them.
+struct Spare {
+  std::string what, why;
+};
+
+#include "weak/spare_orders.inc"
+
+std::string line_of(const std::string& file, std::uint32_t line) {
+  const std::size_t source = file.find("src/shm/");
+  std::ifstream in(PS_SOURCE_DIR "/" + file.substr(source == std::string::npos ? 0 : source));
+  std::string text;
+  for (std::uint32_t i = 0; i < line && std::getline(in, text);) ++i;
+  return text;
+}
+
+// The label in the comment of the line, or of the one above.
+std::string label_of(const std::string& file, std::uint32_t line) {
+  for (const std::uint32_t at : {line, line - 1}) {
+    const std::string text = line_of(file, at);
+    const std::size_t comment = text.find("//"), open = text.find('(', comment == std::string::npos ? 0 : comment);
+    if (comment == std::string::npos || open == std::string::npos) continue;
+    return text.substr(open + 1, text.find_first_of(",)", open) - open - 1);
+  }
+  return "?";
+}
+
+struct Order {
+  Mutation mutation;
+  std::string what;
+};
+
+const char* name_of(Weaker weaker) {
+  return weaker == Weaker::kNoAcquire ? "acquire" : weaker == Weaker::kNoRelease ? "release" : "order";
+}
+const char* name_of(Operation operation) {
+  switch (operation) {
+    case Operation::kLoad:
+      return "load";
+    case Operation::kStore:
+      return "store";
+    case Operation::kExchange:
+      return "exchange";
+    case Operation::kFailure:
+      return "lost exchange";
+    case Operation::kFence:
+      return "fence";
+  }
+  return "";
+}
+
+// The orders that come by in a scene.
+std::vector<Order> orders_of(WeakScene& scene) {
+  g_places.clear();
+  g_notes_places = true;
+  scene.explorer.sample(300, 7);
+  g_notes_places = false;
+  std::vector<Order> orders;
+  for (const auto& [place, function] : g_places) {
+    const auto& [file, line, column, operation, order] = place;
+    if (file.find("src/shm/") == std::string::npos) continue;
+    const std::size_t end = function.find('('), begin = function.find_last_of(": ", end) + 1;
+    std::vector<Weaker> weakers;
+    if (order == std::memory_order_seq_cst)
+      weakers = {Weaker::kNoOrder};
+    else {
+      if (acquires(order)) weakers.push_back(Weaker::kNoAcquire);
+      if (releases(order)) weakers.push_back(Weaker::kNoRelease);
+    }
+    for (const Weaker weaker : weakers)
+      orders.push_back({{file, line, column, operation, weaker},
+                        fmt::format("{} {} {}: {} of {}", file.substr(file.find("src/shm/") + 8),
+                                    function.substr(begin, end - begin), label_of(file, line), name_of(weaker),
+                                    name_of(operation))});
+  }
+  return orders;
+}
+
+bool is_listed(const std::string& what) {
+  return std::any_of(std::begin(kSpareOrders), std::end(kSpareOrders),
+                     [&](const Spare& one) { return one.what == what; });
+}
+
+}  // namespace
+
+TEST_CASE("orders: each is needed, or listed as spare with the reason") {
+  const char* only = std::getenv("PS_WEAK_ORDER");
+  struct Verdict {
+    std::string what, caught_by;
+    std::set<std::string> scenes;
+  };
+  std::map<std::tuple<std::string, std::uint32_t, std::uint32_t, Operation, Weaker>, Verdict> verdicts;
+  for (const WeakCase& one : all_scenes()) {
+    const auto scene = one.make();
+    for (const Order& order : orders_of(*scene)) {
+      const Mutation& m = order.mutation;
+      Verdict& verdict = verdicts[{std::string(m.file), m.line, m.column, m.operation, m.weaker}];
+      verdict.what = order.what;
+      verdict.scenes.insert(one.name);
+    }
+  }
+  for (const WeakCase& one : all_scenes()) {
+    const auto scene = one.make();
+    for (auto& [place, verdict] : verdicts) {
+      if (!verdict.caught_by.empty() || verdict.scenes.count(one.name) == 0) continue;
+      if (only != nullptr && verdict.what.find(only) == std::string::npos) continue;
+      if (!g_full && only == nullptr && is_listed(verdict.what)) continue;
+      const auto& [file, line, column, operation, weaker] = place;
+      scene->explorer.weaken({file, line, column, operation, weaker});
+      WeakFound found = scene->explorer.sample(g_full ? 20000 : 1500, 3);
+      if (found.failure.empty()) found = scene->explorer.explore(g_full ? 1'000'000 : 20'000);
+      if (!found.failure.empty()) verdict.caught_by = fmt::format("{} ({})", one.name, found.failure);
+    }
+  }
+  std::map<std::string, std::vector<std::string>> spare;  // by what, where
+  std::size_t caught = 0;
+  std::string table;
+  for (const auto& [place, verdict] : verdicts) {
+    if (only != nullptr && verdict.what.find(only) == std::string::npos) continue;
+    caught += !verdict.caught_by.empty();
+    table += fmt::format("{} line {}: {}\n", verdict.what, std::get<1>(place),
+                         verdict.caught_by.empty() ? "no scene misses it" : verdict.caught_by);
+    if (verdict.caught_by.empty()) spare[verdict.what].push_back(fmt::format("line {}", std::get<1>(place)));
+  }
+  MESSAGE(table << caught << " of " << verdicts.size() << " are needed");
+  for (const auto& [what, where] : spare) {
+    CHECK_MESSAGE(is_listed(what), what << ", " << where.front() << ": no scene misses it, and it is not listed");
+  }
+  for (const Spare& one : kSpareOrders)  // without PS_TEST_FULL they are only there
+    if (only == nullptr)
+      CHECK_MESSAGE(spare.count(one.what) == 1, one.what << " is listed as spare, and is needed or gone");
+}

@@ -1,0 +1,59 @@
+// The real protocol code on weak memory (weak_explorer.hpp): all executions of the small scenes, and of the others many at
+// random. PS_TEST_FULL makes both more; PS_WEAK_SEED begins elsewhere; PS_WEAK_SCENE="PART OF A NAME" runs those alone;
+// with PS_WEAK_SCHEDULE they repeat an execution that failed, with a line for each of its operations.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "shm/racing.hpp"
+#include "weak/scenes.hpp"
+
+using namespace ps::test;
+
+namespace {
+
+const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+
+std::string setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+void show(WeakScene& scene, const std::string& schedule) {
+  std::vector<std::string> trace;
+  const WeakFound found = scene.explorer.replay(schedule, trace);
+  std::string text;
+  for (const std::string& line : trace) text += line + "\n";
+  MESSAGE(text << found.failure);
+}
+
+void check_all(const std::vector<WeakCase>& cases) {
+  const std::string seed = setting("PS_WEAK_SEED"), only = setting("PS_WEAK_SCENE"),
+                    schedule = setting("PS_WEAK_SCHEDULE");
+  for (const WeakCase& one : cases) {
+    if (one.name.find(only) == std::string::npos) continue;
+    CAPTURE(one.name);
+    const auto scene = one.make();
+    if (!schedule.empty()) {
+      scene->explorer.sample(3000, 1);  // finds the contended words
+      show(*scene, schedule);
+      continue;
+    }
+    WeakFound found = scene->explorer.sample(g_full ? 200'000 : 3000, seed.empty() ? 1 : std::stoull(seed));
+    if (found.failure.empty()) found = scene->explorer.explore(g_full ? 5'000'000 : one.is_small ? 60'000 : 15'000);
+    MESSAGE(fmt::format("{}: {} states, {} executions, {} ends, at most {} choices{}", one.name, found.states,
+                        found.executions, found.ends, found.longest, found.is_complete ? ", all" : ""));
+    if (!found.failure.empty()) show(*scene, found.schedule);
+    CHECK_MESSAGE(found.failure.empty(), found.failure << " after " << found.schedule);
+    CHECK(found.ends > 0);
+    if (one.is_small) CHECK(found.is_complete);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("weak: slots, spares and images") { check_all(scenes_of_slots()); }
+TEST_CASE("weak: the barrier") { check_all(scenes_of_barriers()); }
+TEST_CASE("weak: futexes, clocks, publications and the making of cuts") { check_all(scenes_of_waiting()); }

@@ -1,0 +1,488 @@
+// Runs a few fibers of real protocol code on a model of weak memory (memory.hpp), in one thread: all executions that
+// there are, or many at random.
+//
+// All operations are those of AtomicShm and the fences of shm/atomic.hpp, which come here through shm/memory_model.hpp.
+// What varies is who goes next, which message a load reads and where in its history a store comes. A fiber is switched
+// away from before each access to a word that is contended: that several fibers use and one of them stores to. Words are
+// found to be so while the search goes on; it starts anew then. Fences of sequential consistency, futexes and looks at
+// locks are such points, too.
+//
+// The search is depth-first and goes back by running again from the start, as that of faults/explorer.hpp. A state that
+// it has been in is not followed again. A state is the part of the memory that somebody can still read, the remembered
+// bytes, and per fiber its views and a hash of all that it has read. Rules for a test:
+//   1. what fibers exchange lies in words that are modelled; what a fiber keeps elsewhere is remembered, or a function of
+//      what it read. A check within a fiber goes by its own reads alone: another one's remembered bytes are no reads.
+//   2. fibers own nothing: an execution is left in the middle. What they use is made anew by at_start.
+#pragma once
+
+#include <fmt/format.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "shm/atomic.hpp"
+#include "weak/choices.hpp"
+#include "weak/memory.hpp"
+#include "weak/modelled_words.hpp"
+#include "weak/mutation.hpp"
+#include "weak/state_hash.hpp"
+
+namespace ps::test {
+
+struct WeakFiber {
+  std::uint32_t after = 0;                 // begins when the fibers of these bits have ended or died
+  bool may_die = false;                    // is also abandoned at each of its points
+  std::optional<std::uint32_t> byte = {};  // the lock byte that it holds while it is alive
+  std::uint64_t patience = 0;  // after so many loads without a store by anybody it polls: others go first; 0: never
+};
+
+struct WeakFound {
+  std::uint64_t executions = 0, states = 0, ends = 0, longest = 0;
+  bool is_complete = false;  // all there are were followed
+  std::string failure;       // the first one; empty: none
+  std::string schedule;      // that led to it, for WeakExplorer::replay
+};
+
+class WeakExplorer final : public shm::MemoryModel {
+ public:
+  WeakExplorer() { getcontext(&blank_); }
+  WeakExplorer(const WeakExplorer&) = delete;
+  WeakExplorer& operator=(const WeakExplorer&) = delete;
+
+  // The words of these are modelled.
+  template <class T>
+  void model(T* first, std::size_t count = 1) {
+    words_.add(Region::of(first, count));
+  }
+  // No other fiber reads these.
+  template <class T>
+  void remember(T* first, std::size_t count = 1) {
+    remembered_.push_back(Region::of(first, count));
+  }
+  void name(const void* word, std::string name) { words_.name(word, std::move(name)); }
+  void add(std::function<void()> body, const WeakFiber& options = {}) {
+    if (fibers_.size() == kMaxThreads) throw std::length_error("too many fibers");
+    fibers_.push_back({std::move(body), options, std::make_unique<std::byte[]>(kStackBytes)});
+  }
+  void at_start(std::function<void()> make) { start_ = std::move(make); }
+  // Finds the newest values in the words themselves.
+  void at_end(std::function<void()> check) { check_ = std::move(check); }
+
+  // As if memory were sequentially consistent: interleavings alone.
+  void make_sequential() { is_sequential_ = true; }
+  // Weakens what stands at one place of the sources.
+  void weaken(const Mutation& mutation) { mutation_ = mutation; }
+
+  // All executions, or `most` of them.
+  WeakFound explore(std::uint64_t most = 10'000'000) {
+    begin_search();
+    for (bool goes_on = true; goes_on && found_.failure.empty() && found_.executions < most;) {
+      execute();
+      if (std::exchange(has_grown_, false)) {
+        if (found_.failure.empty()) choices_.clear(), visited_.clear();
+      } else if (found_.failure.empty()) {
+        goes_on = choices_.step_back();
+        found_.is_complete = !goes_on;
+      }
+    }
+    return end_search();
+  }
+
+  // So many executions at random.
+  WeakFound sample(std::uint64_t executions, std::uint64_t seed) {
+    begin_search();
+    choices_.randomise(seed * 2 + 1);
+    while (found_.failure.empty() && found_.executions < executions) {
+      choices_.clear();
+      execute();
+      // Where a word has become contended the schedule could not be repeated. It will fail again.
+      if (std::exchange(has_grown_, false)) found_.failure.clear(), found_.schedule.clear();
+    }
+    choices_.randomise(0);
+    return end_search();
+  }
+
+  // One execution, told to `trace`.
+  WeakFound replay(std::string_view schedule, std::vector<std::string>& trace) {
+    begin_search();
+    choices_.follow(schedule);
+    trace_ = &trace;
+    execute();
+    trace_ = nullptr;
+    return end_search();
+  }
+
+  // ---- for fibers and checks
+
+  void fail(const std::string& what) {
+    if (!found_.failure.empty()) return;
+    found_.failure = what;
+    found_.schedule = choices_.schedule();
+  }
+  // What the current fiber will do depends on remembered bytes, its views and `value` alone, whatever it has read.
+  void forget(std::uint64_t value = 0) {
+    fibers_[current_].history = 1;
+    mix(fibers_[current_].history, value);
+  }
+
+  // ---- the memory
+
+  bool has(const void* word) const noexcept override { return current_ != kNone && words_.has(word); }
+  bool has_fences() const noexcept override { return current_ != kNone; }
+
+  std::uint64_t load(const void* place, std::size_t bytes, std::memory_order order, const shm::Site& site) override {
+    const std::size_t word = come_to(place, bytes, false);
+    order = weakened(mutation_, site, order, Operation::kLoad);
+    const std::uint64_t value = memory_.load(current_, word, order, chooser());
+    learn(value);
+    tell(site, word, "reads", value);
+    return value;
+  }
+  void store(const void* place, std::size_t bytes, std::uint64_t desired, std::memory_order order,
+             const shm::Site& site) override {
+    const std::size_t word = come_to(place, bytes, true);
+    order = weakened(mutation_, site, order, Operation::kStore);
+    memory_.store(current_, word, desired, order, chooser());
+    ++stores_;
+    pass();
+    tell(site, word, "stores", desired);
+  }
+  std::uint64_t change(const void* place, std::size_t bytes, shm::Change how, std::uint64_t operand,
+                       std::memory_order order, const shm::Site& site) override {
+    const std::size_t word = come_to(place, bytes, true);
+    order = weakened(mutation_, site, order, Operation::kExchange);
+    const std::uint64_t mask = bytes == 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << 8 * bytes) - 1;
+    std::uint64_t seen = 0;
+    const auto apply = [&](std::uint64_t value, std::uint64_t& desired) {
+      desired = (how == shm::Change::kAdd  ? value + operand
+                 : how == shm::Change::kOr ? value | operand
+                                           : value & operand) &
+                mask;
+      return true;
+    };
+    memory_.exchange(current_, word, seen, order, order, apply, chooser());
+    ++stores_;
+    learn(seen);
+    tell(site, word, "changes", seen);
+    return seen;
+  }
+  bool compare_exchange(const void* place, std::size_t bytes, std::uint64_t& expected, std::uint64_t desired,
+                        std::memory_order order, std::memory_order failure, const shm::Site& site) override {
+    const std::size_t word = come_to(place, bytes, true);
+    order = weakened(mutation_, site, order, Operation::kExchange);
+    failure = weakened(mutation_, site, failure, Operation::kFailure);
+    const std::uint64_t wanted = expected;
+    const auto apply = [&](std::uint64_t value, std::uint64_t& out) { return out = desired, value == wanted; };
+    const bool won = memory_.exchange(current_, word, expected, order, failure, apply, chooser());
+    stores_ += won;
+    learn(expected);
+    tell(site, word, won ? "exchanges" : "fails to exchange", won ? desired : expected);
+    return won;
+  }
+  void fence(std::memory_order order, const shm::Site& site) override {
+    if (order == std::memory_order_seq_cst) point();
+    order = weakened(mutation_, site, order, Operation::kFence);
+    if (order != std::memory_order_relaxed) memory_.fence(current_, order);
+    pass();
+    tell(site, kNone, order == std::memory_order_seq_cst ? "fences" : "half a fence", 0);
+  }
+
+  // The kernel's look and its wake are in one order, that of a lock of its own.
+  void sleep(const void* place, std::uint32_t seen) override {
+    const std::size_t word = come_to(place, 4, false);
+    memory_.fence(current_, std::memory_order_seq_cst);
+    const std::uint64_t value = memory_.load(current_, word, std::memory_order_relaxed, chooser());
+    learn(value);
+    tell({}, word, value == seen ? "sleeps" : "does not sleep", value);
+    if (value != seen) return;
+    fibers_[current_].sleeps_on = word;
+    switch_away();
+  }
+  void wake(const void* place) override {
+    const std::size_t word = come_to(place, 4, false);
+    memory_.fence(current_, std::memory_order_seq_cst);
+    for (Fiber& fiber : fibers_)
+      if (fiber.sleeps_on == word) fiber.sleeps_on = kNone;
+    pass();
+    tell({}, word, "wakes", 0);
+  }
+
+  std::optional<bool> is_held(std::uint32_t byte) override {
+    if (current_ == kNone) return std::nullopt;
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      if (fibers_[i].options.byte != byte) continue;
+      point();
+      const bool is_held = !fibers_[i].is_over();
+      if (!is_held) memory_.follow(current_, i);  // the kernel's lock orders the two
+      learn(is_held);
+      return is_held;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr std::size_t kStackBytes = 128 << 10;
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  static constexpr std::size_t kTooLong = 20000;  // choices: far beyond any end
+
+  // Who chooses for the memory.
+  struct Chooser {
+    WeakExplorer* explorer;
+    std::size_t operator()(std::size_t count) const {
+      return explorer->is_sequential_ ? 0 : explorer->choose(count, true);
+    }
+  };
+  Chooser chooser() { return {this}; }
+
+  struct Fiber {
+    std::function<void()> body;
+    WeakFiber options;
+    std::unique_ptr<std::byte[]> stack;
+    ucontext_t context = {};
+    std::uint64_t history = 0, reads = 0, reads_since = 0;
+    bool has_begun = false, has_passed = false, has_ended = false, is_dead = false;
+    bool has_looked = false;  // after a death
+    std::size_t sleeps_on = kNone;
+    bool is_over() const noexcept { return has_ended || is_dead; }
+  };
+  // ---- words
+
+  std::size_t word_at(const void* place, std::size_t bytes) {
+    const std::size_t known = words_.size(), number = words_.number_of(place, bytes);
+    if (number == known) memory_.start(number, words_[number].first);
+    return number;
+  }
+
+  // The current fiber is about to use that word.
+  std::size_t come_to(const void* place, std::size_t bytes, bool stores) {
+    const std::size_t number = word_at(place, bytes);
+    ModelledWord& word = words_[number];
+    const bool was_contended = word.is_contended();
+    word.users |= 1U << current_;
+    if (stores) word.writers |= 1U << current_;
+    has_grown_ = has_grown_ || was_contended != word.is_contended();
+    if (word.is_contended()) point();
+    return number;
+  }
+
+  // The current fiber is a step further, and has read nothing.
+  void pass() { mix(fibers_[current_].history, 0); }
+  void learn(std::uint64_t value) {
+    Fiber& fiber = fibers_[current_];
+    mix(fiber.history, value);
+    if (std::exchange(fiber.reads_since, stores_) != stores_)
+      fiber.reads = 1;
+    else
+      ++fiber.reads;
+  }
+
+  void tell(const shm::Site& site, std::size_t word, std::string_view what, std::uint64_t value) {
+    if (trace_ == nullptr) return;
+    const std::string name = word == kNone ? std::string() : words_.name_of(word);
+    const std::string_view file = site.file_name();
+    trace_->push_back(fmt::format("{} {} {} {:#x}  {}:{}", char('A' + current_), what, name, value,
+                                  file.substr(file.rfind('/') + 1), site.line()));
+  }
+
+  // ---- one execution
+
+  void begin_search() {
+    found_ = {};
+    choices_.clear(), visited_.clear();
+    words_.note();
+    for (Region& region : remembered_) region.note();
+    shm::g_memory_model = this;
+  }
+  WeakFound end_search() {
+    restore();
+    shm::g_memory_model = nullptr;
+    found_.states = visited_.size();
+    return found_;
+  }
+
+  void restore() {
+    words_.restore();
+    for (const Region& region : remembered_) region.restore();
+  }
+
+  void execute() {
+    ++found_.executions;
+    restore();
+    std::vector<std::uint64_t> first;
+    for (std::size_t i = 0; i < words_.size(); ++i) first.push_back(words_[i].first);
+    memory_.reset(first);
+    choices_.begin_execution();
+    stores_ = 0, current_ = kNone;
+    for (Fiber& fiber : fibers_) {
+      fiber.history = 0, fiber.reads = 0, fiber.reads_since = 0, fiber.sleeps_on = kNone;
+      fiber.has_looked = false;
+      fiber.has_begun = fiber.has_passed = fiber.has_ended = fiber.is_dead = false;
+    }
+    start_();
+    if (const std::size_t next = choose_next(); next != kNone) go_to(next, main_);
+    current_ = kNone;
+  }
+
+  void go_to(std::size_t next, ucontext_t& from) {
+    current_ = next;
+    if (next != kNone && !std::exchange(fibers_[next].has_begun, true)) {
+      Fiber& fiber = fibers_[next];
+      for (std::size_t i = 0; i < fibers_.size(); ++i)
+        if ((fiber.options.after >> i & 1) != 0) memory_.follow(next, i);
+      fiber.context = blank_;
+      fiber.context.uc_stack.ss_sp = fiber.stack.get();
+      fiber.context.uc_stack.ss_size = kStackBytes;
+      running_ = this;
+      makecontext(
+          &fiber.context, [] { running_->run_body(); }, 0);
+    }
+    swapcontext(&from, next == kNone ? &main_ : &fibers_[next].context);
+  }
+
+  void run_body() {
+    Fiber& fiber = fibers_[current_];
+    fiber.body();
+    fiber.has_ended = true;
+    go_to(choose_next(), fiber.context);
+  }
+
+  // The first step goes from the beginning over the first point to the second one.
+  void point() {
+    if (std::exchange(fibers_[current_].has_passed, true)) switch_away();
+  }
+  void switch_away() {
+    const std::size_t self = current_, next = choose_next();
+    if (next != self) go_to(next, fibers_[self].context);
+  }
+
+  // ---- the search
+
+  // The fiber that takes the next step; nobody: the execution is over.
+  std::size_t choose_next() {
+    for (;;) {
+      if (!found_.failure.empty()) return kNone;
+      if (choices_.is_new() && !choices_.is_random() && !visited_.insert(state()).second) return kNone;
+      std::array<std::uint32_t, 2 * kMaxThreads> choices;
+      const std::size_t count = find_choices(choices);
+      if (count == 0 && wake_after_death()) continue;
+      if (count == 0) return end_execution(), kNone;
+      if (choices_.depth() >= kTooLong) return fail("goes on for ever"), kNone;
+      const std::uint32_t choice = choices[choose(count, false)];
+      if (choice < fibers_.size()) return choice;
+      fibers_[choice - fibers_.size()].is_dead = true;
+    }
+  }
+
+  // A death wakes nobody, but each wait has slices (waiting.W2): those who sleep look once more.
+  bool wake_after_death() {
+    if (std::none_of(fibers_.begin(), fibers_.end(), [](const Fiber& fiber) { return fiber.is_dead; })) return false;
+    bool wakes = false;
+    for (Fiber& fiber : fibers_)
+      if (!fiber.is_over() && fiber.sleeps_on != kNone && !std::exchange(fiber.has_looked, true))
+        fiber.sleeps_on = kNone, wakes = true;
+    return wakes;
+  }
+
+  void end_execution() {
+    found_.longest = std::max<std::uint64_t>(found_.longest, choices_.depth());
+    current_ = kNone;
+    for (const Fiber& fiber : fibers_)
+      if (fiber.sleeps_on != kNone && !fiber.is_dead) return fail("sleeps, and nobody wakes it");
+    ++found_.ends;
+    for (std::size_t i = 0; i < words_.size(); ++i) {
+      const std::uint64_t value = memory_.newest(i);
+      std::memcpy(const_cast<void*>(words_[i].place), &value, words_[i].bytes);
+    }
+    check_();
+  }
+
+  std::size_t choose(std::size_t count, bool is_about_memory) {
+    std::size_t taken = 0;
+    if (!choices_.choose(count, !is_about_memory, taken))
+      fail("the choices of an earlier execution led elsewhere: something decides that is not remembered"), taken = 0;
+    return taken;
+  }
+
+  // Who runs goes on first: that is the cheapest.
+  std::size_t find_choices(std::array<std::uint32_t, 2 * kMaxThreads>& choices) const {
+    std::uint32_t over = 0, can_go = 0, polls = 0, deaths = 0;
+    for (std::size_t i = 0; i < fibers_.size(); ++i) over |= fibers_[i].is_over() ? 1U << i : 0;
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      const Fiber& fiber = fibers_[i];
+      if (fiber.is_over() || (fiber.options.after & ~over) != 0) continue;
+      if (fiber.options.may_die) deaths |= 1U << (fibers_.size() + i);
+      if (fiber.sleeps_on != kNone) continue;
+      const bool is_idle =
+          fiber.options.patience != 0 && fiber.reads > fiber.options.patience && fiber.reads_since == stores_;
+      (is_idle ? polls : can_go) |= 1U << i;
+    }
+    std::size_t count = 0;
+    const std::uint32_t open = (can_go != 0 ? can_go : polls) | deaths;
+    if (current_ < fibers_.size() && (open >> current_ & 1) != 0)
+      choices[count++] = static_cast<std::uint32_t>(current_);
+    for (std::uint32_t i = 0; i < 2 * fibers_.size(); ++i)
+      if (i != current_ && (open >> i & 1) != 0) choices[count++] = i;
+    return count;
+  }
+
+  std::uint64_t state() const {
+    StateHash state(memory_, words_);
+    for (std::size_t i = 0; i < fibers_.size(); ++i)
+      if (!fibers_[i].is_over()) state.goes_on(i, !fibers_[i].has_begun && fibers_[i].options.after != 0);
+    state.add_memory();
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      const Fiber& fiber = fibers_[i];
+      mix(state.hash, (fiber.has_ended ? 1U : 0U) + (fiber.is_dead ? 2U : 0U) + (fiber.has_begun ? 4U : 0U) +
+                          (fiber.has_looked ? 8U : 0U));
+      if (fiber.is_over() && !is_followed(i)) continue;
+      mix(state.hash, fiber.is_over() ? 0 : fiber.history);
+      mix(state.hash, fiber.sleeps_on);
+      state.add_thread(i);
+      if (fiber.options.patience != 0) mix(state.hash, fiber.reads_since == stores_ ? fiber.reads : 0);
+    }
+    for (const Region& region : remembered_)
+      for (std::size_t at = 0; at < region.bytes; at += 8) {
+        std::uint64_t value = 0;
+        std::memcpy(&value, region.begin + at, std::min<std::size_t>(8, region.bytes - at));
+        mix(state.hash, value);
+      }
+    return state.hash;
+  }
+  bool is_followed(std::size_t number) const noexcept {
+    return std::any_of(fibers_.begin(), fibers_.end(), [&](const Fiber& fiber) {
+      return fiber.options.byte || ((fiber.options.after >> number & 1) != 0 && !fiber.has_begun);
+    });
+  }
+
+  static inline WeakExplorer* running_ = nullptr;
+
+  ModelledWords words_;
+  std::vector<Region> remembered_;
+  Memory memory_;
+  std::vector<Fiber> fibers_;
+  std::function<void()> start_ = [] {}, check_ = [] {};
+  ucontext_t main_ = {}, blank_ = {};
+  std::size_t current_ = kNone;
+  bool is_sequential_ = false, has_grown_ = false;
+  std::uint64_t stores_ = 0;
+  Mutation mutation_;
+  std::vector<std::string>* trace_ = nullptr;
+
+  Choices choices_;
+  std::unordered_set<std::uint64_t> visited_;
+  WeakFound found_;
+};
+
+}  // namespace ps::test
