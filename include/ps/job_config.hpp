@@ -36,9 +36,11 @@ struct JobConfig {
   PartitionBy partition_by = PartitionBy::kRange;  // placement partition: of in-place variables
   std::map<std::string, std::uint32_t> place;  // variable -> shard, by hand: whole, whatever the placement (at most 64)
   Numa numa = Numa::kAuto;
-  std::vector<std::uint32_t> numa_nodes;           // at most 64
-  bool huge_pages = false;                         // ask for them, where the system has any for shared memory
-  std::string group;                               // whose users share the job; empty: only its ps's user has it
+  std::vector<std::uint32_t> numa_nodes;  // at most 64
+  bool huge_pages = false;                // ask for them, where the system has any for shared memory
+  std::string restore;                    // folder of a checkpoint that the job begins with; empty: with first values
+  std::uint64_t first_step = 0;           // the checkpoint's: a Server fills it in
+  std::string group;                      // whose users share the job; empty: only its ps's user has it
   std::uint32_t elastic_min = 0, elastic_max = 0;  // bounds of the number of workers that a launcher keeps; 0: fixed
 
   bool operator==(const JobConfig&) const = default;

@@ -25,7 +25,9 @@ struct WorkerInfo {
   std::uint64_t dropped = 0;                         // sync: gradients that came too late for their step
   std::uint64_t clock = 0;                           // ssp: steps done since the mode began
   std::uint64_t lead_max = 0;                        // ssp: most steps ahead of the slowest when a step began
-  std::uint64_t examples = 0;
+  std::uint64_t examples = 0, step_examples = 0;     // in this job, and of a step lately
+  std::uint64_t examples_offset = 0;                 // sync: at global step s they were this + s * step_examples
+  std::uint64_t restored_examples = 0;               // of this rank before the checkpoint that the job began with
   double loss = 0;
   double seconds = 0;       // from joining to now, or to leaving
   std::string waiting_for;  // empty: for nothing
@@ -39,6 +41,7 @@ struct PartInfo {
   std::uint64_t first_row = 0, rows = 0;  // of the first axis
   std::uint64_t bytes = 0;                // of the values alone, in whole floats
   std::uint64_t slot_bytes = 0;           // of optimizer slots
+  std::uint64_t offset = 0;               // in the shard's segment: where its buffers or elements begin
   std::uint64_t pieces = 0;               // chunks or blocks
   std::uint64_t piece_elements = 0;
 };
@@ -87,7 +90,8 @@ struct ByteCount {
 // Something that happened; the newest 256 are kept, and beside them the newest 1024 decisions of steps.
 struct Event {
   std::uint64_t unix_ns = 0;
-  std::string kind;  // joined, left, died, initialised, set, short-quorum, ended, decided, left-out, adopted
+  std::string kind;  // joined, left, died, initialised, set, short-quorum, ended, decided, left-out, adopted,
+                     // unregistered
   std::optional<std::uint32_t> rank;
   std::uint64_t step = 0;            // global step at that moment; decided: the step itself
   std::vector<std::uint32_t> ranks;  // decided: the contributors
@@ -151,6 +155,10 @@ class JobView {
 
   // The same as bytes, of a variable of any dtype.
   std::vector<std::byte> bytes(const std::string& name) const;
+
+  // A part of them: whole chunks or blocks that lie evenly over the variable, about `most` elements and one piece at least,
+  // for who wants statistics of a large one. Requires: most > 0. Throws Error as bytes() does.
+  std::vector<std::byte> sample(const std::string& name, std::uint64_t most) const;
 
   // The same for its moving average. Throws Error where it has none.
   std::vector<float> averages(const std::string& name) const;

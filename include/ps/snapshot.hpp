@@ -53,12 +53,22 @@ class Snapshot {
   // SnapshotOptions::pause_bytes, and those that devices or racy adds change. Throws Error: no such variable.
   bool is_fuzzy(const std::string& name) const;
 
+  // How many updates each of its chunks has had, on average, when the snapshot was taken. In place: how many pushes of all
+  // of it each block has had by now. Throws Error: no such variable.
+  std::uint64_t updates(const std::string& name) const;
+
   // Copies its parameters (array 0) or slot array - 1, in the order of JobView's VariableInfo::slots. Lock-free.
-  // Requires: out.size() is its element count, array at most its slots (throws Error, as where there is no such variable).
+  // Requires: out.size() is its element count, or of a slot of rows that of its rows, array at most its slots (throws
+  // Error, as where there is no such variable).
   void copy(const std::string& name, std::span<float> out, std::uint64_t array = 0) const;
 
   // The same as bytes, of a variable of any dtype.
   void copy(const std::string& name, std::span<std::byte> out, std::uint64_t array = 0) const;
+
+  // Bytes [begin, begin + out.size()) of the same, for who writes it piece by piece. In-place variables that are copied
+  // while they change, and those partitioned by hash, are copied as a whole when their byte 0 is asked for.
+  // Requires: begin is a multiple of 4 (throws Error).
+  void read(const std::string& name, std::uint64_t begin, std::span<std::byte> out, std::uint64_t array = 0) const;
 
  private:
   friend class JobView;

@@ -23,12 +23,18 @@ namespace PS_API ps {
 
 struct WorkerOptions {
   std::string job;
-  std::string group{};                             // whose users' job it may be; empty: only this process's user's
-  std::optional<std::uint32_t> rank;               // none: a free one, of those that nobody has had yet first
-  std::uint32_t threads = 1;                       // that pull and push large variables; at most the job's `threads`
-  double wait_job_seconds = 60.0;                  // how long the constructor waits for the job to exist
-  std::function<bool()> stop_requested;            // looked at in every wait; true ends it with Interrupted
-  std::function<void(const std::string&)> notice;  // one line a second on what a wait waits for; none: stderr
+  std::string group{};                               // whose users' job it may be; empty: only this process's user's
+  std::optional<std::uint32_t> rank{};               // none: a free one, of those that nobody has had yet first
+  std::uint32_t threads = 1;                         // that pull and push large variables; at most the job's `threads`
+  double wait_job_seconds = 60.0;                    // how long the constructor waits for the job to exist
+  std::function<bool()> stop_requested{};            // looked at in every wait; true ends it with Interrupted
+  std::function<void(const std::string&)> notice{};  // one line a second on what a wait waits for; none: stderr
+  // Told of what step() was made of, behind each: `wait` for others, `apply` their gradients. CLOCK_MONOTONIC.
+  std::function<void(const char* part, std::uint64_t begin_ns, std::uint64_t end_ns)> on_part{};
+  // docs/record-replay.md. Modes async and ssp, versioned variables, one thread, no GPU (throws Error).
+  std::string record{};        // a folder: in what order this worker pulls and pushes is written there
+  std::string replay{};        // a folder with a job's records: this worker goes by the rank's next one
+  std::string replay_board{};  // of a replay: a file that launch_shm gives to the job's workers
 };
 
 // What the workers of a job share; stays mapped as long as `memory` is kept.
@@ -59,8 +65,8 @@ class PushGroup {
 
 class Worker {
  public:
-  // Waits for the job up to wait_job_seconds. Throws Error (no such job in time, rank taken, table full, segment of
-  // another build), JobFinished (the job's last step is done), Interrupted.
+  // Waits for the job up to wait_job_seconds. Throws Timeout (no such job in time), Error (rank taken, table full, segment
+  // of another build), JobFinished (the job's last step is done), Interrupted.
   explicit Worker(WorkerOptions options);
   ~Worker();  // leaves
   Worker(Worker&&) noexcept;
@@ -246,6 +252,10 @@ class Worker {
   // What others may read of this worker (progress lines, the inspector): examples are added to those of its rank's
   // earlier holders, as steps are. Wait-free.
   void report(double loss, std::uint64_t examples_done) noexcept;
+
+  // Examples that were reported of this rank before this worker took it: by its earlier holders, or before the checkpoint
+  // that the job began with. Where a reproducible data order goes on.
+  std::uint64_t examples_before() const noexcept;
 
   StalenessSummary staleness() const;
 

@@ -168,7 +168,8 @@ void check_same(const JobConfig& there, const JobConfig& wanted) {
   };
   require_same("workers", config::workers_text(there), config::workers_text(complete));  // the bounds are no options
   for (const Setting<JobConfig>& setting : job_settings())
-    if (setting.traits.is_stored) require_same(setting.name, show(setting, there), show(setting, complete));
+    if (setting.traits.is_stored && !setting.traits.is_of_beginning)
+      require_same(setting.name, show(setting, there), show(setting, complete));
 }
 
 void check(const LiveSettings& settings, const JobConfig& config) {

@@ -1,6 +1,8 @@
 #include "config/job_settings.hpp"
 
+#include <algorithm>
 #include <bit>
+#include <charconv>
 
 #include "config/modes.hpp"
 #include "config/values.hpp"
@@ -103,6 +105,35 @@ Value<JobConfig> numa() {
           }};
 }
 
+// Stored values have neither spaces nor other letters than ASCII's: %20 and the like stand for those.
+Value<JobConfig> folder_of_checkpoint() {
+  Value<JobConfig> value = text(&JobConfig::restore, "DIR");
+  value.read = [](JobConfig& in, const std::string& text) {
+    in.restore.clear();
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] != '%') {
+        in.restore += text[i];
+        continue;
+      }
+      unsigned char byte = 0;
+      const char* const end = text.data() + std::min(text.size(), i + 3);
+      if (std::from_chars(text.data() + i + 1, end, byte, 16).ptr != text.data() + i + 3)
+        throw Error("a % that no two digits follow");
+      in.restore += static_cast<char>(byte);
+      i += 2;
+    }
+  };
+  value.write = [](const JobConfig& in) {
+    std::string text;
+    for (const char letter : in.restore)
+      text += letter > ' ' && letter < 0x7f && letter != '%'
+                  ? std::string(1, letter)
+                  : fmt::format("%{:02x}", static_cast<unsigned char>(letter));
+    return text;
+  };
+  return value;
+}
+
 Settings<JobConfig> make_job_settings() {
   using J = JobConfig;
   constexpr unsigned kBoth = kPs | kLaunch;
@@ -156,7 +187,11 @@ Settings<JobConfig> make_job_settings() {
       {"huge-pages", flag(&J::huge_pages), kPlacement, kBoth, "ask for huge pages"},
       {"seed", whole(&J::seed, 0, kAny), Group::kData, kBoth, "of initial values and data order"},
       {"linger", seconds(&J::linger_seconds), kRun, kBoth, "how long the ps stays after the last worker has left",
-       {.unit = "s", .common = kPs}},
+       {.unit = "s"}},
+      {"restore", folder_of_checkpoint(), kRun, kNone, "the checkpoint that the job began with",
+       {.is_of_beginning = true}},
+      {"first-step", whole(&J::first_step, 0, kAny), kRun, kNone, "the global step that the job began with",
+       {.unit = "steps", .is_of_beginning = true}},
       {"group", text(&J::group, "NAME"), kRun, kBoth | kWorker,
        "share the job with the users of a group: segments get mode 0660; other users' workers say it, too",
        {.otherwise = "only this user has it", .is_stored = false}},

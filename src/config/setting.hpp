@@ -42,11 +42,12 @@ struct Value {
 };
 
 struct Traits {
-  const char* unit = "";       // steps, s, bytes
-  const char* otherwise = "";  // what holds where it is not given, or 0; empty: the default value says it
-  bool is_live = false;        // a running job's can be changed
-  bool is_stored = true;       // of JobConfig: in the control segment
-  bool takes_all = false;      // of one that is given repeatedly every text counts, not the last
+  const char* unit = "";         // steps, s, bytes
+  const char* otherwise = "";    // what holds where it is not given, or 0; empty: the default value says it
+  bool is_live = false;          // a running job's can be changed
+  bool is_stored = true;         // of JobConfig: in the control segment
+  bool is_of_beginning = false;  // of JobConfig: how the job came about; a ps that adopts it need not say it
+  bool takes_all = false;        // of one that is given repeatedly every text counts, not the last
   float Optimizer::*hyper_parameter = nullptr;  // it is one, of some update rules
   unsigned common = kNone;  // the programs in which most people need it: their --help has it, --help-all has all
 };

@@ -41,8 +41,9 @@ double read_with_unit(const std::string& given, const std::pair<std::string_view
 
 std::string describe_forms() {
   return fmt::format(
-      "N is a whole number, X a number. TIME is in seconds, or has a unit: {}. SIZE is in bytes, or has a unit: {}.",
-      kTimes, kSizes);
+      "N is a whole number, X a number. TIME is in seconds, or has a unit: {}. SIZE is in bytes, or has a unit: {}. "
+      "INTERVAL is a time with its unit, or global steps: {}.",
+      kTimes, kSizes, kIntervals);
 }
 
 std::uint64_t parse_whole(const std::string& text, std::uint64_t least) {

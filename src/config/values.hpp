@@ -19,7 +19,9 @@ namespace ps::config {
 
 inline constexpr auto kAny = std::numeric_limits<std::uint64_t>::max();
 
-// What settings of the forms N, X, TIME and SIZE look like, for people.
+inline constexpr const char* kIntervals = "60s, 5m or 1000steps";  // examples
+
+// What settings of the forms N, X, TIME, SIZE and INTERVAL look like, for people.
 std::string describe_forms();
 
 // These throw Error where `text` is none, or out of range.

@@ -7,6 +7,7 @@
 #include "device/gpu_pull.hpp"
 #include "device/gpu_push.hpp"
 #include "device/probe.hpp"
+#include "shm/events.hpp"
 
 namespace ps {
 
@@ -23,6 +24,7 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
       gpu(device::require_gpu(given_cuda, given_options.device)),
       shared_shards(device::ShardMemory::of_worker(worker.shards(), given_cuda, worker.job(), given_options.device)),
       shards(*shared_shards) {
+  worker.refuse_taped();
   if (parameters.size() != variables.size() || gradients.size() != variables.size())
     throw Error(
         fmt::format("a GPU link of {} variables with {} places for parameters and {} for gradients: give one "
@@ -79,6 +81,9 @@ void GpuLink::Impl::plan() {
       input.is_registered = false;
       strategy = device::choose_strategy(gpu, input);
       warn(fmt::format("{}: {}", strategy.registration_reason, why));
+      shm::record_event(
+          worker.job(),
+          {.kind = shm::EventKind::kUnregistered, .rank = worker.rank(), .step = worker.job().steps_done()});
     }
   }
   pull->plan();

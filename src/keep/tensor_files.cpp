@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
+#include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -19,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kAlignment =
     64;  // of the values, so that a mapped file's tensors are aligned; both formats allow it
+constexpr std::size_t kPiece = 256 << 10;  // copied, hashed and written at once: a second-level cache holds it
 
 std::string folder_of(const std::string& path) {
   const fs::path folder = fs::path(path).parent_path();
@@ -42,6 +45,19 @@ const DTypeNames& names_of(DType dtype) {
   throw Error(fmt::format("there is no dtype {}", static_cast<std::uint32_t>(dtype)));
 }
 
+// XXH3 of what comes piece by piece.
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState(), &XXH3_freeState) {
+    if (!state_ || XXH3_64bits_reset(state_.get()) != XXH_OK) throw std::bad_alloc();
+  }
+  void add(const void* bytes, std::size_t count) { XXH3_64bits_update(state_.get(), bytes, count); }
+  std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
+
+ private:
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
+};
+
 class NewFile {
  public:
   explicit NewFile(std::string path) : path_(std::move(path)), partial_(fmt::format("{}.partial-{}", path_, getpid())) {
@@ -58,23 +74,36 @@ class NewFile {
 
   void write(const void* bytes, std::size_t count) {
     const auto* next = static_cast<const std::byte*>(bytes);
+    hash_.add(bytes, count);
+    const std::uint64_t begin = bytes_;
+    bytes_ += count;
     while (count != 0) {
       const ssize_t written = ::write(descriptor_, next, count);
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0) fail();
       next += written, count -= static_cast<std::size_t>(written);
     }
+    // Asks the disk to begin, so that the sync at the end finds little left. Only speed depends on it.
+    ::sync_file_range(descriptor_, static_cast<off64_t>(begin), static_cast<off64_t>(bytes_ - begin),
+                      SYNC_FILE_RANGE_WRITE);
   }
   void write(const std::string& text) { write(text.data(), text.size()); }
 
+  void write(const Tensor& tensor) {
+    std::vector<std::byte> piece(std::min<std::uint64_t>(kPiece, tensor.bytes()));
+    for (std::uint64_t begin = 0, end = tensor.bytes(); begin < end; begin += piece.size()) {
+      const std::span<std::byte> here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), end - begin));
+      tensor.read(begin, here);
+      write(here.data(), here.size());
+    }
+  }
+
   // The file is there from now on, also after a loss of power.
-  void finish() {
+  FileFacts finish() {
     if (::fsync(descriptor_) != 0 || ::rename(partial_.c_str(), path_.c_str()) != 0) fail();
     ::close(std::exchange(descriptor_, -1));
-    const int folder = ::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0) return;
-    ::fsync(folder);
-    ::close(folder);
+    sync_folder(folder_of(path_));
+    return {bytes_, hash_.value()};
   }
 
  private:
@@ -82,12 +111,52 @@ class NewFile {
 
   std::string path_, partial_;
   int descriptor_ = -1;
+  std::uint64_t bytes_ = 0;
+  Hash hash_;
 };
 
 }  // namespace
 
-void write_safetensors(const std::string& path, const std::vector<Tensor>& given,
-                       const std::map<std::string, std::string>& metadata) {
+const char* safetensors_name(DType dtype) { return names_of(dtype).safetensors; }
+
+std::uint64_t Tensor::bytes() const noexcept {
+  std::uint64_t count = bytes_of(dtype);
+  for (const std::uint64_t extent : shape) count *= extent;
+  return count;
+}
+
+std::function<void(std::uint64_t, std::span<std::byte>)> reader_of(std::span<const std::byte> bytes) {
+  return
+      [=](std::uint64_t begin, std::span<std::byte> out) { std::memcpy(out.data(), bytes.data() + begin, out.size()); };
+}
+
+void sync_folder(const std::string& path) noexcept {
+  const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) return;
+  ::fsync(folder);
+  ::close(folder);
+}
+
+FileFacts facts_of(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) throw Error(fmt::format("cannot read {}: {}", path, std::strerror(errno)));
+  Hash hash;
+  std::uint64_t bytes = 0;
+  std::vector<std::byte> piece(kPiece);
+  for (;;) {
+    const ssize_t got = ::read(file, piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    const int reason = errno;
+    if (got <= 0) ::close(file);
+    if (got < 0) throw Error(fmt::format("cannot read {}: {}", path, std::strerror(reason)));
+    if (got == 0) return {bytes, hash.value()};
+    hash.add(piece.data(), static_cast<std::size_t>(got));
+    bytes += static_cast<std::uint64_t>(got);
+  }
+}
+
+FileFacts write_safetensors(const std::string& path, const std::vector<Tensor>& given,
+                            const std::map<std::string, std::string>& metadata) {
   constexpr const char* kMetadata = "__metadata__";
   nlohmann::ordered_json header = {{kMetadata, metadata}};
   // The widest elements first, so that each lies at a multiple of its size.
@@ -97,7 +166,7 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& given
   std::uint64_t begin = 0;
   for (const Tensor& tensor : tensors) {
     if (tensor.name == kMetadata) throw Error(fmt::format("{}: no tensor can be called {}", path, kMetadata));
-    const std::uint64_t end = begin + tensor.bytes.size();
+    const std::uint64_t end = begin + tensor.bytes();
     header[tensor.name] = {
         {"dtype", names_of(tensor.dtype).safetensors}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
     begin = end;
@@ -109,8 +178,8 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& given
   const std::uint64_t size = text.size();
   file.write(&size, sizeof size);
   file.write(text);
-  for (const Tensor& tensor : tensors) file.write(tensor.bytes.data(), tensor.bytes.size());
-  file.finish();
+  for (const Tensor& tensor : tensors) file.write(tensor);
+  return file.finish();
 }
 
 void write_npy(const std::string& path, const Tensor& tensor) {
@@ -126,7 +195,7 @@ void write_npy(const std::string& path, const Tensor& tensor) {
   file.write("\x93NUMPY\x01\x00", 8);
   file.write(&size, sizeof size);
   file.write(header);
-  file.write(tensor.bytes.data(), tensor.bytes.size());
+  file.write(tensor);
   file.finish();
 }
 
@@ -136,10 +205,10 @@ void check_writable(const std::string& path) {
   static_cast<void>(NewFile(path));
 }
 
-void write_text(const std::string& path, const std::string& text) {
+FileFacts write_text(const std::string& path, const std::string& text) {
   NewFile file(path);
   file.write(text);
-  file.finish();
+  return file.finish();
 }
 
 }  // namespace ps::keep

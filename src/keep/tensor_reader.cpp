@@ -178,4 +178,10 @@ void TensorFile::read(const StoredTensor& tensor, std::span<float> out) const {
   }
 }
 
+void TensorFile::read(const StoredTensor& tensor, std::span<std::byte> out) const {
+  if (out.size() != tensor.bytes)
+    throw Error(fmt::format("{}: a tensor of {} bytes does not fit {}", path_, tensor.bytes, out.size()));
+  read_bytes(out.data(), tensor.begin, tensor.bytes);
+}
+
 }  // namespace ps::keep

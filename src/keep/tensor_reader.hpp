@@ -33,6 +33,9 @@ class TensorFile {
   // Requires: out.size() is its elements. Throws Error: another dtype, or the file has been cut off since.
   void read(const StoredTensor& tensor, std::span<float> out) const;
 
+  // Its bytes as they are. Requires: out.size() is their number. Throws Error: the file has been cut off since.
+  void read(const StoredTensor& tensor, std::span<std::byte> out) const;
+
  private:
   void read_header();
   void read_bytes(void* out, std::uint64_t begin, std::uint64_t bytes) const;

@@ -4,10 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <numeric>
 #include <optional>
 #include <vector>
 
+#include "ps/checkpoint.hpp"
 #include "ps/errors.hpp"
+#include "shm/barrier.hpp"
 #include "shm/clock.hpp"
 #include "shm/counters.hpp"
 #include "shm/events.hpp"
@@ -145,7 +149,33 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
   return job;
 }
 
-shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options) {
+// What a job that begins with a checkpoint has behind it. With another number of workers the ranks share it anew.
+void begin_with(const Checkpoint& checkpoint, shm::JobSegments& job, const ServerOptions& options) {
+  const std::uint64_t step = checkpoint.global_step();
+  if (options.notice)
+    options.notice(fmt::format("job {} goes on from checkpoint {}, at step {}", job.job(), checkpoint.folder(), step));
+  job.barrier(0).step.store_relaxed(step);  // relaxed, as all here: names.N6 publishes it
+  job.barrier(0).decision.store_relaxed(shm::make_decision(step, 0, 0));
+  std::vector<std::uint64_t> examples = checkpoint.examples();
+  const std::uint32_t workers = job.config().workers;
+  if (examples.size() != workers && !examples.empty()) {
+    if (options.notice)
+      options.notice(fmt::format("job {}: {} workers had the data, {} have it now: its order is dealt out anew",
+                                 job.job(), examples.size(), workers));
+    examples.assign(workers, std::accumulate(examples.begin(), examples.end(), std::uint64_t{0}) / workers);
+  }
+  for (std::uint32_t rank = 0; rank < examples.size() && rank < job.ranks(); ++rank)
+    shm::counter(job.worker(rank), shm::Counter::kRestoredExamples).store_relaxed(examples[rank]);
+}
+
+shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) {
+  JobConfig config = given;
+  std::optional<Checkpoint> checkpoint;
+  if (!config.restore.empty()) {
+    config.restore = std::filesystem::absolute(config.restore).string();  // workers may be elsewhere
+    checkpoint.emplace(config.restore);
+    config.first_step = checkpoint->global_step();
+  }
   const shm::ShardOptions shard{options.notice};
   if (options.task.value_or(0) != 0) return join_tasks(config, *options.task, options, shard);
   check(config);
@@ -167,7 +197,11 @@ shm::JobSegments open_job(const JobConfig& config, const ServerOptions& options)
     if (outcome != shm::AttachOutcome::kAbsent && options.notice)
       options.notice(fmt::format("job {}: reclaiming what a dead job of that name has left", config.job));
     found = {};
-    shm::JobSegments job = shm::JobSegments::create(config, shard, [&] { turn.look_out(); });
+    shm::JobSegments job = shm::JobSegments::create(
+        config, shard, [&] { turn.look_out(); },
+        [&](shm::JobSegments& made) {
+          if (checkpoint) begin_with(*checkpoint, made, options);
+        });
     if (options.task) return job;
     try {
       for (std::uint32_t task = 1; task < config.tasks; ++task) job.add_task(task, shard);

@@ -28,20 +28,43 @@ std::uint64_t to_ns(double seconds) { return static_cast<std::uint64_t>(seconds 
 
 }  // namespace
 
+std::uint64_t arrays_of(const VariableShm& record) noexcept {
+  const update::Traits& traits = update::traits_of(static_cast<UpdateRule>(record.rule));
+  const bool has_more = !is_versioned(record) && (traits.has_row_state() || traits.slot_for_value() != nullptr);
+  return 1 + record.slots + (has_more ? 1 : 0);
+}
+
+bool is_of_rows(const VariableShm& record, std::uint64_t array) noexcept {
+  return array > record.slots && (record.flags & shm::kRowState) != 0;
+}
+
 void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::uint64_t array, std::span<float> out) {
   const shm::InplaceVariable source(job.shard_data(record.shard), record);
-  const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(record.rule),
-                                                        (record.flags & shm::kRegularize) != 0);
+  if (is_of_rows(record, array)) {  // behind the row's elements
+    for (std::uint64_t row = 0; row < source.rows(); ++row)
+      shm::read_elements(out.data() + row,
+                         source.elements() + row * source.row_floats() + source.row_elements() * source.record_floats(),
+                         1, 1, update::FirstFloat{});
+    return;
+  }
+  const std::uint64_t place = array <= record.slots ? array : 0;  // a slot in the value's place
   for (std::uint64_t block = 0; block < source.blocks(); ++block) {
     float* const to = out.data() + source.block_begin(block);
     if (array == 0)
-      update::with_element_value(settings, shm::read_live(job).settings.learning_rate,
-                                 [&](const auto& value_of) { source.pull_block(block, to, value_of); });
+      copy_inplace_block(job, record, block, to);
     else  // the slots lie behind the element's first float
       source.for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
-        shm::read_elements(to + begin, from + array, source.record_floats(), count, update::FirstFloat{});
+        shm::read_elements(to + begin, from + place, source.record_floats(), count, update::FirstFloat{});
       });
   }
+}
+
+void copy_inplace_block(const shm::JobSegments& job, const VariableShm& record, std::uint64_t block, float* out) {
+  const shm::InplaceVariable source(job.shard_data(record.shard), record);
+  const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(record.rule),
+                                                        (record.flags & shm::kRegularize) != 0);
+  update::with_element_value(settings, shm::read_live(job).settings.learning_rate,
+                             [&](const auto& value_of) { source.pull_block(block, out, value_of); });
 }
 
 Snapshot::Impl::~Impl() { unlock(); }
@@ -104,7 +127,10 @@ std::vector<Snapshot::Impl::Part*> Snapshot::Impl::small_ones(std::uint64_t byte
     part->is_fuzzy = bytes_of(part) > bytes || taker.job.config().adds == Adds::kRacy;
     if (bytes_of(part) > bytes) continue;
     bytes -= bytes_of(part);
-    part->copied.assign(1 + part->record->slots, std::vector<float>(part->record->elements));
+    part->copied.resize(arrays_of(*part->record));
+    for (std::uint64_t array = 0; array < part->copied.size(); ++array)
+      part->copied[array].resize(is_of_rows(*part->record, array) ? part->record->elements / part->record->row_elements
+                                                                  : part->record->elements);
     small.push_back(part);
   }
   return small;
@@ -195,41 +221,103 @@ void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t
   if (first.dtype != static_cast<std::uint32_t>(DType::kFloat32))
     throw Error(fmt::format("copy of variable '{}': it holds {}; give a span of bytes", name,
                             to_string(static_cast<DType>(first.dtype))));
-  if (out.size() != first.whole_elements)
-    throw Error(fmt::format("copy of variable '{}': it has {} elements, the span has {}", name, first.whole_elements,
-                            out.size()));
-  impl_->copy(name, out, array);
+  if (const std::uint64_t floats = impl_->floats_of(name, array); out.size() != floats)
+    throw Error(fmt::format("copy of variable '{}': it has {} elements, the span has {}", name, floats, out.size()));
+  impl_->copy(name, 0, out, array);
 }
 
 void Snapshot::copy(const std::string& name, std::span<std::byte> out, std::uint64_t array) const {
-  const std::uint64_t bytes = shm::value_bytes(*impl_->parts_of(name).front().record);
+  const std::uint64_t bytes = impl_->bytes_of(name, array);
   if (out.size() != bytes)
     throw Error(fmt::format("copy of variable '{}': it has {} bytes, the span has {}", name, bytes, out.size()));
-  update::fill_bytes(out, [&](std::span<float> floats) { impl_->copy(name, floats, array); });
+  update::fill_bytes(out, [&](std::span<float> floats) { impl_->copy(name, 0, floats, array); });
 }
 
-void Snapshot::Impl::copy(const std::string& name, std::span<float> out, std::uint64_t array) const {
-  const std::vector<Part>& parts = parts_of(name);
+std::uint64_t Snapshot::updates(const std::string& name) const {
+  std::uint64_t updates = 0, pieces = 0;
+  for (const Impl::Part& part : impl_->parts_of(name)) {
+    std::byte* const shard = impl_->taker.job.shard_data(part.record->shard);
+    pieces += part.record->pieces;
+    for (std::uint64_t piece = 0; piece < part.record->pieces; ++piece)
+      updates += is_versioned(*part.record)
+                     ? shm::VersionedVariable(shard, *part.record).image_version(piece, impl_->cut.epoch)
+                     : shm::InplaceVariable(shard, *part.record).pushes(piece);
+  }
+  return updates / pieces;
+}
+
+void Snapshot::read(const std::string& name, std::uint64_t begin, std::span<std::byte> out, std::uint64_t array) const {
+  const std::uint64_t bytes = impl_->bytes_of(name, array);
+  if (begin % sizeof(float) != 0 || begin > bytes || out.size() > bytes - begin)
+    throw Error(fmt::format("read of variable '{}': it has {} bytes, and {} from {} on are asked for", name, bytes,
+                            out.size(), begin));
+  update::fill_bytes(out, [&](std::span<float> floats) { impl_->copy(name, begin / sizeof(float), floats, array); });
+}
+
+std::uint64_t Snapshot::Impl::bytes_of(const std::string& name, std::uint64_t array) const {
+  return array == 0 ? shm::value_bytes(*parts_of(name).front().record) : floats_of(name, array) * sizeof(float);
+}
+
+std::uint64_t Snapshot::Impl::floats_of(const std::string& name, std::uint64_t array) const {
+  const VariableShm& first = *parts_of(name).front().record;
+  if (array >= arrays_of(first))
+    throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, array - 1, arrays_of(first) - 1));
+  return is_of_rows(first, array) ? first.whole_elements / first.row_elements : first.whole_elements;
+}
+
+// In place: all of it. What was copied under the pause, else what is there now.
+void Snapshot::Impl::copy_all(const std::vector<Part>& parts, std::span<float> out, std::uint64_t array) const {
   const VariableShm& first = *parts.front().record;
-  if (array > first.slots)
-    throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, array - 1, first.slots));
-  const bool is_hashed = !is_versioned(first) && shm::is_hashed(first);
-  std::vector<float> by_parts(is_hashed ? first.whole_elements : 0);
-  const std::span<float> to = is_hashed ? std::span<float>(by_parts) : out;
+  const std::uint64_t unit = is_of_rows(first, array) ? first.row_elements : 1;  // elements for each of its floats
+  std::vector<float> by_parts(shm::is_hashed(first) ? out.size() : 0);
+  const std::span<float> to = shm::is_hashed(first) ? std::span<float>(by_parts) : out;
   for (const Part& part : parts) {
-    const VariableShm& record = *part.record;
-    const std::span<float> here = to.subspan(record.part_begin, record.elements);
-    if (!part.copied.empty()) {
+    const std::span<float> here = to.subspan(part.record->part_begin / unit, part.record->elements / unit);
+    if (part.copied.empty())
+      copy_inplace(taker.job, *part.record, array, here);
+    else
       std::copy(part.copied[array].begin(), part.copied[array].end(), here.begin());
-    } else if (!is_versioned(record)) {
-      copy_inplace(taker.job, record, array, here);
-    } else {
-      const shm::VersionedVariable chunks(taker.job.shard_data(record.shard), record);
-      for (std::uint64_t chunk = 0; chunk < chunks.chunks(); ++chunk)
-        chunks.pull_image(chunk, cut.epoch, here.data() + chunks.chunk_begin(chunk), array);
+  }
+  if (!shm::is_hashed(first)) return;
+  if (unit == 1) return shm::order_by_rows(by_parts, out, first);
+  shm::for_hashed_rows(
+      first, [&](std::uint64_t in_rows, std::uint64_t in_parts) { out[in_rows / unit] = by_parts[in_parts / unit]; });
+}
+
+void Snapshot::Impl::copy(const std::string& name, std::uint64_t begin, std::span<float> out,
+                          std::uint64_t array) const {
+  const std::vector<Part>& parts = parts_of(name);
+  const std::uint64_t all = floats_of(name, array), end = begin + out.size();
+  if (!is_versioned(*parts.front().record)) {
+    if (out.size() == all) return copy_all(parts, out, array);
+    if (ordered_of != std::pair(name, array) || begin == 0) {
+      ordered.resize(all);
+      copy_all(parts, ordered, array);
+      ordered_of = {name, array};
+    }
+    std::copy_n(ordered.begin() + std::ptrdiff_t(begin), out.size(), out.begin());
+    return;
+  }
+  std::vector<float> whole;  // a chunk that is asked for in part
+  for (const Part& part : parts) {
+    const shm::VersionedVariable chunks(taker.job.shard_data(part.record->shard), *part.record);
+    const std::uint64_t part_begin = part.record->part_begin, chunk_floats = part.record->piece_elements;
+    const std::uint64_t from = std::max(begin, part_begin), to = std::min(end, part_begin + part.record->elements);
+    for (std::uint64_t at = from; at < to;) {
+      const std::uint64_t chunk = (at - part_begin) / chunk_floats;
+      const std::uint64_t chunk_begin = part_begin + chunks.chunk_begin(chunk);
+      const std::uint64_t chunk_end = chunk_begin + chunks.chunk_size(chunk), until = std::min(to, chunk_end);
+      float* const here = out.data() + (at - begin);
+      if (at == chunk_begin && until == chunk_end) {
+        chunks.pull_image(chunk, cut.epoch, here, array);
+      } else {
+        whole.resize(chunk_floats);
+        chunks.pull_image(chunk, cut.epoch, whole.data(), array);
+        std::copy_n(whole.begin() + std::ptrdiff_t(at - chunk_begin), until - at, here);
+      }
+      at = until;
     }
   }
-  if (is_hashed) shm::order_by_rows(by_parts, out, first);
 }
 
 }  // namespace ps

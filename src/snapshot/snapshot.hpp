@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ps/snapshot.hpp"
@@ -14,9 +15,17 @@
 
 namespace ps {
 
+// How many arrays a variable has: its values, and what update::all_slots counts.
+std::uint64_t arrays_of(const shm::VariableShm& record) noexcept;
+// Whether array `array` has a float for each row, and not for each element.
+bool is_of_rows(const shm::VariableShm& record, std::uint64_t array) noexcept;
+
 // Copies values (array 0) or slot array - 1 of an in-place record while others may push: elements are whole.
+// Requires: array < arrays_of(record); room for its elements, or rows.
 void copy_inplace(const shm::JobSegments& job, const shm::VariableShm& record, std::uint64_t array,
                   std::span<float> out);
+// The same of the values of one block. Requires: room for its elements.
+void copy_inplace_block(const shm::JobSegments& job, const shm::VariableShm& record, std::uint64_t block, float* out);
 
 // Who takes it: a descriptor of the job takes one snapshot at a time.
 struct Snapshotter {
@@ -42,19 +51,26 @@ struct PS_HIDDEN Snapshot::Impl {
   };
 
   const std::vector<Part>& parts_of(const std::string& name) const;
-  // Requires: out.size() is the floats that the variable lies in.
-  void copy(const std::string& name, std::span<float> out, std::uint64_t array) const;
+  // That the array lies in.
+  std::uint64_t floats_of(const std::string& name, std::uint64_t array) const;
+  std::uint64_t bytes_of(const std::string& name, std::uint64_t array) const;
+  // Floats [begin, begin + out.size()) of it. Requires: it has them.
+  void copy(const std::string& name, std::uint64_t begin, std::span<float> out, std::uint64_t array) const;
 
   Snapshotter taker;
   shm::MadeCut cut;
   std::vector<std::uint32_t> split;
   std::map<std::string, std::vector<Part>> variables;
+  // The array in place that was read last in pieces.
+  mutable std::vector<float> ordered;
+  mutable std::pair<std::string, std::uint64_t> ordered_of;
 
  private:
   void lock(double wait_seconds);
   void unlock() noexcept;
   void list();
   std::vector<Part*> small_ones(std::uint64_t bytes);
+  void copy_all(const std::vector<Part>& parts, std::span<float> out, std::uint64_t array) const;
 };
 
 }  // namespace ps

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "ps/variable.hpp"
 #include "ps/worker.hpp"
@@ -31,13 +32,19 @@ class Engine {
   // is one, once for each gradient; false: it has said so.
   virtual bool compute(const Pause& pause) = 0;
 
+  // That, between compute and push. None: it is not in this process's memory.
+  virtual std::vector<NamedValues> gradients() const { return {}; }
+
   // Returns when all of it is pushed.
   virtual void push() = 0;
+
+  // In the place of push(): nothing of it is. Requires: compute() had a pause.
+  virtual void skip() = 0;
 
   // The step is over.
   virtual void begin_next() = 0;
 
-  // The loss of the last batch of the last push.
+  // The loss of the last batch of the last push; behind a compute() with a pause, of the last batch.
   virtual float loss() const = 0;
 
   // A clock that runs while this worker works: what a straggler's factor multiplies.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace ps::train {
@@ -18,19 +17,32 @@ double seconds_between(TrainLog::Clock::time_point begin, TrainLog::Clock::time_
 
 }  // namespace
 
-TrainLog::TrainLog(const TrainHooks& hooks, std::string who, std::size_t batch)
-    : hooks_(hooks), who_(std::move(who)), batch_(batch) {}
+bool TrainHooks::read_checkpoint(const std::string& variable, const std::string& slot, std::span<float> out) const {
+  if (checkpoint == nullptr) return false;
+  const std::vector<StoredVariable>& all = checkpoint->variables();
+  const auto stored = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == variable; });
+  if (stored == all.end()) return false;
+  if (!slot.empty() && std::find(stored->slots.begin(), stored->slots.end(), slot) == stored->slots.end()) {
+    if (warn) warn(fmt::format("the checkpoint has no {} of variable '{}', which begin anew", slot, variable));
+    return false;
+  }
+  checkpoint->read(variable, std::as_writable_bytes(out), slot);
+  return true;
+}
+
+hooks::NanGuard TrainHooks::nan_guard(const std::string& who, Worker* worker) const {
+  NanGuardOptions options{.on_nan = on_nan, .dir = restore_dir, .notice = warn};
+  if (!warn) options.notice = [](const std::string&) {};
+  return {std::move(options), worker, who};
+}
+
+TrainLog::TrainLog(const TrainHooks& hooks, std::size_t batch) : hooks_(hooks), batch_(batch) {}
 
 void TrainLog::enter(double loss, std::uint64_t global_steps) {
   now_.loss = loss;
   now_.global_steps = global_steps;
   now_.examples += batch_;
   ++now_.steps;
-  if (!std::isfinite(loss) && !has_warned_) {
-    has_warned_ = true;
-    if (hooks_.warn)
-      hooks_.warn(fmt::format("{}: the loss is not finite at training step {}; try a smaller `lr`", who_, now_.steps));
-  }
   const Clock::time_point time = Clock::now();
   if (seconds_between(reported_, time) < (has_reported_ ? kReportSeconds : kFirstReportSeconds)) return;
   report(since(reported_, before_, time));

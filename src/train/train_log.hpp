@@ -7,6 +7,13 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
+
+#include "hooks/nan_guard.hpp"
+#include "ps/checkpoint.hpp"
+
+#include "train/span_log.hpp"
+#include "train/step_observer.hpp"
 
 namespace ps::train {
 
@@ -17,18 +24,56 @@ struct TrainStatus {
   double examples_per_second = 0.0, seconds_per_batch = 0.0;
 };
 
+// What a run without a ps holds of a variable: its values, or one of its optimizer's slots.
+struct LocalArray {
+  std::string variable, slot;  // no slot: the values
+  std::vector<std::uint64_t> shape;
+  std::vector<float> numbers;
+};
+
+// All of it, between two steps.
+struct LocalState {
+  std::uint64_t step = 0, examples = 0;
+  std::vector<LocalArray> arrays;
+};
+
 // Whom a loop asks whether to go on, and tells how it goes.
 struct TrainHooks {
   std::function<bool()> stop_requested;
   std::function<void(const TrainStatus&)> report;  // after a second, then every two, and at the end
   std::function<void(const std::string&)> warn;
+  OnNan on_nan = OnNan::kWarn;
+  std::string restore_dir;  // kRestore: of the job's checkpoints
   // May replace a parameter's first values, which are the model's otherwise.
   std::function<void(const std::string& name, std::span<float> values)> first_values;
+  StepObserver* observer = nullptr;  // outlives the loop
+  SpanLog* trace = nullptr;          // the same
+
+  // Without a ps: what to go on from, which has all of the model's variables; none: from first values.
+  const Checkpoint* checkpoint = nullptr;
+  // The same: called behind each step, and once more behind the last one; copy() gives the state.
+  std::function<void(std::uint64_t step, double loss, bool is_last, const std::function<LocalState()>& copy)> keep;
+
+  std::uint64_t first_step() const { return checkpoint != nullptr ? checkpoint->global_step() : 0; }
+  std::uint64_t examples_before() const {
+    std::uint64_t all = 0;  // one has all that several have been through
+    if (checkpoint != nullptr)
+      for (const std::uint64_t of_rank : checkpoint->examples()) all += of_rank;
+    return all;
+  }
+
+  // The checkpoint's numbers of a variable, or of one of its slots; false: it has none, and `out` stays as it is.
+  bool read_checkpoint(const std::string& variable, const std::string& slot, std::span<float> out) const;
+
+  // Of a worker, or of a process that trains alone; warns by `warn`.
+  hooks::NanGuard nan_guard(const std::string& who, Worker* worker) const;
 
   // The model's have just been filled in.
   void replace_first(const std::string& name, std::span<float> values) const {
     if (first_values) first_values(name, values);
   }
+
+  bool is_observed(std::uint64_t step) const { return observer != nullptr && observer->wants(step); }
 };
 
 // Where the time of the loop went. For a worker with a GPU: the processor's, its waits for the GPU included.
@@ -47,20 +92,37 @@ struct TrainTotals {
   bool is_interrupted = false;
 };
 
-// Sums up what parts of a loop take.
+// Sums up what parts of a loop take, and puts them into a trace where there is one.
 class PhaseTimer {
  public:
   using Clock = std::chrono::steady_clock;
 
+  explicit PhaseTimer(SpanLog* trace = nullptr) : trace_(trace) {}
+
   void begin() { last_ = Clock::now(); }
-  void end(double& seconds) {
+  void begin_step(std::uint64_t step) {
+    begin();
+    step_ = last_;
+    if (trace_ != nullptr) trace_->begin_step(step);
+  }
+  void end(double& seconds, const char* name = nullptr) {
     const Clock::time_point now = Clock::now();
     seconds += std::chrono::duration<double>(now - last_).count();
+    if (trace_ != nullptr && name != nullptr) trace_->add(name, ns(last_), ns(now));
     last_ = now;
+  }
+  void end_step() {
+    if (trace_ != nullptr) trace_->add("step", ns(step_), ns(last_));
+  }
+
+  // As a trace has it.
+  static std::uint64_t ns(Clock::time_point time) {
+    return static_cast<std::uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
   }
 
  private:
-  Clock::time_point last_ = Clock::now();
+  SpanLog* trace_;
+  Clock::time_point last_ = Clock::now(), step_ = last_;
 };
 
 // Counts steps, keeps time, reports.
@@ -69,7 +131,7 @@ class TrainLog {
   using Clock = std::chrono::steady_clock;
 
   // `batch`: examples of a step. Requires: the hooks outlive the log.
-  TrainLog(const TrainHooks& hooks, std::string who, std::size_t batch);
+  TrainLog(const TrainHooks& hooks, std::size_t batch);
 
   bool is_stop_requested() const { return hooks_.stop_requested && hooks_.stop_requested(); }
 
@@ -84,11 +146,10 @@ class TrainLog {
   void report(const TrainStatus& status) const;
 
   const TrainHooks& hooks_;
-  std::string who_;
   std::size_t batch_;
   Clock::time_point began_ = Clock::now(), reported_ = began_;
   TrainStatus now_, before_;
-  bool has_reported_ = false, has_warned_ = false;
+  bool has_reported_ = false;
 };
 
 }  // namespace ps::train

@@ -53,11 +53,29 @@ class LocalVariables {
       one.now.resize(one.stride * (1 + update::slots_per_element(one.settings)));
       one.next.resize(one.now.size());
       const std::span<float> values(one.now.data(), spec.count());
-      model.initialize(i, config.seed, values);
-      hooks.replace_first(spec.name, values);
+      one.spec = &spec;
+      if (!hooks.read_checkpoint(spec.name, "", values)) {
+        model.initialize(i, config.seed, values);
+        hooks.replace_first(spec.name, values);
+      }
       update::initialise_slots(one.settings, base_rate(), values.data(), values.data() + one.stride, one.stride,
                                values.size());
+      for (std::size_t slot = 0; slot < update::slots_per_element(one.settings); ++slot)
+        hooks.read_checkpoint(spec.name, one.slot_name(slot), one.array(1 + slot));
     }
+  }
+
+  std::vector<LocalArray> arrays() {
+    std::vector<LocalArray> all;
+    for (One& one : all_)
+      for (std::size_t array = 0; array <= update::slots_per_element(one.settings); ++array) {
+        const std::span<const float> numbers = one.array(array);
+        all.push_back({.variable = one.spec->name,
+                       .slot = array == 0 ? "" : one.slot_name(array - 1),
+                       .shape = {one.spec->shape.begin(), one.spec->shape.end()},
+                       .numbers = {numbers.begin(), numbers.end()}});
+      }
+    return all;
   }
 
   void copy_to(ParameterArrays& out, std::size_t array = 0) const {
@@ -84,6 +102,10 @@ class LocalVariables {
 
  private:
   struct One {
+    std::string slot_name(std::size_t slot) const { return update::slot_name(settings.rule, false, slot); }
+    std::span<float> array(std::size_t which) { return {now.data() + which * stride, spec->count()}; }
+
+    const ParameterSpec* spec = nullptr;
     update::Settings settings;
     std::size_t stride = 0;
     std::vector<float> now, next;
@@ -123,7 +145,21 @@ ParameterArrays::ParameterArrays(std::span<const std::span<float>> rooms) {
 
 void ParameterArrays::Free::operator()(float* memory) const { ::operator delete(memory, std::align_val_t(kAlignment)); }
 
+std::vector<NamedValues> named(std::span<const ParameterSpec> specs, std::span<const std::span<const float>> values) {
+  std::vector<NamedValues> all;
+  for (std::size_t i = 0; i < specs.size(); ++i) all.push_back({specs[i].name, values[i]});
+  return all;
+}
+
+std::vector<NamedValues> named(std::span<const ParameterSpec> specs, ParameterArrays& values) {
+  std::vector<NamedValues> all;
+  for (std::size_t i = 0; i < specs.size(); ++i) all.push_back({specs[i].name, values[i]});
+  return all;
+}
+
 TrainResult train(Worker& worker, Model& model, const Dataset& data, const TrainOptions& options) {
+  const std::string who = fmt::format("worker {}", worker.rank());
+  hooks::NanGuard guard = options.nan_guard(who, &worker);
   const std::vector<Variable> variables = declare(worker, model, options);
   TrainResult result(model.parameters());
   const EngineParts parts{worker, variables, model, data, options};
@@ -133,39 +169,55 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   const bool waits_for_others = traits_of(worker.config().mode).steps_together();
   Straggler straggler(options.delay, worker.config().seed, worker.rank(), [&] { return engine->work_seconds(); });
 
-  TrainLog log(options, fmt::format("worker {}", worker.rank()), examples);
+  TrainLog log(options, examples);
   const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
-  std::uint64_t steps = 0;
+  std::uint64_t steps = 0, global_steps = worker.global_step();
   PhaseSeconds& phases = result.phases;
-  PhaseTimer timer;
+  PhaseTimer timer(options.trace);
   Engine::Pause pause;
   if (straggler.is_one())
     pause = [&] {
-      timer.end(phases.gradient);
+      timer.end(phases.gradient, "gradient");
       const bool goes_on = straggler.slow_down(is_over);
-      timer.end(phases.delay);
+      timer.end(phases.delay, "delay");
       straggler.begin_work();
       return goes_on;
     };
+  else if (guard.is_on())
+    pause = [] { return true; };  // so that a GPU's loss is there before its push begins
   try {
     while (!is_over()) {
-      timer.begin();
+      timer.begin_step(global_steps);
       straggler.begin_work();
+      guard.begin_step();
       engine->pull();
-      timer.end(phases.pull);
+      timer.end(phases.pull, "pull");
       const bool goes_on = engine->compute(pause);
-      timer.end(phases.gradient);
+      timer.end(phases.gradient, "gradient");
       if (!goes_on || (straggler.is_one() && is_over())) break;
-      engine->push();
-      timer.end(phases.push);
-      const Clock::time_point begin = Clock::now();
-      const std::uint64_t global_steps = worker.step();
-      engine->begin_next();
-      if (waits_for_others && steps == 0) {  // whose programs have yet to start
-        log.skip(Clock::now() - begin);
+      if (options.is_observed(global_steps)) {
+        options.observer->observe({.step = global_steps,
+                                   .steps = steps,
+                                   .examples = steps * examples,
+                                   .loss = double(engine->loss()),
+                                   .is_update = parts.has_local_steps(),
+                                   .gradients = engine->gradients()});
         timer.begin();
       }
-      timer.end(phases.step);
+      if (!guard.is_on() || guard.takes(engine->loss()))
+        engine->push();
+      else
+        engine->skip();
+      timer.end(phases.push, "push");
+      const Clock::time_point begin = Clock::now();
+      global_steps = worker.step();
+      engine->begin_next();
+      double start = 0.0;
+      const bool is_first = waits_for_others && steps == 0;  // their programs have yet to start
+      if (is_first) log.skip(Clock::now() - begin);
+      timer.end(is_first ? start : phases.step, "step()");
+      timer.end_step();
+      if (!guard.is_on()) guard.takes(engine->loss());  // warns
       worker.report(engine->loss(), ++steps * examples);
       log.enter(engine->loss(), global_steps);
     }
@@ -187,25 +239,42 @@ TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& da
   if (update::traits_of(config.optimizer.rule).is_sum)
     throw Error(fmt::format("optimizer {} sums differences that workers push: it has nothing to do standalone; use sgd",
                             to_string(config.optimizer.rule)));
+  hooks::NanGuard guard = options.nan_guard("standalone", nullptr);
   TrainResult result(model.parameters());
   ParameterArrays& parameters = result.parameters;
   ParameterArrays gradients(model.parameters());
   LocalVariables variables(config, model, options);
   const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
-  BatchStream batches(data, batch, options.seed.value_or(config.seed), 0);
+  BatchStream batches(data, batch, options.seed.value_or(config.seed), 0, {}, options.examples_before());
 
   Straggler straggler(options.delay, options.seed.value_or(config.seed), 0);
 
-  TrainLog log(options, "standalone", batch);
+  TrainLog log(options, batch);
   const auto is_over = [&] { return log.is_stop_requested(); };
-  for (std::uint64_t step = 0; step < config.steps && !is_over(); ++step) {
+  float loss = 0.0F;
+  std::uint64_t step = options.first_step(), examples = options.examples_before();
+  const auto keep = [&](bool is_last) {
+    if (options.keep) options.keep(step, loss, is_last, [&] { return LocalState{step, examples, variables.arrays()}; });
+  };
+  while (step < config.steps && !is_over()) {
     straggler.begin_work();
+    guard.begin_step();
     variables.copy_to(parameters);
-    const float loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
+    loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
     if (!straggler.slow_down(is_over)) break;
-    variables.update(gradients, step);
-    log.enter(loss, step + 1);
+    if (options.is_observed(step))
+      options.observer->observe({.step = step,
+                                 .steps = step,
+                                 .examples = step * batch,
+                                 .loss = double(loss),
+                                 .gradients = named(model.parameters(), gradients),
+                                 .parameters = named(model.parameters(), parameters)});
+    if (guard.takes(loss)) variables.update(gradients, step);
+    log.enter(loss, ++step);
+    examples += batch;
+    keep(false);
   }
+  keep(true);
   result.is_interrupted = is_over();
   log.finish(result);
   variables.copy_to(parameters);

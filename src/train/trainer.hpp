@@ -41,6 +41,10 @@ class ParameterArrays {
   std::vector<std::size_t> counts_;
 };
 
+// Each with its parameter's name.
+std::vector<NamedValues> named(std::span<const ParameterSpec> specs, std::span<const std::span<const float>> values);
+std::vector<NamedValues> named(std::span<const ParameterSpec> specs, ParameterArrays& values);
+
 struct TrainOptions : TrainHooks {
   std::size_t batch = 0;              // 0: default_batch
   std::optional<std::uint64_t> seed;  // of the data order; none: the job's, which gives the initial values in any case

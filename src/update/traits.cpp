@@ -28,7 +28,8 @@ const char* slot_name(UpdateRule rule, bool in_place, std::size_t slot) noexcept
   const Traits& traits = traits_of(rule);
   const std::span<const Slot> slots = traits.slots_of(in_place);
   if (slot < slots.size()) return slots[slot].name;
-  return in_place && traits.has_row_state() ? traits.row_slot.name : "ema";
+  if (!in_place) return "ema";
+  return traits.has_row_state() ? traits.row_slot.name : traits.slot_for_value();
 }
 
 }  // namespace update

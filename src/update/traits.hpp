@@ -54,6 +54,10 @@ struct Traits {
     return all.first(count);
   }
   constexpr bool has_row_state() const noexcept { return row_slot.name != nullptr; }
+  // The slot that lies in the value's place where elements lie in place; it is one of `slots`. nullptr: the value does.
+  constexpr const char* slot_for_value() const noexcept {
+    return first_in_place != nullptr ? slots[slots_of(true).size()].name : nullptr;
+  }
 };
 
 // All rules, in the order of their numbers.
@@ -71,8 +75,8 @@ inline std::size_t slots_per_element(UpdateRule rule, bool averaged) noexcept {
   return slots_per_element(rule, averaged, false);
 }
 
-// "momentum", "n", "ema" and so on; slot < slots_per_element(rule, averaged, in_place), or, of a rule that keeps state
-// of rows, the first one behind.
+// "momentum", "n", "ema" and so on; slot < slots_per_element(rule, averaged, in_place), or the first one behind of a rule
+// that keeps state of rows in place, or a slot in the value's place.
 const char* slot_name(UpdateRule rule, bool in_place, std::size_t slot) noexcept;
 
 }  // namespace ps::update

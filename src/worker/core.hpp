@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "ps/worker.hpp"
+#include "record/tape.hpp"
 #include "shm/counters.hpp"
 #include "shm/job_segments.hpp"
 #include "shm/live_settings.hpp"
@@ -36,6 +38,13 @@ struct WorkerCore {
   shm::Live live;  // looked at anew at the end of each step
   std::uint32_t open_pushes = 0, pushes_begun = 0;  // push_scope.hpp
   std::uint64_t epoch = 0;                          // of the push under way
+  std::unique_ptr<record::Tape> tape;               // where what it does is recorded or replayed (taping.cpp)
+
+  // Throws Error where it is: what `what` names has no place in a record.
+  void refuse_taped(const char* what) const {
+    if (tape) fail_taped(what);
+  }
+  [[noreturn]] void fail_taped(const char* what) const;
 
   shm::AtomicShm<std::uint64_t>& count(shm::Counter which) noexcept { return shm::counter(entry, which); }
 

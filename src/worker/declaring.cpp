@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -28,16 +29,70 @@ void clear_tail(std::span<float> values, std::uint64_t bytes) {
 
 VariableState& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
   VariableState*& state = states[positions.front()];
-  if (state == nullptr) state = &variables.emplace_back(job, directory, positions, rank, threads.count());
+  if (state == nullptr) {
+    VariableState& made = variables.emplace_back(job, directory, positions, rank, threads.count());
+    try {
+      if (tape) made.use(*tape, static_cast<std::uint32_t>(variables.size() - 1));
+    } catch (...) {
+      variables.pop_back();  // its number is the next one's
+      throw;
+    }
+    state = &made;
+  }
   return *state;
+}
+
+// Requires: the job began with one.
+const Checkpoint& Worker::Impl::begun_with() {
+  if (checkpoint) return *checkpoint;
+  Checkpoint found(config.restore);
+  if (found.global_step() != config.first_step)
+    throw Error(fmt::format("checkpoint {} is of step {} by now; the job began with one of step {}", config.restore,
+                            found.global_step(), config.first_step));
+  return checkpoint.emplace(std::move(found));
+}
+
+// What the checkpoint that the job began with has of the variable; nothing where it began with none.
+std::optional<FirstState> Worker::Impl::restored(const VariableState& state, std::span<float> values) {
+  if (config.restore.empty()) return std::nullopt;
+  const Checkpoint& from = begun_with();
+  from.read(state.name, std::as_writable_bytes(values).first(state.element_count * bytes_of(state.dtype)));
+  const std::vector<StoredVariable>& all = from.variables();
+  const auto stored = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == state.name; });
+  FirstState first{.updates = stored->updates, .slots = {}};
+  constexpr const char* kCount = "t";  // of an element's updates, where elements lie in place: chunks count them
+  const std::vector<VariableState::Slot> wanted = state.slots();
+  std::vector<std::string> missing;
+  for (const VariableState::Slot& slot : wanted) {
+    std::vector<float>& numbers = first.slots.emplace_back();
+    if (std::find(stored->slots.begin(), stored->slots.end(), slot.name) == stored->slots.end()) {
+      if (slot.name == kCount && missing.empty()) {
+        numbers.assign(slot.floats, float(stored->updates));
+        continue;
+      }
+      missing.push_back(slot.name);
+      continue;
+    }
+    numbers.resize(slot.floats);
+    from.read(state.name, std::as_writable_bytes(std::span(numbers)), slot.name);
+  }
+  // What begins anew has had no updates; an average begins with the values, however many they have had.
+  if (std::any_of(missing.begin(), missing.end(), [](const std::string& slot) { return slot != "ema"; }))
+    first.updates = 0;
+  if (!missing.empty() && slots_missed.insert(missing).second)
+    Wait(options, 0, 1)
+        .notice(fmt::format("worker {}: the checkpoint has no {} of variable '{}' and those like it: they begin anew",
+                            rank, fmt::join(missing, ", "), state.name));
+  return first;
 }
 
 void Worker::Impl::initialise(VariableState& state, const Initializer& initialize) {
   std::vector<float> values(state.elements);
   shm::fault_point(shm::FaultPoint::kInitClaimed);
-  initialize(values);
+  const std::optional<FirstState> first = restored(state, values);
+  if (!first) initialize(values);
   clear_tail(values, state.element_count * bytes_of(state.dtype));
-  state.set_values(values, live.settings.learning_rate);
+  state.set_values(values, live.settings.learning_rate, first ? *first : FirstState());
   shm::fault_point(shm::FaultPoint::kInitValues);
   // (directory.D6) The first part last: it stands for all. Pairs with wait_initialised: words, stamps and values.
   for (auto part = state.parts.rbegin(); part != state.parts.rend(); ++part) {
@@ -117,6 +172,15 @@ std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, 
   return positions;
 }
 
+// Then a worker that comes late has no need of the checkpoint that the job began with.
+bool Worker::Impl::are_initialised(std::span<const VariableSpec> specs) {
+  return std::all_of(specs.begin(), specs.end(), [&](const VariableSpec& spec) {
+    const std::uint32_t position = directory.find(spec.name);
+    return position != shm::kNoVariable &&
+           directory.at(position).init.load_acquire() == shm::kInitialised;  // (directory.D6)
+  });
+}
+
 Variable Worker::variable(const VariableSpec& spec, const Initializer& initialize) {
   return variables(std::span(&spec, 1), [&](std::size_t, std::span<float> out) { initialize(out); }).front();
 }
@@ -132,6 +196,9 @@ std::vector<Variable> Worker::variables(std::span<const VariableSpec> specs, con
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : specs[a].name < specs[b].name;
     });
+  if (!impl.config.restore.empty() && !impl.are_initialised(specs)) {
+    impl.begun_with().require(specs);
+  }
   std::vector<VariableState*> states(specs.size());
   for (const std::size_t i : order)
     states[i] = &impl.state_at(impl.directory.declare(specs[i], impl.slots_of(specs[i]), shm::kRankByte + impl.rank));

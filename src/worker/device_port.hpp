@@ -35,6 +35,9 @@ class PS_HIDDEN DevicePort {
   // The job's shards as far as they are registered with CUDA: the worker's links share them.
   std::weak_ptr<device::ShardMemory>& shards() const noexcept;
 
+  // Throws Error where the worker is recorded or replayed: a GPU's pulls are not.
+  void refuse_taped() const;
+
   // Whether the worker has a GpuLink: it may have one.
   bool has_link() const noexcept;
   void set_link(bool has_link) const noexcept;

@@ -6,6 +6,7 @@
 
 #include "config/modes.hpp"
 #include "ps/errors.hpp"
+#include "shm/clock.hpp"
 #include "shm/fault_points.hpp"
 #include "shm/futex.hpp"
 #include "worker/push_scope.hpp"
@@ -26,9 +27,21 @@ std::optional<std::uint64_t> FreeSteps::steady_step(bool look_at_locks) const no
   return core_.job.steps_done();
 }
 
+// By which the rate is scheduled. A replay has it from its record, and the base rate and the norm's limit, too.
+std::uint64_t FreeSteps::update_step() {
+  const std::uint64_t now = core_.job.steps_done();
+  if (!core_.tape) [[likely]]
+    return now;
+  LiveSettings& live = core_.live.settings;
+  const record::UpdateFacts facts = core_.tape->begin_update({now, live.learning_rate, live.clip_norm});
+  live.learning_rate = facts.rate;
+  live.clip_norm = facts.clip;
+  return facts.step;
+}
+
 void FreeSteps::push(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
   PushScope scope(core_);
-  PushContext context = core_.push_context(core_.job.steps_done());
+  PushContext context = core_.push_context(update_step());
   const float clip = clip_scale_of(variables, gradients);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     VariableState& state = state_of(variables[i]);
@@ -49,7 +62,7 @@ void FreeSteps::change(VariableState& state, update::Change how, std::span<const
                        std::vector<std::uint64_t>& versions) {
   PushScope scope(core_);
   if (state.elements >= PushScope::kLongFloats) scope.take_time();
-  const PushContext context = core_.push_context(core_.job.steps_done());
+  const PushContext context = core_.push_context(update_step());
   const std::uint64_t retries = state.change(how, values, context, core_.threads, &versions);
   if (retries != 0) core_.count(Counter::kPushRetries).bump_relaxed(retries);
   core_.record_observed(state);
@@ -67,6 +80,7 @@ void FreeSteps::wait_for_slowest() {
     return blockers.empty();
   };
   if (!may_begin(false)) {
+    const std::uint64_t begin_ns = shm::now_ns();
     constexpr double kWarnSeconds = 10.0;
     Wait wait(core_.options, core_.config.step_timeout_seconds, kWarnSeconds);
     const WaitMark mark(core_.entry, shm::WaitingFor::kClock, core_.live.settings.staleness);
@@ -84,13 +98,18 @@ void FreeSteps::wait_for_slowest() {
                 "or raise `staleness` or `step-timeout`",
                 core_.rank, core_.job.job(), core_.config.step_timeout_seconds, core_.live.settings.staleness, whom()));
         });
+    if (core_.options.on_part) core_.options.on_part("wait", begin_ns, shm::now_ns());
   }
   auto& most = core_.count(Counter::kLeadMax);
   if (blockers.empty() && lead > most.load_relaxed()) most.store_relaxed(lead);
 }
 
 std::uint64_t FreeSteps::step() {
+  if (core_.tape) [[unlikely]]
+    core_.tape->before_step();
   const std::uint64_t steps = core_.job.global_step().fetch_add_acq_rel(1) + 1;  // (steps.T1) pairs with steps.T2
+  if (core_.tape) [[unlikely]]
+    core_.tape->counted(steps);
   core_.count(Counter::kSteps).bump_relaxed(1);
   shm::fault_point(shm::FaultPoint::kStepCounted);
   if (is_bounded()) clock_.advance();
@@ -99,7 +118,7 @@ std::uint64_t FreeSteps::step() {
     return steps;
   }
   core_.refresh_live();
-  if (is_bounded()) wait_for_slowest();
+  if (is_bounded() && (!core_.tape || core_.tape->waits_for_slowest())) wait_for_slowest();
   return steps;
 }
 

@@ -21,6 +21,7 @@ class FreeSteps final : public StepMode {
  private:
   bool is_bounded() const noexcept;
   void wait_for_slowest();
+  std::uint64_t update_step();
 
   shm::SspClock clock_;
 };

@@ -5,10 +5,14 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "ps/checkpoint.hpp"
 #include "ps/worker.hpp"
 #include "shm/barrier.hpp"
 #include "shm/directory.hpp"
@@ -34,11 +38,14 @@ struct PS_HIDDEN Worker::Impl : WorkerCore {
   std::uint64_t rate_step = 0;                               // the scheduled rate of rows is known of this step
   float rate_base = 0.0F, rate_now = 0.0F;
   pid_t owner = getpid();
-  bool has_settled = true;  // what the rank's last holder had in flight
+  std::uint64_t reported_step = job.steps_done();  // the global step of the last report()
+  bool has_settled = true;                         // what the rank's last holder had in flight
   bool has_left = false;
   bool has_gpu_link = false;
   const std::shared_ptr<bool> is_taking_snapshot = std::make_shared<bool>(false);
-  std::weak_ptr<device::ShardMemory> gpu_shards;  // registered with CUDA, where anybody has done so
+  std::optional<Checkpoint> checkpoint;             // that the job began with, where this worker has looked at it
+  std::set<std::vector<std::string>> slots_missed;  // that it has not, and was said to
+  std::weak_ptr<device::ShardMemory> gpu_shards;    // registered with CUDA, where anybody has done so
 
   using WorkerCore::WorkerCore;
 
@@ -47,12 +54,18 @@ struct PS_HIDDEN Worker::Impl : WorkerCore {
   // What a dead predecessor of the rank has left half done.
   void take_over();
 
+  // taping.cpp
+  std::unique_ptr<record::Tape> make_tape();
+
   // declaring.cpp
   std::uint64_t slots_of(const VariableSpec& spec) const;
   VariableState& state_at(const std::vector<std::uint32_t>& positions);
   std::vector<std::uint32_t> wait_declared(const std::string& name, double wait_seconds);
   void wait_initialised(VariableState& state, const Initializer* initialize, double deadline_seconds);
   void initialise(VariableState& state, const Initializer& initialize);
+  const Checkpoint& begun_with();
+  bool are_initialised(std::span<const VariableSpec> specs);
+  std::optional<FirstState> restored(const VariableState& state, std::span<float> values);
 
   // sharing.cpp
   void try_load(const std::string& key, const SharedLoader& load);

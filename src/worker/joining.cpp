@@ -27,7 +27,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
       reason = "a job of that name has died and no ps has taken its place yet";
     }
     if (job) {
-      if (job->is_finished())
+      if (job->is_finished() && options.replay.empty())  // a record says when it is over
         throw JobFinished(fmt::format("job {} finished at step {}", options.job, job->steps_done()));
       if (job->was_ended()) {
         if (job->locks().is_any_task_held_by_other())
@@ -68,7 +68,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
       return keeper.empty() ? reason : keeper;
     };
     if (!wait.slice([&] { return fmt::format("waiting for job '{}': {}", options.job, why()); }))
-      throw Error(
+      throw Timeout(
           fmt::format("waited {} s for job '{}': {}; start its ps_shm, or see inspect_shm ls for the jobs there are",
                       options.wait_job_seconds, options.job, why()));
     names.pause();
@@ -78,6 +78,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
 void Worker::Impl::take_over() {
   has_settled = shm::settle_spares(job, rank, job.locks());
   mode->begin();
+  tape = make_tape();
 }
 
 }  // namespace ps

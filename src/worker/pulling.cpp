@@ -42,6 +42,7 @@ std::optional<std::uint64_t> Worker::Impl::try_pull_all(std::span<const Variable
 
 std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<const std::span<float>> outs) {
   Impl& impl = *impl_;
+  impl.refuse_taped("pull_all");
   if (variables.size() != outs.size())
     throw Error(fmt::format("pull of {} variables to {} places: give one for each", variables.size(), outs.size()));
   for (std::size_t i = 0; i < variables.size(); ++i) {
@@ -74,6 +75,7 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
 std::uint64_t Worker::pull_if_changed(const Variable& variable, std::span<float> out, Versions& since) {
   Impl& impl = *impl_;
   VariableState& state = *variable.state_;
+  impl.refuse_taped("pull_if_changed");
   state.require_size(out.size(), "pull");
   require_versions(state, "pull of what has changed");
   impl.note_pull();

@@ -85,6 +85,7 @@ PushGroup Worker::group_pushes() {
 }
 
 Snapshot Worker::snapshot(const SnapshotOptions& options) {
+  impl_->refuse_taped("a snapshot");
   if (impl_->open_pushes != 0) throw Error("a snapshot within a PushGroup: give the group back before");
   const auto listen = [this] {
     if (impl_->options.stop_requested && impl_->options.stop_requested()) throw Interrupted();

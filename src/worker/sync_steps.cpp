@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "ps/errors.hpp"
+#include "shm/clock.hpp"
 #include "update/rules.hpp"
 #include "worker/barrier_wait.hpp"
 
@@ -131,13 +134,24 @@ void SyncSteps::write_norm() {
 }
 
 void SyncSteps::finish(std::uint64_t round) {
+  const auto& on_part = core_.options.on_part;
+  std::uint64_t since_ns = on_part ? shm::now_ns() : 0;
+  const auto end_part = [&](const char* part) {
+    if (!on_part) [[likely]]
+      return;
+    const std::uint64_t begin_ns = std::exchange(since_ns, shm::now_ns());
+    on_part(part, begin_ns, since_ns);
+  };
   const auto apply = [&](const shm::Decision& decision) {
+    end_part("wait");
     if (is_summed())
       work_.apply_sums(round, decision, gradients_);
     else
       work_.apply_gradients(round, decision, gradients_);
+    end_part("apply");
   };
   barrier_.finish(round, apply, BarrierWait(core_, barrier_, round, true));
+  end_part("wait");
 }
 
 // A step went on without this worker's gradient.

@@ -90,32 +90,78 @@ void VariableState::for_pieces(std::uint64_t begin, std::uint64_t end, std::uint
   }
 }
 
-void VariableState::set_values(std::span<const float> given, float learning_rate) {
-  std::span<const float> values = given;
-  if (is_hashed) {
-    by_parts_.resize(elements);
-    shm::order_by_parts(given, by_parts_, parts.front().record);
-    values = by_parts_;
+std::vector<VariableState::Slot> VariableState::slots() const {
+  const shm::VariableShm& first = parts.front().record;
+  const update::Traits& traits = update::traits_of(settings.rule);
+  const bool is_inplace = layout == Layout::kInplace;
+  std::vector<Slot> all;
+  for (std::uint64_t slot = 0; slot < first.slots; ++slot)
+    all.push_back({update::slot_name(settings.rule, is_inplace, slot), elements});
+  if (is_inplace && traits.has_row_state())
+    all.push_back({traits.row_slot.name, elements / first.row_elements});
+  else if (is_inplace && traits.slot_for_value() != nullptr)
+    all.push_back({traits.slot_for_value(), elements});
+  return all;
+}
+
+void VariableState::set_values(std::span<const float> given, float learning_rate, const FirstState& first) {
+  const auto in_parts = [&](std::span<const float> whole) {
+    std::vector<float> ordered(whole.size());
+    shm::order_by_parts(whole, ordered, parts.front().record);
+    return ordered;
+  };
+  const std::vector<float> values_by_parts = is_hashed ? in_parts(given) : std::vector<float>();
+  const std::span<const float> values = is_hashed ? std::span<const float>(values_by_parts) : given;
+  std::vector<std::vector<float>> slots = first.slots;
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+    const bool is_of_rows = slot >= parts.front().record.slots && update::traits_of(settings.rule).has_row_state();
+    if (is_hashed && !slots[slot].empty() && !is_of_rows) slots[slot] = in_parts(slots[slot]);
   }
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t) {
-    const auto part_values = values.subspan(part.piece_begin(piece), part.piece_size(piece));
+    const std::uint64_t from = part.piece_begin(piece), size = part.piece_size(piece);
+    const auto part_values = values.subspan(from, size);
     if (part.inplace) {  // the block counters are zero: the bytes are new, and nobody has pushed
       part.inplace->for_rows(piece, [&](float* to, std::uint64_t begin, std::uint64_t count) {
         update::initialise_elements(settings, learning_rate, part_values.data() + begin, to, count);
         if (part.inplace->has_row_state()) to[count] = update::first_row_state(settings, learning_rate);
+        set_inplace_slots(part, from + begin, count, slots, to);
       });
       shm::fault_point(shm::FaultPoint::kInitChunk);
       return;
     }
-    part.versioned->initialise_chunk(piece, part_values, [&](const float* first, float* slots, std::size_t count) {
-      update::initialise_slots(settings, learning_rate, first, slots, part.versioned->stride(), count);
-    });
+    part.versioned->initialise_chunk(
+        piece, part_values, first.updates, [&](const float* values_of_chunk, float* to, std::size_t count) {
+          const std::uint64_t stride = part.versioned->stride();
+          update::initialise_slots(settings, learning_rate, values_of_chunk, to, stride, count);
+          for (std::size_t slot = 0; slot < slots.size(); ++slot)
+            if (!slots[slot].empty())
+              std::copy_n(slots[slot].begin() + std::ptrdiff_t(from), count, to + slot * stride);
+        });
     shm::fault_point(shm::FaultPoint::kInitChunk);
     if (part.accumulator) part.accumulator->initialise_chunk(piece, {});
   });
 }
 
+// Of `count` elements from `from` on, in the order of parts, which lie at `to`.
+void VariableState::set_inplace_slots(const VariablePart& part, std::uint64_t from, std::uint64_t count,
+                                      const std::vector<std::vector<float>>& slots, float* to) const {
+  const std::uint64_t record = part.inplace->record_floats(), row_elements = part.inplace->row_elements();
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+    if (slots[slot].empty()) continue;
+    if (slot + 1 < record || !part.inplace->has_row_state()) {
+      const std::uint64_t place = slot + 1 < record ? slot + 1 : 0;  // one more lies in the value's place
+      for (std::uint64_t i = 0; i < count; ++i) to[i * record + place] = slots[slot][from + i];
+      continue;
+    }
+    const std::uint64_t local = (from - part.begin) / row_elements;
+    const std::uint64_t row = is_hashed ? local * parts.size() + part.record.part : part.begin / row_elements + local;
+    to[count * record] = slots[slot][row];
+  }
+}
+
 std::uint64_t VariableState::pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) {
+  if (tape_ != nullptr) [[unlikely]]
+    return pull_taped(out, array);
   if (layout == Layout::kVersioned) return pull_from(out, array, update::FirstFloat{}, threads);
   return update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     if (!is_hashed) return pull_from(out, array, value_of, threads);
@@ -266,6 +312,8 @@ template <class Body>
 }
 
 std::uint64_t VariableState::push(const GradientInput& given, const PushContext& context, Threads& threads) {
+  if (tape_ != nullptr) [[unlikely]]
+    return push_taped(given, update::Change::kStep, context, threads.spares(0), nullptr);
   return for_pushed(given, threads,
                     [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* g,
                         shm::Spares& spares, std::uint64_t& retries) {
@@ -276,6 +324,8 @@ std::uint64_t VariableState::push(const GradientInput& given, const PushContext&
 std::uint64_t VariableState::change(update::Change how, std::span<const float> values, const PushContext& context,
                                     Threads& threads, std::vector<std::uint64_t>* versions) {
   if (versions != nullptr) versions->resize(pieces);
+  if (tape_ != nullptr) [[unlikely]]
+    return push_taped(values, how, context, threads.spares(0), versions);
   return for_pushed(
       values, threads,
       [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* given, shm::Spares& spares,
@@ -322,6 +372,45 @@ void VariableState::count_push() noexcept {
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
     note_push(part, part.inplace->count_push(piece), index);
   });
+}
+
+std::uint64_t VariableState::pull_taped(std::span<float> out, std::uint64_t array) {
+  std::uint64_t retries = 0;
+  tape_->begin_pull(number_);
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+    tape_->before_pull(*part.versioned, piece);
+    const std::uint64_t version =
+        part.versioned->pull_chunk(piece, out.data() + part.piece_begin(piece), retries, array);
+    tape_->pulled(version);
+    if (array == 0) pulled[index] = version;
+  });
+  return retries;
+}
+
+std::uint64_t VariableState::push_taped(const GradientInput& given, update::Change how, const PushContext& context,
+                                        shm::Spares& spares, std::vector<std::uint64_t>* versions) {
+  const std::span<const float> numbers = given.whole();
+  std::uint64_t retries = 0;
+  tape_->begin_push(number_, record::check_of(numbers, static_cast<std::uint32_t>(how)), start_);
+  for_pieces(0, pieces, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
+    tape_->before_push(*part.versioned, piece);
+    const float* const from = numbers.data() + part.piece_begin(piece);
+    const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
+    const shm::SwapResult result = part.versioned->push_chunk(
+        piece, spares, context.label, [&](float* out, const float* in, std::uint64_t version) {
+          tape_->trying(version);
+          if (how == update::Change::kStep)
+            update::apply(settings, {rate_at(part, version, index, context), version}, out, in, stride, from,
+                          context.scale, count);
+          else
+            update::change(settings, how, context.learning_rate, out, in, stride, from, count);
+        });
+    retries += result.retries;
+    tape_->pushed(result.version);
+    note_push(part, result.version, index);
+    if (versions != nullptr) (*versions)[index] = (result.version + 1) & shm::kVersionMask;
+  });
+  return retries;
 }
 
 const std::string& Variable::name() const noexcept { return state_->name; }

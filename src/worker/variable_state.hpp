@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "ps/variable.hpp"
+#include "record/tape.hpp"
 #include "shm/directory.hpp"
 #include "shm/inplace_rows.hpp"
 #include "shm/versioned_slot.hpp"
@@ -51,6 +53,12 @@ struct PushContext {
   Adds adds = Adds::kExact;
 };
 
+// What a variable begins with beside its values.
+struct FirstState {
+  std::uint64_t updates = 0;              // that are in them
+  std::vector<std::vector<float>> slots;  // as VariableState::slots() lists them; an empty one begins as its rule says
+};
+
 struct PS_HIDDEN VariableState {
   VariableState(shm::JobSegments& job, const shm::Directory& directory, const std::vector<std::uint32_t>& positions,
                 std::uint32_t rank, std::uint32_t threads);
@@ -84,8 +92,15 @@ struct PS_HIDDEN VariableState {
   }
   void require_bytes(std::size_t bytes, const char* verb) const;
 
+  // What is kept beside the values: a float for each element, or for each row.
+  struct Slot {
+    std::string name;
+    std::uint64_t floats;
+  };
+  std::vector<Slot> slots() const;
+
   // First values and slots. Only by the task that has claimed the initialisation.
-  void set_values(std::span<const float> given, float learning_rate);
+  void set_values(std::span<const float> given, float learning_rate, const FirstState& first);
 
   // Copies the values (array 0) or slot array - 1 to `out`. `learning_rate`: the job's, at step 0. Returns the repeated
   // copies.
@@ -129,6 +144,10 @@ struct PS_HIDDEN VariableState {
   // Calls body(part, piece of the part) for all pieces in the order of this worker's pushes.
   void for_each_pushed(const std::function<void(const VariablePart&, std::uint64_t)>& body);
 
+  // From here on its pulls and pushes go by the tape, as variable `number`. Throws Error: in place.
+  void use(record::Tape& tape, std::uint32_t number);
+  bool is_taped() const noexcept { return tape_ != nullptr; }
+
   // Whether its updates are sums of elements and nothing else, where they lie, so that others than the processor may add.
   // Not to a part of one element: that lies in its counter's word.
   bool adds_in_place() const noexcept {
@@ -138,6 +157,8 @@ struct PS_HIDDEN VariableState {
   }
 
  private:
+  void set_inplace_slots(const VariablePart& part, std::uint64_t from, std::uint64_t count,
+                         const std::vector<std::vector<float>>& slots, float* to) const;
   [[noreturn]] void refuse_size(std::size_t size, const char* verb) const;
   // The same gradient, of a hashed variable, in the parts' order: good until the next one.
   const GradientInput& by_parts(const GradientInput& gradient);
@@ -156,6 +177,10 @@ struct PS_HIDDEN VariableState {
   // Calls body(part, piece, piece of the whole, its numbers, spares, retries) for every piece, and sums up the retries.
   template <class Body>
   std::uint64_t for_pushed(const GradientInput& given, Threads& threads, Body&& body);
+  // The same as pull, push and change, one piece after the other, each of which the tape is told of.
+  std::uint64_t pull_taped(std::span<float> out, std::uint64_t array);
+  std::uint64_t push_taped(const GradientInput& given, update::Change how, const PushContext& context,
+                           shm::Spares& spares, std::vector<std::uint64_t>* versions);
   std::uint64_t push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index, const float* gradient,
                              const PushContext& context) noexcept;
   std::uint64_t push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* gradient,
@@ -169,6 +194,8 @@ struct PS_HIDDEN VariableState {
   std::vector<std::uint64_t> copied_;        // pieces, likewise
   std::vector<float> by_parts_;              // room, of hashed variables
   GradientInput in_room_{std::span<const float>()};
+  record::Tape* tape_ = nullptr;
+  std::uint32_t number_ = 0;  // on the tape
 };
 
 inline update::Change how_to_assign(Slots slots) noexcept {

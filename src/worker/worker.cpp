@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <bit>
+#include <utility>
 
 #include "ps/errors.hpp"
 #include "shm/worker_table.hpp"
@@ -67,7 +68,7 @@ float Worker::pull(const Variable& variable) {
   const VariablePart& part = state.parts.front();
   float value = 0;
   std::uint64_t retries = 0;
-  if (part.inplace && !state.is_scalar) {
+  if ((part.inplace && !state.is_scalar) || state.is_taped()) {
     retries = state.pull({&value, 1}, 0, impl_->live.settings.learning_rate, impl_->threads);
   } else {
     state.pulled.front() =
@@ -96,7 +97,9 @@ LiveSettings Worker::live() const noexcept { return shm::read_live(impl_->job).s
 void Worker::wait_for_workers() {
   Impl& impl = *impl_;
   // When a step is over, nobody is waited for any more.
-  const auto to_come = [&] { return impl.job.steps_done() != 0 ? 0 : impl.meetings.still_to_join(); };
+  const auto to_come = [&] {
+    return impl.job.steps_done() != impl.job.first_round(0) ? 0 : impl.meetings.still_to_join();
+  };
   Wait wait(impl.options, 0, 1.0);
   const WaitMark mark(impl.entry, shm::WaitingFor::kBarrier, 0);
   shm::wait_for_fact(
@@ -121,11 +124,28 @@ void Worker::barrier() {
 }
 
 std::uint64_t Worker::global_step() const noexcept { return impl_->job.steps_done(); }
-bool Worker::finished() const noexcept { return impl_->job.is_over(); }
+bool Worker::finished() const noexcept {
+  return impl_->tape ? impl_->tape->is_finished(impl_->job.is_over()) : impl_->job.is_over();
+}
 
 void Worker::report(double loss, std::uint64_t examples_done) noexcept {
   impl_->count(Counter::kLossBits).store_relaxed(std::bit_cast<std::uint64_t>(loss));
-  impl_->count(Counter::kExamples).store_relaxed(impl_->examples_before + examples_done);
+  auto& examples = impl_->count(Counter::kExamples);
+  const std::uint64_t now = impl_->examples_before + examples_done;
+  // Both words stay the same from step to step, so that they fit each other whenever they are looked at.
+  const std::uint64_t step = impl_->job.steps_done(), steps = step - std::exchange(impl_->reported_step, step);
+  if (steps != 0) {
+    const std::uint64_t of_step = (now - examples.load_relaxed()) / steps;
+    impl_->entry.examples_offset.store_relaxed(now - step * of_step);
+    impl_->count(Counter::kStepExamples).store_relaxed(of_step);
+  }
+  examples.store_relaxed(now);
+}
+
+std::uint64_t Worker::examples_before() const noexcept {
+  const std::uint64_t before =
+      impl_->examples_before + shm::counter(impl_->entry, Counter::kRestoredExamples).load_relaxed();
+  return impl_->tape ? impl_->tape->examples_before(before) : before;
 }
 
 StalenessSummary Worker::staleness() const {
@@ -139,6 +159,7 @@ void Worker::leave() noexcept {
     return;  // a forked child has neither lock nor mapping (locks.L2)
   impl_->has_left = true;
   if (!impl_->has_settled) static_cast<void>(shm::settle_spares(impl_->job, impl_->rank, impl_->job.locks()));
+  if (impl_->tape) impl_->tape->leave();
   impl_->mode->leave();
   shm::fault_point(shm::FaultPoint::kLeaveGradient);
   shm::leave(impl_->job, impl_->rank);

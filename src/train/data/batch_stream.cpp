@@ -18,13 +18,19 @@ std::vector<BatchStream::Room> rooms_of(std::span<const BatchStream::Room> given
   return rooms;
 }
 
+ExampleOrder order_behind(std::size_t count, std::uint64_t seed, unsigned rank, std::uint64_t skipped) {
+  ExampleOrder order(count, seed, rank);
+  order.skip(skipped);
+  return order;
+}
+
 }  // namespace
 
 BatchStream::BatchStream(const Dataset& data, std::size_t batch_size, std::uint64_t seed, unsigned rank,
-                         std::span<const Room> rooms)
+                         std::span<const Room> rooms, std::uint64_t skipped)
     : data_(data),
       batch_size_(checked_batch_size(data, batch_size)),
-      order_(data.count, seed, rank),
+      order_(order_behind(data.count, seed, rank, skipped)),
       rooms_(rooms_of(rooms, memory_, batch_size, data.features)),
       slots_(kSlots, [this](std::size_t slot) { gather(rooms_[slot]); }) {}
 

@@ -29,9 +29,9 @@ class BatchStream {
 
   // Starts gathering. Throws ps::Error if the data is empty or the batch size unusable.
   // Requires: the data outlives the stream and does not change; so do `rooms`, which are kSlots, or none: then the
-  // stream has its own.
+  // stream has its own. It begins behind `skipped` examples.
   BatchStream(const Dataset& data, std::size_t batch_size, std::uint64_t seed, unsigned rank,
-              std::span<const Room> rooms = {});
+              std::span<const Room> rooms = {}, std::uint64_t skipped = 0);
 
   // The next batch_size examples, valid until the next call. Blocks only if gathering has fallen behind.
   Batch next();

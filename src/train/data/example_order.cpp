@@ -41,6 +41,15 @@ std::size_t ExampleOrder::next() {
   return order_[position_++];
 }
 
+void ExampleOrder::skip(std::uint64_t examples) {
+  while (examples >= order_.size() - position_) {
+    examples -= order_.size() - position_;
+    shuffle();
+    position_ = 0;
+  }
+  position_ += examples;
+}
+
 void ExampleOrder::shuffle() {
   for (std::size_t last = order_.size() - 1; last > 0; --last) {
     std::swap(order_[last], order_[draw_below(generator_, last + 1)]);

@@ -23,6 +23,9 @@ class ExampleOrder {
   // The next example's number. Takes long where an epoch begins: it is shuffled at once.
   std::size_t next();
 
+  // As so many calls of next().
+  void skip(std::uint64_t examples);
+
  private:
   void shuffle();
 

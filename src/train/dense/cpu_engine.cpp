@@ -24,7 +24,7 @@ class CpuEngine final : public Engine {
         rooms_(rooms_of(parts)),
         pushed_(rooms_.begin(), rooms_.end()),
         gradients_(rooms_),
-        batches_(parts.data, parts.batch(), parts.seed(), parts.worker.rank()) {
+        batches_(parts.data, parts.batch(), parts.seed(), parts.worker.rank(), {}, parts.worker.examples_before()) {
     if (parts.has_local_steps()) local_.emplace(parts.worker, parts.model, parts.options);
   }
 
@@ -43,7 +43,10 @@ class CpuEngine final : public Engine {
     return true;
   }
 
+  std::vector<NamedValues> gradients() const override { return named(parts_.model.parameters(), pushed_); }
+
   void push() override { parts_.worker.push(parts_.variables, pushed_); }
+  void skip() override {}
   void begin_next() override {}
   float loss() const override { return loss_; }
   double work_seconds() const override { return thread_seconds(); }

@@ -20,7 +20,7 @@ std::size_t index_slots(std::size_t examples) {
 }  // namespace
 
 GpuBatches::GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t seed, unsigned rank,
-                       double resident_share, device::CudaCalls& cuda, ModelKernels& kernels)
+                       std::uint64_t skipped, double resident_share, device::CudaCalls& cuda, ModelKernels& kernels)
     : cuda_(cuda),
       kernels_(kernels),
       data_(data),
@@ -32,9 +32,9 @@ GpuBatches::GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t 
     slot.labels = {cuda, examples_};
   }
   if (try_to_reside(resident_share))
-    fill_indices_ahead(seed, rank);
+    fill_indices_ahead(seed, rank, skipped);
   else
-    gather_ahead(seed, rank);
+    gather_ahead(seed, rank, skipped);
 }
 
 GpuBatches::~GpuBatches() { static_cast<void>(cuda_.synchronize(stream_.get())); }
@@ -56,7 +56,7 @@ bool GpuBatches::try_to_reside(double share) {
   return true;
 }
 
-void GpuBatches::fill_indices_ahead(std::uint64_t seed, unsigned rank) {
+void GpuBatches::fill_indices_ahead(std::uint64_t seed, unsigned rank, std::uint64_t skipped) {
   const std::size_t slots = index_slots(examples_);
   indices_ = {cuda_, slots * examples_};
   const device::Stream stream = stream_.get();
@@ -64,20 +64,20 @@ void GpuBatches::fill_indices_ahead(std::uint64_t seed, unsigned rank) {
                 "copy the training set");
   device::check(cuda_, cuda_.copy(set_labels_.on_device(), data_.labels.data(), set_labels_.bytes(), stream),
                 "copy the training set");
-  order_.emplace(data_.count, seed, rank);
+  order_.emplace(data_.count, seed, rank).skip(skipped);
   filled_.emplace(slots, [this](std::size_t slot) {
     for (std::uint32_t& index : indices_.host().subspan(slot * examples_, examples_))
       index = static_cast<std::uint32_t>(order_->next());
   });
 }
 
-void GpuBatches::gather_ahead(std::uint64_t seed, unsigned rank) {
+void GpuBatches::gather_ahead(std::uint64_t seed, unsigned rank, std::uint64_t skipped) {
   images_ = {cuda_, BatchStream::kSlots * examples_ * data_.features};
   labels_ = {cuda_, BatchStream::kSlots * examples_};
   std::vector<BatchStream::Room> rooms;
   for (std::size_t i = 0; i < BatchStream::kSlots; ++i)
     rooms.push_back({images_.on_host() + i * examples_ * data_.features, labels_.on_host() + i * examples_});
-  batches_.emplace(data_, examples_, seed, rank, rooms);
+  batches_.emplace(data_, examples_, seed, rank, rooms, skipped);
 }
 
 void GpuBatches::prepare(std::size_t slot) {

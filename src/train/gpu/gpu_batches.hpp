@@ -21,10 +21,10 @@ class GpuBatches {
   // So many lie in the GPU's memory: one in use, one on its way.
   static constexpr std::size_t kSlots = 2;
 
-  // `examples`: of a step. `resident_share`: of the memory that is free now, which the training set may have.
+  // `examples`: of a step; `skipped`: that are behind. `resident_share`: of the memory that is free now, which the training set may have.
   // Throws Error as BatchStream does, and where the memory is too small. Requires: the data outlives this object.
-  GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t seed, unsigned rank, double resident_share,
-             device::CudaCalls& cuda, ModelKernels& kernels);
+  GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t seed, unsigned rank, std::uint64_t skipped,
+             double resident_share, device::CudaCalls& cuda, ModelKernels& kernels);
   ~GpuBatches();
   GpuBatches(const GpuBatches&) = delete;
   GpuBatches& operator=(const GpuBatches&) = delete;
@@ -49,8 +49,8 @@ class GpuBatches {
   };
 
   bool try_to_reside(double share);
-  void fill_indices_ahead(std::uint64_t seed, unsigned rank);
-  void gather_ahead(std::uint64_t seed, unsigned rank);
+  void fill_indices_ahead(std::uint64_t seed, unsigned rank, std::uint64_t skipped);
+  void gather_ahead(std::uint64_t seed, unsigned rank, std::uint64_t skipped);
 
   device::CudaCalls& cuda_;
   ModelKernels& kernels_;

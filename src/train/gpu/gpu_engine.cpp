@@ -51,9 +51,9 @@ class GpuEngine final : public Engine {
                                     link_options(parts.options), cuda_, *place_.transfers)),
         stream_(static_cast<device::Stream>(link_->stream())),
         batches_(parts.data, parts.batch() * parts.push_every(), parts.seed(), parts.worker.rank(),
-                 place_.resident_share, cuda_, *place_.kernels),
+                 parts.worker.examples_before(), place_.resident_share, cuda_, *place_.kernels),
         steps_(parts, parameters_, gradients_, batches_, stream_),
-        timeline_(cuda_, stream_) {
+        timeline_(cuda_, stream_, parts.options.trace) {
     batches_.prepare(slot_);
   }
 
@@ -76,13 +76,13 @@ class GpuEngine final : public Engine {
 
   // The kernels are on the stream already; what is done here is done while the GPU computes.
   bool compute(const Pause& pause) override {
-    timeline_.read();  // of the step before, whose push is over: nobody waits
     if (!pause) start_push();
     const std::size_t next = other(slot_);
     batches_.prepare(next);
     steps_.capture(next);
     if (!pause) return true;
     device::check(cuda_, cuda_.synchronize(stream_), "finish its work");  // a straggler's work is not behind its wait
+    loss_ = steps_.loss(slot_);
     for (std::uint64_t k = 0; k < parts_.push_every(); ++k)
       if (!pause()) return false;
     return true;
@@ -100,7 +100,13 @@ class GpuEngine final : public Engine {
       enqueue_compute();
     }
     link_->finish_push();
+    timeline_.read();
     loss_ = steps_.loss(done);
+  }
+
+  void skip() override {
+    timeline_.drop();
+    slot_ = other(slot_);
   }
 
   void begin_next() override { open(); }

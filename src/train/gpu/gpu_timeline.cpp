@@ -1,11 +1,16 @@
 #include "train/gpu/gpu_timeline.hpp"
 
+#include <cstdint>
+
+#include "train/train_log.hpp"
+
 namespace ps::train {
 
 void GpuTimeline::end_step() {
   mark(kPushed);
   is_unread_ = is_sampled_;
-  is_sampled_ = ++steps_ % kEvery == kFirst;
+  const std::uint64_t every = trace_ != nullptr ? kTracedEvery : kEvery;
+  is_sampled_ = ++steps_ >= kFirst && steps_ % every == kFirst % every;
   mark(kBegun);
 }
 
@@ -13,11 +18,25 @@ void GpuTimeline::read() {
   if (!is_unread_) return;
   is_unread_ = false;
   device::check(cuda_, cuda_.synchronize(events_[kPushed].get()), "wait for an event");
-  sums_.wait += between(kBegun, kOpened) + between(kComputed, kSending);
-  sums_.pull += between(kOpened, kPulled);
-  sums_.compute += between(kPulled, kComputed);
-  sums_.push += between(kSending, kPushed);
+  const double pull = between(kOpened, kPulled), compute = between(kPulled, kComputed);
+  const double held = between(kComputed, kSending), push = between(kSending, kPushed);
+  sums_.wait += between(kBegun, kOpened) + held;
+  sums_.pull += pull;
+  sums_.compute += compute;
+  sums_.push += push;
   ++sums_.sampled;
+  if (trace_ == nullptr) return;
+  // The GPU has a clock of its own: its times are laid so that they end now.
+  std::uint64_t end = PhaseTimer::ns(PhaseTimer::Clock::now());
+  const auto add = [&](const char* name, double seconds) {
+    const auto begin = end - static_cast<std::uint64_t>(seconds * 1e9);
+    if (name != nullptr) trace_->add(name, begin, end, SpanLog::Track::kGpu);
+    end = begin;
+  };
+  add("push", push);
+  add(nullptr, held);
+  add("compute", compute);
+  add("pull", pull);
 }
 
 double GpuTimeline::between(Mark begin, Mark end) {

@@ -26,21 +26,26 @@ namespace ps::train {
 class ExampleSteps {
  public:
   // Requires: all outlive it; batch, combine > 0.
-  ExampleSteps(SparseModel& model, SparseStream& examples, const RowDecay& decay, std::size_t batch,
-               std::size_t combine)
+  ExampleSteps(SparseModel& model, SparseStream& examples, const RowDecay& decay, hooks::NanGuard& guard,
+               std::size_t batch, std::size_t combine)
       : model_(model),
         stream_(examples),
         decay_(decay),
+        guard_(guard),
         width_(model.table().shape[1]),
         batch_(batch),
         combine_(std::min(batch, combine)),
         next_(examples.next()) {}
+
+  // Of the last push: one example's, or those of the examples that were combined.
+  std::span<const float> last_gradients() const noexcept { return last_gradients_; }
 
   // One step: the batch's examples, each from the rows as they are then. Returns their mean loss. Where `phases` is given,
   // adds to them what parts of the batch took, which costs time itself.
   template <class Rows>
   double run(Rows& rows, PhaseSeconds* phases = nullptr) {
     if (phases != nullptr) timer_.begin();
+    guard_.begin_step();
     double loss = 0.0;
     for (std::size_t done = 0; done < batch_; done += combine_)
       loss += next_examples(rows, std::min(combine_, batch_ - done), phases);
@@ -70,7 +75,8 @@ class ExampleSteps {
     const float loss = model_.gradient(example, values.data(), gradients.data());
     decay_.add_to(ids, width_, values.data(), gradients.data());
     end(phases, &PhaseSeconds::gradient);
-    rows.push(ids, gradients);
+    if (guard_.takes(double(loss))) rows.push(ids, gradients);
+    last_gradients_ = gradients;
     end(phases, &PhaseSeconds::push);
     return double(loss);
   }
@@ -92,7 +98,8 @@ class ExampleSteps {
       numbers += model_.touched(example).size();
     }
     end(phases, &PhaseSeconds::gradient);
-    rows.push(ids, sums);
+    if (guard_.takes(loss)) rows.push(ids, sums);
+    last_gradients_ = sums;
     end(phases, &PhaseSeconds::push);
     return loss;
   }
@@ -121,7 +128,8 @@ class ExampleSteps {
       at += count;
     }
     end(phases, &PhaseSeconds::gradient);
-    rows.push(ids, gradients);
+    if (guard_.takes(loss)) rows.push(ids, gradients);
+    last_gradients_ = gradients;
     end(phases, &PhaseSeconds::push);
     return loss;
   }
@@ -165,10 +173,12 @@ class ExampleSteps {
   SparseModel& model_;
   SparseStream& stream_;
   const RowDecay& decay_;
+  hooks::NanGuard& guard_;
   std::size_t width_, batch_, combine_;
   SparseExample next_;
   PhaseTimer timer_;
   std::vector<float> rows_, gradients_;
+  std::span<const float> last_gradients_;
   // For combined examples:
   RowSet set_;
   std::vector<SparseExample> examples_;

@@ -17,10 +17,40 @@ LocalTable::LocalTable(const JobConfig& config, const SparseModel& model, const 
   if (update::traits_of(settings_.rule).has_row_state())
     of_rows_.assign(rows, update::first_row_state(settings_, rate_));
   std::vector<float> first(elements);
-  model.initialize(config.seed, 0, first);
-  hooks.replace_first(model.table().name, first);
+  const std::string& name = model.table().name;
+  if (!hooks.read_checkpoint(name, "", first)) {
+    model.initialize(config.seed, 0, first);
+    hooks.replace_first(name, first);
+  }
   memory_.resize(elements * floats_);
   update::initialise_elements(settings_, rate_, first.data(), memory_.data(), elements);
+  for (std::size_t slot = 0; slot + 1 < floats_; ++slot)
+    if (hooks.read_checkpoint(name, update::slot_name(settings_.rule, true, slot), first)) put(first, slot + 1);
+  const update::Traits& traits = update::traits_of(settings_.rule);
+  if (traits.slot_for_value() != nullptr && hooks.read_checkpoint(name, traits.slot_for_value(), first)) put(first, 0);
+  if (traits.has_row_state()) hooks.read_checkpoint(name, traits.row_slot.name, of_rows_);
+}
+
+// Floats of all elements that lie at that place of each.
+void LocalTable::put(std::span<const float> numbers, std::size_t place) {
+  for (std::size_t i = 0; i < numbers.size(); ++i) memory_[i * floats_ + place] = numbers[i];
+}
+
+std::vector<float> LocalTable::get(std::size_t place) const {
+  std::vector<float> all(memory_.size() / floats_);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = memory_[i * floats_ + place];
+  return all;
+}
+
+std::vector<LocalArray> LocalTable::arrays(const ParameterSpec& table) const {
+  const std::vector<std::uint64_t> shape(table.shape.begin(), table.shape.end());
+  std::vector<LocalArray> all = {{table.name, "", shape, values()}};
+  for (std::size_t slot = 0; slot + 1 < floats_; ++slot)
+    all.push_back({table.name, update::slot_name(settings_.rule, true, slot), shape, get(slot + 1)});
+  const update::Traits& traits = update::traits_of(settings_.rule);
+  if (traits.slot_for_value() != nullptr) all.push_back({table.name, traits.slot_for_value(), shape, get(0)});
+  if (traits.has_row_state()) all.push_back({table.name, traits.row_slot.name, {shape[0]}, of_rows_});
+  return all;
 }
 
 std::vector<float> LocalTable::values() const {

@@ -26,10 +26,14 @@ class LocalTable {
   decltype(auto) with_rows(Body&& body);
 
   std::vector<float> values() const;
+  std::vector<LocalArray> arrays(const ParameterSpec& table) const;  // with the optimizer's slots
 
  private:
   template <class Update, class Value>
   struct Rows;
+
+  void put(std::span<const float> numbers, std::size_t place);
+  std::vector<float> get(std::size_t place) const;
 
   update::Settings settings_;
   Schedule schedule_;

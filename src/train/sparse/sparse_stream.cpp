@@ -111,6 +111,14 @@ SparseExample SparseStream::next() {
   return example;
 }
 
+void SparseStream::skip(std::uint64_t examples) {
+  while (examples >= order_.size() - position_) {
+    examples -= order_.size() - position_;
+    leave_window();
+  }
+  position_ += examples;
+}
+
 void for_each_example(const SparseData& data, const SparsePart& part,
                       const std::function<void(const SparseExample&)>& body) {
   std::uint64_t example = 0;

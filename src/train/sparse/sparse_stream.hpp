@@ -37,6 +37,9 @@ class SparseStream {
   // The next example; its spans stay valid as long as the data. Asks for the memory of those that follow.
   SparseExample next();
 
+  // As so many calls of next(). Whole epochs are only shuffled.
+  void skip(std::uint64_t examples);
+
   // How many examples the part has, and how many epochs this stream has completed.
   std::uint64_t examples() const noexcept { return examples_; }
   std::uint64_t epochs() const noexcept { return epochs_; }

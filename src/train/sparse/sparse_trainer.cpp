@@ -63,6 +63,7 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
         fmt::format("job {} has mode {}: rows change where they lie, without steps; start it with `mode` async or ssp",
                     config.job, to_string(config.mode)));
   check_rule(config.optimizer);
+  hooks::NanGuard guard = options.nan_guard(fmt::format("worker {}", worker.rank()), &worker);
   VariableSpec spec;
   spec.name = model.table().name;
   spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
@@ -75,30 +76,40 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
   if (table != nullptr) *table = variable;
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   SparseStream stream(data, part, options.seed.value_or(config.seed), worker.rank());
-  ExampleSteps examples(model, stream, decay, options.batch, options.combine);
+  stream.skip(worker.examples_before());
+  ExampleSteps examples(model, stream, decay, guard, options.batch, options.combine);
   ServerRows rows{worker, variable};
 
   TrainTotals totals;
   Straggler straggler(options.delay, config.seed, worker.rank());
-  TrainLog log(options, fmt::format("worker {}", worker.rank()), options.batch);
+  TrainLog log(options, options.batch);
   const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
-  std::uint64_t steps = 0;
+  std::uint64_t steps = 0, global_steps = worker.global_step();
   double work_seconds = 0.0;
   PhaseSeconds timed;
-  PhaseTimer timer;
+  PhaseTimer timer(options.trace);
   try {
     while (!is_over()) {
-      timer.begin();
+      timer.begin_step(global_steps);
       straggler.begin_work();
       const double loss = examples.run(rows, steps % kTimedBatches == 0 ? &timed : nullptr);
-      timer.end(work_seconds);
+      timer.end(work_seconds, "batch");
       if (straggler.is_one()) {
         const bool goes_on = straggler.slow_down(is_over);
-        timer.end(totals.phases.delay);
+        timer.end(totals.phases.delay, "delay");
         if (!goes_on) break;
       }
-      const std::uint64_t global_steps = worker.step();
-      timer.end(totals.phases.step);
+      if (options.is_observed(global_steps)) {
+        options.observer->observe({.step = global_steps,
+                                   .steps = steps,
+                                   .examples = steps * options.batch,
+                                   .loss = loss,
+                                   .gradients = {{spec.name, examples.last_gradients()}}});
+        timer.begin();
+      }
+      global_steps = worker.step();
+      timer.end(totals.phases.step, "step()");
+      timer.end_step();
       worker.report(loss, ++steps * options.batch);
       log.enter(loss, global_steps);
     }
@@ -114,23 +125,43 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
 SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model, const SparseData& data,
                                      const SparsePart& part, const SparseTrainOptions& options) {
   check_rule(config.optimizer);
+  hooks::NanGuard guard = options.nan_guard("standalone", nullptr);
   LocalTable table(config, model, options);
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   const std::uint64_t seed = options.seed.value_or(config.seed);
   SparseStream stream(data, part, seed, 0);
-  ExampleSteps examples(model, stream, decay, options.batch, options.combine);
+  stream.skip(options.examples_before());
+  ExampleSteps examples(model, stream, decay, guard, options.batch, options.combine);
 
   SparseAloneResult result;
   Straggler straggler(options.delay, seed, 0);
-  TrainLog log(options, "standalone", options.batch);
+  TrainLog log(options, options.batch);
   const auto is_over = [&] { return log.is_stop_requested(); };
-  for (std::uint64_t step = 0; step < config.steps && !is_over(); ++step) {
+  double loss = 0.0;
+  std::uint64_t step = options.first_step(), seen = options.examples_before();
+  const auto keep = [&](bool is_last) {
+    if (options.keep)
+      options.keep(step, loss, is_last, [&] { return LocalState{step, seen, table.arrays(model.table())}; });
+  };
+  while (step < config.steps && !is_over()) {
     straggler.begin_work();
     table.set_step(step);
-    const double loss = table.with_rows([&](auto& rows) { return examples.run(rows); });
+    loss = table.with_rows([&](auto& rows) { return examples.run(rows); });
     if (!straggler.slow_down(is_over)) break;
-    log.enter(loss, step + 1);
+    if (options.is_observed(step)) {
+      const std::vector<float> values = table.values();
+      options.observer->observe({.step = step,
+                                 .steps = step,
+                                 .examples = step * options.batch,
+                                 .loss = loss,
+                                 .gradients = {{model.table().name, examples.last_gradients()}},
+                                 .parameters = {{model.table().name, values}}});
+    }
+    log.enter(loss, ++step);
+    seen += options.batch;
+    keep(false);
   }
+  keep(true);
   result.is_interrupted = is_over();
   log.finish(result);
   result.table = table.values();

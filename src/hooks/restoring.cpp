@@ -1,0 +1,209 @@
+#include "hooks/restoring.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "config/modes.hpp"
+#include "keep/checkpoint_folder.hpp"
+#include "ps/checkpoint.hpp"
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+
+namespace ps {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+template <class Float>
+bool are_finite(const Bytes& bytes) {
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(Float)) {
+    Float value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    if (!std::isfinite(value)) return false;
+  }
+  return true;
+}
+
+struct Found {
+  std::string folder;
+  std::vector<std::pair<const StoredVariable, Bytes>> values;
+};
+
+// Throws Error: it is damaged, or was removed meanwhile, or has values that are not finite.
+Found read_all(const std::string& folder) {
+  const Checkpoint checkpoint(folder);
+  checkpoint.verify();
+  Found found{folder, {}};
+  for (const StoredVariable& variable : checkpoint.variables()) {
+    std::size_t bytes = bytes_of(variable.dtype);
+    for (const std::uint64_t extent : variable.shape) bytes *= extent;
+    Bytes& values = found.values.emplace_back(variable, Bytes(bytes)).second;
+    checkpoint.read(variable.name, values);
+    if ((variable.dtype == DType::kFloat32 && !are_finite<float>(values)) ||
+        (variable.dtype == DType::kFloat64 && !are_finite<double>(values)))
+      throw Error(fmt::format("{}: variable '{}' has values that are not finite", folder, variable.name));
+  }
+  return found;
+}
+
+Found newest(const std::string& dir, const Notice& notice) {
+  constexpr int kAttempts = 3;  // what is read may be removed meanwhile, for a newer one
+  std::string last = "it has none yet";
+  for (int attempt = 0; attempt < kAttempts; ++attempt)
+    for (const auto& [step, folder] : keep::list_checkpoints(dir)) try {
+        return read_all(folder);
+      } catch (const Error& error) {
+        last = error.what();
+        if (notice && attempt == 0) notice(fmt::format("passed over a checkpoint: {}", last));
+      }
+  throw Error(fmt::format("no checkpoint in {} can be restored: {}", dir, last));
+}
+
+void assign(Worker& worker, const Found& found) {
+  constexpr double kWaitSeconds = 1.0;  // all but a variable that is just being declared is there
+  std::vector<Variable> variables;      // all of them are looked at before the first one is changed
+  for (const auto& [stored, values] : found.values) {
+    const Variable& variable = variables.emplace_back(worker.variable(stored.name, kWaitSeconds));
+    if (variable.dtype() != stored.dtype || variable.element_count() * bytes_of(stored.dtype) != values.size())
+      throw Error(
+          fmt::format("{}: variable '{}' is of another type or size than the job's", found.folder, stored.name));
+  }
+  const PushGroup group = worker.group_pushes();  // snapshots have all of it or nothing
+  for (std::size_t i = 0; i < variables.size(); ++i)
+    worker.assign(variables[i], std::span<const std::byte>(found.values[i].second), Slots::kReset);
+}
+
+// What was restored last.
+struct Done {
+  std::uint64_t instance = 0, step = 0, count = 0;  // step: the global one
+  std::int64_t ns = 0;
+  std::string folder;
+};
+
+// By this process, into the job whose checkpoints lie in DIR: a record that cannot be written is of no use to others, but
+// `max_restores` holds for each process all the same.
+class OwnRecords {
+ public:
+  Done of(const std::string& dir) {
+    const std::lock_guard lock(mutex_);
+    return of_dir_[dir];
+  }
+  void put(const std::string& dir, const Done& done) {
+    const std::lock_guard lock(mutex_);
+    of_dir_[dir] = done;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, Done> of_dir_;
+};
+OwnRecords& own_records() {
+  static OwnRecords records;
+  return records;
+}
+
+// What DIR/.restored says, locked.
+class Record {
+ public:
+  explicit Record(const std::string& dir)
+      : descriptor_(::open((dir + "/.restored").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    if (descriptor_ < 0) return;
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      is_anothers_ = errno == EWOULDBLOCK;
+      ::close(std::exchange(descriptor_, -1));  // a file system without locks: as without a file
+      return;
+    }
+    std::string text(kBytes, '\0');
+    const ssize_t bytes = ::pread(descriptor_, text.data(), text.size(), 0);
+    text.resize(bytes > 0 ? static_cast<std::size_t>(bytes) : 0);
+    std::istringstream in(text);
+    Done read;
+    if (in >> read.instance >> read.ns >> read.step >> read.count && in.get() == ' ' && std::getline(in, read.folder) &&
+        !in.eof())
+      done = std::move(read);
+  }
+  ~Record() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  Record(const Record&) = delete;
+  Record& operator=(const Record&) = delete;
+
+  // False: somebody restores at this moment. A file that cannot be had keeps nobody from restoring.
+  bool is_ours() const { return !is_anothers_; }
+
+  // All bytes at once, over those that are there: on a disk that has become full they have their place already.
+  void write() const {
+    if (descriptor_ < 0) return;
+    std::string text = fmt::format("{} {} {} {} {}\n", done.instance, done.ns, done.step, done.count, done.folder);
+    text.resize(std::max(text.size(), kBytes), '\n');
+    if (::pwrite(descriptor_, text.data(), text.size(), 0) < 0) return;  // at worst another worker restores, too
+  }
+
+  Done done;
+
+ private:
+  static constexpr std::size_t kBytes = PATH_MAX + 128;  // the longest folder and four numbers
+  int descriptor_;
+  bool is_anothers_ = false;
+};
+
+std::int64_t steady_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+std::string restore(Worker& worker, const std::string& dir, const Notice& notice) {
+  const Found found = newest(dir, notice);
+  assign(worker, found);
+  return found.folder;
+}
+
+namespace hooks {
+
+Moment moment_of(const Worker& worker) noexcept { return {steady_ns(), worker.global_step()}; }
+
+Restoration restore_once(Worker& worker, const NanGuardOptions& options, const Moment& pulled) {
+  Record record(options.dir);
+  if (!record.is_ours()) return {Restored::kByAnother, ""};
+  const std::uint64_t instance = JobView(worker.config().job).info().instance;
+  Done last = record.done;
+  if (const Done own = own_records().of(options.dir);
+      own.instance == instance && (last.instance != instance || last.ns < own.ns))
+    last = own;
+  const bool is_of_job = last.instance == instance;
+  const bool with_step = traits_of(worker.live().mode).steps_together();  // sync: step() applies what is assigned
+  if (is_of_job && (pulled.ns <= last.ns || (with_step && pulled.global_step <= last.step)))
+    return {Restored::kByAnother, ""};
+  const Found found = newest(options.dir, options.notice);
+  const bool is_again = is_of_job && last.folder == found.folder;
+  if (is_again && last.count >= options.max_restores) return {Restored::kTooOften, found.folder};
+  assign(worker, found);
+  record.done = {.instance = instance,
+                 .step = worker.global_step(),
+                 .count = is_again ? last.count + 1 : 1,
+                 .ns = steady_ns(),
+                 .folder = found.folder};
+  record.write();
+  own_records().put(options.dir, record.done);
+  return {Restored::kHere, found.folder};
+}
+
+}  // namespace hooks
+}  // namespace ps

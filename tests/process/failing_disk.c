@@ -1,0 +1,45 @@
+// A disk that fails, for a program that is started with this in LD_PRELOAD: while the file PS_TEST_DISK exists, what is
+// written below the folder PS_TEST_FOLDER fails with the error whose number the file has.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int fails(const char* path) {
+  const char *folder = getenv("PS_TEST_FOLDER"), *file = getenv("PS_TEST_DISK");
+  if (folder == NULL || file == NULL || strncmp(path, folder, strlen(folder)) != 0) return 0;
+  FILE* said = fopen(file, "r");
+  if (said == NULL) return 0;
+  int number = 0;
+  if (fscanf(said, "%d", &number) != 1) number = 0;
+  fclose(said);
+  if (number == 0) return 0;
+  errno = number;
+  return number;
+}
+
+ssize_t write(int descriptor, const void* bytes, size_t count) {
+  static ssize_t (*next)(int, const void*, size_t);
+  if (next == NULL) *(void**)&next = dlsym(RTLD_NEXT, "write");
+  char link[64], path[PATH_MAX];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  const ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length > 0) {
+    path[length] = '\0';
+    if (fails(path) == ENOSPC) return -1;
+  }
+  return next(descriptor, bytes, count);
+}
+
+int mkdir(const char* path, mode_t mode) {
+  static int (*next)(const char*, mode_t);
+  if (next == NULL) *(void**)&next = dlsym(RTLD_NEXT, "mkdir");
+  return fails(path) == EROFS ? -1 : next(path, mode);
+}

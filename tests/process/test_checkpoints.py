@@ -1,0 +1,227 @@
+"""A run is kept while it goes on, and goes on from what was kept: --checkpoint-dir."""
+import errno
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+
+import support
+from support import ProcessTest, run
+
+STEPS = ("--steps", "1000")
+
+
+class Checkpoints(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        place = tempfile.TemporaryDirectory()
+        self.addCleanup(place.cleanup)
+        self.place = pathlib.Path(place.name)
+        self.folder = self.place / "run"
+
+    def steps_there(self):
+        return sorted(int(path.name[5:]) for path in self.folder.glob("step-*"))
+
+    def facts(self, step):
+        return json.loads((self.folder / f"step-{step}/checkpoint.json").read_text())
+
+    def in_python(self, program, *arguments):
+        python = os.environ.get("PS_VENV_PYTHON", "")
+        self.assertTrue(os.path.exists(python), "PS_VENV_PYTHON names no Python: run tools/test, which makes it")
+        done = subprocess.run([python, "-c", program, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_a_sync_run_that_is_killed_ends_with_the_same_bits(self):
+        settings = "--mode", "sync", "--workers", "2", "--optimizer", "adam", "--ema", "0.99", "--clip-norm", "5"
+        whole = self.launch(*settings, *STEPS)
+        launch = self.start("launch_shm", "--job", self.job, *settings, "--steps", "100000000", "--checkpoint-dir", self.folder,
+                            "--checkpoint-every", "250steps", "--delay", "all:1ms", start_new_session=True)
+        support.wait_until(lambda: self.steps_there(), "a checkpoint")
+        os.killpg(launch.pid, signal.SIGKILL)
+        launch.communicate()
+        support.wait_until(lambda: not support.programs_of(self.job), "the end of all")
+        self.assertLess(self.steps_there()[-1], 1000)
+        rest = self.launch(*settings, *STEPS, "--checkpoint-dir", self.folder, "--replace", "--ps-tasks", "2", "--placement",
+                           "partition")
+        self.assertEqual((rest["digest"], rest["steps"]), (whole["digest"], 1000))
+        self.assertGreater(rest["first_step"], 0)
+
+    def test_the_first_half_and_the_second_are_the_whole_of_a_sync_run(self):
+        settings = "--mode", "sync", "--workers", "3", "--optimizer", "momentum", "--lr-schedule", "step:0.5:200"
+        whole = self.launch(*settings, *STEPS)
+        self.launch(*settings, "--steps", "500", "--checkpoint-dir", self.folder)
+        self.assertEqual(self.steps_there(), [500])
+        self.assertEqual(self.facts(500)["examples"], [16000] * 3)
+        rest = self.launch(*settings, *STEPS, "--checkpoint-dir", self.folder)
+        self.assertEqual((rest["digest"], rest["first_step"]), (whole["digest"], 500))
+        self.assertLess(abs(rest["steps_per_second"] * rest["seconds"] - 500), 1)
+
+    def test_nothing_that_an_async_cut_has_is_lost_or_counted_twice(self):
+        count = "--model", "count", "--size", "3000", "--workers", "3"
+        self.launch(*count, "--steps", "20000", "--checkpoint-dir", self.folder, "--checkpoint-every", "0.05s", "--keep", "1000")
+        cuts = self.steps_there()
+        self.assertEqual(cuts[-1], 60000)
+        program = """
+import json, sys, safetensors.numpy
+for folder in sys.argv[1:]:
+    values = safetensors.numpy.load_file(folder + "/model.safetensors")["var"]
+    (variable,) = json.load(open(folder + "/checkpoint.json"))["variables"]
+    assert values.min() == values.max() == variable["updates"], (folder, values.min(), values.max(), variable)
+    print(int(values[0]))
+"""
+        values = list(map(int, self.in_python(program, *(self.folder / f"step-{step}" for step in cuts)).split()))
+        self.assertEqual(values[-1], 60000)
+        middle = cuts[len(cuts) // 2 - 1] if len(cuts) > 1 else cuts[0]
+        for step in cuts:
+            if step > middle:
+                subprocess.run(["rm", "-r", str(self.folder / f"step-{step}")], check=True)
+        rest = self.launch(*count, "--steps", "1000", "--checkpoint-dir", self.folder)
+        self.assertEqual(rest["value"], values[cuts.index(middle)] + 3000)
+
+    def test_python_reads_what_was_written_and_torch_loads_it_into_a_module(self):
+        self.launch("--workers", "2", "--steps", "300", "--optimizer", "adam", "--ema", "0.9", "--checkpoint-dir", self.folder,
+                    "--keep-segments")
+        (step,) = self.steps_there()
+        folder = self.folder / f"step-{step}"
+        run("inspect_shm", "dump", "--npy", self.place / "npy", "--job", self.job)
+        program = """
+import json, pathlib, sys, numpy, safetensors.numpy, safetensors.torch, torch
+folder, npy = map(pathlib.Path, sys.argv[1:])
+model = safetensors.torch.load_file(folder / "model.safetensors")
+slots = safetensors.numpy.load_file(folder / "optimizer.safetensors")
+averages = safetensors.numpy.load_file(folder / "ema.safetensors")
+for variable in json.load(open(npy / "index.json"))["variables"]:
+    name = variable["name"]
+    assert numpy.load(npy / variable["file"]).tobytes() == model[name].numpy().tobytes(), name
+    for slot, file in variable["slots"].items():
+        there = averages[name] if slot == "ema" else slots[name + "." + slot]
+        assert numpy.load(npy / file).tobytes() == there.tobytes(), (name, slot)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name, tensor in model.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.empty(tensor.shape)))
+net = Net()
+print(net.load_state_dict(model, strict=True), len(model), len(slots), len(averages))
+"""
+        self.assertEqual(self.in_python(program, folder, self.place / "npy"), "<All keys matched successfully> 4 8 4\n")
+        self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
+
+    def test_a_run_without_a_ps_writes_the_same_files_and_reads_those_of_a_job(self):
+        for settings in (["--optimizer", "adam"], ["--model", "logistic", "--data", "zipf:500x2000", "--optimizer", "ftrl"]):
+            with self.subTest(settings[1]):
+                alone, job = self.place / f"alone{settings[1]}", self.place / f"job{settings[1]}"
+                mode = ["--mode", "sync"] if len(settings) == 2 else []
+                self.assertEqual(run("worker_shm", "--standalone", *settings, "--steps", "120", "--checkpoint-dir", alone).code, 0)
+                self.launch("--workers", "1", *mode, *settings, "--steps", "120", "--checkpoint-dir", job)
+                for name in "model.safetensors", "optimizer.safetensors":
+                    self.assertEqual((alone / "step-120" / name).read_bytes(), (job / "step-120" / name).read_bytes())
+                facts = [json.loads((folder / "step-120/checkpoint.json").read_text()) for folder in (alone, job)]
+                self.assertEqual(list(facts[0]), list(facts[1]))
+                for key in "global_step", "learning_rate", "examples", "files":
+                    self.assertEqual(facts[0][key], facts[1][key], key)
+                whole = json.loads(run("worker_shm", "--standalone", *settings, "--steps", "200", "--json").out)
+                rest = json.loads(run("worker_shm", "--standalone", *settings, "--steps", "200", "--json", "--checkpoint-dir",
+                                      job).out)
+                self.assertEqual((rest["digest"], rest["first_step"]), (whole["digest"], 120))
+
+    def test_what_does_not_fit_is_refused_before_anything_starts(self):
+        self.launch("--workers", "2", "--mode", "sync", "--steps", "60", "--checkpoint-dir", self.folder)
+        launch = ["launch_shm", "--job", self.job, "--checkpoint-dir", self.folder]
+        self.assert_fails(1, run(*launch, "--model", "softmax", "--steps", "90"), "is of another model",
+                          "sm_w is float32 [128, 10] there and float32 [64, 10] here", "it has also hid_b, hid_w")
+        self.assert_fails(1, run(*launch, "--steps", "60"), "step-60 is at step 60", "--steps 60: give more steps")
+        self.assert_fails(1, run(*launch, "--steps", "90", "--fresh"), "--fresh", "is not empty")
+        self.assert_fails(2, run("launch_shm", "--keep", "3"), "give --checkpoint-dir DIR")
+        self.assert_fails(2, run("worker_shm", "--job", self.job, "--checkpoint-dir", self.folder), "give it to ps_shm")
+        facts = self.folder / "step-60/checkpoint.json"
+        facts.write_text(facts.read_text().replace('"version": 1', '"version": 0'))
+        self.assert_fails(1, run(*launch, "--steps", "90"), "none that is whole", "of format version 0; this build reads version 1")
+        self.assert_nothing_left()
+
+    def test_other_optimizers_and_numbers_of_workers_go_on_and_it_is_said(self):
+        self.launch("--workers", "2", "--mode", "sync", "--steps", "60", "--optimizer", "momentum", "--checkpoint-dir", self.folder)
+        code, out, err = run("launch_shm", "--job", self.job, "--workers", "4", "--steps", "90", "--optimizer", "adam", "--mode",
+                             "ssp", "--checkpoint-dir", self.folder, "--verbose")
+        self.assertEqual(code, 0, err)
+        self.assertIn(f"job {self.job} goes on from checkpoint {self.folder}/step-60, at step 60", err)
+        self.assertIn("2 workers had the data, 4 have it now: its order is dealt out anew", err)
+        self.assertRegex(err, "the checkpoint has no m, v of variable '.*' and those like it: they begin anew")
+        self.assertRegex(out, r"\d+ steps from step 60 on in")
+
+    def test_a_damaged_checkpoint_is_passed_over_with_a_word(self):
+        self.launch("--workers", "1", "--steps", "40", "--checkpoint-dir", self.folder)
+        self.launch("--workers", "1", "--steps", "80", "--checkpoint-dir", self.folder)
+        self.assertEqual(self.steps_there(), [40, 80])
+        model = self.folder / "step-80/model.safetensors"
+        content = bytearray(model.read_bytes())
+        content[-5] ^= 1
+        model.write_bytes(content)
+        code, out, err = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "100", "--checkpoint-dir", self.folder)
+        self.assertEqual(code, 0, err)
+        self.assertIn("passed over a checkpoint", err)
+        self.assertIn("the bytes of model.safetensors are not those that were written", err)
+        self.assertIn("step-40, at step 40", err)
+
+    def test_the_newest_are_kept_and_the_best(self):
+        self.launch("--workers", "1", "--mode", "sync", "--steps", "4000", "--delay", "all:0.2ms", "--checkpoint-dir", self.folder,
+                    "--checkpoint-every", "100steps", "--keep", "2", "--keep-best")
+        steps = self.steps_there()
+        self.assertEqual(steps[-1], 4000)
+        self.assertIn(len(steps), (2, 3))
+        best = min(self.facts(step)["loss"] for step in steps)
+        self.launch("--workers", "1", "--mode", "sync", "--steps", "4400", "--lr", "10", "--checkpoint-dir", self.folder,
+                    "--checkpoint-every", "100steps", "--keep", "2", "--keep-best")
+        self.assertLessEqual(min(self.facts(step)["loss"] for step in self.steps_there()), best)  # it is still there
+
+    def test_a_ps_that_is_asked_to_end_keeps_the_last_state(self):
+        launch = self.start("launch_shm", "--job", self.job, "--workers", "2", "--steps", "100000000", "--checkpoint-dir",
+                            self.folder)
+        support.wait_until(lambda: any(worker["steps"] > 0 for worker in support.workers_of(self.job) or []), "steps")
+        launch.terminate()
+        self.assertEqual(support.finish(launch).code, 130)
+        self.assertEqual(len(self.steps_there()), 1)
+        self.assertGreater(self.steps_there()[0], 0)
+
+    def test_a_disk_that_fails_stops_nothing_and_the_next_save_succeeds(self):
+        library, said = self.place / "failing_disk.so", self.place / "disk"
+        source = pathlib.Path(os.environ["PS_SOURCE"]) / "tests/process/failing_disk.c"
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        preloaded = {"LD_PRELOAD": str(library), "PS_TEST_FOLDER": str(self.folder), "PS_TEST_DISK": str(said),
+                     "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+        said.write_text(str(errno.ENOSPC))
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "1", "--checkpoint-dir", self.folder, "--checkpoint-every",
+                        "0.1s", "--linger", "0s", env=preloaded, stderr=subprocess.STDOUT)
+        worker = self.start("worker_shm", "--job", self.job, "--delay", "0.2ms", "--quiet")
+
+        def wait_for(*words):
+            for line in ps.stdout:
+                if all(word in line for word in words):
+                    return line
+            self.fail(f"the ps never says {words}")
+
+        wait_for("no checkpoint: cannot write", "No space left on device; training goes on")
+        self.assertEqual(list(self.folder.iterdir()), [], "what was half written is gone")
+        said.write_text(str(errno.EROFS))
+        wait_for("no checkpoint: cannot write", "Read-only file system; training goes on")
+        said.unlink()
+        wait_for("checkpoint", "written in")
+        subprocess.run(["rm", "-rf", self.folder])  # and a folder that disappears
+        support.wait_until(lambda: self.steps_there(), "the next checkpoint")
+        worker.terminate()
+        ps.communicate(timeout=support.PATIENCE)
+        self.assertEqual(worker.wait(), 130)
+        json.loads(run("launch_shm", "--job", support.new_job(), "--workers", "1", "--steps", str(self.steps_there()[-1] + 50),
+                       "--checkpoint-dir", self.folder, "--json").out)
+
+    def test_two_jobs_do_not_keep_checkpoints_in_one_folder(self):
+        self.start_ps("--workers", "1", "--checkpoint-dir", self.folder)
+        self.assert_fails(1, run("ps_shm", "--job", support.new_job(), "--checkpoint-dir", self.folder),
+                          "another process keeps checkpoints")
+
+
+if __name__ == "__main__":
+    support.main()

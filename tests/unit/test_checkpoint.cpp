@@ -1,0 +1,403 @@
+// Checkpoints: all of a job in files, and a job that begins with them, whatever its shape.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "keep/checkpoint_folder.hpp"
+#include "ps/checkpoint.hpp"
+#include "ps/errors.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "ps/worker.hpp"
+#include "support/folder.hpp"
+#include "support/processes.hpp"
+#include "support/rule_reference.hpp"
+#include "support/test_job.hpp"
+
+using namespace ps;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+JobConfig config_of(UpdateRule rule, Layout layout = Layout::kVersioned) {
+  JobConfig config;
+  config.job = test::unique_job_name();
+  config.chunk_bytes = 1024;
+  config.layout = layout;
+  config.optimizer.rule = rule;
+  config.linger_seconds = 0;
+  return config;
+}
+
+// One process' job: declares, and knows what to push.
+struct Job {
+  test::JobName name;
+  Server server;
+  Worker worker;
+  std::vector<VariableSpec> specs;
+  std::vector<Variable> variables;
+
+  static std::vector<VariableSpec> usual() {
+    return {{.name = "a", .shape = {50, 30}}, {.name = "b/c.d", .shape = {10, 3}}};
+  }
+
+  explicit Job(const JobConfig& config, const std::vector<VariableSpec>& declared = usual())
+      : name(config.job), server(config), worker({.job = config.job, .rank = 0}), specs(declared) {
+    variables = worker.variables(specs, [](std::size_t i, std::span<float> values) {
+      for (std::size_t k = 0; k < values.size(); ++k) values[k] = 0.01F * float(k % 89) + float(i) - 0.3F;
+    });
+  }
+
+  void train(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      for (const Variable& variable : variables) {
+        std::vector<float> gradient(variable.element_count());
+        for (std::size_t k = 0; k < gradient.size(); ++k)
+          gradient[k] = 0.05F * float((k + std::size_t(step)) % 13) - 0.2F;
+        worker.push(variable, gradient);
+      }
+      worker.step();
+      worker.report(1.5, std::uint64_t(step + 1) * 32);
+    }
+  }
+
+  std::uint64_t digest() const { return JobView(name.text()).digest(); }
+  std::string save(const std::string& dir, const CheckpointOptions& options = {}) const {
+    return Checkpoint::save(JobView(name.text()), dir, options);
+  }
+};
+
+std::string error_of(const std::function<void()>& what) {
+  try {
+    what();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+void replace_in(const std::string& path, const std::string& from, const std::string& to) {
+  std::ifstream in(path);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  const auto at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  text.replace(at, from.size(), to);
+  std::ofstream(path) << text;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a job that begins with a checkpoint goes on as if nothing had been between") {
+  for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kAdagrad, UpdateRule::kAdam,
+                                UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad})
+    for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+      if (rule == UpdateRule::kRowwiseAdagrad && layout == Layout::kVersioned) continue;
+      if (layout == Layout::kInplace && !test::works_in_place(rule)) continue;
+      for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+        if (mode == Mode::kSync && layout == Layout::kInplace) continue;
+        CAPTURE(to_string(rule));
+        CAPTURE(to_string(layout));
+        CAPTURE(to_string(mode));
+        const test::Folder folder;
+        const auto config = [&] {
+          JobConfig made = config_of(rule, layout);
+          made.mode = mode;
+          made.optimizer.ema = layout == Layout::kVersioned ? 0.9F : 0.0F;
+          return made;
+        };
+        Job whole(config());
+        whole.train(7);
+        Job half(config());
+        half.train(3);
+        const std::string saved = half.save(folder.path());
+        CHECK(saved == folder.path("step-3"));
+        half.train(1);  // counts no more
+
+        JobConfig other = config();
+        other.restore = saved;
+        other.tasks = 3;
+        other.placement = Placement::kPartition;
+        if (layout == Layout::kInplace) other.partition_by = PartitionBy::kHash;
+        Job rest(other);
+        CHECK(rest.worker.global_step() == 3);
+        CHECK(rest.worker.examples_before() == 96);
+        // The pushes of steps 3 to 6, as `whole` had them.
+        for (int step = 3; step < 7; ++step) {
+          for (const Variable& variable : rest.variables) {
+            std::vector<float> gradient(variable.element_count());
+            for (std::size_t k = 0; k < gradient.size(); ++k)
+              gradient[k] = 0.05F * float((k + std::size_t(step)) % 13) - 0.2F;
+            rest.worker.push(variable, gradient);
+          }
+          rest.worker.step();
+        }
+        CHECK(rest.digest() == whole.digest());
+        const JobView a(whole.name.text()), b(rest.name.text());
+        for (const VariableInfo& variable : a.variables())
+          for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot)
+            CHECK_MESSAGE(a.slot(variable.name, slot) == b.slot(variable.name, slot), variable.slots[slot]);
+      }
+    }
+}
+
+TEST_CASE("a checkpoint says what it has, and gives it back byte by byte") {
+  const test::Folder folder;
+  JobConfig config = config_of(UpdateRule::kMomentum);
+  Job job(config, {{.name = "a", .shape = {50, 30}},
+                   {.name = "tokens", .shape = {7}, .rule = UpdateRule::kAdd, .dtype = DType::kInt64},
+                   {.name = "scalar", .shape = {}}});
+  std::vector<std::byte> tokens(7 * 8);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::byte(i * 37);
+  job.worker.assign(job.variables[1], std::span<const std::byte>(tokens));
+  const Checkpoint saved(job.save(folder.path(), {.loss = 0.25}));
+  CHECK(saved.global_step() == 0);
+  CHECK(saved.loss() == 0.25);
+  CHECK(saved.settings().at("optimizer") == "momentum");
+  REQUIRE(saved.variables().size() == 3);
+  CHECK(saved.variables()[0].slots == std::vector<std::string>{"momentum"});
+  CHECK(saved.variables()[1].name == "scalar");
+  CHECK(saved.variables()[2].dtype == DType::kInt64);
+  std::vector<std::byte> read(7 * 8);
+  saved.read("tokens", read);
+  CHECK(read == tokens);
+  std::vector<float> a(1500);
+  saved.read("a", std::as_writable_bytes(std::span(a)));
+  CHECK(a == JobView(job.name.text()).values("a"));
+  saved.read("a", std::as_writable_bytes(std::span(a)), "momentum");
+  CHECK(a == std::vector<float>(1500));
+  CHECK(has(error_of([&] { saved.read("b", read); }), "have no tensor b"));
+  CHECK(has(error_of([&] { saved.read("a", read); }), "does not fit"));
+  saved.verify();
+}
+
+TEST_CASE("a checkpoint of another model is refused with all that differs in one error") {
+  const test::Folder folder;
+  std::string saved;
+  {
+    Job job(config_of(UpdateRule::kSgd));
+    saved = job.save(folder.path());
+  }
+  JobConfig config = config_of(UpdateRule::kSgd);
+  config.restore = saved;
+  const std::string error = error_of([&] {
+    Job(config, {{.name = "a", .shape = {50, 31}}, {.name = "x", .shape = {2}}});
+  });
+  CHECK(has(error, "a is float32 [50, 30] there and float32 [50, 31] here"));
+  CHECK(has(error, "it has no x"));
+  CHECK(has(error, "it has also b/c.d"));
+}
+
+TEST_CASE("slots that a checkpoint has not begin anew, the others go on") {
+  const test::Folder folder;
+  std::string saved;
+  std::vector<float> values;
+  {
+    Job job(config_of(UpdateRule::kMomentum));
+    job.train(4);
+    values = JobView(job.name.text()).values("a");
+    saved = job.save(folder.path());
+  }
+  JobConfig config = config_of(UpdateRule::kAdagrad);
+  config.restore = saved;
+  const Job job(config);
+  const JobView view(job.name.text());
+  CHECK(view.values("a") == values);
+  CHECK(view.slot("a", 0) == std::vector<float>(1500, config.optimizer.initial_accumulator));
+  CHECK(view.variables()[0].updates == 0);  // as Adam's correction of its bias counts them
+}
+
+TEST_CASE("another number of workers shares the examples that were seen") {
+  const test::Folder folder;
+  std::string saved;
+  {
+    JobConfig config = config_of(UpdateRule::kSgd);
+    Job job(config);
+    job.train(5);
+    Worker second({.job = config.job, .rank = 1});
+    second.report(1, 40);
+    saved = job.save(folder.path());
+  }
+  CHECK(Checkpoint(saved).examples() == std::vector<std::uint64_t>{160, 40});
+  JobConfig config = config_of(UpdateRule::kSgd);
+  config.restore = saved;
+  config.workers = 4;
+  const Job job(config);
+  CHECK(job.worker.examples_before() == 50);
+}
+
+TEST_CASE("large models are in several files, with an index") {
+  const test::Folder folder;
+  Job job(config_of(UpdateRule::kSgd),
+          {{.name = "a", .shape = {100}}, {.name = "b", .shape = {100}}, {.name = "c", .shape = {300}}});
+  const std::string saved = job.save(folder.path(), {.max_file_bytes = 850});
+  CHECK(fs::exists(saved + "/model-00001-of-00002.safetensors"));
+  CHECK(fs::exists(saved + "/model-00002-of-00002.safetensors"));
+  std::ifstream file(saved + "/model.safetensors.index.json");
+  const std::string index{std::istreambuf_iterator<char>(file), {}};
+  CHECK(has(index, R"("total_size": 2000)"));
+  CHECK(has(index, R"("c": "model-00002-of-00002.safetensors")"));
+  std::vector<float> c(300);
+  Checkpoint(saved).read("c", std::as_writable_bytes(std::span(c)));
+  CHECK(c == JobView(job.name.text()).values("c"));
+}
+
+TEST_CASE("the newest whole checkpoint is found, and each damaged one is named") {
+  const test::Folder folder;
+  CHECK_FALSE(Checkpoint::latest(folder.path()));
+  JobConfig config = config_of(UpdateRule::kSgd);
+  Job job(config);
+  std::vector<std::string> notices;
+  const auto note = [&](const std::string& line) { notices.push_back(line); };
+  for (int i = 0; i < 4; ++i) {
+    job.train(3);
+    job.save(folder.path());
+  }
+  CHECK(Checkpoint::latest(folder.path(), note)->global_step() == 12);
+  replace_in(folder.path("step-12/model.safetensors"), "F32", "F33");  // as long as before
+  fs::resize_file(folder.path("step-9/model.safetensors"), 100);
+  CHECK(notices.empty());
+  CHECK(Checkpoint::latest(folder.path(), note)->global_step() == 6);
+  REQUIRE(notices.size() == 2);
+  CHECK(has(notices[0], "step-12: the bytes of model.safetensors are not those that were written"));
+  CHECK(has(notices[1], "step-9: model.safetensors has 100 bytes, and"));
+  fs::remove(folder.path("step-6/model.safetensors"));
+  replace_in(folder.path("step-3/checkpoint.json"), R"("version": 1)", R"("version": 2)");
+  CHECK(has(error_of([&] { Checkpoint::latest(folder.path()); }),
+            "none that is whole: " + folder.path() +
+                "/step-3 is a checkpoint of format version 2; this build reads version 1"));
+  replace_in(folder.path("step-3/checkpoint.json"), R"("version": 2)", R"("version": 0)");
+  CHECK(has(error_of([&] { Checkpoint(folder.path("step-3")); }), "of format version 0"));
+}
+
+TEST_CASE("a checkpoint of a step that is there already takes its place") {
+  const test::Folder folder;
+  Job job(config_of(UpdateRule::kSgd));
+  const std::string first = job.save(folder.path(), {.loss = 1.0});
+  std::ofstream(first + "/more");
+  CHECK(job.save(folder.path(), {.loss = 2.0}) == first);
+  CHECK(Checkpoint(first).loss() == 2.0);
+  CHECK_FALSE(fs::exists(first + "/more"));
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+}
+
+TEST_CASE("the last checkpoint stays, whatever lies beside it") {
+  const test::Folder folder;
+  Job job(config_of(UpdateRule::kSgd));
+  std::vector<std::string> saved;
+  for (int i = 0; i < 4; ++i) {
+    job.train(1);
+    saved.push_back(job.save(folder.path(), {.loss = i == 1 ? 0.1 : 1.0 + i}));
+  }
+  fs::create_directories(folder.path("step-1000"));  // damaged, of another run
+  keep::remove_old_checkpoints(folder.path(), {.newest = 1}, saved[3], saved[0] + "/");
+  CHECK(keep::list_checkpoints(folder.path()).size() == 3);
+  CHECK(fs::exists(saved[3]));
+  CHECK(fs::exists(saved[0]));  // the run began with it
+  CHECK(fs::exists(folder.path("step-1000")));
+  saved[2] = job.save(folder.path(), {.loss = 0.5});
+  keep::remove_old_checkpoints(folder.path(), {.newest = 1, .best = true}, saved[3], "");
+  CHECK(fs::exists(saved[3]));
+  CHECK_FALSE(fs::exists(saved[0]));
+}
+
+TEST_CASE("sync: how far each rank is in its data is that of the cut, whatever it has counted since") {
+  const test::Folder folder;
+  JobConfig config = config_of(UpdateRule::kSgd);
+  config.mode = Mode::kSync;
+  Job job(config);
+  job.train(2);
+  job.worker.report(1, 3 * 32);  // of a third step, which the others do not know of yet
+  CHECK(Checkpoint(job.save(folder.path())).examples() == std::vector<std::uint64_t>{64});
+}
+
+TEST_CASE("one process keeps checkpoints in a folder, and clears away what a killed one has left") {
+  const test::Folder folder;
+  fs::create_directories(folder.path(".partial-step-7-1-99999999"));  // no process has such a number
+  fs::create_directories(folder.path(".partial-step-8-1-1"));
+  fs::create_directories(folder.path("step-6"));
+  const keep::CheckpointDir first(folder.path());
+  CHECK_FALSE(fs::exists(folder.path(".partial-step-7-1-99999999")));
+  CHECK(fs::exists(folder.path(".partial-step-8-1-1")));
+  CHECK(fs::exists(folder.path("step-6")));
+  CHECK(has(error_of([&] { keep::CheckpointDir second(folder.path()); }), "another process keeps checkpoints"));
+}
+
+TEST_CASE("a process that is killed at any moment of a save leaves what was there before it, or all of it") {
+  const test::Folder folder;
+  const std::vector<std::byte> bytes(40'000);
+  const auto save = [&](std::uint64_t step) {
+    keep::CheckpointArrays arrays;
+    for (const char* const name : {"a", "b"}) {
+      arrays.add({.name = name, .shape = {10'000}}, keep::reader_of(bytes));
+      arrays.add_slot("momentum", {10'000}, keep::reader_of(bytes));
+    }
+    keep::CheckpointFacts facts;
+    facts.global_step = step;
+    keep::write_checkpoint(folder.path(), facts, arrays, 50'000);
+    if (step > 3) keep::remove_checkpoint(fmt::format("{}/step-{}", folder.path(), step - 3));
+  };
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point began = Clock::now();
+  for (std::uint64_t step = 1; step <= 5; ++step) save(step);
+  const std::int64_t two_saves = 2 * (Clock::now() - began) / 5 / std::chrono::microseconds(1);
+  std::minstd_rand random(1);
+  std::uint64_t step = 5, kept = 0;
+  for (int kill = 0; kill < 200; ++kill) {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    test::Child child([&] {
+      for (std::uint64_t next = step + 1;; ++next) {
+        save(next);
+        if (write(ends[1], &next, sizeof next) != sizeof next) return 1;
+        save(next);  // in the place of the one that is there
+      }
+    });
+    close(ends[1]);
+    std::this_thread::sleep_for(std::chrono::microseconds(std::int64_t(random()) % two_saves));
+    child.kill();
+    const std::uint64_t before = step;
+    for (std::uint64_t told; read(ends[0], &told, sizeof told) == sizeof told;) step = told;
+    close(ends[0]);
+    const auto latest = Checkpoint::latest(folder.path(), [](const std::string& line) { FAIL(line); });
+    REQUIRE(latest);
+    CHECK(latest->global_step() >= step);
+    CHECK(latest->global_step() <= step + 1);
+    step = latest->global_step();
+    kept += step > before;
+    if (kill % 20 == 0) const keep::CheckpointDir cleared(folder.path());
+  }
+  MESSAGE(kept, " of 200 had saved something");
+  CHECK(kept > 5);
+  CHECK(kept < 200);
+}
+
+TEST_CASE("a name in checkpoint.json leads nowhere else") {
+  const test::Folder folder;
+  Job job(config_of(UpdateRule::kSgd));
+  const std::string saved = job.save(folder.path());
+  replace_in(saved + "/checkpoint.json", "\"model.safetensors\"", "\"../../etc/passwd\"");
+  CHECK(has(error_of([&] { Checkpoint checkpoint(saved); }), "is no name of a file"));
+}
+
+TEST_CASE("a folder's name may have spaces and other letters") {
+  const test::Folder folder;
+  const std::string dir = folder.path("two wörds 100%");
+  Job job(config_of(UpdateRule::kSgd));
+  job.train(2);
+  JobConfig config = config_of(UpdateRule::kSgd);
+  config.restore = job.save(dir);
+  const Job next(config);
+  CHECK(next.digest() == job.digest());
+  CHECK(JobView(next.name.text()).info().config.restore == dir + "/step-2");
+}

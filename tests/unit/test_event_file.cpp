@@ -1,0 +1,148 @@
+// Event files: what a histogram says, and what becomes of a file whose disk is full or whose folder goes. That
+// TensorBoard reads them is the business of test_summaries.py.
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "keep/event_file.hpp"
+#include "keep/summary.hpp"
+#include "ps/errors.hpp"
+#include "support/folder.hpp"
+
+using namespace ps;
+using keep::EventFile;
+using keep::Histogram;
+using keep::histogram_of;
+using keep::Summary;
+namespace fs = std::filesystem;
+
+namespace {
+
+Summary loss(double value) {
+  Summary summary;
+  summary.add_scalar("loss", value);
+  return summary;
+}
+
+// As long as a limit holds, files of this process cannot grow beyond it.
+class FullDisk {
+ public:
+  explicit FullDisk(std::uint64_t bytes) : before_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &limit_);
+    const rlimit small{bytes, limit_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+  }
+  ~FullDisk() {
+    setrlimit(RLIMIT_FSIZE, &limit_);
+    std::signal(SIGXFSZ, before_);
+  }
+
+ private:
+  rlimit limit_{};
+  void (*before_)(int);
+};
+
+}  // namespace
+
+TEST_CASE("event files: a histogram has each finite value in the bucket that it lies in") {
+  std::vector<float> values(1000);
+  std::iota(values.begin(), values.end(), 0.0F);
+  values.push_back(std::numeric_limits<float>::infinity());
+  values.push_back(std::numeric_limits<float>::quiet_NaN());
+  const Histogram all = histogram_of(values);
+  CHECK(all.least == 0);
+  CHECK(all.most == 999);
+  CHECK(all.count == 1000);
+  CHECK(all.sum == 499500);
+  CHECK(all.squares == 332833500);
+  REQUIRE(all.limits.size() == all.counts.size());
+  CHECK(all.limits.back() == 999);
+  double sum = 0;
+  for (std::size_t i = 0; i < all.counts.size(); ++i) {
+    CHECK(all.counts[i] == doctest::Approx(1000.0 / double(all.counts.size())).epsilon(0.08));
+    if (i != 0) CHECK(all.limits[i] > all.limits[i - 1]);
+    sum += all.counts[i];
+  }
+  CHECK(sum == 1000);
+}
+
+TEST_CASE("event files: histograms of one value, of none, and of the widest range") {
+  const Histogram one = histogram_of(std::vector<float>(7, 2.0F));
+  CHECK(one.count == 7);
+  CHECK(one.counts == std::vector<double>{7});
+  CHECK(one.least < 2);
+  CHECK(one.limits[0] > 2);
+  CHECK(histogram_of({}).count == 0);
+  CHECK(histogram_of(std::vector<float>(3, std::nanf(""))).count == 0);
+  const float most = std::numeric_limits<float>::max();
+  const Histogram wide = histogram_of(std::vector<float>{-most, 0, most});
+  CHECK(wide.counts.front() == 1);
+  CHECK(wide.counts.back() == 1);
+  CHECK(std::isfinite(wide.squares));
+  Summary summary;
+  summary.add_histogram("none", histogram_of({}));
+  CHECK(summary.is_empty());
+}
+
+TEST_CASE("event files: the folder is made, and a writer that has nothing to say leaves none") {
+  const test::Folder folder;
+  {
+    EventFile file(folder.path("a/b"));
+    file.write(1, {});
+    CHECK(folder.files().empty());
+    file.write(1, loss(0.5));
+    file.write(2, loss(0.25));
+  }
+  CHECK(fs::is_directory(folder.path("a/b")));
+}
+
+TEST_CASE("event files: on a full disk what is there stays whole, and later records follow it") {
+  const test::Folder folder;
+  EventFile file(folder.path(), loss(1));
+  file.write(1, loss(0.5));
+  REQUIRE(folder.files().size() == 1);
+  const fs::path path = folder.path(folder.files()[0]);
+  const auto size = fs::file_size(path);
+  {
+    const FullDisk full(size + 20);
+    CHECK_THROWS_WITH_AS(file.write(2, loss(0.4)), doctest::Contains(path.c_str()), Error);
+    CHECK(fs::file_size(path) == size);
+    CHECK_THROWS_AS(file.write(3, loss(0.3)), Error);
+  }
+  CHECK(fs::file_size(path) == size);
+  file.write(4, loss(0.2));
+  CHECK(fs::file_size(path) > size);
+  CHECK(folder.files().size() == 1);
+}
+
+TEST_CASE("event files: a file that cannot be begun leaves nothing, and the next write begins it") {
+  const test::Folder folder;
+  EventFile file(folder.path(), loss(1));
+  {
+    const FullDisk full(30);
+    CHECK_THROWS_AS(file.write(1, loss(0.5)), Error);
+    CHECK(folder.files().empty());
+  }
+  file.write(2, loss(0.5));
+  CHECK(folder.files().size() == 1);
+}
+
+TEST_CASE("event files: a folder that vanishes is made again, as soon as its place is free") {
+  const test::Folder folder;
+  EventFile file(folder.path());
+  file.write(1, loss(0.5));
+  fs::remove_all(folder.path());
+  std::ofstream(folder.path()) << "in the way";
+  CHECK_THROWS_WITH_AS(file.write(2, loss(0.4)), doctest::Contains(folder.path().c_str()), Error);
+  fs::remove(folder.path());
+  file.write(3, loss(0.3));
+  CHECK(folder.files().size() == 1);
+}

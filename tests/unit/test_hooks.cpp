@@ -1,0 +1,227 @@
+// Hooks of a loop: in which order they are called, and what each of them does. The guard against NaN: test_nan_guard.cpp.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/checkpoint.hpp"
+#include "ps/errors.hpp"
+#include "ps/hooks.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "support/looping_worker.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+namespace {
+
+// Writes down how it is called.
+class Recorder : public Hook {
+ public:
+  Recorder(std::string name, std::vector<std::string>& calls) : name_(std::move(name)), calls_(calls) {}
+  void begin(StepLoop&) override { note("begin"); }
+  void before_step(StepLoop&) override { note("before"); }
+  bool after_gradient(StepLoop&, double) override {
+    note("gradient");
+    return true;
+  }
+  void after_step(StepLoop&, const StepReport&) override { note("after"); }
+  void after_save(StepLoop&, const std::string&) override { note("save"); }
+  void end(StepLoop&) override { note("end"); }
+
+ private:
+  void note(const std::string& call) { calls_.push_back(name_ + " " + call); }
+  const std::string name_;
+  std::vector<std::string>& calls_;
+};
+
+}  // namespace
+
+TEST_CASE("hooks are called in their order, in every phase") {
+  const JobConfig config = config_of();
+  Server server(config);
+  LoopingWorker member(config);
+  std::vector<std::string> calls;
+  const auto saving = std::make_shared<Calling>();
+  saving->on_step = [&](StepLoop& loop, const StepReport&) { loop.saved("folder"); };
+  const StepReport last = member.run(
+      {std::make_shared<Recorder>("a", calls), stop_at_step(2), saving, std::make_shared<Recorder>("b", calls)},
+      falling);
+  const std::vector<std::string> of_step = {"a before", "b before", "a gradient", "b gradient",
+                                            "a after",  "a save",   "b save",     "b after"};
+  std::vector<std::string> expected = {"a begin", "b begin"};
+  for (int step = 0; step < 2; ++step) expected.insert(expected.end(), of_step.begin(), of_step.end());
+  expected.insert(expected.end(), {"a end", "b end"});
+  CHECK(calls == expected);
+  CHECK(last.steps == 2);
+  CHECK(last.global_step == 2);
+  CHECK(last.loss == 0.5);
+  CHECK(last.was_pushed);
+}
+
+TEST_CASE(
+    "a gradient that one hook does not want is not pushed, the others are asked all the same, and the step ends") {
+  const JobConfig config = config_of();
+  Server server(config);
+  LoopingWorker member(config);
+  int asked = 0;
+  const auto refusing = std::make_shared<Calling>(), counting = std::make_shared<Calling>();
+  refusing->on_gradient = [](StepLoop&, double loss) { return loss != 0.5; };
+  counting->on_gradient = [&](StepLoop&, double) { return ++asked > 0; };
+  std::vector<bool> pushed;
+  counting->on_step = [&](StepLoop&, const StepReport& report) { pushed.push_back(report.was_pushed); };
+  member.run({refusing, counting, stop_at_step(4)}, falling);
+  CHECK(asked == 4);
+  CHECK(pushed == std::vector<bool>{true, false, true, true});
+  CHECK(member.value() == -1.5F);
+  CHECK(member.worker.global_step() == 4);
+}
+
+TEST_CASE("a loop stops at a step, also one that is past") {
+  const JobConfig config = config_of();
+  Server server(config);
+  LoopingWorker member(config);
+  CHECK(member.run({stop_at_step(3)}, falling).global_step == 3);
+  CHECK(member.run({stop_at_step(3)}, falling).steps == 0);
+  CHECK(member.run({stop_at_step(5)}, falling).steps == 2);
+  CHECK(member.value() == -2.5F);
+}
+
+TEST_CASE("a loop stops where the mean of its last losses is small enough") {
+  const JobConfig config = config_of();
+  Server server(config);
+  LoopingWorker member(config);
+  CHECK(member.run({stop_at_loss(0.25)}, falling).steps == 4);
+  member.asked = 0;
+  CHECK(member.run({stop_at_loss(0.25, 3)}, falling).steps == 6);  // of 1/4, 1/5, 1/6; of 1/3, 1/4, 1/5 it is above
+  member.asked = 0;
+  const auto with_nan = [](std::uint64_t step) { return step == 2 ? kNan : 0.1; };
+  CHECK(member.run({stop_at_loss(0.25, 2)}, with_nan).steps == 4);
+  CHECK_THROWS_WITH_AS(stop_at_loss(0.1, 0), doctest::Contains("no steps"), Error);
+}
+
+TEST_CASE("a loop ends with its job") {
+  JobConfig config = config_of();
+  config.steps = 3;
+  Server server(config);
+  LoopingWorker member(config);
+  std::vector<std::string> calls;
+  CHECK(member.run({std::make_shared<Recorder>("a", calls)}, falling).steps == 3);
+  CHECK(calls.back() == "a end");
+}
+
+TEST_CASE("what a hook throws leaves the loop, and the worker goes on") {
+  const JobConfig config = config_of();
+  Server server(config);
+  LoopingWorker member(config);
+  std::vector<std::string> calls;
+  const auto recorder = std::make_shared<Recorder>("a", calls);
+  for (const bool in_step : {false, true}) {
+    const auto throwing = std::make_shared<Calling>();
+    if (in_step)
+      throwing->on_step = [](StepLoop&, const StepReport&) { throw std::runtime_error("mine"); };
+    else
+      throwing->on_gradient = [](StepLoop&, double) -> bool { throw std::runtime_error("mine"); };
+    CHECK_THROWS_WITH_AS(member.run({recorder, throwing}, falling), "mine", std::runtime_error);
+  }
+  CHECK(std::find(calls.begin(), calls.end(), "a end") == calls.end());
+  CHECK(member.value() == -0.5F);  // the second one's was pushed
+  CHECK(member.run({stop_at_step(4)}, falling).steps == 3);
+  CHECK(member.value() == -2.0F);
+}
+
+TEST_CASE("logging and timing tell how it goes, every so many global steps") {
+  const JobConfig config = config_of();
+  Server server(config);
+  LoopingWorker member(config);
+  Lines logged, timed;
+  member.run({logging({.steps = 4}, logged.notice()), timing({.steps = 5}, timed.notice()), stop_at_step(11)}, falling);
+  CHECK(logged.lines == std::vector<std::string>{"worker 0: step 4 (global step 4), loss 0.25",
+                                                 "worker 0: step 8 (global step 8), loss 0.125"});
+  REQUIRE(timed.lines.size() == 2);
+  CHECK(is_in("worker 0: ", timed.lines[0]));
+  CHECK(is_in(" steps/s, ", timed.lines[0]));
+  CHECK_THROWS_WITH_AS(logging({}), doctest::Contains("give steps or seconds"), Error);
+}
+
+TEST_CASE("summaries give what to draw, and the rest at the end") {
+  const JobConfig config = config_of();
+  Server server(config);
+  LoopingWorker member(config);
+  std::vector<std::uint64_t> steps;
+  std::vector<double> losses;
+  const auto write = [&](std::uint64_t global_step, std::span<const Scalar> scalars) {
+    steps.push_back(global_step);
+    REQUIRE(scalars.size() == 5);
+    CHECK(std::string(scalars[0].name) == "loss");
+    losses.push_back(scalars[0].value);
+    CHECK(std::string(scalars[1].name) == "steps_per_second");
+    CHECK(scalars[1].value > 0);
+    CHECK(scalars[2].value == scalars[1].value);  // the job has this worker alone
+  };
+  member.run({summaries({.steps = 4}, write), stop_at_step(10)}, [](std::uint64_t step) { return double(step); });
+  CHECK(steps == std::vector<std::uint64_t>{4, 8, 10});
+  CHECK(losses == std::vector<double>{2.5, 6.5, 9.5});
+}
+
+TEST_CASE("checkpointing writes the job's state, tells the other hooks, and keeps the newest") {
+  const JobConfig config = config_of(Mode::kAsync, 2);
+  Folder folder;
+  Server server(config);
+  LoopingWorker member(config), other(config, 1);
+  Lines said;
+  std::vector<std::string> calls;
+  const auto kept = [&] {
+    return checkpointing({.dir = folder.path(), .every = {.steps = 3}, .keep = 2, .notice = said.notice()});
+  };
+  member.run({kept(), std::make_shared<Recorder>("a", calls), stop_at_step(10)}, falling);
+  CHECK(std::count(calls.begin(), calls.end(), "a save") == 4);
+  CHECK(calls[calls.size() - 2] == "a save");  // of the end
+  CHECK(checkpoints_in(folder) == std::vector<std::string>{"step-10", "step-9"});
+  const Checkpoint last(folder.path() + "/step-9");
+  std::vector<float> values(kElements);
+  last.read("v", std::as_writable_bytes(std::span(values)));
+  CHECK(values.back() == -4.5F);
+  CHECK(*last.loss() == doctest::Approx((1.0 / 7 + 1.0 / 8 + 1.0 / 9) / 3));
+  REQUIRE(said.lines.size() == 4);
+  CHECK(is_in("written in", said.lines[0]));
+
+  other.run({kept(), stop_at_step(20)}, falling);  // rank 1 keeps nothing
+  CHECK(checkpoints_in(folder) == std::vector<std::string>{"step-10", "step-9"});
+  const auto first = std::make_shared<Calling>();
+  first->on_step = [&](StepLoop&, const StepReport&) {
+    CHECK_THROWS_WITH_AS(member.run({kept()}, falling), doctest::Contains("another process keeps checkpoints"), Error);
+  };
+  member.run({kept(), first, stop_at_step(21)}, falling);
+  CHECK_THROWS_WITH_AS(checkpointing({.dir = ""}), doctest::Contains("name the folder"), Error);
+}
+
+TEST_CASE("checkpointing that fails is said, and training goes on") {
+  const JobConfig config = config_of();
+  Folder folder;
+  Server server(config);
+  LoopingWorker member(config);
+  Lines said;
+  const auto breaking = std::make_shared<Calling>();
+  breaking->on_gradient = [&](StepLoop&, double) {
+    fs::remove_all(folder.path());
+    std::FILE* const file = std::fopen(folder.path().c_str(), "w");
+    if (file != nullptr) std::fclose(file);
+    return true;
+  };
+  const StepReport last =
+      member.run({checkpointing({.dir = folder.path(), .every = {.steps = 2}, .notice = said.notice()}), breaking,
+                  stop_at_step(3)},
+                 falling);
+  CHECK(last.steps == 3);
+  REQUIRE(said.lines.size() == 2);
+  CHECK(is_in("no checkpoint: cannot write", said.lines[0]));
+  CHECK(is_in("training goes on", said.lines[0]));
+}

@@ -1,0 +1,261 @@
+// The guard against NaN: that a NaN gets no further than its worker, and what becomes of the job.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/checkpoint.hpp"
+#include "ps/errors.hpp"
+#include "ps/hooks.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "support/looping_worker.hpp"
+
+using namespace ps;
+using namespace ps::test;
+
+TEST_CASE("nan guard: stop says which worker, step and loss, and pushes nothing") {
+  const JobConfig config = config_of(Mode::kAsync, 2);
+  Server server(config);
+  LoopingWorker other(config, 0), member(config, 1);
+  other.run({stop_at_step(5)}, falling);
+  const auto second = [](std::uint64_t step) { return step == 2 ? INFINITY : 1.0; };
+  CHECK_THROWS_WITH_AS(member.run({nan_guard()}, second),
+                       doctest::Contains("worker 1 stops: the loss is inf at training step 2 (global step 6)"), Error);
+  CHECK(other.run({stop_at_step(8)}, falling).steps == 2);
+  CHECK(other.value() == -0.5F * 8);
+}
+
+TEST_CASE("nan guard: warn pushes, and says it once") {
+  const JobConfig config = config_of();
+  Server server(config);
+  LoopingWorker member(config);
+  Lines said;
+  member.run({nan_guard({.on_nan = OnNan::kWarn, .notice = said.notice()}), stop_at_step(5)},
+             [](std::uint64_t) { return kNan; });
+  CHECK(member.value() == -2.5F);
+  REQUIRE(said.lines.size() == 1);
+  CHECK(is_in("not finite at training step 1", said.lines[0]));
+}
+
+TEST_CASE("nan guard: skip pushes all but these gradients, and says it ever more rarely") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSsp}) {
+    JobConfig config = config_of(mode);
+    Server server(config);
+    LoopingWorker member(config);
+    Lines said;
+    const StepReport last = member.run({nan_guard({.on_nan = OnNan::kSkip, .notice = said.notice()}), stop_at_step(20)},
+                                       [](std::uint64_t step) { return step % 4 == 0 ? kNan : 1.0; });
+    CHECK(last.global_step == 20);
+    CHECK(!last.was_pushed);
+    CHECK(member.value() == -0.5F * 15);
+    REQUIRE(said.lines.size() == 3);  // the 1st, 2nd and 4th of 5
+    CHECK(is_in("worker 0: the loss is nan at training step 4 (global step 3): its gradient is not pushed",
+                said.lines[0]));
+    CHECK(is_in("at training step 16 (global step 15): its gradient is not pushed (4 so far)", said.lines[2]));
+  }
+}
+
+TEST_CASE("nan guard: in sync mode a step without one worker's gradient takes the mean of the others") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    CAPTURE(int(reduce));
+    JobConfig config = config_of(Mode::kSync, 2);
+    config.reduce = reduce;
+    Server server(config);
+    std::vector<float> values(2);
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        LoopingWorker member(config, rank);
+        member.gradient = rank == 0 ? 1 : 3;
+        Lines said;
+        const auto losses = [&](std::uint64_t step) { return rank == 0 && step == 2 ? kNan : 1.0; };
+        member.run({nan_guard({.on_nan = OnNan::kSkip, .notice = said.notice()}), stop_at_step(3)}, losses);
+        values[rank] = member.value();
+        member.worker.barrier();
+      });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(values == std::vector<float>{-0.5F * (2 + 3 + 2), -0.5F * (2 + 3 + 2)});
+  }
+}
+
+namespace {
+
+// A job that keeps checkpoints of 7 and 8; then all its values are NaN.
+struct Diverged {
+  JobConfig config;
+  Folder folder;
+  Server server;
+  LoopingWorker member;
+  Lines said;
+  Variable counter;
+
+  explicit Diverged(UpdateRule rule = UpdateRule::kMomentum)
+      : config([&] {
+          JobConfig made = config_of(Mode::kAsync, 2);
+          made.optimizer.rule = rule;
+          return made;
+        }()),
+        server(config),
+        member(config),
+        counter(member.worker.variable({.name = "n", .dtype = DType::kInt64}, zero)) {
+    member.worker.push(member.variable, std::vector<float>(kElements, 1.0F));  // so that slots are not 0
+    for (const float value : {7.0F, 8.0F}) {
+      member.set(value);
+      count(value == 7 ? 70 : 80);
+      member.worker.step();
+      Checkpoint::save(JobView(config.job), folder.path());
+    }
+    count(99);
+    member.set(NAN);
+  }
+
+  void count(std::int64_t value) { member.worker.assign(counter, std::as_bytes(std::span(&value, 1))); }
+  std::int64_t counted() {
+    std::int64_t value = 0;
+    member.worker.pull(counter, std::as_writable_bytes(std::span(&value, 1)));
+    return value;
+  }
+  std::shared_ptr<Hook> guard(std::uint64_t max_restores = 3) {
+    return nan_guard(
+        {.on_nan = OnNan::kRestore, .dir = folder.path(), .max_restores = max_restores, .notice = said.notice()});
+  }
+};
+
+double nan_first(std::uint64_t step) { return step == 1 ? kNan : 1.0; }
+
+}  // namespace
+
+TEST_CASE("nan guard: restore gives the job its newest checkpoint's values, and the optimizer begins anew") {
+  Diverged job;
+  CHECK(JobView(job.config.job).slot("v", 0).front() != 0);
+  CHECK(job.member.run({job.guard(), stop_at_step(3)}, nan_first).steps == 1);
+  CHECK(job.member.value() == 8);
+  CHECK(job.counted() == 80);
+  const std::vector<float> momentum = JobView(job.config.job).slot("v", 0);
+  CHECK(std::all_of(momentum.begin(), momentum.end(), [](float one) { return one == 0; }));
+  CHECK(job.member.worker.global_step() == 3);
+  REQUIRE(job.said.lines.size() == 1);
+  CHECK(is_in("worker 0: the loss is nan at training step 1 (global step 2): the job has the values of checkpoint",
+              job.said.lines[0]));
+  CHECK(is_in("step-2", job.said.lines[0]));
+}
+
+TEST_CASE("nan guard: a checkpoint that is damaged, or has a NaN itself, is passed over") {
+  Diverged job;
+  Checkpoint::save(JobView(job.config.job), job.folder.path());  // step-2 again, of NaN
+  job.member.run({job.guard(), stop_at_step(3)}, nan_first);
+  CHECK(job.member.value() == 7);
+  REQUIRE(job.said.lines.size() == 2);
+  CHECK(is_in("passed over a checkpoint", job.said.lines[0]));
+  CHECK(is_in("variable 'v' has values that are not finite", job.said.lines[0]));
+  CHECK(is_in("step-1", job.said.lines[1]));
+  fs::remove(job.folder.path("step-1/model.safetensors"));
+  CHECK_THROWS_WITH_AS(restore(job.member.worker, job.folder.path()), doctest::Contains("can be restored"), Error);
+  fs::remove_all(job.folder.path("step-1"));
+  fs::remove_all(job.folder.path("step-2"));
+  CHECK_THROWS_WITH_AS(restore(job.member.worker, job.folder.path()), doctest::Contains("it has none yet"), Error);
+  CHECK_THROWS_WITH_AS(nan_guard({.on_nan = OnNan::kRestore}), doctest::Contains("give `dir`"), Error);
+}
+
+TEST_CASE("nan guard: of two workers that pulled the same NaN one restores, and the other skips") {
+  Diverged job;
+  LoopingWorker other(job.config, 1);
+  Lines said_by_other;
+  const Hooks hooks = {
+      nan_guard({.on_nan = OnNan::kRestore, .dir = job.folder.path(), .notice = said_by_other.notice()}),
+      stop_at_step(4)};
+  // The other one pulls; the first one restores and pushes; the other one finds its NaN only then.
+  const auto losses = [&](std::uint64_t step) {
+    if (step != 1) return 1.0;
+    job.member.run({job.guard(), stop_at_step(3)}, nan_first);
+    job.member.set(9);
+    return kNan;
+  };
+  const StepReport last = other.run(hooks, losses);
+  CHECK(last.global_step == 4);
+  CHECK(!last.was_pushed);
+  CHECK(job.member.value() == 9);
+  CHECK(job.said.lines.size() == 1);
+  REQUIRE(said_by_other.lines.size() == 1);
+  CHECK(is_in("worker 1: the loss is nan at training step 1", said_by_other.lines[0]));
+  CHECK(is_in("not pushed", said_by_other.lines[0]));
+  // What it pulls from now on is of after the restore: a NaN in it is another one.
+  other.asked = 0;
+  other.run({hooks[0], stop_at_step(5)}, nan_first);
+  CHECK(job.member.value() == 8);
+}
+
+TEST_CASE("nan guard: a checkpoint that leads to NaN again and again is given up") {
+  Diverged job;
+  CHECK_THROWS_WITH_AS(job.member.run({job.guard(2)}, [](std::uint64_t) { return kNan; }),
+                       doctest::Contains("worker 0 stops: the loss is nan at training step 3"), Error);
+  CHECK(job.said.lines.size() == 2);
+  CHECK(job.member.value() == 8);
+}
+
+TEST_CASE("nan guard: a checkpoint is given up also where nothing can be recorded in its folder") {
+  Diverged job;
+  fs::create_directory(job.folder.path(".restored"));
+  CHECK_THROWS_WITH_AS(job.member.run({job.guard(2), stop_at_step(20)}, [](std::uint64_t) { return kNan; }),
+                       doctest::Contains("was restored 2 times"), Error);
+}
+
+TEST_CASE("nan guard: of a checkpoint with another model nothing is restored") {
+  Diverged job;
+  const JobConfig config = config_of();
+  Server server(config);
+  Worker worker(options(config, 0));
+  const Variable counter = worker.variable({.name = "n", .dtype = DType::kInt64}, zero);
+  static_cast<void>(worker.variable({.name = "v", .shape = {kElements / 2}, .dtype = DType::kFloat64}, zero));
+  CHECK_THROWS_WITH_AS(restore(worker, job.folder.path()),
+                       doctest::Contains("variable 'v' is of another type or size than the job's"), Error);
+  std::int64_t count = 1;
+  worker.pull(counter, std::as_writable_bytes(std::span(&count, 1)));
+  CHECK(count == 0);
+}
+
+TEST_CASE("nan guard: restore in sync mode is applied by the step, once, in front of the others' gradients") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+    CAPTURE(int(reduce));
+    JobConfig config = config_of(Mode::kSync, 2);
+    config.reduce = reduce;
+    Folder folder;
+    Server server(config);
+    std::vector<float> values(2);
+    std::vector<std::vector<std::string>> said(2);
+    std::vector<std::thread> threads;
+    for (std::uint32_t rank = 0; rank < 2; ++rank)
+      threads.emplace_back([&, rank] {
+        LoopingWorker member(config, rank);
+        if (rank == 0) member.set(7);
+        member.worker.step();
+        member.worker.barrier();
+        if (rank == 0) Checkpoint::save(JobView(config.job), folder.path());
+        if (rank == 0) member.set(NAN);
+        member.worker.step();
+        Lines lines;
+        const auto guard = nan_guard({.on_nan = OnNan::kRestore, .dir = folder.path(), .notice = lines.notice()});
+        // Both see the NaN in the third step, one of them when the other has restored; in the fourth both push.
+        if (rank == 1)
+          while (!fs::exists(folder.path(".restored")) || fs::is_empty(folder.path(".restored")))
+            std::this_thread::yield();
+        member.run({guard, stop_at_step(4)}, nan_first);
+        values[rank] = member.value();
+        said[rank] = lines.lines;
+        member.worker.barrier();
+      });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(values == std::vector<float>{6.5F, 6.5F});
+    std::size_t restored = 0;
+    for (const auto& lines : said)
+      for (const std::string& line : lines) restored += is_in("the job has the values of", line);
+    CHECK(restored == 1);
+  }
+}
