@@ -1,0 +1,187 @@
+"""--record and --replay: the same parameters, bit for bit, whatever the timing and whoever was killed."""
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import tempfile
+import unittest
+
+from support import ProcessTest, finish, main, new_job, programs_of, run, segments, wait_until, workers_of
+
+
+class ReplayTest(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="record"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.record = self.folder / "record"
+
+    def replay(self, *arguments):
+        return run("launch_shm", "--job", new_job(), "--replay", self.record, "--json", *arguments)
+
+    def assert_replays(self, digest, times=3):
+        for _ in range(times):
+            code, out, err = self.replay()
+            self.assertEqual(code, 0, err)
+            self.assertEqual(json.loads(out)["digest"], digest)
+
+    def test_a_run_replays_to_the_same_digest_three_times(self):
+        recorded = self.launch("--steps", 2000, "--record", self.record)
+        self.assertGreater(recorded["staleness"]["mean"], 0)
+        self.assert_replays(recorded["digest"])
+
+    def test_the_rules_with_state_clipping_schedules_and_ssp_replay(self):
+        for number, options in enumerate((
+                ("--optimizer", "adam", "--lr-schedule", "cosine:600", "--clip-norm", "1"),
+                ("--mode", "ssp", "--staleness", "2", "--optimizer", "momentum", "--ema", "0.9"),
+                ("--push-every", "4", "--ps-tasks", "2", "--placement", "partition", "--chunk-bytes", "1KiB"))):
+            with self.subTest(options):
+                self.record = self.folder / str(number)
+                digest = self.launch("--steps", 400, "--workers", 4, "--record", self.record, *options)["digest"]
+                self.assert_replays(digest, 1)
+
+    def test_changes_of_live_settings_are_in_the_record(self):
+        launch = self.start("launch_shm", "--job", self.job, "--steps", 2000, "--delay", "all:3ms", "--record",
+                            self.record, "--json")
+        wait_until(lambda: any(w["steps"] > 50 for w in workers_of(self.job) or []), "they train")
+        self.assertEqual(run("inspect_shm", "set", "--job", self.job, "lr=0.03").code, 0)
+        code, out, err = finish(launch)
+        self.assertEqual(code, 0, err)
+        self.assert_replays(json.loads(out)["digest"], 1)
+
+    def record_with_kills(self, kills, seed):
+        """A launch whose workers are killed, now and then, at their work; its digest."""
+        rng = random.Random(seed)
+        launch = self.start("launch_shm", "--job", self.job, "--steps", 1500, "--restart-workers", "--delay", "all:10ms",
+                            "--record", self.record, "--json")
+        first_steps = {}  # rank -> steps that its lives before had made; a life records before it makes one more
+
+        def at_work():
+            alive = [w for w in workers_of(self.job) or []
+                     if w["state"] == "alive" and w["steps"] > first_steps.get(w["rank"], 0)]
+            return alive if len(alive) == 3 else None
+
+        for _ in range(kills):
+            victim = rng.choice(wait_until(at_work, "all are at work"))
+            os.kill(victim["pid"], signal.SIGKILL)
+            successor = wait_until(lambda: [w for w in workers_of(self.job) or [] if w["rank"] == victim["rank"] and
+                                            w["pid"] != victim["pid"]], "another one came")[0]
+            first_steps[victim["rank"]] = successor["steps"]
+        code, out, err = finish(launch)
+        self.assertEqual(code, 0, err)
+        return json.loads(out)["digest"]
+
+    def test_a_run_with_kills_replays_to_the_same_digest_three_times(self):
+        digest = self.record_with_kills(5, 1)
+        self.assertEqual(len(list(self.record.glob("worker-*"))), 3 + 5)
+        self.assert_replays(digest)
+
+    def test_a_run_that_has_lost_a_worker_replays(self):
+        launch = self.start("launch_shm", "--job", self.job, "--steps", 900, "--mode", "ssp", "--staleness", 3, "--delay",
+                            "all:5ms", "--record", self.record, "--json")
+
+        def at_work():
+            working = [w for w in workers_of(self.job) or [] if w["steps"] > 20]
+            return working if len(working) > 1 else None
+
+        victim = wait_until(at_work, "they train")[1]
+        os.kill(victim["pid"], signal.SIGKILL)
+        code, out, err = finish(launch)
+        self.assertEqual(code, 1, err)
+        self.assert_replays(json.loads(out)["digest"], 1)
+
+    def change_arguments(self, *more):
+        path = self.record / "launch.json"
+        launch = json.loads(path.read_text())
+        launch["arguments"] += more
+        path.write_text(json.dumps(launch))
+
+    def assert_differs(self, *words):
+        code, out, err = self.replay()
+        self.assertEqual(code, 1, err)
+        for word in words:
+            self.assertIn(word, err)
+
+    def test_a_replay_of_other_data_says_at_which_push_it_differs(self):
+        self.launch("--steps", 300, "--record", self.record)
+        self.change_arguments("--seed", "8")
+        self.assert_differs("differs from its record at push 1 ", "what is pushed has other bits")
+
+    def test_a_replay_with_other_settings_says_where_it_differs(self):
+        self.launch("--steps", 300, "--optimizer", "momentum", "--record", self.record)
+        self.change_arguments("--momentum", "0.5")
+        self.assert_differs("differs from its record at push ", "what is pushed has other bits")
+
+    def test_a_replay_with_other_chunks_says_so(self):
+        self.launch("--steps", 300, "--record", self.record)
+        self.change_arguments("--chunk-bytes", "1KiB")
+        self.assert_differs("differs from its record at push 0", "chunks, the record has")
+
+    def test_a_replay_ends_when_one_of_its_workers_is_killed(self):
+        self.launch("--steps", 20000, "--record", self.record)
+        job = new_job()
+        launch = self.start("launch_shm", "--job", job, "--replay", self.record)
+        worker = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "they replay")[0]
+        os.kill(worker["pid"], signal.SIGKILL)
+        code, _, err = finish(launch, 20)
+        self.assertEqual(code, 1, err)
+        self.assertIn("the replay ends", err)
+        self.assertEqual((programs_of(job), segments(job)), ([], []))
+
+    def test_a_stopped_worker_is_waited_for(self):
+        digest = self.launch("--steps", 20000, "--record", self.record)["digest"]
+        job = new_job()
+        launch = self.start("launch_shm", "--job", job, "--replay", self.record, "--json")
+        worker = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "they replay")[0]
+        os.kill(worker["pid"], signal.SIGSTOP)
+        others = lambda: [w["steps"] for w in workers_of(job) or [] if w["pid"] != worker["pid"]]
+        seen = []
+        wait_until(lambda: (seen.append(others()) or len(seen) > 20 and seen[-20] == seen[-1]), "the others wait")
+        os.kill(worker["pid"], signal.SIGCONT)
+        code, out, err = finish(launch)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(json.loads(out)["digest"], digest)
+
+    def test_damaged_records_are_refused(self):
+        self.launch("--steps", 300, "--delay", "all:1ms", "--record", self.record)
+        first = self.record / "worker-0.1"
+        whole = first.read_bytes()
+        for bytes_of, words in ((whole[:20], "too short"), (b"", "made twice, or never"), (b"x" + whole[1:], "no record"),
+                                (whole[:len(whole) // 2], "made twice, or never")):
+            first.write_bytes(bytes_of)
+            code, _, err = run("launch_shm", "--replay", self.record)
+            self.assertEqual(code, 1, err)
+            self.assertIn(words, err)
+        first.write_bytes(whole)
+        launch_file = self.record / "launch.json"
+        arguments = launch_file.read_text()
+        self.change_arguments("--workers", "2")
+        self.assert_differs("it has a record of worker 2; its job has 2 workers")
+        for text in ("{", "[]", '{"form":"1"}', '{"form":1,"arguments":[1]}', '{"form":1,"arguments":[],"digest":3}'):
+            launch_file.write_text(text)
+            self.assert_differs("launch.json is missing, or no record's")
+        launch_file.write_text(arguments)
+        first.unlink()
+        self.assertEqual(run("launch_shm", "--replay", self.record).code, 1)
+        self.assertIn("launch.json is missing", run("launch_shm", "--replay", self.folder).err)
+
+    def test_what_has_no_order_is_refused_by_name(self):
+        for words, *options in (("mode sync", "--mode", "sync"), ("--layout versioned", "--layout", "inplace"),
+                                ("rows", "--model", "logistic"), ("count", "--model", "count"),
+                                ("--threads", "--threads", "2"), ("--workers N", "--workers", "2..4"),
+                                ("--device cpu", "--device", "1:simulated"),
+                                ("local steps", "--push-every", "4", "--lr-schedule", "cosine:100")):
+            with self.subTest(options):
+                self.assert_fails(2, run("launch_shm", "--record", self.record, *options), "--record", words)
+        self.assertFalse(self.record.exists())
+
+    def test_options_of_the_job_are_the_records(self):
+        self.launch("--steps", 300, "--record", self.record)
+        self.assert_fails(2, run("launch_shm", "--replay", self.record, "--lr", "0.5"), "--lr", "from the record")
+        self.assert_fails(1, run("launch_shm", "--record", self.record), "there is something in it")
+
+
+if __name__ == "__main__":
+    main()

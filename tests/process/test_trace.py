@@ -1,0 +1,111 @@
+"""--trace: spans that nest, in order, of every step that a worker has made; also of workers that were killed."""
+import collections
+import json
+import os
+import pathlib
+import shutil
+import signal
+import tempfile
+
+from support import ProcessTest, finish, main, run, wait_until, workers_of
+
+PHASES = ("pull", "gradient", "delay", "push", "step()")
+
+
+class TraceTest(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="trace"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.file = self.folder / "trace.json"
+
+    def spans(self):
+        """Rank -> its spans, outer ones before those in them."""
+        trace = json.loads(self.file.read_text())
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["trace.json"], "the workers' own files are gone")
+        of_rank = collections.defaultdict(list)
+        for event in trace["traceEvents"]:
+            self.assertIn(event["ph"], "XM")
+            if event["ph"] == "X":
+                self.assertGreaterEqual(event["dur"], 0)
+                of_rank[event["tid"]].append(event)
+        for spans in of_rank.values():
+            spans.sort(key=lambda e: (e["ts"], -e["dur"]))
+        return of_rank
+
+    def assert_nested(self, spans):
+        """No two overlap in part. Returns for each step span what is right in it."""
+        steps, open_spans = [], []
+        for span in spans:
+            end = span["ts"] + span["dur"]
+            while open_spans and open_spans[-1]["ts"] + open_spans[-1]["dur"] <= span["ts"] + 0.0005:
+                open_spans.pop()
+            if open_spans:
+                self.assertLessEqual(end, open_spans[-1]["ts"] + open_spans[-1]["dur"] + 0.0005, (open_spans[-1], span))
+            if span["name"] == "step":
+                self.assertFalse(open_spans, "steps do not lie in each other")
+                steps.append((span, []))
+            elif len(open_spans) == 1 and open_spans[0]["name"] == "step":
+                steps[-1][1].append(span)
+            open_spans.append(span)
+        return steps
+
+    def assert_whole(self, spans, steps_made):
+        steps = self.assert_nested(spans)
+        self.assertEqual(len(steps), steps_made)
+        for step, parts in steps:
+            names = list(dict.fromkeys(part["name"] for part in parts))  # a delay lies within the gradient
+            self.assertEqual(names, [name for name in PHASES if name in names], "the phases have their order")
+            self.assertTrue({"pull", "gradient", "push", "step()"} <= set(names), names)
+            self.assertTrue(all(part["args"]["step"] == step["args"]["step"] for part in parts))
+            self.assertGreater(sum(part["dur"] for part in parts) + 0.01, 0.9 * step["dur"], "they are nearly all of it")
+        numbers = [step["args"]["step"] for step, _ in steps]
+        self.assertEqual(numbers, sorted(numbers))
+        return steps
+
+    def test_async_steps_cover_the_run(self):
+        result = self.launch("--steps", 300, "--trace", self.file)
+        spans = self.spans()
+        self.assertEqual(sorted(spans), [0, 1, 2])
+        for worker in result["per_worker"]:
+            steps = self.assert_whole(spans[worker["rank"]], worker["steps"])
+            covered = (steps[-1][0]["ts"] + steps[-1][0]["dur"] - steps[0][0]["ts"]) / 1e6
+            self.assertLess(abs(covered - worker["seconds"]), 0.05 + 0.2 * worker["seconds"])
+
+    def test_sync_steps_have_waits_and_applying_in_them(self):
+        result = self.launch("--steps", 200, "--mode", "sync", "--delay", "1:1ms", "--trace", self.file)
+        applied = 0  # by whom is as it comes: who is late finds all applied
+        for rank, spans in self.spans().items():
+            self.assert_whole(spans, result["per_worker"][rank]["steps"])
+            names = collections.Counter(span["name"] for span in spans)
+            self.assertGreaterEqual(names["wait"], 200)
+            applied += names["apply"]
+            self.assertEqual(names["delay"], 200 if rank == 1 else 0)
+        self.assertGreaterEqual(applied, 200)
+        waits = {rank: sum(s["dur"] for s in spans if s["name"] == "wait") for rank, spans in self.spans().items()}
+        self.assertLess(waits[1], min(waits[0], waits[2]), "the straggler waits for nobody")
+
+    def test_a_killed_workers_trace_is_there(self):
+        launch = self.start("launch_shm", "--job", self.job, "--steps", 1500, "--delay", "all:1ms", "--restart-workers",
+                            "--trace", self.file)
+        victim = wait_until(lambda: [w for w in workers_of(self.job) or [] if w["steps"] > 150], "they train")[0]
+        os.kill(victim["pid"], signal.SIGKILL)
+        self.assertEqual(finish(launch).code, 0)
+        spans = self.spans()
+        self.assertEqual(sorted(spans), [0, 1, 2])
+        pids = {span["args"]["pid"] for span in spans[victim["rank"]]}
+        self.assertEqual(len(pids), 2, "its own and its successor's")
+        self.assertIn(victim["pid"], pids)
+
+    def test_sparse_models_have_batches(self):
+        self.launch("--model", "logistic", "--data", "zipf:200x400", "--steps", 30, "--trace", self.file)
+        for spans in self.spans().values():
+            self.assertTrue(all([p["name"] for p in parts] == ["batch", "step()"] for _, parts in self.assert_nested(spans)))
+
+    def test_mistakes_are_told(self):
+        self.assert_fails(1, run("launch_shm", "--trace", self.folder / "none" / "x.json"), "--trace", "can't be written")
+        self.assert_fails(2, run("launch_shm", "--model", "count", "--trace", self.file), "--trace", "count")
+
+
+if __name__ == "__main__":
+    main()

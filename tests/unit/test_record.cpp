@@ -1,0 +1,226 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "ps/worker.hpp"
+#include "record/folder.hpp"
+#include "record/order.hpp"
+#include "record/recorder.hpp"
+#include "record/replayer.hpp"
+#include "support/folder.hpp"
+#include "support/worker_job.hpp"
+
+namespace {
+
+using namespace ps;
+using record::Cursor;
+using record::Order;
+using record::Recorder;
+using What = record::Event::What;
+
+// A recorder that is told of chunks of one variable, without a job.
+class Told {
+ public:
+  Told(const std::string& folder, std::uint32_t rank, std::uint64_t pieces = 1) : recorder_(folder, rank) {
+    recorder_.examples_before(0);
+    recorder_.declare("w", pieces, 10 * pieces);
+  }
+
+  Told& pull(std::uint64_t version) {
+    recorder_.begin_pull(0);
+    recorder_.pulled(version);
+    return *this;
+  }
+  Told& try_push(std::uint64_t version) {
+    recorder_.begin_push(0, 7, 0);
+    recorder_.before_push(part_, 0);
+    recorder_.trying(version);
+    return *this;
+  }
+  Told& push(std::uint64_t version) {
+    try_push(version);
+    recorder_.pushed(version);
+    return *this;
+  }
+  Recorder& recorder() { return recorder_; }
+
+ private:
+  Recorder recorder_;
+  shm::VariableShm variable_{};
+  shm::VersionedVariable part_{nullptr, variable_};
+};
+
+Order order_of(const std::string& folder) { return record::Records(folder).order(); }
+
+TEST_CASE("record: what was written is read, also while its writer lives") {
+  const test::Folder folder;
+  Told told(folder.path(), 3, 2);
+  Recorder& recorder = told.recorder();
+  recorder.begin_pull(0);
+  recorder.pulled(5);
+  recorder.pulled(1000);
+  recorder.begin_update({40, 0.5F, 1.0F});
+  recorder.begin_push(0, 0xffffffff, 1);
+  recorder.before_push({nullptr, shm::VariableShm{}}, 1);
+  recorder.trying(1001);
+  recorder.trying(1700);
+  recorder.pushed(1700);
+  recorder.before_step();
+  recorder.counted(41);
+  CHECK(recorder.is_finished(true));
+  const record::MappedFile file(record::file_of(folder.path(), 3, 1));
+  Cursor cursor("", file.bytes());
+  CHECK(cursor.header().rank == 3);
+  CHECK(cursor.peek().what == What::kVariable);
+  CHECK(cursor.variables().back().name == "w");
+  cursor.next();
+  CHECK(cursor.peek().what == What::kBeginPull);
+  cursor.next();
+  CHECK(cursor.peek().version == 5);
+  cursor.next();
+  CHECK(cursor.peek().version == 1000);
+  CHECK(cursor.peek().piece == 1);
+  cursor.next();
+  CHECK(cursor.peek().what == What::kRates);
+  CHECK(cursor.peek().rate == 0.5F);
+  cursor.next();
+  CHECK(cursor.peek().step == 40);
+  cursor.next();
+  CHECK(cursor.peek().check == 0xffffffff);
+  cursor.next();
+  CHECK(cursor.peek().what == What::kPush);
+  CHECK(cursor.peek().version == 1700);
+  CHECK_FALSE(cursor.peek().is_tried);
+  // Of the push's second piece there is nothing.
+  CHECK_THROWS_WITH_AS(cursor.next(), doctest::Contains("never tried"), Error);
+}
+
+TEST_CASE("record: a killed worker's last push counts where somebody has seen it, and only there") {
+  for (const bool was_seen : {false, true}) {
+    const test::Folder folder;
+    Told killed(folder.path(), 0), other(folder.path(), 1);
+    killed.pull(0).push(0).try_push(1);
+    other.pull(was_seen ? 2 : 1);
+    const Order order = order_of(folder.path());
+    CHECK(order.pushes() == (was_seen ? 2 : 1));
+    CHECK(order.was_made(0, 1, 0) == was_seen);
+    CHECK(order.pulls(0, was_seen ? 2 : 1) == 1);
+  }
+}
+
+TEST_CASE("record: of two killed workers' last pushes that counts whose version is missing") {
+  const test::Folder folder;
+  Told first(folder.path(), 0), second(folder.path(), 1);
+  first.push(0).try_push(2);
+  second.push(1).push(3).try_push(4);
+  const Order order = order_of(folder.path());
+  CHECK(order.was_made(0, 2, 0));
+  CHECK_FALSE(order.was_made(0, 4, 1));
+}
+
+TEST_CASE(
+    "record: a killed worker's last step fills a gap where its lives' steps let it, and ends its record elsewhere") {
+  const test::Folder folder;
+  Told first(folder.path(), 0), other(folder.path(), 1);
+  const auto step = [](Told& told, std::uint64_t behind) {
+    told.recorder().before_step();
+    told.recorder().counted(behind);
+  };
+  step(first, 1);
+  first.recorder().before_step();
+  Told second(folder.path(), 0);
+  step(second, 2);
+  other.recorder().before_step();
+  Told last(folder.path(), 1);
+  step(last, 4);
+  const Order order = order_of(folder.path());
+  CHECK_FALSE(order.last_step(0));  // its next life has counted the only step that was free for it
+  CHECK(order.last_step(2) == 2);
+}
+
+TEST_CASE("record: a call that has thrown is the last thing in its record") {
+  const test::Folder folder;
+  {
+    Told told(folder.path(), 0, 2);
+    told.recorder().begin_pull(0);
+    told.recorder().pulled(0);
+    CHECK(told.recorder().is_finished(true));
+    told.recorder().leave();
+  }
+  CHECK(order_of(folder.path()).pulls(0, 0) == 1);
+}
+
+TEST_CASE("record: a forked child leaves its parent's record alone") {
+  const test::Folder folder;
+  std::optional<Recorder> recorder(std::in_place, folder.path(), 0);
+  const std::string path = record::file_of(folder.path(), 0, 1);
+  const auto size = std::filesystem::file_size(path);
+  const pid_t child = fork();
+  if (child == 0) {
+    recorder.reset();
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  CHECK(std::filesystem::file_size(path) == size);
+  recorder.reset();
+  CHECK(std::filesystem::file_size(path) < size);
+}
+
+TEST_CASE("record: all variables together have no more chunks than a reader takes") {
+  const test::Folder folder;
+  Told told(folder.path(), 0, record::kMaxPieces - 1);
+  CHECK_THROWS_WITH_AS(told.recorder().declare("v", 2, 20), doctest::Contains("too many chunks"), Error);
+  told.recorder().declare("v", 1, 10);
+  CHECK_NOTHROW(Cursor("", record::MappedFile(record::file_of(folder.path(), 0, 1)).bytes()).next());
+}
+
+TEST_CASE("record: orders that no job has are refused") {
+  const test::Folder folder;
+  SUBCASE("a version made twice") {
+    Told(folder.path(), 0).push(0);
+    Told(folder.path(), 1).push(0);
+    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("twice"), Error);
+  }
+  SUBCASE("a version pulled that nobody has made") {
+    Told(folder.path(), 0).pull(1);
+    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("nobody has made"), Error);
+  }
+  SUBCASE("each waits for what the other one does behind it") {
+    Told(folder.path(), 0).push(1).pull(0);
+    Told(folder.path(), 1).push(0);
+    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("comes behind"), Error);
+  }
+  SUBCASE("a step that nobody has counted") {
+    Told told(folder.path(), 0);
+    told.recorder().before_step();
+    told.recorder().counted(2);
+    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("a step is in none"), Error);
+  }
+  SUBCASE("a life that is missing") {
+    Told(folder.path(), 0).push(0);
+    std::filesystem::rename(record::file_of(folder.path(), 0, 1), record::file_of(folder.path(), 0, 2));
+    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("worker-0.1"), Error);
+  }
+}
+
+TEST_CASE("record: a worker that was killed before its first event is left out") {
+  const test::Folder folder;
+  std::ofstream(record::file_of(folder.path(), 0, 1)).flush();
+  Told(folder.path(), 0).push(0);
+  const record::Records records(folder.path());
+  CHECK(records.lives_of(0) == 1);
+  CHECK(records.cursor(*records.find(0, 1)).header().life == 2);
+}
+
+}  // namespace
