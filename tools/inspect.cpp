@@ -3,22 +3,21 @@
 #include "inspect_jobs.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <cmath>
+#include <cstddef>
 #include <cstring>
-#include <filesystem>
-#include <limits>
 #include <map>
 #include <optional>
-#include <span>
+#include <set>
+#include <thread>
 #include <utility>
 
 #include "config/job_settings.hpp"
 #include "config/values.hpp"
-#include "keep/half.hpp"
-#include "keep/tensor_files.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_control.hpp"
 #include "ps/job_view.hpp"
@@ -119,7 +118,39 @@ bool is_of_interest(const std::string& key, const Json& value) {
   return row == all.end() || (row->traits.common & config::kPs) != 0 || as_json(*row, kUsual) != value;
 }
 
+namespace {
+
+// What a control segment of another layout begins with; the first fields have been the same in every version. Nothing of
+// other segments.
+std::optional<Json> show_header(const std::string& job) {
+  shm::Segment control;
+  const AttachOutcome outcome = control.open(shm::control_name(job), shm::Access::kReadOnly, shm::kTrustAnybody);
+  if (outcome != AttachOutcome::kOtherVersion && outcome != AttachOutcome::kOtherBuild) return std::nullopt;
+  std::array<std::byte, sizeof(shm::HeaderShm)> bytes{};
+  if (pread(control.descriptor(), bytes.data(), bytes.size(), 0) != ssize_t(bytes.size())) return std::nullopt;
+  const auto at = [&](auto value, std::size_t offset) {
+    std::memcpy(&value, bytes.data() + offset, sizeof value);
+    return value;
+  };
+  const auto created = at(std::uint64_t{}, offsetof(shm::HeaderShm, created_unix_ns));
+  return Json{{"job", job},
+              {"state", state_of(control, outcome)},
+              {"header",
+               {{"layout_version", at(std::uint32_t{}, offsetof(shm::HeaderShm, layout_version))},
+                {"known_layout_version", shm::kLayoutVersion},
+                {"fingerprint", fmt::format("{:016x}", at(std::uint64_t{}, offsetof(shm::HeaderShm, fingerprint)))},
+                {"instance", fmt::format("{:016x}", at(std::uint64_t{}, offsetof(shm::HeaderShm, instance)))},
+                {"creator_pid", at(std::uint32_t{}, offsetof(shm::HeaderShm, creator_pid))},
+                {"age_seconds", age_seconds(created)},
+                {"initial_bytes", at(std::uint64_t{}, offsetof(shm::HeaderShm, initial_bytes))},
+                {"reserved_bytes", at(std::uint64_t{}, offsetof(shm::HeaderShm, reserved_bytes))}}}};
+}
+
+}  // namespace
+
 Json show_job(const std::string& job) {
+  check_job_name(job);
+  if (std::optional<Json> header = show_header(job)) return *header;
   const JobView view(job);
   const JobInfo info = view.info();
   const JobConfig& config = info.config;
@@ -199,9 +230,11 @@ Json list_variables(const std::string& job) {
   return {{"job", job}, {"variables", std::move(all)}};
 }
 
-Json list_events(const std::string& job, const std::string& kind) {
+namespace {
+
+Json events_of(const JobView& view, const std::string& kind) {
   Json all = Json::array();
-  for (const Event& event : JobView(job).events()) {
+  for (const Event& event : view.events()) {
     if (!kind.empty() && event.kind != kind) continue;
     all.push_back({{"unix_ns", event.unix_ns},
                    {"kind", event.kind},
@@ -210,7 +243,64 @@ Json list_events(const std::string& job, const std::string& kind) {
                    {"ranks", event.ranks},
                    {"text", event.text}});
   }
-  return {{"job", job}, {"events", std::move(all)}};
+  return all;
+}
+
+}  // namespace
+
+Json list_events(const std::string& job, const std::string& kind) {
+  return {{"job", job}, {"events", events_of(JobView(job), kind)}};
+}
+
+void follow_events(const std::string& job, const std::string& kind, const std::function<void(const Json&)>& use) {
+  constexpr auto kPause = std::chrono::milliseconds(50);  // people read these
+  const JobView view(job);
+  const shm::JobSegments segments = attach(job);
+  std::set<std::string> known;
+  for (bool is_last = false;; std::this_thread::sleep_for(kPause)) {
+    // In this order: what happens before the last process leaves is still shown.
+    is_last = segments.control().is_orphaned() || !segments.locks().is_in_use_by_other();
+    std::set<std::string> seen;
+    const Json events = events_of(view, kind);
+    for (const Json& event : events) {
+      const auto [text, is_first] = seen.insert(event.dump(-1, ' ', false, Json::error_handler_t::replace));
+      if (is_first && known.count(*text) == 0) use(event);
+    }
+    known = std::move(seen);  // a ring: what is not in it any more does not come back
+    if (is_last) return;
+  }
+}
+
+Json list_uninitialised(const std::string& job) {
+  Json names = Json::array();
+  for (const VariableInfo& variable : JobView(job).variables())
+    if (!variable.initialised) names.push_back(variable.name);
+  return {{"job", job}, {"uninitialised", std::move(names)}};
+}
+
+Json list_placement(const std::string& job) {
+  const JobView view(job);
+  const std::vector<TaskInfo> tasks = view.info().tasks;
+  Json all = Json::array();
+  for (const VariableInfo& variable : view.variables())
+    for (std::size_t part = 0; part < variable.parts.size(); ++part) {
+      const PartInfo& where = variable.parts[part];
+      const TaskInfo& task = tasks.at(where.shard);
+      all.push_back({{"name", variable.name},
+                     {"part", part},
+                     {"parts", variable.parts.size()},
+                     {"first_row", where.first_row},
+                     {"rows", where.rows},
+                     {"shard", where.shard},
+                     {"segment", shm::shard_name(job, where.shard)},
+                     {"served", task.is_alive},
+                     {"ps_pid", task.is_alive ? Json(task.pid) : Json()},
+                     {"node", node_of(where.node)},
+                     {"offset", where.offset},
+                     {"bytes", where.bytes},
+                     {"slot_bytes", where.slot_bytes}});
+    }
+  return {{"job", job}, {"placement", std::move(all)}};
 }
 
 Json list_workers(const std::string& job) {
@@ -234,129 +324,6 @@ Json list_workers(const std::string& job) {
                    {"staleness", staleness_of(worker.staleness)},
                    {"waiting_for", worker.waiting_for.empty() ? Json() : Json(worker.waiting_for)}});
   return {{"job", job}, {"workers", std::move(all)}};
-}
-
-namespace {
-
-// Calls body(value) for each element, a number that has all its digits.
-template <class T, class Body>
-void for_elements_as(std::span<const std::byte> bytes, Body&& body) {
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {
-    T value;
-    std::memcpy(&value, bytes.data() + at, sizeof value);
-    body(value);
-  }
-}
-template <class Body>
-void for_elements(DType dtype, std::span<const std::byte> bytes, Body&& body) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return for_elements_as<float>(bytes, body);
-    case DType::kFloat64:
-      return for_elements_as<double>(bytes, body);
-    case DType::kInt64:
-      return for_elements_as<std::int64_t>(bytes, body);
-    case DType::kInt32:
-      return for_elements_as<std::int32_t>(bytes, body);
-    case DType::kInt16:
-      return for_elements_as<std::int16_t>(bytes, body);
-    case DType::kInt8:
-      return for_elements_as<std::int8_t>(bytes, body);
-    case DType::kUint64:
-      return for_elements_as<std::uint64_t>(bytes, body);
-    case DType::kUint32:
-      return for_elements_as<std::uint32_t>(bytes, body);
-    case DType::kUint16:
-      return for_elements_as<std::uint16_t>(bytes, body);
-    case DType::kUint8:
-    case DType::kBool:
-      return for_elements_as<std::uint8_t>(bytes, body);
-    case DType::kFloat16:
-      return for_elements_as<std::uint16_t>(bytes, [&](std::uint16_t bits) { body(keep::from_float16(bits)); });
-    case DType::kBFloat16:
-      return for_elements_as<std::uint16_t>(bytes, [&](std::uint16_t bits) { body(keep::from_bfloat16(bits)); });
-  }
-}
-
-}  // namespace
-
-Json dump_values(const std::string& job, const std::vector<std::string>& names, std::uint64_t limit) {
-  const JobView view(job);
-  std::vector<VariableInfo> chosen = view.variables();
-  if (!names.empty()) {
-    for (const std::string& name : names)
-      if (std::none_of(chosen.begin(), chosen.end(), [&](const VariableInfo& v) { return v.name == name; }))
-        view.bytes(name);  // throws: lists those there are
-    std::erase_if(chosen,
-                  [&](const VariableInfo& v) { return std::find(names.begin(), names.end(), v.name) == names.end(); });
-  }
-  Json all = Json::array();
-  for (const VariableInfo& variable : chosen) {
-    Json row = {{"name", variable.name},
-                {"dtype", to_string(variable.dtype)},
-                {"shape", variable.shape},
-                {"element_count", variable.element_count},
-                {"initialised", variable.initialised}};
-    if (variable.initialised || !names.empty()) {
-      Json values = Json::array();
-      double min = std::numeric_limits<double>::infinity(), max = -min, sum = 0, squares = 0;
-      std::uint64_t nan_count = 0;
-      for_elements(variable.dtype, view.bytes(variable.name), [&](auto element) {
-        const auto value = double(element);
-        nan_count += std::isnan(value);
-        min = std::fmin(min, value), max = std::fmax(max, value);
-        sum += value, squares += value * value;
-        if (limit == 0 || values.size() < limit) values.push_back(element);
-      });
-      row.update({{"min", min},
-                  {"max", max},
-                  {"mean", sum / double(variable.element_count)},
-                  {"norm", std::sqrt(squares)},
-                  {"nan_count", nan_count}});
-      row["values"] = std::move(values);
-    }
-    all.push_back(std::move(row));
-  }
-  return {{"job", job}, {"variables", std::move(all)}};
-}
-
-Json dump_files(const std::string& job, const std::vector<std::string>& names, const std::string& folder) {
-  const JobView view(job);
-  std::error_code failed;
-  std::filesystem::create_directories(folder, failed);
-  if (failed) throw Error(fmt::format("cannot make the folder {}: {}", folder, failed.message()));
-  for (const std::string& name : names) static_cast<void>(view.bytes(name));  // throws: lists those there are
-  Json all = Json::array();
-  for (const VariableInfo& variable : view.variables()) {
-    if (!variable.initialised ||
-        (!names.empty() && std::find(names.begin(), names.end(), variable.name) == names.end()))
-      continue;
-    std::string stem = variable.name;  // a name may hold what a file's may not
-    for (char& c : stem)
-      if (c == '/') c = '_';
-    stem = fmt::format("{:03}-{}", all.size(), stem);
-    const auto write = [&](const std::string& what, DType dtype, std::span<const std::byte> bytes) {
-      const std::string file = stem + what + ".npy";
-      keep::write_npy(folder + "/" + file, {variable.name, dtype, variable.shape, bytes});
-      return file;
-    };
-    Json row = {{"name", variable.name},
-                {"dtype", to_string(variable.dtype)},
-                {"shape", variable.shape},
-                {"rule", to_string(variable.rule)},
-                {"file", write("", variable.dtype, view.bytes(variable.name))},
-                {"slots", Json::object()}};
-    for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot) {
-      const std::vector<float> values = view.slot(variable.name, slot);
-      row["slots"][variable.slots[slot]] =
-          write("." + variable.slots[slot], DType::kFloat32, std::as_bytes(std::span(values)));
-    }
-    all.push_back(std::move(row));
-  }
-  Json index = {{"job", job}, {"global_step", view.global_step()}, {"variables", std::move(all)}};
-  keep::write_text(folder + "/index.json", index.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  index["folder"] = folder;
-  return index;
 }
 
 Json change_settings(const std::string& job, const std::string& group, const std::vector<std::string>& changes) {

@@ -34,10 +34,7 @@ tools::HelpPage help_of_command(const CLI::App& command) {
   return page;
 }
 
-}  // namespace
-
-tools::HelpPage help_of(const CLI::App& app) {
-  if (const std::vector<CLI::App*> asked = app.get_subcommands(); !asked.empty()) return help_of_command(*asked[0]);
+tools::HelpPage help_of_all(const CLI::App& app) {
   tools::HelpPage page;
   page.purpose = app.get_description();
   page.usage = "inspect_shm COMMAND [OPTIONS], or one of --help, --version";
@@ -50,6 +47,27 @@ tools::HelpPage help_of(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands({}))
     commands.entries.push_back({command->get_name(), command->get_description()});
   return page;
+}
+
+}  // namespace
+
+tools::HelpPage help_of(const CLI::App& app) {
+  const std::vector<CLI::App*> asked = app.get_subcommands();
+  return asked.empty() ? help_of_all(app) : help_of_command(*asked[0]);
+}
+
+std::string help_file(const CLI::App& app, const std::string& option) {
+  tools::HelpPage all = help_of_all(app);
+  std::vector<tools::HelpSection> commands;
+  for (const CLI::App* command : app.get_subcommands({}))
+    commands.push_back({command->get_name(), help_of_command(*command).sections[0].entries});
+  if (option == "--help-bash") return tools::to_bash("inspect_shm", commands, true);
+  if (option != "--help-man") return {};
+  for (const CLI::App* command : app.get_subcommands({})) {
+    tools::HelpPage page = help_of_command(*command);
+    all.sections.push_back({page.usage, std::move(page.sections[0].entries)});
+  }
+  return tools::to_man("inspect_shm", all);
 }
 
 std::string describe_mistake(const CLI::App& app, int argc, char** argv) {

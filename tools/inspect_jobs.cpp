@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "inspect.hpp"
+#include "inspect_findings.hpp"
 #include "inspect_jobs.hpp"
 #include "option_names.hpp"
 #include "ps/errors.hpp"
@@ -315,6 +316,9 @@ Json examine(const std::string& only, bool repair) {
     found["jobs"].push_back(std::move(row));
   }
   if (only.empty()) examine_publications(repair, found);
+  found["findings"] = Json::array();
+  find_machine_faults(only, found, found["findings"]);
+  find_job_faults(found, found["findings"]);
   return found;
 }
 

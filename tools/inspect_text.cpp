@@ -7,6 +7,7 @@
 #include <map>
 
 #include "inspect.hpp"
+#include "inspect_cells.hpp"
 #include "report/devices.hpp"
 
 namespace ps::inspect {
@@ -15,30 +16,6 @@ namespace {
 using report::fitted;
 using report::Row;
 using report::table;
-
-std::string bytes_as_text(std::uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double amount = double(bytes);
-  std::size_t unit = 0;
-  for (; amount >= 1024 && unit + 1 < std::size(kUnits); ++unit) amount /= 1024;
-  return fmt::format("{:.{}f} {}", amount, unit == 0 ? 0 : 1, kUnits[unit]);
-}
-
-std::string age_as_text(double seconds) {
-  const auto whole = static_cast<std::uint64_t>(seconds);
-  if (whole < 1) return report::duration(seconds);
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min", whole / 60);
-  return whole < 172800 ? fmt::format("{} h {} min", whole / 3600, whole / 60 % 60)
-                        : fmt::format("{} d", whole / 86400);
-}
-
-std::string cell(const Json& value) {
-  if (value.is_null()) return "-";
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
-  return value.dump();
-}
 
 std::string or_none(const Json& list) {
   std::string text;
@@ -122,7 +99,24 @@ std::string settings_as_text(const Json& shown, Columns columns) {
   return text;
 }
 
+namespace {
+
+// Of a job that this program can't read.
+std::string header_as_text(const Json& shown) {
+  const Json& header = shown["header"];
+  std::string text = fmt::format("job {}: {}; this program knows layout version {}\nheader\n", cell(shown["job"]),
+                                 cell(shown["state"]), cell(header["known_layout_version"]));
+  for (const auto& [key, value] : header.items())
+    if (key != "known_layout_version")
+      text += key == "age_seconds" ? fmt::format("  {:<15} {}\n", "age", age_as_text(value))
+                                   : fmt::format("  {:<15} {}\n", key, cell(value));
+  return text + "look at it with an inspect_shm of the build that its programs are of\n";
+}
+
+}  // namespace
+
 std::string job_as_text(const Json& shown, Columns columns) {
+  if (shown.contains("header")) return fitted(header_as_text(shown), columns);
   const Json& decision = shown["decision"];
   std::string text = fmt::format("job {}: {}, ps pid {}, {} old\n", cell(shown["job"]), cell(shown["state"]),
                                  cell(shown["ps_pid"]), age_as_text(shown["age_seconds"]));
@@ -162,9 +156,10 @@ std::string job_as_text(const Json& shown, Columns columns) {
 
 namespace {
 
-std::string shape_of(const Json& row) {
-  const std::string shape = row["shape"].dump();
-  return row["dtype"] == "float32" ? shape : fmt::format("{} {}", shape, cell(row["dtype"]));
+// Which rows of its variable a part has; nothing of one that is all of it.
+std::string rows_of(const Json& part, std::size_t parts) {
+  const std::uint64_t first = part["first_row"], end = first + part["rows"].get<std::uint64_t>();
+  return parts == 1 ? "" : fmt::format("[{}..{})", first, end);
 }
 
 }  // namespace
@@ -174,13 +169,26 @@ std::string variables_as_text(const Json& listed, Columns columns) {
       {"NAME", "SHAPE", "RULE", "LAYOUT", "SHARD", "NODE", "SIZE", "SLOTS", "SLOT SIZE", "PIECES", "UPDATES", "STATE"}};
   for (const Json& row : listed["variables"])
     for (const Json& part : row["parts"]) {
-      const std::uint64_t first = part["first_row"], end = first + part["rows"].get<std::uint64_t>();
-      const std::string rows_of = row["parts"].size() == 1 ? "" : fmt::format("[{}..{})", first, end);
-      rows.push_back({cell(row["name"]) + rows_of, shape_of(row), cell(row["rule"]), cell(row["layout"]),
-                      cell(part["shard"]), cell(part["node"]), bytes_as_text(part["bytes"]), or_none(row["slots"]),
-                      bytes_as_text(part["slot_bytes"]), cell(part["pieces"]), cell(row["updates"]),
-                      row["initialised"] ? "ready" : "NOT INITIALISED"});
+      rows.push_back({cell(row["name"]) + rows_of(part, row["parts"].size()), shape_of(row), cell(row["rule"]),
+                      cell(row["layout"]), cell(part["shard"]), cell(part["node"]), bytes_as_text(part["bytes"]),
+                      or_none(row["slots"]), bytes_as_text(part["slot_bytes"]), cell(part["pieces"]),
+                      cell(row["updates"]), row["initialised"] ? "ready" : "NOT INITIALISED"});
     }
+  return rows.size() == 1 ? "no variables\n" : table(rows, columns);
+}
+
+std::string uninitialised_as_text(const Json& listed, Columns) {
+  std::string text;
+  for (const Json& name : listed["uninitialised"]) text += cell(name) + "\n";
+  return text;
+}
+
+std::string placement_as_text(const Json& listed, Columns columns) {
+  std::vector<Row> rows = {{"NAME", "SHARD", "SEGMENT", "PS", "NODE", "OFFSET", "BYTES", "SLOT BYTES"}};
+  for (const Json& row : listed["placement"])
+    rows.push_back({cell(row["name"]) + rows_of(row, row["parts"]), cell(row["shard"]), cell(row["segment"]),
+                    cell(row["ps_pid"]), cell(row["node"]), cell(row["offset"]), cell(row["bytes"]),
+                    cell(row["slot_bytes"])});
   return rows.size() == 1 ? "no variables\n" : table(rows, columns);
 }
 
@@ -257,13 +265,17 @@ std::string examination_as_text(const Json& examined, Columns columns) {
                         dead, dead == 1 ? "" : "s");
   else
     text += examined["jobs"].empty() ? "no jobs\n" : "nothing to reclaim\n";
-  if (!examined.contains("publications")) return fitted(text, columns);
-  for (const Json& row : examined["publications"])
+  for (const Json& row : examined.value("publications", Json::array()))
     text += fmt::format("publication {}: {}, {}{}\n", cell(row["publication"]), cell(row["state"]),
                         bytes_as_text(row["bytes"]),
                         row["reclaimable"] ? "; its next publisher goes on with it, or inspect_shm doctor --repair "
                                              "reclaims it"
                                            : "");
+  for (const Json& finding : examined["findings"])
+    text += fmt::format("WRONG: {}{}\n  what to do: {}\n",
+                        finding["job"].is_null() ? "" : fmt::format("job {}: ", cell(finding["job"])),
+                        cell(finding["what"]), cell(finding["todo"]));
+  if (examined["findings"].empty()) text += "nothing is wrong\n";
   return fitted(text, columns);
 }
 
@@ -286,40 +298,6 @@ std::string changes_as_text(const Json& changes, Columns columns) {
     text += fmt::format("{}: {} -> {}\n", name, cell(change["before"]), cell(change["after"]));
   }
   return text.empty() ? "nothing changes\n" : fitted(text, columns);
-}
-
-std::string values_as_text(const Json& dumped, Columns columns) {
-  if (dumped.contains("folder"))
-    return fitted(
-        fmt::format("wrote {} variables at step {} to {}; index.json names the files\n", dumped["variables"].size(),
-                    dumped["global_step"].get<std::uint64_t>(), cell(dumped["folder"])),
-        columns);
-  constexpr std::size_t kBefore = 11, kUsual = 13;
-  std::string text;
-  for (const Json& row : dumped["variables"]) {
-    text += fmt::format("{} {}, {} elements", cell(row["name"]), shape_of(row), cell(row["element_count"]));
-    if (!row.contains("values")) {
-      text += ": NOT INITIALISED\n";
-      continue;
-    }
-    std::vector<std::string> values;  // with as few digits as tell an element from others of its type
-    for (const Json& value : row["values"])
-      values.push_back(!value.is_number_float()    ? cell(value)
-                       : row["dtype"] == "float64" ? fmt::to_string(value.get<double>())
-                                                   : fmt::to_string(value.get<float>()));
-    std::size_t width = kUsual;
-    for (const std::string& value : values) width = std::max(width, value.size());
-    const std::size_t room = columns ? *columns - std::min(*columns, kBefore) : 8 * (kUsual + 1);
-    const std::size_t per_line = std::clamp<std::size_t>(room / (width + 1), 1, 8);
-    text += fmt::format(": min {}, max {}, mean {}, norm {}", cell(row["min"]), cell(row["max"]), cell(row["mean"]),
-                        cell(row["norm"]));
-    if (row["nan_count"] != 0) text += fmt::format(", {} of them NaN", cell(row["nan_count"]));
-    for (std::size_t i = 0; i < values.size(); ++i)
-      text += i % per_line == 0 ? fmt::format("\n{:>10}: {:>{}}", i, values[i], width)
-                                : fmt::format(" {:>{}}", values[i], width);
-    text += values.size() < row["element_count"] ? "\n            ... (--limit 0 shows all)\n" : "\n";
-  }
-  return text.empty() ? "no variables\n" : fitted(text, columns);
 }
 
 std::string removal_as_text(const Json& removed, Columns columns) {

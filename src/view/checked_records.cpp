@@ -16,6 +16,7 @@
 #include "shm/inplace_rows.hpp"
 #include "shm/inplace_slot.hpp"
 #include "shm/live_settings.hpp"
+#include "shm/placement.hpp"
 #include "shm/versioned_slot.hpp"
 #include "snapshot/snapshot.hpp"
 #include "update/elements.hpp"
@@ -28,7 +29,35 @@ namespace {
 // many in a row only fail where no writer will ever repair the stamp.
 constexpr int kPullAttempts = 10000;
 
+// `shard_bytes`: of the shard's file, as far as the caller knows.
+void read_chunk(const Segment& shard, std::uint64_t& shard_bytes, const VariableShm& variable, std::uint64_t chunk,
+                float* out, std::uint64_t array) {
+  const VersionedVariable source(shard.data(), variable);
+  PullResult result = PullResult::kTorn;
+  for (int attempt = 0; attempt < kPullAttempts && result != PullResult::kWhole; ++attempt) {
+    result = source.try_pull_chunk(chunk, out, shard_bytes, array);
+    if (result != PullResult::kNoBuffer) continue;
+    // The buffer may be a spare that came with a variable declared since the size was looked up.
+    const std::uint64_t known_bytes = std::exchange(shard_bytes, shard.usable_bytes());
+    if (shard_bytes == known_bytes)
+      fail_damaged(shard.name(), fmt::format("chunk {} of variable '{}' lies outside of it", chunk, variable.name));
+  }
+  if (result != PullResult::kWhole)
+    throw Error(
+        fmt::format("chunk {} of variable '{}' is torn: its stamp differed from its word {} times; /dev/shm/{} is "
+                    "damaged, or stop its workers and try again",
+                    chunk, variable.name, kPullAttempts, shard.name()));
+}
+
 }  // namespace
+
+void require_whole(const JobSegments& job) {
+  const auto check = [](const Segment& segment, std::size_t bytes) {
+    if (segment.was_cut_off() || segment.file_bytes() < bytes) fail_damaged(segment.name(), "it has been cut off");
+  };
+  check(job.control(), kWorkersOffset + job.ranks() * sizeof(WorkerShm));
+  for (std::uint32_t shard = 0; shard < job.config().tasks; ++shard) check(job.shard(shard), job.shard_data_offset());
+}
 
 void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t array, std::span<float> values) {
   if (is_inplace(variable)) {
@@ -37,24 +66,37 @@ void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t ar
   }
   const Segment& shard = job.shard(variable.shard);
   const VersionedVariable source(shard.data(), variable);
-  std::uint64_t shard_bytes = shard.file_bytes();
-  for (std::uint64_t chunk = 0; chunk < source.chunks(); ++chunk) {
-    float* out = values.data() + source.chunk_begin(chunk);
-    PullResult result = PullResult::kTorn;
-    for (int attempt = 0; attempt < kPullAttempts && result != PullResult::kWhole; ++attempt) {
-      result = source.try_pull_chunk(chunk, out, shard_bytes, array);
-      if (result != PullResult::kNoBuffer) continue;
-      // The buffer may be a spare that came with a variable declared since the size was looked up.
-      const std::uint64_t known_bytes = std::exchange(shard_bytes, shard.file_bytes());
-      if (shard_bytes == known_bytes)
-        fail_damaged(shard.name(), fmt::format("chunk {} of variable '{}' lies outside of it", chunk, variable.name));
+  std::uint64_t shard_bytes = shard.usable_bytes();
+  for (std::uint64_t chunk = 0; chunk < source.chunks(); ++chunk)
+    read_chunk(shard, shard_bytes, variable, chunk, values.data() + source.chunk_begin(chunk), array);
+}
+
+std::vector<std::byte> sample_values(JobSegments& job, const Group& group, std::uint64_t most) {
+  const VariableShm& first = *group.front();
+  const std::uint64_t whole = value_bytes(first), unit = bytes_of(static_cast<DType>(first.dtype));
+  const std::uint64_t share = (whole + most * unit - 1) / (most * unit);  // one piece of so many
+  std::vector<std::byte> sample;
+  std::vector<float> piece;
+  std::uint64_t number = 0;  // of the variable's pieces
+  for (const VariableShm* part : group) {
+    const Segment& shard = job.shard(part->shard);
+    std::uint64_t shard_bytes = shard.usable_bytes();
+    for (std::uint64_t at = 0; at < part->pieces; ++at, ++number) {
+      if (number % share != 0) continue;
+      const std::uint64_t begin = at * part->piece_elements;
+      piece.resize(std::min(part->piece_elements, part->elements - begin));
+      if (is_inplace(*part))
+        copy_inplace_block(job, *part, at, piece.data());
+      else
+        read_chunk(shard, shard_bytes, *part, at, piece.data(), 0);
+      // Elements of another type may end within the last float.
+      const std::uint64_t before = (part->part_begin + begin) * sizeof(float);
+      const std::uint64_t bytes = std::min(piece.size() * sizeof(float), whole - std::min(whole, before));
+      const auto* from = reinterpret_cast<const std::byte*>(piece.data());
+      sample.insert(sample.end(), from, from + bytes);
     }
-    if (result != PullResult::kWhole)
-      throw Error(
-          fmt::format("chunk {} of variable '{}' is torn: its stamp differed from its word {} times; /dev/shm/{} is "
-                      "damaged, or stop its workers and try again",
-                      chunk, variable.name, kPullAttempts, shard.name()));
   }
+  return sample;
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ps/job_view.hpp"
+#include "shm/inplace_rows.hpp"
 #include "shm/validation.hpp"
 
 namespace ps {
@@ -19,6 +20,16 @@ inline bool is_inplace(const shm::VariableShm& variable) noexcept {
 }
 inline bool is_initialised(const shm::VariableShm& variable) noexcept {
   return variable.init.load_relaxed() == shm::kInitialised;
+}
+
+// Throws Error where a segment was cut off: its workers' entries, or a shard's tables, are gone then.
+void require_whole(const shm::JobSegments& job);
+
+// Where an element of a part lies in the whole variable.
+inline std::uint64_t element_in_whole(const shm::VariableShm& part, std::uint64_t element) noexcept {
+  if (!shm::is_hashed(part)) return part.part_begin + element;
+  const std::uint64_t width = part.row_elements;
+  return (element / width * part.parts + part.part) * width + element % width;
 }
 
 // The bytes of its optimizer slots; in-place, of all that lies between its elements.
@@ -61,6 +72,10 @@ class KnownVariables {
 
 // The same of a whole variable, its rows in order.
 std::vector<float> read_values(shm::JobSegments& job, const Group& group, std::uint64_t array);
+
+// Values of whole chunks or blocks that lie evenly over the variable, about `most` of them, as bytes of its dtype.
+// Requires: most > 0.
+std::vector<std::byte> sample_values(shm::JobSegments& job, const Group& group, std::uint64_t most);
 
 // Adds the buffers of one class of one shard, which all `variables` are of. Requires: checked, initialised.
 void add_buffers(shm::JobSegments& job, const std::vector<const shm::VariableShm*>& variables, BufferCount& count);

@@ -238,6 +238,9 @@ std::vector<WorkerInfo> JobView::workers() const {
       info.lead_max = figure(shm::Counter::kLeadMax);
       info.clock = shm::SspClock::steps_of(entry.clock.load_acquire());  // (ssp.C4)
       info.examples = figure(shm::Counter::kExamples);
+      info.step_examples = figure(shm::Counter::kStepExamples);
+      info.examples_offset = entry.examples_offset.load_relaxed();
+      info.restored_examples = figure(shm::Counter::kRestoredExamples);
       info.loss = std::bit_cast<double>(figure(shm::Counter::kLossBits));
       const std::uint64_t joined = entry.joined_ns.load_relaxed();
       const std::uint64_t end = info.state == WorkerState::kLeft ? entry.left_ns.load_relaxed() : shm::now_ns();
@@ -268,7 +271,7 @@ std::vector<VariableInfo> JobView::variables() const {
       info.bytes = shm::value_bytes(first);
       info.initialised = is_initialised(first);
       info.row_slots = (first.flags & shm::kRowState) != 0 ? 1 : 0;
-      for (std::uint64_t slot = 0; slot < first.slots + info.row_slots; ++slot)
+      for (std::uint64_t slot = 0; slot + 1 < arrays_of(first); ++slot)
         info.slots.emplace_back(update::slot_name(info.rule, is_inplace(first), slot));
       std::uint64_t updates = 0, pieces = 0;
       const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = info.bytes / rows;
@@ -279,6 +282,7 @@ std::vector<VariableInfo> JobView::variables() const {
                               .rows = part->parts == 1 ? rows : part->elements * sizeof(float) / row,
                               .bytes = part->elements * sizeof(float),
                               .slot_bytes = slot_bytes(*part),
+                              .offset = part->data_offset,
                               .pieces = part->pieces,
                               .piece_elements = part->piece_elements * sizeof(float) / bytes_of(info.dtype)});
         pieces += part->pieces;
@@ -310,6 +314,10 @@ std::vector<std::byte> JobView::bytes(const std::string& name) const {
   });
 }
 
+std::vector<std::byte> JobView::sample(const std::string& name, std::uint64_t most) const {
+  return impl_->guarded([&] { return sample_values(impl_->job, impl_->find(name), most); });
+}
+
 std::vector<float> JobView::averages(const std::string& name) const {
   return impl_->guarded([&] {
     const Group group = impl_->find(name);
@@ -324,8 +332,9 @@ std::vector<float> JobView::averages(const std::string& name) const {
 std::vector<float> JobView::slot(const std::string& name, std::uint64_t position) const {
   return impl_->guarded([&] {
     const Group group = impl_->find(name);
-    if (position >= group.front()->slots)
-      throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, position, group.front()->slots));
+    const VariableShm& first = *group.front();
+    if (position + 1 >= arrays_of(first) || is_of_rows(first, 1 + position))
+      throw Error(fmt::format("variable '{}' has no slot {} of elements", name, position));
     return read_values(impl_->job, group, 1 + position);
   });
 }

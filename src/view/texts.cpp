@@ -27,7 +27,8 @@ std::string awaited(const JobSegments& job, std::uint32_t which, std::uint64_t r
   }
   if (!missing.empty()) return fmt::format(": {} {}", missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "));
   const std::uint32_t workers = job.config().workers;
-  return round == 0 && joined < workers ? fmt::format(": {} more to join", workers - joined) : std::string();
+  return round == job.first_round(which) && joined < workers ? fmt::format(": {} more to join", workers - joined)
+                                                             : std::string();
 }
 
 // Whom a worker with that ssp clock waits for.
@@ -158,6 +159,12 @@ Event describe_event(const JobSegments& job, const EventRecord& record) {
     case EventKind::kAdopted:
       event.kind = "adopted";
       event.text = fmt::format("process {} took the job over: ps number {}", record.first, record.second);
+      break;
+    case EventKind::kUnregistered:
+      about_rank("unregistered",
+                 fmt::format("worker {}'s GPU copies through the host: CUDA has refused to register the "
+                             "shards' memory",
+                             record.rank));
       break;
     case EventKind::kEnded:
       event.kind = "ended";

@@ -5,12 +5,12 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "device/probe.hpp"
 #include "ps/errors.hpp"
+#include "support/folder.hpp"
 #include "support/scripted_cuda.hpp"
 
 using namespace ps::device;
@@ -39,21 +39,6 @@ class Visible {
       unsetenv(kVisible);
   }
   std::optional<std::string> was_;
-};
-
-class Folder {
- public:
-  Folder() {
-    std::string made = (std::filesystem::temp_directory_path() / "test_probe_XXXXXX").string();
-    REQUIRE(mkdtemp(made.data()) != nullptr);
-    path = made;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  void write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path / name).parent_path());
-    std::ofstream(path / name) << text;
-  }
-  std::filesystem::path path;
 };
 
 const std::vector<DeviceFile> kOpen = {{"/dev/nvidia0", true}, {"/dev/nvidiactl", true}};
@@ -260,32 +245,32 @@ TEST_CASE("probe: peers are those that can be reached, of each GPU its own") {
 }
 
 TEST_CASE("probe: device files are the control file and the numbered ones") {
-  const Folder folder;
+  const ps::test::Folder folder;
   for (const char* name : {"nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia0x", "null"})
     folder.write(name, "");
   std::vector<std::string> names;
-  for (const DeviceFile& file : nvidia_device_files(folder.path.string())) {
+  for (const DeviceFile& file : nvidia_device_files(folder.path())) {
     names.push_back(std::filesystem::path(file.path).filename().string());
     CHECK(file.may_open);
   }
   CHECK(names == std::vector<std::string>{"nvidia0", "nvidia12", "nvidiactl"});
-  CHECK(nvidia_device_files((folder.path / "none").string()).empty());
+  CHECK(nvidia_device_files(folder.path("none")).empty());
 }
 
 TEST_CASE("probe: a device file without permission is seen") {
   if (geteuid() == 0) return;  // root may open anything
-  const Folder folder;
+  const ps::test::Folder folder;
   folder.write("nvidia0", "");
-  chmod((folder.path / "nvidia0").c_str(), 0400);
-  CHECK_FALSE(nvidia_device_files(folder.path.string()).at(0).may_open);
+  chmod(folder.path("nvidia0").c_str(), 0400);
+  CHECK_FALSE(nvidia_device_files(folder.path()).at(0).may_open);
 }
 
 TEST_CASE("probe: sysfs tells the memory node, whatever the case of the address") {
-  const Folder folder;
+  const ps::test::Folder folder;
   folder.write("0000:1b:00.0/numa_node", "1\n");
   folder.write("0000:1c:00.0/numa_node", "-1\n");
   folder.write("0000:1d:00.0/numa_node", "none\n");
-  const std::string root = folder.path.string();
+  const std::string root = folder.path();
   CHECK(numa_node_of("0000:1B:00.0", root) == 1);
   CHECK(numa_node_of("0000:1c:00.0", root) == -1);
   CHECK(numa_node_of("0000:1d:00.0", root) == -1);
@@ -306,8 +291,9 @@ TEST_CASE("device: anything else is refused with what is expected") {
   for (const char* text : {"", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x", "cuda: 1", "cuda:4294967296",
                            "cuda:1:2", "cpu:0", "auto:1", " cpu"}) {
     CAPTURE(text);
-    CHECK_THROWS_WITH_AS(parse_device(text),
-                         fmt::format("unknown device '{}'; expected cpu, auto, cuda, cuda:N or simulated", text).c_str(), Error);
+    CHECK_THROWS_WITH_AS(
+        parse_device(text),
+        fmt::format("unknown device '{}'; expected cpu, auto, cuda, cuda:N or simulated", text).c_str(), Error);
   }
 }
 

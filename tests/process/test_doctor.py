@@ -1,0 +1,303 @@
+"""inspect_shm doctor: each thing that is wrong is provoked, and said in a sentence, with what to do; exit code 3."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+
+import support
+from support import Peer, ProcessTest, run
+from test_strangers import OWNER, why_not
+
+
+MACHINE = ("small-shm", "full-shm", "too-many-threads", "remove-ipc")  # what a sound job may be found on
+
+
+def may_mount():
+    return subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/run"], capture_output=True).returncode == 0
+
+
+class Doctor(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.peers = []
+
+    def peer(self, *arguments):
+        self.peers.append(Peer(self, *arguments))
+        return self.peers[-1]
+
+    def tearDown(self):
+        for peer in self.peers:
+            peer.kill()
+        for process in self.started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()  # a launcher ends its own
+        for process in self.started:
+            try:
+                process.communicate(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+        run("inspect_shm", "rm", "--job", self.job, "--force")
+        super().tearDown()
+
+    def examine(self, *more, of_machine=()):
+        """What it finds, by kind: what is wrong and what to do. Of the machine's faults only those kinds."""
+        code, out, err = run("inspect_shm", "doctor", "--job", self.job, "--json", *more)
+        found = json.loads(out)["findings"]
+        self.assertEqual(code, 3 if found else 0, err)
+        for finding in found:
+            self.assertIn(finding["job"], (self.job, None))
+            self.assertTrue(finding["what"] and finding["todo"])
+        return {finding["kind"]: finding["what"] + " / " + finding["todo"] for finding in found
+                if finding["kind"] in of_machine or finding["kind"] not in MACHINE}
+
+    def train(self, workers, *more, **options):
+        """A ps and workers that go on until the end of the test."""
+        ps = self.start_ps("--workers", workers, *more)
+        started = [self.start("worker_shm", "--job", self.job, "--rank", rank, "--delay", "5ms",
+                              *options.get(f"worker_{rank}", [])) for rank in range(workers)]
+        busy = lambda: [w for w in support.workers_of(self.job) or [] if w["steps"] > 2]
+        support.wait_until(lambda: len(busy()) >= options.get("busy", workers), "they train")
+        return ps, started
+
+
+class Jobs(Doctor):
+    def test_a_job_with_which_nothing_is_wrong(self):
+        self.train(1)
+        self.assertEqual(self.examine(), {})
+        result = run("inspect_shm", "doctor", "--job", self.job)
+        self.assertIn(result.code, (0, 3))  # 3: the machine
+        self.assertEqual("nothing is wrong\n" in result.out, result.code == 0)
+        self.assertNotIn(f"WRONG: job {self.job}: worker", result.out)
+
+    def test_a_stopped_worker_is_named_within_two_seconds(self):
+        _, workers = self.train(3, "--mode", "sync")
+        workers[2].send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        found = self.examine()
+        self.assertLess(time.monotonic() - began, 2 * support.SLOWNESS)
+        self.assertRegex(found["stopped-worker"], rf"^worker 2 \(process {workers[2].pid}\) is stopped")
+        self.assertIn(f"kill -CONT {workers[2].pid}", found["stopped-worker"])
+        text = run("inspect_shm", "doctor", "--job", self.job)
+        self.assertEqual(text.code, 3)
+        self.assertRegex(text.out, rf"WRONG: job {self.job}: worker 2 \(process")
+
+    def test_a_job_of_which_all_are_stopped_is_looked_at_like_any_other(self):
+        ps, workers = self.train(2)
+        for process in (ps, *workers):
+            process.send_signal(signal.SIGSTOP)
+        found = self.examine()
+        self.assertIn("stopped-worker", found)
+        self.assertRegex(found["stopped-ps"], rf"\(process {ps.pid}\) is stopped")
+        for command in ("show", "vars", "workers", "events", "dump", "stats", "metrics"):
+            with self.subTest(command):
+                self.assertEqual(run("inspect_shm", command, "--job", self.job).code, 0)
+
+    def test_a_dead_worker_and_a_dead_ps(self):
+        ps, workers = self.train(2)
+        workers[1].kill()
+        workers[1].communicate()
+        self.assertRegex(self.examine()["dead-worker"], rf"worker 1 \(process {workers[1].pid}\) has died.*--rank 1")
+        ps.kill()
+        ps.communicate()
+        self.assertRegex(self.examine()["dead-ps"], rf"\(process {ps.pid}\) has died.*--adopt")
+
+    def test_a_quorum_that_cannot_be_met(self):
+        _, workers = self.train(2, "--mode", "sync", "--quorum", "2")
+        self.assertNotIn("unmet-quorum", self.examine())
+        workers[0].kill()
+        workers[0].communicate()
+        self.assertRegex(self.examine()["unmet-quorum"], r"quorum of 2 .*one worker is alive.*quorum=1")
+
+    def test_a_worker_that_gets_nowhere_while_others_do(self):
+        self.train(2, worker_1=["--delay", "100s"], busy=1)
+        support.wait_until(lambda: len(support.workers_of(self.job)) == 2, "both have joined")
+        self.assertRegex(self.examine()["starving-worker"], r"^worker 1 \(process \d+\) has done no step in 400 ms")
+
+    def test_a_variable_that_nobody_initialises(self):
+        self.start_ps("--workers", "2")
+        peer = self.peer("declare-half", self.job)
+        self.assertRegex(self.examine()["uninitialised-variable"], "variable awaited .*worker 0 has begun to")
+        peer.kill()
+        self.assertRegex(self.examine()["uninitialised-variable"], "variable awaited .*nobody is about to")
+
+    def test_values_that_are_no_numbers(self):
+        self.peer("declare-odd", self.job)
+        self.assertRegex(self.examine()["not-finite"], "variable odd has 1 NaN and 2 infinities in 5 values")
+
+    def test_shards_of_which_one_has_nearly_all(self):
+        self.start("launch_shm", "--job", self.job, "--workers", "1", "--ps-tasks", "2", "--model", "softmax", "--data",
+                   "synthetic:40000x10x100", "--batch", "1", "--delay", "all:5ms", "--steps", "100000000")
+        support.wait_until(lambda: [w for w in support.workers_of(self.job) or [] if w["steps"] > 2], "it trains")
+        self.assertRegex(self.examine()["unbalanced-shards"], r"shard 0 has 100 % .*of 2 shards.*--placement")
+
+    def test_a_dead_job_and_one_that_is_damaged(self):
+        ps, workers = self.train(1)
+        for process in (ps, *workers):
+            process.kill()
+            process.communicate()
+        self.assertRegex(self.examine()["leftover"], "nobody uses it, .*its state: dead .*--adopt")
+        with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+            control.truncate(4096)
+        self.assertRegex(self.examine()["leftover"], "its state: damaged .*--force")
+        self.assertEqual(self.examine("--repair"), {})
+
+    def test_segments_that_were_removed_under_a_running_job(self):
+        _, workers = self.train(1)
+        for name in support.segments(self.job):
+            (support.SHM / name).unlink()
+        found = self.examine()["removed-segments"]
+        self.assertRegex(found, rf"\b{workers[0].pid}\b")  # the ps may have seen it, and ended
+        self.assertIn("loginctl enable-linger", found)
+
+    def test_who_only_looks_at_a_job_that_is_removed_is_no_process_of_it(self):
+        ps, workers = self.train(1)
+        viewer = self.start("inspect_shm", "watch", "--job", self.job)
+        self.assertIn("live", viewer.stdout.readline())
+        viewer.send_signal(signal.SIGSTOP)  # else it ends with the job
+        for process in (workers[0], ps):
+            process.terminate()
+            support.finish(process)
+        with open(f"/proc/{viewer.pid}/maps") as maps:
+            self.assertIn(f"/dev/shm/ps.{self.job} (deleted)", maps.read())
+        self.assertEqual(self.examine(), {})
+
+
+class Nan(Doctor):
+    def watch(self):
+        watcher = self.start("inspect_shm", "doctor", "--job", self.job, "--json", "--nan-watch", "30s")
+        self.assertIn("watches", watcher.stderr.readline())
+        return watcher
+
+    def found_by(self, watcher):
+        code, out, err = support.finish(watcher)
+        self.assertEqual(code, 3, err)
+        found = json.loads(out)
+        return found["nan"], next(f["what"] for f in found["findings"] if f["kind"] == "nan-pushed")
+
+    def test_the_worker_whose_push_brings_it_is_named_though_others_push_on(self):
+        self.start_ps("--workers", "3")
+        for rank in (0, 2):
+            self.peer("hammer", self.job, rank)
+        watcher = self.watch()
+        step = lambda: json.loads(run("inspect_shm", "show", "--job", self.job, "--json").out)["global_step"]
+        before = step()
+        peer = self.peer("push", self.job, 1, 1, "nan")
+        nan, what = self.found_by(watcher)
+        self.assertEqual((nan["variable"], nan["element"], nan["ranks"], nan["certain"]), ("w", 0, [1], True), what)
+        self.assertTrue(before <= nan["global_step"] <= step(), (before, nan))
+        self.assertRegex(what, rf"^worker 1 \(process {peer.process.pid}\) pushed nan to variable w, element 0")
+
+    def test_in_a_sync_step_it_is_the_one_whose_gradient_has_it(self):
+        self.start_ps("--workers", "3", "--mode", "sync")
+        # One step each: their gradients stay. They are ready once the third has come.
+        peers = [subprocess.Popen([os.environ["PS_PEER"], "push", self.job, str(rank), "1", "0"], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in (0, 2)]
+        try:
+            support.wait_until(lambda: len(support.workers_of(self.job) or []) == 2, "two have joined")
+            watcher = self.watch()
+            self.peer("push", self.job, 1, 1, "inf")
+            nan, what = self.found_by(watcher)
+            self.assertEqual((nan["ranks"], nan["global_step"]), ([1], 0), what)
+        finally:
+            for peer in peers:
+                peer.kill()
+                peer.communicate()
+
+    def test_in_place_it_is_one_of_those_who_have_pushed_meanwhile(self):
+        self.start_ps("--workers", "2", "--layout", "inplace")
+        self.peer("hammer", self.job, 0)
+        watcher = self.watch()
+        self.peer("push", self.job, 1, 1, "nan")
+        nan, what = self.found_by(watcher)
+        self.assertIn(1, nan["ranks"], what)
+
+    def test_initial_values_are_nobodys_push(self):
+        self.peer("declare-odd", self.job)
+        nan, what = self.found_by(self.watch())
+        self.assertEqual((nan["ranks"], nan["element"]), ([], 1))
+        self.assertIn("initial values", what)
+
+    def test_where_none_comes_it_ends_with_the_job(self):
+        ps, workers = self.train(1)
+        watcher = self.watch()
+        for process in (workers[0], ps):
+            process.terminate()
+            support.finish(process)
+        code, out, err = support.finish(watcher)
+        found = json.loads(out)
+        self.assertEqual((code, found["nan"]), (3 if found["findings"] else 0, None), err)
+        self.assertLessEqual({finding["kind"] for finding in found["findings"]}, set(MACHINE))
+
+    def test_a_job_that_is_cut_off_meanwhile_is_said_to_be_damaged(self):
+        for segment, size in (("", 4096), (".0", 4096), ("", 0)):
+            with self.subTest(segment + str(size)):
+                ps, workers = self.train(1)
+                watcher = self.watch()
+                for process in (ps, *workers):  # else they end by it, and the watch with them
+                    process.send_signal(signal.SIGSTOP)
+                os.truncate(support.SHM / f"ps.{self.job}{segment}", size)
+                self.assert_fails(1, support.finish(watcher), "damaged", "cut off")
+                for process in (ps, *workers):
+                    process.kill()
+                    process.communicate()
+                run("inspect_shm", "rm", "--job", self.job, "--force")
+
+
+class Machine(Doctor):
+    def in_own_mounts(self, script, *more):
+        """doctor where a shell script has mounted something; returns its findings."""
+        result = subprocess.run(["unshare", "-m", "sh", "-c", f'{script}; exec "$@"', "sh", support.TOOLS / "inspect_shm",
+                                 "doctor", "--json", *more], capture_output=True, text=True, timeout=support.PATIENCE,
+                                env=support.environment())
+        found = json.loads(result.stdout)["findings"]
+        self.assertEqual(result.returncode, 3 if found else 0, result.stderr)
+        return {finding["kind"]: finding["what"] + " / " + finding["todo"] for finding in found}
+
+    def test_more_threads_than_cores(self):
+        cores = os.cpu_count()
+        if cores > 16:
+            self.skipTest("that would be many processes")
+        self.start("launch_shm", "--job", self.job, "--workers", cores + 1, "--model", "count", "--interval", "20ms",
+                   "--steps", "1000000")
+        support.wait_until(lambda: len(support.workers_of(self.job) or []) == cores + 1, "all have joined")
+        self.assertIn(f"{cores + 1} workers with {cores + 1} threads share {cores} cores",
+                      self.examine(of_machine=MACHINE)["too-many-threads"])
+
+    def test_a_container_with_a_small_shm_and_one_that_is_full(self):
+        if not may_mount():
+            self.skipTest("mounting is not allowed here")
+        small = "mount -t tmpfs -o size=64m none /dev/shm"
+        found = self.in_own_mounts(small)
+        self.assertRegex(found["small-shm"], "holds 64.0 MiB .*--shm-size")
+        self.assertNotIn("full-shm", found)
+        found = self.in_own_mounts("mount -t tmpfs -o size=80m none /dev/shm; head -c 79m /dev/zero > /dev/shm/filler")
+        self.assertRegex(found["full-shm"], r"nearly full: 1\.0 MiB of 80\.0 MiB")
+        self.assertNotIn("small-shm", found)
+
+    def test_systemd_that_removes_segments_at_the_last_logout(self):
+        if why := why_not():
+            self.skipTest(why)
+        if not may_mount():
+            self.skipTest("mounting is not allowed here")
+        folder = pathlib.Path("/tmp") / f"ps-test-{os.getpid()}"
+        subprocess.run(["install", "-D", "-m", "755", support.TOOLS / "ps_shm", folder / "ps_shm"], check=True)
+        self.addCleanup(subprocess.run, ["rm", "-r", folder])
+        ps = support.start(folder / "ps_shm", "--job", self.job, user=OWNER, group=OWNER, extra_groups=[])
+        self.started.append(ps)
+        self.assertIn(self.job, ps.stdout.readline())
+        logind = "mount -t tmpfs none /run; mkdir -p /run/systemd/seats /run/systemd/logind.conf.d"
+        found = self.in_own_mounts(logind, "--job", self.job)
+        self.assertIn(f"loginctl enable-linger {OWNER}", found["remove-ipc"])
+        for setting in ("RemoveIPC=no", "RemoveIPC = false"):
+            kept = f"{logind}; echo '{setting}' > /run/systemd/logind.conf.d/keep.conf"
+            self.assertNotIn("remove-ipc", self.in_own_mounts(kept, "--job", self.job))
+        self.assertNotIn("remove-ipc", self.in_own_mounts("mount -t tmpfs none /run", "--job", self.job))  # no logind
+
+
+if __name__ == "__main__":
+    support.main()

@@ -1,0 +1,48 @@
+// What keys do: they move through the pages, and ask before they change the job or end a worker.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "watch/model.hpp"
+#include "watch/pages.hpp"
+#include "watch/screen.hpp"
+
+namespace ps::watch {
+
+// What the keys do to the job. Each returns what to say; throws Error.
+struct Actions {
+  std::function<std::string(const std::string& change)> change;      // KEY=VALUE
+  std::function<std::string(std::uint32_t rank)> ask_to_end;         // who would be ended
+  std::function<std::string(std::uint32_t rank, bool at_once)> end;  // SIGTERM, or SIGKILL
+};
+
+class Keys {
+ public:
+  Keys(ViewState& view, Actions actions) : view_(view), actions_(std::move(actions)) {}
+
+  // False: the person wants to quit. `screen`: what is shown at this moment.
+  bool press(const KeyPress& key, const Model& model, const Screenful& screen);
+
+  std::size_t chosen() const { return chosen_; }  // the variable whose chunks and rows are shown
+
+ private:
+  enum class Asking { kNothing, kFilter, kChange, kChangeSure, kEndSure };
+
+  void answer(const KeyPress& key);
+  void ask(Asking what, const std::string& question);
+  void act(const std::function<std::string()>& action);
+  void move(std::ptrdiff_t lines, const Screenful& screen);
+  void choose(std::ptrdiff_t away, const Model& model);
+  void go(Page page);
+
+  ViewState& view_;
+  Actions actions_;
+  Asking asking_ = Asking::kNothing;
+  std::string question_, typed_;
+  std::uint32_t rank_ = 0;
+  std::size_t chosen_ = 0;
+};
+
+}  // namespace ps::watch
