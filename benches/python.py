@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""What a call from Python costs, handing a model's weights to another process, and Hogwild: ps_shm beside what there is else.
+
+    PATH=build/test/tools:$PATH PYTHONPATH=build/test/python build/venv/bin/python benches/python.py [--json] [--hogwild ROUNDS]
+
+Each figure is the median of several rounds. The package is built with -Dpython=true, as tools/test does. PyTorch and Ray
+are rivals where they are installed.
+"""
+import argparse
+import json
+import multiprocessing
+import multiprocessing.shared_memory
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+ROUNDS = 7
+
+
+def median_us(call, count=20000):
+    """Microseconds of one call."""
+    rounds = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        for _ in range(count):
+            call()
+        rounds.append((time.perf_counter() - begun) / count * 1e6)
+    return statistics.median(rounds)
+
+
+def overheads(worker):
+    small, hundred = np.zeros(4, np.float32), {f"h{i}": np.zeros(4, np.float32) for i in range(100)}
+    v = worker.variable("small", small)
+    rows = worker.variable("rows", shape=(1000, 8), layout="inplace")
+    bundle = worker.variables(hundred)
+    pinned, ids, out = bundle.pin(hundred), np.arange(4), np.zeros((4, 8), np.float32)
+    found = {
+        "pull, NumPy, 4 floats": median_us(lambda: v.pull(small)),
+        "push, NumPy, 4 floats": median_us(lambda: v.push(small)),
+        "pull_rows, 4 rows of 8": median_us(lambda: rows.pull_rows(ids, out)),
+        "step, async": median_us(worker.step),
+        "pull, pinned bundle of 100 x 4 floats": median_us(lambda: bundle.pull(pinned), 5000),
+        "push, pinned bundle of 100 x 4 floats": median_us(lambda: bundle.push(pinned), 5000),
+    }
+    try:
+        import torch
+    except ImportError:
+        return found
+    tensor = torch.zeros(4)
+    found["pull, PyTorch, 4 floats"] = median_us(lambda: v.pull(tensor))
+    found["push, PyTorch, 4 floats"] = median_us(lambda: v.push(tensor))
+    return found
+
+
+def read_publication(name, out, count, queue):
+    with ps_shm.Subscriber(name) as subscriber:
+        subscriber.read()
+        queue.put(median_us(lambda: subscriber.read().copy_to({"w": out}), count))
+
+
+def read_locked(name, shape, out, count, lock, queue):
+    memory = multiprocessing.shared_memory.SharedMemory(name)
+    shared = np.ndarray(shape, np.float32, memory.buf)
+
+    def read():
+        with lock:
+            out[:] = shared
+
+    queue.put(median_us(read, count))
+    del shared, read
+    memory.close()
+
+
+def read_torch(shared, out, count, lock, queue):
+    def read():
+        with lock:
+            out.copy_(shared)
+
+    queue.put(median_us(read, count))
+
+
+def read_ray(holder, count):
+    """A reader gets the newest reference, and what it names without a copy; it copies, as the others do."""
+    import ray
+
+    out = np.empty_like(ray.get(ray.get(holder.newest.remote())[0]))
+
+    def read():
+        out[:] = ray.get(ray.get(holder.newest.remote())[0])
+
+    return median_us(read, count)
+
+
+def with_ray(weights, count):
+    """Weights in Ray's object store; an actor names the newest. Ray says much to stderr."""
+    try:
+        import ray
+    except ImportError:
+        return None
+    path = os.pathsep.join(sys.path)
+    ray.init(num_cpus=3, include_dashboard=False, logging_level="ERROR", log_to_driver=False, object_store_memory=1 << 29,
+             runtime_env={"env_vars": {"PYTHONPATH": path}})
+
+    class Holder:
+        def __init__(self):
+            self.reference = None
+
+        def put(self, reference):
+            self.reference = reference
+
+        def newest(self):
+            return self.reference
+
+    holder = ray.remote(Holder).remote()
+    ray.get(holder.put.remote([ray.put(weights)]))
+    reader = ray.remote(read_ray).remote(holder, count)
+    writes, begun = 0, time.perf_counter()
+    while not ray.wait([reader], timeout=0)[0]:
+        ray.get(holder.put.remote([ray.put(weights)]))
+        writes += 1
+    found = {"read us": ray.get(reader), "writes/s": writes / (time.perf_counter() - begun)}
+    ray.shutdown()
+    return found
+
+
+def hogwild(rounds):
+    """The example with its changed lines and the original, one after the other in each round."""
+    example = pathlib.Path(__file__).resolve().parents[1] / "python" / "examples" / "mnist_hogwild.py"
+    line = r"(\d+) examples/s, accuracy ([\d.]+), (-?\d+) of (\d+) updates lost"
+    found = {}
+    for processes in (2, 4):
+        ways = {"ps_shm": [], "share_memory()": ["--original"]}
+        runs = {way: [] for way in ways}
+        for _ in range(rounds):
+            for way, options in ways.items():
+                command = [sys.executable, str(example), "--processes", str(processes), "--epochs", "20", *options]
+                out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+                runs[way].append([float(figure) for figure in re.search(line, out).groups()])
+        for way, all_runs in runs.items():
+            rates, accuracies, lost, updates = zip(*all_runs)
+            found[f"{way}, {processes} processes"] = {
+                "examples/s": statistics.median(rates), "accuracy": statistics.median(accuracies),
+                "lost updates": statistics.median(lost), "updates": updates[0]}
+    return found
+
+
+def hand_over(floats, rounds=5):
+    """All ways once in each round, so that what else the machine does meets them alike."""
+    runs = {}
+    for _ in range(rounds):
+        for way, figures in hand_over_once(floats).items():
+            runs.setdefault(way, []).append(figures)
+    return {way: {name: statistics.median(run[name] for run in all_runs) for name in all_runs[0]}
+            for way, all_runs in runs.items()}
+
+
+def hand_over_once(floats):
+    """A reader's copy of all weights while a writer replaces them without a pause."""
+    weights, out, count = np.ones(floats, np.float32), np.empty(floats, np.float32), max(20, 20_000_000 // floats // 10)
+    found, queue = {}, multiprocessing.Queue()
+    name = f"bench-{os.getpid()}"
+
+    def while_reading(reader, write):
+        reader.start()
+        writes, begun = 0, time.perf_counter()
+        while reader.is_alive() and queue.empty():
+            write()
+            writes += 1
+        seconds = time.perf_counter() - begun
+        result = queue.get()
+        reader.join()
+        return {"read us": result, "writes/s": writes / seconds}
+
+    with ps_shm.Publisher(name, {"w": weights}) as publisher:
+        publisher.publish({"w": weights})
+        reader = multiprocessing.Process(target=read_publication, args=(name, out, count, queue))
+        found["publication"] = while_reading(reader, lambda: publisher.publish({"w": weights}))
+    memory, lock = multiprocessing.shared_memory.SharedMemory(create=True, size=weights.nbytes), multiprocessing.Lock()
+    shared = np.ndarray(weights.shape, np.float32, memory.buf)
+    shared[:] = weights
+
+    def write():
+        with lock:
+            shared[:] = weights
+
+    reader = multiprocessing.Process(target=read_locked, args=(memory.name, weights.shape, out, count, lock, queue))
+    found["multiprocessing.shared_memory and Lock"] = while_reading(reader, write)
+    del shared, write
+    memory.close()
+    memory.unlink()
+    try:
+        import torch
+    except ImportError:
+        return found
+    tensor, given = torch.from_numpy(weights).clone().share_memory_(), torch.from_numpy(weights)
+
+    def write_tensor():
+        with lock:
+            tensor.copy_(given)
+
+    torch.set_num_threads(1)
+    reader = multiprocessing.Process(target=read_torch, args=(tensor, torch.from_numpy(out), count, lock, queue))
+    found["PyTorch, share_memory() and Lock"] = while_reading(reader, write_tensor)
+    if of_ray := with_ray(weights, count):
+        found["Ray, object store"] = of_ray
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--floats", type=int, default=1_000_000, help="of the weights that are handed over")
+    parser.add_argument("--hogwild", type=int, default=0, metavar="ROUNDS", help="train the example and the original, too")
+    args = parser.parse_args()
+    global np, ps_shm  # after --help, which needs neither
+    import numpy as np
+    import ps_shm
+
+    with ps_shm.Server(f"bench-{os.getpid()}", optimizer="add") as server, ps_shm.Worker(server.job) as worker:
+        calls = overheads(worker)
+    weights = hand_over(args.floats)
+    trained = hogwild(args.hogwild) if args.hogwild else {}
+    if args.json:
+        print(json.dumps({"us_per_call": calls, "weights": {"floats": args.floats, **weights}, "hogwild": trained}))
+        return
+    for name, microseconds in calls.items():
+        print(f"{name:40} {microseconds:8.2f} us")
+    print(f"\n{args.floats} floats, written and read at the same time:")
+    for name, figures in weights.items():
+        print(f"{name:40} {figures['read us']:8.0f} us a read {figures['writes/s']:8.0f} writes/s")
+    for name, figures in trained.items():
+        print(f"{name:40} {figures['examples/s']:8.0f} examples/s, accuracy {figures['accuracy']:.3f}, "
+              f"{figures['lost updates']:.0f} of {figures['updates']:.0f} updates lost")
+
+
+if __name__ == "__main__":
+    main()

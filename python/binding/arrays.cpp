@@ -1,0 +1,207 @@
+#include "arrays.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+namespace ps::python {
+namespace {
+
+constexpr DType kAll[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64,  DType::kFloat16,
+                          DType::kInt32,   DType::kInt16,   DType::kInt8,     DType::kUint64, DType::kUint32,
+                          DType::kUint16,  DType::kUint8,   DType::kBool};
+
+[[noreturn]] void refuse(const std::string& why) { throw nb::type_error(why.c_str()); }
+
+std::string name_of(nb::handle object) { return nb::type_name(object.type()).c_str(); }
+
+// The type of so many bytes among four.
+bool sized(std::size_t bytes, const DType (&types)[4], DType& out) {
+  for (const DType type : types)
+    if (bytes_of(type) == bytes) return out = type, true;
+  return false;
+}
+
+constexpr DType kSigned[] = {DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64};
+constexpr DType kUnsigned[] = {DType::kUint8, DType::kUint16, DType::kUint32, DType::kUint64};
+constexpr DType kReal[] = {DType::kFloat16, DType::kFloat32, DType::kFloat64, DType::kFloat64};
+
+// As the module struct writes formats.
+bool read_format(const char* format, std::size_t bytes, DType& out) {
+  if (format == nullptr) return out = DType::kUint8, bytes == 1;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == '\0' || format[1] != '\0') return false;
+  if (*format == '?') return out = DType::kBool, bytes == 1;
+  if (std::strchr("bhilqn", *format) != nullptr) return sized(bytes, kSigned, out);
+  if (std::strchr("BHILQNc", *format) != nullptr) return sized(bytes, kUnsigned, out);
+  return std::strchr("efd", *format) != nullptr && sized(bytes, kReal, out);
+}
+
+bool read_dlpack_type(const nb::dlpack::dtype& type, DType& out) {
+  using Code = nb::dlpack::dtype_code;
+  if (type.lanes != 1 || type.bits % 8 != 0) return false;
+  const std::size_t bytes = type.bits / 8;
+  switch (static_cast<Code>(type.code)) {
+    case Code::Int:
+      return sized(bytes, kSigned, out);
+    case Code::UInt:
+      return sized(bytes, kUnsigned, out);
+    case Code::Float:
+      return sized(bytes, kReal, out);
+    case Code::Bfloat:
+      return out = DType::kBFloat16, bytes == 2;
+    case Code::Bool:
+      return out = DType::kBool, bytes == 1;
+    default:
+      return false;
+  }
+}
+
+bool is_row_major(const nb::dlpack::dltensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  std::int64_t expected = 1;
+  for (int axis = tensor.ndim - 1; axis >= 0; --axis) {
+    if (tensor.shape[axis] == 0) return true;
+    if (tensor.shape[axis] != 1 && tensor.strides[axis] != expected) return false;
+    expected *= tensor.shape[axis];
+  }
+  return true;
+}
+
+// What PyTorch's own function gives costs a third of what __dlpack__ does, which is written in Python.
+nb::object export_dlpack(nb::handle object, const std::string& what) {
+  static std::atomic<PyObject*> to_dlpack = nullptr;  // of PyTorch, once it was seen
+  nb::handle torch_tensor;
+  if (nb::hasattr(object, "requires_grad")) {
+    if (nb::cast<bool>(object.attr("requires_grad")))
+      refuse(fmt::format("{} requires grad; pass tensor.detach()", what));
+    if (to_dlpack == nullptr)
+      to_dlpack = nb::object(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")).release().ptr();
+    return nb::handle(to_dlpack.load())(object);
+  }
+  return object.attr("__dlpack__")();
+}
+
+}  // namespace
+
+Array::Array(nb::handle object, Use use, const std::string& what) {
+  if (PyObject_CheckBuffer(object.ptr()))
+    take_buffer(object, use, what);
+  else if (nb::hasattr(object, "__dlpack__"))
+    take_dlpack(object, what);
+  else
+    refuse(fmt::format("{} is a {}; pass a NumPy array, a tensor, or what else has the buffer protocol or DLPack", what,
+                       name_of(object)));
+  for (const std::uint64_t extent : shape_) size_ *= extent;
+}
+
+Array::Array(Array&& other) noexcept
+    : data_(other.data_),
+      dtype_(other.dtype_),
+      shape_(std::move(other.shape_)),
+      size_(other.size_),
+      buffer_(std::exchange(other.buffer_, Py_buffer{})),
+      capsule_(std::move(other.capsule_)),
+      converts_(other.converts_) {}
+
+Array::~Array() {
+  if (buffer_.obj != nullptr) PyBuffer_Release(&buffer_);
+}
+
+void Array::take_buffer(nb::handle object, Use use, const std::string& what) {
+  converts_ = "array.astype('{}')";
+  if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_RECORDS_RO) != 0) {
+    buffer_ = {};
+    throw nb::python_error();
+  }
+  // From here on what throws has to let go of it: a constructor that throws runs no destructor.
+  const auto fail = [&](const std::string& why) {
+    PyBuffer_Release(&buffer_);
+    refuse(what + why);
+  };
+  if (!read_format(buffer_.format, static_cast<std::size_t>(buffer_.itemsize), dtype_))
+    fail(fmt::format(" has elements of format '{}', which no variable has", buffer_.format));
+  if (PyBuffer_IsContiguous(&buffer_, 'C') == 0)
+    fail(" is not row-major and without gaps; pass numpy.ascontiguousarray(array)");
+  if (use == Use::kWrite && buffer_.readonly != 0) fail(" is read-only; pass an array that can be written");
+  shape_.assign(buffer_.shape, buffer_.shape + buffer_.ndim);
+  data_ = buffer_.buf;
+}
+
+void Array::take_dlpack(nb::handle object, const std::string& what) {
+  constexpr int kCpu = 1, kCudaHost = 3;
+  converts_ = "tensor.to(torch.{})";
+  try {
+    capsule_ = export_dlpack(object, what);
+  } catch (nb::python_error& error) {
+    refuse(fmt::format("{} cannot be used where it lies: {}", what, error.what()));
+  }
+  const auto* tensor = static_cast<const nb::dlpack::dltensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
+  if (tensor == nullptr) throw nb::python_error();
+  if (tensor->device.device_type != kCpu && tensor->device.device_type != kCudaHost)
+    refuse(fmt::format("{} is not in this machine's memory; pass tensor.cpu()", what));
+  if (!read_dlpack_type(tensor->dtype, dtype_)) refuse(what + " has elements of a type that no variable has");
+  if (!is_row_major(*tensor)) refuse(what + " is not row-major and without gaps; pass tensor.contiguous()");
+  shape_.assign(tensor->shape, tensor->shape + tensor->ndim);
+  data_ = static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
+}
+
+void Array::require_type(DType dtype, const std::string& what) const {
+  if (dtype_ == dtype) return;
+  refuse(fmt::format("{} is of {}, and {} is needed; pass {}", what, to_string(dtype_), to_string(dtype),
+                     fmt::format(fmt::runtime(converts_), to_string(dtype))));
+}
+
+void Array::require(DType dtype, const Shape& shape, const std::string& what) const {
+  require_type(dtype, what);
+  if (shape_ == shape) return;
+  std::uint64_t elements = 1;
+  for (const std::uint64_t extent : shape) elements *= extent;
+  if (shape_.size() == 1 && size_ == elements) return;
+  if (shape.empty() && size_ == 1) return;
+  throw nb::value_error(
+      fmt::format("{} has the shape {}, and {} is needed", what, to_text(shape_), to_text(shape)).c_str());
+}
+
+std::string to_text(const Shape& shape) {
+  return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+}
+
+DType dtype_of(const std::string& name) {
+  for (const DType dtype : kAll)
+    if (name == to_string(dtype)) return dtype;
+  std::vector<std::string> names;
+  for (const DType dtype : kAll) names.emplace_back(to_string(dtype));
+  throw nb::value_error(fmt::format("dtype '{}' is none of {}", name, fmt::join(names, ", ")).c_str());
+}
+
+nb::object new_array(DType dtype, const Shape& shape) {
+  static std::atomic<PyObject*> empty = nullptr;  // threads may look it up at the same time
+  if (empty == nullptr) empty = nb::object(nb::module_::import_("numpy").attr("empty")).release().ptr();
+  if (dtype == DType::kBFloat16) refuse("NumPy has no bfloat16; pass a tensor of torch.bfloat16 as out");
+  nb::list extents;
+  for (const std::uint64_t extent : shape) extents.append(extent);
+  return nb::handle(empty.load())(nb::tuple(extents), to_string(dtype));
+}
+
+nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use) {
+  using Code = nb::dlpack::dtype_code;
+  if (dtype == DType::kBFloat16) refuse("NumPy has no bfloat16; read into a tensor of torch.bfloat16");
+  const auto is_in = [&](const DType(&types)[4]) { return std::find(types, types + 4, dtype) != types + 4; };
+  const Code code = dtype == DType::kBool ? Code::Bool
+                    : is_in(kSigned)      ? Code::Int
+                    : is_in(kUnsigned)    ? Code::UInt
+                                          : Code::Float;
+  const nb::dlpack::dtype type{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bytes_of(dtype) * 8), 1};
+  const std::vector<std::size_t> extents(shape.begin(), shape.end());
+  if (use == Use::kWrite)
+    return nb::cast(
+        nb::ndarray<nb::numpy>(const_cast<void*>(data), extents.size(), extents.data(), owner, nullptr, type));
+  return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, extents.size(), extents.data(), owner, nullptr, type));
+}
+
+}  // namespace ps::python

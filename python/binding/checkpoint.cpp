@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "arrays.hpp"
+#include "calls.hpp"
+#include "keep/checkpoint_folder.hpp"
+#include "ps/checkpoint.hpp"
+#include "server.hpp"
+#include "update/traits.hpp"
+
+namespace ps::python {
+namespace {
+
+using namespace nb::literals;
+
+const StoredVariable& find(const Checkpoint& self, const std::string& name) {
+  for (const StoredVariable& one : self.variables())
+    if (one.name == name) return one;
+  throw nb::key_error(name.c_str());
+}
+
+// Such a slot has one float for each row, and not for each element.
+bool is_of_rows(const std::string& slot) {
+  return slot == update::traits_of(UpdateRule::kRowwiseAdagrad).row_slot.name;
+}
+
+nb::object read(const Checkpoint& self, const std::string& name, const std::string& slot, nb::object out) {
+  const StoredVariable& variable = find(self, name);
+  if (!slot.empty() && std::find(variable.slots.begin(), variable.slots.end(), slot) == variable.slots.end())
+    throw nb::key_error(fmt::format("{}.{}", name, slot).c_str());
+  const DType dtype = slot.empty() ? variable.dtype : DType::kFloat32;
+  Shape shape = variable.shape;
+  if (is_of_rows(slot)) shape.resize(1);
+  if (out.is_none()) out = new_array(dtype, shape);
+  const std::string what = fmt::format("read of variable '{}': out", name);
+  const Array array(out, Use::kWrite, what);
+  array.require(dtype, shape, what);
+  const nb::gil_scoped_release release;
+  self.read(name, array.bytes(), slot);
+  return out;
+}
+
+std::string save(const std::string& job, const std::string& folder, std::optional<double> loss,
+                 std::uint64_t max_file_bytes, const std::string& group) {
+  const nb::gil_scoped_release release;
+  return Checkpoint::save(JobView(job), folder, {.max_file_bytes = max_file_bytes, .loss = loss, .group = group});
+}
+
+std::optional<Checkpoint> latest(const std::string& folder) {
+  const nb::gil_scoped_release release;
+  return Checkpoint::latest(folder, tell);
+}
+
+// Of a state that torch has kept, so that a job may begin with it: values[name], and slots[name][slot].
+std::string write(const std::string& folder, std::uint64_t global_step, const nb::dict& values, const nb::dict& slots) {
+  std::vector<Array> arrays;  // as long as they are written
+  keep::CheckpointArrays all;
+  const auto add = [&](nb::handle given, const std::string& what) -> const Array& {
+    return arrays.emplace_back(given, Use::kRead, what);
+  };
+  std::size_t count = nb::len(values);
+  for (const auto& [name, of_variable] : slots) count += nb::len(nb::borrow<nb::dict>(of_variable));
+  arrays.reserve(count);
+  for (const auto& [key, value] : values) {
+    const auto name = nb::cast<std::string>(key);
+    const Array& array = add(value, name);
+    StoredVariable variable{.name = name, .dtype = array.dtype(), .shape = array.shape()};
+    const nb::dict kept = slots.contains(key) ? nb::borrow<nb::dict>(slots[key]) : nb::dict();
+    if (kept.contains("updates")) variable.updates = nb::cast<std::uint64_t>(kept["updates"]);
+    all.add(std::move(variable), keep::reader_of(array.bytes()));
+    for (const auto& [slot, numbers] : kept) {
+      const auto slot_name = nb::cast<std::string>(slot);
+      if (slot_name == "updates") continue;
+      const Array& of_slot = add(numbers, fmt::format("{}.{}", name, slot_name));
+      Shape shape = array.shape();
+      if (!shape.empty() && of_slot.shape() == Shape{shape.front()}) shape = of_slot.shape();  // a slot of rows
+      of_slot.require(DType::kFloat32, shape, fmt::format("{}.{}", name, slot_name));
+      all.add_slot(slot_name, of_slot.shape(), keep::reader_of(of_slot.bytes()));
+    }
+  }
+  const nb::gil_scoped_release release;
+  keep::CheckpointFacts facts;
+  facts.job = "torch";
+  facts.global_step = global_step;
+  return keep::write_checkpoint(folder, std::move(facts), all, CheckpointOptions().max_file_bytes);
+}
+
+nb::dict state(const Checkpoint& self) {
+  nb::dict all;
+  for (const StoredVariable& one : self.variables()) all[nb::cast(one.name)] = read(self, one.name, "", nb::none());
+  return all;
+}
+
+}  // namespace
+
+void add_checkpoint(nb::module_& module) {
+  nb::class_<StoredVariable>(module, "StoredVariable", "What a checkpoint says of a variable.")
+      .def_ro("name", &StoredVariable::name)
+      .def_prop_ro("dtype", [](const StoredVariable& self) { return std::string(to_string(self.dtype)); })
+      .def_prop_ro(
+          "shape",
+          [](const StoredVariable& self) {
+            nb::list extents;
+            for (const std::uint64_t extent : self.shape) extents.append(extent);
+            return nb::tuple(extents);
+          },
+          nb::sig("def shape(self) -> tuple[int, ...]"))
+      .def_ro("updates", &StoredVariable::updates, "That it has had, on average over its chunks.")
+      .def_ro("is_fuzzy", &StoredVariable::is_fuzzy, "Whether its elements may be of different moments.")
+      .def_ro("slots", &StoredVariable::slots, "The names of its optimizer's state.");
+  nb::class_<Checkpoint>(module, "Checkpoint", R"(A job's state in files: all variables at one moment, and their slots.
+
+Made from the folder of one, DIR/step-N. Raises Error where there is none, or one of its files is missing.)")
+      .def(nb::init<const std::string&>(), "folder"_a)
+      .def_prop_ro("folder", &Checkpoint::folder, "Where it lies.")
+      .def_prop_ro("global_step", &Checkpoint::global_step, "Steps done.")
+      .def_prop_ro("loss", &Checkpoint::loss, "Of training, where it was noted.")
+      .def_prop_ro("settings", &Checkpoint::settings, "Of the job, as texts, by the names that options have.")
+      .def_prop_ro("examples", &Checkpoint::examples, "How many each rank had trained on.")
+      .def_prop_ro("variables", &Checkpoint::variables, "In the order of their names.")
+      .def("verify", &Checkpoint::verify, nb::call_guard<nb::gil_scoped_release>(),
+           "Reads all files. Raises Error for the first one whose bytes are not those that were written.")
+      .def("read", &read, "name"_a, nb::kw_only(), "slot"_a = "", "out"_a = nb::none(),
+           nb::sig("def read(self, name: str, *, slot: str = '', out: typing.Any = None) -> typing.Any"),
+           "A variable, or a slot of it, in `out` or a new NumPy array. Raises KeyError where it has none.")
+      .def(
+          "__getitem__",
+          [](const Checkpoint& self, const std::string& name) { return read(self, name, "", nb::none()); }, "name"_a,
+          nb::sig("def __getitem__(self, name: str) -> numpy.typing.NDArray[typing.Any]"), "read() of a variable.")
+      .def("state", &state, nb::sig("def state(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
+           "All variables, as View.state() gives those of a job.");
+  module.def("save_checkpoint", &save, "job"_a, "folder"_a, "loss"_a.none(), "max_file_bytes"_a, "group"_a);
+  module.def("latest_checkpoint", &latest, "folder"_a);
+  module.def("write_checkpoint", &write, "folder"_a, "global_step"_a, "values"_a, "slots"_a,
+             nb::sig("def write_checkpoint(folder: str, global_step: int, values: dict[str, typing.Any], slots: "
+                     "dict[str, dict[str, typing.Any]]) -> str"));
+}
+
+}  // namespace ps::python

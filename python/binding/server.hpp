@@ -1,0 +1,13 @@
+// The classes around a job that are neither its workers nor its variables.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace ps::python {
+
+void add_server(nanobind::module_& module);
+void add_publication(nanobind::module_& module);
+void add_checkpoint(nanobind::module_& module);
+void add_view(nanobind::module_& module);
+
+}  // namespace ps::python

@@ -1,0 +1,34 @@
+// A job's settings as Python names them: those of the command line, with _ for -.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ps/job_config.hpp"
+#include "ps/types.hpp"
+
+namespace ps::python {
+
+// Throw Error where there is no such word.
+UpdateRule rule_of(const std::string& name);
+Layout layout_of(const std::string& name);
+
+// Alters what `settings` names: numbers, words, True, or a dict for `place`. None stands for what is there.
+// Raises TypeError for a setting that there is not; throws Error for a value that it cannot have, and for one of update
+// rules that the job's has not.
+void alter(JobConfig& config, const nanobind::dict& settings);
+void alter(LiveSettings& live, const JobConfig& of, const nanobind::dict& settings);
+
+// Throws Error where the job began with another value of one of these.
+void check_given(const JobConfig& job, const nanobind::dict& settings);
+
+nanobind::dict as_dict(const JobConfig& config);
+nanobind::dict live_dict(const LiveSettings& live);
+
+// The shape that a job's variable has. Throws Error where there is none.
+std::vector<std::uint64_t> shape_in_job(const std::string& job, const std::string& variable);
+
+}  // namespace ps::python

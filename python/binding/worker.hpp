@@ -1,0 +1,62 @@
+// A worker as Python has it, and what its variables share with it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "calls.hpp"
+#include "ps/worker.hpp"
+
+namespace ps::python {
+
+// A rank of a job. Kept by the worker's object, its variables, and arrays that lie in its memory.
+struct Rank : Guarded {
+  Rank(const std::string& what, Worker given) : Guarded(what), worker(std::move(given)) {}
+  Worker worker;
+  std::atomic<std::uint64_t> steps{0};  // that it has ended: a signal that comes just behind one finds it counted
+};
+using SharedRank = std::shared_ptr<Rank>;
+
+struct NamedVariable {
+  SharedRank rank;
+  Variable variable;
+  Shape shape;
+
+  DType dtype() const noexcept { return variable.dtype(); }
+  bool has_floats() const noexcept { return dtype() == DType::kFloat32; }
+  // For messages: push of variable 'w': the gradient.
+  std::string about(const char* verb, const char* what) const;
+};
+
+// An owner for arrays that lie in the worker's memory.
+nb::capsule keep(const SharedRank& rank);
+
+// Kept by who uses it next, not destroyed in a forked child: what it has is the parent's.
+template <class T>
+std::shared_ptr<T> shared_unless_inherited(std::unique_ptr<T> made) {
+  return std::shared_ptr<T>(made.release(), [](T* object) {
+    if (!object->is_inherited()) delete object;
+  });
+}
+
+void add_variable(nb::module_& module);
+void add_bundle(nb::module_& module);
+void add_worker(nb::module_& module);
+void add_gpu(nb::module_& module);
+
+// How a bundle comes into being.
+nb::object make_bundle(std::vector<NamedVariable> variables);
+
+// The same for a way to device memory: places for the members' values and their gradients.
+nb::object make_link(const std::vector<NamedVariable>& members, const std::vector<Variable>& variables,
+                     const std::vector<std::uintptr_t>& parameters, const std::vector<std::uintptr_t>& gradients,
+                     int device);
+
+}  // namespace ps::python

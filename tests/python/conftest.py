@@ -1,0 +1,100 @@
+"""What the tests of the Python package share: names of jobs, processes with a bound on every wait, what is left behind."""
+import itertools
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import ps_shm
+
+PATIENCE = 60
+_numbers = itertools.count()
+
+
+def segments(job):
+    return sorted(p.name for p in pathlib.Path("/dev/shm").glob(f"ps*.{job}*"))
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch):
+    """Nothing in the environment says which process of a launch this is."""
+    from ps_shm import _environment
+
+    for name in (*_environment.RANKS, *_environment.SIZES, "PS_JOB"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def job():
+    """A job's name, of which nothing is left in the end."""
+    name = f"test-{os.getpid()}-{next(_numbers)}"
+    yield name
+    left = segments(name)
+    for segment in left:
+        os.unlink(f"/dev/shm/{segment}")
+    assert not left
+
+
+@pytest.fixture
+def server(job):
+    """A job of one worker whose pushes add."""
+    with ps_shm.Server(job, optimizer="add") as made:
+        yield made
+
+
+@pytest.fixture
+def worker(server):
+    with ps_shm.Worker(server.job) as made:
+        yield made
+
+
+class Program:
+    """A Python program in a process of its own, with lines that it prints."""
+
+    def __init__(self, text, *arguments, env=None):
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", text, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env={**os.environ, **(env or {})})
+
+    def line(self):
+        """The next line. Programs print soon, or end."""
+        return self.process.stdout.readline().strip()
+
+    def send(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+
+    def finish(self):
+        try:
+            out, err = self.process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"did not end in time: {self.process.communicate()}")
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def start():
+    programs = []
+
+    def begin(text, *arguments, env=None):
+        programs.append(Program(text, *arguments, env=env))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        if program.process.poll() is None:
+            program.process.kill()
+        program.process.communicate()
+
+
+def wait_until(fact, what):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        if found := fact():
+            return found
+        time.sleep(0.005)
+    raise AssertionError(f"not within the time: {what}")

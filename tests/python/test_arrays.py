@@ -1,0 +1,176 @@
+"""Arrays are used where they lie; what does not fit is refused with a word on what to pass."""
+import array
+
+import numpy as np
+import pytest
+import torch
+
+import ps_shm
+
+
+@pytest.fixture
+def w(worker):
+    return worker.variable("w", np.zeros((3, 4), np.float32))
+
+
+def test_numpy_arrays_are_pushed_and_pulled(w):
+    delta = np.arange(12, dtype=np.float32).reshape(3, 4)
+    w.push(delta)
+    out = np.empty((3, 4), np.float32)
+    assert w.pull(out) is out
+    np.testing.assert_array_equal(out, delta)
+
+
+def test_without_an_array_a_new_one_is_made(w):
+    made = w.pull()
+    assert made.shape == (3, 4) and made.dtype == np.float32 and made.flags.writeable
+
+
+def test_tensors_memoryviews_and_flat_arrays_are_arrays_too(w):
+    w.push(torch.ones(3, 4))
+    w.push(memoryview(np.ones((3, 4), np.float32)))
+    w.push(array.array("f", [1] * 12))
+    out = torch.zeros(12)
+    w.pull(out)
+    assert out.tolist() == [3] * 12
+
+
+@pytest.mark.parametrize("given, error, says", [
+    (np.ones((3, 4)), TypeError, "is of float64, and float32 is needed; pass array.astype('float32')"),
+    (np.ones((3, 4), np.int32), TypeError, "pass array.astype('float32')"),
+    (np.ones((4, 3), np.float32).T, TypeError, "pass numpy.ascontiguousarray(array)"),
+    (np.ones((3, 8), np.float32)[:, ::2], TypeError, "pass numpy.ascontiguousarray(array)"),
+    (np.ones((3, 4), ">f4"), TypeError, "elements of format '>f'"),
+    (np.ones((3, 4), np.complex64), TypeError, "no variable has"),
+    (np.ones((4, 3), np.float32), ValueError, "has the shape (4, 3), and (3, 4) is needed"),
+    (np.ones(11, np.float32), ValueError, "has the shape (11,), and (3, 4) is needed"),
+    (np.ones((1, 3, 4), np.float32), ValueError, "has the shape (1, 3, 4)"),
+    (torch.ones(3, 4, dtype=torch.float64), TypeError, "pass tensor.to(torch.float32)"),
+    (torch.ones(3, 4, dtype=torch.bfloat16), TypeError, "is of bfloat16"),
+    (torch.ones(4, 3).T, TypeError, "pass tensor.contiguous()"),
+    (torch.ones(3, 4, requires_grad=True), TypeError, "pass tensor.detach()"),
+    ([1.0] * 12, TypeError, "is a list; pass a NumPy array"),
+    (1.0, TypeError, "pass an array"),
+    (None, TypeError, "is a NoneType; pass a NumPy array"),
+], ids=str)
+def test_what_does_not_fit_is_refused_and_changes_nothing(w, given, error, says):
+    for call in (w.push, w.add, w.assign):
+        with pytest.raises(error) as caught:
+            call(given)
+        assert says in str(caught.value) and "variable 'w'" in str(caught.value)
+    assert not w.pull().any()
+
+
+def test_nothing_is_pulled_into_a_read_only_array(w):
+    out = np.zeros((3, 4), np.float32)
+    out.flags.writeable = False
+    with pytest.raises(TypeError, match="read-only"):
+        w.pull(out)
+
+
+def test_numbers_do_for_one_element(worker):
+    c = worker.variable("c", 1.0, shape=())
+    c.push(2)
+    c.add(0.5)
+    assert c.pull() == 3.5
+    c.assign(7.0)
+    assert c.pull().shape == () and c.pull() == 7
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16",
+                                   "uint8", "bool"])
+def test_variables_of_other_types_keep_their_values(worker, dtype):
+    first = np.array([0, 1, 1, 0]).astype(dtype)
+    v = worker.variable("v", first)
+    assert v.dtype == dtype and v.pull().dtype == dtype
+    np.testing.assert_array_equal(v.pull(), first)
+    v.assign(first[::-1].copy())
+    np.testing.assert_array_equal(v.pull(), first[::-1])
+    with pytest.raises(TypeError, match="which no gradient is for"):
+        v.push(first)
+
+
+def test_bfloat16_travels_in_tensors(worker):
+    v = worker.variable("v", torch.tensor([1.5, -2.0], dtype=torch.bfloat16))
+    out = torch.zeros(2, dtype=torch.bfloat16)
+    v.pull(out)
+    assert out.tolist() == [1.5, -2.0]
+    with pytest.raises(TypeError, match="NumPy has no bfloat16"):
+        v.pull()
+
+
+def test_the_room_for_a_gradient_stays_with_its_array(worker):
+    v = worker.variable("v", np.zeros(8, np.float32))
+    room = v.gradient()
+    room[:] = 2
+    v.push(room)
+    assert v.pull().tolist() == [2] * 8
+    again = v.gradient()
+    assert again.__array_interface__["data"] == room.__array_interface__["data"]
+    del v
+    worker.leave()
+    room[:] = 3  # the memory is there for as long as the array
+
+
+def test_a_view_shows_what_others_push(worker):
+    v = worker.variable("v", shape=(8,), layout="inplace")
+    seen = v.view()
+    assert not seen.flags.writeable
+    v.push(np.ones(8, np.float32))
+    assert seen.tolist() == [1] * 8
+    with pytest.raises(ps_shm.Error):
+        worker.variable("versioned", shape=(8,), layout="versioned").view()
+
+
+@pytest.mark.parametrize("ids", [np.array([5, 1, 5]), np.array([5, 1, 5], np.uint32), torch.tensor([5, 1, 5])], ids=str)
+def test_rows_are_pulled_and_pushed_by_number(worker, ids):
+    v = worker.variable("rows", shape=(10, 2), layout="inplace")
+    v.prefetch_rows(ids)
+    v.push_rows(ids, np.array([[1, 2], [3, 4], [5, 6]], np.float32))
+    assert v.pull_rows(ids).tolist() == [[6, 8], [3, 4], [6, 8]]
+    v.assign_rows(np.array([1]), np.array([[9, 9]], np.float32))
+    v.add_rows(np.array([1]), torch.ones(1, 2))
+    assert v.pull_rows(np.array([[1], [0]])).tolist() == [[[10, 10]], [[0, 0]]]
+
+
+def test_wrong_rows_are_refused(worker):
+    v = worker.variable("rows", shape=(10, 2), layout="inplace")
+    with pytest.raises(ps_shm.Error, match="10"):
+        v.pull_rows(np.array([10]))
+    with pytest.raises(ps_shm.Error):
+        v.pull_rows(np.array([-1]))
+    with pytest.raises(TypeError, match=r"astype\('int64'\)"):
+        v.pull_rows(np.array([1.0]))
+    with pytest.raises(ValueError, match=r"has the shape \(1, 3\), and \(1, 2\) is needed"):
+        v.push_rows(np.array([1]), np.ones((1, 3), np.float32))
+
+
+def test_a_bundle_pushes_and_pulls_in_one_call(worker):
+    first = {"a": np.ones(3, np.float32), "b": torch.zeros(2, 2)}
+    bundle = worker.variables(first)
+    assert bundle.names == ["a", "b"] and len(bundle) == 2
+    bundle.push([np.ones(3, np.float32), torch.ones(2, 2)])
+    assert {name: values.tolist() for name, values in bundle.pull(consistent=True).items()} == {
+        "a": [2, 2, 2], "b": [[1, 1], [1, 1]]}
+    pinned = bundle.pin(first)
+    bundle.pull(pinned)
+    assert first["a"].tolist() == [2, 2, 2] and first["b"].sum() == 4
+    bundle.push(pinned)
+    assert bundle["a"].pull().tolist() == [4, 4, 4]
+    bundle.assign(first)
+    assert bundle["a"].pull().tolist() == [2, 2, 2]
+
+
+def test_a_bundle_wants_all_of_its_arrays(worker):
+    bundle = worker.variables({"a": np.ones(3, np.float32), "b": np.ones(2, np.float32)})
+    with pytest.raises(ValueError, match="2 variables, and 1 arrays"):
+        bundle.push({"a": np.ones(3, np.float32)})
+    with pytest.raises(ValueError, match="'b' is not among"):
+        bundle.push({"a": np.ones(3, np.float32), "c": np.ones(3, np.float32)})
+    with pytest.raises(TypeError, match="variable 'b'"):
+        bundle.pull([np.ones(3, np.float32), np.ones(2)])
+    other = worker.variables({"a": np.ones(3, np.float32)})
+    with pytest.raises(ValueError, match="another bundle"):
+        other.push(bundle.pin([np.ones(3, np.float32), np.ones(2, np.float32)]))
+    with pytest.raises(TypeError, match="writable=True"):
+        bundle.pull(bundle.pin([np.ones(3, np.float32), np.ones(2, np.float32)], writable=False))

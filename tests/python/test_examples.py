@@ -1,0 +1,68 @@
+"""Each example runs, and does what it says; so does the measurement; and types are what they are said to be."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import ps_shm
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "python" / "examples"
+
+
+def run(name, *arguments):
+    path = os.pathsep.join([os.environ["PS_TOOLS"], os.environ["PATH"]])
+    done = subprocess.run([sys.executable, str(EXAMPLES / name), *map(str, arguments)], env={**os.environ, "PATH": path},
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_hogwild_trains_as_well_as_the_original_and_loses_nothing():
+    line = r"examples/s, accuracy ([\d.]+), (-?\d+) of (\d+) updates lost"
+    for processes in (2, 4) if os.environ.get("PS_TEST_FULL") else (2,):
+        ours, lost, steps = re.search(line, run("mnist_hogwild.py", "--processes", processes)).groups()
+        original = re.search(line, run("mnist_hogwild.py", "--processes", processes, "--original"))[1]
+        assert (lost, steps) == ("0", str(processes * 5 * 90))
+        assert float(ours) > 0.93 and float(ours) > float(original) - 0.03
+
+
+def test_actors_never_see_mixed_weights_and_the_learner_learns():
+    out = run("actor_learner.py", "--actors", 4, "--games", 320)
+    length, updates = re.search(r"^(\d+) steps a game after 320 games .*; (\d+) updates of actors, none mixed$", out, re.M).groups()
+    assert int(length) > 50 and int(updates) > 30
+
+
+def test_the_recommender_is_better_than_the_mean(tmp_path):
+    error, mean = re.search(r"error ([\d.]+), of the mean ([\d.]+)", run("recommender.py", "--examples", 30000)).groups()
+    assert float(error) < 0.8 * float(mean)
+    (tmp_path / "u.data").write_text("".join(f"{u}\t{i}\t{1 + (u + i) % 5}\t0\n" for u in range(50) for i in range(40)))
+    assert "200 rows" in run("recommender.py", "--ratings", tmp_path / "u.data", "--rows", 200, "--epochs", 1)
+
+
+def test_three_ways_of_averaging_train():
+    found = re.findall(r"^(sync|local SGD|EASGD) +accuracy ([\d.]+) after", run("local_sgd.py"), re.M)
+    assert [way for way, _ in found] == ["sync", "local SGD", "EASGD"]
+    assert all(float(accuracy) > 0.93 for _, accuracy in found), found
+
+
+def test_logistic_regression_needs_numpy_alone():
+    found = re.findall(r"worker \d: accuracy ([\d.]+), Staleness", run("logistic_regression.py"))
+    assert len(found) == 2 and all(float(accuracy) > 0.95 for accuracy in found)
+
+
+def test_the_measurement_measures():
+    found = json.loads(run(ROOT / "benches" / "python.py", "--floats", 1000, "--json"))
+    assert all(figure > 0 for figure in found["us_per_call"].values()) and len(found["us_per_call"]) == 8
+    assert all(way["writes/s"] > 0 for name, way in found["weights"].items() if name != "floats")
+
+
+def test_types_are_what_they_are_said_to_be(tmp_path):
+    """As strict as mypy is, but for PyTorch, of which much has no types."""
+    files = [os.path.dirname(ps_shm.__file__), *sorted(map(str, EXAMPLES.glob("*.py")))]
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--allow-untyped-calls", "--implicit-reexport",
+                           "--cache-dir", str(tmp_path), *files], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=250)
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,147 @@
+"""Models on a GPU, without one: PyTorch's side on the CPU, with a link that notes what comes in which order.
+
+In a build with -Dcuda=simulated the link is the real one, on the GPU that the build simulates. Python has room for what that
+build keeps for each thread with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4000000.
+"""
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+
+import ps_shm
+import ps_shm.torch
+from ps_shm.torch import _gpu, _model, _optimizer
+from test_torch import small_model, train
+
+
+class NotedLink:
+    """Does by the bundle what a GpuLink does for addresses on a GPU."""
+
+    stream = 7
+
+    def __init__(self, bundle, places, rooms, log):
+        self.bundle, self.places, self.rooms, self.log = bundle, places, rooms, log
+
+    def pull(self):
+        self.log.append("pull")
+        self.bundle.pull(self.places)
+
+    def push(self):
+        self.log.append("push")
+        self.bundle.push(self.rooms)
+
+    def close(self):
+        self.log.append("close")
+
+
+class NotedStream:
+    def __init__(self, log, number):
+        self.log, self.number = log, number
+
+    def wait_stream(self, other):
+        self.log.append(f"{self.number} waits for {other.number}")
+
+
+def link_of(bundle, log, parameters, gradients, device):
+    def tensors(addresses):
+        made = []
+        for address, name in zip(addresses, bundle.names):
+            assert address % 256 == 0
+            size, shape = bundle[name].size, bundle[name].shape
+            made.append(np.ctypeslib.as_array((np.ctypeslib.ctypes.c_float * size).from_address(address)).reshape(shape))
+        return made
+
+    return NotedLink(bundle, tensors(parameters), tensors(gradients), log)
+
+
+class Linking:
+    """A bundle, but for link()."""
+
+    def __init__(self, bundle, log):
+        self.bundle, self.log = bundle, log
+
+    def link(self, parameters, gradients, *, device):
+        try:
+            return self.bundle.link(parameters, gradients, device=device)  # a simulated GPU's
+        except ps_shm.Error as error:
+            assert "GPU" in str(error) or "CUDA" in str(error) or "driver" in str(error)
+            return link_of(self.bundle, self.log, parameters, gradients, device)
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """The CPU is taken for a GPU. Returns what was done, in its order."""
+    noted = []
+    monkeypatch.setattr(_model, "is_on_gpu", lambda p: p.device.type == "cpu")
+    monkeypatch.setattr(_optimizer, "is_on_gpu", lambda p: p.device.type == "cpu")
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: NotedStream(noted, 1))
+    monkeypatch.setattr(_gpu, "_stream_of", lambda link, device: NotedStream(noted, 2))
+    gpu = _gpu.Gpu
+    monkeypatch.setattr(_optimizer, "Gpu", lambda bundle, parameters: gpu(Linking(bundle, noted), parameters))
+    return noted
+
+
+@pytest.mark.parametrize("settings, theirs", [
+    ({"optimizer": "adam", "lr": 0.01}, lambda p: torch.optim.Adam(p, lr=0.01)),
+    ({"mode": "sync", "lr": 0.1}, lambda p: torch.optim.SGD(p, lr=0.1)),
+])
+def test_it_trains_as_the_optimizer_of_torch_does(job, log, settings, theirs):
+    plain, model = small_model(), small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, **settings) as opt:
+        expected, got = train(plain, theirs(plain.parameters()), 20), train(model, opt, 20)
+        assert got == pytest.approx(expected, rel=1e-3)
+        for a, b in zip(plain.state_dict().values(), model.state_dict().values()):
+            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
+        kept = opt.state_dict()
+        model.load_state_dict(small_model(4).state_dict())
+        opt.assign()
+        for a, b in zip(small_model(4).parameters(), model.parameters()):
+            assert torch.equal(a, b)
+    other = small_model(4)
+    with ps_shm.torch.Optimizer(other, job, create=True, restore=kept, **settings) as opt:
+        assert opt.global_step == 20
+
+
+def test_each_transfer_waits_for_what_torch_has_enqueued(job, log):
+    model = small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        log.clear()
+        train(model, opt, 2)
+        waits = [entry for entry in log if "waits" in entry]
+        assert waits == ["2 waits for 1"] * 4
+        if "pull" in log:  # of the link that notes
+            assert log == ["2 waits for 1", "push", "2 waits for 1", "pull"] * 2
+
+
+def test_parameters_and_gradients_lie_in_blocks_and_come_back_there(job, log):
+    model = small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        for tensors in ([p.data for p in model.parameters()], [p.grad for p in model.parameters()]):
+            assert all(t.data_ptr() % 256 == 0 for t in tensors)
+            assert len({t.storage().data_ptr() for t in tensors}) == 1
+        place = model[0].weight.data_ptr()
+        model[0].weight.data = model[0].weight.data.clone()
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        before = model[0].weight.detach().clone()
+        opt.step()
+        assert model[0].weight.data_ptr() == place
+        torch.testing.assert_close(model[0].weight.detach(), before - 1)
+
+
+def test_without_a_gpu_a_link_says_why(worker):
+    bundle = worker.variables({"a": np.zeros(64, np.float32)})
+    if not torch.cuda.is_available():
+        with contextlib.suppress(ps_shm.Error):  # a simulated one takes any address
+            with pytest.raises(ps_shm.Error, match="GPU|CUDA|driver"):
+                bundle.link([256], [512], device=1)
+    with pytest.raises(ValueError, match="aligned to 256 bytes"):
+        bundle.link([4], [512], device=0)
+
+
+def test_models_on_several_devices_are_refused(job):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
+    with pytest.raises(TypeError, match="on meta; pass the model on the CPU"):
+        ps_shm.torch.Optimizer(model, job, create=True)

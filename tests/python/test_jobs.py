@@ -1,0 +1,377 @@
+"""Jobs, from their beginning to their end, whatever becomes of their processes."""
+import gc
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import ps_shm
+from conftest import segments, wait_until
+
+
+def test_workers_of_several_processes_lose_no_push(job, start):
+    count = 3000
+    text = """
+import sys, numpy as np, ps_shm
+with ps_shm.Worker() as worker:
+    v = worker.variable("v", np.zeros(1000, np.float32))
+    worker.wait_for_workers()
+    one = np.ones(1000, np.float32)
+    for _ in range(int(sys.argv[1])):
+        v.push(one)
+        worker.step()
+"""
+    with ps_shm.Server(job, workers=2, optimizer="add") as server:
+        server.keep_segments()
+        programs = [start(text, count) for _ in range(2)]  # by PS_JOB
+        for program in programs:
+            assert program.finish() == (0, "", "")
+        assert server.wait(30)
+        view = ps_shm.View(job)
+        assert set(view.values("v")) == {2.0 * count}
+        assert [w.steps for w in view.workers()] == [count, count] and {w.state for w in view.workers()} == {"left"}
+    for segment in segments(job):
+        os.unlink(f"/dev/shm/{segment}")
+
+
+def test_ranks_come_from_the_launcher(job, monkeypatch):
+    with ps_shm.Server(job, workers=16):
+        for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_RANK", "SLURM_LOCALID"):
+            with monkeypatch.context() as patch:
+                patch.setenv(name, "5")
+                with ps_shm.Worker() as worker:
+                    assert worker.rank == 5
+                with ps_shm.Worker(rank="any") as worker:
+                    assert worker.rank != 5
+                with ps_shm.Worker(rank=2) as worker:
+                    assert worker.rank == 2
+        monkeypatch.setenv("RANK", "two")
+        with pytest.raises(ValueError, match="RANK: 'two' is no whole number"):
+            ps_shm.Worker()
+
+
+def test_who_finds_no_job_is_told_how_to_make_one(job):
+    with pytest.raises(ps_shm.Timeout) as caught:
+        ps_shm.Worker(job, wait=0.05)
+    assert isinstance(caught.value, TimeoutError)
+    for way in ("launch_shm --workers 4 -- python", "ps_shm.Server", "create=True"):
+        assert way in str(caught.value)
+    with pytest.raises(ps_shm.Error, match="PS_JOB"):
+        ps_shm.Worker()
+
+
+def test_settings_are_those_of_the_command_line(job):
+    with ps_shm.Server(job, workers=1, mode="ssp", staleness=3, optimizer="Adam", lr=0.25, step_timeout=2,
+                       place={"w": 0}) as server:
+        with ps_shm.Worker(job) as worker:
+            said = worker.settings
+            assert (said["mode"], said["staleness"], said["optimizer"], said["place"]) == ("ssp", "3", "adam", "w=0")
+            server.set(lr=0.5, mode="async")
+            assert (worker.live["lr"], worker.live["mode"]) == ("0.5", "async")
+            with pytest.raises(TypeError, match="no setting 'stalenes'.*staleness"):
+                server.set(stalenes=1)
+            with pytest.raises(ps_shm.Error, match="must be greater than 0"):
+                server.set(lr=0)
+    with pytest.raises(ps_shm.Error, match="mode"):
+        ps_shm.Server(job, mode="sometimes")
+
+
+def test_after_the_last_step_the_job_is_finished(job):
+    with ps_shm.Server(job, steps=2, linger=30):
+        with ps_shm.Worker() as worker:
+            assert not worker.finished
+            worker.step(), worker.step()
+            assert worker.finished and worker.global_step == 2
+            with pytest.raises(ps_shm.JobFinished, match="finished at step 2"):
+                ps_shm.Worker()
+
+
+def test_sync_steps_wait_for_all_and_apply_the_mean(job):
+    results = []
+
+    def work(rank):
+        with ps_shm.Worker(job, rank=rank) as worker:
+            v = worker.variable("v", np.zeros(4, np.float32))
+            for _ in range(10):
+                v.push(np.full(4, 1.0 + rank, np.float32))
+                worker.step()
+            results.append(v.pull().tolist())
+
+    with ps_shm.Server(job, workers=2, mode="sync", lr=1.0):
+        threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
+        [t.start() for t in threads], [t.join() for t in threads]
+    assert results == [[-15.0] * 4] * 2
+
+
+def test_threads_take_turns_at_one_worker(worker):
+    v = worker.variable("v", np.zeros(2000, np.float32))
+
+    def work():
+        for _ in range(500):
+            v.push(np.ones(2000, np.float32))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert set(v.pull()) == {2000.0}
+
+
+def test_threads_use_everything_at_once(job):
+    """Objects have a lock each, which a Python without the global one relies upon."""
+    count, errors = 300, []
+
+    def each(work):
+        try:
+            for i in range(count):
+                work(i)
+        except BaseException as error:
+            errors.append(error)
+
+    with ps_shm.Server(job, optimizer="add") as server, ps_shm.Worker(job) as worker:
+        view = ps_shm.View(job)
+        bundle = worker.variables({name: np.zeros(500, np.float32) for name in "abc"})
+        arrays = {name: np.ones(500, np.float32) for name in "abc"}
+        out = bundle.pull()
+        table = worker.variable("t", shape=(100, 4), layout="inplace", rule="add")
+        ids, ones = np.arange(50), np.ones((50, 4), np.float32)
+        works = [lambda i: bundle.push(arrays), lambda i: bundle.push(arrays), lambda i: bundle.pull(out),
+                 lambda i: table.push_rows(ids, ones), lambda i: table.pull_rows(ids), lambda i: worker.step(),
+                 lambda i: worker.report(1.0, i), lambda i: (worker.global_step, worker.finished, worker.live),
+                 lambda i: view.state() if i % 20 == 0 else view.workers(), lambda i: (view.variables(), view.global_step),
+                 lambda i: (server.global_step, server.ended), lambda i: bundle.gradients(),
+                 lambda i: worker.variable(f"v{i % 7}", np.zeros(3, np.float32)).pull()]
+        threads = [threading.Thread(target=each, args=(work,)) for work in works]
+        [t.start() for t in threads], [t.join() for t in threads]
+        assert not errors
+        assert all(set(values) == {2.0 * count} for values in bundle.pull().values())
+        assert table.pull()[:50].tolist() == [[count] * 4] * 50 and worker.steps == count
+
+
+def test_other_threads_go_on_while_one_waits(job):
+    with ps_shm.Server(job, workers=2, mode="sync"):
+        worker = ps_shm.Worker(job)
+        v = worker.variable("v", np.zeros(4, np.float32))
+        v.push(np.ones(4, np.float32))
+        done = threading.Event()
+        waiter = threading.Thread(target=lambda: (worker.step(), done.set()))
+        waiter.start()
+        end, count = time.monotonic() + 0.3, 0
+        while time.monotonic() < end:
+            count += 1
+        assert count > 10000 and not done.is_set()
+        with ps_shm.Worker(job) as other:
+            other.variable("v").push(np.ones(4, np.float32))
+            other.step()
+        waiter.join()
+        worker.leave()
+
+
+def test_ctrl_c_ends_a_wait_soon_and_the_job_goes_on(job, start):
+    text = """
+import sys, time, numpy as np, ps_shm
+worker = ps_shm.Worker(sys.argv[1])
+v = worker.variable("v", np.zeros(4, np.float32))
+v.push(np.ones(4, np.float32))
+print("waits")
+try:
+    worker.step()
+except KeyboardInterrupt:
+    print(time.monotonic())
+print(worker.step())
+worker.leave()
+"""
+    with ps_shm.Server(job, workers=2, mode="sync", lr=1.0):
+        program = start(text, job)
+        assert program.line() == "waits"
+        view = ps_shm.View(job)
+        wait_until(lambda: view.workers() and view.workers()[0].waiting_for, "it waits")
+        sent = time.monotonic()
+        program.send(signal.SIGINT)
+        took = float(program.line()) - sent
+        with ps_shm.Worker(job) as other:
+            v = other.variable("v")
+            v.push(np.ones(4, np.float32))
+            assert other.step() == 1
+            assert v.pull().tolist() == [-1] * 4
+        code, out, err = program.finish()
+        assert (code, out.strip()) == (0, "1"), err
+        assert took < 0.5  # 50 ms, on a machine that does nothing else
+
+
+def test_ctrl_c_ends_the_wait_for_a_job(job, start):
+    program = start("import sys, ps_shm; print('waits'); ps_shm.Worker(sys.argv[1])", job)
+    program.line()
+    time.sleep(0.2)
+    program.send(signal.SIGINT)
+    code, _, err = program.finish()
+    assert code != 0 and "KeyboardInterrupt" in err
+
+
+def test_killed_workers_hold_nobody_up(job, start):
+    text = """
+import sys, numpy as np, ps_shm
+worker = ps_shm.Worker(sys.argv[1])
+v = worker.variable("v", np.zeros(100000, np.float32))
+one = np.ones(100000, np.float32)
+print("works")
+while True:
+    v.push(one); worker.step()
+"""
+    with ps_shm.Server(job, workers=3, mode="sync", optimizer="add"):
+        programs = [start(text, job) for _ in range(2)]
+        with ps_shm.Worker(job) as worker:
+            v = worker.variable("v", np.zeros(100000, np.float32))
+            one = np.ones(100000, np.float32)
+            for kill_at in (20, 40):
+                while worker.global_step < kill_at:
+                    v.push(one)
+                    worker.step()
+                programs.pop().send(signal.SIGKILL)
+            for _ in range(20):
+                v.push(one)
+                worker.step()
+            values = set(v.pull())
+            assert len(values) == 1, "a step is in all elements or in none"
+            states = [w.state for w in ps_shm.View(job).workers()]
+            assert sorted(states) == ["alive", "dead", "dead"]
+
+
+def test_a_forked_child_has_nothing_of_a_worker(job):
+    with ps_shm.Server(job, workers=2, optimizer="add") as server, ps_shm.Worker(job) as worker:
+        v = worker.variable("v", np.zeros(10, np.float32))
+        bundle = worker.variables({"b": np.zeros(3, np.float32)})
+        view = ps_shm.View(job)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                for call in (worker.step, v.pull, bundle.pull, lambda: worker.rank, server.wait, lambda: server.set(lr=1),
+                             lambda: view.global_step, view.state):
+                    with pytest.raises(ps_shm.Error, match="a forked child makes its own"):
+                        call()
+                worker.leave()
+                server.close()
+                assert os.environ["PS_JOB"] == job
+                with ps_shm.Worker() as own:
+                    assert own.rank == 1
+                    own.variable("v").push(np.ones(10, np.float32))
+                del worker, v, bundle, server, view
+                gc.collect()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        v.push(np.ones(10, np.float32))
+        worker.step()
+        assert v.pull().tolist() == [2] * 10
+        assert [w.state for w in ps_shm.View(job).workers()] == ["alive", "left"]
+
+
+def push_one(job):
+    with ps_shm.Worker(job) as worker:
+        worker.variable("v").push(np.ones(10, np.float32))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_processes_of_multiprocessing_are_workers(job, method):
+    context = multiprocessing.get_context(method)
+    with ps_shm.Server(job, workers=4, optimizer="add"), ps_shm.Worker(job) as worker:
+        v = worker.variable("v", np.zeros(10, np.float32))
+        processes = [context.Process(target=push_one, args=(job,)) for _ in range(3)]
+        [p.start() for p in processes], [p.join() for p in processes]
+        assert [p.exitcode for p in processes] == [0, 0, 0]
+        assert v.pull().tolist() == [3] * 10
+        with pytest.raises(TypeError, match="of one process"):
+            pickle.dumps(worker)
+
+
+def test_an_exception_in_a_callback_is_the_callers(worker):
+    def fail(out=None):
+        raise LookupError("of the callback")
+
+    with pytest.raises(LookupError, match="of the callback"):
+        worker.variable("v", fail, shape=(4,))
+    with pytest.raises(LookupError, match="of the callback"):
+        worker.shared("data", fail)
+    assert worker.variable("v", lambda out: out.fill(3), shape=(4,)).pull().tolist() == [3] * 4
+    data = worker.shared("data", lambda: np.arange(6, dtype=np.int16).reshape(2, 3))
+    assert data.tolist() == [[0, 1, 2], [3, 4, 5]] and data.dtype == np.int16 and not data.flags.writeable
+
+
+def test_the_array_of_a_callback_may_be_kept(worker):
+    kept = []
+
+    def begin(out):
+        assert not out.any()
+        out[0] = 3
+        kept.append(out)
+
+    v = worker.variable("v", begin, shape=(1000, 100))
+    assert kept[0].flags.owndata
+    kept[0][:] = 7
+    values = v.pull()
+    assert set(values[0]) == {3} and not values[1:].any()
+
+
+def test_a_worker_that_is_called_within_its_own_call_says_so(worker):
+    with pytest.raises(ps_shm.Error, match="in a call of this thread already"):
+        worker.variable("v", lambda out: worker.step(), shape=(4,))
+    worker.step()
+
+
+def test_after_leaving_nothing_is_pushed(worker):
+    v = worker.variable("v", np.zeros(4, np.float32))
+    worker.leave()
+    worker.leave()
+    with pytest.raises(ps_shm.Error, match="has left"):
+        v.push(np.ones(4, np.float32))
+
+
+def test_a_view_sees_one_state_of_all_variables(worker):
+    worker.variables({"a": np.ones(3, np.float32), "n": np.arange(3)})
+    worker.report(0.5, 32)
+    worker.step()
+    view = ps_shm.View(worker.job)
+    state = view.state()
+    assert state["a"].tolist() == [1, 1, 1] and state["n"].tolist() == [0, 1, 2]
+    assert view.global_step == 1 and view.served and not view.finished and view.bytes > 0
+    assert [v.name for v in view.variables()] == ["a", "n"] and view.variables()[1].dtype == "int64"
+    info = view.workers()[0]
+    assert (info.loss, info.examples, info.pid) == (0.5, 32, os.getpid())
+    assert "joined" in [e.kind for e in view.events()]
+    with pytest.raises(KeyError):
+        view.values("b")
+    with pytest.raises(ps_shm.Error):
+        ps_shm.View(worker.job + "-not")
+
+
+def test_attaching_and_leaving_leaks_nothing(job):
+    open_files = len(os.listdir("/proc/self/fd"))
+
+    def mappings():
+        with open("/proc/self/maps") as maps:
+            return sum(1 for _ in maps)
+
+    with ps_shm.Server(job, optimizer="add", linger=600, max_workers=4), ps_shm.Worker(job) as first:
+        first.variable("v", np.zeros(1000, np.float32))
+
+        def attach():
+            with ps_shm.Worker(job) as worker:
+                worker.variable("v").gradient()[:] = 1
+
+        for _ in range(100):
+            attach()
+        before = mappings(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(10000):
+            attach()
+        gc.collect()
+        assert mappings() - before[0] < 20
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before[1] < 8 << 10  # KiB
+    del first
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= open_files

@@ -1,0 +1,130 @@
+"""Publishers and subscribers: whole generations, in whatever process."""
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import ps_shm
+from conftest import wait_until
+
+
+def test_generations_stay_as_they_are_while_somebody_has_them(job):
+    with ps_shm.Publisher(job, {"w": np.zeros((2, 3), np.float32), "n": torch.zeros(1, dtype=torch.int64)}) as publisher:
+        with ps_shm.Subscriber(job) as subscriber:
+            assert subscriber.newest == 0 and subscriber.try_read() is None
+            assert publisher.publish({"w": np.ones((2, 3), np.float32), "n": torch.tensor([7])}, 70) == 1
+            first = subscriber.read()
+            assert (first.number, first.step, first.names) == (1, 70, ["w", "n"])
+            w = first["w"]
+            assert not w.flags.writeable and first["n"].tolist() == [7]
+            for i in range(20):
+                publisher.publish({"w": np.full((2, 3), i, np.float32)})
+            assert w.tolist() == [[1, 1, 1]] * 2
+            second = subscriber.read(1)
+            assert second["w"].tolist() == [[19] * 3] * 2 and second["n"].tolist() == [7]
+            with pytest.raises(ps_shm.Error, match="at most 2 generations"):
+                subscriber.read()
+            del first, w
+            out = {"w": torch.zeros(2, 3), "n": torch.zeros(1, dtype=torch.int64)}
+            subscriber.read().copy_to(out)
+            assert out["w"].sum() == 19 * 6
+            with pytest.raises(ps_shm.Timeout):
+                subscriber.read(21, timeout=0.05)
+            publisher.close()
+            with pytest.raises(ps_shm.PublisherGone, match="ended"):
+                subscriber.read(21)
+
+
+def test_what_does_not_fit_is_not_published(job):
+    with ps_shm.Publisher(job, {"w": np.zeros(3, np.float32), "b": np.zeros(2)}) as publisher:
+        good = {"w": np.zeros(3, np.float32), "b": np.zeros(2)}
+        for change, error in (({"w": np.zeros(3)}, TypeError), ({"b": np.zeros(3)}, ValueError), ({"c": np.zeros(3)}, ValueError)):
+            with pytest.raises(error):
+                publisher.publish({**good, **change})
+        with pytest.raises(ValueError, match="'b' is not among"):
+            publisher.publish({"w": np.zeros(3, np.float32)})
+        assert publisher.generation == 0
+        assert publisher.publish(good) == 1
+
+
+def test_readers_never_see_mixed_generations_while_publishers_are_killed(job, start):
+    text = """
+import sys, time, numpy as np, ps_shm
+publisher = ps_shm.Publisher(sys.argv[1], {name: np.zeros(5000, np.float32) for name in "abcd"}, wait=30)
+print(publisher.generation)
+while True:
+    value = np.full(5000, publisher.generation + 1, np.float32)
+    publisher.publish({name: value for name in "abcd"})
+    time.sleep(0.001)
+"""
+    publishers = [start(text, job)]
+    publishers[0].line()
+    reads = 100000 if os.environ.get("PS_TEST_FULL") else 3000
+    with ps_shm.Subscriber(job) as subscriber:
+        seen = 0
+        for i in range(reads):
+            generation = subscriber.read()
+            assert generation.number >= seen
+            seen = generation.number
+            for name in "abcd":
+                array = generation[name]
+                assert array[0] == array[-1] == array[i % 5000] == seen
+            del array
+            if i == reads // 2:
+                publishers[0].send(signal.SIGKILL)
+                publishers.append(start(text, job))
+                assert int(publishers[1].line()) >= seen
+        wait_until(lambda: subscriber.newest > seen, "the second one publishes")
+        for publisher in publishers:
+            publisher.send(signal.SIGKILL)
+            publisher.process.wait()
+    # The last one out of a publication whose publisher was killed is its next publisher.
+    ps_shm.Publisher(job, {name: np.zeros(5000, np.float32) for name in "abcd"}).close()
+
+
+def test_threads_may_look_while_another_one_closes(job):
+    for _ in range(50):
+        publisher = ps_shm.Publisher(job, {"w": np.zeros(3, np.float32)})
+        subscriber = ps_shm.Subscriber(job)
+        publisher.publish({"w": np.zeros(3, np.float32)})
+
+        def look(what):
+            try:
+                while True:
+                    what()
+            except ps_shm.Error as error:
+                ends.append(str(error))
+
+        ends = []
+        looks = [lambda: publisher.generation, lambda: publisher.step, lambda: subscriber.newest, lambda: subscriber.published,
+                 lambda: subscriber.try_read(1), lambda: publisher.publish({"w": np.zeros(3, np.float32)})]
+        threads = [threading.Thread(target=look, args=(one,)) for one in looks]
+        [t.start() for t in threads]
+        subscriber.close(), publisher.close()
+        [t.join() for t in threads]
+        assert len(ends) == len(looks) and all("has left" in end for end in ends), ends
+
+
+def test_a_forked_child_has_nothing_of_a_publication(job):
+    with ps_shm.Publisher(job, {"w": np.zeros(3, np.float32)}) as publisher, ps_shm.Subscriber(job) as subscriber:
+        publisher.publish({"w": np.ones(3, np.float32)})
+        generation = subscriber.read()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                for call in (lambda: publisher.publish({"w": np.ones(3, np.float32)}), subscriber.read):
+                    with pytest.raises(ps_shm.Error, match="a forked child makes its own"):
+                        call()
+                del generation
+                with ps_shm.Subscriber(job) as own:
+                    assert own.read()["w"].tolist() == [1, 1, 1]
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert generation["w"].tolist() == [1, 1, 1]
+        assert publisher.publish({"w": np.ones(3, np.float32)}) == 2
