@@ -1,0 +1,263 @@
+"""The files of deploy/ are used: what they would start is started, each container in namespaces of its own."""
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import support
+from support import PATIENCE, SHM, SOURCE, TOOLS, ProcessTest, wait_until
+
+DEPLOY = SOURCE / "deploy"
+NAMESPACES = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]
+
+
+class Container:
+    """A process that is number 1 of its namespaces. Its /dev/shm is that folder, or a tmpfs of its own of that size."""
+
+    def __init__(self, test, shm, command, environment=None, user=None, programs=TOOLS):
+        mount = ["-t", "tmpfs", "-o", f"size={shm}", "tmpfs"] if isinstance(shm, str) else ["--bind", str(shm)]
+        become = [] if user is None else ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+        self.process = subprocess.Popen(
+            ["unshare", *(["--user", "--map-root-user"] if user is None else []), *NAMESPACES, "sh", "-ec",
+             f'mount {shlex.join(mount)} /dev/shm; exec "$@"', "sh", *become, str(programs / command[0]), *command[1:]],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=support.environment(environment))
+        test.addCleanup(self.kill)
+
+    def kill(self):
+        """As a container engine does: the namespace's first process, and all with it."""
+        if self.process.poll() is None:
+            for child in support.children(self.process.pid):
+                os.kill(child, signal.SIGKILL)
+        self.process.communicate()
+
+    def stop(self):
+        for child in support.children(self.process.pid):
+            os.kill(child, signal.SIGTERM)
+
+    def finish(self):
+        return support.finish(self.process)
+
+
+def read_yaml(name):
+    read = subprocess.run([os.environ["PS_VENV_PYTHON"], "-c", "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)"],
+                          input=(DEPLOY / name).read_text(), capture_output=True, text=True)
+    if read.returncode != 0:
+        raise AssertionError(f"{name}: {read.stderr}")
+    return json.loads(read.stdout)
+
+
+def why_not(own_user=True):
+    """Why no container can be made here; None: they can. Only a root of its own makes those of other users."""
+    made = subprocess.run(["unshare", *(["--user", "--map-root-user"] if own_user else []), *NAMESPACES, "mount", "-t", "tmpfs",
+                           "tmpfs", "/dev/shm"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return None if made.returncode == 0 else f"skipped: no namespaces here: {made.stderr.strip()}"
+
+
+def composed():
+    """(name, command) of each container that compose.yaml starts; what an inspector's is beside it."""
+    services = read_yaml("compose.yaml")["services"]
+    for name, service in services.items():
+        if name != "ps":
+            assert service["ipc"] == "service:ps", name
+    assert services["ps"]["ipc"] == "shareable"
+    return [(name, service["command"]) for name, service in services.items() if "profiles" not in service
+            for _ in range(service.get("deploy", {}).get("replicas", 1))]
+
+
+def in_pod():
+    """The same of kubernetes.yaml."""
+    job = read_yaml("kubernetes.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    pod = job["spec"]["template"]["spec"]
+    assert pod["restartPolicy"] in ("Never", "OnFailure")  # what a Job may have
+    assert [v["emptyDir"]["medium"] for v in pod["volumes"]] == ["Memory"]
+    for one in pod["containers"]:
+        assert one["volumeMounts"] == [{"name": pod["volumes"][0]["name"], "mountPath": "/dev/shm"}], one
+    return [(one["name"], one["command"]) for one in pod["containers"]]
+
+
+class Containers(ProcessTest):
+    def setUp(self):
+        if reason := why_not():
+            self.skipTest(reason)
+        super().setUp()
+        self.shm = pathlib.Path(tempfile.mkdtemp(prefix="ps-test-", dir=SHM))
+        self.addCleanup(lambda: self.shm.rmdir())  # which has nothing in it then
+
+    def contain(self, *command):
+        return Container(self, self.shm, command, {"PS_JOB": self.job})
+
+    def inspect(self, *command):
+        return self.contain("inspect_shm", *command).finish()
+
+    def workers(self):
+        code, out, _ = self.inspect("workers", "--json")
+        return {w["rank"]: w for w in json.loads(out)["workers"]} if code == 0 else {}
+
+    def train(self, containers):
+        """All run to their end by themselves."""
+        running = [self.contain(*command) for _, command in containers]
+        for one in running:
+            code, out, err = one.finish()
+            self.assertEqual(code, 0, f"{one.process.args}\nstdout: {out}\nstderr: {err}")
+
+    def lose_one(self, containers):
+        """The same, but a container is killed, and the rest is stopped in the end."""
+        commands = [[{"20000": "1000000000"}.get(word, word) for word in command] for _, command in containers]
+        ps, *workers = [self.contain(*command) for command in commands]
+        wait_until(lambda: sum(w["steps"] > 20 for w in self.workers().values()) == len(workers), "all train")
+        workers[0].kill()
+        states = wait_until(lambda: (s := [w["state"] for w in self.workers().values()]).count("dead") == 1 and s, "noticed")
+        self.assertEqual(states.count("alive"), len(workers) - 1)
+
+        # In each namespace number 1 is another process: of a job's processes none is taken for one of the viewer's.
+        self.assertEqual({w["pid"] for w in self.workers().values()}, {1})
+        code, _, err = self.inspect("rm")
+        self.assertEqual(code, 1)
+        self.assertIn("is alive", err)
+        before = {rank: w["steps"] for rank, w in self.workers().items() if w["state"] == "alive"}
+        wait_until(lambda: all(self.workers()[rank]["steps"] > steps for rank, steps in before.items()), "the others go on")
+
+        another = self.contain(*commands[1])
+        wait_until(lambda: [w["state"] for w in self.workers().values()].count("alive") == len(workers), "one in its place")
+        for one in [another, *workers[1:], ps]:
+            one.stop()
+            code, out, err = one.finish()
+            self.assertEqual(code, 130, f"stdout: {out}\nstderr: {err}")
+        self.assertIn(" died", out)
+
+    def test_compose_trains(self):
+        self.train(composed())
+
+    def test_compose_survives_a_container_that_is_killed(self):
+        self.lose_one(composed())
+
+    def test_a_pod_trains(self):
+        self.train(in_pod())
+
+    def test_a_pod_survives_a_container_that_is_killed(self):
+        self.lose_one(in_pod())
+
+    def test_too_little_shared_memory_is_named(self):
+        code, _, err = Container(self, "64m", ["launch_shm", "--workers", "1", "--data", "synthetic:100000x250", "--model",
+                                               "softmax", "--steps", "1"]).finish()
+        self.assertEqual(code, 1)
+        self.assertIn("/dev/shm", err)
+        self.assertIn("--shm-size", err)
+
+    def test_another_user_is_told_whose_the_job_is(self):
+        if reason := "skipped: only root can become another user" if os.geteuid() != 0 else why_not(own_user=False):
+            self.skipTest(reason)
+        self.shm.chmod(0o1777)
+        with tempfile.TemporaryDirectory() as folder:  # where others may look
+            pathlib.Path(folder).chmod(0o755)
+            programs = pathlib.Path(folder)
+            for name in ("ps_shm", "worker_shm"):
+                shutil.copy(TOOLS / name, programs)
+            self.meet_another_user(programs)
+
+    def meet_another_user(self, programs):
+        ps = Container(self, self.shm, ["ps_shm", "--job", self.job], user=65531, programs=programs)
+        wait_until(lambda: list(self.shm.glob("ps.*")), "the job is there")
+        code, _, err = Container(self, self.shm, ["worker_shm", "--job", self.job], user=65532, programs=programs).finish()
+        self.assertEqual(code, 1)
+        self.assertIn("65531", err)
+        ps.stop()
+        ps.finish()
+
+
+class Slurm(ProcessTest):
+    def test_a_batch_job_trains_and_goes_on_when_it_is_requeued(self):
+        srun = """#!/usr/bin/env bash
+        # What Slurm does on one node: so many tasks, each with its number.
+        for word; do case $word in --ntasks=*) tasks=${word#*=};; -*) ;; *) break;; esac; shift; done
+        pids=()
+        for ((i = 0; i < tasks; ++i)); do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & pids+=($!); done
+        trap 'kill "${pids[@]}"' TERM
+        status=0
+        for pid in "${pids[@]}"; do wait $pid || status=$?; done
+        exit $status"""
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "srun"
+            path.write_text(srun)
+            path.chmod(0o755)
+            self.job = f"slurm-{os.getpid()}"
+            env = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NTASKS": "2", "SLURM_SUBMIT_DIR": folder,
+                   "PATH": f"{folder}:{TOOLS}:{os.environ['PATH']}", "PS_LINGER": "1"}
+            batch = DEPLOY / "slurm.sbatch"
+            first = self.start("bash", batch, "--quiet", env={**env, "STEPS": "1000000000"}, start_new_session=True)
+            workers = support.wait_training(self.job, 2)
+            self.assertEqual([w["rank"] for w in workers], [0, 1])
+            os.killpg(first.pid, signal.SIGTERM)  # as preemption does
+            support.finish(first)
+            kept, = (pathlib.Path(folder) / self.job).glob("step-*/checkpoint.json")
+            kept_at = int(kept.parent.name.removeprefix("step-"))
+
+            steps = str(kept_at + 1000)
+            code, out, err = support.run("bash", batch, "--quiet", env={**env, "STEPS": steps})
+            self.assertEqual(code, 0, f"stdout: {out}\nstderr: {err}")
+            self.assertIn(kept.parent.name, out + err)
+            code, out, err = support.run("bash", batch, "--quiet", env={**env, "STEPS": steps})
+            self.assertEqual(code, 1, f"stdout: {out}\nstderr: {err}")  # the ps says why; no worker waits for it
+            self.assertIn("give more steps", err)
+        self.assert_nothing_left()
+
+
+class Systemd(ProcessTest):
+    UNIT = DEPLOY / "ps-shm@.service"
+
+    def test_systemd_finds_no_fault(self):
+        with tempfile.TemporaryDirectory() as folder:
+            unit = pathlib.Path(folder) / self.UNIT.name  # the program is installed nowhere
+            unit.write_text(self.UNIT.read_text().replace("ExecStart=ps_shm", f"ExecStart={TOOLS / 'ps_shm'}"))
+            code, out, err = support.run("systemd-analyze", "verify", "--man=no", "--user", unit,
+                                         env={"XDG_RUNTIME_DIR": folder})
+        self.assertEqual((code, out, [line for line in err.splitlines() if "ps-shm" in line]), (0, "", []))
+
+    def test_a_ps_that_is_killed_is_followed_by_one_that_goes_on(self):
+        command = shlex.split(re.search(r"^ExecStart=(.*)$", self.UNIT.read_text(), re.MULTILINE)[1])
+        env = {"PS_JOB": self.job, "PS_LINGER": "1", "PATH": f"{TOOLS}:{os.environ['PATH']}"}
+        first = self.start(*command, env=env)
+        self.assertIn(self.job, first.stdout.readline())
+        worker = self.start("worker_shm", "--job", self.job, "--quiet")
+        support.wait_training(self.job, 1)
+        first.kill()
+        second = self.start(*command, env=env)
+        self.assertIn(self.job, second.stdout.readline())
+        worker.send_signal(signal.SIGTERM)
+        self.assertEqual(support.finish(worker).code, 130)
+        code, _, err = support.finish(second)
+        self.assertEqual(code, 0)
+        self.assertIn("takes it over", err)
+
+
+class Image(unittest.TestCase):
+    @unittest.skipUnless("bookworm" in pathlib.Path("/etc/os-release").read_text(), "skipped: the image has Debian 12's packages")
+    def test_the_image_has_the_libraries_that_the_programs_need(self):
+        listed = re.search(r"--no-install-recommends (lib[^$]*)\$", (DEPLOY / "Dockerfile").read_text())[1]
+        listed = set(listed.replace("\\", "").split())
+        needed = set()
+        for program in ("ps_shm", "worker_shm", "launch_shm", "inspect_shm"):
+            read = support.run("readelf", "--dynamic", TOOLS / program)
+            for library in re.findall(r"\(NEEDED\).*\[(.*)\]", read.out):
+                if library.startswith(("libcu", "libasan", "libubsan")):
+                    continue  # of other variants
+                owners = support.run("dpkg-query", "--search", f"*/{library}").out
+                needed.update(line.split(":")[0] for line in owners.splitlines() if f"{os.uname().machine}-linux-gnu" in line)
+        needed = {package for package in needed if not package.endswith("-dev")}
+        self.assertEqual(listed, needed - {"libc6", "libgcc-s1", "libstdc++6"})
+
+    def test_each_program_is_in_the_image_and_the_package(self):
+        self.assertIn("meson install", (DEPLOY / "Dockerfile").read_text())
+        self.assertIn("usr/bin/*", (DEPLOY / "packaging/debian/ps-shm.install").read_text().split())
+
+
+if __name__ == "__main__":
+    support.main()
