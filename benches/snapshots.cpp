@@ -5,135 +5,29 @@
 //
 // A push is one variable's, with SGD. The time that a process waited for a core (/proc/self/schedstat) is taken off.
 #include <fmt/format.h>
-#include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <functional>
-#include <numeric>
-#include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "processes.hpp"
 #include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
 #include "report.hpp"
 #include "shm/clock.hpp"
+#include "trainer.hpp"
 
 namespace {
 
 using namespace ps;
-using bench::SharedBytes;
+using bench::median_of, bench::PushLog, bench::SharedBytes, bench::TrainedJob;
 
-struct Options {
-  std::uint32_t variables = 256, mib = 4, rounds = 20;
-  std::uint64_t elements() const { return std::uint64_t{mib} * (1 << 20) / sizeof(float); }
+struct Options : bench::Model {
+  std::uint32_t rounds = 20;
 };
-
-std::string name_of(std::uint32_t number) { return fmt::format("v{}", number); }
-
-// Nanoseconds that this process was ready to run and did not.
-std::uint64_t waited_ns() {
-  std::ifstream file("/proc/self/schedstat");
-  std::uint64_t ran = 0, waited = 0;
-  file >> ran >> waited;
-  return waited;
-}
-
-void pin(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<unsigned>(core), &set);
-  sched_setaffinity(0, sizeof set, &set);
-}
-
-struct Push {
-  std::uint64_t begin, end, ns;  // ns: without waiting for a core
-};
-
-constexpr std::size_t kMostPushes = 1 << 20;
-struct Log {
-  std::atomic<std::uint64_t> pushes;
-  Push all[kMostPushes];
-};
-struct Shared {
-  std::atomic<bool> stop;
-  std::atomic<std::uint32_t> ready;
-};
-
-pid_t start(const std::function<void()>& body) {
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  try {
-    body();
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "snapshots: {}\n", error.what());
-    _exit(1);
-  }
-  _exit(0);
-}
-
-// What stands for making a gradient: arithmetic on what a core's first cache holds.
-class Computing {
- public:
-  // So long that `share` of the time is that, with pushes of `push_ns` between.
-  Computing(double share, std::uint64_t push_ns) {
-    const std::uint64_t begin = shm::now_ns();
-    run(1000);
-    const double unit_ns = double(shm::now_ns() - begin) / 1000;
-    units_ = static_cast<std::uint64_t>(double(push_ns) * share / (1 - share) / unit_ns);
-  }
-  void run() { run(units_); }
-
- private:
-  void run(std::uint64_t units) {
-    for (std::uint64_t unit = 0; unit < units; ++unit) {
-      for (float& value : values_) value = value * 0.999F + 0.001F;
-      asm volatile("" ::"r"(values_.data()) : "memory");
-    }
-  }
-  std::uint64_t units_ = 0;
-  std::vector<float> values_ = std::vector<float>(4096, 1.0F);
-};
-
-// Pushes one variable after the other until it is told to stop, and notes how long each push took. `computing`: the share
-// of its time that it computes in between.
-void push_until_stopped(const std::string& job, const Options& options, std::uint32_t rank, int core, Shared& shared,
-                        Log& log, double computing = 0) {
-  pin(core);
-  WorkerOptions worker_options;
-  worker_options.job = job;
-  worker_options.rank = rank;
-  Worker worker(worker_options);
-  std::vector<Variable> variables;
-  for (std::uint32_t i = 0; i < options.variables; ++i)
-    variables.push_back(
-        worker.variable(VariableSpec{.name = name_of(i), .shape = {options.elements()}},
-                        [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); }));
-  const bench::PrivateFloats gradient(options.elements(), 1e-6F);
-  for (const Variable& variable : variables) worker.push(variable, {gradient.data(), gradient.size()});  // first touch
-  const std::uint64_t first = shm::now_ns();
-  for (const Variable& variable : variables) worker.push(variable, {gradient.data(), gradient.size()});
-  Computing between(computing, (shm::now_ns() - first) / variables.size());
-  ++shared.ready;
-  for (std::uint64_t i = rank * options.variables / 2; !shared.stop; ++i) {
-    const std::uint64_t waited = waited_ns(), begin = shm::now_ns();
-    worker.push(variables[i % options.variables], {gradient.data(), gradient.size()});
-    const std::uint64_t end = shm::now_ns(), waits = waited_ns() - waited;
-    const std::uint64_t number = log.pushes;
-    if (number == kMostPushes) break;
-    log.all[number] = {begin, end, end - begin - std::min(waits, end - begin)};
-    log.pushes = number + 1;
-    between.run();
-  }
-}
 
 double percentile(std::vector<std::uint64_t> values, double share) {
   if (values.empty()) return 0;
@@ -146,10 +40,10 @@ struct Span {
 };
 
 // Of the pushes that overlap one of the spans, or of those that overlap none.
-std::vector<std::uint64_t> times_of(const Log& log, const std::vector<Span>& spans, bool overlaps) {
+std::vector<std::uint64_t> times_of(const PushLog& log, const std::vector<Span>& spans, bool overlaps) {
   std::vector<std::uint64_t> times;
   for (std::uint64_t i = 0; i < log.pushes; ++i) {
-    const Push& push = log.all[i];
+    const bench::Push& push = log.all[i];
     const bool is_in = std::any_of(spans.begin(), spans.end(),
                                    [&](const Span& span) { return push.begin < span.end && push.end > span.begin; });
     if (is_in == overlaps) times.push_back(push.ns);
@@ -162,58 +56,20 @@ void print_times(const char* what, const std::vector<std::uint64_t>& times) {
              percentile(times, 0.99) * 1e-6, percentile(times, 1) * 1e-6);
 }
 
-struct Job {
-  std::string name = fmt::format("bench-snapshots-{}", getpid());
-  SharedBytes shared_bytes{sizeof(Shared)};
-  Shared& shared = *shared_bytes.as<Shared>();
-  std::vector<pid_t> pids;
-
-  explicit Job(std::uint32_t workers) {
-    JobConfig config;
-    config.job = name;
-    config.workers = workers;
-    config.max_workers = 4;
-    config.optimizer.learning_rate = 0.01F;
-    config.linger_seconds = 0;
-    std::fflush(stdout);
-    pids.push_back(start([&] {
-      Server server(config);
-      ++shared.ready;
-      server.serve(
-          {.stop_requested = [&] { return shared.stop.load(); }, .stop_at_once = {}, .notice = {}, .every_second = {}});
-    }));
-    wait_ready(1);
-  }
-  ~Job() {
-    shared.stop = true;
-    for (const pid_t pid : pids) waitpid(pid, nullptr, 0);
-  }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
-  void wait_ready(std::uint32_t number) const {
-    for (const std::uint64_t until = shm::now_ns() + 120'000'000'000; shared.ready < number;) {
-      if (shm::now_ns() > until) throw std::runtime_error("the job does not begin");
-      usleep(1000);
-    }
-  }
-};
-
 std::uint64_t copy_all(const Snapshot& snapshot, const Options& options, const bench::PrivateFloats& room) {
-  for (std::uint32_t i = 0; i < options.variables; ++i) snapshot.copy(name_of(i), {room.data(), options.elements()});
+  for (std::uint32_t i = 0; i < options.variables; ++i)
+    snapshot.copy(bench::variable_name(i), {room.data(), options.elements()});
   return options.variables * options.elements() * sizeof(float);
 }
 
 // How long pushes of two workers take: with nothing else, while a cut is made, and while a snapshot is copied.
 void measure_delays(const Options& options) {
-  Job job(2);
-  SharedBytes logs(2 * sizeof(Log));
-  Log* const log = logs.as<Log>();
-  for (std::uint32_t rank = 0; rank < 2; ++rank)
-    job.pids.push_back(start(
-        [&, rank] { push_until_stopped(job.name, options, rank, static_cast<int>(rank), job.shared, log[rank]); }));
-  job.wait_ready(3);
+  TrainedJob job(options, 2);
+  SharedBytes logs(2 * sizeof(PushLog));
+  PushLog* const log = logs.as<PushLog>();
+  for (std::uint32_t rank = 0; rank < 2; ++rank) job.add_trainer(rank, static_cast<int>(rank), log[rank]);
   const bench::PrivateFloats room(options.elements());
-  JobView view(job.name);
+  JobView view(job.name());
   std::vector<Span> cuts, copies;
   double first = 0;
   for (std::uint32_t round = 0; round < options.rounds; ++round) {
@@ -229,9 +85,7 @@ void measure_delays(const Options& options) {
     copy_all(snapshot, options, room);
     copies.push_back({round == 0 ? begin : taken, shm::now_ns()});
   }
-  job.shared.stop = true;
-  for (const pid_t pid : job.pids) waitpid(pid, nullptr, 0);
-  job.pids.clear();
+  job.stop();
   std::vector<Span> any = cuts;
   any.insert(any.end(), copies.begin(), copies.end());
   std::vector<std::uint64_t> alone, at_cut, copying;
@@ -258,13 +112,12 @@ void measure_delays(const Options& options) {
 // One trainer on core 0, that computes for so much of its time; on core 1 nothing, a copier of private bytes, or one of
 // snapshots, in turns.
 void measure_losses(const Options& options, double computing) {
-  Job job(1);
-  SharedBytes logs(sizeof(Log));
-  Log* const log = logs.as<Log>();
-  job.pids.push_back(start([&] { push_until_stopped(job.name, options, 0, 0, job.shared, *log, computing); }));
-  job.wait_ready(2);
-  pin(1);
-  JobView view(job.name);
+  TrainedJob job(options, 1);
+  SharedBytes logs(sizeof(PushLog));
+  PushLog* const log = logs.as<PushLog>();
+  job.add_trainer(0, 0, *log, computing);
+  bench::pin_to(1);
+  JobView view(job.name());
   const bench::PrivateFloats room(options.elements()), from(options.elements() * std::min(options.variables, 64U));
   std::vector<std::vector<double>> rates(3), copied(3);
   for (std::uint32_t round = 0; round < options.rounds; ++round)
@@ -283,16 +136,12 @@ void measure_losses(const Options& options, double computing) {
       rates[kind].push_back(double(log->pushes - before) / seconds);
       copied[kind].push_back(double(bytes) / seconds);
     }
-  const auto median = [](std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-  };
   fmt::print("\nA trainer that computes for {:.0f} % of its time:\n\n", computing * 100);
   fmt::print("| on the other core | pushes a second | of alone | copied, GB/s |\n|---|---|---|---|\n");
   const char* const names[] = {"nothing", "a copier of private bytes", "a copier of snapshots"};
   for (std::size_t kind = 0; kind < 3; ++kind)
-    fmt::print("| {} | {:.0f} | {:.3f} | {:.2f} |\n", names[kind], median(rates[kind]),
-               median(rates[kind]) / median(rates[0]), median(copied[kind]) * 1e-9);
+    fmt::print("| {} | {:.0f} | {:.3f} | {:.2f} |\n", names[kind], median_of(rates[kind]),
+               median_of(rates[kind]) / median_of(rates[0]), median_of(copied[kind]) * 1e-9);
 }
 
 }  // namespace

@@ -6,8 +6,9 @@ import sys
 
 source, library = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 
-# What a program links: functions of ps itself and of its public classes; of the errors, what catching them needs.
-OF_ERRORS = r"(typeinfo|typeinfo name|vtable) for ps::(Error|Interrupted|JobFinished|Timeout|PublisherGone)$"
+# What a program links: functions of ps itself and of its public classes; of the errors, what catching them needs, and of
+# hooks, what deriving from them needs.
+OF_TYPES = r"(typeinfo|typeinfo name|vtable) for ps::(Error|Interrupted|JobFinished|Timeout|PublisherGone|Hook)$"
 HIDDEN = r"ps::[a-z_]+::|::(Impl|State|Pull|Push)\b"
 
 headers = {path.name: path.read_text() for path in sorted((source / "include" / "ps").glob("*.hpp"))}
@@ -20,7 +21,7 @@ faults += [f"include/ps/{name} does not export its namespace: namespace PS_API p
            if re.search(r"^namespace ps\b", text, re.MULTILINE)]
 for line in exported:
     symbol = line.split(maxsplit=2)[2]
-    if re.match(OF_ERRORS, symbol):
+    if re.match(OF_TYPES, symbol):
         continue
     named = re.match(r"ps::((?:[A-Z]\w*::)?(~?\w+|operator\S+?))(?:\[abi:\w+\])?\(", symbol)
     if not named or re.search(HIDDEN, symbol.split("(")[0]):

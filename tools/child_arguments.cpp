@@ -1,5 +1,7 @@
 #include "child_arguments.hpp"
 
+#include <fmt/format.h>
+
 #include "command_line.hpp"
 #include "option_tables.hpp"
 
@@ -42,15 +44,43 @@ WorkerSettings worker_settings(const LaunchSettings& launch, std::uint32_t rank,
   worker.training.epochs = 0;
   worker.training.epoch_schedule = "";
   if (!launch.training.is_count()) worker.training.steps = 0;
+  if (launch.training.on_nan == OnNan::kRestore) worker.checkpoint.dir = launch.ps.checkpoint.dir;
   worker.rank = rank;
   worker.threads = launch.ps.job.threads;
   worker.delay = of_rank(launch.delay_of_rank, rank, launch.delay);
   worker.device = of_rank(launch.device_of_rank, rank, launch.device);
   worker.wire = of_rank(launch.wire_of_rank, rank, launch.wire);
-  worker.together = together;  // a short job would be over before the last one has started
+  if (!launch.training.is_count()) worker.summary = launch.ps.summary;
+  worker.record = launch.record;
+  worker.replay = launch.replay;
+  worker.together = together && launch.replay.empty();  // a short job would be over before the last one has started
   worker.json = true;
   worker.quiet = !launch.verbose;
   return worker;
+}
+
+WorkerSettings evaluator_settings(const LaunchSettings& launch) {
+  WorkerSettings evaluator = worker_settings(launch, 0, false);
+  evaluator.rank.reset();
+  evaluator.threads = 1;
+  evaluator.delay = {};
+  evaluator.device = {};
+  evaluator.wire = Wire::kFloat32;
+  evaluator.record = "";
+  evaluator.evaluate = true;
+  evaluator.every = launch.evaluate_every;
+  evaluator.publication = launch.ps.publish.name;
+  return evaluator;
+}
+
+std::vector<std::string> program_variables(const LaunchSettings& launch, std::uint32_t rank) {
+  // Python keeps lines for a pipe that it would print to a terminal.
+  return {fmt::format("RANK={}", rank),
+          fmt::format("LOCAL_RANK={}", rank),
+          fmt::format("WORLD_SIZE={}", launch.ps.job.workers),
+          fmt::format("LOCAL_WORLD_SIZE={}", launch.ps.job.workers),
+          "PS_JOB=" + launch.ps.job.job,
+          "PYTHONUNBUFFERED=1"};
 }
 
 }  // namespace ps::tools

@@ -19,6 +19,7 @@
 #include <system_error>
 #include <utility>
 
+#include "options.hpp"
 #include "ps/errors.hpp"
 
 extern char** environ;
@@ -46,17 +47,34 @@ void on_signal(int number) {
 }
 
 // The variables that the child gets.
-std::vector<std::string> child_environment(const std::vector<std::string>& variables) {
-  std::vector<std::string> all = variables;
-  all.insert(all.end(), {fmt::format("{}={}", kParentVariable, getpid()), "OPENBLAS_NUM_THREADS=1"});
+std::vector<std::string> child_environment(const std::vector<std::string>& variables, bool is_ours) {
+  constexpr const char* kBlasThreads = "OPENBLAS_NUM_THREADS";
+  std::vector<std::string> all = variables, options;
+  if (is_ours) all.push_back(fmt::format("{}={}", kParentVariable, getpid()));
+  if (is_ours || std::getenv(kBlasThreads) == nullptr) all.push_back(fmt::format("{}=1", kBlasThreads));
+  if (!is_ours) options = option_variables();
+  options.emplace_back(kParentVariable);
+  const auto is_of_options = [&](std::string_view name) {
+    return is_ours ? name.starts_with("PS_") : std::find(options.begin(), options.end(), name) != options.end();
+  };
   const std::size_t given = all.size();
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const auto is_given = [&](const std::string& one) { return text.starts_with(one.substr(0, one.find('=') + 1)); };
-    if (!text.starts_with("PS_") && std::none_of(all.begin(), all.begin() + std::ptrdiff_t(given), is_given))
+    if (!is_of_options(text.substr(0, text.find('='))) &&
+        std::none_of(all.begin(), all.begin() + std::ptrdiff_t(given), is_given))
       all.emplace_back(text);
   }
   return all;
+}
+
+// Another program is the leader of a process group of its own, and finds the signals that we ignore as they usually are.
+void set_apart(posix_spawnattr_t& attributes) {
+  sigset_t defaults;
+  sigemptyset(&defaults);
+  for (const int number : {SIGPIPE, SIGXFSZ}) sigaddset(&defaults, number);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
 }
 
 std::vector<char*> as_array(std::vector<std::string>& strings) {
@@ -95,6 +113,11 @@ struct Pipe {
   int take_reading_end() { return std::exchange(ends[0], -1); }
 };
 
+// A process that has left its group still gets it.
+void send_to(pid_t pid, bool is_ours, int signal) {
+  if (is_ours || kill(-pid, signal) != 0) kill(pid, signal);
+}
+
 }  // namespace
 
 void catch_signals(SecondSignal second) {
@@ -124,18 +147,24 @@ void end_with_launcher() {
 }
 
 Child::Child(std::string title, const std::string& program, const std::vector<std::string>& arguments,
-             const std::vector<std::string>& given)
-    : title_(std::move(title)) {
+             const std::vector<std::string>& given, bool is_ours)
+    : title_(std::move(title)), is_ours_(is_ours) {
   Pipe out(program), error(program);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, out.ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, error.ends[1], STDERR_FILENO);
-  std::vector<std::string> words{program}, variables = child_environment(given);
+  const std::string path = find_program(program);
+  // A Python looks by the name that it was called by for the packages of its virtual environment.
+  std::vector<std::string> words{is_ours ? program : path}, variables = child_environment(given, is_ours);
   words.insert(words.end(), arguments.begin(), arguments.end());
-  const int result = posix_spawnp(&pid_, find_program(program).c_str(), &actions, nullptr, as_array(words).data(),
-                                  as_array(variables).data());
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  if (!is_ours) set_apart(attributes);
+  const int result =
+      posix_spawnp(&pid_, path.c_str(), &actions, &attributes, as_array(words).data(), as_array(variables).data());
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (result != 0) fail_to_start(program, result);
   out_.descriptor = out.take_reading_end();
@@ -143,20 +172,28 @@ Child::Child(std::string title, const std::string& program, const std::vector<st
 }
 
 Child::~Child() {
-  if (!has_ended_) {
-    send(SIGKILL);
-    reap(true);
+  if (pid_ > 0 && (!has_ended_ || !is_ours_)) {  // of another program's group some may still run
+    send_to(pid_, is_ours_, SIGKILL);
+    int ignored = 0;
+    waitpid(pid_, &ignored, 0);
   }
   for (const Stream* stream : {&out_, &error_})
     if (stream->descriptor >= 0) close(stream->descriptor);
 }
 
 void Child::send(int signal) const noexcept {
-  if (!has_ended_) kill(pid_, signal);
+  if (!has_ended_) send_to(pid_, is_ours_, signal);
 }
 
-void Child::reap(bool wait) noexcept {
-  if (!has_ended_) has_ended_ = waitpid(pid_, &status_, wait ? 0 : WNOHANG) == pid_;
+// Another program's number stays taken until its destructor: its process group has it, too.
+void Child::look() noexcept {
+  if (is_ours_) {
+    has_ended_ = waitpid(pid_, &status_, WNOHANG) == pid_;
+    return;
+  }
+  siginfo_t info{};
+  has_ended_ = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
+  if (has_ended_) status_ = info.si_code == CLD_EXITED ? W_EXITCODE(info.si_status, 0) : info.si_status;
 }
 
 bool Child::was_killed() const noexcept { return WIFSIGNALED(status_); }
@@ -198,7 +235,7 @@ void attend(std::span<Child* const> children, int timeout_ms, const Child::OnLin
   poll(waits.data(), waits.size(), timeout_ms);
   for (Child* child : children) {
     if (child->has_ended_) continue;
-    child->reap(false);  // before reading: what an ended one has printed is in the pipes
+    child->look();  // before reading: what an ended one has printed is in the pipes
     child->read(child->out_, on_line);
     child->read(child->error_, on_line);
   }

@@ -25,16 +25,18 @@ int stop_signal() noexcept;    // the last one's number
 void end_with_launcher();
 
 // A running program, its output read line by line. It gets no input, none of our options (PS_...) from the environment,
-// and one BLAS thread.
+// and one BLAS thread; another program as many as the environment says.
 class Child {
  public:
   using OnLine = std::function<void(const Child& child, bool is_error, const std::string& line)>;
 
   // Starts `program`, which lies beside this one or on the PATH. Throws Error.
   // `variables`: "NAME=VALUE", instead of what the environment has.
+  // `is_ours`: one of our programs, which ends with this one. Another has a process group of its own: from the terminal it
+  // gets no signal but what is sent on, and the processes that it has started get that, too.
   Child(std::string title, const std::string& program, const std::vector<std::string>& arguments,
-        const std::vector<std::string>& variables = {});
-  ~Child();  // kills it where it still runs
+        const std::vector<std::string>& variables = {}, bool is_ours = true);
+  ~Child();  // kills it where it still runs, and all that is left of another program's group
 
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
@@ -55,9 +57,10 @@ class Child {
   };
   friend void attend(std::span<Child* const> children, int timeout_ms, const OnLine& on_line);
   void read(Stream& stream, const OnLine& on_line);
-  void reap(bool wait) noexcept;
+  void look() noexcept;  // whether it has ended
 
   std::string title_;
+  bool is_ours_;
   pid_t pid_ = -1;
   bool has_ended_ = false;
   int status_ = 0;

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <string_view>
 #include <utility>
 
 #include "config/spelling.hpp"
@@ -74,7 +75,7 @@ void CommandLine::fail_unknown(const std::string& argument) const {
   throw Error(fmt::format("{}: no such option{}", option, config::did_you_mean(option, known)));
 }
 
-std::string CommandLine::help(bool has_all) const {
+HelpPage CommandLine::help(bool has_all) const {
   HelpPage page{.purpose = program_.purpose,
                 .usage = fmt::format("{} [OPTIONS], or one of --help, --help-all, --version", program_.name),
                 .sections = {},
@@ -92,10 +93,16 @@ std::string CommandLine::help(bool has_all) const {
     page.notes.push_back(fmt::format("These {} options are needed most; --help-all has all {}.", shown, rows_.size()));
   page.notes.push_back("Each option --NAME is also looked for in the environment, as PS_NAME. " +
                        config::describe_forms());
-  return to_text(page);
+  return page;
 }
 
 std::optional<int> CommandLine::parse(int argc, char** argv, const std::function<void()>& check) {
+  const std::string_view only = argc == 2 ? argv[1] : "";
+  if (only == "--help-man" || only == "--help-bash") {  // of the build: they are installed
+    write_out(only == "--help-man" ? to_man(program_.name, help(true))
+                                   : to_bash(program_.name, help(true).sections, false));
+    return 0;
+  }
   try {
     const int known = count_known(argc, argv);
     app_->parse(known, argv);
@@ -104,10 +111,10 @@ std::optional<int> CommandLine::parse(int argc, char** argv, const std::function
       if (flag.option->count() != 0) flag.use(flag.value ? "true" : "false");
     check();
   } catch (const CLI::CallForHelp&) {
-    write_out(help(false));
+    write_out(to_text(help(false)));
     return 0;
   } catch (const CLI::CallForAllHelp&) {
-    write_out(help(true));
+    write_out(to_text(help(true)));
     return 0;
   } catch (const CLI::CallForVersion& version) {
     write_out(version.what());

@@ -81,7 +81,7 @@ class CommandLine {
   // How many of the arguments can be parsed: all of them, or those before the first that is no option of ours.
   int count_known(int argc, char** argv);
   [[noreturn]] void fail_unknown(const std::string& argument) const;
-  std::string help(bool has_all) const;  // else the common ones
+  HelpPage help(bool has_all) const;  // else the common ones
 
   const Program program_;
   std::unique_ptr<CLI::App> app_;

@@ -60,7 +60,7 @@ std::vector<report::CurvePoint> Curve::evaluate(Workload& workload, double began
   std::vector<report::CurvePoint> curve;
   for (const Snapshot& snapshot : snapshots_)
     curve.push_back({std::max(0.0, snapshot.unix_seconds - began_unix), snapshot.step, workload.epochs(snapshot.step),
-                     workload.evaluate(snapshot.values)});
+                     workload.evaluate(spans_of(snapshot.values))});
   return curve;
 }
 

@@ -9,10 +9,12 @@
 #include <cstdio>
 #include <utility>
 
+#include "checkpoint_dir.hpp"
 #include "child_arguments.hpp"
 #include "config/modes.hpp"
 #include "config/spelling.hpp"
 #include "launch_result.hpp"
+#include "output.hpp"
 #include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
 #include "train/count_model.hpp"
@@ -27,8 +29,10 @@ constexpr int kTickMs = 100;          // how late a signal may be seen
 constexpr int kMaxEarlyFailures = 5;  // of children that ended by themselves before they had begun to work
 constexpr int kMaxEarlyKills = 20;    // with the pauses half a minute, in which whoever kills them may have stopped
 constexpr double kFirstPauseSeconds = 0.1, kLongestPauseSeconds = 2;  // before one is replaced; each is twice the last
-constexpr double kPsEndsSeconds = 3;    // a ps that ends by itself takes some milliseconds
-constexpr double kCleanEndSeconds = 8;  // a ps waits up to 5 s for workers that do not answer
+constexpr double kPsEndsSeconds = 3;           // a ps that ends by itself takes some milliseconds
+constexpr double kEvaluatorSpeaksSeconds = 1;  // what it has found is told at once
+constexpr double kCleanEndSeconds = 8;         // a ps waits up to 5 s for workers that do not answer
+constexpr double kSavingSeconds = 600;         // and may have a checkpoint to write; a second signal ends it at once
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -58,9 +62,9 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
   TrainingSettings& training = settings.training;
   if (workload != nullptr)
     complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
-  else if (training.steps == 0)
+  else if (training.steps == 0 && settings.program.empty())
     training.steps = kDefaultCountSteps;
-  choose_devices(settings);
+  if (settings.program.empty()) choose_devices(settings);  // another program looks for itself
   return settings;
 }
 
@@ -76,6 +80,14 @@ void check_places(const JobConfig& job, const Workload* workload) {
                               fmt::join(names, ", "), config::did_you_mean(name, names)));
 }
 
+// Throws Error where the job would go on from a checkpoint of another model, or from one at which it is over.
+void check_beginning(const PsSettings& settings, const Workload& workload) {
+  const std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
+  if (!checkpoint) return;
+  checkpoint->require(variables_of(workload.variables()));
+  require_steps_left(*checkpoint, settings.job);
+}
+
 // Of a ps that follows a dead one.
 PsSettings adopting(PsSettings settings) {
   settings.adopt = true;
@@ -85,23 +97,29 @@ PsSettings adopting(PsSettings settings) {
 }  // namespace
 
 Launch::Launch(const LaunchSettings& settings)
-    : workload_(settings.training.is_count() ? nullptr : load_workload(settings.training)),
+    : workload_(settings.training.is_count() || !settings.program.empty() ? nullptr : load_workload(settings.training)),
       settings_(completed(settings, workload_.get())) {
   const JobConfig& job = settings_.ps.job;
   const TrainingSettings& training = settings_.training;
-  if (!workload_) {
+  if (has_program()) {
+    target_steps_ = job.steps;
+  } else if (!workload_) {
     target_steps_ = traits_of(job.mode).steps_together() ? training.steps : training.steps * job.workers;
   } else {
     target_steps_ = job.steps;
     if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *workload_);
   }
-  check_places(job, workload_.get());
-  if (!training.init_from.empty()) static_cast<void>(WarmStart(training, workload_->variables()));
+  if (!has_program()) check_places(job, workload_.get());
+  if (workload_) check_beginning(settings_.ps, *workload_);
+  if (workload_ && !training.init_from.empty()) static_cast<void>(WarmStart(training, workload_->variables()));
+  if (!settings_.record.empty()) recorded_.emplace(settings_.record, settings_.job_arguments);
+  if (!settings_.replay.empty()) replayed_.emplace(settings_.replay, job.workers);
+  if (!settings_.trace.empty()) traces_.emplace(settings_.trace);
   progress_.emplace(stderr);
   if (curve_ && curve_->was_thinned())
     progress_->print(fmt::format("launch_shm: the copies for --curve {} would take more than 256 MiB: there will be {}",
                                  settings_.curve_points, curve_->points()));
-  if (!workload_ && training.steps > train::kMaxExactCount / job.workers)
+  if (!workload_ && !has_program() && training.steps > train::kMaxExactCount / job.workers)
     progress_->print(fmt::format("launch_shm: float32 counts exactly up to {} only", train::kMaxExactCount));
 }
 
@@ -110,6 +128,7 @@ int Launch::run() {
   try {
     const std::string control = shm::control_name(settings_.ps.job.job);
     const std::vector<std::string> there = shm::list_segments(control);
+    if (has_program()) guard_.emplace();
     was_free_ = !std::binary_search(there.begin(), there.end(), control);
     const int code = run_job();
     remove_leftovers();
@@ -122,6 +141,8 @@ int Launch::run() {
 
 int Launch::run_job() {
   if (const int code = start_ps()) return code;
+  if (stop_requests() == 0 && settings_.evaluate_every.is_given())
+    evaluator_.emplace("evaluator", "worker_shm", worker_arguments(evaluator_settings(settings_)));
   if (stop_requests() == 0) start_workers();
   while (is_any_worker_running() || is_pausing_) {
     attend(curve_ ? curve_->wait_ms(kTickMs) : kTickMs);
@@ -129,18 +150,23 @@ int Launch::run_job() {
     note_beginnings();
     keep_ps();
     keep_number();
+    begin_next_lives();
     show_progress();
   }
   progress_->clear();
   const bool is_interrupted = stop_requests() != 0;
   if (!is_interrupted) collect();
+  if (!is_interrupted) finish_record();
+  merge_traces();
   if (!settings_.save.empty()) save();
   end_ps();
+  end_evaluator();
+  report_evaluations();
   if (is_interrupted) {
     progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));
     return kInterrupted;
   }
-  return has_failed_ ? kFailed : 0;
+  return has_failed_ || evaluator_failed_ ? kFailed : 0;
 }
 
 // Returns the exit code of a ps that could not start. Without a view before the first worker, a short job would be over
@@ -168,22 +194,35 @@ bool Launch::is_ps(const Child& child) const {
 }
 
 void Launch::start_workers() {
-  for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank) start_worker(rank, true);
+  for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank)
+    if (!replayed_ || replayed_->lives_of(rank) != 0) start_worker(rank, true);
 }
 
 void Launch::start_worker(std::uint32_t rank, bool together) {
   const std::optional<WorkerInfo> before = holder_of(rank);
   WorkerSettings worker = worker_settings(settings_, rank, together);
+  if (replayed_) worker.replay_board = replayed_->board();
+  if (traces_) worker.trace = traces_->add(rank);
   if (!gpus_ && worker.device.may_be_cuda()) gpus_ = visible_gpus();
-  const std::vector<std::string> variables =
-      show_one_gpu(gpus_.value_or(std::vector<std::string>()), rank, worker.device);
-  workers_.emplace_back(worker, variables, before ? before->steps : 0);
+  std::vector<std::string> variables = show_one_gpu(gpus_.value_or(std::vector<std::string>()), rank, worker.device);
+  std::vector<std::string> command = settings_.program;
+  if (has_program()) {
+    const std::vector<std::string> place = program_variables(settings_, rank);
+    variables.insert(variables.end(), place.begin(), place.end());
+  } else {
+    command = worker_arguments(worker);
+    command.insert(command.begin(), "worker_shm");
+  }
+  workers_.emplace_back(rank, before ? before->steps : 0, command, variables, !has_program());
+  if (guard_) guard_->watch(workers_.back().child.pid());
 }
 
-Launch::Member::Member(const WorkerSettings& settings, const std::vector<std::string>& variables, std::uint64_t before)
-    : rank(*settings.rank),
+Launch::Member::Member(std::uint32_t of, std::uint64_t before, const std::vector<std::string>& command,
+                       const std::vector<std::string>& variables, bool is_ours)
+    : rank(of),
       steps_before(before),
-      child(fmt::format("worker {}", rank), "worker_shm", worker_arguments(settings), variables) {}
+      child(fmt::format("worker {}", rank), command.front(), {command.begin() + 1, command.end()}, variables, is_ours) {
+}
 
 const Launch::Member* Launch::last_of(std::uint32_t rank) const {
   const auto found = std::find_if(workers_.rbegin(), workers_.rend(), [&](const Member& m) { return m.rank == rank; });
@@ -227,6 +266,17 @@ void Launch::keep_number() {
   }
 }
 
+// A worker that was killed in the recorded run ends in its replay where its record does. Then its successor begins.
+void Launch::begin_next_lives() {
+  if (!replayed_ || has_failed_ || stop_requests() != 0) return;
+  for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank) {
+    const auto begun = std::count_if(workers_.begin(), workers_.end(), [&](const Member& m) { return m.rank == rank; });
+    if (begun == 0 || begun >= replayed_->lives_of(rank) || !last_of(rank)->child.has_ended()) continue;
+    start_worker(rank, false);
+    progress_->print(fmt::format("launch_shm: worker {} is started, as it was", rank));
+  }
+}
+
 bool Launch::is_any_worker_running() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Member& m) { return !m.child.has_ended(); });
 }
@@ -235,12 +285,22 @@ std::vector<Child*> Launch::children() {
   std::vector<Child*> all;
   for (Child& server : servers_) all.push_back(&server);
   for (Member& member : workers_) all.push_back(&member.child);
+  if (evaluator_) all.push_back(&*evaluator_);
   return all;
 }
 
 void Launch::send_all(int signal) {
   for (const Member& member : workers_) member.child.send(signal);
+  if (evaluator_) evaluator_->send(signal);
   for (const Child& server : servers_) server.send(signal);
+}
+
+// On those who have not ended in time.
+void Launch::give_up() {
+  for (const Member& member : workers_) member.child.send(SIGKILL);
+  const bool may_save = !settings_.ps.checkpoint.dir.empty() && now_seconds() < give_up_at_ + kSavingSeconds;
+  for (const Child& server : servers_)
+    if (!may_save) server.send(SIGKILL);
 }
 
 void Launch::ask_all_to_end() {
@@ -259,14 +319,20 @@ void Launch::attend(int timeout_ms) {
     signals_sent_ = requests;
     send_all(requests == 1 ? stop_signal() : SIGKILL);
   }
-  if (give_up_at_ != 0.0 && now_seconds() > give_up_at_) send_all(SIGKILL);
+  if (give_up_at_ != 0.0 && now_seconds() > give_up_at_) give_up();
   note_ends();
 }
 
 void Launch::take_line(const Child& child, bool is_error, const std::string& line) {
   const bool of_ps = is_ps(child);
-  if (!is_error && !of_ps) {
+  if (has_program() && !of_ps && !is_error && !settings_.json) {
+    progress_->clear();
+    write_out(line + "\n");
+  } else if (has_program() && !of_ps) {
+    progress_->print(fmt::format("[{}] {}", child.title(), line));
+  } else if (!is_error && !of_ps) {
     report::Json json = report::Json::parse(line, nullptr, false);
+    if (evaluator_ && &child == &*evaluator_) return take_evaluation(json);
     if (json.is_object()) last_object_of_[&child] = std::move(json);
   } else if (is_error && line.starts_with(of_ps ? "ps_shm: " : "worker_shm: ")) {
     error_of_[&child] = line;
@@ -317,9 +383,10 @@ void Launch::note_worker_end(Member& member) {
   }
   has_failed_ = true;
   progress_->print(describe_end(member.child, !is_any_worker_running() ? ""
+                                              : replayed_              ? "; the replay ends"
                                               : holder                 ? "; the others go on"
                                                                        : "; the job can't start without it"));
-  if (!holder) ask_all_to_end();
+  if (!holder || replayed_) ask_all_to_end();
 }
 
 void Launch::note_ends() {
@@ -328,6 +395,10 @@ void Launch::note_ends() {
   };
   for (Member& member : workers_)
     if (is_news(member.child)) note_worker_end(member);
+  if (evaluator_ && is_news(*evaluator_)) {
+    evaluator_failed_ = true;
+    progress_->print(describe_end(*evaluator_, is_any_worker_running() ? "; the workers go on" : ""));
+  }
   if (!view_ || !is_news(ps())) return;
   const bool is_to_be_replaced = replaces_workers() && !view_->info().finished;
   const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_;
@@ -337,6 +408,25 @@ void Launch::note_ends() {
                                       : is_any_worker_running() ? "; the workers go on"
                                                                 : ""));
   if (!wants_ps_) has_failed_ = true;
+}
+
+void Launch::finish_record() {
+  try {
+    if (recorded_ && report_) recorded_->finish(report_->digest);
+    if (replayed_ && report_ && !has_failed_) replayed_->check_digest(report_->digest);
+  } catch (const Error& error) {
+    has_failed_ = true;
+    progress_->print(fmt::format("launch_shm: {}", error.what()));
+  }
+}
+
+void Launch::merge_traces() {
+  try {
+    if (traces_) traces_->merge();
+  } catch (const Error& error) {
+    has_failed_ = true;
+    progress_->print(fmt::format("launch_shm: {}", error.what()));
+  }
 }
 
 void Launch::save() {
@@ -360,6 +450,18 @@ void Launch::end_ps() {
     noted_.insert(&ps());  // its exit code will say that it was interrupted
     ps().send(SIGTERM);
     give_up_at_ = now_seconds() + kCleanEndSeconds;
+  }
+}
+
+// It ends by itself after the last generation, unless the job was over before it had found its publication.
+void Launch::end_evaluator() {
+  const double ask_at = now_seconds() + kEvaluatorSpeaksSeconds;
+  if (stop_requests() == 0) give_up_at_ = 0.0;  // a test may take long
+  while (evaluator_ && !evaluator_->has_ended()) {
+    attend(kTickMs);
+    if (evaluates_ || now_seconds() < ask_at || !noted_.insert(&*evaluator_).second) continue;
+    progress_->print("launch_shm: the job was over before the evaluator had found what it published");
+    evaluator_->send(SIGTERM);
   }
 }
 

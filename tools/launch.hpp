@@ -12,10 +12,13 @@
 
 #include "children.hpp"
 #include "curve.hpp"
+#include "guard.hpp"
 #include "options.hpp"
 #include "ps/job_view.hpp"
+#include "recording.hpp"
 #include "report/progress.hpp"
 #include "report/summary.hpp"
+#include "tracing.hpp"
 #include "workload.hpp"
 
 namespace ps::tools {
@@ -35,7 +38,8 @@ class Launch {
  private:
   // A worker of the job, alive or ended.
   struct Member {
-    Member(const WorkerSettings& settings, const std::vector<std::string>& variables, std::uint64_t steps_before);
+    Member(std::uint32_t rank, std::uint64_t steps_before, const std::vector<std::string>& command,
+           const std::vector<std::string>& variables, bool is_ours);
 
     std::uint32_t rank;
     std::uint64_t steps_before = 0;  // of those who had the rank before
@@ -49,6 +53,8 @@ class Launch {
   void start_worker(std::uint32_t rank, bool together);
   void keep_ps();
   void keep_number();
+  void begin_next_lives();
+  bool has_program() const { return !settings_.program.empty(); }
   bool is_elastic() const { return settings_.ps.job.elastic_max != 0; }
   bool replaces_workers() const { return is_elastic() || settings_.restart_workers; }
   const Member* last_of(std::uint32_t rank) const;
@@ -62,6 +68,8 @@ class Launch {
   void note_beginnings();
   void show_progress();
   void save();
+  void finish_record();
+  void merge_traces();
   void collect();
   void end_ps();
   void end_all() noexcept;
@@ -69,24 +77,36 @@ class Launch {
   Child& ps() { return servers_.back(); }
   std::vector<Child*> children();
   bool is_ps(const Child& child) const;
+  void end_evaluator();
+  void take_evaluation(const report::Json& json);
+  void report_evaluations();
   bool is_any_worker_running() const;
   void send_all(int signal);
   void ask_all_to_end();
+  void give_up();
 
   std::unique_ptr<Workload> workload_;  // none: count
   const LaunchSettings settings_;
   std::uint64_t target_steps_ = 0;
 
   std::optional<Curve> curve_;
+  std::optional<RecordedLaunch> recorded_;
+  std::optional<ReplayedLaunch> replayed_;
+  std::optional<Traces> traces_;
 
   std::optional<report::Progress> progress_;
   std::optional<JobView> view_;                   // its mappings outlive the job's names
   std::optional<std::vector<std::string>> gpus_;  // of which each worker is shown one; asked when one may take it
+  std::optional<Guard> guard_;                    // of another program's processes; ends after they have
   std::deque<Member> workers_;
-  bool has_begun_ = false;                        // all of the first ones have joined
-  std::map<std::uint32_t, double> began_of_;      // when a rank's first holder joined, where holders are replaced
-  std::deque<Child> servers_;                     // the last one is the ps; destroyed before the workers are
-  std::map<const Child*, std::string> error_of_;  // a program's last words
+  bool has_begun_ = false;                    // all of the first ones have joined
+  std::map<std::uint32_t, double> began_of_;  // when a rank's first holder joined, where holders are replaced
+  std::optional<Child> evaluator_;
+  bool evaluator_failed_ = false;
+  bool evaluates_ = false;                               // it has found its publication
+  std::vector<report::CurvePoint> evaluations_;          // their seconds are Unix time
+  std::deque<Child> servers_;                            // the last one is the ps; destroyed before the workers are
+  std::map<const Child*, std::string> error_of_;         // a program's last words
   std::map<const Child*, report::Json> last_object_of_;  // what a worker says about itself at its end
   std::set<const Child*> noted_;                         // whose end has been looked at
   int signals_sent_ = 0;

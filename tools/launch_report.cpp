@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "launch.hpp"
+#include "summaries.hpp"
 #include "train/count_model.hpp"
 #include "update/traits.hpp"
 
@@ -31,6 +32,7 @@ void Launch::note_beginnings() {
 void Launch::show_progress() {
   if (!progress_->is_due() || stop_requests() != 0) return;
   report::JobProgress now;
+  now.first_step = view_->info().config.first_step;
   now.steps = view_->info().global_step;
   now.target_steps = target_steps_;
   now.mean_staleness = view_->staleness().mean;
@@ -44,12 +46,28 @@ void Launch::show_progress() {
     ++with_loss;
   }
   if (with_loss != 0) now.loss = loss / with_loss;
+  if (!evaluations_.empty()) now.test_loss = evaluations_.back().metrics.loss;
   progress_->show(now);
+}
+
+// A line of the evaluator's.
+void Launch::take_evaluation(const report::Json& json) {
+  evaluates_ = true;
+  if (std::optional<report::CurvePoint> point = report::read_evaluation(json)) evaluations_.push_back(*point);
+}
+
+void Launch::report_evaluations() {
+  if (!report_) return;
+  report_->evaluations = std::move(evaluations_);
+  for (report::CurvePoint& point : report_->evaluations) {
+    point.seconds = std::max(0.0, point.seconds - report_->began_unix);
+    point.epoch = workload_->epochs(point.step);
+  }
 }
 
 void Launch::collect() {
   const std::vector<VariableInfo> variables = view_->variables();
-  if (variables.empty() || view_->info().global_step == 0 ||
+  if (variables.empty() || view_->info().global_step == view_->info().config.first_step ||
       !std::all_of(variables.begin(), variables.end(), [](const VariableInfo& v) { return v.initialised; }))
     return;
   report::RunReport run = report::RunReport::of_job(*view_);
@@ -73,8 +91,8 @@ void Launch::collect() {
       return values;
     };
     run.data = settings_.training.data;
-    run.epochs = workload_->epochs(run.steps);
-    run.test = workload_->evaluate(values_of(&JobView::values));
+    run.epochs = workload_->epochs(run.steps - run.first_step);
+    run.test = workload_->evaluate(spans_of(values_of(&JobView::values)));
     run.is_test_of_training = workload_->is_judged_by_training_data();
     if (curve_) {
       run.curve = curve_->evaluate(*workload_, run.began_unix);
@@ -82,8 +100,11 @@ void Launch::collect() {
     }
     const Optimizer& optimizer = settings_.ps.job.optimizer;
     if (optimizer.ema > 0 && !update::traits_of(optimizer.rule).is_sum)
-      run.average_test = workload_->evaluate(values_of(&JobView::averages));
-  } else {
+      run.average_test = workload_->evaluate(spans_of(values_of(&JobView::averages)));
+    if (!evaluator_)
+      write_test(settings_.ps.summary, run.steps, *run.test, run.average_test,
+                 [this](const std::string& line) { progress_->print("launch_shm: " + line); });
+  } else if (!has_program()) {
     run.count = report::CountedValues(view_->values(train::kCountVariable));
   }
   report_ = std::move(run);

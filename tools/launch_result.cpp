@@ -56,10 +56,12 @@ std::string save_result(const JobView& job, const LaunchSettings& settings) {
   const Optimizer& optimizer = settings.ps.job.optimizer;
   for (const VariableInfo& variable : job.variables()) {
     if (!variable.initialised) continue;
-    tensors.push_back({variable.name, variable.dtype, variable.shape, values.emplace_back(job.bytes(variable.name))});
+    tensors.push_back({variable.name, variable.dtype, variable.shape,
+                       keep::reader_of(values.emplace_back(job.bytes(variable.name)))});
     if (!variable.slots.empty() && variable.slots.back() == "ema")
-      averages.push_back({variable.name, DType::kFloat32, variable.shape,
-                          std::as_bytes(std::span(kept_averages.emplace_back(job.averages(variable.name))))});
+      averages.push_back(
+          {variable.name, DType::kFloat32, variable.shape,
+           keep::reader_of(std::as_bytes(std::span(kept_averages.emplace_back(job.averages(variable.name)))))});
   }
   if (tensors.empty()) return "there is nothing to save: no variable was initialised";
   const std::map<std::string, std::string> metadata = {{"format", "pt"},

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "command_line.hpp"
+#include "config/interval.hpp"
 #include "config/job_settings.hpp"
 #include "config/values.hpp"
 
@@ -116,6 +117,44 @@ Value<LaunchSettings> by_rank(Part LaunchSettings::*of_all, std::map<std::uint32
   return value;
 }
 
+const Settings<SummarySettings>& summary_settings() {
+  using S = SummarySettings;
+  constexpr unsigned kAll = kPs | kWorker | kLaunch;
+  static const Settings<S> kRows = {
+      {"summary-dir", config::text(&S::dir, "DIR"), kOutput, kAll,
+       "write event files for TensorBoard there: a folder each for the ps, every worker and the test"},
+      {"summary-every", config::interval(&S::every), kOutput, kAll,
+       "--summary-dir: how often, and once more at the end"},
+  };
+  return kRows;
+}
+
+}  // namespace
+
+namespace {
+
+const Settings<CheckpointSettings>& checkpoint_options() {
+  using C = CheckpointSettings;
+  constexpr unsigned kAll = kPs | kWorker | kLaunch;
+  // clang-format off
+  static const Settings<C> kRows = {
+      {"checkpoint-dir", config::text(&C::dir, "DIR"), kRun, kAll,
+       "keep the run there, and go on with the newest checkpoint that is there already",
+       {.otherwise = "none is kept", .common = kPs | kLaunch}},
+      {"checkpoint-every", config::interval(&C::every), kRun, kAll,
+       "--checkpoint-dir: how often; also at the end, and when the ps is asked to end"},
+      {"keep", config::whole(&C::keep, 1, config::kAny), kRun, kAll, "--checkpoint-dir: how many, the newest"},
+      {"keep-best", config::flag(&C::keep_best), kRun, kAll,
+       "--checkpoint-dir: and the one with the smallest training loss"},
+      {"max-file-bytes", config::bytes_or_none(&C::max_file_bytes), kRun, kAll,
+       "--checkpoint-dir: larger models are written as several files", {.unit = "bytes"}},
+      {"fresh", config::flag(&C::fresh), kRun, kAll,
+       "--checkpoint-dir: begin anew; the folder must be empty"},
+  };
+  // clang-format on
+  return kRows;
+}
+
 }  // namespace
 
 const Settings<PsSettings>& ps_options() {
@@ -133,14 +172,16 @@ const Settings<PsSettings>& ps_options() {
     const Settings<S> publish = {
         {"publish", config::text(&S::name, "NAME"), kRun, kPs | kLaunch,
          "publish all variables under this name, each time from one snapshot, for ps::Subscriber"},
-        {"publish-every", config::whole(&S::every, 1, config::kAny), kRun, kPs | kLaunch,
-         "--publish: after so many global steps, and at the end"},
+        {"publish-every", config::interval(&S::every), kRun, kPs | kLaunch,
+         "--publish: how often, and once more at the end"},
         {"publish-averages", config::flag(&S::averages), kRun, kPs | kLaunch,
          "--publish: moving averages in the place of the values; needs --ema"},
     };
     Settings<P> rows;
     config::add_within(rows, &P::job, job, kPs);
+    config::add_within(rows, &P::checkpoint, checkpoint_options(), kPs);
     config::add_within(rows, &P::publish, publish, kPs);
+    config::add_within(rows, &P::summary, summary_settings(), kPs);
     // clang-format off
     const Settings<P> own = {
         {"task", config::whole_or_none(&P::task, 0, kMaxTasks - 1), kRun, kPs,
@@ -166,14 +207,16 @@ const Settings<WorkerSettings>& worker_options() {
   static const Settings<W> kRows = [] {
     Settings<W> rows;
     config::add_within(rows, &W::alone, config::job_settings(), kWorker);
+    config::add_within(rows, &W::checkpoint, checkpoint_options(), kWorker);
     config::add_within(rows, &W::training, training_settings(), kWorker);
+    config::add_within(rows, &W::summary, summary_settings(), kWorker);
     take_epochs<W>(
         rows, [](W& in) -> TrainingSettings& { return in.training; }, [](W& in) -> JobConfig& { return in.alone; });
     row_of(rows, "job").traits.otherwise = "none: it is needed, but for `standalone`";
     // clang-format off
     const Settings<W> own = {
         {"rank", config::whole_or_none(&W::rank, 0, kMaxWorkers - 1), kWorkers, kWorker,
-         "this worker's number; also from RANK, LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_RANK, SLURM_LOCALID",
+         "this worker's number; also from RANK, LOCAL_RANK, and what MPI and SLURM set",
          {.otherwise = "a free one", .common = kWorker}},
         {"threads", config::whole(&W::threads, 1, kMaxThreads), kWorkers, kWorker,
          "threads that share large pulls and pushes; at most the ps's --threads"},
@@ -181,6 +224,11 @@ const Settings<WorkerSettings>& worker_options() {
          {.otherwise = "the job's"}},
         {"standalone", config::flag(&W::standalone), kRun, kWorker, "train in this process alone, with no ps",
          {.common = kWorker}},
+        {"evaluate", config::flag(&W::evaluate), kRun, kWorker,
+         "do not train: test the job's model again and again, as its ps publishes it (--publish)"},
+        {"every", config::interval(&W::every), kRun, kWorker, "--evaluate: how often, and once more at the end"},
+        {"publication", config::text(&W::publication, "NAME"), kRun, kWorker, "--evaluate: which one to read",
+         {.otherwise = "the job's name"}},
         {"together", config::flag(&W::together), kWorkers, kWorker,
          "begin when the job's N workers have joined, not before"},
         {"delay", of_one(&W::delay, "SPEC", read_delay, write_delay), kWorkers, kWorker,
@@ -193,6 +241,14 @@ const Settings<WorkerSettings>& worker_options() {
          {.common = kWorker}},
         {"wire", of_one(&W::wire, "float32|bf16", read_wire, write_wire), kWorkers, kWorker,
          "how a gradient's elements travel from a GPU to host memory"},
+        {"trace", config::text(&W::trace, "FILE"), kOutput, kWorker,
+         "write there what the steps' time goes to, for ui.perfetto.dev; up to 300000 spans"},
+        {"record", config::text(&W::record, "DIR"), kRun, kWorker,
+         "write there in what order this worker pulls and pushes; launch_shm --record does that for all of them"},
+        {"replay", config::text(&W::replay, "DIR"), kRun, kWorker,
+         "go by such a record; launch_shm --replay does that for all of them"},
+        {"replay-board", config::text(&W::replay_board, "FILE"), kRun, kWorker,
+         "--replay: what the job's workers share, which launch_shm makes"},
         {"json", config::flag(&W::json), kOutput, kWorker,
          "print one JSON object on stdout at the end, all else on stderr", {.common = kWorker}},
         {"quiet", config::flag(&W::quiet), kOutput, kWorker, "print no report lines", {.common = kWorker}},
@@ -229,8 +285,17 @@ const Settings<LaunchSettings>& launch_options() {
         {"curve", config::whole_or_none(&L::curve_points, 1, 10'000), kOutput, kLaunch,
          "copy the parameters N times while the job trains, evaluate them at the end: loss against time in --json",
          {.otherwise = "none"}},
+        {"evaluate-every", config::interval(&L::evaluate_every), kOutput, kLaunch,
+         "test the model so often while it trains, in a process of its own, by what the ps publishes",
+         {.otherwise = "only at the end"}},
         {"save", config::text(&L::save, "FILE.safetensors"), kOutput, kLaunch,
-         "write the parameters there at the end, their averages to FILE.ema.safetensors", {.common = kLaunch}},
+         "write the parameters there at the end, their averages to FILE.ema.safetensors"},
+        {"trace", config::text(&L::trace, "FILE"), kOutput, kLaunch,
+         "write there what the workers' time goes to, for ui.perfetto.dev; up to 300000 spans of each"},
+        {"record", config::text(&L::record, "DIR"), kRun, kLaunch,
+         "write there in what order the workers pull and push, for --replay; modes async and ssp"},
+        {"replay", config::text(&L::replay, "DIR"), kRun, kLaunch,
+         "run a recorded job again, in the recorded order: the same parameters, bit for bit"},
         {"replace", config::flag(&L::replace), kRun, kLaunch,
          "reclaim a dead job of that name although it holds a result"},
         {"restart-workers", config::flag(&L::restart_workers), kWorkers, kLaunch,

@@ -22,6 +22,7 @@
 #include "ps/bundle_spec.hpp"
 #include "ps/errors.hpp"
 #include "ps/job_view.hpp"
+#include "recording.hpp"
 #include "sparse_options.hpp"
 #include "train/models.hpp"
 #include "update/traits.hpp"
@@ -60,7 +61,8 @@ void check_quorum(const JobConfig& job) {
 
 // What launchers of other systems say of a process's place on its machine.
 void look_for_rank(std::optional<std::uint32_t>& rank) {
-  for (const char* variable : {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"}) {
+  for (const char* variable : {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_RANK",
+                               "PMI_RANK", "SLURM_LOCALID"}) {
     const char* text = std::getenv(variable);
     if (rank || text == nullptr || *text == '\0') continue;
     try {
@@ -98,16 +100,10 @@ void check_job_settings(const CommandLine& line) {
                               option_of(row.name)));
 }
 
-// Tells of variables PS_* that no program takes. They may be another program's, so it is no error. Children of
-// launch_shm get none of them.
+// Tells of variables PS_* that no program takes. They may be another program's, so it is no error. Programs of ours that
+// launch_shm starts get none of them.
 void check_environment(const char* program) {
-  std::vector<std::string> known;
-  const auto add = [&](const auto& rows) {
-    for (const auto& row : rows) known.push_back(variable_of(row.name));
-  };
-  add(ps_options());
-  add(worker_options());
-  add(launch_options());
+  const std::vector<std::string> known = option_variables();
   for (char** one = environ; *one != nullptr; ++one) {
     const std::string variable = std::string(*one).substr(0, std::string_view(*one).find('='));
     if (!variable.starts_with("PS_") || variable.starts_with("PS_TEST") ||
@@ -129,6 +125,77 @@ void check_publish(const PsSettings& settings) {
     throw Error("--publish-averages: the job keeps no moving averages; give --ema");
 }
 
+void check_checkpoint(const CheckpointSettings& settings) {
+  CheckpointSettings without = CheckpointSettings();
+  without.dir = settings.dir;
+  if (settings.dir.empty() && !(settings == without))
+    throw Error("--checkpoint-every, --keep, --keep-best, --max-file-bytes, --fresh: give --checkpoint-dir DIR");
+}
+
+void check_summary(const SummarySettings& settings) {
+  if (settings.dir.empty() && settings.every != SummarySettings().every)
+    throw Error("--summary-every: give --summary-dir DIR");
+}
+
+// An evaluator joins no job: it reads what the ps publishes.
+void check_evaluation(const CommandLine& line, const WorkerSettings& settings) {
+  if (!settings.evaluate) {
+    for (const char* option : {"every", "publication"})
+      if (line.was_given(option)) throw Error(fmt::format("--{}: of --evaluate; give that, too", option));
+    return;
+  }
+  for (const char* option : {"standalone", "rank", "together", "delay", "device", "wire", "threads", "seed"})
+    if (line.was_typed(option)) throw Error(fmt::format("--{}: nothing for --evaluate, which does not train", option));
+  if (settings.training.is_count())
+    throw Error("--evaluate: model count has no loss; choose --model " + train::model_names(train::ModelKind::kDense));
+  if (!settings.publication.empty()) check_publication_name(settings.publication);
+}
+
+void check_on_nan(const TrainingSettings& training, const CheckpointSettings& checkpoint) {
+  if (training.on_nan == OnNan::kWarn) return;
+  if (training.is_count()) throw Error("--on-nan: count has no loss; leave it out");
+  if (training.on_nan == OnNan::kRestore && checkpoint.dir.empty())
+    throw Error("--on-nan restore: give --checkpoint-dir DIR, where the job's checkpoints are");
+}
+
+// Of workers that are another program: what worker_shm alone would use is refused, and passed over where the environment
+// says it.
+void complete_program(const CommandLine& line, LaunchSettings& settings) {
+  const auto refuse = [&](const std::string& name) {
+    if (line.was_typed(name))
+      throw Error(
+          fmt::format("{}: of worker_shm; the program behind -- says what it trains, and how", option_of(name)));
+  };
+  for (const config::Setting<TrainingSettings>& row : training_settings())
+    if (std::string_view(row.name) != "steps") refuse(row.name);
+  for (const char* name : {"delay", "wire", "curve", "evaluate-every"}) refuse(name);
+  if (!settings.training.epoch_schedule.empty())
+    throw Error("--lr-schedule: with a program behind -- nobody knows the data; give step:DECAY:STEPS");
+  if (!line.was_given("device"))
+    settings.device.kind = device::DeviceChoice::Kind::kAuto;  // whoever has GPUs uses them
+  TrainingSettings nothing;
+  nothing.steps = settings.training.steps;
+  settings.training = nothing;
+  settings.evaluate_every = {};
+  settings.curve_points = 0;
+  settings.delay = {};
+  settings.delay_of_rank.clear();
+  settings.wire = Wire::kFloat32;
+  settings.wire_of_rank.clear();
+  const std::string& program = settings.program.front();
+  settings.training.model = program.substr(program.rfind('/') + 1);
+  JobConfig& job = settings.ps.job;
+  job.steps = settings.training.steps;
+  check_hyper_parameters(line, job.optimizer);
+  check_publish(settings.ps);
+  check_checkpoint(settings.ps.checkpoint);
+  check_summary(settings.ps.summary);
+  make_room_for_elastic(job);
+  check(job);
+  check_quorum(job);
+  check_ranks("--device", settings.device_of_rank, job);
+}
+
 std::optional<int> parse_ps(int argc, char** argv, PsSettings& settings) {
   CommandLine line(
       {.name = "ps_shm",
@@ -145,12 +212,25 @@ std::optional<int> parse_ps(int argc, char** argv, PsSettings& settings) {
       throw Error(fmt::format("--task: tasks are 0 to {}; raise --ps-tasks", settings.job.tasks - 1));
     check_hyper_parameters(line, settings.job.optimizer);
     check_publish(settings);
+    check_checkpoint(settings.checkpoint);
+    check_summary(settings.summary);
     make_room_for_elastic(settings.job);
     check(settings.job);
   });
 }
 
 }  // namespace
+
+std::vector<std::string> option_variables() {
+  std::vector<std::string> all;
+  const auto add = [&](const auto& rows) {
+    for (const auto& row : rows) all.push_back(variable_of(row.name));
+  };
+  add(ps_options());
+  add(worker_options());
+  add(launch_options());
+  return all;
+}
 
 std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
   const std::optional<int> code = parse_ps(argc, argv, settings);
@@ -186,9 +266,22 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
       throw Error("--device: a GPU's worker needs a ps; leave --standalone out, or choose --device cpu");
     if (settings.alone.job.empty() && !settings.standalone) throw Error("--job: name the job to work for");
     if (!settings.standalone) check_job_settings(line);
+    const bool restores = settings.training.on_nan == OnNan::kRestore;
+    if (!settings.standalone && !restores && line.was_typed("checkpoint-dir"))
+      throw Error(
+          "--checkpoint-dir: the ps keeps the job; give it to ps_shm, or to a worker with --standalone or --on-nan "
+          "restore");
+    if (settings.standalone && restores)
+      throw Error("--on-nan restore: of the workers of a job; with --standalone choose --on-nan stop, and begin again");
+    if (settings.standalone) check_checkpoint(settings.checkpoint);
     if (!settings.standalone && settings.training.epochs != 0)
       throw Error("--epochs: the job's ps says when it ends, by --steps; of launch_shm and --standalone only");
+    check_evaluation(line, settings);
+    check_summary(settings.summary);
+    if (!settings.summary.dir.empty() && settings.training.is_count())
+      throw Error("--summary-dir: model count has no loss and no gradients; give it to the ps");
     complete_training(line, settings.training);
+    check_on_nan(settings.training, settings.checkpoint);
     check_sparse_device(settings.training, settings.device);
     if (settings.standalone && settings.training.sparse.share_data)
       throw Error("--share-data: of the workers of a job; a process alone has nobody to share with");
@@ -200,23 +293,46 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
   });
 }
 
-std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
+namespace {
+
+std::optional<int> parse_launch(int argc, char** argv, LaunchSettings& settings, bool is_recorded) {
   if (argc == 2 && std::string(argv[1]) == "--help-markdown") {
     write_out(options_page());
     return 0;
   }
-  CommandLine line({.name = "launch_shm",
-                    .taker = config::kLaunch,
-                    .purpose = "Starts one ps and its workers on this machine, shows their progress and a summary.",
-                    .examples = {{"launch_shm", "trains the embedded digits with three workers"},
-                                 {"launch_shm --mode sync --workers 4 --optimizer adam",
-                                  "each step applies the mean of four gradients"},
-                                 {"launch_shm --model logistic --data zipf:1000x5000 --json",
-                                  "a sparse model on made-up data; one JSON object"}}});
+  for (int i = 1; i < argc && settings.program.empty(); ++i) {
+    if (std::string_view(argv[i]) != "--") continue;
+    settings.program.assign(argv + i + 1, argv + argc);
+    if (settings.program.empty()) return fail("launch_shm", kWrongUsage, "--: name a program behind it");
+    argc = i;
+  }
+  CommandLine line(
+      {.name = "launch_shm",
+       .taker = config::kLaunch,
+       .purpose =
+           "Starts one ps and its workers on this machine, shows their progress and a summary. A program behind -- "
+           "takes the place of worker_shm: launch_shm --workers 4 -- python train.py",
+       .examples = {
+           {"launch_shm", "trains the embedded digits with three workers"},
+           {"launch_shm --mode sync --workers 4 --optimizer adam", "each step applies the mean of four gradients"},
+           {"launch_shm --model logistic --data zipf:1000x5000 --json",
+            "a sparse model on made-up data; one JSON object"}}});
   line.add(launch_options(), settings);
+  settings.job_arguments = arguments_of_job(argc, argv);
   return line.parse(argc, argv, [&] {
-    check_environment("launch_shm");
+    if (!is_recorded) check_environment("launch_shm");
+    if (!settings.replay.empty() && !is_recorded) {
+      for (const config::Setting<LaunchSettings>& row : launch_options())
+        if (line.was_given(row.name) && !is_of_replay(row.name))
+          throw Error(fmt::format("{}: --replay has its settings from the record; leave it out", option_of(row.name)));
+      if (!settings.program.empty()) throw Error("--replay: of worker_shm; leave the program behind -- out");
+    }
     if (settings.ps.job.job.empty()) settings.ps.job.job = default_job_name();
+    if (!settings.program.empty()) {
+      check_recording(settings);
+      if (!settings.trace.empty()) throw Error("--trace: of worker_shm; leave the program behind -- out");
+      return complete_program(line, settings);
+    }
     complete_training(line, settings.training);
     if (settings.training.is_sparse() && line.was_given("layout") && settings.ps.job.layout == Layout::kVersioned)
       throw Error(fmt::format("--layout versioned: the rows of model {} change where they lie; choose --layout inplace",
@@ -227,7 +343,19 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
     if (settings.training.push_every > 1 && !line.was_given("optimizer"))
       settings.ps.job.optimizer.rule = UpdateRule::kAdd;
     check_hyper_parameters(line, settings.ps.job.optimizer);
+    if (settings.evaluate_every.is_given()) {
+      if (settings.training.is_count())
+        throw Error("--evaluate-every: count has no loss; choose --model " +
+                    train::model_names(train::ModelKind::kDense));
+      if (settings.ps.publish.name.empty()) {
+        settings.ps.publish.name = settings.ps.job.job;
+        if (!line.was_given("publish-every")) settings.ps.publish.every = settings.evaluate_every;
+      }
+    }
     check_publish(settings.ps);
+    check_checkpoint(settings.ps.checkpoint);
+    check_summary(settings.ps.summary);
+    check_on_nan(settings.training, settings.ps.checkpoint);
     make_room_for_elastic(settings.ps.job);
     check(settings.ps.job);
     check_quorum(settings.ps.job);
@@ -240,7 +368,30 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
         settings.training.push_every > 1)
       throw Error("--push-every: count has nothing to train; choose --model " +
                   train::model_names(train::ModelKind::kDense));
+    check_recording(settings);
+    if (!settings.trace.empty() && settings.training.is_count())
+      throw Error("--trace: count has no phases; choose --model " + train::model_names(train::ModelKind::kDense));
   });
+}
+
+}  // namespace
+
+// A replay's settings are those that the record was made with.
+std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
+  const std::optional<int> code = parse_launch(argc, argv, settings, false);
+  if (code || settings.replay.empty()) return code;
+  try {
+    std::vector<std::string> arguments = recorded_arguments(settings.replay);
+    arguments.insert(arguments.begin(), argv[0]);
+    arguments.insert(arguments.end(), argv + 1, argv + argc);
+    for (const std::string& variable : option_variables()) unsetenv(variable.c_str());
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    settings = LaunchSettings();
+    return parse_launch(static_cast<int>(pointers.size()), pointers.data(), settings, true);
+  } catch (const Error& error) {
+    return fail("launch_shm", kFailed, error.what());
+  }
 }
 
 std::string to_string(Wire wire) { return wire == Wire::kBfloat16 ? "bf16" : "float32"; }

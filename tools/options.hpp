@@ -7,9 +7,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "config/interval.hpp"
 #include "device/probe.hpp"
 #include "ps/gpu.hpp"
+#include "ps/hooks.hpp"
 #include "ps/job_config.hpp"
 #include "train/sparse/sparse_data.hpp"
 #include "train/straggler.hpp"
@@ -18,16 +21,38 @@ namespace ps::tools {
 
 // What a ps publishes of its job.
 struct PublishSettings {
-  std::string name;           // of the publication; empty: none
-  std::uint64_t every = 100;  // global steps
-  bool averages = false;      // moving averages, of variables that have one
+  std::string name;  // of the publication; empty: none
+  config::Interval every = {.steps = 100};
+  bool averages = false;  // moving averages, of variables that have one
 
   bool operator==(const PublishSettings&) const = default;
 };
 
+// Where a run is kept, and when.
+struct CheckpointSettings {
+  std::string dir;  // empty: nowhere
+  config::Interval every{.seconds = 600};
+  std::uint64_t keep = 5;  // the newest
+  bool keep_best = false;
+  std::uint64_t max_file_bytes = 5'000'000'000;
+  bool fresh = false;
+
+  bool operator==(const CheckpointSettings&) const = default;
+};
+
+// What is written for TensorBoard.
+struct SummarySettings {
+  std::string dir;  // empty: nothing
+  config::Interval every = {.seconds = 10};
+
+  bool operator==(const SummarySettings&) const = default;
+};
+
 struct PsSettings {
   JobConfig job;
+  CheckpointSettings checkpoint;
   PublishSettings publish;
+  SummarySettings summary;
   std::optional<std::uint32_t> task;  // of job.tasks; none: all of them in one process
   double wait_job_seconds = 60.0;     // a task other than 0: for task 0
   bool keep_segments = false;
@@ -71,6 +96,8 @@ struct TrainingSettings {
   std::string init_from;         // a safetensors file; empty: none
   std::string init_match;        // a regular expression for names of variables; empty: all
 
+  OnNan on_nan = OnNan::kWarn;
+
   bool is_count() const { return model == "count"; }
   bool is_sparse() const;
 
@@ -79,13 +106,20 @@ struct TrainingSettings {
 
 struct WorkerSettings {
   TrainingSettings training;
-  JobConfig alone;  // `job` names the job; the rest is for --standalone, which has no ps to ask
+  CheckpointSettings checkpoint;  // of --standalone; with --on-nan restore the folder of the job's
+  JobConfig alone;                // `job` names the job; the rest is for --standalone, which has no ps to ask
   std::optional<std::uint32_t> rank;
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;
   train::Delay delay;
   device::DeviceChoice device;
   Wire wire = Wire::kFloat32;
+  SummarySettings summary;
+  bool evaluate = false;  // instead of training
+  config::Interval every = {.seconds = 10};
+  std::string publication;  // empty: of the job's name
+  std::string record, replay, replay_board;  // of WorkerOptions
+  std::string trace;                         // a file; empty: none
   bool standalone = false, together = false, json = false, quiet = false;
 
   bool operator==(const WorkerSettings&) const = default;
@@ -102,8 +136,14 @@ struct LaunchSettings {
   std::map<std::uint32_t, device::DeviceChoice> device_of_rank;
   Wire wire = Wire::kFloat32;
   std::map<std::uint32_t, Wire> wire_of_rank;
-  std::uint64_t curve_points = 0;  // 0: no curve
-  std::string save;                // a file; empty: none
+  std::uint64_t curve_points = 0;    // 0: no curve
+  config::Interval evaluate_every;   // not given: nobody evaluates
+  std::string save;                  // a file; empty: none
+  std::string record;                // a folder; empty: none is made
+  std::string replay;                // one to go by; empty: none
+  std::string trace;                 // a file; empty: none
+  std::vector<std::string> job_arguments;  // as they were given: what a replay of the record gives again
+  std::vector<std::string> program;  // in the place of worker_shm: a program and its arguments; empty: worker_shm
   bool restart_workers = false, replace = false;
   bool json = false, verbose = false;
 };
@@ -113,6 +153,9 @@ inline constexpr std::uint64_t kDefaultSparseEpochs = 10;
 inline constexpr double kDefaultTestShare = 0.1;
 
 std::string to_string(Wire wire);  // float32, bf16
+
+// The environment variables that stand for options of any of the programs.
+std::vector<std::string> option_variables();
 
 // Each fills `settings`, or returns the exit code with which the program shall end now: 0 after --help, 2 after one
 // line on stderr about a wrong usage.

@@ -6,7 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint_dir.hpp"
+#include "checkpointing.hpp"
 #include "children.hpp"
+#include "job_summaries.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "ps/errors.hpp"
@@ -29,13 +32,21 @@ void report_count(const JobView& view) {
 }
 
 int serve(const tools::PsSettings& settings) {
-  const JobConfig& job = settings.job;
+  JobConfig job = settings.job;
   ServerOptions options;
   options.task = settings.task;
   options.adopt = settings.adopt;
   options.wait_job_seconds = settings.wait_job_seconds;
   options.stop_requested = [] { return tools::stop_requests() != 0; };
   options.notice = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const bool keeps = !settings.checkpoint.dir.empty() && settings.task.value_or(0) == 0;
+  std::optional<keep::CheckpointDir> dir;  // before anybody looks what is there
+  if (keeps) dir.emplace(settings.checkpoint.dir);
+  if (keeps && !settings.adopt)
+    if (const std::optional<Checkpoint> found = tools::find_beginning(settings.checkpoint, options.notice)) {
+      tools::require_steps_left(*found, job);
+      job.restore = found->folder();
+    }
   Server server(job, options);
   if (settings.keep_segments) server.keep_segments();
   if (settings.task.value_or(0) != 0)
@@ -61,8 +72,15 @@ int serve(const tools::PsSettings& settings) {
   std::optional<tools::Publishing> publishing;
   if (!settings.publish.name.empty() && settings.task.value_or(0) == 0)
     publishing.emplace(job.job, job.group, settings.publish, options.notice);
+  std::optional<tools::JobSummaries> summaries;
+  if (!settings.summary.dir.empty() && settings.task.value_or(0) == 0)
+    summaries.emplace(job, settings.summary, options.notice);
+  std::optional<tools::Checkpointing> checkpointing;
+  if (keeps) checkpointing.emplace(job.job, job.group, settings.checkpoint, say, options.notice);
   const EndReason reason = server.serve(hooks);
-  publishing.reset();  // while there is a job to look at
+  summaries.reset();      // while there is a job to look at
+  checkpointing.reset();  // a job has one snapshot at a time
+  publishing.reset();
 
   const std::uint64_t step = server.global_step();
   if (reason == EndReason::kAllWorkersLeft) say(fmt::format("job {} finished at step {}", job.job, step));

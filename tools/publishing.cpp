@@ -2,22 +2,19 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "ps/errors.hpp"
-#include "ps/job_view.hpp"
 #include "ps/publisher.hpp"
 #include "update/traits.hpp"
 
 namespace ps::tools {
-namespace {
 
 // The job's variables as a bundle, and how they get there.
-class Bundle {
+class Publishing::Bundle {
  public:
   Bundle(JobView& view, const std::string& group, const PublishSettings& settings) : view_(view), settings_(settings) {
     BundleSpec spec{.name = settings.name, .tensors = {}};
@@ -51,51 +48,29 @@ class Bundle {
   std::optional<Publisher> publisher_;
 };
 
-}  // namespace
-
 Publishing::Publishing(std::string job, std::string group, PublishSettings settings, Notice notice)
     : job_(std::move(job)),
       group_(std::move(group)),
       settings_(std::move(settings)),
       notice_(std::move(notice)),
-      thread_([this] { run(); }) {}
+      repeating_([this](bool is_last) { look(is_last); }) {}
 
-Publishing::~Publishing() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_over_ = true;
-  }
-  changed_.notify_one();
-  thread_.join();
-}
+Publishing::~Publishing() = default;
 
-bool Publishing::waits() {
-  std::unique_lock lock(mutex_);
-  return !changed_.wait_for(lock, std::chrono::milliseconds(1), [this] { return is_over_; });
-}
-
-void Publishing::run() {
-  std::optional<JobView> view;
-  std::optional<Bundle> bundle;
-  std::uint64_t published = 0, next = 1;  // the model is known at the first step's end
-  std::string said;
-  for (bool goes_on = true; goes_on;) {
-    goes_on = waits();
-    try {
-      if (!view) view.emplace(job_);
-      const std::uint64_t step = view->global_step();
-      if (step == published || (goes_on && step < next)) continue;
-      if (!bundle) bundle.emplace(*view, group_, settings_);
-      if (!bundle->publish()) throw Error("its subscribers hold every generation that there is room for");
-      published = step;
-      next = (step / settings_.every + 1) * settings_.every;
-    } catch (const Error& error) {  // training goes on; the next one may come about
-      next = view ? view->global_step() + settings_.every : next;
-      if (said == error.what()) continue;
-      said = error.what();
-      notice_(fmt::format("publication {}: {}", settings_.name, said));
-    }
-  }
+void Publishing::look(bool is_last) try {
+  if (!view_) view_.emplace(job_);
+  const std::uint64_t step = view_->global_step();
+  const double now = steady_seconds();
+  if (step == published_ || (!is_last && due_ && !due_->is_now(now, step))) return;
+  if (!due_) due_.emplace(settings_.every, now, step);
+  due_->move_past(now, step);  // whatever comes of it: training goes on, and the next one may come about
+  if (!bundle_) bundle_ = std::make_unique<Bundle>(*view_, group_, settings_);
+  if (!bundle_->publish()) throw Error("its subscribers hold every generation that there is room for");
+  published_ = step;
+} catch (const Error& error) {
+  if (said_ == error.what()) return;
+  said_ = error.what();
+  notice_(fmt::format("publication {}: {}", settings_.name, said_));
 }
 
 }  // namespace ps::tools

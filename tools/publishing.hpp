@@ -1,14 +1,16 @@
 // ps_shm --publish: publishes a job's variables while it trains, each time all of them from one snapshot.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
+#include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 
+#include "config/interval.hpp"
 #include "options.hpp"
+#include "ps/job_view.hpp"
+#include "repeating.hpp"
 
 namespace ps::tools {
 
@@ -24,16 +26,18 @@ class Publishing {
   Publishing& operator=(const Publishing&) = delete;
 
  private:
-  void run();
-  bool waits();  // for the next look; false: it is to end
+  class Bundle;
+  void look(bool is_last);
 
   const std::string job_, group_;
   const PublishSettings settings_;
   const Notice notice_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_over_ = false;
-  std::thread thread_;
+  std::optional<JobView> view_;
+  std::unique_ptr<Bundle> bundle_;
+  std::optional<config::Due> due_;  // none: at once, when the first step has ended, at which the model is known
+  std::uint64_t published_ = 0;
+  std::string said_;
+  Repeating repeating_;  // the last member: it uses the others
 };
 
 }  // namespace ps::tools

@@ -20,6 +20,9 @@ packages_to_run=(
   'libtbb-dev|module tbb|oneTBB: several threads in a worker'
   'libnuma-dev|module numa|libnuma: memory nodes'
   'nlohmann-json3-dev|header nlohmann/json.hpp|reports in JSON'
+  'libxxhash-dev|module libxxhash|xxHash: hashes of checkpoints'
+  'libncurses-dev|module ncursesw|ncurses: the live view of inspect_shm watch'
+  'prometheus-cpp-dev|module prometheus-cpp-pull|metrics of inspect_shm'
   'zlib1g-dev|module zlib|reads compressed data sets'
 )
 # shellcheck disable=SC2034  # used by tools/test
@@ -28,7 +31,14 @@ packages_to_test=(
   'doctest-dev|header doctest/doctest.h|the test framework'
   'libbenchmark-dev|module benchmark|Google Benchmark: the benchmarks are built along with the tests'
   'python3|command python3|sums up the test logs'
+  'python3-dev|command python3-config|compiles the Python package'
+  'python3-torch|python torch|the Python package for PyTorch, and files that PyTorch reads and writes'
+  'python3-venv|python ensurepip|holds the tests'\'' packages of PyPI'
+  'man-db|command man|checks the manual pages'
+  'groff|command groff|the same'
   'spin|command spin|checks the models of the protocols'
+  'systemd|command systemd-analyze|checks the service'
+  'patch|command patch|applies mutants'
   'valgrind|command valgrind|looks for invalid accesses and leaks'
   'python3-matplotlib|python matplotlib|draws the plots of benches/staleness_throughput'
   'python3-tqdm|python tqdm|shows its progress'
@@ -143,6 +153,26 @@ install_missing() {
   quietly "$root/build/apt-update.log" "${apt[@]}" update || note "going on with the package lists there are"
   quietly "$root/build/apt-install.log" "${apt[@]}" install --no-install-recommends "${names[@]}" || return 1
   note "installed in $SECONDS s"
+  unlock
+}
+
+# make_venv: brings build/venv up to date, a Python with the packages of tests/requirements.txt beside Debian's. Sets
+# venv_python to its path.
+venv_python=$root/build/venv/bin/python
+make_venv() {
+  local venv=$root/build/venv python=python3 wanted
+  [[ ! -x /usr/bin/python3 ]] || python=/usr/bin/python3  # whatever stands before it on the PATH: this one has Debian's packages
+  wanted=$venv$'\n'$("$python" --version)$'\n'$(cat "$root/tests/requirements.txt") || return
+  [[ $(cat "$venv/made-of.txt" 2>/dev/null) != "$wanted" ]] || return 0
+  lock venv || return
+  if [[ $(cat "$venv/made-of.txt" 2>/dev/null) != "$wanted" ]]; then
+    note "making build/venv ..."
+    rm -rf "$venv"
+    quietly "$root/build/venv.log" "$python" -m venv --system-site-packages "$venv" || return
+    quietly "$root/build/venv.log" "$venv_python" -m pip install --no-input --disable-pip-version-check \
+      -r "$root/tests/requirements.txt" || return
+    printf '%s\n' "$wanted" >"$venv/made-of.txt"
+  fi
   unlock
 }
 

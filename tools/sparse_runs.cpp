@@ -5,10 +5,12 @@
 #include <string>
 #include <vector>
 
+#include "local_checkpoints.hpp"
 #include "output.hpp"
 #include "ps/errors.hpp"
 #include "train/sparse/sparse_metrics.hpp"
 #include "train/sparse/sparse_trainer.hpp"
+#include "training_summaries.hpp"
 #include "warm_start.hpp"
 #include "worker_run.hpp"
 #include "workload.hpp"
@@ -93,14 +95,22 @@ int train_sparse_alone(const WorkerSettings& settings) {
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
   complete_job(setup.examples(), setup.batch(), training, config);
-  const train::SparseAloneResult result = train::train_sparse_alone(config, setup.model(), setup.data(), setup.part(),
-                                                                    train_options(settings, setup, "standalone"));
+  train::SparseTrainOptions options = train_options(settings, setup, "standalone");
+  const LocalCheckpoints checkpoints(settings, {&setup.model().table(), 1}, config, options);
+  std::optional<TrainingSummaries> summaries = training_summaries(settings, 0, config);
+  options.observer = summaries ? &*summaries : nullptr;
+  const train::SparseAloneResult result =
+      train::train_sparse_alone(config, setup.model(), setup.data(), setup.part(), options);
+  if (summaries) summaries->finish(result, {{setup.model().table().name, result.table}});
   if (result.is_interrupted) return interrupted(settings, "standalone", result);
   report::RunReport run = report::RunReport::of_one(result, training.model, training.data);
   run.optimizer = to_string(config.optimizer.rule);
+  run.first_step = config.first_step;
+  run.steps += config.first_step;
   run.epochs = double(run.examples) / double(setup.examples());
   run.test = setup.evaluate(result.table);
   run.is_test_of_training = setup.is_judged_by_training_data();
+  write_test(settings.summary, result.last.global_steps, *run.test, std::nullopt, tell);
   run.digest = train::digest(setup.model(), result.table);
   print_report(settings, run);
   return 0;
@@ -111,14 +121,20 @@ int train_sparse_in_job(const WorkerSettings& settings) {
   std::optional<SparseSetup>
       read_first;  // an error in the data is told before the job is joined, but where that has it
   if (!settings.training.sparse.share_data) read_first.emplace(settings.training, tells);
-  Worker worker = join(settings);
+  const std::unique_ptr<train::SpanLog> trace = trace_of(settings);
+  Worker worker = join(settings, trace.get());
   if (!read_first) read_first.emplace(settings.training, tells, &worker);
   const SparseSetup& setup = *read_first;
   const std::string who = fmt::format("worker {}", worker.rank());
   if (settings.together) worker.wait_for_workers();
   std::optional<Variable> table;
-  const train::TrainTotals totals = train::train_sparse(worker, setup.model(), setup.data(), setup.part(),
-                                                        train_options(settings, setup, who), &table);
+  train::SparseTrainOptions options = train_options(settings, setup, who);
+  options.trace = trace.get();
+  std::optional<TrainingSummaries> summaries = training_summaries(settings, worker.rank());
+  options.observer = summaries ? &*summaries : nullptr;
+  const train::TrainTotals totals =
+      train::train_sparse(worker, setup.model(), setup.data(), setup.part(), options, &table);
+  if (summaries) summaries->finish(totals);
   if (settings.json)
     write_out(report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, std::nullopt) +
               "\n");
@@ -129,10 +145,12 @@ int train_sparse_in_job(const WorkerSettings& settings) {
   }
   worker.leave();  // nobody shall wait for the evaluation
   if (totals.is_interrupted) return interrupted(settings, who, totals);
-  if (!values.empty())
-    say(settings, fmt::format("{}: {}", who,
-                              report::to_text(setup.evaluate(values),
-                                              setup.is_judged_by_training_data() ? "training " : "test ")));
+  if (!values.empty()) {
+    const report::Metrics test = setup.evaluate(values);
+    say(settings,
+        fmt::format("{}: {}", who, report::to_text(test, setup.is_judged_by_training_data() ? "training " : "test ")));
+    write_test(settings.summary, totals.last.global_steps, test, std::nullopt, tell);
+  }
   return 0;
 }
 

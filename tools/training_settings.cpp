@@ -84,6 +84,10 @@ const config::Settings<TrainingSettings>& training_settings() {
          {.otherwise = "as --lr with optimizer add, else 0.1"}},
         {"size", whole(&T::size, 1, kAny), kData, kBoth, "count: how large the variable is", {.unit = "elements"}},
         {"interval", seconds(&T::interval_seconds), kData, kBoth, "count: wait after each add", {.unit = "s"}},
+        {"on-nan", choice(&T::on_nan, Choices<OnNan>{{OnNan::kWarn, "warn"}, {OnNan::kStop, "stop"},
+         {OnNan::kSkip, "skip"}, {OnNan::kRestore, "restore"}}), Group::kWorkers, kBoth,
+         "when a loss is not finite: warn once and push, stop this worker, skip the gradient, or skip it and restore "
+         "the job's newest checkpoint from --checkpoint-dir"},
         {"wait-job", seconds(&T::wait_job_seconds), Group::kRun, kBoth, "how long to wait for the job to exist",
          {.unit = "s"}},
         {"no-stream-waits", flag(&T::no_stream_waits), Group::kWorkers, kBoth,

@@ -23,6 +23,8 @@ void set_hooks(const WorkerSettings& settings, const std::string& who, train::Tr
   hooks.stop_requested = is_stop_requested;
   hooks.report = [=](const train::TrainStatus& status) { say(settings, report::worker_line(who, status)); };
   hooks.warn = [](const std::string& line) { tell(with_option_names(line)); };
+  hooks.on_nan = settings.training.on_nan;
+  hooks.restore_dir = settings.checkpoint.dir;
 }
 
 void print_report(const WorkerSettings& settings, const report::RunReport& run) {
@@ -34,7 +36,11 @@ int interrupted(const WorkerSettings& settings, const std::string& who, const tr
   return kInterrupted;
 }
 
-Worker join(const WorkerSettings& settings) {
+std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings) {
+  return settings.trace.empty() ? nullptr : std::make_unique<train::SpanLog>(settings.trace);
+}
+
+Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
   WorkerOptions options;
   options.job = settings.alone.job;
   options.group = settings.alone.group;
@@ -42,7 +48,16 @@ Worker join(const WorkerSettings& settings) {
   options.threads = settings.threads;
   options.wait_job_seconds = settings.training.wait_job_seconds;
   options.stop_requested = is_stop_requested;
-  return Worker(options);
+  options.record = settings.record;
+  options.replay = settings.replay;
+  options.replay_board = settings.replay_board;
+  if (trace != nullptr)
+    options.on_part = [trace](const char* part, std::uint64_t begin_ns, std::uint64_t end_ns) {
+      trace->add(part, begin_ns, end_ns);
+    };
+  Worker worker(options);
+  if (trace != nullptr) trace->begin_worker(worker.rank());
+  return worker;
 }
 
 }  // namespace ps::tools

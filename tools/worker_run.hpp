@@ -1,6 +1,7 @@
 // What all runs of worker_shm have in common: how they speak, listen and join.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "options.hpp"
@@ -24,7 +25,10 @@ void print_report(const WorkerSettings& settings, const report::RunReport& run);
 // Says what a worker that was asked to end has reached. Returns its exit code.
 int interrupted(const WorkerSettings& settings, const std::string& who, const train::TrainTotals& totals);
 
-// Throws as Worker's constructor does.
-Worker join(const WorkerSettings& settings);
+// None without --trace.
+std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings);
+
+// Throws as Worker's constructor does. `trace`, where there is one, outlives the worker.
+Worker join(const WorkerSettings& settings, train::SpanLog* trace);
 
 }  // namespace ps::tools

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -9,6 +10,8 @@
 #include "children.hpp"
 #include "device/probe.hpp"
 #include "embedded_digits.hpp"
+#include "evaluation.hpp"
+#include "local_checkpoints.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "ps/errors.hpp"
@@ -18,6 +21,7 @@
 #include "sparse_runs.hpp"
 #include "train/count_model.hpp"
 #include "train/trainer.hpp"
+#include "training_summaries.hpp"
 #include "warm_start.hpp"
 #include "worker_run.hpp"
 #include "workload.hpp"
@@ -48,16 +52,23 @@ int train_alone(const WorkerSettings& settings) {
   const auto model = train::make_model(training.model, data.train.features, data.train.classes);
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
-  const train::TrainOptions options = train_options(settings, "standalone", *model);
+  train::TrainOptions options = train_options(settings, "standalone", *model);
   tools::complete_job(data.train.count, options.batch != 0 ? options.batch : train::default_batch(data.train), training,
                       config);
+  const tools::LocalCheckpoints checkpoints(settings, model->parameters(), config, options);
+  std::optional<tools::TrainingSummaries> summaries = tools::training_summaries(settings, 0, config);
+  options.observer = summaries ? &*summaries : nullptr;
   train::TrainResult result = train::train_alone(config, *model, data.train, options);
+  if (summaries) summaries->finish(result, named(model->parameters(), result.parameters));
   if (result.is_interrupted) return tools::interrupted(settings, "standalone", result);
   report::RunReport run = report::RunReport::of_one(result, training.model, training.data);
   run.test = report::metrics_of(model->evaluate(result.parameters.values(), data.test));
   if (result.averages) run.average_test = report::metrics_of(model->evaluate(result.averages->values(), data.test));
+  tools::write_test(settings.summary, result.last.global_steps, *run.test, run.average_test, tell);
   run.digest = train::digest(*model, result.parameters);
   run.optimizer = to_string(config.optimizer.rule);
+  run.first_step = config.first_step;
+  run.steps += config.first_step;
   tools::print_report(settings, run);
   return 0;
 }
@@ -102,7 +113,8 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
 int train_in_job(const WorkerSettings& settings) {
   std::optional<train::DataSplit> data;
   if (!settings.training.is_count()) data = train::load_data(settings.training.data, train::embedded_digits());
-  Worker worker = tools::join(settings);
+  const std::unique_ptr<train::SpanLog> trace = tools::trace_of(settings);
+  Worker worker = tools::join(settings, trace.get());
   const std::string who = fmt::format("worker {}", worker.rank());
   std::optional<train::GpuPlace> place = choose_place(settings, who, worker.rank());
   if (settings.together) worker.wait_for_workers();
@@ -111,7 +123,11 @@ int train_in_job(const WorkerSettings& settings) {
   const auto model = train::make_model(settings.training.model, data->train.features, data->train.classes);
   train::TrainOptions training = train_options(settings, who, *model);
   training.gpu = std::move(place);
+  training.trace = trace.get();
+  std::optional<tools::TrainingSummaries> summaries = tools::training_summaries(settings, worker.rank());
+  training.observer = summaries ? &*summaries : nullptr;
   const train::TrainResult result = train::train(worker, *model, data->train, training);
+  if (summaries) summaries->finish(result);
   if (settings.json)
     write_out(report::worker_json(worker, result.began_unix, result.seconds, false, result.phases, result.gpu) + "\n");
   worker.leave();  // nobody shall wait for the evaluation
@@ -120,6 +136,7 @@ int train_in_job(const WorkerSettings& settings) {
   if (worker.is_chief() && !settings.quiet) {
     const train::Metrics test = model->evaluate(result.parameters.values(), data->test);
     say(settings, fmt::format("{}: test accuracy {:.4f}, test loss {:.4f}", who, test.accuracy, test.loss));
+    tools::write_test(settings.summary, result.last.global_steps, report::metrics_of(test), std::nullopt, tell);
   }
   return 0;
 }
@@ -130,6 +147,7 @@ int run(int argc, char** argv) {
   WorkerSettings settings;
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
   try {
+    if (settings.evaluate) return tools::evaluate(settings);
     if (settings.training.is_sparse())
       return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
     return settings.standalone ? train_alone(settings) : train_in_job(settings);
@@ -137,7 +155,9 @@ int run(int argc, char** argv) {
     tell(finished.what());
     return 0;
   } catch (const Interrupted&) {  // while it read the data or waited for others
-    if (!settings.quiet) tools::fail("worker_shm", tools::kInterrupted, "interrupted before its first step");
+    if (!settings.quiet)
+      tools::fail("worker_shm", tools::kInterrupted,
+                  settings.evaluate ? "interrupted before the first evaluation" : "interrupted before its first step");
     return tools::kInterrupted;
   } catch (const std::exception& error) {
     return tools::fail("worker_shm", tools::kFailed, error.what());

@@ -24,11 +24,10 @@ class Dense final : public Workload {
 
   std::span<const train::ParameterSpec> variables() const override { return model_->parameters(); }
 
-  report::Metrics evaluate(const std::vector<std::vector<float>>& values) override {
-    train::ParameterArrays parameters(model_->parameters());
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      std::copy(values[i].begin(), values[i].end(), parameters[i].begin());
-    return report::metrics_of(model_->evaluate(parameters.values(), test_));
+  report::Metrics evaluate(std::span<const std::span<const float>> values) override {
+    std::vector<const float*> parameters;
+    for (const std::span<const float> one : values) parameters.push_back(one.data());
+    return report::metrics_of(model_->evaluate(parameters, test_));
   }
 
   std::uint64_t examples() const override { return examples_; }
@@ -45,7 +44,7 @@ class Sparse final : public Workload {
   explicit Sparse(const TrainingSettings& training) : setup_(training, true) {}
 
   std::span<const train::ParameterSpec> variables() const override { return {&setup_.model().table(), 1}; }
-  report::Metrics evaluate(const std::vector<std::vector<float>>& values) override {
+  report::Metrics evaluate(std::span<const std::span<const float>> values) override {
     return setup_.evaluate(values[0]);
   }
   bool is_judged_by_training_data() const override { return setup_.is_judged_by_training_data(); }
@@ -60,6 +59,10 @@ class Sparse final : public Workload {
 };
 
 }  // namespace
+
+std::vector<std::span<const float>> spans_of(const std::vector<std::vector<float>>& values) {
+  return {values.begin(), values.end()};
+}
 
 std::unique_ptr<Workload> load_workload(const TrainingSettings& training) {
   if (training.is_sparse()) return std::make_unique<Sparse>(training);

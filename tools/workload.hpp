@@ -20,7 +20,7 @@ class Workload {
   virtual std::span<const train::ParameterSpec> variables() const = 0;
 
   // How good the model is with these values, variable by variable.
-  virtual report::Metrics evaluate(const std::vector<std::vector<float>>& values) = 0;
+  virtual report::Metrics evaluate(std::span<const std::span<const float>> values) = 0;
   virtual bool is_judged_by_training_data() const { return false; }
 
   // How often the examples have been gone through after so many global steps, where that is told.
@@ -29,6 +29,9 @@ class Workload {
   virtual std::uint64_t examples() const = 0;  // that it trains on
   virtual std::uint64_t batch() const = 0;     // of them
 };
+
+// What evaluate() takes, of values that are copies.
+std::vector<std::span<const float>> spans_of(const std::vector<std::vector<float>>& values);
 
 // Loads data and model. Throws Error, Interrupted. Requires: not count.
 std::unique_ptr<Workload> load_workload(const TrainingSettings& training);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "hooks/nan_guard.hpp"
 #include "train/sparse/example_steps.hpp"
 #include "train/sparse/row_decay.hpp"
 #include "train/sparse/sparse_data.hpp"
@@ -32,7 +33,7 @@ class Loop {
       : model_(task.make_model()),
         stream_(task.data, {}, task.seed + epoch, static_cast<unsigned>(number)),
         decay_(train::RowL2{task.l2, task.l2}, task.data, train::SparsePart{}, model_->table().shape[0]),
-        steps_(*model_, stream_, decay_, task.batch, task.combine) {}
+        steps_(*model_, stream_, decay_, guard_, task.batch, task.combine) {}
 
   template <class Rows>
   void run_batch(Rows& rows) {
@@ -43,6 +44,7 @@ class Loop {
   std::unique_ptr<train::SparseModel> model_;
   train::SparseStream stream_;
   train::RowDecay decay_;
+  hooks::NanGuard guard_{{.on_nan = OnNan::kWarn}, nullptr, "bench"};
   train::ExampleSteps steps_;
 };
 

@@ -31,6 +31,8 @@ std::vector<Part> parts_of(const JobProgress& now, double per_second) {
   std::vector<Part> parts = {{step, step, kMostBrevity}};
   parts.push_back({rate(per_second, "steps"), rate(per_second, ""), 3});
   if (now.loss) parts.push_back({fmt::format("loss {:.4f}", *now.loss), fmt::format("loss {:.4f}", *now.loss), 4});
+  if (now.test_loss)
+    parts.push_back({fmt::format("test loss {:.4f}", *now.test_loss), fmt::format("test {:.4f}", *now.test_loss), 2});
   parts.push_back(
       {fmt::format("staleness {:.1f}", now.mean_staleness), fmt::format("stale {:.1f}", now.mean_staleness), 1});
   parts.push_back({fmt::format("{} of {} workers", now.live_workers, now.workers),
@@ -77,7 +79,7 @@ void Progress::show(const JobProgress& now) {
     const double rate = double(now.steps - *last_steps_) / seconds;
     rate_ = is_terminal_ && rate_ > 0 ? rate_ + kSmoothing * (rate - rate_) : rate;
   } else if (!last_steps_ && seconds > 0) {
-    rate_ = double(now.steps) / seconds;
+    rate_ = double(now.steps - now.first_step) / seconds;
   }
   last_steps_ = now.steps;
 

@@ -20,9 +20,11 @@ std::string worker_line(const std::string& who, const train::TrainStatus& status
 std::string interruption_line(const std::string& who, std::uint64_t steps, std::uint64_t global_steps);
 
 struct JobProgress {
+  std::uint64_t first_step = 0;  // that the job began with
   std::uint64_t steps = 0;
   std::uint64_t target_steps = 0;  // 0: unknown
-  std::optional<double> loss;
+  std::optional<double> loss = std::nullopt;
+  std::optional<double> test_loss = std::nullopt;  // where somebody evaluates
   double mean_staleness = 0.0;
   std::uint32_t live_workers = 0, workers = 0;
 };

@@ -109,6 +109,7 @@ RunReport RunReport::of_job(const JobView& view) {
   run.adds = to_string(info.config.adds);
   run.optimizer = to_string(info.config.optimizer.rule);
   run.workers = info.config.workers;
+  run.first_step = info.config.first_step;
   run.steps = info.global_step;
   run.staleness = view.staleness();
   run.staleness_counts = view.staleness_counts();
@@ -223,6 +224,26 @@ std::string worker_json(const Worker& worker, double began_unix, double seconds,
   return json.dump();
 }
 
+std::string evaluation_json(std::uint64_t generation, std::uint64_t step, double unix_seconds, const Metrics& metrics) {
+  Json json = {{"generation", generation}, {"step", step}, {"unix_seconds", unix_seconds}};
+  add(json, "", metrics);
+  return json.dump();
+}
+
+std::optional<CurvePoint> read_evaluation(const Json& json) {
+  if (!json.is_object() || !json.contains("generation")) return std::nullopt;
+  CurvePoint point;
+  point.seconds = json.value("unix_seconds", 0.0);
+  point.step = json.value("step", std::uint64_t{0});
+  const auto loss = json.find("loss");  // of a model that has diverged: null
+  point.metrics.loss =
+      loss != json.end() && loss->is_number() ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [name, member] : kMetrics)
+    if (const auto found = json.find(name); found != json.end() && found->is_number())
+      point.metrics.*member = found->get<double>();
+  return point;
+}
+
 Json to_json(const RunReport& run) {
   Json json;
   for (const auto& [key, text] : {std::pair{"job", &run.job},
@@ -234,9 +255,10 @@ Json to_json(const RunReport& run) {
                                   {"data", &run.data}})
     if (!text->empty()) json[key] = *text;
   json["workers"] = run.workers;
+  json["first_step"] = run.first_step;
   json["steps"] = run.steps;
   json["seconds"] = run.seconds;
-  json["steps_per_second"] = per_second(run.steps, run.seconds);
+  json["steps_per_second"] = per_second(run.steps - run.first_step, run.seconds);
   if (run.count) {
     json["value"] = run.count->first;
     json["value_min"] = run.count->min;
@@ -248,13 +270,13 @@ Json to_json(const RunReport& run) {
   if (run.epochs) json["epochs"] = *run.epochs;
   if (run.test) add(json, run.is_test_of_training ? "train_" : "test_", *run.test);
   if (run.average_test) add(json, "ema_test_", *run.average_test);
-  if (!run.curve.empty()) json["curve"] = Json::array();
-  for (const CurvePoint& point : run.curve) {
-    Json one = {{"seconds", point.seconds}, {"step", point.step}};
-    if (point.epoch) one["epoch"] = *point.epoch;
-    add(one, "", point.metrics);
-    json["curve"].push_back(std::move(one));
-  }
+  for (const auto& [key, points] : {std::pair{"curve", &run.curve}, {"evaluations", &run.evaluations}})
+    for (const CurvePoint& point : *points) {
+      Json one = {{"seconds", point.seconds}, {"step", point.step}};
+      if (point.epoch) one["epoch"] = *point.epoch;
+      add(one, "", point.metrics);
+      json[key].push_back(std::move(one));
+    }
   json["staleness"] = to_json(run.staleness);
   if (!run.staleness_counts.empty()) {
     Json& histogram = json["staleness"]["histogram"] = Json::array();  // of [smallest of a bucket, pushes in it]
@@ -277,9 +299,11 @@ std::string to_text(const RunReport& run, Columns columns) {
   if (!run.optimizer.empty() && !run.count) text += ", " + run.optimizer;
   text += fmt::format(", {}{}, {} {}\n", run.model, run.data.empty() ? "" : " on " + run.data, run.workers,
                       run.workers == 1 ? "worker" : "workers");
-  text += fmt::format("  {} steps in {}: {}", run.steps, duration(run.seconds),
-                      rate(per_second(run.steps, run.seconds), "steps"));
-  if (!run.count) text += ", " + rate(per_second(run.examples, run.seconds), "examples");
+  const std::uint64_t steps = run.steps - run.first_step;
+  text += fmt::format("  {} steps{} in {}: {}", steps,
+                      run.first_step != 0 ? fmt::format(" from step {} on", run.first_step) : "", duration(run.seconds),
+                      rate(per_second(steps, run.seconds), "steps"));
+  if (!run.count && run.examples != 0) text += ", " + rate(per_second(run.examples, run.seconds), "examples");
   if (run.epochs) text += fmt::format(", {:.1f} epochs", *run.epochs);
   text += '\n';
   if (run.count) text += fmt::format("  {} = {}\n", train::kCountVariable, to_text(*run.count));
@@ -289,6 +313,14 @@ std::string to_text(const RunReport& run, Columns columns) {
   else if (run.test)
     text += fmt::format("  {}, training loss {}\n", to_text(*run.test, "test "), decimal(run.loss));
   if (run.average_test) text += fmt::format("  of the moving averages: {}\n", to_text(*run.average_test, "test "));
+  if (!run.evaluations.empty()) {
+    const auto best =
+        std::min_element(run.evaluations.begin(), run.evaluations.end(), [](const CurvePoint& a, const CurvePoint& b) {
+          return !std::isnan(a.metrics.loss) && !(a.metrics.loss >= b.metrics.loss);  // no NaN, where there is a number
+        });
+    text += fmt::format("  evaluated {} {}: the least loss was {} at step {}\n", run.evaluations.size(),
+                        run.evaluations.size() == 1 ? "time" : "times", decimal(best->metrics.loss), best->step);
+  }
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
   if (run.lead_max) text += fmt::format("  at most {} steps ahead of the slowest\n", *run.lead_max);
   text += fmt::format("  digest {:016x}\n", run.digest);

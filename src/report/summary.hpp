@@ -54,6 +54,7 @@ struct CountedValues {
 struct RunReport {
   std::string job, mode, layout, adds, optimizer, model, data;  // empty: does not apply
   std::uint32_t workers = 1;
+  std::uint64_t first_step = 0;  // that it began with: of a checkpoint
   std::uint64_t steps = 0, examples = 0;
   double began_unix = 0.0;              // when the first worker began; 0: unknown
   double seconds = 0.0;                 // of training, from then to the last one's end
@@ -64,6 +65,7 @@ struct RunReport {
   std::optional<Metrics> average_test;  // of the parameters' moving averages
   std::optional<CountedValues> count;   // of the model count
   std::vector<CurvePoint> curve;
+  std::vector<CurvePoint> evaluations;  // by an evaluator, while others trained
   StalenessSummary staleness;
   std::vector<StalenessCount> staleness_counts;
   std::uint64_t dropped = 0, retries = 0;
@@ -94,6 +96,10 @@ std::string worker_json(const Worker& worker, double began_unix, double seconds,
 
 // Reads of that what the segments do not know: when it began, how long it took, where the time went, and its GPU.
 void read_times(const Json& of_worker, WorkerReport& worker);
+
+// A line that an evaluator prints, and what it says; `seconds` is Unix time there. None: it is another line.
+std::string evaluation_json(std::uint64_t generation, std::uint64_t step, double unix_seconds, const Metrics& metrics);
+std::optional<CurvePoint> read_evaluation(const Json& json);
 
 Json to_json(const RunReport& run);
 std::string to_text(const RunReport& run, Columns columns);  // to fit

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "child_arguments.hpp"
+#include "config/interval.hpp"
 #include "config/job_settings.hpp"
 #include "config/values.hpp"
 #include "options.hpp"
@@ -46,6 +47,7 @@ void pass_on(const tools::LaunchSettings& settings) {
   JobConfig stored = config::decode(config::encode(job));
   stored.job = job.job, stored.group = job.group;
   if (stored != job) abort();
+  if (!settings.program.empty()) return;  // its workers are no worker_shm
   for (const std::uint32_t rank : {0U, 1U}) {
     const tools::WorkerSettings meant = tools::worker_settings(settings, rank, true);
     words = tools::worker_arguments(meant);
@@ -53,6 +55,12 @@ void pass_on(const tools::LaunchSettings& settings) {
     tools::WorkerSettings worker;
     if (!accepts(words, worker) || worker != meant) abort();
   }
+  if (!settings.evaluate_every.is_given()) return;
+  const tools::WorkerSettings meant = tools::evaluator_settings(settings);
+  words = tools::worker_arguments(meant);
+  words.insert(words.begin(), "worker_shm");
+  tools::WorkerSettings evaluator;
+  if (!accepts(words, evaluator) || evaluator != meant) abort();
 }
 
 }  // namespace
@@ -77,6 +85,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     read([&] { return config::read_real(word); });
     read([&] { return config::read_seconds(word); });
     read([&] { return config::read_bytes(word); });
+    read([&] {
+      const config::Interval interval = config::read_interval(word);
+      if (!(config::read_interval(config::to_string(interval)) == interval)) abort();
+      return interval;
+    });
     words.push_back(std::move(word));
     word.clear();
   }

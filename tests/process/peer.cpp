@@ -4,9 +4,21 @@
 //   peer read NAME                 has the newest generation
 //   peer follow NAME               reads every one that it gets, of float32 that are all the same, until the publisher
 //                                  ends; prints how many, and the last one's step and value
+//   peer declare-half JOB          a worker of a job with variables `ready` and `awaited`, whose initialiser does not end
+//   peer declare-integers JOB N    a job with variables `int64` and `uint64` of the number N
+//   peer declare-odd JOB           a job with a variable `odd` of -3, 4, NaN and both infinities
+//   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, a step each
+//   peer hammer JOB RANK           pushes zeros to `w` every 20 ms, a step each
 //   peer declare JOB               a job with a variable of each dtype, called that, of the numbers 1, 2 and 3
+//   peer train JOB MIB             a job of about so many MiB, half of them in chunks and half in rows, and a worker that
+//                                  pushes parts of it until its standard input ends
 //
 // Says "ready" when it has come so far.
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -88,6 +100,100 @@ void declare(const std::string& job) {
   wait_for_end();
 }
 
+void declare_integers(const std::string& job, std::uint64_t number) {
+  ps::JobConfig config;
+  config.job = job;
+  ps::Server server(config);
+  ps::WorkerOptions options;
+  options.job = job;
+  ps::Worker worker(options);
+  for (const ps::DType dtype : {ps::DType::kInt64, ps::DType::kUint64})
+    worker.assign(
+        worker.variable({.name = ps::to_string(dtype), .shape = {1}, .dtype = dtype}, [](std::span<float>) {}),
+        std::as_bytes(std::span(&number, 1)));
+  wait_for_end();
+}
+
+void declare_odd(const std::string& job) {
+  ps::JobConfig config;
+  config.job = job;
+  ps::Server server(config);
+  ps::WorkerOptions options;
+  options.job = job;
+  ps::Worker worker(options);
+  worker.variable({.name = "odd", .shape = {5}}, [](std::span<float> out) {
+    const float values[] = {-3, INFINITY, 4, NAN, -INFINITY};
+    std::copy(std::begin(values), std::end(values), out.begin());
+  });
+  wait_for_end();
+}
+
+struct Pusher {
+  ps::Worker worker;
+  ps::Variable w;
+
+  Pusher(const std::string& job, int rank)
+      : worker({.job = job, .rank = static_cast<std::uint32_t>(rank)}),
+        w(worker.variable({.name = "w", .shape = {3000}},
+                          [](std::span<float> out) { std::fill(out.begin(), out.end(), 1.0F); })) {}
+  void push(float value) {
+    worker.push(w, std::vector<float>(w.element_count(), value));
+    worker.step();
+  }
+};
+
+void push(const std::string& job, int rank, int count, float value) {
+  Pusher pusher(job, rank);
+  for (int i = 0; i < count; ++i) pusher.push(value);
+  wait_for_end();
+}
+
+void hammer(const std::string& job, int rank) {
+  Pusher pusher(job, rank);
+  pusher.push(0);
+  std::puts("ready");
+  std::fflush(stdout);
+  for (pollfd end{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0}; poll(&end, 1, 20) == 0;) pusher.push(0);
+}
+
+// Keeps the second variable's initialiser waiting.
+void declare_half(const std::string& job) {
+  ps::WorkerOptions options;
+  options.job = job;
+  ps::Worker worker(options);
+  worker.variable({.name = "ready", .shape = {4}}, [](std::span<float>) {});
+  worker.variable({.name = "awaited", .shape = {4}}, [](std::span<float>) { wait_for_end(); });
+}
+
+void train(const std::string& job, std::uint64_t mebibytes) {
+  constexpr std::uint64_t kWidth = 64, kSmall = 16, kIds = 100;
+  ps::JobConfig config;
+  config.job = job, config.max_workers = 2;
+  ps::Server server(config);
+  ps::WorkerOptions options;
+  options.job = job;
+  ps::Worker worker(options);
+  const std::uint64_t half = mebibytes * (1 << 18) / 2;
+  const auto ones = [](std::span<float> values) { std::fill(values.begin(), values.end(), 1.0F); };
+  std::vector<ps::Variable> chunks;
+  for (std::uint64_t i = 0; i < kSmall; ++i)
+    chunks.push_back(worker.variable({.name = "chunks" + std::to_string(i), .shape = {half / kSmall}}, ones));
+  const std::uint64_t rows = half / kWidth;
+  const ps::Variable table =
+      worker.variable({.name = "rows", .shape = {rows, kWidth}, .layout = ps::Layout::kInplace}, ones);
+  const std::vector<float> gradient(std::max(half / kSmall, kIds * kWidth), 1e-6F);
+  std::vector<std::uint64_t> ids(kIds);
+  std::puts("ready");
+  std::fflush(stdout);
+  pollfd input = {.fd = 0, .events = POLLIN, .revents = 0};
+  for (std::uint64_t step = 0; poll(&input, 1, 0) == 0; ++step) {
+    for (std::uint64_t i = 0; i < kIds; ++i) ids[i] = (step * step * 7919 + i * i * 104729) % rows;
+    worker.push_rows(table, ids, std::span(gradient).first(kIds * kWidth));
+    if (step % 100 == 0) worker.push(chunks[step / 100 % kSmall], std::span(gradient).first(half / kSmall));
+    worker.step();
+  }
+}
+
 void read(const std::string& name) {
   ps::Subscriber subscriber(name);
   const ps::Generation newest = subscriber.read();
@@ -106,6 +212,18 @@ int main(int argc, char** argv) try {
     follow(argv[2]);
   else if (role == "declare")
     declare(argv[2]);
+  else if (role == "declare-integers" && argc == 4)
+    declare_integers(argv[2], std::strtoull(argv[3], nullptr, 10));
+  else if (role == "declare-odd")
+    declare_odd(argv[2]);
+  else if (role == "push" && argc == 6)
+    push(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), std::strtof(argv[5], nullptr));
+  else if (role == "hammer" && argc == 4)
+    hammer(argv[2], std::atoi(argv[3]));
+  else if (role == "train" && argc == 4)
+    train(argv[2], std::strtoull(argv[3], nullptr, 10));
+  else if (role == "declare-half")
+    declare_half(argv[2]);
   else
     return 2;
 } catch (const ps::Error& error) {

@@ -207,6 +207,33 @@ class Hogwild(unittest.TestCase):
         self.assertRegex(err, "hogwild: .*/nowhere")
 
 
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class Checkpoints(unittest.TestCase):
+    KINDS = ("Checkpoint::save", "private bytes, written as save does", "private bytes, write(), XXH3, fsync()",
+             "dd bs=4M conv=fsync")
+
+    def test_each_way_to_write_is_measured_with_and_without_a_trainer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            process = start("--variables", "4", "--rounds", "1", "--computing", "0.5", "--dir", folder,
+                            program="checkpoints")
+            code, out, err = finish(process)
+            self.assertEqual((code, err), (0, ""), out)
+            self.assertEqual(os.listdir(folder), [])
+        beside, alone = out.split("Nobody trains:")
+        self.assertIn("\nfiles: ", beside)
+        for kind in self.KINDS:
+            for table, before in ((beside, 4), (alone, 0)):
+                cells = next(line for line in table.splitlines() if line.startswith(f"| {kind} |")).split("|")[2 + before:]
+                self.assertGreater(int(cells[0]), 0, kind)  # MB/s
+                self.assertGreater(float(cells[1].split()[0]), 0, kind)  # of dd
+        self.assertEqual(list(pathlib.Path("/dev/shm").glob(f"ps.bench-checkpoints-{process.pid}*")), [])
+
+    def test_a_folder_that_cannot_be_written_is_an_error(self):
+        code, _, err = finish(start("--variables", "1", "--rounds", "1", "--dir", "/proc/none", program="checkpoints"))
+        self.assertEqual(code, 1)
+        self.assertIn("/proc/none", err)
+
+
 # Runs what follows with a /dev/shm of its own that holds 3 MiB: jobs of some cases have 4 MiB of spares for each rank.
 NARROW = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount", "sh", "-c",
           'mount -t tmpfs -o size=3m tmpfs /dev/shm && exec "$@"', "sh"]

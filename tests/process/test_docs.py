@@ -25,7 +25,7 @@ PAGES = [support.SOURCE / "README.md", support.SOURCE / "CONTRIBUTING.md", *sort
 PROGRAMS = ("ps_shm", "worker_shm", "launch_shm", "inspect_shm")
 MOST_STEPS = 1000
 # Options in the text that are other programs'.
-FOREIGN = {"--shm-size", "--benchmark_filter", "--job_name", "--task_index"}
+FOREIGN = {"--shm-size", "--build-arg", "--gpus", "--tool", "--benchmark_filter", "--job_name", "--task_index", "--logdir"}
 
 
 class Block:
@@ -67,6 +67,9 @@ def help_of(program):
         if not command[0].exists():
             raise AssertionError(f"there is no {program}")
     elif re.match(r"build/\w+/benches/", program):
+        source = support.SOURCE / "benches" / f"{name}.cpp"
+        if source.exists():
+            return source.read_text()
         folder = support.SOURCE / "benches" / ("gpu" if name == "gpu" else "micro")
         return "\n".join(path.read_text() for path in folder.glob("*.cpp"))
     else:
@@ -75,7 +78,7 @@ def help_of(program):
     if name in PROGRAMS[:3]:
         texts.append(subprocess.run([*command, "--help-all"], capture_output=True, text=True, check=True,
                                     timeout=support.PATIENCE, env=support.environment()).stdout)
-    for words in [[], *([[word] for word in ("set", "events", "dump", "publications", "doctor", "rm")] if name == "inspect_shm" else [])]:
+    for words in [[], *([[word] for word in ("vars", "set", "events", "dump", "stats", "diff", "publications", "doctor", "metrics", "serve", "rm")] if name == "inspect_shm" else [])]:
         done = subprocess.run([*command, *words, "--help"], capture_output=True, text=True, timeout=support.PATIENCE,
                               stdin=subprocess.DEVNULL, env=support.environment())
         if done.returncode != 0:
@@ -132,6 +135,7 @@ class Place:
 
     def prepared(self, command):
         command = re.sub(r"--job (\w+)", self.job_of, command).replace("/path/to/mnist", str(self.folder / "mnist"))
+        command = re.sub(r"--(publish|publication) (\w+)", lambda said: f"--{said[1]} {said[2]}-{os.getpid()}", command)
         return re.sub(r"--steps (\d+)", lambda steps: f"--steps {min(int(steps[1]), MOST_STEPS)}", command)
 
     def start(self, command):
@@ -343,13 +347,38 @@ class Example(ProcessTest):
         program = "".join(f"#include <{header}>\n" for header in headers)
         program += f"int main() {{\n{lines}std::printf(\"%g\\n\", 30.0 * double(w[0]));\n}}\n"
         self.assertIn('"policy"', program)
-        (self.folder / "publication.cpp").write_text(program.replace('"policy"', f'"{self.job}"'))
+        self.run_example(self.built("publication", program.replace('"policy"', f'"{self.job}"')))
+
+    def test_the_program_of_the_page_on_checkpoints_goes_on_where_it_has_ended(self):
+        page = (support.SOURCE / "docs" / "checkpoints.md").read_text()
+        (program,) = (block.text for block in blocks_of(page, "checkpoints.md") if block.language == "cpp")
+        kept = self.built("checkpoints", program.replace('config.job = "kept"', f'config.job = "{self.job}"')
+                          .replace('{.job = "kept"}', f'{{.job = "{self.job}"}}').replace('JobView("kept")', f'JobView("{self.job}")'))
+        for steps in (["step-1"], ["step-1", "step-2"]):
+            subprocess.run([kept], cwd=self.folder, check=True, timeout=support.PATIENCE)
+            self.assertEqual(sorted(path.name for path in (self.folder / "kept").iterdir()), steps)
+
+    def test_the_lines_of_the_guide_on_hooks_are_a_loop_for_the_example(self):
+        guide = (support.SOURCE / "docs" / "guide.md").read_text()
+        (lines,) = [block.text for block in blocks_of(guide, "guide.md") if "run_steps" in block.text]
+        example = (self.folder / "example.cpp").read_text()
+        loop = re.search(r"^  std::vector<float> values.*?^  }\n", example, re.M | re.S)
+        program = '#include "ps/hooks.hpp"\n' + example.replace(loop[0], lines)
+        folder = self.folder / "hooked"
+        self.run_example(self.built("hooks", program.replace('"kept"', f'"{folder}"')))
+        kept = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+        self.assertEqual(kept[0], 50)
+        self.assertEqual(len(kept), 2)
+        self.assertLess(kept[1], 200)  # its loss has stopped it
+
+    def built(self, name, program):
+        (self.folder / f"{name}.cpp").write_text(program)
         flags = subprocess.run(["pkg-config", "--cflags", "--libs", "ps"], check=True, capture_output=True, text=True,
                                env={**os.environ, "PKG_CONFIG_PATH": str(next(self.prefix.rglob("ps.pc")).parent)})
         libraries = next(self.prefix.rglob("libps.so")).parent
-        subprocess.run([*os.environ.get("CXX", "g++").split(), "-Wall", "-Wextra", "-Werror", "publication.cpp",
-                        *flags.stdout.split(), f"-Wl,-rpath,{libraries}", "-o", "publication"], cwd=self.folder, check=True)
-        self.run_example(self.folder / "publication")
+        subprocess.run([*os.environ.get("CXX", "g++").split(), "-Wall", "-Wextra", "-Werror", f"{name}.cpp",
+                        *flags.stdout.split(), f"-Wl,-rpath,{libraries}", "-o", name], cwd=self.folder, check=True)
+        return self.folder / name
 
     def configure(self, lists):
         """Cmake's result, and the folder that it made ready to build in."""

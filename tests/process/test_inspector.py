@@ -1,9 +1,10 @@
 """What inspect_shm shows of live and dead jobs, for people and as JSON."""
 import json
 import signal
+import struct
 
 import support
-from support import ProcessTest, run
+from support import Peer, ProcessTest, run
 
 
 class Inspector(ProcessTest):
@@ -42,6 +43,43 @@ class Inspector(ProcessTest):
         self.assertEqual((variable["name"], variable["shape"]), ("var", [5]))
         self.assertIn("var", run("inspect_shm", "vars", "--job", self.job)[1])
 
+    def test_vars_tells_what_nobody_has_initialised_also_by_its_exit_code(self):
+        asked = ("inspect_shm", "vars", "--uninitialised", "--job", self.job)
+        self.assertEqual(run(*asked), (0, "", ""))
+        peer = Peer(self, "declare-half", self.job)
+        self.assertEqual(run(*asked), (3, "awaited\n", ""))
+        code, out, _ = run(*asked, "--json")
+        self.assertEqual((code, json.loads(out)), (3, {"job": self.job, "uninitialised": ["awaited"]}))
+        self.assertEqual(peer.end(), 0)
+        self.assertEqual(run("inspect_shm", "vars", "--uninitialised", "--job", "none").code, 1)
+        self.assert_fails(2, run(*asked, "--placement"), "--placement")
+
+    def test_vars_tells_where_each_part_is(self):
+        job = f"{self.job}-parts"
+        tasks = [self.start("ps_shm", "--job", job, "--ps-tasks", "2", "--task", task, "--placement", "partition",
+                            "--workers", "2") for task in "01"]
+        self.assertEqual(run("worker_shm", "--job", job, "--model", "count", "--size", "5000", "--steps", "3")[0], 0)
+        tasks[1].kill()
+        tasks[1].communicate()
+        first, second = json.loads(run("inspect_shm", "vars", "--placement", "--job", job, "--json").out)["placement"]
+        self.assertEqual((first["name"], first["part"], first["parts"], first["first_row"]), ("var", 0, 2, 0))
+        self.assertEqual((first["rows"] + second["rows"], second["first_row"]), (5000, first["rows"]))
+        self.assertEqual((first["bytes"], first["slot_bytes"]), (first["rows"] * 4, 0))
+        self.assertEqual((first["shard"], second["shard"]), (0, 1))
+        self.assertEqual((first["served"], first["ps_pid"]), (True, tasks[0].pid))
+        self.assertEqual((second["served"], second["ps_pid"]), (False, None))
+        for part in (first, second):
+            # What a worker pushed is there: each element is 3.0.
+            with open(support.SHM / part["segment"], "rb") as segment:
+                segment.seek(part["offset"])
+                self.assertIn(struct.pack("<100f", *[3.0] * 100), segment.read())
+        table = run("inspect_shm", "vars", "--placement", "--job", job).out.splitlines()
+        self.assertEqual(len(table), 3)
+        self.assertRegex(table[1], rf"^var\[0\.\.{first['rows']}\) +0 +ps\.{job}\.0 +{tasks[0].pid} ")
+        tasks[0].terminate()
+        support.finish(tasks[0])
+        run("inspect_shm", "rm", "--job", job, "--force")
+
     def test_workers_shows_who_has_left(self):
         (worker,) = self.json_of("workers")["workers"]
         self.assertEqual((worker["rank"], worker["state"], worker["steps"]), (0, "left", 3))
@@ -68,18 +106,18 @@ class Inspector(ProcessTest):
     def test_doctor_says_why_there_is_no_gpu(self):
         hidden = {"CUDA_VISIBLE_DEVICES": ""}
         code, out, err = run("inspect_shm", "doctor", "--job", self.job, "--json", env=hidden)
-        self.assertEqual(code, 0, err)
+        self.assertIn(code, (0, 3), err)
         cuda = json.loads(out)["cuda"]
         self.assertEqual(cuda["gpus"], [])
         self.assertRegex(cuda["no_gpu"], "driver|no CUDA|CUDA_VISIBLE_DEVICES|/dev/nvidia")
         code, out, err = run("inspect_shm", "doctor", "--job", self.job, env=hidden)
-        self.assertEqual(code, 0, err)
+        self.assertIn(code, (0, 3), err)
         self.assertIn(f"no GPU: {cuda['no_gpu']}\n", out)
         self.assertIn(f"CUDA: build {'for ' + cuda['built_for'] if cuda['built_for'] else 'without'};", out)
 
     def test_doctor_shows_each_gpu_with_its_strategies(self):
         code, out, err = run("inspect_shm", "doctor", "--job", self.job, "--json")
-        self.assertEqual(code, 0, err)
+        self.assertIn(code, (0, 3), err)
         gpus = json.loads(out)["cuda"]["gpus"]
         if not gpus:
             self.skipTest("no GPU to use here")
@@ -98,6 +136,45 @@ class Inspector(ProcessTest):
         self.ps.communicate()
         self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
         self.assertEqual(support.segments(self.job), [])
+
+    def test_of_a_job_of_another_layout_version_it_shows_the_header(self):
+        self.ps.kill()
+        self.ps.communicate()
+        known = json.loads(run("inspect_shm", "ls", "--json").out)  # it is read before
+        self.assertTrue(any(row["job"] == self.job and row["state"] == "dead" for row in known["jobs"]))
+        with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+            control.seek(8)
+            (version,) = struct.unpack("<I", control.read(4))
+            control.seek(8)
+            control.write(struct.pack("<I", version + 1))
+        shown = self.json_of("show")
+        header = shown["header"]
+        self.assertEqual((shown["state"], header["layout_version"], header["known_layout_version"]),
+                         ("other version", version + 1, version))
+        self.assertEqual(header["creator_pid"], self.ps.pid)
+        text = run("inspect_shm", "show", "--job", self.job).out
+        self.assertIn(f"other version; this program knows layout version {version}\n", text)
+        self.assertRegex(text, rf"layout_version +{version + 1}\n")
+        for command in (["vars"], ["workers"], ["events"], ["dump"], ["stats"], ["set", "lr=1"], ["metrics"]):
+            self.assert_fails(1, run("inspect_shm", *command, "--job", self.job), "version")
+        self.assert_fails(1, run("inspect_shm", "diff", self.job, self.job), "version")
+        code, out, _ = run("inspect_shm", "doctor", "--job", self.job)
+        self.assertEqual(code, 3)
+        self.assertIn("its state: other version", out)
+        run("inspect_shm", "rm", "--job", self.job, "--force")
+
+    def test_of_a_damaged_job_each_command_says_so_in_a_line(self):
+        self.ps.kill()
+        self.ps.communicate()
+        for size in (4096, 100, 0):
+            with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+                control.truncate(size)
+            for command in (["show"], ["vars"], ["workers"], ["events"], ["events", "--follow"], ["dump"], ["stats"],
+                            ["set", "lr=1"], ["metrics"], ["doctor", "--nan-watch", "1s"]):
+                with self.subTest(command, size=size):
+                    self.assert_fails(1, run("inspect_shm", *command, "--job", self.job), self.job)
+            self.assertEqual(run("inspect_shm", "ls").code, 0)
+        run("inspect_shm", "rm", "--job", self.job, "--force")
 
     def test_a_dead_job_can_be_looked_at(self):
         self.ps.kill()

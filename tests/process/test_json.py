@@ -1,12 +1,13 @@
 """docs/json.md and what the programs print as JSON: every key that is printed is in its tables, and none else."""
 import json
 import re
+import tempfile
 
 import support
 from support import Peer, ProcessTest, run
 
 PAGE = (support.SOURCE / "docs" / "json.md").read_text()
-OPEN = ("settings", "live")  # objects whose keys are another page's
+OPEN = ("settings", "live", "cuda")  # objects whose keys are another page's
 
 
 def keys_of(value, path=""):
@@ -39,8 +40,9 @@ class Keys(ProcessTest):
 
     def test_a_launch(self):
         known, seen = told("launch_shm, worker_shm"), set()
-        for arguments in (["--ema", "0.9", "--curve", "2"], ["--model", "count"], ["--model", "mf", "--curve", "2"],
-                          ["--model", "logistic", "--curve", "2"]):
+        evaluated = ["--curve", "2", "--evaluate-every", "20steps", "--delay", f"all:{5 * support.SLOWNESS:g}ms"]
+        for arguments in (["--ema", "0.9", "--curve", "2"], ["--model", "count"], ["--model", "mf", *evaluated],
+                          ["--model", "logistic", *evaluated]):
             with self.subTest(arguments):
                 keys = keys_of(self.printed("launch_shm", "--job", self.job, "--workers", "2", "--steps", "200", "--json",
                                             *arguments))
@@ -56,6 +58,37 @@ class Keys(ProcessTest):
         self.printed("launch_shm", "--job", self.job, "--workers", "2", "--mode", "sync", "--steps", "20", "--json",
                      "--keep-segments")
         publisher, reader = Peer(self, "publish", self.job, 1), Peer(self, "read", self.job)
+        for option in ("--uninitialised", "--placement"):
+            self.assertEqual(keys_of(self.printed("inspect_shm", "vars", option, "--json", "--job", self.job)),
+                             told("inspect_shm", f"vars {option}"))
+        with tempfile.TemporaryDirectory() as folder:
+            for heading, *command in (("dump --npy FILE.npy", "dump", "hid_b", "--npy", f"{folder}/b.npy"),
+                                      ("stats", "stats", "hid_b")):
+                self.assertEqual(keys_of(self.printed("inspect_shm", *command, "--json", "--job", self.job)),
+                                 told("inspect_shm", heading))
+        self.printed("launch_shm", "--job", f"{self.job}-b", "--workers", "1", "--steps", "5", "--json", "--keep-segments",
+                     "--model", "softmax")
+        result = run("inspect_shm", "diff", self.job, self.job, "--json")
+        self.assertEqual(result.code, 0, result.err)
+        keys = keys_of(json.loads(result.out))
+        result = run("inspect_shm", "diff", self.job, f"{self.job}-b", "--json")
+        self.assertEqual(result.code, 3, result.err)
+        keys = (keys | keys_of(json.loads(result.out))) - {"unlike"}  # an empty list
+        self.assertEqual(keys, told("inspect_shm", "diff"))
+        result = run("inspect_shm", "doctor", "--job", self.job, "--json")
+        keys = keys_of(json.loads(result.out)) | {"findings[].kind", "findings[].job", "findings[].what", "findings[].todo"}
+        self.assertIn(result.code, (0, 3), result.err)
+        self.assertEqual((keys | {"findings"}) - {"publications"}, told("inspect_shm", "doctor") | {"findings"})
+        odd = Peer(self, "declare-odd", f"{self.job}-odd")
+        result = run("inspect_shm", "doctor", "--job", f"{self.job}-odd", "--nan-watch", "1s", "--json")
+        keys = {key for key in keys_of(json.loads(result.out)) if key.startswith("nan.")}
+        self.assertEqual((result.code, keys), (3, told("inspect_shm", "doctor --nan-watch")))
+        self.assertEqual(odd.end(), 0)
+        self.assertEqual(keys_of(self.printed("inspect_shm", "metrics", "--json")), told("inspect_shm", "metrics"))
+        server = self.start("inspect_shm", "serve", "--port", "0", "--json")
+        self.assertEqual(keys_of(json.loads(server.stdout.readline())), told("inspect_shm", "serve"))
+        server.terminate()
+        self.printed("inspect_shm", "rm", "--job", f"{self.job}-b", "--json")
         for command, *words in (["ls"], ["show"], ["vars"], ["workers"], ["events"], ["dump", "hid_b"], ["rm"],
                                 ["publications"]):
             with self.subTest(command):
@@ -67,6 +100,16 @@ class Keys(ProcessTest):
         reader.kill()
         self.assertEqual(keys_of(self.printed("inspect_shm", "rm", "--publication", self.job, "--json")),
                          told("inspect_shm", "rm --publication"))
+
+    def test_a_job_of_another_layout(self):
+        self.printed("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", "--json", "--keep-segments")
+        with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+            control.seek(8)
+            control.write(b"\xff")
+        self.assertEqual(keys_of(self.printed("inspect_shm", "show", "--job", self.job, "--json")),
+                         {key for cells in rows("inspect_shm") if cells[0].startswith("`show`, of another")
+                          for key in re.findall(r"`([^`]+)`", cells[1])})
+        run("inspect_shm", "rm", "--job", self.job, "--force")
 
     def test_a_failure_is_an_object(self):
         for code, *command in ((1, "launch_shm", "--job", self.job, "--data", "/none"), (2, "launch_shm", "--wrokers", "2"),

@@ -20,7 +20,7 @@ def words_after(option, pid):
 class StartAndEnd(ProcessTest):
     def test_each_worker_gets_the_device_and_wire_of_its_rank(self):
         code, out, err = run("inspect_shm", "doctor", "--json")
-        self.assertEqual(code, 0, err)
+        self.assertIn(code, (0, 3), err)
         auto = ("auto",) if json.loads(out)["cuda"]["gpus"] else ()  # without a GPU the launcher settles that
         given = {("--device", "auto,1:cpu", "--wire", "bf16", "--wire", "2:float32"):
                  [(*auto, "bf16"), ("bf16",), auto],

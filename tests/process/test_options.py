@@ -50,7 +50,7 @@ class Help(ProcessTest):
         return re.findall(r"^  --([a-z0-9-]+)", text, re.M)
 
     def test_help_all_shows_each_option_under_its_heading_with_its_default(self):
-        for program, but in (("ps_shm", ["Output"]), ("worker_shm", ["Placement"]), ("launch_shm", [])):
+        for program, but in (("ps_shm", []), ("worker_shm", ["Placement"]), ("launch_shm", [])):
             with self.subTest(program):
                 out = self.help_of(program, "--help-all")
                 headings = [line for line in out.splitlines() if line in GROUPS]
@@ -81,13 +81,17 @@ class Help(ProcessTest):
         for time in times:
             self.assertEqual(run("ps_shm", "--job", self.job, "--linger", time, "--help")[0], 0, time)
         self.assert_fails(2, run("ps_shm", "--job", self.job, "--linger", "soon", "--help"), "'soon' is no time")
+        intervals = re.search(r"INTERVAL is a time with its unit, or global steps: ([^.]+)\.", text)[1]
+        for interval in re.split(", | or ", intervals):
+            self.assertEqual(run("ps_shm", "--job", self.job, "--publish-every", interval, "--help")[0], 0, interval)
         for size in sizes:
             self.assert_fails(2, run("ps_shm", "--job", self.job, "--max-part-bytes", size), "--placement partition")
 
     def test_no_type_is_left_unnamed(self):
         texts = [self.help_of(program, "--help-all") for program in ("ps_shm", "worker_shm", "launch_shm")]
         texts += [self.help_of("inspect_shm", "--help", command)
-                  for command in ("ls", "show", "vars", "workers", "events", "set", "dump", "doctor", "rm")]
+                  for command in ("ls", "show", "vars", "workers", "events", "set", "dump", "stats", "diff", "doctor", "metrics",
+                                  "serve", "rm")]
         for text in [*texts, self.help_of("inspect_shm", "--help")]:
             self.assertNotRegex(text, r"\b(TEXT|UINT|INT|FLOAT)\b")
         self.assertIn("  --limit N ", self.help_of("inspect_shm", "--help", "dump"))
@@ -134,10 +138,11 @@ class Inspector(ProcessTest):
         ps = self.start_ps("--numa", "none", "--place", "a=0,b.c=0", "--chunk-bytes", "4KiB", "--workers", "2..5")
         shown = self.show()
         not_stored = {"job", "group", "task", "wait-job", "keep-segments", "adopt", "publish", "publish-every",
-                      "publish-averages"}
+                      "publish-averages", "summary-dir", "summary-every", "checkpoint-dir", "checkpoint-every", "keep",
+                      "keep-best", "max-file-bytes", "fresh"}
         names = {name_of(row) for row in rows() if "ps_shm" in row[3]} - not_stored
         key_of = lambda name: name.replace("-", "_") + ("_seconds" if name in ("linger", "step-timeout") else "")
-        self.assertEqual(set(shown["settings"]), {key_of(name) for name in names} | {"elastic_min", "elastic_max"})
+        self.assertEqual(set(shown["settings"]), {key_of(name) for name in names} | {"elastic_min", "elastic_max", "restore", "first_step"})
         self.assertEqual(shown["settings"]["numa"], "none")
         self.assertEqual(shown["settings"]["place"], {"a": 0, "b.c": 0})
         self.assertEqual(shown["settings"]["chunk_bytes"], 4096)

@@ -29,7 +29,7 @@ class Publications(ProcessTest):
 
     def as_text(self, *command):
         code, out, err = run("inspect_shm", *command)
-        self.assertEqual(code, 0, err)
+        self.assertIn(code, (0, 3) if command[0] == "doctor" else (0,), err)
         return out
 
     def test_a_live_one_with_its_readers_and_what_they_hold(self):
@@ -127,7 +127,7 @@ class PublishedJobs(ProcessTest):
                 follower = self.follow(job)
                 code, _, err = run("launch_shm", "--job", job, "--mode", mode, "--model", "count", "--size", "5000",
                                    "--workers", "2", "--steps", "2000", "--interval", "0.2ms", "--publish", job,
-                                   "--publish-every", "10")
+                                   "--publish-every", "10steps")
                 self.assertEqual(code, 0, err)
                 out, err = follower.communicate(timeout=support.PATIENCE)
                 self.assertEqual(follower.returncode, 0, err)
@@ -139,13 +139,14 @@ class PublishedJobs(ProcessTest):
 
     def test_averages_are_published_where_the_job_keeps_them(self):
         code, _, err = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "200", "--ema", "0.9",
-                           "--publish", self.job, "--publish-every", "50", "--publish-averages")
+                           "--publish", self.job, "--publish-every", "50ms", "--publish-averages")
         self.assertEqual(code, 0, err)
 
     def test_what_cannot_be_published_is_refused_before_anything_starts(self):
         for options, says in ((["--publish", "a/b"], "a/b"),
                               (["--publish", "p", "--publish-averages"], "give --ema"),
-                              (["--publish-every", "5"], "give --publish NAME")):
+                              (["--publish-every", "5s"], "give --publish NAME"),
+                              (["--publish", "p", "--publish-every", "5"], "60s, 5m or 1000steps")):
             with self.subTest(options):
                 code, _, err = run("ps_shm", "--job", self.job, *options)
                 self.assertNotEqual(code, 0)

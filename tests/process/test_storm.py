@@ -45,7 +45,7 @@ class Storm(ProcessTest):
 
     def inspect(self, *arguments):
         code, out, err = run("inspect_shm", *arguments, "--job", self.job, "--json")
-        self.assertEqual(code, 0, err)
+        self.assertIn(code, (0, 3) if arguments[0] == "doctor" else (0,), err)
         return json.loads(out)
 
     def figures(self):

@@ -198,8 +198,12 @@ class Strangers(ProcessTest):
                        self.run_as(STRANGER, "ps_shm", "--workers", "1"),
                        self.run_as(STRANGER, "ps_shm", "--workers", "1", "--adopt"),
                        *(self.inspect_as(STRANGER, *command)
-                         for command in (["show"], ["dump"], ["set", "lr=1"], ["rm"], ["rm", "--force"]))):
+                         for command in (["show"], ["vars"], ["workers"], ["dump"], ["stats"], ["events", "--follow"],
+                                         ["metrics"], ["doctor", "--nan-watch", "1s"], ["set", "lr=1"], ["rm"],
+                                         ["rm", "--force"]))):
             self.assert_fails(1, result, f"user {OWNER}")
+        self.assert_fails(1, support.run("inspect_shm", "diff", self.job, f"{self.job}@snapshot", user=STRANGER,
+                                         group=STRANGER, extra_groups=[]), f"user {OWNER}")
         code, out, err = self.inspect_as(STRANGER, "doctor", "--repair")
         self.assertIn("no permission", out, err)
         self.assertEqual(self.state(), "live")

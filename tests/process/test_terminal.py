@@ -93,7 +93,8 @@ class Inspector(ProcessTest):
 
     def test_no_line_is_wider_than_the_terminal(self):
         for command in (("ls",), ("doctor", "--job", self.job),
-                        *((name, "--job", self.job) for name in ("show", "vars", "workers", "events", "dump"))):
+                        *((name, "--job", self.job) for name in ("show", "vars", "workers", "events", "dump")),
+                        ("vars", "--placement", "--job", self.job)):
             for columns in WIDTHS:
                 with self.subTest(command[0], columns=columns):
                     screen = show(columns, "inspect_shm", *command)

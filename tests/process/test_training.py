@@ -1,6 +1,7 @@
 """Whole jobs: what a user sees of training digits, and what must hold in each mode and layout."""
 import os
 import pathlib
+import tempfile
 import unittest
 
 import support
@@ -38,6 +39,74 @@ class Training(ProcessTest):
     def test_mnist_reaches_its_accuracy(self):
         result = self.launch("--model", "mlp", "--data", os.environ["PS_TEST_MNIST"], "--steps", "30000", timeout=900)
         self.assertGreaterEqual(result["test_accuracy"], 0.975)
+
+
+class NotFinite(ProcessTest):
+    """--on-nan, in runs that a huge rate makes diverge in their first steps."""
+
+    def diverge(self, *more):
+        return support.run("launch_shm", "--job", self.job, "--workers", "2", "--lr", "1e30", *more)
+
+    def test_the_usual_is_a_warning(self):
+        code, out, err = self.diverge("--steps", "40")
+        self.assertEqual(code, 0, err)
+        self.assertIn("the loss is not finite at training step", err)
+
+    def test_stop_fails_with_worker_step_and_loss(self):
+        for options in ((), ("--mode", "sync")):
+            code, out, err = self.diverge("--steps", "1000000", "--on-nan", "stop", *options)
+            self.assertEqual(code, 1, err)
+            for rank in ("0", "1"):
+                self.assertRegex(err, rf"worker {rank} ended with exit code 1: worker {rank} stops: the loss is nan at training "
+                                      rf"step \d+ \(global step \d+\)")
+        standalone = support.run("worker_shm", "--standalone", "--lr", "1e30", "--steps", "40", "--on-nan", "stop")
+        self.assert_fails(1, standalone, "standalone stops: the loss is nan at training step 2;")
+
+    def test_skip_ends_the_steps_without_their_gradients(self):
+        for options in ((), ("--mode", "sync")):
+            code, out, err = self.diverge("--steps", "40", "--on-nan", "skip", *options, "--json")
+            self.assertEqual(code, 0, err)
+            self.assertIn("its gradient is not pushed", err)
+            self.assertGreaterEqual(support.json.loads(out)["steps"], 40)
+
+    def test_a_worker_that_diverges_on_its_own_does_not_harm_the_job(self):
+        local = ("--push-every", "4", "--local-lr")
+        for on_nan, code in (("stop", 1), ("skip", 0)):
+            ps = self.start_ps("--workers", "2", "--mode", "sync", "--optimizer", "add", "--steps", "300")
+            bad = self.start("worker_shm", "--job", self.job, *local, "1e30", "--rank", "1", "--on-nan", on_nan)
+            good = support.run("worker_shm", "--job", self.job, *local, "0.1", "--rank", "0")
+            self.assertEqual(good.code, 0, good.err)
+            self.assertRegex(good.out, r"test accuracy 0\.[7-9]")
+            result = support.finish(bad)
+            self.assertEqual(result.code, code, result.err)
+            self.assertIn("worker 1", result.err)
+            self.assertEqual(support.finish(ps).code, 0)
+
+    def test_restore_goes_on_from_the_newest_checkpoint(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = ("--checkpoint-dir", folder, "--workers", "2")
+            self.launch(*kept, "--steps", "300")
+            reached = max(int(name.removeprefix("step-")) for name in os.listdir(folder))
+            # The rate is 1e29 up to that step, and 0.1 from the next one on.
+            code, out, err = support.run("launch_shm", "--job", self.job, *kept, "--steps", "600", "--lr", "1e29", "--lr-schedule",
+                                         f"step:1e-30:{reached + 1}", "--on-nan", "restore", "--json")
+            self.assertEqual(code, 0, err)
+            self.assertRegex(err, rf"the loss is nan .* the job has the values of checkpoint {folder}/step-{reached} again")
+            self.assertGreater(support.json.loads(out)["test_accuracy"], 0.6)
+
+    def test_restore_gives_a_checkpoint_up_that_diverges_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = ("--checkpoint-dir", folder, "--workers", "2")
+            self.launch(*kept, "--steps", "50")
+            code, out, err = self.diverge(*kept, "--steps", "1000000", "--on-nan", "restore")
+            self.assertEqual(code, 1, err)
+            self.assertEqual(err.count("has the values of checkpoint"), 3, err)
+            self.assertRegex(err, r"stops: the loss is nan .*, again, and checkpoint .* was restored 3 times")
+
+    def test_restore_needs_the_folder(self):
+        self.assert_fails(2, self.diverge("--on-nan", "restore"), "--on-nan restore: give --checkpoint-dir DIR")
+        self.assert_fails(2, support.run("worker_shm", "--standalone", "--on-nan", "restore", "--checkpoint-dir", "x"),
+                          "with --standalone choose --on-nan stop")
 
 
 class Sync(ProcessTest):

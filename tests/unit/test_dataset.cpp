@@ -8,17 +8,19 @@
 #include <fstream>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <zlib.h>
 
 #include "../../tools/embedded_digits.hpp"
 #include "ps/errors.hpp"
+#include "support/folder.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
+using ps::test::Folder;
 using ps::train::Dataset;
 using ps::train::DataSplit;
 using ps::train::EmbeddedData;
@@ -54,35 +56,14 @@ std::string load_error(const std::string& source, const EmbeddedData& digits = {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "ps_test_dataset.XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+std::string_view text(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-  std::string path(const std::string& name = "") const { return (path_ / name).string(); }
-
-  void write(const std::string& name, const Bytes& bytes, const char* mode = "wbT") const {
-    const gzFile file = gzopen(path(name).c_str(), mode);
-    REQUIRE(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size()));
-    REQUIRE(gzclose(file) == Z_OK);
-  }
-
-  void write_all(const Files& files) const {
-    write("train-images-idx3-ubyte", files.train_images);
-    write("train-labels-idx1-ubyte", files.train_labels);
-    write("t10k-images-idx3-ubyte", files.test_images);
-    write("t10k-labels-idx1-ubyte", files.test_labels);
-  }
-
- private:
-  fs::path path_;
-};
+void write_all(const Folder& folder, const Files& files) {
+  folder.write("train-images-idx3-ubyte", text(files.train_images));
+  folder.write("train-labels-idx1-ubyte", text(files.train_labels));
+  folder.write("t10k-images-idx3-ubyte", text(files.test_images));
+  folder.write("t10k-labels-idx1-ubyte", text(files.test_labels));
+}
 
 }  // namespace
 
@@ -109,7 +90,7 @@ TEST_CASE("dataset: digits are scaled by 16, pixels of a folder by 255") {
   const DataSplit digits = ps::train::load_data("digits", files.view());
   CHECK(digits.train.images == std::vector<float>{0.0F, 1.0F, 0.5F, 0.25F, 0.125F, 0.0625F});
   const Folder folder;
-  folder.write_all(files);
+  write_all(folder, files);
   const DataSplit split = ps::train::load_data(folder.path(), {});
   CHECK(split.name == folder.path());
   CHECK(split.test.images == std::vector<float>{16.0F / 255.0F, 0.0F});
@@ -120,10 +101,10 @@ TEST_CASE("dataset: digits are scaled by 16, pixels of a folder by 255") {
 TEST_CASE("dataset: a folder may mix plain and gzip files, and both spellings of their names") {
   const Files files;
   const Folder folder;
-  folder.write("train-images.idx3-ubyte", files.train_images);
-  folder.write("train-labels-idx1-ubyte.gz", files.train_labels, "wb");
-  folder.write("t10k-images.idx3-ubyte.gz", files.test_images, "wb");
-  folder.write("t10k-labels-idx1-ubyte", files.test_labels);
+  folder.write("train-images.idx3-ubyte", text(files.train_images));
+  folder.write_gz("train-labels-idx1-ubyte.gz", text(files.train_labels));
+  folder.write_gz("t10k-images.idx3-ubyte.gz", text(files.test_images));
+  folder.write("t10k-labels-idx1-ubyte", text(files.test_labels));
   const DataSplit split = ps::train::load_data(folder.path(), {});
   CHECK(split.train.count == 3);
   CHECK(split.test.count == 1);
@@ -133,7 +114,7 @@ TEST_CASE("dataset: an unknown word, a missing folder and a file in its place ar
   CHECK(has(load_error("cifar"), "data source 'cifar': no such folder; give digits, fashion-mnist or a folder"));
   const Folder folder;
   CHECK(has(load_error(folder.path("none")), folder.path("none") + "': no such folder"));
-  folder.write("file", {1});
+  folder.write("file", "1");
   CHECK(has(load_error(folder.path("file")), folder.path("file") + ": not a folder"));
 }
 
@@ -141,7 +122,7 @@ TEST_CASE("dataset: each missing file is named") {
   for (const std::string name :
        {"train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"}) {
     const Folder folder;
-    folder.write_all({});
+    write_all(folder, {});
     fs::remove(folder.path(name));
     const std::string error = load_error(folder.path());
     CHECK(has(error, "no file " + name));
@@ -153,7 +134,7 @@ TEST_CASE("dataset: a damaged file in a folder is named by its path") {
   Files files;
   files.test_labels.pop_back();
   const Folder folder;
-  folder.write_all(files);
+  write_all(folder, files);
   CHECK(has(load_error(folder.path()), folder.path("t10k-labels-idx1-ubyte") + ": byte 8: the file ends too early"));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ps/job_view.hpp"
 #include "support/fake_gpu.hpp"
 
 using namespace ps;
@@ -34,6 +35,11 @@ TEST_CASE("gpu link: without registration it goes through the host, says so, and
       for (std::size_t i = 0; i < 3; ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
       CHECK(member.parameters(0)[0] == 3.0F);
       if (which == 1 && mode == Mode::kAsync) CHECK(member.warnings.size() == 1);
+      const std::vector<Event> events = JobView(config.job).events();
+      const auto told = std::count_if(events.begin(), events.end(), [](const Event& event) {
+        return event.kind == "unregistered" && event.rank == 0U;
+      });
+      CHECK((told == 1) == !member.warnings.empty());
     }
   }
 }

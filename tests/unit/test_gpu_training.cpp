@@ -1,13 +1,19 @@
 // Training with GPU workers, on CUDA's tables as they execute on this machine.
 #include "support/gpu_training.hpp"
 
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include "support/folder.hpp"
 #include "train/count_model.hpp"
+#include "train/span_log.hpp"
+#include "train/train_log.hpp"
 
 using namespace ps;
 using test::Box;
@@ -117,6 +123,83 @@ TEST_CASE("gpu training: in sync mode two runs give the same bits, GPUs or not, 
     for (int run = 0; run < 2; ++run)
       digests.push_back(train_job(job(Mode::kSync, 3, 60), "mlp", mixed(box, {}, wire)).digest);
     CHECK(digests[0] == digests[1]);
+  }
+}
+
+TEST_CASE("gpu training: a guard against NaN sees each loss before its gradient is pushed, and changes nothing else") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync})
+    for (const std::uint64_t push_every : {1U, 3U}) {
+      CAPTURE(std::string(to_string(mode)));
+      CAPTURE(push_every);
+      train::TrainOptions options;
+      options.push_every = push_every;
+      options.on_nan = OnNan::kSkip;
+      check_same_as_processor(job(mode, 1, 40), options);
+      JobConfig diverging = job(mode, 1, 40);
+      diverging.optimizer.learning_rate = 1e30F;
+      Box box;
+      options.gpu = box.place();
+      const Trained found = train_job(diverging, "mlp", {options});
+      CHECK(found.results[0].last.steps == 40);
+      CHECK(found.results[0].gpu->transfers.pushes == 1);
+      options.on_nan = OnNan::kStop;
+      diverging.job = test::unique_job_name();
+      CHECK_THROWS_WITH_AS(train_job(diverging, "mlp", {options}),
+                           doctest::Contains("worker 0 stops: the loss is nan at training step 2"), Error);
+    }
+}
+
+TEST_CASE("gpu training: a trace has a track of the GPU's own, whose stages follow each other within the run") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
+    CAPTURE(std::string(to_string(mode)));
+    const test::Folder folder;
+    const JobConfig config = job(mode, 1, 40);
+    Box box;
+    const auto now = [] { return train::PhaseTimer::ns(train::PhaseTimer::Clock::now()); };
+    const std::uint64_t begin = now();
+    {
+      Server server(config);
+      Worker worker(member(config, 0));
+      train::SpanLog trace(folder.path("trace"));
+      trace.begin_worker(0);
+      train::TrainOptions options;
+      options.gpu = box.place();
+      options.trace = &trace;
+      const train::Dataset& data = test::digits().train;
+      const auto model = train::make_model("mlp", data.features, data.classes);
+      train::train(worker, *model, data, options);
+    }
+    const std::uint64_t end = now();
+
+    std::ifstream file(folder.path("trace"));
+    const auto events = nlohmann::json::parse(file);
+    std::uint64_t samples = 0;
+    double last_begin = 0, last_push_end = 0;  // each sample is written from its end
+    std::string before;
+    for (const auto& event : events) {
+      if (event["tid"] != 1000) continue;
+      if (event["ph"] == "M") {
+        CHECK(event["args"]["name"] == "GPU of worker 0");
+        continue;
+      }
+      const double from = event["ts"], to = from + event["dur"].get<double>();
+      CHECK(from * 1e3 >= double(begin));
+      CHECK(to * 1e3 <= double(end));
+      if (event["name"] == "push") {
+        ++samples;
+        CHECK(event["args"]["step"].get<std::uint64_t>() < 40);
+        CHECK(to > last_push_end);
+        last_push_end = to;
+      } else {
+        CHECK(event["name"] == (before == "push" ? "compute" : "pull"));
+        CHECK(to <= last_begin + 0.002);
+      }
+      before = event["name"];
+      last_begin = from;
+    }
+    CHECK(before == "pull");
+    CHECK(samples >= 14);  // of 40 steps every second one, but for the first ones
+    CHECK(samples <= 16);
   }
 }
 

@@ -7,12 +7,13 @@
 #include <fstream>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <zlib.h>
 
 #include "ps/errors.hpp"
+#include "support/folder.hpp"
 
 namespace {
 
@@ -57,40 +58,12 @@ std::string labels_error(const Bytes& bytes) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "ps_test_idx.XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+std::string_view text(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 
-  std::string path(const std::string& name) const { return (path_ / name).string(); }
-
-  std::string write(const std::string& name, const Bytes& bytes) const {
-    std::ofstream(path(name), std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    return path(name);
-  }
-
-  std::string write_gzip(const std::string& name, const Bytes& bytes) const {
-    const gzFile file = gzopen(path(name).c_str(), "wb");
-    REQUIRE(gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size())) == static_cast<int>(bytes.size()));
-    REQUIRE(gzclose(file) == Z_OK);
-    return path(name);
-  }
-
-  Bytes read(const std::string& name) const {
-    std::ifstream file(path(name), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
- private:
-  fs::path path_;
-};
+Bytes read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 void check_good(const IdxImages& images) {
   CHECK(images.count == 2);
@@ -109,19 +82,19 @@ TEST_CASE("idx: images and labels are read from memory") {
 }
 
 TEST_CASE("idx: a plain and a gzip file give the same, whatever they are called") {
-  const Folder folder;
-  check_good(ps::train::read_idx_images(folder.write("plain.gz", good_images())));
-  check_good(ps::train::read_idx_images(folder.write_gzip("packed", good_images())));
-  CHECK(ps::train::read_idx_labels(folder.write("l", good_labels())) ==
-        ps::train::read_idx_labels(folder.write_gzip("m", good_labels())));
+  const ps::test::Folder folder;
+  check_good(ps::train::read_idx_images(folder.write("plain.gz", text(good_images()))));
+  check_good(ps::train::read_idx_images(folder.write_gz("packed", text(good_images()))));
+  CHECK(ps::train::read_idx_labels(folder.write("l", text(good_labels()))) ==
+        ps::train::read_idx_labels(folder.write_gz("m", text(good_labels()))));
 }
 
 TEST_CASE("idx: a payload of several blocks is read whole") {
-  const Folder folder;
+  const ps::test::Folder folder;
   constexpr std::size_t kCount = 5'000'011;
   const Bytes bytes = with_payload(big_endian({0x801, kCount}), kCount);
-  const auto plain = ps::train::read_idx_labels(folder.write("plain", bytes));
-  const auto packed = ps::train::read_idx_labels(folder.write_gzip("packed", bytes));
+  const auto plain = ps::train::read_idx_labels(folder.write("plain", text(bytes)));
+  const auto packed = ps::train::read_idx_labels(folder.write_gz("packed", text(bytes)));
   REQUIRE(plain.size() == kCount);
   CHECK(std::equal(plain.begin(), plain.end(), bytes.begin() + 8));
   CHECK(plain == packed);
@@ -145,8 +118,8 @@ TEST_CASE("idx: every cut of a file is refused, with the offset of the cut") {
 TEST_CASE("idx: a file that goes on after its payload is refused") {
   CHECK(has(images_error(with_payload(good_images(), 1)), "blob: byte 40: the file goes on"));
   CHECK(has(labels_error(with_payload(good_labels(), 100)), "blob: byte 11: the file goes on"));
-  const Folder folder;
-  const std::string packed = folder.write_gzip("packed", with_payload(good_images(), 1));
+  const ps::test::Folder folder;
+  const std::string packed = folder.write_gz("packed", text(with_payload(good_images(), 1)));
   CHECK(has(error_of([&] { ps::train::read_idx_images(packed); }), packed + ": byte 40: the file goes on"));
 }
 
@@ -180,37 +153,37 @@ TEST_CASE("idx: a header that announces a gigabyte costs no more than what the f
 }
 
 TEST_CASE("idx: every cut of a gzip file is refused") {
-  const Folder folder;
-  folder.write_gzip("whole", good_images());
-  const Bytes whole = folder.read("whole");
+  const ps::test::Folder folder;
+  folder.write_gz("whole", text(good_images()));
+  const Bytes whole = read(folder.path("whole"));
   for (std::size_t length = 0; length < whole.size(); ++length) {
     CAPTURE(length);
     const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
-    const std::string path = folder.write("cut", cut);
+    const std::string path = folder.write("cut", text(cut));
     CHECK(has(error_of([&] { ps::train::read_idx_images(path); }), path + ": byte "));
   }
 }
 
 TEST_CASE("idx: no damaged byte of a gzip file passes unnoticed") {
-  const Folder folder;
-  folder.write_gzip("whole", good_images());
-  const Bytes whole = folder.read("whole");
+  const ps::test::Folder folder;
+  folder.write_gz("whole", text(good_images()));
+  const Bytes whole = read(folder.path("whole"));
   // The fields for time, extra flags and system (bytes 4 to 9) carry no content and have no checksum.
   for (std::size_t at = 0; at < whole.size(); at == 2 ? at = 10 : ++at) {
     CAPTURE(at);
     Bytes damaged = whole;
     damaged[at] ^= 0x55;
-    const std::string path = folder.write("damaged", damaged);
+    const std::string path = folder.write("damaged", text(damaged));
     CHECK(has(error_of([&] { ps::train::read_idx_images(path); }), path + ": byte "));
   }
 }
 
 TEST_CASE("idx: damaged gzip content is named as such, once and in one line") {
-  const Folder folder;
-  folder.write_gzip("whole", good_images());
-  Bytes damaged = folder.read("whole");
+  const ps::test::Folder folder;
+  folder.write_gz("whole", text(good_images()));
+  Bytes damaged = read(folder.path("whole"));
   damaged[damaged.size() - 6] ^= 1;  // in the checksum
-  const std::string path = folder.write("damaged", damaged);
+  const std::string path = folder.write("damaged", text(damaged));
   const std::string error = error_of([&] { ps::train::read_idx_images(path); });
   CHECK(
       has(error, path + ": byte 0: damaged gzip data here or soon after (incorrect data check); fetch the file again"));
@@ -219,10 +192,10 @@ TEST_CASE("idx: damaged gzip content is named as such, once and in one line") {
 }
 
 TEST_CASE("idx: a missing file, a folder and a device are refused by name") {
-  const Folder folder;
+  const ps::test::Folder folder;
   const std::string missing = folder.path("missing");
   CHECK(error_of([&] { ps::train::read_idx_images(missing); }) == missing + ": no such file");
-  const std::string parent = folder.path("");
+  const std::string parent = folder.path();
   CHECK(has(error_of([&] { ps::train::read_idx_images(parent); }), parent + ": not a regular file"));
   CHECK(has(error_of([&] { ps::train::read_idx_labels("/dev/zero"); }), "/dev/zero: not a regular file"));
 }

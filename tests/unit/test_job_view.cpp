@@ -120,6 +120,32 @@ TEST_CASE("job view: a name that could leave /dev/shm is refused") {
   CHECK(contains(error_of([] { JobView::try_open("../x"); }), "cannot name a job"));
 }
 
+TEST_CASE("job view: a sample has whole pieces of all of a variable, all of it where that is little") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    TestJob job;
+    constexpr std::uint64_t kElements = 1'000'003;  // the last piece is a short one
+    const std::vector<float> values = job.initialise(job.declare("w", kElements, layout), 0);
+    const JobView view(job.config.job);
+    const auto sampled = [&](std::uint64_t most) {
+      const std::vector<std::byte> bytes = view.sample("w", most);
+      std::vector<float> floats(bytes.size() / sizeof(float));
+      std::memcpy(floats.data(), bytes.data(), bytes.size());
+      return floats;
+    };
+    CHECK(sampled(kElements) == values);
+    CHECK(sampled(2 * kElements) == values);
+    const std::uint64_t piece = view.variables().front().parts.front().piece_elements;
+    const std::vector<float> one = sampled(1);
+    REQUIRE(one.size() == piece);
+    CHECK(std::equal(one.begin(), one.end(), values.begin()));
+    const std::vector<float> some = sampled(kElements / 8);
+    CHECK(some.size() > kElements / 16);
+    CHECK(some.size() <= kElements / 8 + piece);
+    for (std::size_t i = 0; i < some.size(); ++i) REQUIRE(some[i] == some[i - i % piece] + float(i % piece));
+    CHECK(some.back() > 0.8F * kElements);
+  }
+}
+
 TEST_CASE("job view: settings, sizes and owner are as the ps made them") {
   JobConfig config;
   config.workers = 3;

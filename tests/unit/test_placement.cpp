@@ -11,6 +11,7 @@
 
 #include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
+#include "shm/memory_policy.hpp"
 #include "shm/placement.hpp"
 #include "support/placed_job.hpp"
 
@@ -300,4 +301,20 @@ TEST_CASE("placement: a declarer that died between two parts is completed by the
       CHECK(JobView(config.job).values("other") == std::vector<float>{1, 2, 3, 4});
       CHECK(shards(config.job).at("w").size() == 4);
     }
+}
+
+TEST_CASE("placement: pages in another node's memory than they are to be are seen") {
+  const std::vector<std::byte> memory(1 << 20, std::byte{1});
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data()) + shm::kPage - 1;
+  const void* const pages = reinterpret_cast<const void*>(begin / shm::kPage * shm::kPage);
+  constexpr std::size_t kBytes = (1 << 20) - shm::kPage;
+  double on_some = 0;
+  for (const std::uint32_t node : shm::memory_nodes()) on_some += 1 - shm::share_on_other_nodes(pages, kBytes, node);
+  if (shm::share_on_other_nodes(pages, kBytes, 1000) == 0) {
+    MESSAGE("this kernel does not say where pages are");
+    return;
+  }
+  CHECK(on_some == doctest::Approx(1.0));
+  CHECK(shm::share_on_other_nodes(pages, kBytes, 1000) == 1.0);
+  CHECK(shm::share_on_other_nodes(pages, 0, 1000) == 0.0);
 }

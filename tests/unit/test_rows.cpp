@@ -325,16 +325,16 @@ TEST_CASE("rows: staleness is how many pushes by others came to a row's block be
 }
 
 TEST_CASE("rows: the sizes that the inspector shows are those of the state beside the elements") {
-  for (const auto& [rule, bytes] : {std::pair{UpdateRule::kSgd, 0},
-                                    {UpdateRule::kAdagrad, 100 * 5 * 4},
-                                    {UpdateRule::kFtrl, 100 * 5 * 4},
-                                    {UpdateRule::kRowwiseAdagrad, 100 * 3 * 4}}) {
+  for (const auto& [rule, bytes, slots] : {std::tuple{UpdateRule::kSgd, 0, 0},
+                                           {UpdateRule::kAdagrad, 100 * 5 * 4, 1},
+                                           {UpdateRule::kFtrl, 100 * 5 * 4, 2},  // one in the value's place
+                                           {UpdateRule::kRowwiseAdagrad, 100 * 3 * 4, 1}}) {
     CAPTURE(std::string(to_string(rule)));
     RowsJob job(row_config(rule), {100, 5});
     const JobView view(job.config.job);
     CHECK(view.variables().front().parts.front().slot_bytes == std::uint64_t(bytes));
     CHECK(view.info().bytes.slots == std::uint64_t(bytes));
-    CHECK(view.variables().front().slots.size() == (rule == UpdateRule::kSgd ? 0 : 1));
+    CHECK(view.variables().front().slots.size() == std::size_t(slots));
   }
 }
 

@@ -171,7 +171,7 @@ TEST_CASE("settings: of two jobs any stored setting that differs is named") {
     }
     const std::string name = setting.name;
     const std::string named = " goes on with " + (name == "elastic-max" ? "workers" : name) + " ";  // LO..HI
-    CHECK((said.find(named) != std::string::npos) == setting.traits.is_stored);
+    CHECK((said.find(named) != std::string::npos) == (setting.traits.is_stored && !setting.traits.is_of_beginning));
   }
   JobConfig open;
   CHECK_NOTHROW(check_same(there, open));  // what stands for them is the same

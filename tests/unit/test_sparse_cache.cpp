@@ -151,7 +151,6 @@ TEST_CASE("sparse cache: a name that does not end within the form is an error th
 
 TEST_CASE("sparse cache: another file of the same name in another folder has a form of its own") {
   Scene scene;
-  std::filesystem::create_directory(scene.folder.path("other"));
   const std::string other = scene.folder.write("other/data", "1 2:1\n");
   scene.read();
   CHECK(examples_of(SparseData::read(other, scene.options())).size() == 1);

@@ -161,7 +161,8 @@ TEST_CASE("sparse data: reading a file and streaming it take memory that does no
       for (int i = 0; i < 20; ++i) block += " " + std::to_string(i * 1000 + row % 1000 + 1) + ":0.25";
       block += "\n";
     }
-    while (file.tellp() < std::ptrdiff_t(64 * kMiB)) file << block;
+    while (file && file.tellp() < std::ptrdiff_t(64 * kMiB)) file << block;
+    REQUIRE(file);
   }
   const std::uint64_t before = resident_bytes();
   std::uint64_t most = 0;

@@ -211,6 +211,39 @@ TEST_CASE("a loss that is no number is warned of once") {
   CHECK(warnings[0].find("not finite") != std::string::npos);
 }
 
+TEST_CASE("a guard against NaN keeps the gradients of such examples out of the table, in a job as alone") {
+  // The second example's score is -inf, and so is its loss without end; the first one's are finite.
+  const SparseData data = SparseData::parse("+1 1:1\n+1 2:3e38 3:3e38\n", "test", {});
+  const auto model = make_sparse_model("logistic", data.info(), {});
+  for (const std::size_t combine : {1U, 2U}) {
+    CAPTURE(combine);
+    JobConfig config = config_with(UpdateRule::kSgd, 6);
+    SparseTrainOptions options;
+    options.batch = 2;
+    options.combine = combine;
+    options.on_nan = OnNan::kSkip;
+    const auto first_values = [](const std::string&, std::span<float> values) {
+      values[0] = 0;
+      values[1] = values[2] = -3e38F;
+    };
+    options.first_values = first_values;
+    std::vector<std::string> said;
+    options.warn = [&](const std::string& line) { said.push_back(line); };
+    const std::vector<float> alone = train_sparse_alone(config, *model, data, {}, options).table;
+    CHECK(train_in_job(config, *model, data, {}, options) == alone);
+    CHECK(alone[1] == -3e38F);
+    CHECK((alone[0] > 0) == (combine == 1));  // at once both are skipped
+    CHECK(said.size() == 2 * 3);              // the 1st, 2nd and 4th of 6, alone and in the job
+    options.on_nan = OnNan::kStop;
+    CHECK_THROWS_WITH_AS(train_sparse_alone(config, *model, data, {}, options),
+                         doctest::Contains("standalone stops: the loss is"), Error);
+    CHECK_THROWS_WITH_AS(train_in_job(config, *model, data, {}, options),
+                         doctest::Contains("worker 0 stops: the loss is"), Error);
+    options.on_nan = OnNan::kWarn;
+    CHECK(train_sparse_alone(config, *model, data, {}, options).table != alone);
+  }
+}
+
 TEST_CASE("a set of rows numbers different ids as they come, round after round") {
   RowSet set;
   std::mt19937_64 random(1);

@@ -1,6 +1,7 @@
 // What the summary of a run says of workers that have had no step, and of short times.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <string>
 
 #include "report/progress.hpp"
@@ -67,6 +68,31 @@ TEST_CASE("summary: times below a second are in milliseconds") {
   CHECK(has(to_text(run, std::nullopt), "100 steps in 250 ms: 400 steps/s"));
   run.seconds = 12.34;
   CHECK(has(to_text(run, std::nullopt), "100 steps in 12.3 s: 8.10 steps/s"));
+}
+
+TEST_CASE("summary: it tells how often was evaluated and what was best, also where a test came to no number") {
+  const auto evaluation = [](std::uint64_t step, double loss) {
+    Metrics metrics;
+    metrics.loss = loss;
+    metrics.accuracy = 0.5;
+    const auto point = read_evaluation(Json::parse(evaluation_json(3, step, 1e9 + double(step), metrics)));
+    REQUIRE(point);
+    CHECK(point->seconds == 1e9 + double(step));
+    CHECK(point->metrics.accuracy == 0.5);
+    return *point;
+  };
+  RunReport run = run_of({worker(0, 50, 0.5)});
+  CHECK_FALSE(has(to_text(run, std::nullopt), "evaluated"));
+  CHECK_FALSE(to_json(run).contains("evaluations"));
+  const double nan = std::nan("");
+  run.evaluations = {evaluation(1, nan), evaluation(10, 0.75), evaluation(20, 0.25), evaluation(30, nan)};
+  CHECK(has(to_text(run, std::nullopt), "  evaluated 4 times: the least loss was 0.2500 at step 20\n"));
+  CHECK(to_json(run)["evaluations"][1]["loss"] == 0.75);
+  CHECK(to_json(run)["evaluations"][1]["step"] == 10);
+  run.evaluations = {evaluation(1, nan)};
+  CHECK(has(to_text(run, std::nullopt), "  evaluated 1 time: the least loss was nan at step 1\n"));
+  CHECK_FALSE(read_evaluation(Json::parse(R"({"publication": "a"})")));
+  CHECK_FALSE(read_evaluation(Json()));
 }
 
 TEST_CASE("summary: its lines fit, and lose nothing") {

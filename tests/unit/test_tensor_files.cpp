@@ -16,18 +16,12 @@
 #include "keep/tensor_files.hpp"
 #include "keep/tensor_reader.hpp"
 #include "ps/errors.hpp"
-#include "support/test_job.hpp"
+#include "support/folder.hpp"
 
 using namespace ps;
 using keep::TensorFile;
 
 namespace {
-
-// A file's place, and what lies there at the end goes with it.
-struct Place {
-  std::string path = std::filesystem::temp_directory_path() / test::unique_job_name();
-  ~Place() { std::filesystem::remove(path); }
-};
 
 std::string file_of(const std::string& header, std::size_t bytes) {
   const std::uint64_t size = header.size();
@@ -37,10 +31,11 @@ std::string file_of(const std::string& header, std::size_t bytes) {
 }
 
 std::string error_of(const std::string& content) {
-  const Place place;
-  std::ofstream(place.path, std::ios::binary) << content;
+  const test::Folder folder;
+  const std::string path = folder.path("tensors");
+  std::ofstream(path, std::ios::binary) << content;
   try {
-    const TensorFile file(place.path);
+    const TensorFile file(path);
   } catch (const Error& error) {
     return error.what();
   }
@@ -61,10 +56,12 @@ TEST_CASE("a file names each dtype as the format does, and each tensor lies wher
   std::vector<std::byte> bytes(16);
   std::vector<keep::Tensor> tensors;
   for (const DType dtype : kAll)
-    tensors.insert(tensors.begin(), {to_string(dtype), dtype, {2}, std::span(bytes).first(2 * bytes_of(dtype))});
-  const Place place;
-  keep::write_safetensors(place.path, tensors, {{"format", "pt"}});
-  std::ifstream file(place.path, std::ios::binary);
+    tensors.insert(tensors.begin(),
+                   {to_string(dtype), dtype, {2}, keep::reader_of(std::span(bytes).first(2 * bytes_of(dtype)))});
+  const test::Folder folder;
+  const std::string path = folder.path("tensors");
+  keep::write_safetensors(path, tensors, {{"format", "pt"}});
+  std::ifstream file(path, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(file), {}};
   std::uint64_t size = 0;
   std::memcpy(&size, content.data(), sizeof size);
@@ -79,7 +76,7 @@ TEST_CASE("a file names each dtype as the format does, and each tensor lies wher
     bytes_of_all += end - begin;
   }
   CHECK(content.size() == 8 + size + bytes_of_all);
-  const TensorFile read(place.path);
+  const TensorFile read(path);
   CHECK(read.tensors().size() == std::size(kAll));
   CHECK(read.metadata().at("format") == "pt");
   for (std::size_t i = 0; i < std::size(kAll); ++i) {
@@ -102,14 +99,16 @@ TEST_CASE("floats of every width are read as float32, also more of them than are
     std::memcpy(&bits, &singles[i], sizeof bits);
     brains[i] = static_cast<std::uint16_t>(bits >> 16);
   }
-  const Place place;
-  keep::write_safetensors(place.path,
-                          {{"single", DType::kFloat32, {kCount}, std::as_bytes(std::span(singles))},
-                           {"double", DType::kFloat64, {2, kCount / 2}, std::as_bytes(std::span(doubles))},
-                           {"brain", DType::kBFloat16, {kCount}, std::as_bytes(std::span(brains))},
-                           {"whole", DType::kInt32, {kCount}, std::as_bytes(std::span(singles))}},
-                          {});
-  const TensorFile file(place.path);
+  const test::Folder folder;
+  const std::string path = folder.path("tensors");
+  keep::write_safetensors(
+      path,
+      {{"single", DType::kFloat32, {kCount}, keep::reader_of(std::as_bytes(std::span(singles)))},
+       {"double", DType::kFloat64, {2, kCount / 2}, keep::reader_of(std::as_bytes(std::span(doubles)))},
+       {"brain", DType::kBFloat16, {kCount}, keep::reader_of(std::as_bytes(std::span(brains)))},
+       {"whole", DType::kInt32, {kCount}, keep::reader_of(std::as_bytes(std::span(singles)))}},
+      {});
+  const TensorFile file(path);
   for (const char* name : {"single", "double", "brain"}) {
     CAPTURE(name);
     std::vector<float> values(kCount);
@@ -120,7 +119,7 @@ TEST_CASE("floats of every width are read as float32, also more of them than are
   CHECK_THROWS_WITH_AS(file.read(file.tensors().find("whole")->second, values),
                        doctest::Contains("a tensor of dtype I32 has no floats"), Error);
   CHECK_THROWS_AS(file.read(file.tensors().find("single")->second, std::span(values).first(1)), Error);
-  REQUIRE(truncate(place.path.c_str(), 1000) == 0);
+  REQUIRE(truncate(path.c_str(), 1000) == 0);
   CHECK_THROWS_WITH_AS(file.read(file.tensors().find("brain")->second, values), doctest::Contains("has been cut off"),
                        Error);
 }

@@ -195,6 +195,14 @@ TEST_CASE("progress: a line leaves out what is needed least, and never the step"
     CHECK(progress_line(now, 34314, brevity) == expected[brevity]);
 }
 
+TEST_CASE("progress: the loss of the last test stands beside that of the training, as long as there is room") {
+  const JobProgress now{.steps = 5, .target_steps = 0, .loss = 0.25, .test_loss = 0.5, .live_workers = 1, .workers = 1};
+  CHECK(progress_line(now, 10, 0) ==
+        "step 5  10.0 steps/s  loss 0.2500  test loss 0.5000  staleness 0.0  1 of 1 workers");
+  CHECK(progress_line(now, 10, 2) == "step 5  10.0/s  loss 0.2500  test 0.5000  1/1 workers");
+  CHECK(progress_line(now, 10, 3) == "step 5  10.0/s  loss 0.2500");
+}
+
 TEST_CASE("progress: the line fits a terminal that is resized between two redraws, without its last column") {
   FakeTerminal terminal;
   Progress progress(terminal.out());

@@ -1,0 +1,96 @@
+// A worker whose loop has hooks, and what tests of hooks need beside it.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ps/checkpoint.hpp"
+#include "ps/errors.hpp"
+#include "ps/hooks.hpp"
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "support/folder.hpp"
+#include "support/worker_job.hpp"
+
+namespace ps::test {
+
+namespace fs = std::filesystem;
+
+inline constexpr std::uint64_t kElements = 1000;  // four chunks
+inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+inline JobConfig config_of(Mode mode = Mode::kAsync, std::uint32_t workers = 1) {
+  JobConfig config = settings(workers, mode);
+  config.chunk_bytes = 1024;
+  config.linger_seconds = 0;
+  config.optimizer.rule = UpdateRule::kSgd;
+  config.optimizer.learning_rate = 0.5F;
+  return config;
+}
+
+// The names of the checkpoints in a folder, sorted.
+inline std::vector<std::string> checkpoints_in(const Folder& folder) {
+  std::vector<std::string> found = folder.files();
+  std::erase_if(found, [](const std::string& name) { return !name.starts_with("step-"); });
+  return found;
+}
+
+// A worker whose loop pushes gradients of `gradient` in each element; a step's loss is what losses(step) says, from 1 on.
+struct LoopingWorker {
+  Worker worker;
+  Variable variable;
+  float gradient = 1;
+  std::uint64_t asked = 0;
+
+  explicit LoopingWorker(const JobConfig& config, std::uint32_t rank = 0)
+      : worker(options(config, rank)), variable(worker.variable({.name = "v", .shape = {kElements}}, zero)) {}
+
+  StepReport run(const Hooks& hooks, const std::function<double(std::uint64_t)>& losses) {
+    std::vector<float> values(kElements);
+    return run_steps(
+        worker, hooks,
+        [&] {
+          worker.pull(variable, values);
+          return losses(++asked);
+        },
+        [&] { worker.push(variable, std::vector<float>(kElements, gradient)); });
+  }
+
+  float value() {
+    std::vector<float> values(kElements);
+    worker.pull(variable, values);
+    CHECK(std::all_of(values.begin(), values.end(), [&](float one) { return one == values[0]; }));
+    return values[0];
+  }
+
+  void set(float value) { worker.assign(variable, std::vector<float>(kElements, value), Slots::kKeep); }
+};
+
+inline double falling(std::uint64_t step) { return 1.0 / double(step); }
+
+// Calls back in the phases that it is given.
+struct Calling : Hook {
+  std::function<bool(StepLoop&, double)> on_gradient = [](StepLoop&, double) { return true; };
+  std::function<void(StepLoop&, const StepReport&)> on_step = [](StepLoop&, const StepReport&) {};
+  bool after_gradient(StepLoop& loop, double loss) override { return on_gradient(loop, loss); }
+  void after_step(StepLoop& loop, const StepReport& report) override { on_step(loop, report); }
+};
+
+struct Lines {
+  std::vector<std::string> lines;
+  Notice notice() {
+    return [this](const std::string& line) { lines.push_back(line); };
+  }
+};
+
+inline bool is_in(const std::string& words, const std::string& text) { return text.find(words) != std::string::npos; }
+
+}  // namespace ps::test
