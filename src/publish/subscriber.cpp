@@ -41,7 +41,8 @@ Place join(const std::string& publication, const SubscriberOptions& options) {
         place.rank = *rank;
         return place;
       }
-      if (!rank && !place.bundle.is_orphaned() && !place.bundle.locks().is_being_removed())
+      // In this order: a remover takes the name away before it lets the bytes go.
+      if (!rank && !place.bundle.locks().is_being_removed() && !place.bundle.is_orphaned())
         throw Error(
             fmt::format("publication '{}' has {} places for subscribers, and all are taken; start its "
                         "publisher with more `subscribers`",

@@ -23,13 +23,15 @@ std::optional<std::uint32_t> take_free(JobSegments& job) {
 
 JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std::uint32_t& rank,
                      const std::function<void()>& check) {
+  // In this order: a remover takes the name away before it lets the bytes go.
+  const auto is_removed = [&] { return job.locks().is_being_removed() || job.is_orphaned(); };
   if (job.locks().is_being_removed()) return JoinOutcome::kJobRemoved;
   if (wanted) {
-    if (!take(job, *wanted)) return job.locks().is_being_removed() ? JoinOutcome::kJobRemoved : JoinOutcome::kRankTaken;
+    if (!take(job, *wanted)) return is_removed() ? JoinOutcome::kJobRemoved : JoinOutcome::kRankTaken;
     rank = *wanted;
   } else {
     const std::optional<std::uint32_t> taken = take_free(job);
-    if (!taken) return job.locks().is_being_removed() ? JoinOutcome::kJobRemoved : JoinOutcome::kTableFull;
+    if (!taken) return is_removed() ? JoinOutcome::kJobRemoved : JoinOutcome::kTableFull;
     rank = *taken;
   }
   if (job.is_orphaned()) {  // names.N3
