@@ -141,8 +141,10 @@ class Publication {
     wishes_->reader_leaves = false;
     readers_ = 1;  // whose progress counts
     wait_progress();
-    if (strike.action == Action::kStop) kill(victim, SIGCONT);
-    if (strike.action == Action::kStop && leaves) wait_ended(victim);
+    if (strike.action == Action::kStop) {
+      kill(victim, SIGCONT);
+      leaves ? wait_ended(victim) : void(++readers_);
+    }
     start_reader();
     finish();
   }
@@ -282,7 +284,9 @@ class Publication {
         fine += wishes_->reads[number] >= before[number] + kMore;
       return fine;
     };
-    if (!wait_for([&] { return wishes_->published >= published + kMore && count() >= readers_; }))
+    const auto has_failed = [&] { return wishes_->message[0] != 0; };
+    if (!wait_for([&] { return has_failed() || (wishes_->published >= published + kMore && count() >= readers_); }) ||
+        has_failed())
       throw Failed{fmt::format("{} generations more, {} of {} readers go on{}", wishes_->published - published, count(),
                                readers_, said())};
   }
@@ -326,11 +330,12 @@ int main(int argc, char** argv) {
   const auto run = [&](const std::string& name, auto&& body) {
     if (name.find(only) == std::string::npos) return;
     ++cases;
+    const double since = now();
     try {
       body();
     } catch (const Failed& failure) {
       ++failed;
-      fmt::print("FAILED {}: {}\n", name, failure.what);
+      fmt::print("FAILED {} after {:.1f} s: {}\n", name, now() - since, failure.what);
     }
     std::fflush(stdout);
   };

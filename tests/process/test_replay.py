@@ -8,7 +8,7 @@ import signal
 import tempfile
 import unittest
 
-from support import ProcessTest, finish, main, new_job, programs_of, run, segments, wait_until, workers_of
+from support import ProcessTest, finish, main, new_job, programs_of, run, segments, wait_training, wait_until, workers_of
 
 
 class ReplayTest(ProcessTest):
@@ -52,30 +52,37 @@ class ReplayTest(ProcessTest):
         self.assert_replays(json.loads(out)["digest"], 1)
 
     def record_with_kills(self, kills, seed):
-        """A launch whose workers are killed, now and then, at their work; its digest."""
+        """A launch whose workers are killed at their work, so often or until half is done. Returns its digest, and
+        how many were killed."""
         rng = random.Random(seed)
-        launch = self.start("launch_shm", "--job", self.job, "--steps", 1500, "--restart-workers", "--delay", "all:10ms",
+        launch = self.start("launch_shm", "--job", self.job, "--steps", 1500, "--restart-workers", "--delay", "all:20ms",
                             "--record", self.record, "--json")
         first_steps = {}  # rank -> steps that its lives before had made; a life records before it makes one more
 
         def at_work():
-            alive = [w for w in workers_of(self.job) or []
-                     if w["state"] == "alive" and w["steps"] > first_steps.get(w["rank"], 0)]
+            workers = workers_of(self.job)
+            if workers is None or sum(w["steps"] for w in workers) > 750:
+                return "late"
+            alive = [w for w in workers if w["state"] == "alive" and w["steps"] > first_steps.get(w["rank"], 0)]
             return alive if len(alive) == 3 else None
 
-        for _ in range(kills):
-            victim = rng.choice(wait_until(at_work, "all are at work"))
+        wait_training(self.job, 3)
+        killed = 0
+        while killed < kills and (alive := wait_until(at_work, "all are at work")) != "late":
+            victim = rng.choice(alive)
             os.kill(victim["pid"], signal.SIGKILL)
+            killed += 1
             successor = wait_until(lambda: [w for w in workers_of(self.job) or [] if w["rank"] == victim["rank"] and
                                             w["pid"] != victim["pid"]], "another one came")[0]
             first_steps[victim["rank"]] = successor["steps"]
         code, out, err = finish(launch)
         self.assertEqual(code, 0, err)
-        return json.loads(out)["digest"]
+        self.assertGreater(killed, 0)
+        return json.loads(out)["digest"], killed
 
     def test_a_run_with_kills_replays_to_the_same_digest_three_times(self):
-        digest = self.record_with_kills(5, 1)
-        self.assertEqual(len(list(self.record.glob("worker-*"))), 3 + 5)
+        digest, killed = self.record_with_kills(5, 1)
+        self.assertEqual(len(list(self.record.glob("worker-*"))), 3 + killed)
         self.assert_replays(digest)
 
     def test_a_run_that_has_lost_a_worker_replays(self):

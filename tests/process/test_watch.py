@@ -48,43 +48,29 @@ class Pages(WatchTest):
         self.assertIn(self.job, lines[0])
         self.assertRegex(lines[-1], r"^q quit")
 
+    def wait_for_all(self, screen, *patterns):
+        """Each page shows first what needs one look, and rates from the second look on."""
+        screen.wait_for(lambda text: all(re.search(pattern, text, re.MULTILINE) for pattern in patterns), patterns)
+        self.assert_fits(screen)
+
     def test_every_page_of_a_dense_job_at_two_sizes(self):
         self.start_launcher("--workers", "3", "--delay", "all:1ms")
         for columns, rows in ((120, 36), (60, 14)):
             with self.subTest(columns=columns):
                 screen = self.watch(columns, rows)
-                page = screen.wait_for(lambda text: re.search(r"steps/s +[1-9]", text), "how fast it is")
-                self.assertRegex(page, r"mode +async +lr 0\.1")
-                self.assertRegex(page, r"loss +\d")
-                self.assertRegex(page, r"workers +3 alive of 3")
-                self.assertRegex(page, r"memory +[\d.]+ KiB +values 37\.5 KiB")
-                self.assertRegex(page, r"staleness +mean")
-                self.assert_fits(screen)
-
+                self.wait_for_all(screen, r"steps/s +[1-9]", r"mode +async +lr 0\.1", r"loss +\d", r"workers +3 alive of 3",
+                                  r"memory +[\d.]+ KiB +values 37\.5 KiB", r"staleness +mean")
                 screen.press("2")
-                page = screen.wait_for(lambda text: re.search(r"^ +2 +\d+ +", text, re.MULTILINE), "rank 2")
-                self.assertRegex(page, r"RANK. +PID")
-                self.assertRegex(page, r"(?m)^ +0 +\d+ +.*(computing|pulling|pushing)")
-                self.assert_fits(screen)
-
+                self.wait_for_all(screen, r"RANK. +PID", r"^ +0 +\d+ +.*(computing|pulling|pushing)", r"^ +2 +\d+ +")
                 screen.press("3")
-                page = screen.wait_for(lambda text: re.search(r"hid_w .* [1-9][\d.]*k? +", text), "its updates")
-                for name in ("hid_b", "hid_w", "sm_b", "sm_w"):
-                    self.assertRegex(page, rf"(?m)^{name} ")
-                self.assert_fits(screen)
-
+                self.wait_for_all(screen, r"hid_w .* [1-9][\d.]*k? +", "^hid_b ", "^hid_w ", "^sm_b ", "^sm_w ")
                 screen.press("4")
-                page = screen.wait_for(lambda text: re.search(r"of a chunk: [1-9]", text), "its chunks")
-                self.assertRegex(page, r"variable hid_w +\[64,128\] +versioned +5 chunks")
-                self.assertRegex(page, r"(?m)^ +0 [▁▂▃▄▅▆▇█]{5}$")
-                self.assert_fits(screen)
-
+                self.wait_for_all(screen, r"^ +0 [▁▂▃▄▅▆▇█]{5}$", r"variable hid_w +\[64,128\] +versioned +5 chunks",
+                                  r"of a chunk: [1-9]")
                 screen.press("5")
                 screen.wait_for(lambda text: "no rows" in text, "that it has no rows")
                 screen.press("6")
-                page = screen.wait_for(lambda text: "worker 2" in text, "who has joined")
-                self.assertRegex(page, r"(?m)^\d\d:\d\d:\d\d .* initialised vari(able hid_w)?$")
-                self.assert_fits(screen)
+                self.wait_for_all(screen, "worker 2", r"^\d\d:\d\d:\d\d .* initialised vari(able hid_w)?$")
                 self.quit(screen)
 
     def test_statistics_are_those_of_the_values_whatever_their_type(self):
@@ -106,10 +92,8 @@ class Pages(WatchTest):
                 break
             screen.press(">")
             screen.read()
-        page = screen.wait_for(lambda text: re.search(r"(?m)^ *\d+ +>?[\d.]+k? +-?[\d.]+", text), "rows")
-        self.assertRegex(page, r"[1-9][\d.]*k? pushes of blocks a second")
-        self.assertRegex(page, r"hottest blocks: +rows \d+ to \d+ \([\d.]+k?/s\)")
-        self.assertIn("TOUCHED/S", page)
+        self.wait_for_all(screen, r"^ *\d+ +>?[\d.]+k? +-?[\d.]+", r"[1-9][\d.]*k? pushes of blocks a second",
+                          r"hottest blocks: +rows \d+ to \d+ \([\d.]+k?/s\)", "TOUCHED/S")
         self.quit(screen)
 
     def test_it_follows_a_terminal_that_is_resized(self):
