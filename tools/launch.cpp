@@ -150,15 +150,16 @@ int Launch::run_job() {
     note_beginnings();
     keep_ps();
     keep_number();
+    call_off();
     begin_next_lives();
     show_progress();
   }
   progress_->clear();
   const bool is_interrupted = stop_requests() != 0;
   if (!is_interrupted) collect();
-  if (!is_interrupted) finish_record();
-  merge_traces();
-  if (!settings_.save.empty()) save();
+  if (!is_interrupted) attempt([this] { finish_record(); });
+  if (traces_) attempt([this] { traces_->merge(); });
+  if (!settings_.save.empty()) attempt([this] { progress_->print("launch_shm: " + save_result(*view_, settings_)); });
   end_ps();
   end_evaluator();
   report_evaluations();
@@ -213,14 +214,15 @@ void Launch::start_worker(std::uint32_t rank, bool together) {
     command = worker_arguments(worker);
     command.insert(command.begin(), "worker_shm");
   }
-  workers_.emplace_back(rank, before ? before->steps : 0, command, variables, !has_program());
+  workers_.emplace_back(rank, before, command, variables, !has_program());
   if (guard_) guard_->watch(workers_.back().child.pid());
 }
 
-Launch::Member::Member(std::uint32_t of, std::uint64_t before, const std::vector<std::string>& command,
-                       const std::vector<std::string>& variables, bool is_ours)
+Launch::Member::Member(std::uint32_t of, const std::optional<WorkerInfo>& before,
+                       const std::vector<std::string>& command, const std::vector<std::string>& variables, bool is_ours)
     : rank(of),
-      steps_before(before),
+      steps_before(before ? before->steps : 0),
+      holders_before(before ? before->holders : 0),
       child(fmt::format("worker {}", rank), command.front(), {command.begin() + 1, command.end()}, variables, is_ours) {
 }
 
@@ -259,10 +261,25 @@ void Launch::keep_number() {
   }
   for (auto member = workers_.rbegin(); running > wanted && member != workers_.rend(); ++member) {
     if (member->child.has_ended() || member->was_asked_to_leave) continue;
-    member->was_asked_to_leave = true;
-    member->child.send(SIGTERM);
-    progress_->print(fmt::format("launch_shm: worker {} is asked to leave", member->rank));
+    ask_to_leave(*member, fmt::format("worker {} is asked to leave", member->rank));
     --running;
+  }
+}
+
+void Launch::ask_to_leave(Member& member, const std::string& why) {
+  member.was_asked_to_leave = true;
+  member.child.send(SIGTERM);
+  progress_->print("launch_shm: " + why);
+}
+
+// A worker that has not joined when the job is over would wait for it in vain.
+void Launch::call_off() {
+  if (has_program() || !ps().has_ended() || ps().exit_code() != 0) return;
+  for (Member& member : workers_) {
+    const std::optional<WorkerInfo> holder = holder_of(member.rank);
+    const bool has_joined = holder && holder->holders > member.holders_before;  // or another one, in its place
+    if (!has_joined && !member.child.has_ended() && !member.was_asked_to_leave)
+      ask_to_leave(member, fmt::format("the job was over before worker {} had joined", member.rank));
   }
 }
 
@@ -410,32 +427,18 @@ void Launch::note_ends() {
   if (!wants_ps_) has_failed_ = true;
 }
 
+void Launch::attempt(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    has_failed_ = true;
+    progress_->print(fmt::format("launch_shm: {}", error.what()));
+  }
+}
+
 void Launch::finish_record() {
-  try {
-    if (recorded_ && report_) recorded_->finish(report_->digest);
-    if (replayed_ && report_ && !has_failed_) replayed_->check_digest(report_->digest);
-  } catch (const Error& error) {
-    has_failed_ = true;
-    progress_->print(fmt::format("launch_shm: {}", error.what()));
-  }
-}
-
-void Launch::merge_traces() {
-  try {
-    if (traces_) traces_->merge();
-  } catch (const Error& error) {
-    has_failed_ = true;
-    progress_->print(fmt::format("launch_shm: {}", error.what()));
-  }
-}
-
-void Launch::save() {
-  try {
-    progress_->print("launch_shm: " + save_result(*view_, settings_));
-  } catch (const Error& error) {
-    has_failed_ = true;
-    progress_->print(fmt::format("launch_shm: {}", error.what()));
-  }
+  if (recorded_ && report_) recorded_->finish(report_->digest);
+  if (replayed_ && report_ && !has_failed_) replayed_->check_digest(report_->digest);
 }
 
 // It ends by itself once all its workers have joined and left, but would linger where one has died or come too late.

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,11 +39,11 @@ class Launch {
  private:
   // A worker of the job, alive or ended.
   struct Member {
-    Member(std::uint32_t rank, std::uint64_t steps_before, const std::vector<std::string>& command,
+    Member(std::uint32_t rank, const std::optional<WorkerInfo>& before, const std::vector<std::string>& command,
            const std::vector<std::string>& variables, bool is_ours);
 
     std::uint32_t rank;
-    std::uint64_t steps_before = 0;  // of those who had the rank before
+    std::uint64_t steps_before, holders_before;  // of the rank
     bool was_asked_to_leave = false;
     Child child;
   };
@@ -53,6 +54,8 @@ class Launch {
   void start_worker(std::uint32_t rank, bool together);
   void keep_ps();
   void keep_number();
+  void ask_to_leave(Member& member, const std::string& why);
+  void call_off();
   void begin_next_lives();
   bool has_program() const { return !settings_.program.empty(); }
   bool is_elastic() const { return settings_.ps.job.elastic_max != 0; }
@@ -67,9 +70,8 @@ class Launch {
   void note_ends();
   void note_beginnings();
   void show_progress();
-  void save();
+  void attempt(const std::function<void()>& act);
   void finish_record();
-  void merge_traces();
   void collect();
   void end_ps();
   void end_all() noexcept;

@@ -295,6 +295,20 @@ class Elastic(ProcessTest):
                 self.assertEqual(code, 0, err)
                 self.assertGreaterEqual(json.loads(out)["steps"], 1000)
 
+    def test_a_worker_that_is_not_ready_before_the_job_is_over_holds_nobody_up(self):
+        slow = f"""#!/bin/sh
+            case "$*" in *"--rank 1"*) while [ -e /dev/shm/ps.{self.job} ]; do sleep 0.02; done ;; esac
+            exec "{support.TOOLS}/worker_shm" "$@"\n"""
+        launch = self.start(self.enterContext(support.programs_beside(slow)), "--job", self.job, "--workers", "1..2",
+                            "--model", "count", "--steps", "1000", "--interval", "3ms", "--linger", "100ms",
+                            "--wait-job", "10000s")
+        wait_until(lambda: self.alive(), "worker 0 has joined")
+        inspect(self.job, "set", "workers=2")
+        code, out, err = finish(launch)
+        self.assertEqual(code, 0, err)
+        self.assertIn("the job was over before worker 1 had joined", err)
+        self.assertNotIn("takes its place", err)
+
 
 if __name__ == "__main__":
     support.main()
