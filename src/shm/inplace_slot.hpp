@@ -34,12 +34,21 @@ namespace ps::shm {
                : "b"(desired[0]), "c"(desired[1])
                : "memory");
   return done;
+#elif defined(__aarch64__) && !defined(__SANITIZE_THREAD__)
+  // casp, where the build asks for a processor that has it or, at run time, the processor does; else a loop of ldaxp and
+  // stlxp. std::atomic would call libatomic, whose exchanges may take a lock.
+  __extension__ typedef unsigned __int128 Both;
+  const auto both = [](const std::uint64_t words[2]) { return Both{words[1]} << 64 | words[0]; };  // little-endian
+  const Both given = both(expected);
+  const Both found = __sync_val_compare_and_swap(static_cast<Both*>(target), given, both(desired));
+  expected[0] = static_cast<std::uint64_t>(found), expected[1] = static_cast<std::uint64_t>(found >> 64);
+  return found == given;
 #else
   (void)target, (void)expected, (void)desired;
   return false;
 #endif
 }
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)  // TSan can't see into assembly, so it gets the 8-byte form
+#if (defined(__x86_64__) || defined(__aarch64__)) && !defined(__SANITIZE_THREAD__)  // TSan gets the 8-byte form
 inline constexpr bool kHas16ByteExchange = true;
 #else
 inline constexpr bool kHas16ByteExchange = false;
