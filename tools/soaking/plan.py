@@ -58,8 +58,9 @@ def job_options(drawn, rng, has_simulated):
         options += ["--model", "count", "--size", rng.choice([1, 2, 17, 1000, 50_000, 300_000])]
         options += ["--steps", int(lasts * 250), "--interval", "3ms"]
     else:
-        options += ["--optimizer", rng.choice(RULES), "--delay", f"all:{rng.choice(['1ms', '2ms', '3ms@0.5'])}"]
-        options += ["--steps", int(lasts * (250 if mode.startswith("sync") else 250 * drawn.workers))]
+        delay, rate = rng.choice([("1ms", 600), ("2ms", 400), ("3ms@0.5", 450)])  # steps a second, about
+        options += ["--optimizer", rng.choice(RULES), "--delay", f"all:{delay}"]
+        options += ["--steps", int(lasts * rate * (1 if mode.startswith("sync") else drawn.workers))]
         if model == "dense":
             options += ["--model", rng.choice(["softmax", "mlp"]), "--data",
                         f"synthetic:{rng.choice([3, 50, 784])}x{rng.choice([2, 10])}x200", "--batch", "8"]

@@ -281,6 +281,8 @@ class Round:
         allowed = {0}
         if drawn.trouble in ("full", "damage") or (drawn.trouble == "kills" and not drawn.restarts):
             allowed.add(1)
+        if re.search(r"^launch_shm: ps was killed by signal 9 \(Killed\)$", err, re.MULTILINE):
+            allowed.add(1)  # at the end of the job, when no worker was there that could go on
         if drawn.trouble == "ends" or self.result.asked:
             allowed |= {130, -signal.SIGKILL} if drawn.orders[0].detail == "KILL" else {130, 1}
         signals = {int(number) for number in re.findall(r"killed by signal (\d+)", err)}
