@@ -58,6 +58,21 @@ void find_threads(const Json& examined, Json& findings) {
                 "start fewer workers, or fewer --threads; where workers wait for each other it costs most");
 }
 
+// A job that is asked for and is another user's. Where nobody asks, it is no fault that others have jobs.
+void find_other_user(const std::string& only, const Json& examined, Json& findings) {
+  for (const Json& row : examined["jobs"]) {
+    const std::string job = row["job"];
+    if (job != only || row["state"] != "no permission") continue;
+    const auto owner = user_of(shm::control_name(job));
+    if (!owner) continue;
+    add_finding(findings, "other-user", job,
+                fmt::format("it belongs to user {}, and user {}, who asks, can neither join it nor look into it",
+                            user_name(*owner), user_name(geteuid())),
+                "start all processes of a job, in all its containers, as one user; or its ps, and what uses it, with "
+                "one --group");
+  }
+}
+
 // Jobs that nobody can join or look into any more, though processes work on.
 void find_removed(const std::string& only, Json& findings) {
   for (const auto& [job, pids] : processes_without_names()) {
@@ -130,6 +145,7 @@ void add_finding(Json& findings, const char* kind, const std::string& job, std::
 void find_machine_faults(const std::string& only, const Json& examined, Json& findings) {
   find_room(examined["system"], findings);
   find_threads(examined, findings);
+  find_other_user(only, examined, findings);
   find_removed(only, findings);
   find_logind(examined, findings);
   find_leftovers(examined, findings);
