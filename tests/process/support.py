@@ -36,7 +36,8 @@ Result = collections.namedtuple("Result", "code out err")
 
 def environment(extra=None):
     env = {k: v for k, v in os.environ.items() if not k.startswith("PS_") or k.startswith("PS_TEST")}
-    for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", "COLUMNS"):
+    for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_RANK", "PMI_RANK",
+                 "SLURM_LOCALID", "COLUMNS"):
         env.pop(name, None)
     return {**env, **(extra or {})}
 

@@ -1,4 +1,5 @@
 """The files of deploy/ are used: what they would start is started, each container in namespaces of its own."""
+import fnmatch
 import json
 import os
 import pathlib
@@ -119,6 +120,11 @@ class Containers(ProcessTest):
 
         # In each namespace number 1 is another process: of a job's processes none is taken for one of the viewer's.
         self.assertEqual({w["pid"] for w in self.workers().values()}, {1})
+        code, out, err = self.inspect("doctor", "--job", self.job, "--json")
+        self.assertEqual(code, 3, err)
+        found = {finding["kind"] for finding in json.loads(out)["findings"]}
+        self.assertIn("dead-worker", found)
+        self.assertFalse(found & {"stopped-worker", "dead-ps", "removed-segments", "other-user"}, found)
         code, _, err = self.inspect("rm")
         self.assertEqual(code, 1)
         self.assertIn("is alive", err)
@@ -159,7 +165,7 @@ class Containers(ProcessTest):
         with tempfile.TemporaryDirectory() as folder:  # where others may look
             pathlib.Path(folder).chmod(0o755)
             programs = pathlib.Path(folder)
-            for name in ("ps_shm", "worker_shm"):
+            for name in ("ps_shm", "worker_shm", "inspect_shm"):
                 shutil.copy(TOOLS / name, programs)
             self.meet_another_user(programs)
 
@@ -169,12 +175,16 @@ class Containers(ProcessTest):
         code, _, err = Container(self, self.shm, ["worker_shm", "--job", self.job], user=65532, programs=programs).finish()
         self.assertEqual(code, 1)
         self.assertIn("65531", err)
+        doctor = Container(self, self.shm, ["inspect_shm", "doctor", "--job", self.job], user=65532, programs=programs)
+        code, out, err = doctor.finish()
+        self.assertEqual(code, 3, err)
+        self.assertRegex(out, f"WRONG: job {self.job}: it belongs to user 65531, and user 65532, who asks")
         ps.stop()
         ps.finish()
 
 
 class Slurm(ProcessTest):
-    def test_a_batch_job_trains_and_goes_on_when_it_is_requeued(self):
+    def test_a_batch_job_at_the_end_of_its_time_is_requeued_and_goes_on(self):
         srun = """#!/usr/bin/env bash
         # What Slurm does on one node: so many tasks, each with its number.
         for word; do case $word in --ntasks=*) tasks=${word#*=};; -*) ;; *) break;; esac; shift; done
@@ -185,18 +195,24 @@ class Slurm(ProcessTest):
         for pid in "${pids[@]}"; do wait $pid || status=$?; done
         exit $status"""
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "srun"
-            path.write_text(srun)
-            path.chmod(0o755)
+            scontrol = f'#!/bin/sh\necho "$@" >> {folder}/scontrol.log'
+            for name, program in (("srun", srun), ("scontrol", scontrol)):
+                path = pathlib.Path(folder) / name
+                path.write_text(program)
+                path.chmod(0o755)
             self.job = f"slurm-{os.getpid()}"
             env = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NTASKS": "2", "SLURM_SUBMIT_DIR": folder,
                    "PATH": f"{folder}:{TOOLS}:{os.environ['PATH']}", "PS_LINGER": "1"}
             batch = DEPLOY / "slurm.sbatch"
-            first = self.start("bash", batch, "--quiet", env={**env, "STEPS": "1000000000"}, start_new_session=True)
+            first = self.start("bash", batch, "--quiet", env={**env, "STEPS": "1000000000"})
             workers = support.wait_training(self.job, 2)
             self.assertEqual([w["rank"] for w in workers], [0, 1])
-            os.killpg(first.pid, signal.SIGTERM)  # as preemption does
-            support.finish(first)
+            for step in support.children(first.pid):  # Slurm signals the steps, and not the script
+                for program in support.children(step):
+                    os.kill(program, signal.SIGTERM)
+            code, out, err = support.finish(first)
+            self.assertEqual(code, 130, f"stdout: {out}\nstderr: {err}")
+            self.assertEqual((pathlib.Path(folder) / "scontrol.log").read_text(), f"requeue {os.getpid()}\n")
             kept, = (pathlib.Path(folder) / self.job).glob("step-*/checkpoint.json")
             kept_at = int(kept.parent.name.removeprefix("step-"))
 
@@ -207,7 +223,24 @@ class Slurm(ProcessTest):
             code, out, err = support.run("bash", batch, "--quiet", env={**env, "STEPS": steps})
             self.assertEqual(code, 1, f"stdout: {out}\nstderr: {err}")  # the ps says why; no worker waits for it
             self.assertIn("give more steps", err)
+            self.assertEqual((pathlib.Path(folder) / "scontrol.log").read_text().count("requeue"), 1)
         self.assert_nothing_left()
+
+    def test_a_worker_has_the_rank_that_its_launcher_gives_it(self):
+        launchers = [{"RANK": "0", "LOCAL_RANK": "9"},  # torchrun
+                     {"LOCAL_RANK": "1", "SLURM_LOCALID": "9"},
+                     {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "PMIX_RANK": "9"},  # mpirun of Open MPI
+                     {"MPI_LOCALRANKID": "3", "PMI_RANK": "9"},  # of MPICH and Intel
+                     {"PMIX_RANK": "4", "SLURM_LOCALID": "9"},  # srun --mpi=pmix
+                     {"PMI_RANK": "5", "SLURM_LOCALID": "9"},  # srun --mpi=pmi2
+                     {"SLURM_LOCALID": "6", "SLURM_PROCID": "9"}]
+        self.start_ps("--workers", len(launchers))
+        started = [self.start("worker_shm", "--job", self.job, "--model", "count", "--interval", "5ms", "--quiet", env=env)
+                   for env in launchers]
+        ranks = wait_until(lambda: (r := {w["pid"]: w["rank"] for w in support.workers_of(self.job) or []
+                                          if w["state"] == "alive"}) and len(r) == len(launchers) and r, "all have joined")
+        self.assertEqual([ranks[process.pid] for process in started], list(range(len(launchers))))
+        self.assert_fails(2, support.run("worker_shm", "--job", self.job, env={"PMIX_RANK": "first"}), "PMIX_RANK")
 
 
 class Systemd(ProcessTest):
@@ -243,20 +276,68 @@ class Image(unittest.TestCase):
     def test_the_image_has_the_libraries_that_the_programs_need(self):
         listed = re.search(r"--no-install-recommends (lib[^$]*)\$", (DEPLOY / "Dockerfile").read_text())[1]
         listed = set(listed.replace("\\", "").split())
-        needed = set()
-        for program in ("ps_shm", "worker_shm", "launch_shm", "inspect_shm"):
-            read = support.run("readelf", "--dynamic", TOOLS / program)
-            for library in re.findall(r"\(NEEDED\).*\[(.*)\]", read.out):
-                if library.startswith(("libcu", "libasan", "libubsan")):
-                    continue  # of other variants
-                owners = support.run("dpkg-query", "--search", f"*/{library}").out
-                needed.update(line.split(":")[0] for line in owners.splitlines() if f"{os.uname().machine}-linux-gnu" in line)
+        programs = [TOOLS / name for name in ("ps_shm", "worker_shm", "launch_shm", "inspect_shm")]
+        read = support.run("readelf", "--dynamic", *programs)
+        libraries = {library for library in re.findall(r"\(NEEDED\).*\[(.*)\]", read.out)
+                     if not library.startswith(("libcu", "libasan", "libubsan"))}  # of other variants
+        owners = support.run("dpkg-query", "--search", *(f"*/{library}" for library in libraries)).out
+        needed = {line.split(":")[0] for line in owners.splitlines() if f"{os.uname().machine}-linux-gnu" in line}
         needed = {package for package in needed if not package.endswith("-dev")}
         self.assertEqual(listed, needed - {"libc6", "libgcc-s1", "libstdc++6"})
 
-    def test_each_program_is_in_the_image_and_the_package(self):
-        self.assertIn("meson install", (DEPLOY / "Dockerfile").read_text())
-        self.assertIn("usr/bin/*", (DEPLOY / "packaging/debian/ps-shm.install").read_text().split())
+    def commands(self, cuda):
+        """What the image's RUN lines would run, where every program only says that it was called."""
+        lines = re.sub(r"\\\n", "", (DEPLOY / "Dockerfile").read_text()).splitlines()
+        with tempfile.TemporaryDirectory() as folder:
+            said = pathlib.Path(folder) / "said"
+            for name in ("apt-get", "bash", "curl", "dpkg", "meson", "rm", "useradd"):
+                path = pathlib.Path(folder) / name
+                path.write_text(f'#!/bin/sh\necho {name} "$@" >> {said}')
+                path.chmod(0o755)
+            for line in lines:
+                if line.startswith("RUN "):
+                    subprocess.run(["/bin/sh", "-c", line.removeprefix("RUN ")], check=True, env={"PATH": folder, "CUDA": cuda})
+            return said.read_text()
+
+    def test_a_build_argument_makes_the_variant_with_cuda(self):
+        plain, cuda = self.commands(""), self.commands("13-0")
+        self.assertIn(" -Dcuda=disabled\n", plain)
+        self.assertNotRegex(plain, "cuda-|libcublas|curl")
+        self.assertIn(" -Dcuda=enabled\n", cuda)
+        self.assertRegex(cuda, "(?s)curl .*cuda-keyring.*dpkg -i .*install -y cuda-nvcc-13-0 cuda-cudart-dev-13-0 "
+                               "libcublas-dev-13-0\n.* zlib1g libcublas-13-0\n")
+
+
+class Packages(unittest.TestCase):
+    """Of the Debian packages what needs no building. deploy/packaging/try builds, installs and removes them."""
+    DEBIAN = DEPLOY / "packaging/debian"
+
+    def test_each_installed_file_is_in_one_package(self):
+        listed = support.run("meson", "introspect", "--installed", TOOLS.parent)
+        self.assertEqual(listed.code, 0, listed.err)
+        prefix = "/usr/local/"
+        installed = {path.removeprefix(prefix) for path in json.loads(listed.out).values()
+                     if "/dist-packages/" not in path}  # the Python package, which is a wheel
+        self.assertIn("bin/ps_shm", installed)
+        patterns = [line.split()[0].removeprefix("usr/") for path in self.DEBIAN.glob("*.install")
+                    for line in path.read_text().splitlines() if not line.startswith("deploy/")]
+        used = set()
+        for path in sorted(installed):
+            of = [p for p in patterns if fnmatch.fnmatch(path, p) or fnmatch.fnmatch(path, p + "/*")]
+            self.assertEqual(len(of), 1, f"{path}: {of}")
+            used.update(of)
+        self.assertEqual(used, set(patterns))
+
+    def test_building_them_takes_what_running_does(self):
+        control = (self.DEBIAN / "control").read_text()
+        wanted = {name.split()[0] for name in re.search(r"^Build-Depends:(.*?)^\S", control, re.S | re.M)[1].split(",")}
+        setup = re.search(r"^packages_to_run=\((.*?)^\)", (SOURCE / "tools/setup.sh").read_text(), re.S | re.M)[1]
+        have = set(re.findall(r"^  '([^|]+)\|", setup, re.M))
+        self.assertEqual(wanted - {"debhelper-compat"}, have - {"g++", "ninja-build"})  # build-essential's, meson's
+
+    def test_their_version_is_that_of_the_programs(self):
+        version = re.search(r"^ps-shm \(([^-]*)-", (self.DEBIAN / "changelog").read_text())[1]
+        self.assertIn(f"version: '{version}'", (SOURCE / "meson.build").read_text())
 
 
 if __name__ == "__main__":
