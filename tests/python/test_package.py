@@ -33,7 +33,9 @@ BUILD_ENVIRONMENT = {**os.environ, "PATH": PATH, "PYTHONPATH": ""}
 
 
 def is_checkout():
-    return subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True).returncode == 0
+    """Not where a release tarball has been unpacked, though it be below another checkout."""
+    asked = subprocess.run(["git", "-C", ROOT, "rev-parse", "--show-toplevel", "HEAD"], capture_output=True, text=True)
+    return asked.returncode == 0 and ROOT.samefile(asked.stdout.splitlines()[0])
 
 
 @pytest.fixture(scope="module")
