@@ -374,7 +374,7 @@ class Example(ProcessTest):
     def built(self, name, program):
         (self.folder / f"{name}.cpp").write_text(program)
         flags = subprocess.run(["pkg-config", "--cflags", "--libs", "ps"], check=True, capture_output=True, text=True,
-                               env={**os.environ, "PKG_CONFIG_PATH": str(next(self.prefix.rglob("ps.pc")).parent)})
+                               env={**os.environ, "PKG_CONFIG_LIBDIR": str(next(self.prefix.rglob("ps.pc")).parent)})  # and nothing else
         libraries = next(self.prefix.rglob("libps.so")).parent
         subprocess.run([*os.environ.get("CXX", "g++").split(), "-Wall", "-Wextra", "-Werror", f"{name}.cpp",
                         *flags.stdout.split(), f"-Wl,-rpath,{libraries}", "-o", name], cwd=self.folder, check=True)
