@@ -327,6 +327,18 @@ TEST_CASE("reduce atomic: a late gradient changes nothing of a later step") {
   CHECK(JobView(config.job).values("v") == std::vector<float>(3000, 15.0F));
 }
 
+TEST_CASE("reduce atomic: a sum that only a late worker has added to is not applied") {
+  JobConfig config = settings(2, Mode::kSync);
+  config.quorum = 1;
+  config.reduce = Reduce::kAtomic;
+  Server server(config);
+  Worker first(options(config)), late(options(config));
+  first.variable(vector_of(3), zero);
+  late.push(late.variable(vector_of(3), zero), std::vector<float>(3, 8.0F));
+  first.step();
+  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 0.0F));
+}
+
 TEST_CASE("reduce atomic: the mean is over those who pushed, a variable that nobody pushed stays") {
   JobConfig config = settings(3, Mode::kSync);
   config.reduce = Reduce::kAtomic;

@@ -245,7 +245,9 @@ TEST_CASE("barrier: a quorum is of the training steps only") {
   const TestJob job(with_quorum(2, 1));
   Member a(job, {}, 1), b(job, {}, 1);
   a.barrier.arrive(0);
-  CHECK(decide(a, 0).missing == Ranks{1});
+  const auto alone = decide(a, 0);
+  CHECK(alone.missing == Ranks{1});
+  CHECK_FALSE(alone.decided);
   b.barrier.arrive(0);
   CHECK(decide(a, 0).decided);
   CHECK(events(job, EventKind::kDecided).empty());

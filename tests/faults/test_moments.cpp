@@ -1,0 +1,208 @@
+// What holds at each moment of a worker's life, where a death or another one's look could fall: asked at the fault points
+// in between. And what another one does at a chosen moment.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ps/job_view.hpp"
+#include "ps/server.hpp"
+#include "shm/fault_points.hpp"
+#include "shm/validation.hpp"
+#include "support/member.hpp"
+#include "support/worker_job.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using namespace ps::test;
+
+namespace {
+
+// Calls `look` at each fault point, and `access` before each load or store of a shared word.
+class Looks {
+ public:
+  using Look = std::function<void(FaultPoint)>;
+  using Access = std::function<void(const void*)>;
+  explicit Looks(
+      Look look, Access access = [](const void*) {}) {
+    look_ = std::move(look), access_ = std::move(access);
+    g_fault_hooks.reached = [](FaultPoint point) { quietly([&] { look_(point); }); };
+    g_fault_hooks.before_access = [](const void* word, bool) { quietly([&] { access_(word); }); };
+  }
+  ~Looks() { g_fault_hooks = {}; }
+  Looks(const Looks&) = delete;
+  Looks& operator=(const Looks&) = delete;
+
+ private:
+  // A look's own accesses are none.
+  static void quietly(const std::function<void()>& body) {
+    const FaultHooks hooks = std::exchange(g_fault_hooks, {});
+    body();
+    g_fault_hooks = hooks;
+  }
+  static inline Look look_;
+  static inline Access access_;
+};
+
+}  // namespace
+
+TEST_CASE("moments: who leaves has its byte until it has said all (locks.L5)") {
+  TestJob job;
+  Member member(job);
+  const JobSegments others = job.attach();
+  int looks = 0;
+  {
+    const Looks watch([&](FaultPoint point) {
+      CHECK(others.locks().is_held_by_other(kRankByte) == (point != FaultPoint::kLeaveReleased));
+      CHECK(worker_state(others, 0) != WorkerState::kDead);
+      ++looks;
+    });
+    member.leave();
+  }
+  CHECK(looks >= 5);
+  CHECK(worker_state(others, 0) == WorkerState::kLeft);
+}
+
+TEST_CASE("moments: a first part is initialised last, and each part behind its accumulator (directory.D6)") {
+  JobConfig config = settings(1, Mode::kSync);
+  config.tasks = 2;
+  config.placement = Placement::kPartition;
+  config.reduce = Reduce::kAtomic;
+  Server server(config);
+  Worker worker(options(config));
+  AttachOutcome outcome;
+  auto job = JobSegments::try_attach(config.job, Access::kReadWrite, outcome);
+  REQUIRE(job);
+  const Directory directory(*job);
+  const auto is_there = [&](std::uint32_t position) {
+    return directory.at(position).init.load_acquire() == kInitialised;
+  };
+  int looks = 0;
+  bool has_values = false;
+  {
+    const Looks watch([&](FaultPoint point) {
+      if (point < FaultPoint::kInitClaimed || point > FaultPoint::kInitDone) return;
+      const std::vector<std::uint32_t> parts = directory.parts(directory.find("v"));
+      has_values = has_values || point == FaultPoint::kInitValues;
+      REQUIRE(parts.size() == 2);
+      for (const std::uint32_t part : parts) {
+        if (is_there(part)) CHECK(is_there(directory.accumulator(part)));
+        if (is_there(part)) CHECK(has_values);
+        if (is_there(parts.front())) CHECK(is_there(part));
+      }
+      ++looks;
+    });
+    worker.variable(vector_of(3000), zero);
+  }
+  CHECK(looks >= 5);
+}
+
+TEST_CASE("moments: a gradient segment is noted once its name leads to it (barrier.G1)") {
+  const JobConfig config = settings(1, Mode::kSync);
+  Server server(config);
+  AttachOutcome outcome;
+  const auto job = JobSegments::try_attach(config.job, Access::kReadWrite, outcome);
+  REQUIRE(job);
+  int noted = 0;
+  {
+    const Looks watch([&](FaultPoint point) {
+      if (point > FaultPoint::kGradientCleared) return;  // who leaves unlinks it
+      const std::uint64_t generation = job->worker(0).barriers[0].generation.load_acquire();
+      if (generation == 0) return;
+      const std::vector<std::string> there = list_segments(gradient_prefix(config.job, 0));
+      CHECK(std::count(there.begin(), there.end(), gradient_name(config.job, 0, generation)) == 1);
+      ++noted;
+    });
+    const Worker worker(options(config));
+  }
+  CHECK(noted >= 2);
+}
+
+TEST_CASE(
+    "moments: a sum that another one adds to while it is used, and whose buffer is used again, is used again "
+    "(barrier.B9)") {
+  JobConfig config = settings(2, Mode::kSync);
+  config.quorum = 1;
+  config.reduce = Reduce::kAtomic;
+  Server server(config);
+  Worker first(options(config, 0)), late(options(config, 1));
+  const Variable of_first = first.variable(vector_of(3), zero), of_late = late.variable(vector_of(3), zero);
+  const std::vector<float> ones(3, 1.0F), tens(3, 10.0F);
+  AttachOutcome outcome;
+  auto job = JobSegments::try_attach(config.job, Access::kReadWrite, outcome);
+  REQUIRE(job);
+  const Directory directory(*job);
+  const std::uint64_t stamp = make_stamp(directory.at(directory.accumulator(directory.find("v"))).first_chunk, 1);
+  first.push(of_first, ones);
+  bool applies = false;
+  int looks = 0;
+  {
+    const Looks watch([&](FaultPoint point) { applies = applies || point == FaultPoint::kHelpRead; },
+                      [&](const void* word) {
+                        std::uint64_t value = 0;
+                        if (applies) std::memcpy(&value, word, sizeof(std::uint32_t));
+                        if (!applies || static_cast<std::uint32_t>(stamp) != value) return;
+                        std::memcpy(&value, word, sizeof value);
+                        if (value != stamp || ++looks != 4)
+                          return;  // two to find out whether there is one, two to use it
+                        for (std::uint32_t i = 0; i <= kSparesPerClass; ++i) late.push(of_late, tens);
+                      });
+    CHECK(first.step() == 1);
+  }
+  CHECK(looks == 4);
+  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F + 10.0F * float(kSparesPerClass + 1)));
+}
+
+TEST_CASE("moments: a chunk whose buffer came with a variable that was declared since is no damage (directory.D1)") {
+  TestJob job;
+  const Member member(job);
+  const VariableShm& record = job.declare("v", 8);
+  bool is_first = true;
+  {
+    const Looks watch([](FaultPoint) {},
+                      [&](const void* word) {
+                        if (word != &job.word(record, 0) || !std::exchange(is_first, false)) return;
+                        const VariableShm& other = job.declare("w", 8);
+                        REQUIRE(other.buffer_class == record.buffer_class);
+                        VersionedVariable v = job.versioned(record), w = job.versioned(other);
+                        Spares spares(job.segments, 0);
+                        const auto keep = [](float*, const float*, std::uint64_t) {};
+                        w.push_chunk(0, spares, {}, keep);  // gains w's buffer, which is v's after so many pushes
+                        for (std::uint32_t i = 0; i < kSparesPerClass; ++i) v.push_chunk(0, spares, {}, keep);
+                        REQUIRE(buffer_of(v.word(0)) == other.data_offset >> other.buffer_class);
+                      });
+    CHECK_NOTHROW(check_job(job.segments));
+  }
+  CHECK_FALSE(is_first);
+}
+
+TEST_CASE("moments: a helper that sleeps before it notes who was in takes no later round back (barrier.B11)") {
+  JobConfig config;
+  config.mode = Mode::kSync;
+  config.workers = 2;
+  config.quorum = 1;
+  TestJob job(config);
+  Member first(job), second(job);
+  const auto pass = [](Member& member, std::uint64_t round) {
+    member.barrier.finish(
+        round, [](const Decision&) {}, [](const auto&) { return false; });
+  };
+  first.barrier.arrive(0);
+  second.barrier.arrive(0);
+  bool sleeps = false;
+  {
+    const Looks watch([&](FaultPoint point) {
+      if (point != FaultPoint::kHelpRead || std::exchange(sleeps, true)) return;
+      pass(first, 0);
+      first.barrier.arrive(1);
+      pass(first, 1);
+    });
+    pass(second, 0);
+  }
+  CHECK(sleeps);
+  CHECK(first.barrier.was_in(1));
+}

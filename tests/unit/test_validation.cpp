@@ -1,0 +1,129 @@
+// A job whose tables contradict each other is refused with what is wrong, whoever joins it; one that is sound is not,
+// whatever its past.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ps/errors.hpp"
+#include "shm/live_settings.hpp"
+#include "shm/validation.hpp"
+#include "support/member.hpp"
+
+using namespace ps;
+using namespace ps::shm;
+using test::Member;
+using test::TestJob;
+
+namespace {
+
+JobConfig sync_of_two() {
+  JobConfig config = test::with_small_chunks();
+  config.workers = config.max_workers = 2;
+  config.mode = Mode::kSync;
+  return config;
+}
+
+// Rank 0 has pushed to both chunks of one variable, and is in the middle of a push to the first; rank 1 is there, too.
+// Both have gone through a step.
+struct Past {
+  TestJob job{sync_of_two()};
+  VariableShm& record = job.declare("v", 300);
+  VersionedVariable variable = job.versioned(record);
+  Member first{job}, second{job};
+  Spare in_flight;
+
+  Past() {
+    REQUIRE(variable.chunks() == 2);
+    Spares spares(job.segments, 0);
+    for (const std::uint64_t chunk : {0, 1})
+      variable.push_chunk(chunk, spares, {}, [](float*, const float*, std::uint64_t) {});
+    const std::uint64_t old = word(0).load_acquire();
+    in_flight = spares.begin(record, record.first_chunk, old, buffer_of(old));
+    for (Member* member : {&first, &second}) member->barrier.arrive(0);
+    for (Member* member : {&first, &second})
+      member->barrier.finish(
+          0, [](const Decision&) {}, [](const auto&) { return false; });
+  }
+  AtomicShm<std::uint64_t>& word(std::uint64_t chunk) { return job.word(record, chunk); }
+  BufferHeaderShm& current(std::uint64_t chunk) { return job.buffer(record, buffer_of(word(chunk).load_acquire())); }
+  WorkerShm& worker(std::uint32_t rank) { return job.segments.worker(rank); }
+  BarrierEntryShm& entry(std::uint32_t rank) { return worker(rank).barriers[0]; }
+  SpareShm& idle() {  // a spare that is not in flight
+    for (std::uint32_t which = 0;; ++which)
+      if (!is_in_flight(job.spare(record, 0, which).record.load_acquire())) return job.spare(record, 0, which);
+  }
+};
+
+constexpr std::uint64_t kNoBuffer = kBufferMask - 7;
+
+struct Damage {
+  const char* said;
+  std::function<void(Past&)> make;
+};
+
+void check_refused(const std::vector<Damage>& all) {
+  for (const Damage& damage : all) {
+    CAPTURE(damage.said);
+    Past past;
+    REQUIRE_NOTHROW(check_job(past.job.segments));
+    damage.make(past);
+    CHECK_THROWS_WITH_AS(check_job(past.job.segments), doctest::Contains(damage.said), Error);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("damage: a buffer that is in use twice") {
+  const auto own = [](Past& past) { return buffer_of(past.word(0).load_acquire()); };
+  check_refused({
+      {"is in use twice", [&](Past& past) { past.idle().record.store_release(kValidSpare | own(past)); }},
+      {"is in use twice",
+       [](Past& past) {  // what is in flight is a spare, too, and the buffer that it would gain still the chunk's
+         past.idle().record.store_release(kValidSpare | past.in_flight.buffer);
+       }},
+  });
+}
+
+TEST_CASE("damage: chunks and spares that name no buffer of their class, or another one's") {
+  check_refused({
+      {"is in no buffer of its class", [](Past& past) { past.word(1).store_release(make_word(1, kNoBuffer)); }},
+      {"is torn", [](Past& past) { past.current(0).stamp.store_release(make_stamp(past.record.first_chunk, 7)); }},
+      {"is torn", [](Past& past) { past.current(0).stamp.store_release(make_stamp(past.record.first_chunk + 1, 1)); }},
+      {"keeps a buffer that is none",
+       [](Past& past) { fork_of(past.current(0)).store_release(make_fork(1, kNoBuffer)); }},
+      {"a spare buffer of rank 0", [](Past& past) { past.idle().record.store_release(kValidSpare | kNoBuffer); }},
+      {"a spare buffer of rank 0", [](Past& past) { past.idle().record.store_release(1); }},
+      {"a spare buffer of rank 0", [](Past& past) { past.in_flight.shared->note_gain.store_release(kNoBuffer); }},
+  });
+}
+
+TEST_CASE("damage: entries of workers and of barriers that cannot be") {
+  check_refused({
+      {"the entry of rank 1", [](Past& past) { past.worker(1).state.store_release(9); }},
+      {"the entry of rank 1", [](Past& past) { past.worker(1).holders.store_release(std::uint64_t{1} << 40); }},
+      {"a step that is far ahead", [](Past& past) { past.entry(1).published.store_release(9); }},
+      {"a step that is far ahead", [](Past& past) { past.entry(0).active_from.store_release(9); }},
+      {"a gradient segment of nobody", [](Past& past) { past.entry(1).generation.store_release(2); }},
+      {"a proposer that does not exist",
+       [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(1, 0, 2)); }},
+      {"about another step",
+       [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(3, 0, 0)); }},
+      {"about another step",
+       [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(0, 0, 1)); }},
+      {"nobody has proposed",
+       [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(2, 0, 0)); }},
+  });
+}
+
+TEST_CASE("damage: live settings that the job cannot have") {
+  check_refused({
+      {"its live settings are impossible",
+       [](Past& past) { past.job.segments.state().live[0].quorum.store_relaxed(kMaxRanks + 1); }},
+      {"its live settings are impossible",
+       [](Past& past) {
+         past.job.segments.state().live[0].mode.store_relaxed(static_cast<std::uint32_t>(Mode::kAsync));
+       }},
+  });
+}
