@@ -1,4 +1,5 @@
-// The barrier on weak memory: arrive, decide, apply and open, with a quorum or without, and with a death.
+// The barrier on weak memory: arrive, decide, apply and open, with a quorum or without, and with a death. Ranks that are
+// left and taken over.
 #include <array>
 #include <optional>
 
@@ -161,6 +162,115 @@ class ProposalScene : public WeakScene {
   std::vector<std::uint32_t> missing_;
 };
 
+// Ranks 0 and 1 have gone through round 0. In round 1 rank 0 arrives, or not, and dies; its successor joins, and goes through
+// what is left of rounds 1 and 2 beside rank 1.
+class TakeOverScene : public WeakScene {
+ public:
+  TakeOverScene() : job_(config()) {
+    for (const std::uint32_t rank : {0U, 1U}) Barrier(job_.segments, rank, 0).arrive(0);
+    Barrier(job_.segments, 1, 0)
+        .finish(
+            0, [](const Decision&) {}, [](const auto&) { return false; });
+    first_.segments.locks().release(kRankByte);  // of the fibers alone
+    BarrierShm& shared = job_.segments.barrier(0);
+    model(&shared.step, "step"), model(&shared.decision, "decision"), model(&shared.futex, "futex");
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      WorkerShm& worker = job_.segments.worker(rank);
+      model(&worker.holders, fmt::format("holders {}", rank)), model(&worker.state, fmt::format("state {}", rank));
+      BarrierEntryShm& entry = worker.barriers[0];
+      model(&entry.active_from, fmt::format("active_from {}", rank));
+      model(&entry.published, fmt::format("published {}", rank));
+      model(&entry.proposal, fmt::format("proposal {}", rank));
+      model(&entry.proposed.bits[0], fmt::format("proposed {}", rank));
+      model(&entry.included, fmt::format("included {}", rank));
+    }
+    for (std::size_t round = 0; round < kRounds; ++round) model(&sets_[round], fmt::format("set {}", round));
+    explorer.remember(&log_);
+    explorer.at_start([this] {
+      for (std::size_t i = 0; i < barriers_.size(); ++i) barriers_[i].emplace(job_.segments, i == 1 ? 1 : 0, 0);
+    });
+    explorer.add([this] { barriers_[0]->arrive(1), log_.arrived = 1; }, {.may_die = true, .byte = kRankByte});
+    explorer.add([this] { go(*barriers_[1], 1); }, {.byte = kRankByte + 1});
+    explorer.add([this] { succeed(); }, {.after = 1, .byte = kRankByte});
+    explorer.at_end([this] { check(); });
+  }
+
+ private:
+  static constexpr std::uint64_t kRounds = 3;
+  using Word = AtomicShm<std::uint64_t>;
+
+  static JobConfig config() {
+    JobConfig config;
+    config.mode = Mode::kSync;
+    config.workers = config.max_workers = kRanks;
+    return config;
+  }
+  template <class T>
+  void model(T* word, std::string name) {
+    explorer.model(word), explorer.name(word, std::move(name));
+  }
+
+  void finish(Barrier& barrier, std::uint64_t round) {
+    barrier.finish(
+        round,
+        [&](const Decision& decision) {
+          std::uint64_t none = 0;
+          const std::uint64_t set = decision.contributors.bits[0];
+          if (!sets_[round].try_exchange_acq_rel(none, set) && none != set) explorer.fail("two sets of one round");
+        },
+        [](const std::vector<std::uint32_t>&) { return false; });
+  }
+  void go(Barrier& barrier, std::uint32_t rank) {
+    for (std::uint64_t round; (round = barrier.round()) < kRounds;) {
+      barrier.arrive(round);
+      finish(barrier, round);
+      const std::uint64_t set = sets_[round].load_relaxed();  // the step has brought it (barrier.A6)
+      if (barrier.was_in(round) != ((set >> rank & 1) != 0)) explorer.fail("in, and told otherwise");
+    }
+  }
+  void succeed() {
+    std::uint32_t rank = 0;
+    if (try_join(job_.segments, 0, rank) != JoinOutcome::kJoined) return explorer.fail("the rank is not free");
+    Barrier& barrier = *barriers_[2];
+    const std::uint64_t round = barrier.round();
+    log_.waited_for = round + 1;
+    if (barrier.has_arrived(round)) finish(barrier, round);  // barrier.B4
+    go(barrier, 0);
+  }
+
+  void check() {
+    for (std::uint64_t round = 1; round < kRounds; ++round) {
+      const std::uint64_t set = sets_[round].load_relaxed();
+      if ((set & 2) == 0) explorer.fail("one that was waited for is left out");
+      if (round == 1 && log_.arrived != 0 && (set & 1) == 0) explorer.fail("one that had arrived and died is left out");
+      // Where the round that it has read may be an old one it may be left out once, and is told.
+      if (explorer.is_sequential() && log_.waited_for != 0 && round >= log_.waited_for && (set & 1) == 0)
+        explorer.fail("a successor is left out");
+    }
+  }
+
+  TestJob job_;
+  Member first_{job_}, second_{job_};  // words are those of one mapping
+  std::array<std::optional<Barrier>, 3> barriers_;
+  std::array<Word, kRounds> sets_{};
+  struct Log {
+    std::uint64_t arrived, waited_for;
+  } log_ = {};
+};
+
+struct LeaveScene : WeakScene {
+  TestJob job;
+  Member first{job};
+
+  LeaveScene() {
+    explorer.model(&job.segments.worker(0).state);
+    explorer.add([this] { leave(job.segments, 0); }, {.byte = kRankByte});
+    explorer.add([this] {
+      if (worker_state(job.segments, 0) == WorkerState::kDead) explorer.fail("one who leaves is called dead");
+    });
+  }
+};
+
 auto make(const Rounds& rounds) {
   return [=] { return std::make_unique<BarrierScene>(rounds); };
 }
@@ -174,6 +284,14 @@ std::vector<WeakCase> scenes_of_barriers() {
       {"barrier: two rounds of two", make({.rounds = 2}), false},
       {"barrier: two rounds, a quorum of one", make({.rounds = 2, .quorum = 1}), false},
       {"barrier: a worker dies anywhere", make({.dies = true}), false},
+  };
+}
+
+std::vector<WeakCase> scenes_of_ranks() {
+  return {
+      {"ranks: somebody looks whether one is alive who leaves", [] { return std::make_unique<LeaveScene>(); }},
+      {"ranks: a worker dies in a round, and another one takes its rank",
+       [] { return std::make_unique<TakeOverScene>(); }, false},
   };
 }
 

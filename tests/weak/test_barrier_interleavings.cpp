@@ -1,5 +1,6 @@
-// The barrier's code through all interleavings of its accesses, as if memory were sequentially consistent. With
-// PS_TEST_FULL also two rounds, a quorum and a death; else these as far as some thousand executions go.
+// The code of the barrier, and of ranks that are left and taken over, through all interleavings of its accesses, as if
+// memory were sequentially consistent. With PS_TEST_FULL also two rounds, a quorum and deaths; else these as far as some
+// thousand executions go.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -13,10 +14,8 @@ namespace {
 
 const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
 
-}  // namespace
-
-TEST_CASE("interleavings: the barrier") {
-  for (const WeakCase& one : scenes_of_barriers()) {
+void follow(const std::vector<WeakCase>& scenes) {
+  for (const WeakCase& one : scenes) {
     CAPTURE(one.name);
     const auto scene = one.make();
     scene->explorer.make_sequential();
@@ -28,3 +27,8 @@ TEST_CASE("interleavings: the barrier") {
     if (is_followed) CHECK(found.is_complete);
   }
 }
+
+}  // namespace
+
+TEST_CASE("interleavings: the barrier") { follow(scenes_of_barriers()); }
+TEST_CASE("interleavings: ranks that are left and taken over") { follow(scenes_of_ranks()); }

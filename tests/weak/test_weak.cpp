@@ -56,4 +56,5 @@ void check_all(const std::vector<WeakCase>& cases) {
 
 TEST_CASE("weak: slots, spares and images") { check_all(scenes_of_slots()); }
 TEST_CASE("weak: the barrier") { check_all(scenes_of_barriers()); }
+TEST_CASE("weak: ranks that are left and taken over") { check_all(scenes_of_ranks()); }
 TEST_CASE("weak: futexes, clocks, publications and the making of cuts") { check_all(scenes_of_waiting()); }

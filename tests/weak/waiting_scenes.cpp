@@ -1,5 +1,6 @@
 // Futexes, clocks, publications and cuts on weak memory.
 #include <array>
+#include <memory>
 #include <optional>
 
 #include "shm/cut.hpp"
@@ -52,22 +53,25 @@ struct FutexScene : WeakScene {
 // ---- clocks
 
 struct ClockScene : WeakScene {
-  TestJob job{config_of(2)};
-  Member first{job}, second{job};  // hold the ranks' bytes; words are those of one mapping
-  std::array<std::optional<SspClock>, 2> clocks;
+  static constexpr std::uint32_t kMost = 3;
+  std::uint32_t ranks;
+  TestJob job{config_of(ranks)};
+  std::vector<std::unique_ptr<Member>> members;  // hold the ranks' bytes; words are those of one mapping
+  std::array<std::optional<SspClock>, kMost> clocks;
   std::array<Word, 2> data{};
-  std::array<std::vector<std::uint32_t>, 2> blockers;
+  std::array<std::vector<std::uint32_t>, kMost> blockers;
 
-  ClockScene() {
-    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+  explicit ClockScene(std::uint32_t of = 2) : ranks(of) {
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      members.push_back(std::make_unique<Member>(job));
       explorer.model(&job.segments.worker(rank).clock);
       explorer.name(&job.segments.worker(rank).clock, fmt::format("clock {}", rank));
-      blockers[rank].reserve(2);
+      blockers[rank].reserve(ranks);
     }
     explorer.model(&job.segments.state().clocks);
     explorer.model(data.data(), 2);
     explorer.at_start([this] {
-      for (std::uint32_t rank = 0; rank < 2; ++rank) clocks[rank].emplace(job.segments, rank);
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) clocks[rank].emplace(job.segments, rank);
     });
   }
   std::uint64_t steps_of(std::uint32_t rank) const {
@@ -102,10 +106,12 @@ struct ClockScene : WeakScene {
     });
     return *this;
   }
-  ClockScene& newcomer(std::uint32_t rank) {
-    explorer.add([this, rank] { clocks[rank]->enter(1); });
-    explorer.at_end([this, rank] {
-      if (steps_of(1 - rank) > steps_of(rank) + 1) explorer.fail("too far ahead of one who has entered");
+  // All ranks but 0.
+  ClockScene& newcomers() {
+    for (std::uint32_t rank = 1; rank < ranks; ++rank) explorer.add([this, rank] { clocks[rank]->enter(1); });
+    explorer.at_end([this] {
+      for (std::uint32_t rank = 1; rank < ranks; ++rank)
+        if (steps_of(0) > steps_of(rank) + 1) explorer.fail("too far ahead of one who has entered");
     });
     return *this;
   }
@@ -379,9 +385,16 @@ std::vector<WeakCase> scenes_of_waiting() {
       {"ssp: a newcomer enters while another one goes on",
        [] {
          auto scene = std::make_unique<ClockScene>();
-         scene->runner(0, 2).newcomer(1);
+         scene->runner(0, 2).newcomers();
          return scene;
        }},
+      {"ssp: two newcomers enter while another one goes on",
+       [] {
+         auto scene = std::make_unique<ClockScene>(3);
+         scene->runner(0, 2).newcomers();
+         return scene;
+       },
+       false},
       {"publication: a leased generation is whole and stays",
        [] {
          auto scene = std::make_unique<PublicationScene>(4, 1);

@@ -44,7 +44,7 @@ namespace ps::test {
 struct WeakFiber {
   std::uint32_t after = 0;                 // begins when the fibers of these bits have ended or died
   bool may_die = false;                    // is also abandoned at each of its points
-  std::optional<std::uint32_t> byte = {};  // the lock byte that it holds while it is alive
+  std::optional<std::uint32_t> byte = {};  // the lock byte that it holds while it is alive; its heir comes `after` it
   std::uint64_t patience = 0;  // after so many loads without a store by anybody it polls: others go first; 0: never
 };
 
@@ -82,6 +82,7 @@ class WeakExplorer final : public shm::MemoryModel {
 
   // As if memory were sequentially consistent: interleavings alone.
   void make_sequential() { is_sequential_ = true; }
+  bool is_sequential() const noexcept { return is_sequential_; }
   // Weakens what stands at one place of the sources.
   void weaken(const Mutation& mutation) { mutation_ = mutation; }
 
@@ -220,16 +221,16 @@ class WeakExplorer final : public shm::MemoryModel {
   }
 
   std::optional<bool> is_held(std::uint32_t byte) override {
-    if (current_ == kNone) return std::nullopt;
-    for (std::size_t i = 0; i < fibers_.size(); ++i) {
-      if (fibers_[i].options.byte != byte) continue;
-      point();
-      const bool is_held = !fibers_[i].is_over();
-      if (!is_held) memory_.follow(current_, i);  // the kernel's lock orders the two
-      learn(is_held);
-      return is_held;
-    }
-    return std::nullopt;
+    const auto has_it = [&](const Fiber& fiber) { return fiber.options.byte == byte; };
+    if (current_ == kNone || std::none_of(fibers_.begin(), fibers_.end(), has_it)) return std::nullopt;
+    point();
+    const bool is_held = std::any_of(fibers_.begin(), fibers_.end(), [&](const Fiber& fiber) {
+      return has_it(fiber) && !fiber.is_over() && (fiber.has_begun || fiber.options.after == 0);
+    });
+    for (std::size_t i = 0; i < fibers_.size(); ++i)
+      if (has_it(fibers_[i]) && fibers_[i].is_over() && !is_held) memory_.follow(current_, i);  // by the kernel's lock
+    learn(is_held);
+    return is_held;
   }
 
  private:
