@@ -1,41 +1,73 @@
 #!/usr/bin/env python3
 """Breaks the protocols on purpose, one rule at a time, and looks whether the tests that suit it notice.
 
-    tests/mutants/run.py                all mutants; some minutes each where a header is broken
-    tests/mutants/run.py --sample N     N of them, spread evenly
-    tests/mutants/run.py --only NAME    those whose names contain NAME
-    tests/mutants/run.py --list         what there is
+    tests/mutants/run.py                        all mutants; half a minute each, some minutes where a header is broken
+    tests/mutants/run.py --sample 5 --seed 1    five of them, by chance
+    tests/mutants/run.py --only PART...         those whose names contain one of these
+    tests/mutants/run.py --list                 what there is
+    tests/mutants/run.py --check                only whether each still fits the code; some seconds
 
-A mutant is a patch beside this file. Above the patch stand "Rule: LABEL", "Tests: NAME..." (names of meson's tests), and
-where no test can notice it "Survives: REASON". It is applied to a copy of the tracked files in build/mutants, which has
-a build folder of its own; only what these tests need is built there. Exits with 0 if every mutant is noticed, but for
-those that survive for their reason.
+A mutant is a patch beside this file. Above the patch stand what it breaks, "Rule: LABEL", one or more lines
+"Test: [VARIABLE=VALUE] NAME [CASES]", and "Survives: REASON" where no test can notice it. NAME is one of meson's tests.
+CASES is a filter: of doctest's names, or for a process test CLASS.METHOD.
+
+It is applied to a copy of the tracked files in build/mutants/tree, which has a build folder of its own. Only what its
+tests need is built there. The first test that fails, or does not end in ten times its usual time, has noticed it. Where
+the system allows it, each test has processes and a /dev/shm of its own, so that a hang leaves nothing behind.
+Exits with 0 if every mutant is noticed, but for those that survive for their reason.
 """
 import argparse
+import collections
+import fcntl
 import json
 import os
 import pathlib
+import random
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 HERE = SOURCE / "tests/mutants"
-TREE = SOURCE / "build/mutants/tree"
-BUILD = SOURCE / "build/mutants/build"
+FOLDER = SOURCE / "build/mutants"
+TREE = FOLDER / "tree"
+BUILD = TREE / "build/test"  # as deep as the usual one, so that a compiler cache knows what is unchanged
+# What a rule needed is often unused without it.
+QUIET = "".join(f'#pragma GCC diagnostic ignored "-Wunused-{what}"\n'
+                for what in ("variable", "but-set-variable", "parameter", "function"))
+PATIENCE = 10, 20  # times the usual time, and seconds
+PRIVATE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
+           'mount -t tmpfs -o size=4g tmpfs /dev/shm && mount -t proc proc /proc && exec "$@"', "sh"]
+
+Test = collections.namedtuple("Test", "name filter settings")
+Command = collections.namedtuple("Command", "words environment target prepare")
 
 
 class Mutant:
     def __init__(self, path):
         self.path, self.name = path, path.stem
-        head = path.read_text().split("\n--- ", 1)[0]
-        fields = dict(re.findall(r"^([A-Z][a-z]+): (.*)$", head, re.MULTILINE))
-        try:
-            self.rule, self.tests = fields["Rule"], fields["Tests"].split()
-        except KeyError as error:
-            sys.exit(f"{path}: there is no line {error}")
-        self.survives = fields.get("Survives")
+        head, _, patch = path.read_text().partition("\n--- ")
+        fields = re.findall(r"^([A-Z][a-z]+): (.*)$", head, re.MULTILINE)
+        values = dict(fields)
+        self.tests = [parse_test(value, path) for key, value in fields if key == "Test"]
+        if not self.tests or "Rule" not in values or not patch:
+            sys.exit(f"{path}: a mutant needs the lines Rule: and Test:, and a patch")
+        self.rule, self.survives = values["Rule"], values.get("Survives")
+        self.file = patch.split()[0].removeprefix("a/")
+
+
+def parse_test(text, path):
+    words, settings = shlex.split(text), {}
+    while words and "=" in words[0]:
+        key, _, value = words.pop(0).partition("=")
+        settings[key] = value
+    if not 1 <= len(words) <= 2:
+        sys.exit(f"{path}: '{text}' is no test")
+    return Test(words[0], words[1] if len(words) == 2 else "", tuple(settings.items()))
 
 
 def run(*command, **options):
@@ -43,105 +75,214 @@ def run(*command, **options):
 
 
 def copy_tree():
-    """Copies what has changed, so that a second run compiles little."""
+    """Copies what differs, so that a second run compiles little; returns it."""
     files = run("git", "-C", str(SOURCE), "ls-files", "-z", "--cached", "--others", "--exclude-standard", check=True)
     wanted = {name for name in files.stdout.split("\0") if name and (SOURCE / name).is_file()}
-    for old in (path for path in TREE.rglob("*") if path.is_file()):
+    for old in (path for path in TREE.rglob("*") if path.is_file() and BUILD not in path.parents):
         if str(old.relative_to(TREE)) not in wanted:
             old.unlink()
-    for name in wanted:
-        source, copy = SOURCE / name, TREE / name
-        if copy.exists() and copy.read_bytes() == source.read_bytes():
-            continue
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source, copy)
+    return [name for name in wanted if restore(name)]
 
 
-def set_up(jobs):
-    copy_tree()
-    if (BUILD / "build.ninja").exists():
-        return
-    made = run("meson", "setup", str(BUILD), str(TREE), "-Dbuildtype=debugoptimized", "-Doptimization=1", "-Dtests=true",
-               "-Dcuda=disabled", env={**os.environ, "CXXFLAGS": "-g1"})
-    if made.returncode != 0:
-        sys.exit(made.stdout + made.stderr)
+def restore(name):
+    """Whether the copy was another one."""
+    source, copy = SOURCE / name, TREE / name
+    if copy.exists() and copy.read_bytes() == source.read_bytes():
+        return False
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, copy)
+    return True
 
 
-def programs_of(tests):
-    """What ninja has to build for these tests."""
-    found = json.loads(run("meson", "introspect", "--tests", str(BUILD), check=True).stdout)
-    targets, ids = set(), {}
-    for target in json.loads(run("meson", "introspect", "--targets", str(BUILD), check=True).stdout):
-        ids[target["id"]] = [str(pathlib.Path(name).relative_to(BUILD)) for name in target["filename"]]
-    for test in tests:
-        of_name = [one for one in found if one["name"] == test]
-        if not of_name:
-            sys.exit(f"there is no test {test}")
-        for depends in of_name[0]["depends"]:
-            targets.update(ids.get(depends, []))
-        if of_name[0]["cmd"][0].startswith(str(BUILD)):
-            targets.add(str(pathlib.Path(of_name[0]["cmd"][0]).relative_to(BUILD)))
-    return sorted(targets)
+def apply(mutant, *options, tree=TREE):
+    """None, or why it does not fit."""
+    done = run("patch", "-d", str(tree), "-p1", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "-r", "-", *options,
+               "-i", str(mutant.path))
+    return None if done.returncode == 0 else done.stdout.strip().splitlines()[-1]
 
 
-def find_failures(tests, jobs):
-    """The tests that fail, each with its last line; or None, and why it does not build."""
-    built = run("ninja", "-C", str(BUILD), f"-j{jobs}", *programs_of(tests))
-    if built.returncode != 0:
-        return None, "\n".join(built.stdout.splitlines()[-15:])
-    log = BUILD / "meson-logs/mutants.json"
-    log.unlink(missing_ok=True)
-    run("meson", "test", "-C", str(BUILD), "--no-rebuild", "--logbase", "mutants", *tests)
-    results = [json.loads(line) for line in log.read_text().splitlines()]
-    return [one["name"].split(":")[-1] for one in results if one["result"] not in ("OK", "SKIP")], ""
+class Builder:
+    def __init__(self, jobs, has_changed):
+        self.jobs, self.used, self.usual = jobs, {}, {}
+        self.is_private = run(*PRIVATE, "true").returncode == 0
+        if not (BUILD / "build.ninja").exists() or has_changed:
+            made = run("meson", "setup", *(["--reconfigure"] if (BUILD / "build.ninja").exists() else []), str(BUILD),
+                       str(TREE), "-Dbuildtype=debugoptimized", "-Doptimization=3", "-Dtests=true",
+                       env={**os.environ, "CXXFLAGS": "-g1"})
+            if made.returncode != 0:
+                sys.exit(made.stdout + made.stderr)
+            # It would be made again for each source that differs: one of its commands gets them all.
+            rules = (BUILD / "build.ninja").read_text()
+            (BUILD / "build.ninja").write_text(re.sub(r"^build build\.ninja: .*\n pool = console\n", "", rules,
+                                                      flags=re.MULTILINE))
+        self.known = {one["name"]: one for one in self.introspect("--tests")}
+        self.targets = {one["id"]: [self.relative(name) for name in one["filename"]]
+                        for one in self.introspect("--targets")}
+
+    def introspect(self, what):
+        return json.loads(run("meson", "introspect", what, str(BUILD), check=True).stdout)
+
+    @staticmethod
+    def relative(path):
+        return os.path.relpath(path, BUILD)
+
+    def ninja(self, *targets):
+        """None, or what the compiler says."""
+        built = run("ninja", "-C", str(BUILD), f"-j{self.jobs}", *targets)
+        return None if built.returncode == 0 else "\n".join(built.stdout.splitlines()[-15:])
+
+    def build(self, test):
+        """The words that start the test, and None; or None, and why it does not build."""
+        if test.name not in self.known:
+            sys.exit(f"there is no test {test.name}")
+        meson = self.known[test.name]
+        words = list(meson["cmd"])
+        if words[-1].endswith(".py"):
+            why = self.ninja(*(name for one in meson["depends"] for name in self.targets.get(one, [])))
+            return ([*words, *filter(None, [test.filter])], None) if why is None else (None, why)
+        program, why = self.link(self.relative(words[0]), words[1].split("/", 1)[1] if len(words) == 2 else None)
+        words[0] = str(BUILD / program)
+        words += ["--abort-after=1"] + ([f"--test-case={test.filter}"] if test.filter else [])
+        return (words, None) if why is None else (None, why)
+
+    def link(self, program, source):
+        """A program of that file of the suite alone, and of those files of the library that it uses: the linker tells
+        which these are when it is linked for the first time. What else a broken header concerns is not compiled."""
+        command = shlex.split(run("ninja", "-C", str(BUILD), "-t", "commands", "-s", program, check=True).stdout)
+        own = [word for word in command if word.endswith(".o")]
+        if program.endswith(("unit_tests", "stress_tests")):
+            own = [f"{program}.p/unit_main.cpp.o", f"{program}.p/{source.replace('/', '_')}.o"]
+        archives = [word for word in command if word.endswith(".a") and not word.startswith("/")]
+        shared = [word for word in command if word.endswith(".so") and not word.startswith(("/", "-"))]
+        part = f"mutants_{pathlib.Path(source or program).stem}"
+        used = self.used.get(part)
+        if why := self.ninja(*own, *shared, *(archives if used is None else used)):
+            return part, why
+        start = command.index("-Wl,--start-group")
+        words = [part if word == program else word for word in command[:start] if not word.endswith(".o")]
+        words += own + (["-Wl,-t"] if used is None else used)
+        words += [word for word in command[start:] if used is None or word not in archives]
+        linked = run(*words, cwd=BUILD)
+        if linked.returncode != 0:
+            return part, linked.stderr[-2000:]
+        if used is None:
+            self.used[part] = [line for line in dict.fromkeys(linked.stdout.split("\n"))
+                               if line.endswith(".o") and not line.startswith("/") and line not in own]
+        return part, None
+
+    def run_test(self, test, words, limit):
+        """Whether it passes in so many seconds: None where it does, else how it does not."""
+        environment = {**os.environ, **self.known[test.name]["env"], **dict(test.settings)}
+        process = subprocess.Popen([*(PRIVATE if self.is_private else []), *words], env=environment, cwd=BUILD,
+                                   text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, start_new_session=True, errors="replace")
+        try:
+            out, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            return f"no end in {limit:.0f} s"
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.communicate()
+        (BUILD / "mutants.log").write_text(out)
+        if re.search(r"test cases: +0 \|", out):
+            return f"has no case {test.filter}"
+        return None if process.returncode in (0, 77) else f"exit code {process.returncode}"
+
+    def measure(self, test):
+        """Runs it on the unbroken code; None, or what is wrong."""
+        words, why = self.build(test)
+        if why is not None:
+            return why
+        began = time.monotonic()
+        failed = self.run_test(test, words, 900)
+        self.usual[test] = time.monotonic() - began
+        return failed and f"{failed}; see {BUILD / 'mutants.log'}"
+
+    def find_failure(self, tests):
+        """The first test that notices, and how; (None, "") where none does; (None, why) where it does not build."""
+        for test in tests:
+            words, why = self.build(test)
+            if why is not None:
+                return None, why
+            if failed := self.run_test(test, words, PATIENCE[0] * self.usual[test] + PATIENCE[1]):
+                return test, failed
+        return None, ""
 
 
-def try_mutant(mutant, jobs):
-    """"noticed by ...", "survives", or what is wrong with the mutant; and whether that is as it should be."""
-    patched = run("patch", "-d", str(TREE), "-p1", "--forward", "-i", str(mutant.path))
-    if patched.returncode != 0:
-        copy_tree()
-        return "does not apply: " + patched.stdout.strip().splitlines()[-1], False
+def try_mutant(mutant, builder):
+    """What has become of it, in words; and whether that is as it should be."""
+    if why := apply(mutant):
+        return f"does not fit: {why}", False
+    broken = TREE / mutant.file
+    broken.write_text(QUIET + broken.read_text())
     try:
-        failed, why = find_failures(mutant.tests, jobs)
+        test, how = builder.find_failure(mutant.tests)
     finally:
-        run("patch", "-d", str(TREE), "-p1", "--reverse", "-i", str(mutant.path))
-        copy_tree()
-    if failed is None:
-        return "does not build: " + why, False
-    if failed:
-        return "noticed by " + ", ".join(failed), mutant.survives is None
-    return "survives" + (f": {mutant.survives}" if mutant.survives else ""), mutant.survives is not None
+        restore(mutant.file)
+    if test is not None:
+        return f"noticed by {test.name}: {how}", mutant.survives is None
+    if how:
+        return f"does not build: {how}", False
+    return f"survives: {mutant.survives}" if mutant.survives else "SURVIVES", mutant.survives is not None
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sample", type=int, metavar="N", help="so many of them, by chance")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the sample")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="PART", help="of their names")
+    parser.add_argument("--list", action="store_true", help="what there is")
+    parser.add_argument("--check", action="store_true", help="only whether each fits the code")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="of the compiler")
+    return parser.parse_args()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sample", type=int, metavar="N")
-    parser.add_argument("--only", default="", metavar="NAME")
-    parser.add_argument("--list", action="store_true")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="of the compiler")
-    options = parser.parse_args()
-    mutants = [Mutant(path) for path in sorted(HERE.glob("*.patch")) if options.only in path.stem]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    options = parse_arguments()
+    mutants = [Mutant(path) for path in HERE.glob("*.patch") if any(part in path.stem for part in options.only)]
+    mutants.sort(key=lambda one: (one.file, one.name))
     if options.sample:
-        step = max(1, len(mutants) // options.sample)
-        mutants = mutants[::step][:options.sample]
+        print(f"a sample by seed {options.seed}")
+        mutants = sorted(random.Random(options.seed).sample(mutants, min(options.sample, len(mutants))),
+                         key=lambda one: (one.file, one.name))
     if not mutants:
         sys.exit("there is no such mutant")
     if options.list:
         for mutant in mutants:
-            print(f"{mutant.name:<32} {mutant.rule:<16} {' '.join(mutant.tests)}")
+            print(f"{mutant.name:<34} {mutant.rule:<16} {' '.join(dict.fromkeys(t.name for t in mutant.tests))}")
         return 0
-    TREE.mkdir(parents=True, exist_ok=True)
-    set_up(options.jobs)
-    failed, why = find_failures(sorted({test for mutant in mutants for test in mutant.tests}), options.jobs)
-    if failed is None or failed:
-        sys.exit(f"without a mutant: {why or ', '.join(failed)}")
-    wrong = 0
+    if options.check and shutil.which("patch") is None:
+        print("there is no program 'patch'")
+        return 77  # skipped
+    if options.check:
+        misfits = [f"{one.path}: {why}" for one in mutants if (why := apply(one, "--dry-run", tree=SOURCE))]
+        print("\n".join([*misfits, f"{len(mutants)} mutants, {len(misfits)} do not fit the code"]))
+        return bool(misfits)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    lock = open(FOLDER / "lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit(f"another one runs in {FOLDER}")
+    changed = copy_tree()
+    builder = Builder(options.jobs, any(pathlib.Path(name).name.startswith("meson") for name in changed))
+    for test in dict.fromkeys(test for mutant in mutants for test in mutant.tests):
+        if why := builder.measure(test):
+            sys.exit(f"without a mutant, {test.name} {test.filter}: {why}")
+    counts = collections.Counter()
     for mutant in mutants:
-        verdict, is_good = try_mutant(mutant, options.jobs)
-        wrong += not is_good
-        print(f"{'  ' if is_good else '! '}{mutant.name:<32} {mutant.rule:<16} {verdict}", flush=True)
-    print(f"{len(mutants)} mutants, {wrong} not as they should be")
+        began = time.monotonic()
+        verdict, is_good = try_mutant(mutant, builder)
+        counts[verdict.split()[0].lower(), is_good] += 1
+        print(f"{'  ' if is_good else '! '}{mutant.name:<34} {mutant.rule:<16} {time.monotonic() - began:4.0f} s  {verdict}",
+              flush=True)
+    noticed, expected = counts["noticed", True] + counts["noticed", False], counts["survives:", True]
+    wrong = sum(count for (_, is_good), count in counts.items() if not is_good)
+    print(f"{len(mutants)} mutants: {noticed} noticed, {expected} survive for their reason, {wrong} not as they should be")
     return wrong != 0
 
 
