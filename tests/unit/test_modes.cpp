@@ -272,6 +272,22 @@ TEST_CASE("quorum: a gradient that comes too late is dropped, counted, and in no
   CHECK(info_of(config, 1).dropped == 1);
 }
 
+TEST_CASE("quorum: a gradient belongs to the step whose values were pulled for it, however late it is pushed") {
+  JobConfig config = settings(2, Mode::kSync);
+  config.quorum = 1;
+  Server server(config);
+  Worker first(options(config)), late(options(config));
+  const Variable a = first.variable(vector_of(3), zero), b = late.variable(vector_of(3), zero);
+  std::vector<float> values(3);
+  late.pull(b, values);
+  first.push(a, std::vector<float>(3, 1.0F));
+  first.step();
+  late.push(b, std::vector<float>(3, 8.0F));  // of step 0, which is over
+  late.step();
+  CHECK(info_of(config, 1).dropped == 1);
+  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F));
+}
+
 TEST_CASE("quorum: a job has as many steps as it was given, also for a worker that comes too late for the last one") {
   JobConfig config = settings(2, Mode::kSync);
   config.quorum = 1;
