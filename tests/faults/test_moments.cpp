@@ -180,7 +180,10 @@ TEST_CASE("moments: a chunk whose buffer came with a variable that was declared 
   CHECK_FALSE(is_first);
 }
 
-TEST_CASE("moments: a helper that sleeps before it notes who was in takes no later round back (barrier.B11)") {
+TEST_CASE("moments: a helper that sleeps takes no later round back (barrier.B11, barrier.A6)") {
+  FaultPoint moment = FaultPoint::kHelpRead;
+  SUBCASE("before it notes who was in") {}
+  SUBCASE("before it opens the round") { moment = FaultPoint::kOpenReady; }
   JobConfig config;
   config.mode = Mode::kSync;
   config.workers = 2;
@@ -196,7 +199,7 @@ TEST_CASE("moments: a helper that sleeps before it notes who was in takes no lat
   bool sleeps = false;
   {
     const Looks watch([&](FaultPoint point) {
-      if (point != FaultPoint::kHelpRead || std::exchange(sleeps, true)) return;
+      if (point != moment || std::exchange(sleeps, true)) return;
       pass(first, 0);
       first.barrier.arrive(1);
       pass(first, 1);
@@ -205,4 +208,5 @@ TEST_CASE("moments: a helper that sleeps before it notes who was in takes no lat
   }
   CHECK(sleeps);
   CHECK(first.barrier.was_in(1));
+  CHECK(first.barrier.round() == 2);
 }
