@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import tempfile
@@ -72,6 +73,15 @@ def make_socket(path):
         made.bind(str(path))
 
 
+def is_folder(path):
+    """Without following it: where protected_symlinks is 1, nobody may follow a stranger's link in /dev/shm."""
+    return stat.S_ISDIR(path.lstat().st_mode)
+
+
+def remove(path):
+    path.rmdir() if is_folder(path) else path.unlink()
+
+
 def make_file(path, mode, content=b"x" * 8192):
     path.write_bytes(content)
     path.chmod(mode)
@@ -104,7 +114,7 @@ class Strangers(ProcessTest):
 
     def tearDown(self):
         for path in SHM.glob(f"ps.{self.job}*"):
-            if path.is_dir():
+            if is_folder(path):
                 path.rmdir()
         super().tearDown()
 
@@ -226,7 +236,7 @@ class Strangers(ProcessTest):
                     self.assert_refused(self.run_as(user, "worker_shm", "--model", "count", "--steps", "1"))
                     self.assertEqual(self.inspect_as(user, "show")[0], 1)
                 self.assertTrue(os.path.lexists(self.name))
-                self.name.rmdir() if self.name.is_dir() and not self.name.is_symlink() else self.name.unlink()
+                remove(self.name)
             self.assertEqual(pathlib.Path(precious.name).read_bytes(), b"precious")
 
     @row("takes the name of a shard")
@@ -236,7 +246,7 @@ class Strangers(ProcessTest):
             as_user(STRANGER, lambda: make(shard, 0o666))
             self.assertIn(f"user {STRANGER}", self.run_as(OWNER, "ps_shm", "--workers", "1")[2])
             self.assertEqual(support.segments(self.job), [shard.name])
-            shard.rmdir() if shard.is_dir() else shard.unlink()
+            remove(shard)
 
     @row("takes the name of a gradient segment")
     def test_a_gradient_segment_gets_another_number(self):
