@@ -25,15 +25,6 @@ namespace {
 
 using shm::AttachOutcome;
 
-bool is_job_name(const std::string& name) {
-  try {
-    check_job_name(name);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
 // Every job's names in /dev/shm; a job whose control segment is gone may have some left.
 std::map<std::string, std::vector<std::string>> names_by_job() {
   std::map<std::string, std::vector<std::string>> jobs;
@@ -164,6 +155,15 @@ Json examine_job(const std::string& job, const std::vector<std::string>& names) 
 }
 
 }  // namespace
+
+bool is_job_name(const std::string& name) {
+  try {
+    check_job_name(name);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 std::uint64_t bytes_of(const std::vector<std::string>& names) {
   std::uint64_t bytes = 0;

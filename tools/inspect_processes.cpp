@@ -12,23 +12,13 @@
 #include <string_view>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_config.hpp"
+#include "inspect_jobs.hpp"
 #include "shm/names.hpp"
 
 namespace ps::inspect {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_job_name(const std::string& name) {
-  try {
-    check_job_name(name);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
-}
 
 // The job of a control segment or shard that is mapped and has no name any more; of other lines nothing. Who only looks
 // at a job, as the inspector does, maps it read-only.

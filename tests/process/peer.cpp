@@ -71,13 +71,28 @@ void follow(const std::string& name) {
               static_cast<double>(value));
 }
 
-void declare(const std::string& job) {
+ps::JobConfig config_of(const std::string& job) {
   ps::JobConfig config;
   config.job = job;
-  ps::Server server(config);
+  return config;
+}
+
+ps::WorkerOptions options_of(const std::string& job) {
   ps::WorkerOptions options;
   options.job = job;
-  ps::Worker worker(options);
+  return options;
+}
+
+// A job of this process, and its worker.
+struct OwnJob {
+  explicit OwnJob(const std::string& job) : server(config_of(job)), worker(options_of(job)) {}
+  ps::Server server;
+  ps::Worker worker;
+};
+
+void declare(const std::string& job) {
+  OwnJob own(job);
+  ps::Worker& worker = own.worker;
   const auto variable = [&](ps::DType dtype, auto one, auto two, auto three) {
     const decltype(one) values[] = {one, two, three};
     worker.assign(
@@ -101,12 +116,8 @@ void declare(const std::string& job) {
 }
 
 void declare_integers(const std::string& job, std::uint64_t number) {
-  ps::JobConfig config;
-  config.job = job;
-  ps::Server server(config);
-  ps::WorkerOptions options;
-  options.job = job;
-  ps::Worker worker(options);
+  OwnJob own(job);
+  ps::Worker& worker = own.worker;
   for (const ps::DType dtype : {ps::DType::kInt64, ps::DType::kUint64})
     worker.assign(
         worker.variable({.name = ps::to_string(dtype), .shape = {1}, .dtype = dtype}, [](std::span<float>) {}),
@@ -115,12 +126,8 @@ void declare_integers(const std::string& job, std::uint64_t number) {
 }
 
 void declare_odd(const std::string& job) {
-  ps::JobConfig config;
-  config.job = job;
-  ps::Server server(config);
-  ps::WorkerOptions options;
-  options.job = job;
-  ps::Worker worker(options);
+  OwnJob own(job);
+  ps::Worker& worker = own.worker;
   worker.variable({.name = "odd", .shape = {5}}, [](std::span<float> out) {
     const float values[] = {-3, INFINITY, 4, NAN, -INFINITY};
     std::copy(std::begin(values), std::end(values), out.begin());
