@@ -201,6 +201,20 @@ void train(const std::string& job, std::uint64_t mebibytes) {
   }
 }
 
+// Ten steps; one more addition, in no step, when it is told to end.
+void push_late(const std::string& job) {
+  ps::Worker worker(options_of(job));
+  const ps::Variable w = worker.variable(
+      {.name = "w", .shape = {1000}}, [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); });
+  const std::vector<float> ones(w.element_count(), 1.0F);
+  for (int i = 0; i < 10; ++i) {
+    worker.add(w, ones);
+    worker.step();
+  }
+  wait_for_end();
+  worker.add(w, ones);
+}
+
 void read(const std::string& name) {
   ps::Subscriber subscriber(name);
   const ps::Generation newest = subscriber.read();
@@ -225,6 +239,8 @@ int main(int argc, char** argv) try {
     declare_odd(argv[2]);
   else if (role == "push" && argc == 6)
     push(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), std::strtof(argv[5], nullptr));
+  else if (role == "push-late")
+    push_late(argv[2]);
   else if (role == "hammer" && argc == 4)
     hammer(argv[2], std::atoi(argv[3]));
   else if (role == "train" && argc == 4)

@@ -137,6 +137,23 @@ class PublishedJobs(ProcessTest):
                 self.assertEqual(step, 2000 if mode == "sync" else 4000)
                 self.assertEqual(list(support.SHM.glob(f"ps_publication.{job}*")), [])
 
+    def test_the_last_generation_has_what_came_behind_the_last_step(self):
+        ps = self.start_ps("--workers", "1", "--publish", self.job, "--publish-every", "10steps")
+        worker = Peer(self, "push-late", self.job)
+        follower = self.follow(self.job)
+
+        def step():
+            code, out, _ = run("inspect_shm", "publications", "--publication", self.job, "--json")
+            return json.loads(out)["publications"][0]["step"] if code == 0 else 0
+
+        support.wait_until(lambda: step() == 10, "the last step is published")
+        self.assertEqual(worker.end(), 0)
+        code, _, err = support.finish(ps)
+        self.assertEqual(code, 0, err)
+        out, err = follower.communicate(timeout=support.PATIENCE)
+        self.assertEqual(follower.returncode, 0, err)
+        self.assertEqual(out.split()[1:], ["10", "11"])
+
     def test_averages_are_published_where_the_job_keeps_them(self):
         code, _, err = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "200", "--ema", "0.9",
                            "--publish", self.job, "--publish-every", "50ms", "--publish-averages")
