@@ -18,7 +18,7 @@ namespace ps::tools {
 // The job's variables as a bundle, and how they get there.
 class Publishing::Bundle {
  public:
-  Bundle(JobView& view, const std::string& group, const PublishSettings& settings) : view_(view), settings_(settings) {
+  Bundle(JobView& view, const std::string& group, const PublishSettings& settings) : view_(view) {
     BundleSpec spec{.name = settings.name, .tensors = {}};
     for (const VariableInfo& variable : view.variables()) {
       if (!variable.initialised) continue;
@@ -58,7 +58,6 @@ class Publishing::Bundle {
 
  private:
   JobView& view_;
-  const PublishSettings& settings_;
   std::vector<std::uint64_t> arrays_;  // which one of each variable: its values, or its average
   std::optional<Publisher> publisher_;
 };
