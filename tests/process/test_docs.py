@@ -62,7 +62,7 @@ def help_of(program):
         name = "launch_shm"
     if name in PROGRAMS:
         command = [support.TOOLS / name]
-    elif re.match(r"(tools|benches)/", program):
+    elif re.match(r"(tools|benches|tests/mutants)/", program):
         command = [support.SOURCE / program]
         if not command[0].exists():
             raise AssertionError(f"there is no {program}")
@@ -230,7 +230,7 @@ class Options(unittest.TestCase):
     def all_help(self):
         scripts = [f"benches/{path.name}" for path in (support.SOURCE / "benches").iterdir()
                    if path.is_file() and os.access(path, os.X_OK)]
-        programs = [*PROGRAMS, "tools/test", "tools/soak", "tools/gpu_check", *scripts, "build/bench/benches/micro", "build/gpu/benches/gpu"]
+        programs = [*PROGRAMS, "tools/test", "tools/soak", "tools/gpu_check", "tests/mutants/run.py", *scripts, "build/bench/benches/micro", "build/gpu/benches/gpu"]
         return "\n".join(help_of(program) for program in programs)
 
     def test_options_in_the_text_exist(self):
