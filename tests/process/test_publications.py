@@ -142,11 +142,12 @@ class PublishedJobs(ProcessTest):
         worker = Peer(self, "push-late", self.job)
         follower = self.follow(self.job)
 
-        def step():
+        def is_read():
             code, out, _ = run("inspect_shm", "publications", "--publication", self.job, "--json")
-            return json.loads(out)["publications"][0]["step"] if code == 0 else 0
+            (row,) = json.loads(out)["publications"] if code == 0 else [{"step": 0}]
+            return row["step"] == 10 and row["subscribers"]
 
-        support.wait_until(lambda: step() == 10, "the last step is published")
+        support.wait_until(is_read, "the last step is published, and the follower has joined")
         self.assertEqual(worker.end(), 0)
         code, _, err = support.finish(ps)
         self.assertEqual(code, 0, err)
