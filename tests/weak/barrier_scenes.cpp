@@ -271,6 +271,120 @@ struct LeaveScene : WeakScene {
   }
 };
 
+// Rank 0 has a new holder in round 1, while rank 1 decides. The one before it has died, or left. (ranks.J1, ranks.J2)
+class NewcomerScene : public WeakScene {
+ public:
+  explicit NewcomerScene(bool has_left) : job_(config()) {
+    for (const std::uint32_t rank : {0U, 1U}) Barrier(job_.segments, rank, 0).arrive(0);
+    Barrier(job_.segments, 1, 0)
+        .finish(
+            0, [](const Decision&) {}, [](const auto&) { return false; });
+    if (has_left)
+      leave(first_.segments, 0);
+    else
+      first_.segments.locks().release(kRankByte);
+    WorkerShm& worker = job_.segments.worker(0);
+    explorer.model(&worker.holders), explorer.name(&worker.holders, "holders");
+    explorer.model(&worker.state), explorer.name(&worker.state, "state");
+    explorer.model(&worker.barriers[0].active_from), explorer.name(&worker.barriers[0].active_from, "active_from");
+    missing_.reserve(kRanks);
+    explorer.at_start([this] { decider_.emplace(job_.segments, 1, 0); });
+    explorer.add(
+        [this] {
+          std::uint32_t rank = 0;
+          if (try_join(job_.segments, 0, rank) != JoinOutcome::kJoined) explorer.fail("the rank is not free");
+        },
+        {.byte = kRankByte});
+    explorer.add(
+        [this, has_left] {
+          // Of a dead one that is still there for the decider, it can only be seen that its byte is held again.
+          if (!has_left && job_.segments.worker(0).holders.load_relaxed() != 2) return;
+          static_cast<void>(decider_->try_decide(1, true, missing_));
+          if (missing_.size() != 1) explorer.fail("a newcomer is waited for in the round in which it joins");
+        },
+        {.byte = kRankByte + 1});
+  }
+
+ private:
+  static JobConfig config() {
+    JobConfig config;
+    config.mode = Mode::kSync;
+    config.workers = config.max_workers = kRanks;
+    return config;
+  }
+  TestJob job_;
+  Member first_{job_}, second_{job_};
+  std::optional<Barrier> decider_;
+  std::vector<std::uint32_t> missing_;
+};
+
+// Rank 0 has arrived, and leaves before the round is decided: its gradient is in. (ranks.J3)
+class ArrivedLeaverScene : public WeakScene {
+ public:
+  ArrivedLeaverScene() : job_(config()) {
+    WorkerShm& worker = job_.segments.worker(0);
+    explorer.model(&worker.state), explorer.name(&worker.state, "state");
+    explorer.model(&worker.barriers[0].published), explorer.name(&worker.barriers[0].published, "published");
+    BarrierEntryShm& decider = job_.segments.worker(1).barriers[0];
+    explorer.model(&decider.published), explorer.model(&decider.proposal), explorer.model(&decider.proposed.bits[0]);
+    explorer.model(&job_.segments.barrier(0).decision);
+    missing_.reserve(kRanks);
+    explorer.at_start([this] {
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank) barriers_[rank].emplace(job_.segments, rank, 0);
+    });
+    explorer.add([this] { barriers_[0]->arrive(0), leave(job_.segments, 0); }, {.byte = kRankByte});
+    explorer.add(
+        [this] {
+          barriers_[1]->arrive(0);
+          Decision decision;
+          if (barriers_[1]->try_decide(0, true, missing_) && barriers_[1]->read_decision(0, decision) &&
+              decision.contributors.bits[0] != 3)
+            explorer.fail("one that arrived and left is left out");
+        },
+        {.byte = kRankByte + 1});
+  }
+
+ private:
+  static JobConfig config() {
+    JobConfig config;
+    config.mode = Mode::kSync;
+    config.workers = config.max_workers = kRanks;
+    return config;
+  }
+  TestJob job_;
+  Member first_{job_}, second_{job_};
+  std::array<std::optional<Barrier>, kRanks> barriers_;
+  std::vector<std::uint32_t> missing_;
+};
+
+// Who sees that a step is done has what it has done. (steps.T2)
+struct StepScene : WeakScene {
+  TestJob job{[] {
+    JobConfig config;
+    config.mode = Mode::kSync;
+    return config;
+  }()};
+  Member member{job};
+  AtomicShm<std::uint64_t> value{};
+  std::optional<Barrier> barrier;
+
+  StepScene() {
+    explorer.model(&job.segments.barrier(0).step), explorer.model(&job.segments.barrier(0).decision);
+    BarrierEntryShm& entry = job.segments.worker(0).barriers[0];
+    explorer.model(&entry.published), explorer.model(&entry.proposal), explorer.model(&entry.included);
+    explorer.model(&value);
+    explorer.at_start([this] { barrier.emplace(job.segments, 0, 0); });
+    explorer.add([this] {
+      barrier->arrive(0);
+      barrier->finish(
+          0, [this](const Decision&) { value.store_relaxed(1); }, [](const auto&) { return false; });
+    });
+    explorer.add([this] {
+      if (job.segments.steps_done() == 1 && value.load_relaxed() != 1) explorer.fail("a step without its changes");
+    });
+  }
+};
+
 auto make(const Rounds& rounds) {
   return [=] { return std::make_unique<BarrierScene>(rounds); };
 }
@@ -290,6 +404,12 @@ std::vector<WeakCase> scenes_of_barriers() {
 std::vector<WeakCase> scenes_of_ranks() {
   return {
       {"ranks: somebody looks whether one is alive who leaves", [] { return std::make_unique<LeaveScene>(); }},
+      {"ranks: a dead worker's rank is taken while others decide",
+       [] { return std::make_unique<NewcomerScene>(false); }},
+      {"ranks: a rank that was left is taken while others decide",
+       [] { return std::make_unique<NewcomerScene>(true); }},
+      {"ranks: a worker arrives and leaves", [] { return std::make_unique<ArrivedLeaverScene>(); }},
+      {"ranks: somebody looks whether a step is done", [] { return std::make_unique<StepScene>(); }},
       {"ranks: a worker dies in a round, and another one takes its rank",
        [] { return std::make_unique<TakeOverScene>(); }, false},
   };

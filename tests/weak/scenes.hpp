@@ -27,7 +27,7 @@ std::vector<WeakCase> scenes_of_barriers();
 std::vector<WeakCase> scenes_of_waiting();
 std::vector<WeakCase> scenes_of_ranks();  // of which ranks are joined and left
 
-// But the last: those of which each order is asked for (test_orders.cpp).
+// Of these, each order is asked for (test_orders.cpp).
 std::vector<WeakCase> all_scenes();
 
 }  // namespace ps::test
