@@ -1,5 +1,8 @@
 """What inspect_shm shows of live and dead jobs, for people and as JSON."""
 import json
+import os
+import random
+import re
 import signal
 import struct
 
@@ -175,6 +178,30 @@ class Inspector(ProcessTest):
                     self.assert_fails(1, run("inspect_shm", *command, "--job", self.job), self.job)
             self.assertEqual(run("inspect_shm", "ls").code, 0)
         run("inspect_shm", "rm", "--job", self.job, "--force")
+
+    def test_any_words_end_in_an_exit_code_and_a_line(self):
+        helps = run("inspect_shm", "--help").out
+        commands = re.findall(r"^  ([a-z]+) ", helps, re.MULTILINE)
+        lasting = {"serve", "watch", "rm"}  # rm: nothing of others
+        self.assertLessEqual(lasting, set(commands))
+        words = sorted(set(re.findall(r"--[a-z-]+", helps)) - {"--follow", "--nan-watch", "--repair", "--npy", "--textfile"})
+        words += ["var", "var:momentum", "nobody", "", "-", "--", "-1", "0", "3", "1e999", "18446744073709551616", "0:2", "::-1",
+                  "[", "9,9", "lr=0.5", "lr=", "=", "lr=nan", "steps=-1", "--limit=x", "--job=", "\u00e9", "%s%n", "a" * 300,
+                  "@snapshot", f"{self.job}@snapshot", self.job, "/nowhere"]
+        seed = int(os.environ.get("PS_TEST_SEED", random.randrange(10**6)))
+        chance = random.Random(seed)
+        codes = set()
+        for number in range(300):
+            asked = [chance.choice([c for c in commands if c not in lasting]), *chance.choices(words, k=chance.randrange(5))]
+            if chance.random() < 0.5:
+                asked += ["--job", self.job]
+            with self.subTest(seed=seed, number=number, asked=asked):
+                code, _, err = run("inspect_shm", *asked)
+                self.assertIn(code, (0, 1, 2, 3), err)
+                self.assertEqual(err != "", code in (1, 2), err)
+                self.assertRegex(err, r"\A(inspect_shm: [^\n]+\n)?\Z")
+                codes.add(code)
+        self.assertEqual(codes, {0, 1, 2, 3})
 
     def test_a_dead_job_can_be_looked_at(self):
         self.ps.kill()
