@@ -45,7 +45,10 @@ class WithoutGpu(support.ProcessTest):
         self.assertLess(time.monotonic() - began, 10)
         self.assertEqual(build.exists(), before)
 
-    def test_so_do_the_checks_themselves_of_a_build(self):
+    def test_so_do_the_checks_themselves_of_a_build_also_beside_a_dead_job(self):
+        ps = self.start_ps("--workers", 1)
+        ps.kill()
+        ps.communicate()
         checks = support.SOURCE / "tools" / "gpu_checks"
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder) / "report.json"
@@ -54,6 +57,7 @@ class WithoutGpu(support.ProcessTest):
             self.assertEqual(done.returncode, 77, done.stdout + done.stderr)
             self.assertRegex(done.stdout, r"^gpu_check: no GPU: .+\n$")
             self.assertFalse(report.exists())
+        support.run("inspect_shm", "rm", "--job", self.job)
 
     def test_a_worker_that_must_have_a_gpu_fails_in_one_line(self):
         self.start_ps("--workers", 1, "--steps", 200)
