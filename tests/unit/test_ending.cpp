@@ -74,6 +74,21 @@ TEST_CASE("ending: what is kept stays, and whoever comes is told that it is over
   CHECK(name.segments().size() == 2);
 }
 
+TEST_CASE("ending: a process that is refused lets go of its byte (names.N9)") {
+  TestJob job;
+  shm::JobSegments attached = job.attach();
+  SUBCASE("a worker") {
+    std::uint32_t rank;
+    CHECK_THROWS_AS(static_cast<void>(shm::try_join(attached, {}, rank, [] { throw Error("refused"); })), Error);
+    CHECK_FALSE(job.segments.locks().is_held_by_other(shm::kRankByte));
+  }
+  SUBCASE("a ps") {
+    const auto refuse = [](shm::JobSegments&) { throw Error("refused"); };
+    CHECK_THROWS_AS(static_cast<void>(attached.try_add_task(1, {}, refuse)), Error);
+    CHECK_FALSE(job.segments.locks().is_held_by_other(shm::kTaskByte + 1));
+  }
+}
+
 // A process that has a byte when the ps ends keeps it from removing the job.
 TEST_CASE("ending: a process that is refused with a byte in hand clears up where the ps has gone meanwhile") {
   TestJob job;

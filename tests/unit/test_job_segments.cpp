@@ -182,6 +182,23 @@ TEST_CASE("job: its ps removes it through its own descriptor") {
   CHECK(job.name.segments().empty());
 }
 
+TEST_CASE("job: who has removed it holds none of its bytes any more (names.N3)") {
+  const TestJob job;
+  const JobSegments latecomer = job.attach();
+  REQUIRE(remove_job(job.name.text(), job.segments.control().descriptor()) == RemoveOutcome::kRemoved);
+  CHECK_FALSE(latecomer.locks().is_being_removed());
+  CHECK_FALSE(latecomer.locks().is_held_by_other(kTaskByte));
+  CHECK_FALSE(latecomer.locks().is_held_by_other(kRankByte));
+}
+
+TEST_CASE("job: nobody serves a task of one that has lost its name (names.N3)") {
+  const TestJob job;
+  JobSegments successor = job.attach();
+  REQUIRE(remove_job(job.name.text(), job.segments.control().descriptor()) == RemoveOutcome::kRemoved);
+  CHECK_FALSE(successor.try_add_task(0, {}));
+  CHECK_FALSE(job.segments.locks().is_held_by_other(kTaskByte));
+}
+
 TEST_CASE("job: its ps does not remove it while a worker is alive") {
   const TestJob job;
   const JobSegments worker = job.attach();
