@@ -65,6 +65,17 @@ struct Scene {
 
 }  // namespace
 
+TEST_CASE("spares: who loses a swap has the same spare again, and nothing in doubt (slot.S2)") {
+  Scene scene;
+  Scene::Rank rank(scene.job, 0);
+  const Scene::Pending pending = scene.begin(rank, 0);
+  CHECK(scene.in_flight(pending.spare));
+  Spares::lost(pending.spare);
+  CHECK_FALSE(scene.in_flight(pending.spare));
+  CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
+  CHECK(scene.conserved());
+}
+
 TEST_CASE("settling: a rank that nobody has had needs nothing") {
   Scene scene;
   scene.settle(0);
@@ -129,6 +140,22 @@ TEST_CASE("settling: killed before the swap, and the current buffer has been rep
     for (std::uint32_t i = 0; i < kSparesPerClass; ++i) scene.push(alive, 1);
   }
   scene.settle(0);
+  CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
+  CHECK(scene.conserved());
+}
+
+TEST_CASE("settling: killed before the swap, and a cut keeps the buffer that the dead one expected (cut.C6)") {
+  Scene scene;
+  Directory(scene.job.segments).reserve(0, kSnapshotByte);
+  Scene::Pending pending;
+  Scene::Rank alive(scene.job, 1);
+  {
+    Scene::Rank dead(scene.job, 0);
+    pending = scene.begin(dead, 0);
+  }
+  scene.job.versioned(scene.record).push_chunk(0, alive.spares, {.epoch = 1}, copy_up);  // forks
+  scene.settle(0);
+  CHECK_FALSE(scene.in_flight(pending.spare));
   CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
   CHECK(scene.conserved());
 }
