@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -209,4 +210,83 @@ TEST_CASE("moments: a helper that sleeps takes no later round back (barrier.B11,
   CHECK(sleeps);
   CHECK(first.barrier.was_in(1));
   CHECK(first.barrier.round() == 2);
+}
+
+TEST_CASE("moments: a task that ends has given its byte back before it looks whether it is the last one (names.N2)") {
+  const JobName name;
+  JobConfig config = with_name(settings(1, Mode::kAsync), name.text());
+  config.tasks = 2;
+  std::optional<Server> first(std::in_place, config, ServerOptions{.task = 0});
+  std::optional<Server> second(std::in_place, config, ServerOptions{.task = 1});
+  bool is_last = false;
+  {
+    const Looks watch([&](FaultPoint point) {
+      if (point != FaultPoint::kTaskReleased) return;
+      second.reset();  // which ends at the same moment
+      is_last = name.segments().empty();
+    });
+    first.reset();
+  }
+  CHECK_FALSE(second);
+  CHECK(is_last);
+  CHECK(name.segments().empty());
+}
+
+TEST_CASE("moments: a record that was published while another one was placed stays (directory.D1)") {
+  TestJob job;
+  const Member member(job);
+  JobSegments others = job.attach();
+  const auto spec = [](const char* name) { return VariableSpec{.name = name, .shape = {10}}; };
+  for (const FaultPoint moment : {FaultPoint::kDeclareClaimed, FaultPoint::kDeclareFilled, FaultPoint::kDeclarePlaced,
+                                  FaultPoint::kDeclareGrown}) {
+    const std::string mine = "mine" + std::to_string(int(moment)), theirs = "theirs" + std::to_string(int(moment));
+    Directory directory(job.segments), other(others);
+    bool is_first = true;
+    std::uint32_t of_others = 0;
+    {
+      const Looks watch([&](FaultPoint point) {
+        if (point == moment && std::exchange(is_first, false))
+          of_others = other.declare(spec(theirs.c_str()), 0, kRankByte).front();
+      });
+      const std::uint32_t own = directory.declare(spec(mine.c_str()), 0, kTaskByte).front();
+      CHECK(own == of_others + 1);
+    }
+    CHECK_FALSE(is_first);
+    CHECK(directory.find(theirs) == of_others);
+    CHECK(directory.find(mine) == of_others + 1);
+  }
+}
+
+TEST_CASE("moments: one that joins while a round is decided is waited for in the next, whoever died (barrier.A2)") {
+  const auto nothing = [](const Decision&) {};
+  const auto patient = [](const auto&) { return false; };
+  bool has_joined = true;
+  int accesses = 0;  // of the decider, before the dead one's heir joins
+  for (; has_joined; ++accesses) {
+    CAPTURE(accesses);
+    TestJob job(settings(2, Mode::kSync));
+    Member decider(job);
+    std::optional<Member> dead(std::in_place, job), heir;
+    dead->barrier.arrive(0);
+    decider.barrier.arrive(0);
+    decider.barrier.finish(0, nothing, patient);
+    dead.reset();
+    decider.barrier.arrive(1);
+    std::vector<std::uint32_t> missing;
+    int left = accesses;
+    {
+      const Looks watch([](FaultPoint) {},
+                        [&](const void*) {
+                          if (left-- == 0) heir.emplace(job, 1);
+                        });
+      REQUIRE(decider.barrier.try_decide(1, true, missing));
+    }
+    has_joined = heir.has_value();
+    if (!has_joined) heir.emplace(job, 1);
+    decider.barrier.finish(1, nothing, patient);
+    decider.barrier.arrive(2);
+    CHECK_FALSE(decider.barrier.try_decide(2, true, missing));
+    CHECK(missing == std::vector<std::uint32_t>{1});
+  }
+  CHECK(accesses > 10);
 }

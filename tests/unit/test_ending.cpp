@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ps/errors.hpp"
+#include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "ps/worker.hpp"
 #include "shm/job_segments.hpp"
@@ -59,6 +60,65 @@ TEST_CASE("ending: the first task that ends a job says why, and the other ends f
     CHECK(second.serve({}) == EndReason::kLingerOver);
   }
   CHECK(name.segments().empty());
+}
+
+TEST_CASE(
+    "ending: a task that ends a job that another one has ended says that one's reason, and no event tells its own") {
+  JobConfig config = settings(1, Mode::kAsync);
+  config.tasks = 2;
+  const JobName name(config.job);
+  Server first(config, {.task = 0}), second(config, {.task = 1});
+  std::optional<Worker> worker(std::in_place, options(config));
+  REQUIRE(first.serve(kAtOnce) == EndReason::kStopRequested);
+  worker.reset();  // so that the second one would end it because all have left
+  CHECK(second.serve({}) == EndReason::kStopRequested);
+  CHECK(first.serve(kAtOnce) == EndReason::kStopRequested);
+  int told = 0;
+  for (const Event& event : JobView(config.job).events()) told += event.kind == "ended";
+  CHECK(told == 1);
+}
+
+TEST_CASE("ending: a job goes on until the last of its workers has left") {
+  JobConfig config = settings(2, Mode::kAsync);
+  std::uint64_t steps = 1;
+  SUBCASE("that has no last step") {}
+  SUBCASE("whose last step is done") { config.steps = steps = 2; }
+  const JobName name(config.job);
+  Server server(config);
+  std::optional<Worker> first(std::in_place, options(config)), last(std::in_place, options(config));
+  while (last->global_step() < steps) last->step();
+  first.reset();
+  CHECK(server.serve(kAtOnce) == EndReason::kStopRequested);
+}
+
+TEST_CASE("ending: a ps without a worker waits for one as long as it lingers") {
+  JobConfig config = settings(2, Mode::kAsync);  // of whom one never comes
+  config.linger_seconds = 1000;
+  const JobName name(config.job);
+  Server server(config);
+  Worker(options(config)).step();
+  CHECK(server.serve(kAtOnce) == EndReason::kStopRequested);
+}
+
+TEST_CASE("ending: a ps that is asked to end waits until its workers have left") {
+  const JobConfig config = settings(1, Mode::kAsync);
+  const JobName name(config.job);
+  Server server(config);
+  std::optional<Worker> worker(std::in_place, options(config));
+  bool has_waited = false;
+  ServeHooks hooks = kAtOnce;
+  hooks.stop_at_once = [&] {  // the ps asks while it waits
+    CHECK(worker->finished());
+    worker.reset();
+    has_waited = true;
+    return false;
+  };
+  // Where the machine stood still meanwhile, the ps has waited for long enough.
+  hooks.notice = [&](const std::string& line) {
+    has_waited = has_waited || line.find("not left yet") != std::string::npos;
+  };
+  CHECK(server.serve(hooks) == EndReason::kStopRequested);
+  CHECK(has_waited);
 }
 
 TEST_CASE("ending: what is kept stays, and whoever comes is told that it is over") {

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "ps/errors.hpp"
 #include "shm/job_segments.hpp"
 #include "shm/validation.hpp"
+#include "shm/worker_table.hpp"
 #include "support/placed_job.hpp"
 
 using namespace ps;
@@ -135,6 +137,33 @@ TEST_CASE("tasks: a successor takes a dead task's shard over, of task 0 too") {
     worker.push(variable, std::vector<float>(100, 1.0F));
     CHECK(JobView(config.job).info().tasks[dead].is_alive);
   }
+}
+
+TEST_CASE("tasks: a worker's death is one event, however many tasks see it") {
+  const JobConfig config = settings(2);
+  const JobName name(config.job);
+  Server first(config, {.task = 0}), second(config, {.task = 1});
+  shm::AttachOutcome outcome;
+  {
+    auto dead = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
+    REQUIRE(dead);
+    std::uint32_t rank;
+    REQUIRE(shm::try_join(*dead, {}, rank) == shm::JoinOutcome::kJoined);
+  }
+  std::vector<std::string> said;
+  const ServeHooks once = {.stop_requested = [] { return true; },
+                           .stop_at_once = {},
+                           .notice = [&](const std::string& line) { said.push_back(line); },
+                           .every_second = {}};
+  for (Server* task : {&second, &first}) {
+    said.clear();
+    CHECK(task->serve(once) == EndReason::kStopRequested);
+    CHECK(std::count_if(said.begin(), said.end(),
+                        [](const std::string& line) { return line.find("died") != std::string::npos; }) == 1);
+  }
+  int told = 0;
+  for (const Event& event : JobView(config.job).events()) told += event.kind == "died";
+  CHECK(told == 1);
 }
 
 TEST_CASE("tasks: a task of another number of tasks, or out of range, is refused") {
