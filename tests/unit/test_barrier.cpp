@@ -269,3 +269,44 @@ TEST_CASE("barrier: the job's two barriers know nothing of each other") {
   CHECK(decide(meeting, 0).missing == Ranks{0});
   CHECK(decide(steps, 0).missing == Ranks{0, 1});
 }
+
+TEST_CASE("barrier: cuts move their epoch between two steps, not while one is being applied (cut.C10)") {
+  TestJob job;
+  Member a(job);
+  CHECK(try_set_epoch(job.segments, 1) == 0);
+  a.barrier.arrive(0);
+  REQUIRE(decide(a, 0).decided);
+  const std::uint64_t decision = job.segments.barrier(0).decision.load_acquire();
+  CHECK_FALSE(try_set_epoch(job.segments, 2));
+  CHECK(job.segments.barrier(0).decision.load_acquire() == decision);
+  a.barrier.finish(0, nothing, patient);
+  CHECK(try_set_epoch(job.segments, 2) == 1);
+  a.barrier.arrive(1);
+  REQUIRE(decide(a, 1).decided);
+  CHECK(epoch_bits(job.segments.barrier(0).decision.load_acquire()) == 2);
+}
+
+TEST_CASE("barrier: who was left out is waited for from the round on that it shows itself for (barrier.B12)") {
+  const TestJob job(with_workers(2));
+  Member a(job), late(job);
+  const auto go_on = [](const Ranks&) { return true; };
+  a.barrier.arrive(0);
+  late.barrier.arrive(0);
+  a.barrier.finish(0, nothing, patient);
+  a.barrier.arrive(1);
+  a.barrier.finish(1, nothing, go_on);
+  REQUIRE(a.barrier.round() == 2);
+  pass(a, 2);  // without a wait for it
+  SUBCASE("by a sign, without an arrival") { late.barrier.come_back(); }
+  SUBCASE("by an arrival") {
+    late.barrier.arrive(3);
+    pass(a, 3);
+    CHECK(late.barrier.was_in(3));
+  }
+  SUBCASE("by an arrival that is too late") { late.barrier.arrive(1); }
+  const std::uint64_t round = a.barrier.round();
+  a.barrier.arrive(round);
+  const Attempt attempt = decide(a, round);
+  CHECK_FALSE(attempt.decided);
+  CHECK(attempt.missing == Ranks{1});
+}

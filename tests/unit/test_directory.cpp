@@ -280,3 +280,15 @@ TEST_CASE("directory: a record that a dead declarer has claimed is used by the n
   directory.declare(spec("heir"), 0, kRankByte + 5);
   CHECK(job.segments.index(1).load_acquire() == 1);
 }
+
+TEST_CASE("directory: an index that names no record is damage, not a place to look at (directory.D7)") {
+  TestJob job;
+  Directory(job.segments).declare(spec("w"), 0, kTaskByte);
+  for (const std::uint32_t number : {kMaxVariables, kMaxVariables + 1, ~std::uint32_t{0}}) {
+    CAPTURE(number);
+    job.segments.index(0).store_release(number);
+    CHECK_THROWS_WITH_AS(Directory(job.segments).at(0), doctest::Contains("index 0 names record"), Error);
+  }
+  job.segments.index(0).store_release(1);
+  CHECK(Directory(job.segments).at(0).name == std::string("w"));
+}

@@ -13,6 +13,7 @@
 #include "ps/worker.hpp"
 #include "shm/cut.hpp"
 #include "support/conservation.hpp"
+#include "support/member.hpp"
 #include "support/test_job.hpp"
 
 using namespace ps;
@@ -198,6 +199,36 @@ TEST_CASE("snapshot: a push that does not end is waited for with patience, once"
   }
   CHECK(scene.worker.snapshot().split().empty());
   CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: a maker that was stopped while it copied is told that its cut was opened meanwhile (cut.C11)") {
+  test::TestJob job;
+  test::Member waiter(job);
+  REQUIRE(job.segments.locks().try_take(shm::kSnapshotByte));
+  shm::CutMaker maker(job.segments);
+  const shm::CutShm& cut = job.segments.state().cut;
+  const shm::MadeCut first = maker.drain(0, true, {});
+  REQUIRE(shm::cut_state(cut.word.load_acquire()) == shm::CutState::kCopying);
+  CHECK_FALSE(first.is_forced);
+  shm::wait_until_open(waiter.segments, waiter.rank, first.epoch);  // loses its patience
+  CHECK(shm::cut_state(cut.word.load_acquire()) == shm::CutState::kOpen);
+  CHECK_FALSE(maker.open(first.epoch));
+  const shm::MadeCut next = maker.drain(0, true, {});
+  CHECK_FALSE(next.is_forced);
+  CHECK(maker.open(next.epoch));
+}
+
+TEST_CASE("snapshot: the next maker ends a dead one's pause before all else (cut.C8)") {
+  for (const shm::CutState left :
+       {shm::CutState::kDraining, shm::CutState::kDrainingToCopy, shm::CutState::kCopying, shm::CutState::kOpen}) {
+    CAPTURE(std::uint64_t(left));
+    test::TestJob job;
+    shm::CutShm& cut = job.segments.state().cut;
+    cut.word.store_release(shm::make_cut(7, left));
+    REQUIRE(job.segments.locks().try_take(shm::kSnapshotByte));
+    const shm::CutMaker maker(job.segments);
+    CHECK(cut.word.load_acquire() == shm::make_cut(7, shm::CutState::kOpen));
+  }
 }
 
 TEST_CASE("snapshot: optimizer slots and moving averages are of the same moment") {
