@@ -71,6 +71,16 @@ TEST_CASE("joining: a wanted rank whose holder is dead is given") {
   CHECK(worker_state(job.segments, 7) == WorkerState::kAlive);
 }
 
+TEST_CASE("joining: a push that the rank's last holder died in is over (cut.C7)") {
+  const TestJob job;
+  {
+    const Member dead(job, 7);
+    job.segments.worker(7).pushing.store_release(1);
+  }
+  const Member heir(job, 7);
+  CHECK(job.segments.worker(7).pushing.load_acquire() == 0);
+}
+
 TEST_CASE("joining: ranks that nobody has had come first, then a dead one's, then one that was left") {
   const TestJob job(with_ranks(4));
   Member left(job, 0);
