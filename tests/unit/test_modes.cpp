@@ -170,6 +170,19 @@ TEST_CASE("ssp: the job's last step and its end wake who waits") {
   CHECK(fast.finished());
 }
 
+TEST_CASE("ssp: the end of a job lets a waiting worker go on, whose peer has not moved") {
+  const JobConfig config = settings(2, Mode::kSsp);
+  Server server(config);
+  Worker fast(options(config)), slow(options(config));
+  Stepping step(fast);
+  CHECK(step.is_waiting());
+  ServeHooks hooks;
+  hooks.stop_requested = hooks.stop_at_once = [] { return true; };
+  CHECK(server.serve(hooks) == EndReason::kStopRequested);
+  step.finish();
+  CHECK(fast.finished());
+}
+
 TEST_CASE("ssp: a change to async, or of the bound, lets a waiting worker go on") {
   for (const bool to_async : {true, false}) {
     CAPTURE(to_async);
