@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Breaks the protocols on purpose, one rule at a time, and looks whether the tests that suit it notice.
 
-    tests/mutants/run.py                        all mutants; half a minute each, some minutes where a header is broken
+    tests/mutants/run.py                        all mutants; some seconds each, minutes where a header is broken
     tests/mutants/run.py --sample 5 --seed 1    five of them, by chance
     tests/mutants/run.py --only PART...         those whose names contain one of these
     tests/mutants/run.py --list                 what there is
@@ -11,10 +11,10 @@ A mutant is a patch beside this file. Above the patch stand what it breaks, "Rul
 "Test: [VARIABLE=VALUE] NAME [CASES]", and "Survives: REASON" where no test can notice it. NAME is one of meson's tests.
 CASES is a filter: of doctest's names, or for a process test CLASS.METHOD.
 
-It is applied to a copy of the tracked files in build/mutants/tree, which has a build folder of its own, to begin with a
-copy of build/test, where that is there. Only what its tests need is built there. The first test that fails, or does not end in ten times its usual time, has
-noticed it. Where the system allows it, each test has processes and a /dev/shm of its own, so that a hang leaves nothing
-behind.
+It is applied to a copy of the sources in build/mutants/tree, which has a build folder of its own, to begin with a copy
+of build/test, where that is there. Only what its tests need is built there. The first test that fails, or does not end
+in ten times its usual time, has noticed it. Where the system allows it, each test has processes and a /dev/shm of its
+own, so that a hang leaves nothing behind.
 Exits with 0 if every mutant is noticed, but for those that survive for their reason.
 """
 import argparse
@@ -96,8 +96,12 @@ def find_misfits(mutants):
 
 def copy_tree():
     """Copies what differs, so that a second run compiles little; returns it."""
-    files = run("git", "-C", str(SOURCE), "ls-files", "-z", "--cached", "--others", "--exclude-standard", check=True)
-    wanted = {name for name in files.stdout.split("\0") if name and (SOURCE / name).is_file()}
+    if (SOURCE / ".git").exists():
+        files = run("git", "-C", str(SOURCE), "ls-files", "-z", "--cached", "--others", "--exclude-standard", check=True)
+        wanted = {name for name in files.stdout.split("\0") if name and (SOURCE / name).is_file()}
+    else:  # a release's tarball
+        wanted = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*")
+                  if path.is_file() and SOURCE / "build" not in path.parents}
     for old in (path for path in TREE.rglob("*") if path.is_file() and BUILD not in path.parents):
         if str(old.relative_to(TREE)) not in wanted:
             old.unlink()
