@@ -47,6 +47,13 @@ packages_to_test=(
   'libclang-rt-dev|command clang++|libFuzzer and the sanitizers of clang'
 )
 
+# shellcheck disable=SC2034  # used by tools/test --aarch64
+packages_to_cross=(
+  'g++-aarch64-linux-gnu|command aarch64-linux-gnu-g++|compiles for aarch64'
+  'mmdebstrap|command mmdebstrap|unpacks the libraries for aarch64'
+  'qemu-user|command qemu-aarch64|runs what was compiled for it'
+)
+
 # shellcheck disable=SC2034  # used by benches/staleness_throughput
 packages_to_bench=(
   "${packages_to_run[@]}"
