@@ -14,6 +14,13 @@ using namespace ps::shm;
 
 constexpr std::uint32_t kRanks = 2;
 
+JobConfig sync_of_two() {
+  JobConfig config;
+  config.mode = Mode::kSync;
+  config.workers = config.max_workers = kRanks;
+  return config;
+}
+
 struct Rounds {
   std::uint64_t rounds = 1;
   std::uint32_t quorum = 0;
@@ -166,7 +173,7 @@ class ProposalScene : public WeakScene {
 // what is left of rounds 1 and 2 beside rank 1.
 class TakeOverScene : public WeakScene {
  public:
-  TakeOverScene() : job_(config()) {
+  TakeOverScene() : job_(sync_of_two()) {
     for (const std::uint32_t rank : {0U, 1U}) Barrier(job_.segments, rank, 0).arrive(0);
     Barrier(job_.segments, 1, 0)
         .finish(
@@ -199,12 +206,6 @@ class TakeOverScene : public WeakScene {
   static constexpr std::uint64_t kRounds = 3;
   using Word = AtomicShm<std::uint64_t>;
 
-  static JobConfig config() {
-    JobConfig config;
-    config.mode = Mode::kSync;
-    config.workers = config.max_workers = kRanks;
-    return config;
-  }
   template <class T>
   void model(T* word, std::string name) {
     explorer.model(word), explorer.name(word, std::move(name));
@@ -274,7 +275,7 @@ struct LeaveScene : WeakScene {
 // Rank 0 has a new holder in round 1, while rank 1 decides. The one before it has died, or left. (ranks.J1, ranks.J2)
 class NewcomerScene : public WeakScene {
  public:
-  explicit NewcomerScene(bool has_left) : job_(config()) {
+  explicit NewcomerScene(bool has_left) : job_(sync_of_two()) {
     for (const std::uint32_t rank : {0U, 1U}) Barrier(job_.segments, rank, 0).arrive(0);
     Barrier(job_.segments, 1, 0)
         .finish(
@@ -306,12 +307,6 @@ class NewcomerScene : public WeakScene {
   }
 
  private:
-  static JobConfig config() {
-    JobConfig config;
-    config.mode = Mode::kSync;
-    config.workers = config.max_workers = kRanks;
-    return config;
-  }
   TestJob job_;
   Member first_{job_}, second_{job_};
   std::optional<Barrier> decider_;
@@ -321,7 +316,7 @@ class NewcomerScene : public WeakScene {
 // Rank 0 has arrived, and leaves before the round is decided: its gradient is in. (ranks.J3)
 class ArrivedLeaverScene : public WeakScene {
  public:
-  ArrivedLeaverScene() : job_(config()) {
+  ArrivedLeaverScene() : job_(sync_of_two()) {
     WorkerShm& worker = job_.segments.worker(0);
     explorer.model(&worker.state), explorer.name(&worker.state, "state");
     explorer.model(&worker.barriers[0].published), explorer.name(&worker.barriers[0].published, "published");
@@ -345,12 +340,6 @@ class ArrivedLeaverScene : public WeakScene {
   }
 
  private:
-  static JobConfig config() {
-    JobConfig config;
-    config.mode = Mode::kSync;
-    config.workers = config.max_workers = kRanks;
-    return config;
-  }
   TestJob job_;
   Member first_{job_}, second_{job_};
   std::array<std::optional<Barrier>, kRanks> barriers_;
