@@ -74,6 +74,19 @@ TEST_CASE("published gradient: a step() that ends what one before has thrown out
   CHECK(JobView(job.config.job).workers()[0].dropped == 0);
 }
 
+TEST_CASE("published gradient: a segment of another job of that name is not read (names.N4)") {
+  Interruption job;
+  shm::Segment segment;
+  REQUIRE(segment.open(shm::gradient_name(job.config.job, 0, 1), shm::Access::kReadWrite) ==
+          shm::AttachOutcome::kReady);
+  segment.header().instance ^= 2;
+  job.second.push(job.of_second, kTens);
+  CHECK_THROWS_WITH_AS(job.second.step(), doctest::Contains("gradient segment of rank 0"), Error);
+  segment.header().instance ^= 2;
+  CHECK(job.second.step() == 1);
+  CHECK(values(job.config) == std::vector<float>(3, 11.0F));
+}
+
 TEST_CASE("published gradient: a worker that leaves with it leaves it to the step (barrier.B4)") {
   Interruption job;
   job.first.leave();

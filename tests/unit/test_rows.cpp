@@ -177,22 +177,25 @@ TEST_CASE("rows: the gradients of repeated ids are one update of their sum") {
 
 TEST_CASE("rows: many repeated ids are combined as a map would") {
   std::mt19937_64 random(3);
-  RowsJob job(row_config(UpdateRule::kAdd), {1000, 2});
-  std::vector<double> expected(2000);
-  for (std::uint64_t row = 0; row < 1000; ++row)
-    for (std::uint64_t k = 0; k < 2; ++k) expected[row * 2 + k] = job.first(row, k);
-  for (const std::size_t count : {1, 2, 17, 1000, 5000, 3, 20'000}) {
-    std::vector<std::uint32_t> ids(count);
-    std::vector<float> gradients(2 * count);
-    for (std::size_t i = 0; i < count; ++i) {
-      ids[i] = std::uint32_t(random() % (i % 2 == 0 ? 10 : 1000));
-      gradients[2 * i] = 1, gradients[2 * i + 1] = float(i % 4);
-      expected[2 * ids[i]] += 1, expected[2 * ids[i] + 1] += double(i % 4);
+  for (const std::uint64_t rows : {1000, 20'000}) {  // a small table has a place for each row, a large one a hash table
+    CAPTURE(rows);
+    RowsJob job(row_config(UpdateRule::kAdd), {rows, 2});
+    std::vector<double> expected(2 * rows);
+    for (std::uint64_t row = 0; row < rows; ++row)
+      for (std::uint64_t k = 0; k < 2; ++k) expected[row * 2 + k] = job.first(row, k);
+    for (const std::size_t count : {1, 2, 17, 1000, 5000, 3, 20'000}) {
+      std::vector<std::uint32_t> ids(count);
+      std::vector<float> gradients(2 * count);
+      for (std::size_t i = 0; i < count; ++i) {
+        ids[i] = std::uint32_t(random() % (i % 2 == 0 ? 10 : rows));
+        gradients[2 * i] = 1, gradients[2 * i + 1] = float(i % 4);
+        expected[2 * ids[i]] += 1, expected[2 * ids[i] + 1] += double(i % 4);
+      }
+      job.push(ids, gradients);
     }
-    job.push(ids, gradients);
+    const std::vector<float> all = job.pull(ids_of_all(rows));
+    for (std::size_t i = 0; i < all.size(); ++i) REQUIRE(double(all[i]) == expected[i]);
   }
-  const std::vector<float> all = job.pull(ids_of_all(1000));
-  for (std::size_t i = 0; i < all.size(); ++i) REQUIRE(double(all[i]) == expected[i]);
 }
 
 TEST_CASE("rows: an id out of range is an error that names it, before anything is applied") {
@@ -276,6 +279,21 @@ TEST_CASE("rows: rows longer than a block, and pushes that several threads share
   }
 }
 
+TEST_CASE("rows: of a row that is assigned many times at once the last value stays, however many threads there are" *
+          doctest::skip(shm::kThreadSanitizer)) {  // it does not know oneTBB's locks
+  constexpr std::size_t kTimes = 100'000, kWidth = 16;
+  JobConfig config = row_config(UpdateRule::kSgd);
+  config.threads = 3;
+  RowsJob job(config, {10, kWidth}, 3);
+  const std::vector<std::uint32_t> ids(kTimes, 7);
+  std::vector<float> values(kTimes * kWidth);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = float(i / kWidth);
+  for (int again = 0; again < 10; ++again) {
+    job.worker.assign_rows(job.variable, ids, values);
+    REQUIRE(job.pull({7}) == std::vector<float>(kWidth, float(kTimes - 1)));
+  }
+}
+
 TEST_CASE("rows: clip_norm limits the norm of a push, after repeated ids are combined") {
   JobConfig config = row_config(UpdateRule::kSgd);
   config.optimizer.clip_norm = 1.0F;
@@ -309,13 +327,13 @@ TEST_CASE("rows: staleness is how many pushes by others came to a row's block be
   Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
   const Variable same = other.variable("table");
   std::vector<float> out(1);
-  const std::vector<std::uint32_t> ids = {9}, near = {10}, far = {15'000};
-  const std::vector<float> one = {1.0F};
+  const std::vector<std::uint32_t> ids = {9}, near = {10, 11}, far = {15'000};  // a push counts once in a block
+  const std::vector<float> one = {1.0F}, two = {1.0F, 1.0F};
   // The first of a worker's pulls is watched.
   Worker third({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
   const Variable watched = third.variable("table");
   third.pull_rows(watched, ids, out);
-  for (int push = 0; push < 5; ++push) other.push_rows(same, near, one);
+  for (int push = 0; push < 5; ++push) other.push_rows(same, near, two);
   for (int push = 0; push < 50; ++push) other.push_rows(same, far, one);
   third.push_rows(watched, ids, one);
   CHECK(third.staleness().max == 5);
