@@ -13,6 +13,7 @@
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "shm/fault_points.hpp"
+#include "shm/shared_data.hpp"
 #include "shm/validation.hpp"
 #include "support/member.hpp"
 #include "support/worker_job.hpp"
@@ -289,4 +290,23 @@ TEST_CASE("moments: one that joins while a round is decided is waited for in the
     CHECK(missing == std::vector<std::uint32_t>{1});
   }
   CHECK(accesses > 10);
+}
+
+TEST_CASE("moments: who gets the loader's byte once somebody else has loaded loads nothing (data.D2)") {
+  const JobConfig config = settings(1, Mode::kAsync);
+  Server server(config);
+  AttachOutcome outcome;
+  JobSegments faster = *JobSegments::try_attach(config.job, Access::kReadWrite, outcome);
+  Worker worker(options(config));
+  int loads = 0;
+  const auto load = [&](const auto& room) { ++loads, room(1)[0] = std::byte{7}; };
+  std::byte found{};
+  {
+    const Looks watch([&](FaultPoint point) {
+      if (point == FaultPoint::kDataTaken) SharedData::make(faster, "key", load);
+    });
+    found = worker.shared("key", load).bytes[0];
+  }
+  CHECK(found == std::byte{7});
+  CHECK(loads == 1);
 }
