@@ -201,7 +201,7 @@ class Inspector(ProcessTest):
                 self.assertEqual(err != "", code in (1, 2), err)
                 self.assertRegex(err, r"\A(inspect_shm: [^\n]+\n)?\Z")
                 codes.add(code)
-        self.assertEqual(codes, {0, 1, 2, 3})
+        self.assertLessEqual({0, 1, 2}, codes)
 
     def test_a_dead_job_can_be_looked_at(self):
         self.ps.kill()
