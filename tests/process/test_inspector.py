@@ -191,7 +191,7 @@ class Inspector(ProcessTest):
         seed = int(os.environ.get("PS_TEST_SEED", random.randrange(10**6)))
         chance = random.Random(seed)
         codes = set()
-        for number in range(300):
+        for number in range(int(300 / support.SLOWNESS)):
             asked = [chance.choice([c for c in commands if c not in lasting]), *chance.choices(words, k=chance.randrange(5))]
             if chance.random() < 0.5:
                 asked += ["--job", self.job]
