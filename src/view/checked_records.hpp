@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ps/errors.hpp"
 #include "ps/job_view.hpp"
 #include "shm/inplace_rows.hpp"
 #include "shm/validation.hpp"
@@ -24,6 +25,21 @@ inline bool is_initialised(const shm::VariableShm& variable) noexcept {
 
 // Throws Error where a segment was cut off: its workers' entries, or a shard's tables, are gone then.
 void require_whole(const shm::JobSegments& job);
+
+// What look() returns. Throws as require_whole where a segment was cut off before it looked, or while it did: what it
+// found, or says, may come from the zeros that are read there (truncation.hpp).
+template <class Look>
+auto look_at_whole(const shm::JobSegments& job, Look&& look) {
+  require_whole(job);
+  try {
+    auto found = look();
+    require_whole(job);
+    return found;
+  } catch (const Error&) {
+    require_whole(job);
+    throw;
+  }
+}
 
 // Where an element of a part lies in the whole variable.
 inline std::uint64_t element_in_whole(const shm::VariableShm& part, std::uint64_t element) noexcept {

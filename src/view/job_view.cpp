@@ -60,41 +60,9 @@ struct PS_HIDDEN JobView::Impl {
     return attached ? std::make_unique<Impl>(std::move(*attached)) : nullptr;
   }
 
-  // What look() returns, or an Error where a segment has been cut off while it looked (truncation.hpp).
   template <class Look>
   auto guarded(Look&& look) {
-    const auto require_not_cut = [&] {
-      if (job.control().was_cut_off()) fail_damaged(shm::control_name(job.job()), "it has been cut off");
-      for (std::uint32_t shard = 0; shard < shards; ++shard)
-        if (job.shard(shard).was_cut_off()) fail_damaged(shm::shard_name(job.job(), shard), "it has been cut off");
-    };
-    try {
-      auto found = look();
-      require_not_cut();
-      return found;
-    } catch (const Error&) {
-      require_not_cut();  // what it says may come from the zeros that were read there
-      throw;
-    }
-  }
-
-  // A file that somebody has cut off since would end the process with SIGBUS, where that is not caught.
-  void require_whole() {
-    if (job.control().file_bytes() < shm::kWorkersOffset + ranks * sizeof(shm::WorkerShm))
-      fail_damaged(shm::control_name(job.job()), "it has been cut off");
-    for (std::uint32_t shard = 0; shard < shards; ++shard)
-      if (job.shard(shard).file_bytes() < job.shard_data_offset())
-        fail_damaged(shm::shard_name(job.job(), shard), "it has been cut off");
-  }
-
-  std::vector<CheckedRecord> records() {
-    require_whole();
-    return copy_records(job);
-  }
-
-  Group find(const std::string& name) {
-    require_whole();
-    return known.find(name);
+    return look_at_whole(job, std::forward<Look>(look));
   }
 
   static bool try_open(shm::Segment& segment, const std::string& name) {
@@ -161,7 +129,7 @@ std::optional<JobView> JobView::try_open(const std::string& job) {
 
 JobInfo JobView::info() const {
   return impl_->guarded([&] {
-    const std::vector<CheckedRecord> records = impl_->records();
+    const std::vector<CheckedRecord> records = copy_records(impl_->job);
     JobSegments& job = impl_->job;
     JobInfo info;
     info.config = job.config();
@@ -207,15 +175,11 @@ JobInfo JobView::info() const {
 }
 
 std::uint64_t JobView::global_step() const {
-  return impl_->guarded([&] {
-    impl_->require_whole();
-    return impl_->job.steps_done();
-  });
+  return impl_->guarded([&] { return impl_->job.steps_done(); });
 }
 
 std::vector<WorkerInfo> JobView::workers() const {
   return impl_->guarded([&] {
-    impl_->require_whole();
     const JobSegments& job = impl_->job;
     std::vector<WorkerState> states;
     for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) states.push_back(shm::worker_state(job, rank));
@@ -257,7 +221,7 @@ std::vector<WorkerInfo> JobView::workers() const {
 
 std::vector<VariableInfo> JobView::variables() const {
   return impl_->guarded([&] {
-    const std::vector<CheckedRecord> records = impl_->records();
+    const std::vector<CheckedRecord> records = copy_records(impl_->job);
     std::vector<VariableInfo> all;
     for (const Group& group : grouped(records)) {
       const VariableShm& first = *group.front();
@@ -297,7 +261,7 @@ std::vector<VariableInfo> JobView::variables() const {
 
 std::vector<float> JobView::values(const std::string& name) const {
   return impl_->guarded([&] {
-    const Group group = impl_->find(name);
+    const Group group = impl_->known.find(name);
     if (const auto dtype = static_cast<DType>(group.front()->dtype); dtype != DType::kFloat32)
       throw Error(fmt::format("variable '{}' holds {}: bytes() gives them", name, to_string(dtype)));
     return read_values(impl_->job, group, 0);
@@ -306,7 +270,7 @@ std::vector<float> JobView::values(const std::string& name) const {
 
 std::vector<std::byte> JobView::bytes(const std::string& name) const {
   return impl_->guarded([&] {
-    const Group group = impl_->find(name);
+    const Group group = impl_->known.find(name);
     const std::vector<float> floats = read_values(impl_->job, group, 0);
     std::vector<std::byte> bytes(shm::value_bytes(*group.front()));
     std::memcpy(bytes.data(), floats.data(), bytes.size());
@@ -315,12 +279,12 @@ std::vector<std::byte> JobView::bytes(const std::string& name) const {
 }
 
 std::vector<std::byte> JobView::sample(const std::string& name, std::uint64_t most) const {
-  return impl_->guarded([&] { return sample_values(impl_->job, impl_->find(name), most); });
+  return impl_->guarded([&] { return sample_values(impl_->job, impl_->known.find(name), most); });
 }
 
 std::vector<float> JobView::averages(const std::string& name) const {
   return impl_->guarded([&] {
-    const Group group = impl_->find(name);
+    const Group group = impl_->known.find(name);
     const VariableShm& first = *group.front();
     const std::uint64_t rules_own = update::slots_per_element(static_cast<UpdateRule>(first.rule), false);
     if (is_inplace(first) || first.slots != rules_own + 1)
@@ -331,7 +295,7 @@ std::vector<float> JobView::averages(const std::string& name) const {
 
 std::vector<float> JobView::slot(const std::string& name, std::uint64_t position) const {
   return impl_->guarded([&] {
-    const Group group = impl_->find(name);
+    const Group group = impl_->known.find(name);
     const VariableShm& first = *group.front();
     if (position + 1 >= arrays_of(first) || is_of_rows(first, 1 + position))
       throw Error(fmt::format("variable '{}' has no slot {} of elements", name, position));
@@ -355,7 +319,7 @@ Snapshot JobView::snapshot(const SnapshotOptions& options, const std::string& gr
 
 BufferCount JobView::buffers() const {
   return impl_->guarded([&] {
-    const std::vector<CheckedRecord> records = impl_->records();
+    const std::vector<CheckedRecord> records = copy_records(impl_->job);
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<const VariableShm*>> classes;  // shard, class
     for (const CheckedRecord& record : records)
       if (!is_inplace(*record) && is_initialised(*record))
@@ -368,7 +332,6 @@ BufferCount JobView::buffers() const {
 
 std::vector<Event> JobView::events() const {
   return impl_->guarded([&] {
-    impl_->require_whole();
     std::vector<Event> all;
     for (const shm::EventRecord& record : shm::read_events(impl_->job))
       all.push_back(describe_event(impl_->job, record));
@@ -378,7 +341,6 @@ std::vector<Event> JobView::events() const {
 
 StalenessSummary JobView::staleness() const {
   return impl_->guarded([&] {
-    impl_->require_whole();
     shm::StalenessTotals totals;
     for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) totals.add(impl_->job.worker(rank));
     return summarise(totals);
@@ -387,7 +349,6 @@ StalenessSummary JobView::staleness() const {
 
 std::vector<StalenessCount> JobView::staleness_counts() const {
   return impl_->guarded([&] {
-    impl_->require_whole();
     shm::StalenessTotals totals;
     for (std::uint32_t rank = 0; rank < impl_->ranks; ++rank) totals.add(impl_->job.worker(rank));
     std::vector<StalenessCount> counts;
@@ -399,7 +360,7 @@ std::vector<StalenessCount> JobView::staleness_counts() const {
 
 std::uint64_t JobView::digest() const {
   return impl_->guarded([&] {
-    const std::vector<CheckedRecord> records = impl_->records();
+    const std::vector<CheckedRecord> records = copy_records(impl_->job);
     std::vector<Group> groups = grouped(records);
     std::sort(groups.begin(), groups.end(),
               [](const Group& a, const Group& b) { return std::strcmp(a.front()->name, b.front()->name) < 0; });

@@ -32,7 +32,10 @@ std::size_t first_odd(std::span<const float> values) noexcept {
 }  // namespace
 
 std::optional<NanFound> NanWatch::look() {
-  require_whole(job_);
+  return look_at_whole(job_, [&] { return look_at_all(); });
+}
+
+std::optional<NanFound> NanWatch::look_at_all() {
   if (Directory(job_).has(static_cast<std::uint32_t>(records_.size()))) {  // variables have come: all is begun anew
     seen_.clear();
     records_ = copy_records(job_);

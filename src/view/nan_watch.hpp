@@ -46,6 +46,7 @@ class NanWatch {
     std::vector<bool> is_pushing;              // the same: who was in the middle of a push
   };
 
+  std::optional<NanFound> look_at_all();
   std::optional<NanFound> look_versioned(const shm::VariableShm& variable, std::vector<Seen>& seen);
   std::optional<NanFound> look_inplace(const shm::VariableShm& variable, std::vector<Seen>& seen);
   std::vector<std::uint64_t> buffers_of(const shm::VariableShm& variable) const;

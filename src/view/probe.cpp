@@ -89,8 +89,7 @@ std::optional<std::uint32_t> Probe::holder(std::uint32_t rank) const {
 
 const std::vector<VariableFacts>& Probe::variables() {
   if (facts_.empty() || Directory(job_).has(static_cast<std::uint32_t>(records_.size()))) {
-    require_whole();
-    records_ = copy_records(job_);
+    records_ = look_at_whole(job_, [&] { return copy_records(job_); });
     groups_ = grouped(records_);
     facts_.clear();
     for (const Group& group : groups_) facts_.push_back(facts_of(job_, group));
