@@ -135,8 +135,10 @@ def draw(seed, troubles, models, has_simulated):
         options += ["--checkpoint-dir", "DISK/checkpoints", "--checkpoint-every", rng.choice(["0.1s", "50steps"])]
     is_alike = all(order.what in ("stop", "read", "join") for order in drawn.orders) and trouble != "joins"
     drawn.compares = drawn.mode == "sync" and model != "count" and is_alike and not drawn.saves and rng.random() < 0.5
+    has_one_thread = options[options.index("--threads") + 1] == 1  # the chunks of several have no order to record
     drawn.replays = (drawn.mode in ("async", "ssp") and model == "dense" and "inplace" not in options and
-                     not drawn.saves and trouble in ("none", "kills", "stops", "reads") and rng.random() < 0.3)
+                     has_one_thread and not drawn.saves and trouble in ("none", "kills", "stops", "reads") and
+                     rng.random() < 0.3)
     drawn.orders.sort(key=lambda order: order.at)
     drawn.options = options
     return drawn
