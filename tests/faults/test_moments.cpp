@@ -15,6 +15,7 @@
 #include "shm/fault_points.hpp"
 #include "shm/shared_data.hpp"
 #include "shm/validation.hpp"
+#include "support/conservation.hpp"
 #include "support/member.hpp"
 #include "support/worker_job.hpp"
 
@@ -180,6 +181,46 @@ TEST_CASE("moments: a chunk whose buffer came with a variable that was declared 
     CHECK_NOTHROW(check_job(job.segments));
   }
   CHECK_FALSE(is_first);
+}
+
+TEST_CASE("moments: a push notes no buffer that it has read in an accumulator's set (cut.C5, slot.V4)") {
+  JobConfig config;
+  config.workers = config.max_workers = 2;
+  TestJob job(config);
+  VariableShm& values = job.declare("values", 4);
+  Directory(job.segments).reserve(0, kSnapshotByte);
+  VariableShm& sums = job.declare("sums", 4);
+  Spares mine(job.segments, 0), others(job.segments, 1);
+  VersionedVariable chunk = job.versioned(values), sum = job.versioned(sums);
+  const auto add = [](float* out, const float* in, std::uint64_t) {
+    for (int i = 0; i < 4; ++i) out[i] = in[i] + 1;
+    return true;
+  };
+  const void* const fork = &fork_of(job.buffer(values, buffer_of(job.word(values, 0).load_acquire())));
+  bool is_used_again = false;
+  int notes = 0;
+  {
+    const Looks watch(
+        [&](FaultPoint point) {
+          if (point != FaultPoint::kPushBuilding) return;
+          const auto names = count_names(job.segments, {&values, &sums});
+          for (std::uint32_t which = 0; which < kSparesPerClass; ++which)
+            if (const SpareShm& spare = job.spare(values, 0, which); is_in_flight(spare.record.load_acquire())) {
+              CHECK(names.contains(buffer_of(spare.note_gain.load_relaxed())));
+              ++notes;
+            }
+        },
+        [&](const void* word) {
+          if (word != fork || std::exchange(is_used_again, true)) return;
+          VersionedVariable(chunk).push_chunk(0, others, {.rank = 1}, add);  // the buffer is a spare now
+          for (std::uint64_t step = 0; step < kSparesPerClass; ++step)       // and now the accumulator's
+            sum.contribute(0, others, {.rank = 1, .step = step}, false, [](float* out, const float*) { out[0] = 1; });
+        });
+    chunk.push_chunk(0, mine, {.rank = 0, .epoch = 1}, add);
+  }
+  CHECK(is_used_again);
+  CHECK(fork == &fork_of(job.buffer(sums, buffer_of(job.word(sums, 0).load_acquire()))));
+  CHECK(notes == 1);
 }
 
 TEST_CASE("moments: a helper that sleeps takes no later round back (barrier.B11, barrier.A6)") {
