@@ -1,10 +1,10 @@
 // The kernels of models, against plain loops; sums against float64, with a tolerance by the size of what is summed.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "gpu/tables.hpp"
@@ -19,8 +19,10 @@ constexpr float kGuard = -77.0F;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
-const std::vector<std::pair<int, int>> kShapes{{1, 1},   {1, 257},  {3, 5},     {7, 31},
-                                               {33, 32}, {100, 10}, {257, 129}, {1000, 256}};
+struct Shape {
+  int rows, columns;
+};
+const std::vector<Shape> kShapes{{1, 1}, {1, 257}, {3, 5}, {7, 31}, {33, 32}, {100, 10}, {257, 129}, {1000, 256}};
 
 std::size_t product(int a, int b) { return static_cast<std::size_t>(a) * static_cast<std::size_t>(b); }
 
@@ -54,8 +56,9 @@ TEST_CASE("zero sizes: every kernel succeeds and touches nothing") {
 
 TEST_CASE("bias: is added to each row, and with relu what is below 0 becomes 0; NaN stays NaN") {
   Bench bench;
-  for (const auto& [rows, columns] : kShapes)
+  for (const Shape& shape : kShapes)
     for (const bool relu : {false, true}) {
+      const int rows = shape.rows, columns = shape.columns;
       CAPTURE(rows);
       CAPTURE(columns);
       auto values = random_floats(product(rows, columns), 1), bias = random_floats(product(1, columns), 2);
@@ -107,8 +110,9 @@ Loss softmax_on_device(Bench& bench, const std::vector<float>& logits, const std
 
 TEST_CASE("softmax: loss and gradient are those of float64 loops, for large logits too, and repeat bit by bit") {
   Bench bench;
-  for (const auto& [rows, columns] : kShapes)
+  for (const Shape& shape : kShapes)
     for (const float scale : {1.0F, 30.0F, 1e30F}) {
+      const int rows = shape.rows, columns = shape.columns;
       if (columns > 256) continue;
       CAPTURE(rows);
       CAPTURE(columns);
@@ -158,7 +162,8 @@ TEST_CASE("softmax: NaN or infinity in any row shows in the loss") {
 
 TEST_CASE("sum of rows: is float64's within the rounding of its terms") {
   Bench bench;
-  for (const auto& [rows, columns] : kShapes) {
+  for (const Shape& shape : kShapes) {
+    const int rows = shape.rows, columns = shape.columns;
     CAPTURE(rows);
     CAPTURE(columns);
     const auto values = random_floats(product(rows, columns), 7);
@@ -259,10 +264,10 @@ TEST_CASE("product: all transpositions are float64's within rounding, repeat bit
   Bench bench;
   const Stream stream = bench.stream();
   model_kernels().prepare_products(stream);
-  for (const auto& [m, n, k] :
-       {std::tuple{1, 1, 1}, std::tuple{3, 5, 7}, std::tuple{64, 10, 33}, std::tuple{129, 65, 257}})
+  for (const auto& sizes : {std::array{1, 1, 1}, std::array{3, 5, 7}, std::array{64, 10, 33}, std::array{129, 65, 257}})
     for (int variant = 0; variant < 4; ++variant)
       for (const float beta : {0.0F, 1.0F, 0.5F}) {
+        const int m = sizes[0], n = sizes[1], k = sizes[2];
         const bool a_transposed = variant % 2 != 0, b_transposed = variant / 2 != 0;
         CAPTURE(m);
         CAPTURE(variant);

@@ -61,15 +61,14 @@ TEST_CASE("chunks: one up to 16 KiB with its header, then 8 KiB, above 256 KiB 3
   struct Row {
     std::uint64_t elements, bytes;
   };
-  for (const auto& [elements, bytes] :
-       {Row{1, kKiB}, Row{(kKiB - kHeader) / 4, kKiB}, Row{(kKiB - kHeader) / 4 + 1, 2 * kKiB}, Row{1000, 4 * kKiB},
-        Row{most_of_one - 1, 16 * kKiB}, Row{most_of_one, 16 * kKiB}, Row{most_of_one + 1, 8 * kKiB},
-        Row{most_of_small - 1, 8 * kKiB}, Row{most_of_small, 8 * kKiB}, Row{most_of_small + 1, 32 * kKiB},
-        Row{16'000'000, 32 * kKiB}}) {
-    CAPTURE(elements);
-    const Cut found = cut(elements);
-    CHECK(found.buffer_bytes == bytes);
-    CHECK((found.pieces == 1) == (elements <= most_of_one));
+  for (const Row& row : {Row{1, kKiB}, Row{(kKiB - kHeader) / 4, kKiB}, Row{(kKiB - kHeader) / 4 + 1, 2 * kKiB},
+                         Row{1000, 4 * kKiB}, Row{most_of_one - 1, 16 * kKiB}, Row{most_of_one, 16 * kKiB},
+                         Row{most_of_one + 1, 8 * kKiB}, Row{most_of_small - 1, 8 * kKiB}, Row{most_of_small, 8 * kKiB},
+                         Row{most_of_small + 1, 32 * kKiB}, Row{16'000'000, 32 * kKiB}}) {
+    CAPTURE(row.elements);
+    const Cut found = cut(row.elements);
+    CHECK(found.buffer_bytes == row.bytes);
+    CHECK((found.pieces == 1) == (row.elements <= most_of_one));
   }
 }
 

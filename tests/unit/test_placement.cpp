@@ -125,14 +125,15 @@ TEST_CASE("placement: a small variable behind more data than its buffers have nu
     shm::choose_place(record, nullptr, job.segments, before);
   };
   const TestJob job;
-  for (const auto& [gib, bytes] : {std::pair{0, 1024}, {15, 1024}, {16, 2048}, {31, 2048}, {32, 4096}, {511, 32768}}) {
+  for (const auto& row : {std::pair{0, 1024}, {15, 1024}, {16, 2048}, {31, 2048}, {32, 4096}, {511, 32768}}) {
+    const auto gib = static_cast<std::uint64_t>(row.first), bytes = static_cast<std::uint64_t>(row.second);
     CAPTURE(gib);
     shm::VariableShm record{};
-    place(job, record, std::uint64_t(gib));
-    CHECK((std::uint64_t{1} << record.buffer_class) == std::uint64_t(bytes));
+    place(job, record, gib);
+    CHECK((std::uint64_t{1} << record.buffer_class) == bytes);
     CHECK(record.pieces == 1);
     CHECK(record.piece_elements >= 100);
-    CHECK(record.data_offset >= (std::uint64_t(gib) << 30));
+    CHECK(record.data_offset >= gib << 30);
     CHECK((record.shard_end >> record.buffer_class) < (1U << 24));
   }
   shm::VariableShm record{};

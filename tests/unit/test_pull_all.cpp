@@ -94,8 +94,10 @@ TEST_CASE("others' pushes since a pull of several count as staleness") {
 
 TEST_CASE("who pulls several variables never sees a part of a push, nor of a step, whether or not others pause") {
   constexpr std::uint64_t kPauseNs = 30'000;
-  for (const auto& [mode, pauses] : {std::pair(Mode::kAsync, true), std::pair(Mode::kAsync, false),
-                                     std::pair(Mode::kSync, true), std::pair(Mode::kSync, false)}) {
+  for (const auto& way : {std::pair(Mode::kAsync, true), std::pair(Mode::kAsync, false), std::pair(Mode::kSync, true),
+                          std::pair(Mode::kSync, false)}) {
+    const Mode mode = way.first;
+    const bool pauses = way.second;
     CAPTURE(to_string(mode));
     CAPTURE(pauses);
     JobConfig config = config_of(3, mode);

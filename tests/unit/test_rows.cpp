@@ -347,7 +347,8 @@ TEST_CASE("rows: the sizes that the inspector shows are those of the state besid
                                            {UpdateRule::kAdagrad, 100 * 5 * 4, 1},
                                            {UpdateRule::kFtrl, 100 * 5 * 4, 2},  // one in the value's place
                                            {UpdateRule::kRowwiseAdagrad, 100 * 3 * 4, 1}}) {
-    CAPTURE(std::string(to_string(rule)));
+    const std::string name(to_string(rule));
+    CAPTURE(name);
     RowsJob job(row_config(rule), {100, 5});
     const JobView view(job.config.job);
     CHECK(view.variables().front().parts.front().slot_bytes == std::uint64_t(bytes));

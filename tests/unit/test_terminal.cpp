@@ -171,7 +171,8 @@ TEST_CASE("terminal: COLUMNS counts where there is no terminal, and where it is 
                                                     {"200", 100, 200},
                                                     {"wide", 100, std::nullopt},
                                                     {"", 100, std::nullopt}}) {
-    CAPTURE(given);
+    const std::string words = given;
+    CAPTURE(words);
     setenv("COLUMNS", given, 1);
     CHECK(columns_of(terminal.out()) == of_terminal);
     CHECK(columns_of(file) == of_file);

@@ -101,9 +101,10 @@ TEST_CASE("the schedule lowers the rate with the global step") {
 }
 
 TEST_CASE("pushes of several workers are all there") {
-  for (const auto& [mode, layout] :
-       {std::pair{Mode::kAsync, Layout::kVersioned}, std::pair{Mode::kAsync, Layout::kInplace},
-        std::pair{Mode::kSync, Layout::kVersioned}}) {
+  for (const auto& way : {std::pair{Mode::kAsync, Layout::kVersioned}, std::pair{Mode::kAsync, Layout::kInplace},
+                          std::pair{Mode::kSync, Layout::kVersioned}}) {
+    const Mode mode = way.first;
+    const Layout layout = way.second;
     CAPTURE(to_string(mode));
     CAPTURE(to_string(layout));
     const JobConfig config = settings(3, mode, layout);
