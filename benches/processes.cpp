@@ -26,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxProcesses = 64;
+constexpr int kMaxProcesses = 256;
 bool is_pinned = false;
 double patience_seconds = 120;
 volatile std::sig_atomic_t was_stopped = 0;

@@ -54,10 +54,16 @@ packages_to_cross=(
   'qemu-user|command qemu-aarch64|runs what was compiled for it'
 )
 
-# shellcheck disable=SC2034  # used by benches/staleness_throughput
+# shellcheck disable=SC2034  # used by tools/test --coverage
+packages_to_cover=(
+  'llvm|command llvm-cov|tells which lines were reached'
+)
+
+# shellcheck disable=SC2034  # used by benches/staleness_throughput and benches/scaling
 packages_to_bench=(
   "${packages_to_run[@]}"
-  'python3|command python3|runs the sweep'
+  'libbenchmark-dev|module benchmark|Google Benchmark: the paths that benches/scaling measures'
+  'python3|command python3|runs the sweeps'
   'python3-matplotlib|python matplotlib|draws the plots'
   'python3-tqdm|python tqdm|shows the progress'
 )
@@ -76,6 +82,29 @@ if ! command -v nvcc >/dev/null && [[ -x ${CUDA_HOME:-/usr/local/cuda}/bin/nvcc 
 fi
 
 note() { printf '%s\n' "$*" >&2; }
+
+# A Python that has NAME: the one on the PATH may be another than the one that apt installs for.
+python_with() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if "$python" -c "import $1" >/dev/null 2>&1; then
+      printf '%s\n' "$python"
+      return
+    fi
+  done
+  return 1
+}
+
+# help_of PROGRAM ARGUMENT...: where an argument asks for help, becomes the Python program, which has it. Installs nothing.
+help_of() {
+  local program=$1 argument python
+  shift
+  for argument in "$@"; do
+    if [[ $argument == --help || $argument == -h ]] && python=$(python_with argparse); then
+      exec "$python" "$program" --help
+    fi
+  done
+}
 
 # lock NAME: holds build/NAME.lock (as descriptor 9) until unlock or the end, so that two calls do not build at once.
 # Children get `9>&-`, or else a compiler cache's server that outlives us would keep the lock.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 namespace ps::bench {
 namespace {
@@ -87,6 +88,10 @@ void print_medians() {
     }
     fmt::print("\n");
   }
+}
+
+std::vector<int> process_counts(std::vector<int> usual) {
+  return options().processes.empty() ? std::move(usual) : options().processes;
 }
 
 std::vector<std::uint64_t> vector_sizes() {

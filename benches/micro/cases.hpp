@@ -11,10 +11,11 @@
 namespace ps::bench {
 
 struct Options {
-  bool smoke = false;    // every case once, tiny: does it work at all
-  bool large = false;    // vectors of 1 GiB, too
-  bool by_name = false;  // a filter says which cases
-  double seconds = 0.1;  // of one measurement
+  bool smoke = false;            // every case once, tiny: does it work at all
+  bool large = false;            // vectors of 1 GiB, too
+  bool by_name = false;          // a filter says which cases
+  double seconds = 0.1;          // of one measurement
+  std::vector<int> processes{};  // for how many; where empty, for a case's usual numbers
 };
 Options& options() noexcept;
 
@@ -45,6 +46,9 @@ void add_life_cases();
 void add_many_cases();
 void add_linear_cases();
 void add_publish_cases();
+
+// For how many processes a case is made: what --processes says, or else the `usual` numbers.
+std::vector<int> process_counts(std::vector<int> usual);
 
 // The sizes of vectors for pushes and pulls.
 std::vector<std::uint64_t> vector_sizes();

@@ -93,7 +93,7 @@ Figures batch1(std::uint64_t floats, int processes) {
 
 void add_linear_cases() {
   constexpr std::uint64_t kFloats = 100'000;
-  for (const int processes : {1, 2})
+  for (const int processes : process_counts({1, 2}))
     add_case(fmt::format("linear/batch1/floats:{}/processes:{}", kFloats, processes),
              [=] { return batch1(floats_of(kFloats), processes); });
 }

@@ -5,8 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "../report.hpp"
@@ -17,11 +20,12 @@ namespace {
 using namespace ps::bench;
 
 constexpr char kUsage[] =
-    "micro [--smoke] [--large] [--pin] [--seconds=X] [--benchmark_...]\n"
+    "micro [--smoke] [--large] [--pin] [--seconds=X] [--processes=N,N...] [--benchmark_...]\n"
     "  --smoke      every case once, tiny: whether it works at all; the figures mean nothing\n"
     "  --large      vectors of 1 GiB, too; needs 16 GiB of memory and 3 GiB of /dev/shm\n"
     "  --pin        each process to a core of its own; otherwise wherever the kernel puts it\n"
     "  --seconds=X  of one measurement (0.1)\n"
+    "  --processes=N,N...  for so many, 1 to 256: cases of pushes, pulls, scalars, sync steps and linear models\n"
     "  --benchmark_filter=REGEX --benchmark_repetitions=N --benchmark_out=FILE --benchmark_format=json and the rest "
     "of\n"
     "               google-benchmark's; their real_time is a whole case's, preparations and limit included\n"
@@ -51,6 +55,20 @@ bool has_room_for_large() {
   return false;
 }
 
+// What is no number from 1 to 256 is 0.
+std::vector<int> read_counts(const std::string& text) {
+  constexpr int kMost = 256;
+  std::vector<int> counts;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) {
+    int count = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), count);
+    counts.push_back(error == std::errc() && end == word.data() + word.size() && count >= 1 && count <= kMost ? count
+                                                                                                              : 0);
+  }
+  return counts.empty() ? std::vector<int>{0} : counts;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -66,6 +84,8 @@ int main(int argc, char** argv) {
       pins = true;
     else if (argument.starts_with("--seconds="))
       options().seconds = std::atof(argument.c_str() + std::string("--seconds=").size());
+    else if (argument.starts_with("--processes="))
+      options().processes = read_counts(argument.substr(std::string("--processes=").size()));
     else if (argument == "--help")
       return fmt::print("{}", kUsage), 0;
     else
@@ -76,6 +96,8 @@ int main(int argc, char** argv) {
       options().by_name = !argument.ends_with("=") && !argument.ends_with("=all") && !argument.ends_with("=.*");
     has_format = has_format || argument.starts_with("--benchmark_format");
   }
+  if (std::count(options().processes.begin(), options().processes.end(), 0) != 0)
+    return fmt::print(stderr, "micro: --processes must be numbers from 1 to 256, such as 1,2,8\n"), 2;
   if (!(options().seconds > 0)) return fmt::print(stderr, "micro: --seconds must be greater than 0\n"), 2;
   if (!lists && !may_report("micro")) return 1;
   if (options().large && !lists && !has_room_for_large()) return 1;

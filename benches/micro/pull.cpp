@@ -82,13 +82,13 @@ void add_pull(const std::string& who, const std::vector<int>& counts,
 
 void add_pull_cases() {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    add_pull(to_string(layout), {1, 2, 4},
+    add_pull(to_string(layout), process_counts({1, 2, 4}),
              [=](std::uint64_t floats, int processes) { return pull_job(layout, floats, processes); });
     add_pull(fmt::format("{}_beside_pusher", to_string(layout)), {2},
              [=](std::uint64_t floats, int) { return pull_beside_pusher(layout, floats); });
   }
-  add_pull("memcpy", {1, 2, 4}, pull_memcpy);
-  add_pull("socket", {1, 2, 4}, pull_socket);
+  add_pull("memcpy", process_counts({1, 2, 4}), pull_memcpy);
+  add_pull("socket", process_counts({1, 2, 4}), pull_socket);
 }
 
 }  // namespace ps::bench

@@ -84,7 +84,7 @@ Figures figures_of(const Pushed& pushed, std::uint64_t floats, const TriadRates&
 
 void add_push(const std::string& who, bool is_exact, const std::function<Pushed(std::uint64_t, int)>& push) {
   for (const std::uint64_t said : vector_sizes())
-    for (const int processes : {1, 2, 4})
+    for (const int processes : process_counts({1, 2, 4}))
       add_case(fmt::format("push/{}/floats:{}/processes:{}", who, said, processes), [=] {
         const std::uint64_t floats = floats_of(said);
         const TriadRates limit = triad_rates(floats, processes);

@@ -113,7 +113,7 @@ Figures pull_figures(Layout layout, int processes) {
 }  // namespace
 
 void add_scalar_cases() {
-  for (const int processes : {1, 2}) {
+  for (const int processes : process_counts({1, 2})) {
     const auto add = [&](const std::string& what, const std::function<Figures(int)>& measure) {
       add_case(fmt::format("scalar/{}/processes:{}", what, processes), [=] { return measure(processes); });
     };

@@ -201,7 +201,7 @@ Figures quorum(double wait_us) {
 }  // namespace
 
 void add_sync_cases() {
-  for (const int processes : {2, 3, 4}) {
+  for (const int processes : process_counts({2, 3, 4})) {
     add_case(fmt::format("sync/empty/processes:{}", processes), [=] { return meet(processes, Meeting::kStep); });
     add_case(fmt::format("sync/barrier/processes:{}", processes), [=] { return meet(processes, Meeting::kBarrier); });
     for (const Waiting waiting : kWaitings)
@@ -211,7 +211,7 @@ void add_sync_cases() {
       });
   }
   for (const std::uint64_t said : {1'000, 397'510, 1'000'000, 16'000'000})
-    for (const int processes : {2, 4})
+    for (const int processes : process_counts({2, 4}))
       add_case(fmt::format("sync/step/floats:{}/processes:{}", said, processes),
                [=] { return full_step(floats_of(said), processes); });
   // Process 0 still spins, or sleeps already, when the quorum is complete.

@@ -79,8 +79,8 @@ class Training:
                 )
             )
         if what.startswith("standalone"):
-            return self._alone(2 if what.endswith("_twice") else 1)
-        return self._job(what)
+            return self.alone(2 if what.endswith("_twice") else 1, self.options.gradients)
+        return self.job(what, 2, self.options.gradients)
 
     def _command(self, program, steps):
         return [
@@ -104,9 +104,10 @@ class Training:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PS_")}
         return measuring.start([*arguments], env=environment, stderr=subprocess.DEVNULL, **options)
 
-    def _alone(self, processes):
+    def alone(self, processes, gradients):
+        """Workers without a server, at the same time; `gradients` of all of them together."""
         started = [
-            self._start(*self._command("worker_shm", self.options.gradients // processes), "--standalone")
+            self._start(*self._command("worker_shm", gradients // processes), "--standalone")
             for _ in range(processes)
         ]
         try:
@@ -117,13 +118,13 @@ class Training:
                     measuring.end(process)
         return {"gradients/s": sum(result["steps_per_second"] for result in found)}
 
-    def _job(self, mode):
-        workers = 2
+    def job(self, mode, workers, gradients):
+        """Workers of one job; `gradients` of all of them together."""
         self.number += 1
         job = f"speed-{os.getpid()}-{self.number}"
         per_step = workers if mode == "sync" else 1
         launched = self._start(
-            *self._command("launch_shm", self.options.gradients // per_step),
+            *self._command("launch_shm", gradients // per_step),
             "--job",
             job,
             "--workers",

@@ -23,8 +23,8 @@ Configuration parse(const std::string& text) {
   configuration.scheme = *scheme;
   if (parts.size() > 3 || (parts.size() > 1 && !CLI::detail::lexical_cast(parts[1], configuration.workers)) ||
       (parts.size() > 2 && !CLI::detail::lexical_cast(parts[2], configuration.combine)) || configuration.workers < 1 ||
-      configuration.workers > 64 || configuration.combine < 1)
-    throw CLI::ValidationError(text, "expected SCHEME[:WORKERS[:COMBINE]], with 1 to 64 workers");
+      configuration.workers > 256 || configuration.combine < 1)
+    throw CLI::ValidationError(text, "expected SCHEME[:WORKERS[:COMBINE]], with 1 to 256 workers");
   if (*scheme == Scheme::kPlain && configuration.workers != 1)
     throw CLI::ValidationError(text, "plain is one worker alone");
   return configuration;

@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -125,6 +126,35 @@ class Smoke(unittest.TestCase):
         self.assertEqual(leftovers(process.pid), [])
 
 
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class Ratios(unittest.TestCase):
+    """Ratios that noise does not reach: each bound is a third of what was measured on a busy machine, or less."""
+
+    # how many times as fast the first is as the second, at least; measured
+    BOUNDS = [
+        ("push/versioned/floats:1000/processes:1", "push/atomic_ref/floats:1000/processes:1", 8),  # 24
+        ("push/versioned/floats:1000000/processes:2", "push/atomic_ref/floats:1000000/processes:2", 4),  # 12 to 16
+        ("push/inplace/floats:1000000/processes:2", "push/atomic_ref/floats:1000000/processes:2", 1),  # 3 to 4
+        ("push/versioned/floats:1000/processes:1", "push/socket/floats:1000/processes:1", 50),  # 150 to 190
+        ("pull/versioned/floats:1000/processes:1", "pull/socket/floats:1000/processes:1", 60),  # 180 to 240
+        ("pull/versioned/floats:1000000/processes:1", "pull/memcpy/floats:1000000/processes:1", 0.3),  # 1
+    ]
+    ROUNDS = 5
+
+    def rate(self, case):
+        code, out, err = finish(start("--seconds=0.02", f"--benchmark_filter=^{case}$", "--benchmark_repetitions=1",
+                                      "--benchmark_format=json"))
+        self.assertEqual(code, 0, err)
+        return json.loads(out[out.index("{"):])["benchmarks"][0]["GB/s"]
+
+    def test_no_path_has_become_slow_beside_its_rivals(self):
+        cases = sorted({case for ours, rival, _ in self.BOUNDS for case in (ours, rival)})
+        rounds = [{case: self.rate(case) for case in cases} for _ in range(self.ROUNDS)]
+        for ours, rival, least in self.BOUNDS:
+            with self.subTest(ours, of=rival):
+                self.assertGreater(statistics.median(rates[ours] / rates[rival] for rates in rounds), least)
+
+
 def can_draw():
     return any(subprocess.run([python, "-c", "import matplotlib"], capture_output=True).returncode == 0
                for python in (sys.executable, "/usr/bin/python3"))
@@ -205,6 +235,59 @@ class Hogwild(unittest.TestCase):
         code, _, err = finish(start("exact", "--data", "/nowhere", program="hogwild"))
         self.assertEqual(code, 1)
         self.assertRegex(err, "hogwild: .*/nowhere")
+
+
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+@unittest.skipUnless(can_draw(), "skipped: no Python here has matplotlib")
+class Scaling(unittest.TestCase):
+    FOLDER = pathlib.Path(__file__).resolve().parents[2] / "benches"
+
+    def run_python(self, *arguments):
+        python = next(python for python in (sys.executable, "/usr/bin/python3")
+                      if subprocess.run([python, "-c", "import matplotlib"], capture_output=True).returncode == 0)
+        return subprocess.run([python, *arguments], capture_output=True, text=True, timeout=4 * PATIENCE,
+                              cwd=self.FOLDER)
+
+    def test_each_path_is_measured_beside_its_limit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.run_python("scaling_law", "--quick", "--pin", "--build", BENCHES.parent, "--out", folder,
+                                   "--workers", "1", "2")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            found = json.loads((pathlib.Path(folder) / "results.json").read_text())
+            self.assertEqual((pathlib.Path(folder) / "summary.md").read_text(), done.stdout)
+            self.assertGreater((pathlib.Path(folder) / "scaling.svg").stat().st_size, 1000)
+        paths = {one["path"] for one in found["rounds"]}
+        self.assertEqual(len(paths), 10)
+        expected = {(path, kind, workers) for path in paths for kind in ("free", "pinned") for workers in (1, 2)
+                    if kind == "free" or not path.startswith("training")}
+        self.assertEqual(sorted((one["path"], one["kind"], one["workers"]) for one in found["rounds"]), sorted(expected))
+        for one in found["rounds"] + found["laws"]:
+            self.assertGreater(min(one.get("rate", 1), one.get("limit", 1), one.get("one", 1)), 0, one)
+        self.assertEqual({(one["path"], one["kind"]) for one in found["laws"]}, {key[:2] for key in expected})
+        self.assertIn("tell nothing of coherence", done.stdout)
+
+    def test_the_law_that_rates_were_made_of_is_found_again(self):
+        done = self.run_python("-c", """if True:
+            from scaling_law.law import Law, fit
+            for contention, coherence, pays in ((0, 0, None), (0.05, 0, 43), (0.02, 0.001, 24), (0, 0.01, 9)):
+                law = Law(3.0, contention, coherence, 0)
+                found = fit({workers: law.rate(workers) for workers in (1, 2, 3, 8, 32)})
+                assert max(abs(a - b) for a, b in zip(found, law)) < 1e-9, (law, found)
+                assert found.pays_up_to() == pays, found
+            two = fit({1: 3.0, 2: 5.0})
+            assert abs(two.contention - 0.2) < 1e-9 and two.coherence == 0, two
+            faster = fit({1: 1.0, 2: 2.2, 4: 4.6})  # than in proportion: nothing of it is below 0
+            assert (faster.contention, faster.coherence) == (0, 0) and 0.05 < faster.error < 0.15, faster
+            assert fit({2: 3.0}) is None""")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_wrong_usage_is_an_error(self):
+        for arguments in (("--only", "nothing"), ("--workers", "0"), ("--workers", "1000"), ("--rounds", "0"),
+                          ("--build", "/tmp")):
+            with self.subTest(arguments):
+                done = self.run_python("scaling_law", *arguments)
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertNotEqual(done.stderr, "")
 
 
 @unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
