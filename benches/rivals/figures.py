@@ -15,6 +15,8 @@ from measuring import Failed
 from rivals import training
 
 FOLDER = pathlib.Path(__file__).resolve().parent
+VENV = FOLDER.parent.parent / "build/rivals-venv"
+FROM_PYPI = ["torch", "tensorflow-cpu", "ray", "numpy"]
 PACKAGES = {
     "mpi": ["openmpi-bin", "libopenmpi-dev"],
     "torch": ["python3-torch"],
@@ -26,6 +28,21 @@ class Missing(Exception):
     """What would measure a figure is not there; the message says what."""
 
 
+def find_python(module):
+    """The first Python that has it, that of the rivals' own environment before others."""
+    for python in (VENV / "bin/python", sys.executable, "/usr/bin/python3"):
+        if os.access(python, os.X_OK):
+            done = subprocess.run(
+                [python, "-c", f"import {module}, numpy"],
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+            )
+            if done.returncode == 0:
+                return str(python)
+    return None
+
+
 class Figures:
     def __init__(self, options):
         self.options = options
@@ -34,10 +51,10 @@ class Figures:
         if self.micro:
             self.names = {measuring.plain_name(name): name for name in measuring.list_benchmarks(self.micro)}
         self.context = {}
-        self.python = self._find_torch()
+        self.pythons = {module: find_python(module) for module in ("torch", "tensorflow", "ray")}
         self.programs = options.build / "rivals"
         self.folder = tempfile.TemporaryDirectory(prefix="speed-")
-        self.training = training.Training(options, self.python, pathlib.Path(self.folder.name))
+        self.training = training.Training(options, self.pythons, pathlib.Path(self.folder.name))
 
     def close(self):
         self.folder.cleanup()
@@ -46,20 +63,9 @@ class Figures:
     def _find_micro(folder):
         return next((path for path in (folder / "micro", folder / "micro/micro") if path.is_file()), None)
 
-    @staticmethod
-    def _find_torch():
-        for python in (sys.executable, "/usr/bin/python3"):
-            if os.access(python, os.X_OK):
-                done = subprocess.run(
-                    [python, "-c", "import torch, numpy"], capture_output=True, stdin=subprocess.DEVNULL
-                )
-                if done.returncode == 0:
-                    return python
-        return None
-
     def lacks(self, key):
         """Whether this is a case of a micro that does not have it."""
-        return key.split("/")[0] not in ("mpi", "torch", "redis", "train", "shared") and key not in self.names
+        return key.split("/")[0] not in ("mpi", "torch", "tensorflow", "redis", "train", "shared") and key not in self.names
 
     def figure_of(self, key):
         kind, *rest = key.split("/")
@@ -68,14 +74,14 @@ class Figures:
             return self._mpi(rest[0], rest[1], sizes)
         if kind == "redis":
             return self._redis(rest[0])
-        if kind in ("torch", "train"):
-            if kind == "torch" and not self.python:
-                raise Missing("not installed: PyTorch")
+        if kind in ("torch", "tensorflow", "train"):
+            if kind != "train" and not self.pythons[kind]:
+                raise Missing(f"not installed: {kind}")
             if rest[0] not in ("add", "allreduce"):
                 return self.training.measure(kind, rest[-1])
             return json.loads(
                 measuring.run(
-                    [self.python, FOLDER / "torch_tensor.py", rest[0], sizes["floats"], self.options.seconds], 120
+                    [self.pythons["torch"], FOLDER / "torch_tensor.py", rest[0], sizes["floats"], self.options.seconds], 120
                 )
             )
         if kind == "shared":
@@ -83,13 +89,11 @@ class Figures:
         return self._micro(key)
 
     def _shared(self, module, size):
-        """A model that Python programs share as a whole; any Python that has the module will do."""
-        for python in (sys.executable, self.python or sys.executable, "/usr/bin/python3"):
-            found = subprocess.run([python, "-c", f"import {module}, numpy"], capture_output=True, stdin=subprocess.DEVNULL)
-            if found.returncode == 0:
-                arguments = [module, size, min(1, self.options.seconds)]
-                return json.loads(measuring.run([python, FOLDER / "shared_model.py", *arguments], 180))
-        raise Missing(f"not installed: {'Ray' if module == 'ray' else 'PyTorch'}")
+        """A model that Python programs share as a whole."""
+        if not self.pythons[module]:
+            raise Missing(f"not installed: {module}")
+        arguments = [module, size, min(1, self.options.seconds)]
+        return json.loads(measuring.run([self.pythons[module], FOLDER / "shared_model.py", *arguments], 180))
 
     def _micro(self, key):
         if key not in self.names:

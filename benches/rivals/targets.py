@@ -1,7 +1,7 @@
 """What the hot paths are to reach, against which rival, and why just that.
 
-A figure is named by a key: a case of benches/micro by its own name, a rival's by `mpi/...`, `torch/...`, `redis/...` or `shared/...`,
-whole jobs by `train/...`; benches/rivals/figures.py measures them.
+A figure is named by a key: a case of benches/micro by its own name, a rival's by `mpi/...`, `torch/...`, `tensorflow/...`,
+`redis/...` or `shared/...`, whole jobs by `train/...`; benches/rivals/figures.py measures them.
 """
 
 import dataclasses
@@ -215,6 +215,16 @@ def _training():
         at_least=3.0,
         why="no copies over sockets",
     )
+    for mode, bound in (("async", 7.5), ("sync", 8.0)):
+        yield Target(
+            "training",
+            f"{mode}, of TensorFlow's parameter server, a ps and two workers over gRPC",
+            f"train/{mode}",
+            "gradients/s",
+            (f"tensorflow/{mode}",),
+            at_least=bound,
+            why="no calls to a server, no copies over sockets",
+        )
     yield Target("training", "one alone, of PyTorch alone", alone, "gradients/s", ("torch/train/single",))
     for mode in ("async", "sync"):
         yield Target(

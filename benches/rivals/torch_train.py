@@ -8,7 +8,6 @@ and batches are slices of a random order, which costs less than the example's da
 Prints one JSON object: gradients per second over all processes, and the loss of the last batch.
 """
 
-import gzip
 import json
 import os
 import pathlib
@@ -22,18 +21,10 @@ import torch.distributed
 import torch.multiprocessing as multiprocessing
 from torch.nn import functional
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from idx import read_idx  # noqa: E402
+
 HIDDEN = 500
-
-
-def read_idx(folder, name):
-    for path, opened in ((folder / name, open), (folder / (name + ".gz"), gzip.open)):
-        if path.exists():
-            with opened(path, "rb") as file:
-                data = file.read()
-            axes = data[3]
-            shape = [int.from_bytes(data[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
-            return numpy.frombuffer(data, dtype=numpy.uint8, offset=4 + 4 * axes).reshape(shape)
-    sys.exit(f"there is no {folder / name}")
 
 
 def read_data(folder):

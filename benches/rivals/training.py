@@ -1,4 +1,5 @@
-"""Whole jobs: ours by launch_shm and worker_shm, PyTorch's by torch_train.py, all on the same IDX files."""
+"""Whole jobs: ours by launch_shm and worker_shm, PyTorch's by torch_train.py, TensorFlow's by tf_train.py, all on the same
+IDX files."""
 
 import json
 import os
@@ -56,8 +57,8 @@ def find_child(parent, name):
 
 
 class Training:
-    def __init__(self, options, python, folder):
-        self.options, self.python = options, python
+    def __init__(self, options, pythons, folder):
+        self.options, self.pythons = options, pythons
         self.tools, self.own_data = options.build / "tools", folder / "images"
         self.rate = "0.1" if options.mnist else "0.01"
         self.number = 0
@@ -71,13 +72,10 @@ class Training:
         return self.own_data
 
     def measure(self, whose, what):
-        if whose == "torch":
-            return json.loads(
-                measuring.run(
-                    [self.python, FOLDER / "torch_train.py", what, self.data, self.options.gradients, BATCH, self.rate],
-                    300,
-                )
-            )
+        if whose != "train":
+            program = FOLDER / {"torch": "torch_train.py", "tensorflow": "tf_train.py"}[whose]
+            arguments = [what, self.data, self.options.gradients, BATCH, self.rate]
+            return json.loads(measuring.run([self.pythons[whose], program, *arguments], 300))
         if what.startswith("standalone"):
             return self.alone(2 if what.endswith("_twice") else 1, self.options.gradients)
         return self.job(what, 2, self.options.gradients)

@@ -128,7 +128,7 @@ def main():
         if wrong
     ]
     with tempfile.TemporaryDirectory() as folder:
-        training = Training(types.SimpleNamespace(build=options.build, mnist=None), None, pathlib.Path(folder))
+        training = Training(types.SimpleNamespace(build=options.build, mnist=None), {}, pathlib.Path(folder))
         tools = Measuring(options.build, training, options.seconds, 20 if options.quick else 400)
         found = measure(options, tools)
     curves = []
