@@ -74,7 +74,7 @@ TEST_CASE("devices: each GPU's answers and strategies are there, as JSON") {
   CHECK(gpu["host_native_atomics"] == 0);
   CHECK(gpu["partial_host_native_atomics"].is_null());
   CHECK(gpu["float_add"] == Json({{"bits", 0}, {"scalar32", false}, {"vector32x4", false}}));
-  CHECK(gpu["peers"] == Json({0}));
+  CHECK(gpu["peers"] == Json::array({0}));
   const Json& versioned = gpu["strategy"]["versioned"];
   CHECK(versioned["pull"] == "copy engine");
   CHECK(versioned["small_pull"] == "kernel");

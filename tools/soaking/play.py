@@ -14,6 +14,7 @@ SHM = pathlib.Path("/dev/shm")
 PATIENCE = 180 * float(os.environ.get("PS_TEST_PATIENCE", "1"))  # seconds until what has not ended hangs
 SHM_BYTES, DISK_BYTES = 512 << 20, 64 << 20
 WORKERS_OPTIONS = ("--model", "--data", "--size", "--steps", "--batch", "--interval", "--delay")
+ENDS = (0, 1, 130, -signal.SIGTERM)  # the last: it was asked to leave before it had begun to listen
 READERS = (["ls"], ["show"], ["vars"], ["workers"], ["events"], ["dump"], ["stats"], ["doctor"], ["metrics"])
 
 
@@ -272,7 +273,7 @@ class Round:
         code = self.wait(self.launcher, "the launch")
         for worker, err in self.joined:
             got = self.wait(worker, "a worker that joined")
-            if got not in (0, 1, 130, -signal.SIGTERM):  # it was asked to leave before it had begun to listen
+            if got not in ENDS:
                 raise Failure(f"a worker that joined: exit code {got}\n{err.read_text()[-2000:]}")
         return code
 
@@ -345,10 +346,10 @@ class Round:
             worker.wait(timeout=3)
         except subprocess.TimeoutExpired:
             self.send(worker.pid, signal.SIGTERM)
-        if self.wait(worker, "a worker of a damaged job") not in (0, 1, 130):
+        if self.wait(worker, "a worker of a damaged job") not in ENDS:
             raise Failure(f"a worker of a damaged job: exit code {worker.returncode}\n{err.read_text()}")
         self.send(server.pid, signal.SIGTERM)
-        if self.wait(server, "a ps of a damaged job") not in (0, 1, 130):
+        if self.wait(server, "a ps of a damaged job") not in ENDS:
             raise Failure(f"a ps of a damaged job: exit code {server.returncode}\n{server.stderr.read()}")
 
     def remove(self):
