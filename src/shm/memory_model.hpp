@@ -7,13 +7,22 @@
 #include <cstdint>
 #include <optional>
 #if defined(PS_FAULT_POINTS)
+#include <version>
+#if defined(__cpp_lib_source_location)
 #include <source_location>
+#else  // clang 14
+#include <experimental/source_location>
+#endif
 #endif
 
 namespace ps::shm {
 
 #if defined(PS_FAULT_POINTS)
+#if defined(__cpp_lib_source_location)
 using Site = std::source_location;  // where an operation stands in the sources
+#else
+using Site = std::experimental::source_location;  // has no columns
+#endif
 #else
 struct Site {
   static constexpr Site current() noexcept { return {}; }

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "ps/errors.hpp"
+#include "ps/server.hpp"
+#include "ps/snapshot.hpp"
 #include "ps/worker.hpp"
 #include "record/folder.hpp"
 #include "record/order.hpp"
@@ -212,6 +214,36 @@ TEST_CASE("record: orders that no job has are refused") {
     std::filesystem::rename(record::file_of(folder.path(), 0, 1), record::file_of(folder.path(), 0, 2));
     CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("worker-0.1"), Error);
   }
+}
+
+TEST_CASE("record: what has no order is refused, with the reason") {
+  const test::Folder folder;
+  JobConfig config = test::settings(1, Mode::kAsync);
+  std::uint32_t threads = 1;
+  const char* reason = nullptr;
+  SUBCASE("steps together") { config.mode = Mode::kSync, reason = "mode sync has no order"; }
+  SUBCASE("threads") { config.threads = threads = 2, reason = "`threads` 2 have no order"; }
+  SUBCASE("nothing of it") {}
+  Server server(config);
+  const auto join = [&] {
+    WorkerOptions options = test::options(config, 0, threads);
+    options.record = folder.path();
+    return Worker(options);
+  };
+  if (reason != nullptr) {
+    CHECK_THROWS_WITH_AS(join(), doctest::Contains(reason), Error);
+    return;
+  }
+  Worker worker = join();
+  VariableSpec spec = test::vector_of(10);
+  const Variable variable = worker.variable(spec, test::zero);
+  std::vector<float> out(10);
+  Versions since;
+  CHECK_THROWS_WITH_AS(worker.snapshot(), doctest::Contains("a snapshot has no place in a record"), Error);
+  CHECK_THROWS_WITH_AS(worker.pull_if_changed(variable, out, since), doctest::Contains("pull_if_changed has no place"),
+                       Error);
+  spec.name = "inplace", spec.layout = Layout::kInplace;
+  CHECK_THROWS_WITH_AS(worker.variable(spec, test::zero), doctest::Contains("declare it versioned"), Error);
 }
 
 TEST_CASE("record: a worker that was killed before its first event is left out") {

@@ -2,9 +2,14 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <cstddef>
 #include <numeric>
+#include <random>
+#include <span>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ps/errors.hpp"
@@ -14,6 +19,7 @@
 #include "shm/cut.hpp"
 #include "support/conservation.hpp"
 #include "support/member.hpp"
+#include "support/rows_job.hpp"
 #include "support/test_job.hpp"
 
 using namespace ps;
@@ -143,6 +149,40 @@ TEST_CASE("snapshot: sizes and slots that are not there are refused") {
   CHECK_THROWS_WITH_AS(snapshot.copy("b", out), doctest::Contains("it has 10 elements, the span has 11"), Error);
   out.resize(10);
   CHECK_THROWS_WITH_AS(snapshot.copy("b", out, 1), doctest::Contains("has no slot 0; it has 0"), Error);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(out));
+  CHECK_THROWS_WITH_AS(snapshot.copy("b", bytes.first(39)), doctest::Contains("it has 40 bytes, the span has 39"),
+                       Error);
+  for (const std::uint64_t begin : {2, 4, 44})  // within a float, beyond the end by 4 bytes, by all of it
+    CHECK_THROWS_WITH_AS(snapshot.read("b", begin, bytes), doctest::Contains("it has 40 bytes, and 40 from"), Error);
+}
+
+TEST_CASE("snapshot: bytes from anywhere are those of the whole, whatever the parts") {
+  JobConfig config = test::row_config(UpdateRule::kRowwiseAdagrad);
+  config.tasks = 3;
+  config.chunk_bytes = 1024;
+  config.placement = Placement::kPartition;
+  for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
+    config.partition_by = by;
+    config.job = test::unique_job_name();
+    test::RowsJob job(config, {500, 3});
+    job.worker.variable({.name = "dense", .shape = {3000}, .rule = UpdateRule::kAdd, .layout = Layout::kVersioned},
+                        [](std::span<float> out) { std::iota(out.begin(), out.end(), 0.0F); });
+    job.push({1, 7, 499}, std::vector<float>(9, 0.5F));
+    Snapshot taken = job.worker.snapshot();
+    const Snapshot snapshot = std::move(taken);
+    std::mt19937_64 random(5);
+    for (const auto& [name, array, floats] :
+         {std::tuple("table", 0, 1500), std::tuple("table", 1, 500), std::tuple("dense", 0, 3000)}) {
+      std::vector<float> whole(std::size_t(floats), 0.0F);
+      snapshot.copy(name, whole, std::uint64_t(array));
+      for (int i = 0; i < 50; ++i) {
+        const std::size_t begin = i == 0 ? 0 : random() % whole.size(), size = random() % (whole.size() - begin + 1);
+        std::vector<float> some(size);
+        snapshot.read(name, begin * sizeof(float), std::as_writable_bytes(std::span(some)), std::uint64_t(array));
+        REQUIRE(std::equal(some.begin(), some.end(), whole.begin() + std::ptrdiff_t(begin)));
+      }
+    }
+  }
 }
 
 TEST_CASE("snapshot: a job has one at a time") {

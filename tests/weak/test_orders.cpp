@@ -143,9 +143,9 @@ TEST_CASE("orders: each is needed, or listed as spare with the reason") {
     if (verdict.caught_by.empty()) spare[verdict.what].push_back(fmt::format("line {}", std::get<1>(place)));
   }
   MESSAGE(table << caught << " of " << verdicts.size() << " are needed");
-  for (const auto& [what, where] : spare) {
-    CHECK_MESSAGE(is_listed(what), what << ", " << where.front() << ": no scene misses it, and it is not listed");
-  }
+  for (const auto& one : spare)
+    CHECK_MESSAGE(is_listed(one.first),
+                  one.first << ", " << one.second.front() << ": no scene misses it, and it is not listed");
   for (const Spare& one : kSpareOrders)  // without PS_TEST_FULL they are only there
     if (only == nullptr)
       CHECK_MESSAGE(spare.count(one.what) == 1, one.what << " is listed as spare, and is needed or gone");
