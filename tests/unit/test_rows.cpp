@@ -252,6 +252,7 @@ TEST_CASE("rows: parts by range and by hash give the same values as one, to rows
           std::vector<float> gradients(60);
           for (auto& id : ids) id = std::uint32_t(random() % rows);
           for (float& g : gradients) g = float(random() % 16) / 8 - 1;
+          cut.worker.prefetch_rows(cut.variable, ids);
           one.push(ids, gradients), cut.push(ids, gradients);
         }
         std::vector<float> dense(rows * 3), gradient(rows * 3);

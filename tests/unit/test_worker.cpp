@@ -7,8 +7,10 @@
 #include <cmath>
 #include <csignal>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ps/errors.hpp"
@@ -81,6 +83,29 @@ TEST_CASE("SGD moves against the gradient at the job's rate") {
   std::vector<float> out(10);
   worker.pull(variable, out);
   CHECK(out == std::vector<float>(10, -1.0F));
+}
+
+TEST_CASE("what is moved goes on as it was, and its values are there as bytes and in the inspector") {
+  const JobConfig config = settings(1);
+  Server made(config);
+  Server server = std::move(made);
+  Worker worker(options(config));
+  const Variable scalar = worker.variable({.name = "s", .rule = UpdateRule::kAdd}, zero);
+  const Variable vector = worker.variable(vector_of(3), zero);
+  {
+    PushGroup group = worker.group_pushes();
+    const PushGroup moved = std::move(group);
+    const float one[] = {1, 2, 3};
+    worker.push(scalar, std::span(one).first(1));
+    worker.push(vector, one);
+  }
+  float out = 0;
+  worker.pull(scalar, std::as_writable_bytes(std::span(&out, 1)));
+  CHECK(out == 1);
+  const JobView view(config.job);
+  CHECK(view.values("v") == std::vector<float>{1, 2, 3});
+  CHECK_THROWS_WITH_AS(view.slot("v", 0), doctest::Contains("variable 'v' has no slot 0 of elements"), Error);
+  CHECK(server.global_step() == 0);
 }
 
 TEST_CASE("the schedule lowers the rate with the global step") {
