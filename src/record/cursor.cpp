@@ -78,9 +78,13 @@ void Cursor::next() {
     default:
       return begin();
   }
+  if (event_.is_tried) {  // its worker was killed in it
+    if (at_ != bytes_.size() && bytes_[at_] != std::byte{0}) fail("it goes on behind a push that was not done");
+    event_ = {};
+    return;
+  }
   if (left_ == 0) return begin();
   --left_;
-  if (event_.is_tried) fail("it goes on behind a push that was not done");
   if (!read_piece()) event_ = {};
 }
 

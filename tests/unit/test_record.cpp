@@ -121,6 +121,29 @@ TEST_CASE("record: a killed worker's last push counts where somebody has seen it
   }
 }
 
+TEST_CASE("record: a worker that was killed within any chunk of a variable leaves a record that is read") {
+  for (const std::uint64_t pieces : {1, 2, 3})
+    for (std::uint64_t done = 0; done < pieces; ++done) {
+      const test::Folder folder;
+      Told killed(folder.path(), 0, pieces);
+      killed.recorder().begin_push(0, 7, 0);
+      shm::VariableShm variable{};
+      const shm::VersionedVariable part(nullptr, variable);
+      for (std::uint64_t piece = 0; piece <= done; ++piece) {
+        killed.recorder().before_push(part, piece);
+        killed.recorder().trying(0);
+        if (piece < done) killed.recorder().pushed(0);
+      }
+      CHECK(order_of(folder.path()).pushes() == done);
+      const std::string file = record::file_of(folder.path(), 0, 1);
+      std::ifstream written(file, std::ios::binary);
+      std::string bytes(std::istreambuf_iterator<char>(written), {});
+      bytes.resize(bytes.find_last_not_of('\0') + 1);
+      std::ofstream(file, std::ios::binary) << bytes << '\x05';  // one more behind it
+      CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("goes on behind a push"), Error);
+    }
+}
+
 TEST_CASE("record: of two killed workers' last pushes that counts whose version is missing") {
   const test::Folder folder;
   Told first(folder.path(), 0), second(folder.path(), 1);
