@@ -3,7 +3,7 @@
 
     tests/coverage.py BUILD    which clang has built with -fprofile-instr-generate -fcoverage-mapping
 
-Lines in a row that were not reached are a gap, named by its first line. One that no test is to reach stands in
+Lines in a row that were not reached are a gap, named by the longest of them. One that no test is to reach stands in
 unreached.txt beside this file, with the reason. Exits with 0 if there is no other, and each line of that list is in
 its file.
 """
@@ -41,7 +41,7 @@ def read_counts(build):
 
 
 def read_reasons():
-    """{(file, text of a gap's first line): reason}: rows `FILE: TEXT`, each group under its reason, which begins with '# '."""
+    """{(file, a gap's longest line): reason}: rows `FILE: TEXT`, each group under its reason, which begins with '# '."""
     reasons, reason = {}, ""
     for row in (SOURCE / "tests/unreached.txt").read_text().splitlines():
         if row.startswith("#"):
@@ -75,7 +75,7 @@ def main():
             texts = path.read_text().splitlines()
             figures["lines"] += sum(any(map(str.isalnum, texts[number - 1])) for number in counts[path])
             for gap in gaps_of(counts[path], texts):
-                text = texts[gap[0] - 1].strip()
+                text = max((texts[number - 1].strip() for number in gap), key=len)
                 is_listed = (path, text) in reasons
                 figures["listed" if is_listed else "missed"] += len(gap)
                 if not is_listed:
