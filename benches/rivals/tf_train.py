@@ -7,9 +7,11 @@ workers; each process computes with one thread. Prints one JSON object: gradient
 loss of the last batch.
 """
 
+import ctypes
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from idx import read_idx  # noqa: E402
 
 HIDDEN, CLASSES, WORKERS, WARMUP, PATIENCE = 500, 10, 2, 10, 120
+PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def free_ports(count):
@@ -60,6 +63,13 @@ def wait_for(paths, check=lambda: None):
         if time.monotonic() > end:
             sys.exit(f"nobody has made {paths[0].name} in {PATIENCE} s")
         time.sleep(0.001)
+
+
+def end_with(parent):
+    """A task ends with whoever has started it, however that ends: a server has no end of its own."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("whoever has started this task is gone")
 
 
 def play(role, number, cluster, folder, kind, data, steps, batch, rate):
@@ -112,7 +122,8 @@ def main():
     batch = int(sys.argv[4]) if len(sys.argv) > 4 else 100
     rate = float(sys.argv[5]) if len(sys.argv) > 5 else 0.1
     if len(sys.argv) > 6:
-        role, number, cluster, folder = sys.argv[6:]
+        role, number, cluster, folder, parent = sys.argv[6:]
+        end_with(int(parent))
         return play(role, int(number), json.loads(cluster), pathlib.Path(folder), kind, data, steps, batch, rate)
     ports = free_ports(1 + WORKERS)
     addresses = [f"127.0.0.1:{port}" for port in ports]
@@ -123,7 +134,7 @@ def main():
         tasks = [("ps", 0), *(("worker", number) for number in range(WORKERS))]
         started = [
             subprocess.Popen(
-                [str(word) for word in (*command, role, number, cluster, folder)],
+                [str(word) for word in (*command, role, number, cluster, folder, os.getpid())],
                 env=environment, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
             )
             for role, number in tasks

@@ -1,7 +1,6 @@
 """What is measured: the paths of the library that several workers use at once, each beside what the machine has to give."""
 
 import json
-import tempfile
 import typing
 
 import measuring
