@@ -86,9 +86,7 @@ BundleSpec Bundle::read_spec() const {
   BundleSpec spec;
   spec.name = text_of(segment_.header().job);
   const std::string& file = segment_.name();
-  if (segment_.header().kind != static_cast<std::uint32_t>(SegmentKind::kBundle) ||
-      segment_.usable_bytes() < kSubscribersOffset)
-    fail_damaged(file, "it is no publication");
+  if (segment_.usable_bytes() < kSubscribersOffset) fail_damaged(file, "it has been cut off");
   const auto& counts = at<BundleShm>(kBundleOffset);
   const std::uint32_t tensors = read_once(counts.tensors);
   spec.subscribers = read_once(counts.subscribers);

@@ -72,9 +72,7 @@ constinit OpenFiles open_files;
 // What Boost's mapped_region asks of a thing that can be mapped.
 struct Mappable {
   int descriptor;
-  boost::interprocess::mode_t mode;
   boost::interprocess::mapping_handle_t get_mapping_handle() const noexcept { return {descriptor, false}; }
-  boost::interprocess::mode_t get_mode() const noexcept { return mode; }
 };
 
 int open_above_streams(const char* path, int flags, unsigned mode) noexcept {
@@ -136,7 +134,7 @@ bool OpenFile::map(std::size_t bytes, Access access) {
   int error = 0;
   try {
     const std::lock_guard guard(open_files);
-    interprocess::mapped_region made(Mappable{descriptor(), mode}, mode, 0, bytes);
+    interprocess::mapped_region made(Mappable{descriptor()}, mode, 0, bytes);
     if (madvise(made.get_address(), made.get_size(), MADV_DONTFORK) == 0)
       region_.swap(made);
     else

@@ -96,11 +96,8 @@ int fallocate_retrying(int descriptor, std::size_t begin, std::size_t end) {
 }  // namespace
 
 std::string describe(AttachOutcome outcome, const std::string& name) {
-  const bool is_bundle = name.starts_with(kBundlePrefix);
   switch (outcome) {
     case AttachOutcome::kAbsent:
-      if (is_bundle)
-        return fmt::format("there is no /dev/shm/{}; start its publisher, or see inspect_shm publications", name);
       return fmt::format(
           "there is no segment /dev/shm/{}; start its ps_shm, or see inspect_shm ls for the jobs there are", name);
     case AttachOutcome::kBeingCreated:
@@ -125,7 +122,7 @@ std::string describe(AttachOutcome outcome, const std::string& name) {
           "chmod o-rwx it, or remove it with inspect_shm rm `force`",
           name);
     case AttachOutcome::kNoPermission:
-      if (is_bundle)
+      if (name.starts_with(kBundlePrefix))
         return fmt::format(
             "no permission to use /dev/shm/{}; it belongs to {}: choose another name, run as that user, or give its "
             "publisher and its subscribers one `group`",
@@ -140,7 +137,7 @@ std::string describe(AttachOutcome outcome, const std::string& name) {
   return {};
 }
 
-Segment::Segment(Segment&& other) noexcept { *this = std::move(other); }
+Segment::Segment(Segment&& other) noexcept = default;
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   if (this != &other) {

@@ -7,6 +7,7 @@
 
 #include "ps/errors.hpp"
 #include "shm/placement.hpp"
+#include "shm/validation.hpp"
 #include "update/elements.hpp"
 #include "worker/variable_state.hpp"
 
@@ -21,8 +22,7 @@ VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& director
   if (job.config().reduce != Reduce::kAtomic) return;
   const std::uint32_t found = directory.accumulator(position);
   if (found == shm::kNoVariable)
-    throw Error(fmt::format("variable '{}' has no accumulator yet: its declarer has died; declare it in this program",
-                            record.name));
+    shm::fail_damaged(shm::control_name(job.job()), fmt::format("variable '{}' has no accumulator", record.name));
   accumulator_record = &directory.at(found);
   accumulator.emplace(shard, *accumulator_record);
 }

@@ -13,6 +13,7 @@
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "shm/fault_points.hpp"
+#include "shm/live_settings.hpp"
 #include "shm/shared_data.hpp"
 #include "shm/validation.hpp"
 #include "support/conservation.hpp"
@@ -350,4 +351,18 @@ TEST_CASE("moments: who gets the loader's byte once somebody else has loaded loa
   }
   CHECK(found == std::byte{7});
   CHECK(loads == 1);
+}
+
+TEST_CASE("moments: who changes settings reads them only when it has the setter's byte (settings.S1)") {
+  TestJob job;
+  bool has_byte = false;
+  int before = 0, behind = 0;
+  {
+    const Looks watch([&](FaultPoint point) { has_byte = has_byte || point == FaultPoint::kSetLocked; },
+                      [&](const void*) { ++(has_byte ? behind : before); });
+    REQUIRE(try_change_live(job.segments, [](LiveSettings& settings) { settings.clip_norm = 2; }));
+  }
+  CHECK(has_byte);
+  CHECK(before == 0);
+  CHECK(behind > 0);
 }

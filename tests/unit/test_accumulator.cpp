@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "ps/errors.hpp"
+#include "ps/worker.hpp"
 #include "support/conservation.hpp"
 #include "support/member.hpp"
 #include "support/test_job.hpp"
@@ -252,4 +254,22 @@ TEST_CASE("accumulator: the variable's chunks and its own share a class without 
   std::uint64_t retries = 0;
   variable.pull_chunk(0, out.data(), retries);
   CHECK(out == std::vector<float>(out.size(), total));
+}
+
+TEST_CASE("accumulator: a variable whose declarer died before it made one is waited for until it is declared again") {
+  JobConfig config;
+  config.mode = Mode::kSync;
+  TestJob job(config);
+  const VariableSpec spec{.name = "v", .shape = {10}, .rule = UpdateRule::kAdd};
+  Directory(job.segments).declare(spec, 0, kRankByte + 1);  // a rank that nobody has; no accumulator: reduce is ordered
+  test::alter_setting(job.segments, "reduce", "atomic");
+  Worker worker({.job = job.name.text(), .notice = [](const std::string&) {}});
+  CHECK_THROWS_AS(worker.variable("v", 0.05), Error);
+  const Variable variable =
+      worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 1.0F); });
+  worker.push(variable, std::vector<float>(10, 1.0F));
+  worker.step();
+  std::vector<float> out(10);
+  worker.pull(variable, out);
+  CHECK(out == std::vector<float>(10, 2.0F));
 }

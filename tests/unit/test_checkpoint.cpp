@@ -217,6 +217,23 @@ TEST_CASE("slots that a checkpoint has not begin anew, the others go on") {
   CHECK(view.variables()[0].updates == 0);  // as Adam's correction of its bias counts them
 }
 
+TEST_CASE("Adam goes on in place from a checkpoint of whole chunks, by as many updates as they had") {
+  if (!test::works_in_place(UpdateRule::kAdam)) return;
+  const test::Folder folder;
+  Job whole(config_of(UpdateRule::kAdam));
+  whole.train(3);
+  JobConfig config = config_of(UpdateRule::kAdam, Layout::kInplace);
+  config.restore = whole.save(folder.path());
+  Job rest(config);
+  whole.train(1);
+  rest.train(1);
+  const std::vector<float> expected = JobView(whole.name.text()).values("a");
+  const std::vector<float> values = JobView(rest.name.text()).values("a");
+  REQUIRE(values.size() == expected.size());
+  for (std::size_t k = 0; k < values.size(); ++k) REQUIRE(values[k] == doctest::Approx(expected[k]).epsilon(1e-6));
+  CHECK(JobView(rest.name.text()).slot("a", 2) == std::vector<float>(1500, 4.0F));
+}
+
 TEST_CASE("another number of workers shares the examples that were seen") {
   const test::Folder folder;
   std::string saved;

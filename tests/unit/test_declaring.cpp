@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -86,6 +87,31 @@ TEST_CASE("an initialiser that dies is taken over from while its successor holds
   Worker survivor(given);
   CHECK(is_all_four(survivor, survivor.variable(vector_of(50'000), four)));  // Interrupted: it waits for the heir
   CHECK(is_all_four(heir, heir.variable(vector_of(50'000), zero)));
+}
+
+TEST_CASE("a worker that waits for another's first values says so") {
+  const JobConfig config = settings(2, Mode::kAsync);
+  Server server(config);
+  std::atomic<bool> has_begun{false}, was_said{false};
+  std::string said;
+  std::thread other([&] {
+    Worker worker(options(config, 0));
+    worker.variable(vector_of(4), [&](std::span<float> out) {
+      has_begun = true;
+      static_cast<void>(eventually([&] { return was_said.load(); }));
+      zero(out);
+    });
+  });
+  WorkerOptions given = options(config, 1);
+  given.notice = [&](const std::string& line) {
+    if (!was_said) said = line;
+    was_said = true;
+  };
+  Worker worker(given);
+  CHECK(eventually([&] { return has_begun.load(); }));
+  worker.variable(vector_of(4), zero);
+  other.join();
+  CHECK(said.find("worker 1: waiting for variable 'v' to be initialised") == 0);
 }
 
 TEST_CASE("one worker initialises, the others wait for it") {

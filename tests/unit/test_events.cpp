@@ -232,3 +232,11 @@ TEST_CASE("events: a decision names its contributors") {
   CHECK(seen.rank == 2);
   CHECK(seen.ranks == std::vector<std::uint32_t>{0, 2, 63, 64, 255});
 }
+
+TEST_CASE("events: a change of a setting that this program does not know is shown as such") {
+  TestJob job;
+  record_event(job.segments, {.kind = EventKind::kSet, .rank = 99});
+  const std::vector<Event> events = JobView(job.name.text()).events();
+  REQUIRE(events.size() == 1);
+  CHECK(events[0].text == "something unknown");
+}

@@ -38,13 +38,15 @@ struct PastPublication {
   }
 
   template <class Damage>
-  void use(Damage&& damage) const {
+  void damage(Damage&& how) const {
     shm::unlink_segment(name.file());
-    {
-      const SegmentFile file(name.file(), O_RDWR | O_CREAT);
-      file.replace(healthy);
-      damage(file);
-    }
+    const SegmentFile file(name.file(), O_RDWR | O_CREAT);
+    file.replace(healthy);
+    how(file);
+  }
+  template <class Damage>
+  void use(Damage&& how) const {
+    damage(how);
     test::use_publication(spec);
   }
 };
@@ -88,4 +90,14 @@ TEST_CASE("hostile publication: cut to any length") {
                           [&](std::size_t i) { past.use([&](const SegmentFile& file) { file.cut(lengths[i]); }); });
   report(cases, lengths.size(), [&](std::size_t i) { return fmt::format("cut to {}", lengths[i]); });
   CHECK(cases.worked == 0);
+}
+
+TEST_CASE("hostile publication: cut to a header that says it is all") {
+  const PastPublication past;
+  past.damage([](const SegmentFile& file) {
+    const std::uint64_t bytes = sizeof(shm::HeaderShm);
+    file.write(offsetof(shm::HeaderShm, initial_bytes), &bytes, sizeof bytes);
+    file.cut(bytes);
+  });
+  CHECK_THROWS_WITH_AS(Subscriber(past.name.text(), test::hasty()), doctest::Contains("it has been cut off"), Error);
 }

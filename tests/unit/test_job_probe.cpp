@@ -2,12 +2,14 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "ps/errors.hpp"
 #include "shm/counters.hpp"
 #include "shm/worker_table.hpp"
+#include "support/rows_job.hpp"
 #include "support/test_job.hpp"
 #include "view/probe.hpp"
 
@@ -137,4 +139,28 @@ TEST_CASE("probe: a job whose name is gone says so, and can still be looked at")
   CHECK(t.probe.is_gone());
   CHECK(t.probe.ranks().size() == 1);
   t.probe.require_whole();
+}
+
+TEST_CASE("probe: the rows of all parts are those of the whole, each once, wherever they lie") {
+  for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
+    JobConfig config = test::row_config(UpdateRule::kAdd);
+    config.tasks = 3;
+    config.placement = Placement::kPartition;
+    config.partition_by = by;
+    test::RowsJob job(config, {500, 3});
+    Probe probe(config.job);
+    const VariableFacts facts = probe.variables().at(0);
+    std::vector<std::uint64_t> seen;
+    std::vector<float> floats;
+    for (std::uint64_t piece = 0; piece < facts.pieces; ++piece) {
+      const std::vector<std::uint64_t> rows = probe.rows(0, piece);
+      REQUIRE(probe.read(0, piece, floats));
+      REQUIRE(floats.size() == rows.size() * 3);
+      for (std::size_t i = 0; i < floats.size(); ++i) REQUIRE(floats[i] == job.first(rows[i / 3], i % 3));
+      seen.insert(seen.end(), rows.begin(), rows.end());
+    }
+    std::sort(seen.begin(), seen.end());
+    for (std::uint64_t row = 0; row < 500; ++row) REQUIRE(seen.at(row) == row);
+    CHECK(seen.size() == 500);
+  }
 }

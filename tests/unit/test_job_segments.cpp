@@ -281,3 +281,9 @@ TEST_CASE("job: it is finished at its last step and over when its ps was told to
   CHECK(endless.segments.is_over());
   CHECK_FALSE(endless.segments.is_finished());
 }
+
+TEST_CASE("settings that have no room in the job's segment are refused") {
+  JobConfig config;
+  config.restore.assign(sizeof(SettingsShm::text), 'x');
+  CHECK_THROWS_WITH_AS(TestJob{config}, doctest::Contains("12284 are the most"), Error);
+}

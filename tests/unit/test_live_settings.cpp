@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ps/errors.hpp"
@@ -340,6 +341,20 @@ TEST_CASE("live settings: without elastic bounds the number of workers stays") {
   LiveSettings wanted = control.current();
   wanted.workers = 3;
   CHECK_THROWS_WITH_AS(control.change(to(wanted)), doctest::Contains("fixed"), Error);
+}
+
+TEST_CASE("live settings: a dead job is not changed") {
+  const test::JobName name;
+  JobSegments::create(test::with_name(elastic(), name.text()));  // and nobody keeps it
+  CHECK_THROWS_WITH_AS(JobControl(name.text()), doctest::Contains("is dead"), Error);
+}
+
+TEST_CASE("live settings: a control that was moved goes on where it is now") {
+  const TestJob job(elastic());
+  JobControl first(job.name.text());
+  JobControl control = std::move(first);
+  control.change([](LiveSettings& settings) { settings.workers = 5; });
+  CHECK(control.current().workers == 5);
 }
 
 TEST_CASE("live settings: a job that is over is not changed") {

@@ -65,6 +65,7 @@ TEST_CASE("publication: a subscriber reads what was published, with names, types
     CHECK(std::all_of(found.begin(), found.end(), [&](std::byte b) { return b == std::byte(tensor); }));
   }
   CHECK(subscriber.find("half") == 2);
+  CHECK(publisher.find("half") == 2);
   CHECK(contains(message_of<Error>([&] { subscriber.find("none"); }), "no tensor 'none'"));
   CHECK(generation.values<std::int64_t>(1)[0] == 0x0101010101010101);
   CHECK(generation.values<float>(0).size() == 6);
@@ -289,6 +290,28 @@ TEST_CASE("publication: a publisher may wait for a lease to be given back") {
   publish_next(publisher);
   stops = true;
   CHECK_THROWS_AS(publish_next(publisher), Interrupted);
+}
+
+TEST_CASE("publication: a publisher that waits for a lease says for whose") {
+  const PublicationName name;
+  BundleSpec spec = bundle_of(name);
+  spec.records = 3;
+  std::optional<Generation> held;
+  std::string said;
+  PublisherOptions options{.busy = BusyPolicy::kWait, .busy_seconds = 20};
+  options.notice = [&](const std::string& line) {
+    said = line;
+    held.reset();
+  };
+  Publisher publisher(spec, options);
+  Subscriber one(name.text()), other(name.text());
+  publish_next(publisher);
+  held = one.read();
+  publish_next(publisher);
+  const Generation second = other.read();
+  publish_next(publisher);
+  CHECK(publish_next(publisher) == 4);
+  CHECK(said == "publication " + name.text() + ": waiting for a lease of subscribers 0, 1");
 }
 
 TEST_CASE("publication: a forked child has nothing of its parent's publisher and subscriber") {

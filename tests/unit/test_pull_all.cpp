@@ -52,6 +52,13 @@ struct Several {
     ones.assign(count, one);
   }
 
+  void add_scalar(Worker& worker) {
+    variables.push_back(worker.variable({.name = "scalar", .shape = {}, .layout = Layout::kInplace}, zero));
+    values.emplace_back(1);
+    outs.emplace_back(values.back());
+    ones.push_back(std::span(one).first(1));
+  }
+
   // Whether every element of every variable is the same.
   bool are_alike() const {
     return std::all_of(values.begin(), values.end(), [&](const std::vector<float>& room) {
@@ -110,6 +117,7 @@ TEST_CASE("who pulls several variables never sees a part of a push, nor of a ste
       pushers.emplace_back([&, rank, pauses = pauses] {
         Worker worker(options(config, rank));
         Several all(worker, 4);
+        if (mode == Mode::kAsync) all.add_scalar(worker);
         for (++begun; !is_over;) {
           worker.push(all.variables, all.ones);
           worker.step();
@@ -120,6 +128,7 @@ TEST_CASE("who pulls several variables never sees a part of a push, nor of a ste
     {
       Worker worker(options(config, 0));
       Several all(worker, 4);
+      if (mode == Mode::kAsync) all.add_scalar(worker);
       worker.step();  // the first one waits for everybody
       const std::uint64_t began = shm::now_ns(), deadline = began + 3'000'000'000, patience = began + 60'000'000'000;
       float last = 0;

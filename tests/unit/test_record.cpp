@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "ps/checkpoint.hpp"
 #include "ps/errors.hpp"
+#include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "ps/snapshot.hpp"
 #include "ps/worker.hpp"
@@ -246,6 +248,14 @@ TEST_CASE("record: what has no order is refused, with the reason") {
   const char* reason = nullptr;
   SUBCASE("steps together") { config.mode = Mode::kSync, reason = "mode sync has no order"; }
   SUBCASE("threads") { config.threads = threads = 2, reason = "`threads` 2 have no order"; }
+  SUBCASE("a checkpoint") {
+    JobConfig first = test::settings(1, Mode::kAsync);
+    const Server server(first);
+    Worker worker(test::options(first, 0));
+    worker.variable(test::vector_of(10), test::zero);
+    config.restore = Checkpoint::save(JobView(first.job), folder.path("checkpoints"));
+    reason = "of jobs that begin anew";
+  }
   SUBCASE("nothing of it") {}
   Server server(config);
   const auto join = [&] {
@@ -267,6 +277,26 @@ TEST_CASE("record: what has no order is refused, with the reason") {
                        Error);
   spec.name = "inplace", spec.layout = Layout::kInplace;
   CHECK_THROWS_WITH_AS(worker.variable(spec, test::zero), doctest::Contains("declare it versioned"), Error);
+}
+
+TEST_CASE("record: assignments and sums are in it, in their order") {
+  const test::Folder folder;
+  const JobConfig config = test::settings(1, Mode::kAsync);
+  {
+    Server server(config);
+    WorkerOptions given = test::options(config, 0);
+    given.record = folder.path();
+    Worker worker(given);
+    const Variable variable = worker.variable(test::vector_of(10), test::zero);
+    worker.assign(variable, std::vector<float>(10, 4.0F));
+    worker.add(variable, std::vector<float>(10, 0.5F));
+    std::vector<float> out(10);
+    worker.pull(variable, out);
+    CHECK(out == std::vector<float>(10, 4.5F));
+  }
+  const Order order = order_of(folder.path());
+  CHECK(order.pushes() == 2);
+  CHECK(order.pulls(0, 2) == 1);
 }
 
 TEST_CASE("record: a worker that was killed before its first event is left out") {

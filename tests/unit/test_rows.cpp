@@ -413,3 +413,18 @@ TEST_CASE("rows: rows of one element in parts of one row leave alone what lies b
       for (const VariableInfo& info : view.variables()) CHECK(info.updates == (info.name == "table" ? 5 : 0));
     }
 }
+
+TEST_CASE("rows: one worker's racy pushes come to what its exact ones do, by every rule") {
+  for (const UpdateRule rule :
+       {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kAdagrad, UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad}) {
+    CAPTURE(to_string(rule));
+    const auto train = [&](Adds adds) {
+      JobConfig config = row_config(rule);
+      config.adds = adds;
+      RowsJob job(config, {20, 5});
+      for (int push = 0; push < 4; ++push) job.push(ids_of({3, 19, 7}), std::vector<float>(15, 0.25F));
+      return job.pull(ids_of_all(20));
+    };
+    CHECK(train(Adds::kExact) == train(Adds::kRacy));
+  }
+}

@@ -1,7 +1,9 @@
 // Snapshots: one state of all variables, between pushes, whatever goes on meanwhile.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstddef>
 #include <numeric>
 #include <random>
@@ -19,6 +21,7 @@
 #include "shm/cut.hpp"
 #include "support/conservation.hpp"
 #include "support/member.hpp"
+#include "support/processes.hpp"
 #include "support/rows_job.hpp"
 #include "support/test_job.hpp"
 
@@ -424,4 +427,25 @@ TEST_CASE("snapshot: sync: every one of a storm is the state between two steps, 
     for (std::thread& worker : workers) worker.join();
     CHECK(test::is_conserved(name.text()));
   }
+}
+
+TEST_CASE("snapshot: without room for its copies it is refused, and taken when there is some") {
+  test::Child child([] {
+    Scene scene(Mode::kAsync, {{.name = "a", .shape = {1'000'000}}});
+    rlimit usual;
+    getrlimit(RLIMIT_FSIZE, &usual);
+    const rlimit tight{.rlim_cur = 1 << 20, .rlim_max = usual.rlim_max};
+    std::signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &tight);
+    std::string refusal;
+    try {
+      static_cast<void>(scene.worker.snapshot());
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+    setrlimit(RLIMIT_FSIZE, &usual);
+    if (refusal.find("its first one needs ") == std::string::npos) return 1;
+    return scene.worker.snapshot().variables().size() == 1 ? 0 : 2;
+  });
+  CHECK(child.join() == 0);
 }

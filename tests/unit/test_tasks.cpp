@@ -46,6 +46,12 @@ TEST_CASE("tasks: shards are added in any order, and nobody attaches before all 
   }
 }
 
+TEST_CASE("tasks: one that no first task comes for gives up, and says what to start") {
+  JobConfig config = settings(2);
+  const ServerOptions options{.task = 1, .wait_job_seconds = 0.05};
+  CHECK_THROWS_WITH_AS(Server(config, options), doctest::Contains("start ps_shm `task` 0"), Error);
+}
+
 TEST_CASE("tasks: a live task's byte is refused, a dead one's is taken over with its shard") {
   const JobName name;
   JobConfig config = settings(2);

@@ -328,6 +328,14 @@ TEST_CASE("a sync step applies what was pushed and leaves the other variables al
   CHECK(worker.global_step() == 2);
 }
 
+TEST_CASE("a rank that no job has is refused") {
+  const JobConfig config = settings(1);
+  Server server(config);
+  WorkerOptions beyond = options(config);
+  beyond.rank = 4'000'000'000;
+  CHECK_THROWS_WITH_AS(Worker{beyond}, doctest::Contains("rank 4000000000 is out of range: ranks are 0 to "), Error);
+}
+
 TEST_CASE("a worker of a job that is over is told so") {
   JobConfig config = settings(1);
   config.steps = 2;
