@@ -16,7 +16,7 @@ from rivals import training
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 VENV = FOLDER.parent.parent / "build/rivals-venv"
-FROM_PYPI = ["torch", "tensorflow-cpu", "ray", "numpy"]
+FROM_PYPI = ["torch", "tensorflow-cpu", "ray", "scikit-learn", "vowpalwabbit", "numpy"]
 PACKAGES = {
     "mpi": ["openmpi-bin", "libopenmpi-dev"],
     "torch": ["python3-torch"],

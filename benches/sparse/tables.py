@@ -98,7 +98,45 @@ def table(cells, has_model):
     return "\n".join(lines)
 
 
-def report(environment, warnings, data, options, cells):
+def loss_of(cells):
+    """What exact workers end with, the worst of them."""
+    return max(cell["curve"][-1]["loss"] for cell in cells if cell["scheme"] == "exact")
+
+
+def fastest(cells, loss):
+    """The exact workers that have that loss first, and their seconds."""
+    reached = []
+    for cell in (cell for cell in cells if cell["scheme"] == "exact"):
+        seconds = next((point["seconds"] for point in cell["curve"] if point["loss"] <= loss), None)
+        if seconds is not None:
+            reached.append((seconds, cell))
+    return min(reached, key=lambda one: one[0])
+
+
+def rivals_table(cells, rivals):
+    loss = loss_of(cells)
+    ours, cell = fastest(cells, loss)
+    workers = f"{cell['workers']} exact worker{'s' if cell['workers'] > 1 else ''}"
+    lines = [
+        "",
+        f"Until the mean loss is {loss:.4f}, for which {workers} with {cell['combine']} examples a push take {ours:.3g} s:",
+        "",
+        "| learner | passes | examples/s | loss | seconds | times as long |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for rival, runs in rivals.items():
+        curves = [run["curve"] for run in runs]
+        passes = round(median([len(curve) for curve in curves]))
+        seconds = median([curve[-1]["seconds"] for curve in curves])
+        rate = median([run["examples"] * len(run["curve"]) / run["curve"][-1]["seconds"] for run in runs])
+        reached = median([curve[-1]["loss"] for curve in curves])
+        cells_of = [f"{rival} {runs[0]['version']}", passes, brief(rate), f"{reached:.4f}", f"{seconds:.3g}"]
+        cells_of.append(f"{seconds / ours:.1f}" if reached <= loss else "not reached")
+        lines.append("| " + " | ".join(str(entry) for entry in cells_of) + " |")
+    return lines
+
+
+def report(environment, warnings, data, options, cells, rivals):
     what = f"rows of {options.width} floats" if options.model == "rows" else options.model
     lines = [f"- {key}: {value}" for key, value in environment.items()]
     lines += [f"- **{line}**" for line in warnings]
@@ -111,4 +149,6 @@ def report(environment, warnings, data, options, cells):
         "",
         table(cells, options.model != "rows"),
     ]
+    if rivals:
+        lines += rivals_table(cells, rivals)
     return "\n".join(lines) + "\n"

@@ -12,6 +12,9 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benches"))
+from rivals.figures import find_python  # noqa: E402
+
 BENCHES = pathlib.Path(os.environ["PS_BENCHES"])
 MAY_REPORT = os.environ["PS_BUILDTYPE"] != "debug" and os.environ["PS_SANITIZE"] == "none"
 PATIENCE = 60.0
@@ -223,6 +226,30 @@ class Hogwild(unittest.TestCase):
             _, found, _ = self.measure("--data", file.name, "--model", "svm", "--epochs", "1")
         self.assertEqual((found["data"]["examples"], found["data"]["features"]), (100, 3))
         self.check(found["cells"], (1,))
+
+    def test_other_learners_make_passes_until_they_have_the_loss_of_exact_workers(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".libsvm") as file:
+            for example in range(2000):  # a tenth has the other label
+                sign = example % 3 - 1 or 1
+                file.write(f"{sign if example % 10 else -sign:+d} {2 + sign}:1 {4 + example % 5}:0.5\n")
+            file.flush()
+            told, found, _ = self.measure("--data", file.name, "--epochs", "2", "--schemes", "plain", "exact", "--rivals")
+        installed = {rival for rival, module in (("sklearn", "sklearn"), ("liblinear", "sklearn"), ("vw", "vowpalwabbit"))
+                     if find_python(module)}
+        self.assertEqual(set(found["rivals"]), installed)
+        loss = max(cell["curve"][-1]["loss"] for cell in found["cells"] if cell["scheme"] == "exact")
+        for rival, runs in found["rivals"].items():
+            with self.subTest(rival):
+                *before, last = runs[0]["curve"]
+                self.assertTrue(last["loss"] <= loss or len(before) == 19, runs)
+                self.assertTrue(all(point["loss"] > loss for point in before), runs)
+                self.assertRegex(told, rf"\| {rival} [0-9.]+ \| {len(before) + 1} \|")
+
+    def test_other_learners_need_a_file(self):
+        command = [sys.executable, self.FRONT, "--quick", "--rivals", "--build", BENCHES.parent]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("the LIBSVM text of --data", done.stderr)
 
     def test_wrong_usage_is_an_error(self):
         for arguments in (("sloppy:2",), ("plain:2",), ("exact:0",), ("exact:1:0",), ("exact", "--seconds", "0"), ()):
