@@ -58,7 +58,9 @@ class TraceTest(ProcessTest):
             self.assertEqual(names, [name for name in PHASES if name in names], "the phases have their order")
             self.assertTrue({"pull", "gradient", "push", "step()"} <= set(names), names)
             self.assertTrue(all(part["args"]["step"] == step["args"]["step"] for part in parts))
-            self.assertGreater(sum(part["dur"] for part in parts) + 0.01, 0.9 * step["dur"], "they are nearly all of it")
+        # Of all steps: in one of them the worker may have lost its core between two phases.
+        in_phases = sum(part["dur"] for _, parts in steps for part in parts)
+        self.assertGreater(in_phases, 0.9 * sum(step["dur"] for step, _ in steps), "they are nearly all of it")
         numbers = [step["args"]["step"] for step, _ in steps]
         self.assertEqual(numbers, sorted(numbers))
         return steps
