@@ -155,6 +155,17 @@ TEST_CASE("in-place scalar: a view shows pushes of both forms") {
   CHECK(view[0] == 4);
 }
 
+TEST_CASE("in-place scalar: its bytes are those of the float") {
+  Party party;
+  Worker worker(party.options());
+  const Variable variable = worker.variable(Party::spec(), zero);
+  const float given = 2.5F;
+  worker.assign(variable, std::as_bytes(std::span(&given, 1)));
+  float pulled = 0;
+  worker.pull(variable, std::as_writable_bytes(std::span(&pulled, 1)));
+  CHECK(pulled == given);
+}
+
 TEST_CASE("in-place scalar: staleness is what others have pushed since, also where the counter goes round") {
   for (const Form& form : kForms)
     for (const std::uint32_t start : {0U, 0xfffffffdU, 0xffffffffU}) {

@@ -307,6 +307,14 @@ TEST_CASE("job view: what a worker waits for is told with the ranks that are mis
   CHECK(waiting(shm::WaitingFor::kInitialised, ~0ULL) == "a variable to be initialised");
   CHECK(waiting(shm::WaitingFor::kData, 0) == "the shared data to be loaded");
   CHECK(waiting(shm::WaitingFor::kVariable, 0) == "a variable to be declared");
+  CHECK(waiting(shm::WaitingFor::kCut, 7) == "snapshot 7");
+  second.entry().pushing.store_release(8);  // behind that cut
+  CHECK(waiting(shm::WaitingFor::kCut, 7) == "snapshot 7");
+  second.entry().pushing.store_release(7);
+  CHECK(waiting(shm::WaitingFor::kCut, 7) == "snapshot 7, for the push of rank 1");
+  first.entry().pushing.store_release(1);
+  CHECK(waiting(shm::WaitingFor::kCut, 7) == "snapshot 7, for the push of ranks 0, 1");
+  CHECK(waiting(static_cast<shm::WaitingFor>(99), 0) == "something unknown");
 }
 
 TEST_CASE("job view: a job that may only be read can be viewed") {

@@ -17,6 +17,7 @@
 #include "ps/job_view.hpp"
 #include "ps/server.hpp"
 #include "ps/worker.hpp"
+#include "support/processes.hpp"
 
 using namespace ps;
 
@@ -224,19 +225,28 @@ TEST_CASE("the barrier lets nobody pass before all have come") {
   CHECK(early == 0);
 }
 
-TEST_CASE("waiting for the workers ends when the last one has joined") {
+TEST_CASE("waiting for the workers ends when the last one has joined, and says how many are missing") {
   const JobConfig config = settings(3);
   Server server(config);
-  Worker first(options(config)), second(options(config));
+  std::string said;
+  std::atomic<bool> was_said{false};
+  WorkerOptions given = options(config);
+  given.notice = [&](const std::string& line) {
+    if (!was_said) said = line;
+    was_said = true;
+  };
+  Worker first(given), second(options(config));
   std::atomic<bool> is_over{false};
   std::thread waiter([&] {
     first.wait_for_workers();
     is_over = true;
   });
+  CHECK(test::eventually([&] { return was_said.load(); }));
   CHECK(!is_over);
   const Worker third(options(config));
   waiter.join();
   CHECK(is_over);
+  CHECK(said == "worker 0: waiting for 1 of 3 workers to join");
 }
 
 TEST_CASE("a wait ends when its caller wants to stop") {
