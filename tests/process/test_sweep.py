@@ -70,7 +70,8 @@ class Sweep(unittest.TestCase):
 
     def lines(self):
         path = self.folder / "out" / "results.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        whole, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")  # the last line may be half written
+        return [json.loads(line) for line in whole.splitlines()]
 
     def runs(self):
         return [line for line in self.lines() if line["kind"] == "run"]
