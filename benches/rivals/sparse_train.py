@@ -4,7 +4,7 @@
 
 sklearn: SGDClassifier, plain SGD by one example with a constant rate. vw: Vowpal Wabbit with the steps that it has by
 default (adaptive, normalized, invariant), from its own cache file. liblinear: its solver of the dual problem, C = 1.
-None of them has a bias. Each has one thread. The file is read before the clock starts, and losses are taken while it stands.
+None of them has a bias. Each has one thread. The clock stands while the file is read or converted, and for the losses.
 Prints one JSON object: the version, the number of examples, and of each pass the seconds so far and the loss on the file.
 """
 
