@@ -19,6 +19,11 @@ exported = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, 
 faults, functions = [], set()
 faults += [f"include/ps/{name} does not export its namespace: namespace PS_API ps" for name, text in headers.items()
            if re.search(r"^namespace ps\b", text, re.MULTILINE)]
+# A function outside a class that is defined elsewhere: what stands before its name, and that name.
+FREE = r"^(?!inline|constexpr|template|using|friend)([A-Za-z][\w:<>*& ]* \*?)(\w+)\([^;]*?\)(?: noexcept)?;"
+free = [(name, *found) for name, text in headers.items() for found in re.findall(FREE, text, re.MULTILINE)]
+faults += [f"include/ps/{name} does not export {function}: PS_API {before}{function}" for name, before, function in free
+           if not before.startswith("PS_API ")]
 for line in exported:
     symbol = line.split(maxsplit=2)[2]
     if re.match(OF_TYPES, symbol):
@@ -30,7 +35,8 @@ for line in exported:
         faults.append(f"exported, but in no header of include/ps: {symbol}")
     else:
         functions.add(named[1])
-for wanted in ("Server::Server", "Worker::step", "JobView::digest", "JobControl::change", "GpuLink::GpuLink", "check"):
+for wanted in ("Server::Server", "Worker::step", "JobView::digest", "JobControl::change", "GpuLink::GpuLink",
+               *sorted({function for _, _, function in free})):
     if wanted not in functions:
         faults.append(f"not exported: {wanted}")
 if b"cublas" in library.read_bytes().lower():

@@ -37,16 +37,16 @@ struct BundleSpec {
 };
 
 // Two for each subscriber, the newest one, and the one that is being written.
-std::uint32_t enough_records(std::uint32_t subscribers) noexcept;
+PS_API std::uint32_t enough_records(std::uint32_t subscribers) noexcept;
 
 // Throws Error: which of the limits above is not kept.
-void check(const BundleSpec& spec);
-void check_publication_name(const std::string& name);
+PS_API void check(const BundleSpec& spec);
+PS_API void check_publication_name(const std::string& name);
 
 // The same with the number of records that 0 stands for.
-BundleSpec resolved(BundleSpec spec);
+PS_API BundleSpec resolved(BundleSpec spec);
 
 // Bytes of /dev/shm. Requires: the specification is good.
-std::uint64_t memory_bytes(const BundleSpec& spec);
+PS_API std::uint64_t memory_bytes(const BundleSpec& spec);
 
 }  // namespace ps

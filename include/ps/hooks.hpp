@@ -80,8 +80,8 @@ class StepLoop {
 
 // Steps until a hook asks to stop, the job is finished, or a wait of the worker's is interrupted; returns the last one.
 // `gradient` pulls, computes and returns the loss; `push` pushes.
-StepReport run_steps(Worker& worker, const Hooks& hooks, const std::function<double()>& gradient,
-                     const std::function<void()>& push);
+PS_API StepReport run_steps(Worker& worker, const Hooks& hooks, const std::function<double()>& gradient,
+                            const std::function<void()>& push);
 
 using Notice = std::function<void(const std::string& line)>;  // none: stderr
 
@@ -92,10 +92,10 @@ struct Every {
 };
 
 // Stops when the global step has come so far.
-std::shared_ptr<Hook> stop_at_step(std::uint64_t global_step);
+PS_API std::shared_ptr<Hook> stop_at_step(std::uint64_t global_step);
 
 // Stops when the mean loss of the last `steps` steps is at most `loss`. Requires: steps > 0 (throws Error).
-std::shared_ptr<Hook> stop_at_loss(double loss, std::size_t steps = 1);
+PS_API std::shared_ptr<Hook> stop_at_loss(double loss, std::size_t steps = 1);
 
 // What becomes of a gradient whose loss is not finite.
 enum class OnNan : std::uint32_t {
@@ -114,19 +114,19 @@ struct NanGuardOptions {
 
 // Of several workers that see the same NaN one restores; who has pulled before it was done skips. Throws Error:
 // kRestore without `dir`.
-std::shared_ptr<Hook> nan_guard(NanGuardOptions options = {});
+PS_API std::shared_ptr<Hook> nan_guard(NanGuardOptions options = {});
 
 // Assigns the newest checkpoint in `dir` that is whole and whose values are finite to the variables that it has, while
 // the job goes on; returns its folder. The optimizer's state begins anew, the global step stays. In sync mode step()
 // applies it. `notice` gets a line for each checkpoint that is passed over.
 // Throws Error: there is none; the job has not one of its variables, or another one of that name.
-std::string restore(Worker& worker, const std::string& dir, const Notice& notice = {});
+PS_API std::string restore(Worker& worker, const std::string& dir, const Notice& notice = {});
 
 // Says step and loss: `worker 0: step 100 (global step 300), loss 0.25`.
-std::shared_ptr<Hook> logging(Every every, Notice notice = {});
+PS_API std::shared_ptr<Hook> logging(Every every, Notice notice = {});
 
 // Says how fast it goes, this worker's steps and the job's: `worker 0: 812.0 steps/s, 2431.0 of the job`.
-std::shared_ptr<Hook> timing(Every every, Notice notice = {});
+PS_API std::shared_ptr<Hook> timing(Every every, Notice notice = {});
 
 struct CheckpointingOptions {
   std::string dir{};
@@ -138,7 +138,7 @@ struct CheckpointingOptions {
 
 // Rank 0 writes checkpoints; on other ranks it does nothing. Not beside a ps that keeps the job in the same folder: its
 // begin() throws Error there. The mean loss since the one before is noted in each.
-std::shared_ptr<Hook> checkpointing(CheckpointingOptions options);
+PS_API std::shared_ptr<Hook> checkpointing(CheckpointingOptions options);
 
 struct Scalar {
   const char* name;
@@ -147,7 +147,7 @@ struct Scalar {
 
 // Gives the caller what to draw: loss (the mean since the last time), steps_per_second, job_steps_per_second,
 // staleness_mean and staleness_p99 of this worker's pushes. Once more at the end.
-std::shared_ptr<Hook> summaries(Every every,
-                                std::function<void(std::uint64_t global_step, std::span<const Scalar> scalars)> write);
+PS_API std::shared_ptr<Hook> summaries(
+    Every every, std::function<void(std::uint64_t global_step, std::span<const Scalar> scalars)> write);
 
 }  // namespace ps

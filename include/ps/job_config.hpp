@@ -59,15 +59,15 @@ struct LiveSettings {
 };
 
 // Throws Error unless `config` can be run; says which setting is at fault.
-void check(const JobConfig& config);
+PS_API void check(const JobConfig& config);
 
 // Throws Error unless a ps with settings `wanted` may take over the job of settings `there`: names what differs.
-void check_same(const JobConfig& there, const JobConfig& wanted);
+PS_API void check_same(const JobConfig& there, const JobConfig& wanted);
 
 // Throws Error unless `settings` can follow in a job of that configuration.
-void check(const LiveSettings& settings, const JobConfig& config);
+PS_API void check(const LiveSettings& settings, const JobConfig& config);
 
 // Throws Error unless `name` may name a job: it becomes part of a file name.
-void check_job_name(const std::string& name);
+PS_API void check_job_name(const std::string& name);
 
 }  // namespace ps

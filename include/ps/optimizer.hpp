@@ -24,7 +24,7 @@ enum class UpdateRule : std::uint32_t {
   kRowwiseAdagrad = 10,  // layout inplace: 1 accumulator per row of the first axis
 };
 
-const char* to_string(UpdateRule rule) noexcept;
+PS_API const char* to_string(UpdateRule rule) noexcept;
 
 // A job's optimizer. Settings that its rule does not use are ignored.
 struct Optimizer {
@@ -47,7 +47,7 @@ struct Optimizer {
   bool operator==(const Optimizer&) const = default;
 };
 
-float default_learning_rate(UpdateRule rule) noexcept;
-float default_weight_decay(UpdateRule rule) noexcept;
+PS_API float default_learning_rate(UpdateRule rule) noexcept;
+PS_API float default_weight_decay(UpdateRule rule) noexcept;
 
 }  // namespace ps

@@ -53,15 +53,15 @@ enum class Numa : std::uint32_t {
 // What has become of a rank. (Not stored: it follows from the worker table and its locks.)
 enum class WorkerState { kNever, kAlive, kLeft, kDead };
 
-const char* to_string(DType dtype) noexcept;
-std::uint32_t bytes_of(DType dtype) noexcept;  // of one element; 0: there is no such type
-const char* to_string(Mode mode) noexcept;
-const char* to_string(Layout layout) noexcept;
-const char* to_string(Adds adds) noexcept;
-const char* to_string(Reduce reduce) noexcept;
-const char* to_string(Placement placement) noexcept;
-const char* to_string(PartitionBy partition_by) noexcept;
-const char* to_string(WorkerState state) noexcept;
+PS_API const char* to_string(DType dtype) noexcept;
+PS_API std::uint32_t bytes_of(DType dtype) noexcept;  // of one element; 0: there is no such type
+PS_API const char* to_string(Mode mode) noexcept;
+PS_API const char* to_string(Layout layout) noexcept;
+PS_API const char* to_string(Adds adds) noexcept;
+PS_API const char* to_string(Reduce reduce) noexcept;
+PS_API const char* to_string(Placement placement) noexcept;
+PS_API const char* to_string(PartitionBy partition_by) noexcept;
+PS_API const char* to_string(WorkerState state) noexcept;
 
 // Staleness of the pushes so far: how many updates by others landed on a chunk (in-place: block) between the pull and
 // the push of it.
