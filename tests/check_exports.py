@@ -14,6 +14,7 @@ HIDDEN = r"ps::[a-z_]+::|::(Impl|State|Pull|Push)\b"
 headers = {path.name: path.read_text() for path in sorted((source / "include" / "ps").glob("*.hpp"))}
 public = "\n".join(headers.values())
 declared = set(re.findall(r"\b(\w+)\(", public)) | set(re.findall(r"\b(operator\S+?)\(", public))
+constants = set(re.findall(r"^inline constexpr [\w:]+ (k\w+)", public, re.MULTILINE))  # some compilers keep them
 exported = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, capture_output=True,
                           text=True).stdout.splitlines()
 faults, functions = [], set()
@@ -26,7 +27,7 @@ faults += [f"include/ps/{name} does not export {function}: PS_API {before}{funct
            if not before.startswith("PS_API ")]
 for line in exported:
     symbol = line.split(maxsplit=2)[2]
-    if re.match(OF_TYPES, symbol):
+    if re.match(OF_TYPES, symbol) or symbol.removeprefix("ps::") in constants:
         continue
     named = re.match(r"ps::((?:[A-Z]\w*::)?(~?\w+|operator\S+?))(?:\[abi:\w+\])?\(", symbol)
     if not named or re.search(HIDDEN, symbol.split("(")[0]):

@@ -152,7 +152,7 @@ class Containers(ProcessTest):
         self.lose_one(in_pod())
 
     def test_too_little_shared_memory_is_named(self):
-        code, _, err = Container(self, "64m", ["launch_shm", "--workers", "1", "--data", "synthetic:100000x250", "--model",
+        code, _, err = Container(self, "16m", ["launch_shm", "--workers", "1", "--data", "synthetic:25000x250", "--model",
                                                "softmax", "--steps", "1"]).finish()
         self.assertEqual(code, 1)
         self.assertIn("/dev/shm", err)
