@@ -343,6 +343,26 @@ TEST_CASE("rows: staleness is how many pushes by others came to a row's block be
     CHECK(info.updates == (5 + 50 + 1) / info.parts.front().pieces);
 }
 
+TEST_CASE("rows: a push counts once in each block that it touches, however many of its rows lie there") {
+  const JobConfig config = row_config(UpdateRule::kAdd);
+  RowsJob job(config, {40'000, 1});
+  Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
+  const Variable same = other.variable("table");
+  std::vector<std::uint32_t> ids(300);  // in several blocks, many of which some rows share
+  for (std::uint32_t i = 0; i < ids.size(); ++i) ids[i] = i < 150 ? i : 130 * i;
+  const std::vector<float> ones(ids.size(), 1.0F);
+  for (const std::uint32_t wanted : {0U, 129U, 130U * 150U, 130U * 191U, 130U * 299U}) {
+    CAPTURE(wanted);
+    Worker third({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
+    const Variable watched = third.variable("table");
+    std::vector<float> out(1);
+    third.pull_rows(watched, std::vector<std::uint32_t>{wanted}, out);
+    for (int push = 0; push < 3; ++push) other.push_rows(same, ids, ones);
+    third.push_rows(watched, std::vector<std::uint32_t>{wanted}, std::vector<float>{1.0F});
+    CHECK(third.staleness().max == 3);
+  }
+}
+
 TEST_CASE("rows: the sizes that the inspector shows are those of the state beside the elements") {
   for (const auto& [rule, bytes, slots] : {std::tuple{UpdateRule::kSgd, 0, 0},
                                            {UpdateRule::kAdagrad, 100 * 5 * 4, 1},
