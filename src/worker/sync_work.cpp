@@ -16,6 +16,7 @@ SyncWork::SyncWork(WorkerCore& core)
     : core_(core),
       is_summed_(core.config.reduce == Reduce::kAtomic),
       directory_(core.job),
+      patience_(shm::patience_among(core.config.workers)),
       inputs_(core.threads.count()),
       assigned_(core.threads.count()) {}
 
@@ -62,11 +63,21 @@ void SyncWork::add(Target& target) {
   work_.push_back(&target);
 }
 
+// Whether the step is over. Of fewer chunks than workers, some have none to begin with. Such a one would do again what
+// another is doing, and take its cache lines meanwhile. It gives the others a tenth of a waiter's patience: 1 or 2 us.
+bool SyncWork::is_done_by_others(std::uint64_t step, bool has_own) const noexcept {
+  const auto is_over = [&] { return core_.job.steps_done() != step; };
+  for (int look = has_own ? 0 : patience_.spins / 10; look > 0 && !is_over(); --look) shm::spin_pause();
+  return is_over();
+}
+
 // Calls apply_chunk(target, chunk, thread) for every chunk, each worker from a different one on.
 template <class ApplyChunk>
-void SyncWork::for_chunks(ApplyChunk&& apply_chunk) {
+void SyncWork::for_chunks(std::uint64_t step, ApplyChunk&& apply_chunk) {
   if (work_.empty()) return;
-  const std::uint64_t start = chunks_ * (core_.rank % core_.config.workers) / core_.config.workers;
+  const std::uint64_t workers = core_.config.workers, place = core_.rank % workers;
+  const std::uint64_t start = chunks_ * place / workers;
+  if (is_done_by_others(step, start != chunks_ * (place + 1) / workers)) return;
   core_.threads.split(
       chunks_, Threads::grain(kUsualChunkBytes), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
         std::uint64_t index = (begin + start) % chunks_;
@@ -181,7 +192,7 @@ void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision
     if (!target.pushed.empty() || target.changes.are_any()) add(target);
   }
   const float rate = core_.config.optimizer.schedule.rate(decision.learning_rate, step);
-  for_chunks([&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
+  for_chunks(step, [&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
     std::vector<update::Contribution>& input = inputs_[thread];
     input = target.pushed;
     for (update::Contribution& one : input) one.gradient += target.variable.chunk_begin(chunk);
@@ -207,7 +218,7 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
   find_changes(step, decision, gradients);
   for (Target& target : targets_) add(target);
   const float rate = core_.config.optimizer.schedule.rate(decision.learning_rate, step);
-  for_chunks([&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
+  for_chunks(step, [&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
     // Those in the decision had added all they pushed before it, so all helpers agree on whether the chunk has a sum; one
     // that only a late worker has added to is not applied.
     const bool has_sum = target.accumulator->has_sum(chunk, step, decision.contributors);

@@ -10,6 +10,7 @@
 
 #include "shm/barrier.hpp"
 #include "shm/directory.hpp"
+#include "shm/futex.hpp"
 #include "shm/versioned_slot.hpp"
 #include "update/rules.hpp"
 #include "worker/core.hpp"
@@ -65,7 +66,8 @@ class SyncWork {
   void change(const Target& target, std::uint64_t chunk, std::uint32_t thread, float rate, float* out, const float* in,
               bool has_step, Step&& step);
   template <class ApplyChunk>
-  void for_chunks(ApplyChunk&& apply_chunk);
+  void for_chunks(std::uint64_t step, ApplyChunk&& apply_chunk);
+  bool is_done_by_others(std::uint64_t step, bool has_own) const noexcept;
 
   struct Contributor {
     std::uint32_t rank;
@@ -75,6 +77,7 @@ class SyncWork {
   WorkerCore& core_;
   const bool is_summed_;
   const shm::Directory directory_;
+  const shm::Patience patience_;
   std::uint32_t records_ = 0;            // that the directory had when it was listed
   std::vector<std::uint32_t> unfilled_;  // positions of accumulators that were not initialised then
   std::vector<Target> targets_;
