@@ -33,76 +33,123 @@ struct Average {
   }
 };
 
-template <class Rule, std::size_t kSlots, bool kPlain>
+// What is done to a gradient and a value before the rule's step: nothing, all but clipping, or all.
+enum class Before { kNothing, kNoClip, kAll };
+
+template <class Rule, std::size_t kSlots, Before kBefore>
 [[gnu::always_inline]] inline void element(const Call& call, float* out, const float* in, std::size_t stride,
                                            float gradient) noexcept {
   float x[1 + kSlots];
   for (std::size_t k = 0; k <= kSlots; ++k) x[k] = in[k * stride];
   float w = x[0], g = gradient;
-  if constexpr (!kPlain) {
-    g = clip(call.scale * g, call.limit) + call.l2 * w;
+  if constexpr (kBefore != Before::kNothing) {
+    g = (kBefore == Before::kAll ? clip(call.scale * g, call.limit) : call.scale * g) + call.l2 * w;
     w -= call.decay * w;
   }
   Rule::step(call, x, w, g);
   for (std::size_t k = 0; k <= kSlots; ++k) out[k * stride] = x[k];
 }
 
+// Where the gradient of element i comes from. from(at): that of the elements from `at` on.
+struct Given {
+  const float* values;
+
+  Given from(std::size_t at) const noexcept { return {values + at}; }
+  [[gnu::always_inline]] float operator[](std::size_t i) const noexcept { return values[i]; }
+  [[gnu::always_inline]] void prefetch(std::size_t i, bool if_far) const noexcept {
+    if (if_far) __builtin_prefetch(values + i);
+  }
+};
+
+// The sum of two contributions. Others wrote them, so they are asked for ahead in any case.
+struct Sum {
+  const float *first, *second;
+
+  Sum from(std::size_t at) const noexcept { return {first + at, second + at}; }
+  [[gnu::always_inline]] float operator[](std::size_t i) const noexcept { return first[i] + second[i]; }
+  [[gnu::always_inline]] void prefetch(std::size_t i, bool) const noexcept {
+    __builtin_prefetch(first + i);
+    __builtin_prefetch(second + i);
+  }
+};
+
+// The same, each scaled and clipped for itself.
+struct ClippedSum {
+  Sum sum;
+  float first_scale, first_limit, second_scale, second_limit;
+
+  ClippedSum from(std::size_t at) const noexcept {
+    return {sum.from(at), first_scale, first_limit, second_scale, second_limit};
+  }
+  [[gnu::always_inline]] float operator[](std::size_t i) const noexcept {
+    return clip(first_scale * sum.first[i], first_limit) + clip(second_scale * sum.second[i], second_limit);
+  }
+  [[gnu::always_inline]] void prefetch(std::size_t i, bool if_far) const noexcept { sum.prefetch(i, if_far); }
+};
+
 // Asks for all inputs half a page ahead: the processor's own prefetching stops at page ends, and neighbouring chunks'
 // buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds). `following`: what is read after `in`.
-template <class Rule, std::size_t kSlots, bool kPlain>
+template <class Rule, std::size_t kSlots, Before kBefore, class Gradient>
 [[gnu::always_inline]] inline void for_each(const Call& shared, float* out, const float* in, std::size_t stride,
-                                            const float* gradient, std::size_t count, const float* following) noexcept {
+                                            const Gradient& given, std::size_t count, const float* following) noexcept {
   constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
   const Call call = shared;                                     // the compiler sees that no store to `out` changes it
+  const Gradient gradient = given;
   std::size_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
     const std::size_t at = i + kAhead;
     const float* next = at < count && (count > 2048 || following) ? in + at
                         : following != nullptr                    ? following + (at - count)
                                                                   : nullptr;
-    if (next != nullptr) {
-      for (std::size_t k = 0; k < kBlock; k += kLine) {
+    for (std::size_t k = 0; k < kBlock; k += kLine) {
+      if (next != nullptr)
         for (std::size_t slot = 0; slot <= kSlots; ++slot) prefetch_to_own(next + slot * stride + k);
-        __builtin_prefetch(gradient + at + k);
-      }
+      gradient.prefetch(at + k, next != nullptr);
     }
     PS_SIMD_LOOP
     for (std::size_t k = 0; k < kBlock; ++k)
-      element<Rule, kSlots, kPlain>(call, out + i + k, in + i + k, stride, gradient[i + k]);
+      element<Rule, kSlots, kBefore>(call, out + i + k, in + i + k, stride, gradient[i + k]);
   }
   PS_SIMD_LOOP
-  for (std::size_t k = i; k < count; ++k) element<Rule, kSlots, kPlain>(call, out + k, in + k, stride, gradient[k]);
+  for (std::size_t k = i; k < count; ++k) element<Rule, kSlots, kBefore>(call, out + k, in + k, stride, gradient[k]);
 }
 
-template <bool kPlain>
+template <Before kBefore, class Gradient>
 [[gnu::always_inline]] inline void run_rule(const Call& call, float* out, const float* in, std::size_t stride,
-                                            const float* gradient, std::size_t count, const float* following) noexcept {
+                                            const Gradient& gradient, std::size_t count,
+                                            const float* following) noexcept {
   with_rule(
       call.settings.rule, [&](auto rule) __attribute__((always_inline)) {
         using Rule = decltype(rule);
         constexpr Traits kTraits = Rule::kTraits;
         if constexpr (kTraits.works_versioned)
-          for_each<Rule, kTraits.slots_of(false).size(), kPlain || kTraits.is_sum>(call, out, in, stride, gradient,
-                                                                                   count, following);
+          for_each<Rule, kTraits.slots_of(false).size(), kTraits.is_sum ? Before::kNothing : kBefore>(
+              call, out, in, stride, gradient, count, following);
       });
 }
 
-PS_SIMD_CLONES void run_plain(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
-                              std::size_t count, const float* following) noexcept {
-  run_rule<true>(call, out, in, stride, gradient, count, following);
-}
+#define PS_RUN(name, before, Gradient)                                                                     \
+  PS_SIMD_CLONES void name(const Call& call, float* out, const float* in, std::size_t stride,              \
+                           const Gradient& gradient, std::size_t count, const float* following) noexcept { \
+    run_rule<before>(call, out, in, stride, gradient, count, following);                                   \
+  }
+PS_RUN(run_plain, Before::kNothing, Given)
+PS_RUN(run_full, Before::kAll, Given)
+PS_RUN(run_sum, Before::kNoClip, Sum)
+PS_RUN(run_clipped_sum, Before::kAll, ClippedSum)
+#undef PS_RUN
 
-PS_SIMD_CLONES void run_full(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient,
-                             std::size_t count, const float* following) noexcept {
-  run_rule<false>(call, out, in, stride, gradient, count, following);
-}
+auto* runner_of(const Call& call, const Given&) noexcept { return call.is_plain() ? run_plain : run_full; }
+auto* runner_of(const Call&, const Sum&) noexcept { return run_sum; }
+auto* runner_of(const Call&, const ClippedSum&) noexcept { return run_clipped_sum; }
 
 PS_SIMD_CLONES void average(const Call& call, float* out, const float* in, const float* values,
                             std::size_t count) noexcept {
-  for_each<Average, 0, true>(call, out, in, 0, values, count, nullptr);
+  for_each<Average, 0, Before::kNothing>(call, out, in, 0, Given{values}, count, nullptr);
 }
 
-void run(const Call& call, float* out, const float* in, std::size_t stride, const float* gradient, std::size_t count,
+template <class Gradient>
+void run(const Call& call, float* out, const float* in, std::size_t stride, const Gradient& gradient, std::size_t count,
          const float* following) noexcept {
   // For rules that divide by the rate. Where a schedule has ended at 0, nothing may change.
   if (!std::isfinite(call.inverse_rate)) {
@@ -110,13 +157,13 @@ void run(const Call& call, float* out, const float* in, std::size_t stride, cons
       std::copy_n(in + k * stride, count, out + k * stride);
     return;
   }
-  const auto rule = call.is_plain() ? run_plain : run_full;
+  auto* const rule = runner_of(call, gradient);
   if (call.kept == 0.0F) return rule(call, out, in, stride, gradient, count, following);
   const std::size_t slots = slots_per_element(call.settings);
   constexpr std::size_t kBlock = 1024;  // new values are averaged while they are in the first-level cache
   for (std::size_t at = 0; at < count; at += kBlock) {
     const std::size_t n = std::min(kBlock, count - at);
-    rule(call, out + at, in + at, stride, gradient + at, n, at + n < count ? in + at + n : following);
+    rule(call, out + at, in + at, stride, gradient.from(at), n, at + n < count ? in + at + n : following);
     average(call, out + slots * stride + at, in + slots * stride + at, out + at, n);
   }
 }
@@ -152,7 +199,7 @@ PS_SIMD_CLONES void add_clipped(float* out, const float* in, const float* gradie
 
 void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
            const float* gradient, float scale, std::size_t count, const float* following) noexcept {
-  run(resolve(settings, moment, scale, settings.clip_value), out, in, stride, gradient, count, following);
+  run(resolve(settings, moment, scale, settings.clip_value), out, in, stride, Given{gradient}, count, following);
 }
 
 void apply_combined(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
@@ -163,16 +210,31 @@ void apply_combined(const Settings& settings, const Moment& moment, float* out, 
   const bool is_sum = traits_of(settings.rule).is_sum;
   const float clip_value = is_sum ? 0.0F : settings.clip_value;
   const Call call = resolve(settings, moment, is_sum ? 1.0F : 1.0F / static_cast<float>(contributions.size()), 0.0F);
+  constexpr float kNone = std::numeric_limits<float>::infinity();
+  const float limit = clip_value > 0 ? clip_value : kNone;
+  const Contribution last = contributions.back();
+  const bool clips = limit != kNone || std::any_of(contributions.begin(), contributions.end(),
+                                                   [](const Contribution& one) { return one.scale != 1.0F; });
+  // out = rule(in, first + last) for n elements from `begin` on. `first` has no others.
+  const auto run_with = [&](const Contribution& first, float first_limit, std::size_t begin, std::size_t n,
+                            const float* next) {
+    const Sum sum{first.gradient, last.gradient + begin};
+    if (clips)
+      run(call, out + begin, in + begin, stride, ClippedSum{sum, first.scale, first_limit, last.scale, limit}, n, next);
+    else
+      run(call, out + begin, in + begin, stride, sum, n, next);
+  };
+  if (contributions.size() == 2) return run_with(contributions[0], limit, 0, count, following);
   constexpr std::size_t kBlock = 1024;  // 4 KiB of sums stay in the first-level cache
   float sum[kBlock];
   for (std::size_t at = 0; at < count; at += kBlock) {
     const std::size_t n = std::min(kBlock, count - at);
     const float* before = nullptr;
-    for (const Contribution& one : contributions) {
+    for (const Contribution& one : contributions.first(contributions.size() - 1)) {
       accumulate(sum, before, one.gradient + at, one.scale, clip_value, n);
       before = sum;
     }
-    run(call, out + at, in + at, stride, sum, n, at + n < count ? in + at + n : following);
+    run_with({sum, 1.0F}, kNone, at, n, at + n < count ? in + at + n : following);
   }
 }
 
