@@ -38,14 +38,20 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
     }
   }
   if (arrived == 0 || (round == job_.first_round(which_) && joined < job_.config().workers)) return false;
+  if (which_ == 1) {
+    if (missing.empty()) open(round);
+    return missing.empty();
+  }
   const Live live = read_live(job_);
-  const std::uint32_t quorum = which_ == 0 ? live.settings.quorum : 0;
+  const std::uint32_t quorum = live.settings.quorum;
   const bool has_quorum = quorum != 0 && arrived >= quorum;
   if (!missing.empty() && !has_quorum) return false;
 
+  if (arrived != joined) note_left_behind(round, set);  // before anything of the round before is overwritten
   BarrierEntryShm& mine = entry(rank_);
   if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
-    fence_release();  // (barrier.A3) pairs with barrier.A5: a reader of a bit of the new set finds the round over
+    // (barrier.A3) pairs with barrier.A5 and barrier.B11: a reader of the new set finds the round over, or what it notes
+    fence_release();
     // relaxed, as the next two: barrier.A3 publishes them
     for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
     mine.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.learning_rate));
@@ -61,7 +67,7 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
     fault_point(FaultPoint::kDecideSwapped);
     futex_announce(shared().futex);  // the others can help
     fault_point(FaultPoint::kDecideAnnounced);
-    has_decided_ = which_ == 0, quorum_ = quorum;
+    has_decided_ = true, quorum_ = quorum;
     break;
   }
   return true;
@@ -110,17 +116,35 @@ std::optional<std::uint64_t> try_set_epoch(JobSegments& job, std::uint64_t epoch
   }
 }
 
-// barrier.B11: before the round can open, so that each contributor, and nobody else, finds it there afterwards. Only
-// ever raised: a helper that sleeps here for rounds changes nothing.
-void Barrier::note_contributors(std::uint64_t round, const RankSet& contributors) noexcept {
+// barrier.B11: who was in the round before and has not come to this one may not know it yet, and the only record of it is
+// about to go. Only ever raised: a decider that sleeps here for rounds changes nothing. Where the proposer has begun a
+// later set, it has noted what it overwrites, and all in that set have arrived later: a number too small for them.
+void Barrier::note_left_behind(std::uint64_t round, const RankSet& arrived) noexcept {
+  const std::uint64_t decision = shared().decision.load_acquire();  // (barrier.B11) pairs with barrier.A4: the proposal
+  if (decided_rounds(decision) != round) return;                    // whoever has decided since has noted it
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
-    if (!contributors.contains(rank)) continue;
+    if (arrived.contains(rank) || !proposes(proposer_of(decision), rank)) continue;
     auto& included = entry(rank).included;
-    std::uint64_t seen = included.load_acquire();                                  // (barrier.B11)
-    while (seen < round + 1 && !included.try_exchange_acq_rel(seen, round + 1)) {  // (barrier.B11) pairs with was_in
+    std::uint64_t seen = included.load_acquire();                          // (barrier.B11)
+    while (seen < round && !included.try_exchange_acq_rel(seen, round)) {  // (barrier.B11) pairs with was_in
     }
-    fault_point(FaultPoint::kHelpIncluded);
+    fault_point(FaultPoint::kDecideNoted);
   }
+  fence_acquire();  // (barrier.B11) pairs with barrier.A3's fence: what a later set's proposer noted comes before barrier.A4
+}
+
+bool Barrier::proposes(std::uint32_t proposer, std::uint32_t rank) const noexcept {
+  // relaxed: barrier.A4 has brought the set, and a later one is told from it by what barrier.B11 says
+  return (entry(proposer).proposed.bits[rank / 64].load_relaxed() >> rank % 64 & 1) != 0;
+}
+
+// A later set has not got this rank in it, which has arrived at no later round.
+bool Barrier::was_in(std::uint64_t round) const noexcept {
+  if (known_ == round + 1) return was_in_known_;
+  const std::uint64_t decision = shared().decision.load_acquire();  // (barrier.B11) pairs with barrier.A4
+  if (decided_rounds(decision) == round + 1 && proposes(proposer_of(decision), rank_)) return true;
+  fence_acquire();                                           // (barrier.B11) pairs with barrier.A3's fence: the note
+  return entry(rank_).included.load_acquire() == round + 1;  // (barrier.B11) pairs with note_left_behind
 }
 
 void Barrier::open(std::uint64_t round) noexcept {

@@ -6,13 +6,15 @@
 //                      that has published is in, dead or not. A living one may be missing where a quorum has
 //                      published, or where it was waited for too long (barrier.B12; a stopped process is not dead,
 //                      locks.L3)
-//           barrier.A3 the set, and the settings that hold for the round (barrier.B8), go into entry[r], tagged t + 1
+//           barrier.A3 `included` of each who was in round t - 1 and is not in the set is raised to t (barrier.B11). The
+//                      set, and the settings that hold for the round (barrier.B8), go into entry[r], tagged t + 1
 //                      (barrier.B3); a predecessor's proposal for t is taken as it is
 //           barrier.A4 decision: {smaller step, epoch, ...} -> {t + 1, epoch, r}, acq_rel    pairs with barrier.A5; the
 //                      first wins. The epoch of cuts that it finds stays in it (cut.C10)
-//   apply   barrier.A5 each worker reads the decision and the winner's proposal, checks that the round is still t,
-//                      raises `included` of each contributor to t + 1 (barrier.B11), and applies
+//   apply   barrier.A5 each worker reads the decision and the winner's proposal, checks that the round is still t, and
+//                      applies
 //   open    barrier.A6 step: t -> t + 1 by any worker that has seen all applied (barrier.B6), acq_rel; wakes all
+// A meeting (barrier 1) has nothing to apply: who finds by barrier.A2 that it is complete opens the next one at once.
 // Nothing that round t reads (proposal, publication, gradient) is overwritten before barrier.A6. A contribution that
 // comes too late for the set is dropped, never used later. Of two workers that arrive and then look, one sees the
 // other: nobody sleeps without a fence and another look (waiting.W1). The first round waits until as many ranks as the
@@ -60,6 +62,7 @@ class Barrier {
         rank_(rank),
         which_(which),
         patience_(patience_among(job.config().workers)),
+        look_every_((rank + 1) % job.config().workers == 0 || patience_.spins < Patience{}.spins ? 1 : kLookEvery),
         known_dead_(job.ranks()),
         left_out_(job.ranks()) {}
 
@@ -79,9 +82,14 @@ class Barrier {
   template <class Apply, class EachSlice>
   void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
     std::vector<std::uint32_t>& missing = missing_;
+    const std::uint32_t look_every = model_of(&shared().futex) != nullptr ? 1 : look_every_;  // a model has no time
+    std::uint32_t looks = 0;
     wait_for_fact(
         shared().futex,
-        [&] { return this->round() != round || is_decided(round) || try_decide(round, false, missing); },
+        [&] {
+          return this->round() != round || is_decided(round) ||
+                 (++looks % look_every == 0 && try_decide(round, false, missing));
+        },
         [&] {
           if (try_decide(round, true, missing) || !each_slice(std::as_const(missing))) return;
           leave_out(missing);
@@ -92,7 +100,7 @@ class Barrier {
     Decision decision;
     if (read_decision(round, decision)) {
       fault_point(FaultPoint::kHelpRead);
-      if (which_ == 0) note_contributors(round, decision.contributors);  // of a meeting nobody asks
+      known_ = round + 1, was_in_known_ = decision.contributors.contains(rank_);
       apply(std::as_const(decision));
       open(round);
     }
@@ -101,9 +109,7 @@ class Barrier {
 
   // Whether this rank's arrival made it into that round. Requires: this is barrier 0, the round is over, and no later
   // one was arrived at.
-  bool was_in(std::uint64_t round) const noexcept {
-    return entry(rank_).included.load_acquire() == round + 1;  // (barrier.B11) pairs with the helpers' exchange
-  }
+  bool was_in(std::uint64_t round) const noexcept;
 
   // barrier.B12: says that this rank takes part again, to those that have left it out. Requires: it has noticed that a
   // round went on without it. Wait-free.
@@ -112,8 +118,9 @@ class Barrier {
   // How many of the job's workers have not joined yet. 0 from the first round's end on.
   std::uint32_t still_to_join() const noexcept;
 
-  // barrier.A2 to barrier.A4. True: the round is decided, by this call or by another's. `look_at_locks`: ask the kernel
-  // for the living, a system call per missing rank; otherwise only deaths known from before count.
+  // barrier.A2 to barrier.A4. True: the round is decided, by this call or by another's; of a meeting, it
+  // is over. `look_at_locks`: ask the kernel for the living, a system call per missing rank; otherwise only deaths known
+  // from before count.
   bool try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing);
 
   // Whether it is, so that helpers may be applying it unless a later round is under way.
@@ -128,15 +135,24 @@ class Barrier {
   BarrierShm& shared() const noexcept { return job_.barrier(which_); }
   BarrierEntryShm& entry(std::uint32_t rank) const noexcept { return job_.worker(rank).barriers[which_]; }
   void open(std::uint64_t round) noexcept;
-  void note_contributors(std::uint64_t round, const RankSet& contributors) noexcept;
+  bool proposes(std::uint32_t proposer, std::uint32_t rank) const noexcept;
+  void note_left_behind(std::uint64_t round, const RankSet& arrived) noexcept;
   void note_decision(std::uint64_t round) noexcept;
+
+  // Where each worker has a core, one of them looks at all arrivals at every turn, the others at one turn in so many. Who
+  // looks takes the lines of those who arrive, and those who decide at the same time take each other's. The one is the
+  // last: of a step of a single chunk it applies that (SyncWork), and goes on from its own decision.
+  static constexpr std::uint32_t kLookEvery = 16;
 
   JobSegments& job_;
   std::uint32_t rank_, which_;
   Patience patience_;
+  std::uint32_t look_every_;            // times, of a waiter's
   std::vector<std::uint32_t> missing_;  // of the wait under way
   bool has_decided_ = false;            // this rank's proposal was the one
   std::uint32_t quorum_ = 0;            // that it was made with
+  std::uint64_t known_ = 0;             // 1 + the last round whose decision this rank has read
+  bool was_in_known_ = false;
   // What a rank's entry said when it was left out; it is waited for again once that has changed.
   struct LeftOut {
     std::uint64_t published = 0, active_from = 0;

@@ -85,7 +85,7 @@
 namespace ps::shm {
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 8;           // raised with every change of the segments
+inline constexpr std::uint32_t kLayoutVersion = 9;           // raised with every change of the segments
 inline constexpr std::uint32_t kArithmeticVersion = 2;       // raised when an update rule's bits change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -208,7 +208,7 @@ struct alignas(kWriterLine) BarrierEntryShm {
   AtomicShm<std::uint64_t> proposal;     // round + 1 that `proposed` was written for; 0: none
   RankSetShm proposed;
   AtomicShm<std::uint32_t> learning_rate, clip_norm;  // bits of floats, that hold for the round (barrier.B8)
-  AtomicShm<std::uint64_t> included;  // round + 1 of the last decision with this rank in it (barrier.B11)
+  AtomicShm<std::uint64_t> included;  // round + 1 of a decision with it that it may not have read (barrier.B11)
   AtomicShm<std::uint64_t> changed;   // reduce atomic: round + 1 that the segment has adds or assigns for (barrier.B13)
   std::uint8_t reserved[40];
 };
@@ -235,7 +235,7 @@ enum class Counter : std::uint32_t {
 };
 inline constexpr std::uint32_t kCounters = static_cast<std::uint32_t>(Counter::kCount_);
 
-// One rank. Only the holder of its lock byte writes (locks.L4); helpers raise `included` of its barriers.
+// One rank. Only the holder of its lock byte writes (locks.L4); deciders raise `included` of its barriers.
 struct alignas(kWriterLine) WorkerShm {
   AtomicShm<std::uint32_t> state;  // RankState
   AtomicShm<std::uint32_t> pid;

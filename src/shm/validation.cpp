@@ -205,6 +205,7 @@ void check_barrier(const JobSegments& job, std::uint32_t which) {
   const std::uint64_t before = barrier.step.load_acquire();                  // (barrier.A6)
   const std::uint64_t decision = barrier.decision.load_acquire(), decided = decided_rounds(decision);  // (barrier.A5)
   const std::uint32_t proposer = proposer_of(decision);
+  if (which == 1) return require(decision == 0, "a decision, although it is for meetings");
   require(decision == 0 || proposer < job.ranks(), "a proposer that does not exist");
   const std::uint64_t proposal = job.worker(proposer).barriers[which].proposal.load_acquire();  // (barrier.A3)
   const std::uint64_t after = barrier.step.load_acquire();                                      // (barrier.A6)

@@ -52,6 +52,19 @@ class Looks {
   static inline Access access_;
 };
 
+JobConfig backup_config(std::uint32_t workers) {
+  JobConfig config;
+  config.mode = Mode::kSync;
+  config.workers = workers;
+  config.quorum = 1;
+  return config;
+}
+
+void finish(Member& member, std::uint64_t round) {
+  member.barrier.finish(
+      round, [](const Decision&) {}, [](const auto&) { return false; });
+}
+
 }  // namespace
 
 TEST_CASE("moments: who leaves has its byte until it has said all (locks.L5)") {
@@ -224,35 +237,46 @@ TEST_CASE("moments: a push notes no buffer that it has read in an accumulator's 
   CHECK(notes == 1);
 }
 
-TEST_CASE("moments: a helper that sleeps takes no later round back (barrier.B11, barrier.A6)") {
-  FaultPoint moment = FaultPoint::kHelpRead;
-  SUBCASE("before it notes who was in") {}
-  SUBCASE("before it opens the round") { moment = FaultPoint::kOpenReady; }
-  JobConfig config;
-  config.mode = Mode::kSync;
-  config.workers = 2;
-  config.quorum = 1;
-  TestJob job(config);
+TEST_CASE("moments: a helper that sleeps takes no later round back (barrier.A6)") {
+  TestJob job(backup_config(2));
   Member first(job), second(job);
-  const auto pass = [](Member& member, std::uint64_t round) {
-    member.barrier.finish(
-        round, [](const Decision&) {}, [](const auto&) { return false; });
-  };
   first.barrier.arrive(0);
   second.barrier.arrive(0);
   bool sleeps = false;
   {
     const Looks watch([&](FaultPoint point) {
-      if (point != moment || std::exchange(sleeps, true)) return;
-      pass(first, 0);
+      if (point != FaultPoint::kOpenReady || std::exchange(sleeps, true)) return;
+      finish(first, 0);
       first.barrier.arrive(1);
-      pass(first, 1);
+      finish(first, 1);
     });
-    pass(second, 0);
+    finish(second, 0);
   }
   CHECK(sleeps);
-  CHECK(first.barrier.was_in(1));
   CHECK(first.barrier.round() == 2);
+}
+
+TEST_CASE("moments: a decider that sleeps takes no later round from one that is left behind (barrier.B11)") {
+  TestJob job(backup_config(4));
+  Member decider(job), other(job), absent(job), late(job);
+  for (Member* one : {&decider, &other, &absent, &late}) one->barrier.arrive(0);
+  finish(decider, 0);
+  for (Member* one : {&decider, &other}) one->barrier.arrive(1);
+  int notes = 0;
+  {
+    const Looks watch([&](FaultPoint point) {
+      if (point != FaultPoint::kDecideNoted || ++notes != 1) return;  // of `absent`; that of `late` comes behind it
+      finish(other, 1);
+      for (Member* one : {&other, &late}) one->barrier.arrive(2);
+      finish(other, 2);
+      other.barrier.arrive(3);
+      finish(other, 3);
+    });
+    std::vector<std::uint32_t> missing;
+    CHECK(decider.barrier.try_decide(1, false, missing));
+  }
+  CHECK(notes == 2);
+  CHECK(late.barrier.was_in(2));
 }
 
 TEST_CASE("moments: a task that ends has given its byte back before it looks whether it is the last one (names.N2)") {

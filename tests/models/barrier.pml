@@ -30,7 +30,7 @@
  *   BACKWARDS          barrier.A4 swaps from whatever the decision is (barrier.B3)
  *   NO_ROUND_CHECK     barrier.A5 does not look at the round again behind the proposal (barrier.B6)
  *   EARLY_OPEN         barrier.A6 by who has seen one chunk applied (barrier.B6)
- *   LATE_NOTE          `included` is raised behind barrier.A6
+ *   LATE_NOTE          `included` is raised behind the proposal (barrier.B11)
  *   NO_ADOPTION        a new holder makes its own gradient segment at once (barrier.B4)
  *   SAME_SEGMENT       it even writes into its predecessor's (locks.L5)
  */
@@ -117,6 +117,18 @@ inline look_at_liveness() {
   fi
 }
 
+/* Barrier::note_left_behind: the set of the round before is looked at rank by rank, while others may overwrite it */
+inline note_left_behind() {
+  atomic { is_in = (decision == t); h = proposer }
+  do
+  :: k < RANKS && is_in && HAS(proposed[h], k) && !HAS(set, k) ->
+     d_step { included[k] = (included[k] < t -> t : included[k]); k++ }
+  :: k < RANKS && !(is_in && HAS(proposed[h], k) && !HAS(set, k)) -> k++
+  :: else -> break
+  od;
+  atomic { k = 0; h = 0; is_in = 0 }
+}
+
 inline try_decide() {
   do
   :: k < RANKS ->
@@ -154,10 +166,22 @@ inline try_decide() {
   if
   :: arrived == 0 || (t == 0 && joined < RANKS) || (missing && !HAS_QUORUM(arrived))
   :: else ->
+#ifndef LATE_NOTE
+     if
+     :: arrived != joined -> note_left_behind() /* barrier.B11 */
+     :: else
+     fi;
+#endif
      if
      :: proposal[r] != t + 1 -> proposed[r] = set; proposal[r] = t + 1 /* barrier.A3 */
      :: else
      fi;
+#ifdef LATE_NOTE
+     if
+     :: arrived != joined -> note_left_behind()
+     :: else
+     fi;
+#endif
      atomic { /* barrier.A4 */
        if
 #ifdef BACKWARDS
@@ -188,16 +212,6 @@ inline try_decide() {
      }
   fi;
   atomic { set = 0; arrived = 0; joined = 0; missing = 0 }
-}
-
-/* Barrier::note_contributors */
-inline note_contributors() {
-  do
-  :: k < RANKS && HAS(set, k) -> d_step { included[k] = (included[k] < t + 1 -> t + 1 : included[k]); k++ }
-  :: k < RANKS && !HAS(set, k) -> k++
-  :: else -> break
-  od;
-  k = 0
 }
 
 /* apply_ordered_step: the contributors' segments, then chunk by chunk, each worker from a different one on. */
@@ -292,14 +306,9 @@ inline finish() {
      :: is_in ->
         is_in = 0;
         assert(set == decided[t]);
-#ifndef LATE_NOTE
-        note_contributors();
-#endif
+        known = (HAS(set, r) -> 2 : 1);
         apply();
-        open();
-#ifdef LATE_NOTE
-        note_contributors()
-#endif
+        open()
      :: else
      fi
   :: else
@@ -307,9 +316,27 @@ inline finish() {
   atomic { set = 0; h = 0; is_in = 0 }
 }
 
+/* Barrier::was_in, asked by who has finished its own round */
+inline was_in() {
+  if
+  :: known != 0 -> is_in = (known == 2)
+  :: else ->
+     atomic { is_in = (decision == t + 1); h = proposer }
+     if
+     :: is_in -> is_in = (HAS(proposed[h], r) != 0)
+     :: else
+     fi;
+     if
+     :: !is_in -> is_in = (included[r] == t + 1)
+     :: else
+     fi
+  fi;
+  atomic { assert(is_in == (HAS(decided[t], r) != 0)); is_in = 0; h = 0; known = 0 }
+}
+
 /* The holders of rank r, one after the other. */
 proctype worker(byte r) {
-  byte t, set, arrived, joined, looks, h, k, c;
+  byte t, set, arrived, joined, looks, h, k, c, known; /* known: 1 or 2 of a decision that it has read, without or with r */
   byte known_dead[RANKS], from[RANKS];
   short x;
   bool gone, counts, is_in, missing;
@@ -326,7 +353,7 @@ join:
 #if !defined(NO_ADOPTION) && !defined(SAME_SEGMENT)
     t = step; /* take_over, barrier.B4 */
     if
-    :: published[r] == t + 1 -> finish()
+    :: published[r] == t + 1 -> finish(); known = 0
     :: else
     fi;
 #endif
@@ -360,7 +387,7 @@ train:
                assert(QUORUM != 0 || SUCCEEDED(r) || decision <= t || HAS(decided[t], r))
              }
              finish();
-             assert((included[r] == t + 1) == (HAS(decided[t], r) != 0)) /* was_in */
+             was_in()
           :: else /* dropped */
           fi
        :: else /* dropped */
@@ -368,7 +395,7 @@ train:
     od;
 leaving:
     atomic { set = 0; arrived = 0; joined = 0; h = 0; k = 0; c = 0; x = 0; looks = 0;
-             gone = 0; counts = 0; is_in = 0; missing = 0 }
+             gone = 0; counts = 0; is_in = 0; missing = 0; known = 0 }
     if /* remove_own */
     :: generation[r] == holders[r] && published[r] <= step -> named[SEGMENT(r, generation[r])] = 0
     :: else
@@ -378,7 +405,7 @@ leaving:
   } unless { killed[r] };
   atomic {
     killed[r] = 0; t = 0; set = 0; arrived = 0; joined = 0; h = 0; c = 0; x = 0; looks = 0;
-    gone = 0; counts = 0; is_in = 0; missing = 0; k = 0;
+    gone = 0; counts = 0; is_in = 0; missing = 0; known = 0; k = 0;
     do
     :: k < RANKS -> known_dead[k] = 0; from[k] = 0; k++
     :: else -> break

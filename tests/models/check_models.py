@@ -37,7 +37,7 @@ CASES = [
     ("barrier", "BACKWARDS QUORUM=1", FAILS, "barrier.A4 never moves backwards (barrier.B3)"),
     ("barrier", "NO_ROUND_CHECK QUORUM=1", FAILS, "barrier.A5 looks at the round behind the proposal (barrier.B6)"),
     ("barrier", "EARLY_OPEN", FAILS, "barrier.A6 once every chunk includes the step (barrier.B6)"),
-    ("barrier", "LATE_NOTE", FAILS, "contributors are noted before barrier.A6"),
+    ("barrier", "LATE_NOTE QUORUM=1", FAILS, "who was in and is late is noted before the next set is written (barrier.B11)"),
     ("barrier", "NO_ADOPTION HOLDERS=2", FAILS, "a segment that the step needs stays (barrier.B4)"),
     ("barrier", "SAME_SEGMENT HOLDERS=2", FAILS, "a new holder has its own segment (locks.L5)"),
     ("names", "KILLS=0", HOLDS, "two creators find a dead job, a worker joins"),

@@ -270,6 +270,47 @@ TEST_CASE("barrier: the job's two barriers know nothing of each other") {
   CHECK(decide(steps, 0).missing == Ranks{0, 1});
 }
 
+TEST_CASE("barrier: a meeting is over once all have arrived, without a decision") {
+  const TestJob job(with_workers(2));
+  Member a(job, {}, 1), b(job, {}, 1);
+  a.barrier.arrive(0);
+  CHECK_FALSE(decide(a, 0).decided);
+  b.barrier.arrive(0);
+  CHECK(decide(a, 0).decided);
+  CHECK(b.barrier.round() == 1);
+  CHECK_FALSE(contributors(b, 0));
+  CHECK(job.segments.barrier(1).decision.load_acquire() == 0);
+}
+
+TEST_CASE("barrier: a worker that looks when the round is over learns whether it was in (barrier.B11)") {
+  JobConfig config = with_workers(3);
+  config.mode = Mode::kSync;
+  config.quorum = 2;
+  const TestJob job(config);
+  Member a(job), b(job), late(job);
+  a.barrier.arrive(0);
+  bool is_in = false;
+  SUBCASE("one of the set") {
+    late.barrier.arrive(0);
+    is_in = true;
+  }
+  SUBCASE("one that was too late") {
+    b.barrier.arrive(0);
+    REQUIRE(decide(a, 0).decided);
+    late.barrier.arrive(0);
+  }
+  a.barrier.finish(0, nothing, patient);
+  CHECK(late.barrier.was_in(0) == is_in);
+  for (std::uint64_t round = 1; round < 4; ++round) {  // the others go on
+    for (Member* one : {&a, &b}) one->barrier.arrive(round);
+    Member& decider = round % 2 == 1 ? a : b;
+    decider.barrier.finish(round, nothing, patient);
+    CHECK(late.barrier.was_in(0) == is_in);
+    CHECK_FALSE(late.barrier.was_in(round));
+    CHECK(a.barrier.was_in(round));
+  }
+}
+
 TEST_CASE("barrier: cuts move their epoch between two steps, not while one is being applied (cut.C10)") {
   TestJob job;
   Member a(job);

@@ -106,6 +106,8 @@ TEST_CASE("damage: entries of workers and of barriers that cannot be") {
       {"a step that is far ahead", [](Past& past) { past.entry(1).published.store_release(9); }},
       {"a step that is far ahead", [](Past& past) { past.entry(0).active_from.store_release(9); }},
       {"a gradient segment of nobody", [](Past& past) { past.entry(1).generation.store_release(2); }},
+      {"a decision, although it is for meetings",
+       [](Past& past) { past.job.segments.barrier(1).decision.store_release(make_decision(1, 0, 0)); }},
       {"a proposer that does not exist",
        [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(1, 0, 2)); }},
       {"about another step",

@@ -169,6 +169,87 @@ class ProposalScene : public WeakScene {
   std::vector<std::uint32_t> missing_;
 };
 
+// All were in round 0, and rank 1 has not looked yet. The others decide round 1 without it, while it asks. (barrier.B11)
+class LeftBehindScene : public WeakScene {
+ public:
+  LeftBehindScene(std::uint32_t proposer, std::uint32_t deciders) : job_(config()) {
+    for (std::uint32_t rank = 0; rank < kAll; ++rank) Barrier(job_.segments, rank, 0).arrive(0);
+    Barrier(job_.segments, proposer, 0)
+        .finish(
+            0, [](const Decision&) {}, [](const auto&) { return false; });
+    if (job_.segments.steps_done() != 1) throw std::runtime_error("round 0 is not over");
+    explorer.model(&job_.segments.barrier(0).decision), explorer.name(&job_.segments.barrier(0).decision, "decision");
+    for (std::uint32_t rank = 0; rank < kAll; ++rank) {
+      BarrierEntryShm& entry = job_.segments.worker(rank).barriers[0];
+      explorer.model(&entry.proposal), explorer.name(&entry.proposal, fmt::format("proposal {}", rank));
+      explorer.model(&entry.proposed.bits[0]), explorer.name(&entry.proposed.bits[0], fmt::format("proposed {}", rank));
+      explorer.model(&entry.included), explorer.name(&entry.included, fmt::format("included {}", rank));
+    }
+    for (std::uint32_t number = 0; number < deciders; ++number) {
+      const std::uint32_t rank = 2 * number;
+      Barrier(job_.segments, rank, 0).arrive(1);
+      missing_[number].reserve(kAll);
+      explorer.add([this, number, rank] {
+        if (!barriers_[rank]->try_decide(1, false, missing_[number])) explorer.fail("a quorum is not enough");
+      });
+    }
+    explorer.at_start([this] {
+      for (std::uint32_t rank = 0; rank < kAll; ++rank) barriers_[rank].emplace(job_.segments, rank, 0);
+    });
+    explorer.add([this] {
+      if (!barriers_[1]->was_in(0)) explorer.fail("in, and told otherwise");
+    });
+  }
+
+ private:
+  static constexpr std::uint32_t kAll = 3;
+  static JobConfig config() {
+    JobConfig config;
+    config.mode = Mode::kSync;
+    config.workers = config.max_workers = kAll;
+    config.quorum = 1;
+    return config;
+  }
+  TestJob job_;
+  Member first_{job_}, second_{job_}, third_{job_};
+  std::array<std::optional<Barrier>, kAll> barriers_;
+  std::array<std::vector<std::uint32_t>, 2> missing_;
+};
+
+// Who has been in a meeting has what the others had done before it. (barrier.A1, barrier.A6)
+class MeetingScene : public WeakScene {
+ public:
+  MeetingScene() : job_(sync_of_two()) {
+    BarrierShm& shared = job_.segments.barrier(1);
+    explorer.model(&shared.step), explorer.name(&shared.step, "step");
+    explorer.model(&shared.futex), explorer.name(&shared.futex, "futex");
+    for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
+      BarrierEntryShm& entry = job_.segments.worker(rank).barriers[1];
+      explorer.model(&entry.published), explorer.name(&entry.published, fmt::format("published {}", rank));
+      explorer.model(&done_[rank]), explorer.name(&done_[rank], fmt::format("done {}", rank));
+      explorer.add([this, rank] { meet(rank); });
+    }
+    explorer.at_start([this] {
+      for (std::uint32_t rank = 0; rank < kRanks; ++rank) barriers_[rank].emplace(job_.segments, rank, 1);
+    });
+  }
+
+ private:
+  void meet(std::uint32_t rank) {
+    done_[rank].store_relaxed(1);
+    barriers_[rank]->arrive(0);
+    barriers_[rank]->finish(
+        0, [this](const Decision&) { explorer.fail("a meeting is decided"); }, [](const auto&) { return false; });
+    if (barriers_[rank]->round() != 1) explorer.fail("a meeting of one");
+    if (done_[1 - rank].load_relaxed() != 1) explorer.fail("a meeting without what was done before it");
+  }
+
+  TestJob job_;
+  Member first_{job_}, second_{job_};
+  std::array<std::optional<Barrier>, kRanks> barriers_;
+  std::array<AtomicShm<std::uint64_t>, kRanks> done_{};
+};
+
 // Ranks 0 and 1 have gone through round 0. In round 1 rank 0 arrives, or not, and dies; its successor joins, and goes through
 // what is left of rounds 1 and 2 beside rank 1.
 class TakeOverScene : public WeakScene {
@@ -383,6 +464,13 @@ auto make(const Rounds& rounds) {
 std::vector<WeakCase> scenes_of_barriers() {
   return {
       {"barrier: a slow reader of a proposal", [] { return std::make_unique<ProposalScene>(); }},
+      {"barrier: a worker asks whether it was in while its proposer decides anew",
+       [] { return std::make_unique<LeftBehindScene>(0, 1); }},
+      {"barrier: a worker asks whether it was in while another one decides",
+       [] { return std::make_unique<LeftBehindScene>(2, 1); }},
+      {"barrier: a worker asks whether it was in while two decide",
+       [] { return std::make_unique<LeftBehindScene>(0, 2); }, false},
+      {"barrier: a meeting of two", [] { return std::make_unique<MeetingScene>(); }},
       {"barrier: a round of two", make({}), false},
       {"barrier: two rounds of two", make({.rounds = 2}), false},
       {"barrier: two rounds, a quorum of one", make({.rounds = 2, .quorum = 1}), false},
