@@ -142,6 +142,12 @@ def _steps():
             (f"mpi/barrier/processes:{processes}", "of MPI_Barrier (spins, or yields with too few cores)"),
         ):
             yield Target("sync step", f"no work, {many}, {name}", ours, "seconds", (rival,))
+        for rival, name in (
+            (f"sync/exchange_spin_then_futex/processes:{processes}", bare),
+            (f"mpi/barrier/processes:{processes}", "of MPI_Barrier"),
+        ):
+            barrier = f"sync/barrier/processes:{processes}"
+            yield Target("sync step", f"a barrier, {many}, {name}", barrier, "seconds", (rival,))
     million = "floats:1000000/processes:2"
     yield Target(
         "sync step",

@@ -103,10 +103,14 @@ def play(role, number, cluster, folder, kind, data, steps, batch, rate):
     with tf1.train.MonitoredTrainingSession(server.target, number == 0, hooks=hooks, config=config) as session:
         if number == 0:
             (folder / "chief").touch()
-        for _ in range(WARMUP):
+        # Until both are warm: a sync step of the slower one may take two gradients, of which it has one.
+        ready = [folder / f"ready-{other}" for other in range(WORKERS)]
+        warm = 0
+        while not all(path.exists() for path in ready):
             session.run([train, loss], dict(zip(fed, next(source))))
-        (folder / f"ready-{number}").touch()
-        wait_for([folder / f"ready-{other}" for other in range(WORKERS)])
+            warm += 1
+            if warm == WARMUP:
+                ready[number].touch()
         begin = time.time()
         for _ in range(steps // WORKERS):
             _, last = session.run([train, loss], dict(zip(fed, next(source))))
