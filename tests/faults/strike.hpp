@@ -16,14 +16,17 @@
 
 namespace ps::test {
 
-// When it reaches the point for the `passes`-th time.
+// When it reaches the point for the `passes`-th time. One that shall lose a swap lets the others swap first.
 inline FaultPoint g_point;
 inline Action g_action;
 inline int g_passes;
+inline bool g_loses;
 
 inline void arm(FaultPoint point, Action action, int passes) {
   g_point = point, g_action = action, g_passes = passes;
+  g_loses = point == FaultPoint::kPushLost || point == FaultPoint::kPushSettled;
   shm::g_fault_hooks.reached = [](FaultPoint reached) {
+    if (g_loses && reached == FaultPoint::kPushStamped) usleep(200);
     if (reached != g_point || --g_passes != 0) return;
     raise(g_action == Action::kKill ? SIGKILL : SIGSTOP);
   };
