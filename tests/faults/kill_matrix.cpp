@@ -249,7 +249,8 @@ class Trial : StruckJob {
 
   // In the loop, some rounds in; points that a worker passes once are struck at once.
   int choose_passes() {
-    static const std::set<std::string> kLoop = {"spare", "push", "cut", "step", "arrive", "decide", "help", "apply", "open"};
+    static const std::set<std::string> kLoop = {"spare",  "push", "cut",   "step", "arrive",
+                                                "decide", "help", "apply", "open"};
     if (kLoop.count(case_.row->protocol) == 0 || case_.row->way != FaultWay::kAlone) return 1;
     return case_.row->point == FaultPoint::kClockEntering || case_.row->point == FaultPoint::kClockEntered
                ? 1
@@ -266,6 +267,7 @@ class Trial : StruckJob {
     if (random_() % 2 == 0) start_snapshotter({}, case_.row->way == FaultWay::kSuccessor ? 2 : 1);
     pid_t victim;
     if (case_.row->way == FaultWay::kFirst) {
+      orders.is_first = true;
       victim = start_worker(rank, orders);
       wait_struck(victim);
       start_others(rank, {});

@@ -76,6 +76,7 @@ struct Shared {
   std::atomic<bool> finish;   // workers leave
   std::atomic<bool> quit_ps;  // the ps is asked to end
   std::atomic<bool> others_quit;
+  std::atomic<std::uint32_t> joined;     // worker processes, dead ones as well
   std::atomic<std::uint64_t> snapshots;  // taken and looked at
   std::array<Account, 16> accounts;      // one for each worker process of the case
   char message[512];                     // of an exception

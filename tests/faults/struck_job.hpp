@@ -110,6 +110,7 @@ class StruckJob {
     Action action = Action::kKill;
     int passes = 1;
     bool is_slow = false;                            // late in every step
+    bool is_first = false;                           // the others come once it is struck
     std::uint64_t leaves_after = 0;                  // 0: when told
     bool leaves_with_others = false, stays = false;  // until the ps ends the job
   };
@@ -126,6 +127,7 @@ class StruckJob {
       options.rank = rank;
       options.notice = [](const std::string&) {};
       Worker worker(options);
+      ++shared_->joined;
       check_shared(worker);
       const std::vector<VariableSpec> specs = {{.name = "many", .shape = {kElements}, .layout = {}},
                                                {.name = "one", .shape = {1}, .layout = {}},
@@ -137,6 +139,9 @@ class StruckJob {
       const std::span<const Variable> summed = std::span(variables).first(deltas.size());
       const auto push_rows = declare_rows(worker, rank, ones);
       std::vector<float> values(kElements);
+      // A first step fails where somebody joins later than the step's time-out. A busy machine may take as long.
+      if (config_.step_timeout_seconds > 0 && !orders.is_first)
+        wait_for([this] { return shared_->joined >= kWorkers; });
       for (std::uint64_t step = 0; orders.leaves_after == 0 || step < orders.leaves_after; ++step) {
         if ((shared_->finish && !orders.stays) || worker.finished() ||
             (orders.leaves_with_others && shared_->others_quit))

@@ -8,7 +8,7 @@
 //   peer declare-integers JOB N    a job with variables `int64` and `uint64` of the number N
 //   peer declare-odd JOB           a job with a variable `odd` of -3, 4, NaN and both infinities
 //   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, a step each
-//   peer hammer JOB RANK           pushes zeros to `w` every 20 ms, a step each
+//   peer hammer JOB RANK           pushes zeros to `w` every 200 ms, a step each
 //   peer declare JOB               a job with a variable of each dtype, called that, of the numbers 1, 2 and 3
 //   peer train JOB MIB             a job of about so many MiB, half of them in chunks and half in rows, and a worker that
 //                                  pushes parts of it until its standard input ends
@@ -160,7 +160,7 @@ void hammer(const std::string& job, int rank) {
   pusher.push(0);
   std::puts("ready");
   std::fflush(stdout);
-  for (pollfd end{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0}; poll(&end, 1, 20) == 0;) pusher.push(0);
+  for (pollfd end{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0}; poll(&end, 1, 200) == 0;) pusher.push(0);
 }
 
 // Keeps the second variable's initialiser waiting.
