@@ -18,11 +18,19 @@ struct Call {
   float inverse_rate = 0.0F;  // of rules that divide by the rate
   float kept = 0.0F;          // d of the moving average; 0: there is none
   float taken = 0.0F;         // 1 - d, of which no digits are lost
+  bool has_t = false;         // some of these depend on t (rule_table.hpp), and stand for no update yet
 
   bool is_plain() const noexcept {
     return scale == 1.0F && limit == std::numeric_limits<float>::infinity() && l2 == 0.0F && decay == 0.0F;
   }
 };
+
+// What updates at that rate, of gradients that are scaled so, have in common: made once, it serves any number of chunks.
+Call resolve(const Settings& settings, float learning_rate, float scale) noexcept;
+
+// apply() of rules.hpp, by a call of resolve(). `updates`: of this chunk before this one.
+void apply(const Call& call, std::uint64_t updates, float* out, const float* in, std::size_t stride,
+           const float* gradient, std::size_t count, const float* following = nullptr) noexcept;
 
 // Asks for a line that will be read and then written: the buffer that an update replaces is the next one to fill. One
 // request for both instead of two saves a trip between the cores where others have written it (pushes of 400 KB by two

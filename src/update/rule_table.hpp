@@ -345,6 +345,7 @@ inline Call resolve(const Settings& settings, float learning_rate, float scale, 
             call.decay = learning_rate * settings.weight_decay;
           }
           if constexpr (requires { Rule::set_rate(call, learning_rate); }) Rule::set_rate(call, learning_rate);
+          call.has_t = settings.ema > 0 || requires { Rule::set_update(call, 1.0); };
         }
       });
   return call;

@@ -10,16 +10,15 @@
 namespace ps::update {
 namespace {
 
-// What the elements of a call have in common, t included.
-Call resolve(const Settings& settings, const Moment& moment, float scale, float clip_value) noexcept {
-  Call call = resolve(settings, moment.learning_rate, scale, clip_value);
-  const double t = double(moment.updates) + 1;
+// The same call with what depends on t, the number of the update after so many.
+Call at_update(Call call, std::uint64_t updates) noexcept {
+  const double t = double(updates) + 1;
   with_rule(
-      settings.rule, [&](auto rule) __attribute__((always_inline)) {
+      call.settings.rule, [&](auto rule) __attribute__((always_inline)) {
         if constexpr (requires { rule.set_update(call, t); }) rule.set_update(call, t);
       });
-  if (settings.ema > 0 && !traits_of(settings.rule).is_sum) {
-    const double d = std::min(double(settings.ema), (1 + t) / (10 + t));
+  if (call.settings.ema > 0) {
+    const double d = std::min(double(call.settings.ema), (1 + t) / (10 + t));
     call.kept = static_cast<float>(d);
     call.taken = static_cast<float>(1 - d);
   }
@@ -50,24 +49,25 @@ template <class Rule, std::size_t kSlots, Before kBefore>
   for (std::size_t k = 0; k <= kSlots; ++k) out[k * stride] = x[k];
 }
 
-// Where the gradient of element i comes from. from(at): that of the elements from `at` on.
+// Where the gradient of element i comes from. from(at): that of the elements from `at` on. kIsFar: others wrote it, so it
+// is asked for ahead in any case.
 struct Given {
+  static constexpr bool kIsFar = false;
   const float* values;
 
   Given from(std::size_t at) const noexcept { return {values + at}; }
   [[gnu::always_inline]] float operator[](std::size_t i) const noexcept { return values[i]; }
-  [[gnu::always_inline]] void prefetch(std::size_t i, bool if_far) const noexcept {
-    if (if_far) __builtin_prefetch(values + i);
-  }
+  [[gnu::always_inline]] void prefetch(std::size_t i) const noexcept { __builtin_prefetch(values + i); }
 };
 
-// The sum of two contributions. Others wrote them, so they are asked for ahead in any case.
+// The sum of two contributions.
 struct Sum {
+  static constexpr bool kIsFar = true;
   const float *first, *second;
 
   Sum from(std::size_t at) const noexcept { return {first + at, second + at}; }
   [[gnu::always_inline]] float operator[](std::size_t i) const noexcept { return first[i] + second[i]; }
-  [[gnu::always_inline]] void prefetch(std::size_t i, bool) const noexcept {
+  [[gnu::always_inline]] void prefetch(std::size_t i) const noexcept {
     __builtin_prefetch(first + i);
     __builtin_prefetch(second + i);
   }
@@ -75,6 +75,7 @@ struct Sum {
 
 // The same, each scaled and clipped for itself.
 struct ClippedSum {
+  static constexpr bool kIsFar = true;
   Sum sum;
   float first_scale, first_limit, second_scale, second_limit;
 
@@ -84,7 +85,7 @@ struct ClippedSum {
   [[gnu::always_inline]] float operator[](std::size_t i) const noexcept {
     return clip(first_scale * sum.first[i], first_limit) + clip(second_scale * sum.second[i], second_limit);
   }
-  [[gnu::always_inline]] void prefetch(std::size_t i, bool if_far) const noexcept { sum.prefetch(i, if_far); }
+  [[gnu::always_inline]] void prefetch(std::size_t i) const noexcept { sum.prefetch(i); }
 };
 
 // Asks for all inputs half a page ahead: the processor's own prefetching stops at page ends, and neighbouring chunks'
@@ -92,19 +93,23 @@ struct ClippedSum {
 template <class Rule, std::size_t kSlots, Before kBefore, class Gradient>
 [[gnu::always_inline]] inline void for_each(const Call& shared, float* out, const float* in, std::size_t stride,
                                             const Gradient& given, std::size_t count, const float* following) noexcept {
-  constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512;  // floats
-  const Call call = shared;                                     // the compiler sees that no store to `out` changes it
+  constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512, kShort = 2048;  // floats
+  const Call call = shared;  // the compiler sees that no store to `out` changes it
   const Gradient gradient = given;
+  const bool is_long = count > kShort || following != nullptr;
   std::size_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
-    const std::size_t at = i + kAhead;
-    const float* next = at < count && (count > 2048 || following) ? in + at
-                        : following != nullptr                    ? following + (at - count)
-                                                                  : nullptr;
-    for (std::size_t k = 0; k < kBlock; k += kLine) {
-      if (next != nullptr)
-        for (std::size_t slot = 0; slot <= kSlots; ++slot) prefetch_to_own(next + slot * stride + k);
-      gradient.prefetch(at + k, next != nullptr);
+    if (is_long || Gradient::kIsFar) {
+      const std::size_t at = i + kAhead;
+      const float* next = !is_long               ? nullptr
+                          : at < count           ? in + at
+                          : following != nullptr ? following + (at - count)
+                                                 : nullptr;
+      for (std::size_t k = 0; k < kBlock; k += kLine) {
+        if (next != nullptr)
+          for (std::size_t slot = 0; slot <= kSlots; ++slot) prefetch_to_own(next + slot * stride + k);
+        if (next != nullptr || Gradient::kIsFar) gradient.prefetch(at + k);
+      }
     }
     PS_SIMD_LOOP
     for (std::size_t k = 0; k < kBlock; ++k)
@@ -197,9 +202,19 @@ PS_SIMD_CLONES void add_clipped(float* out, const float* in, const float* gradie
 
 }  // namespace
 
+Call resolve(const Settings& settings, float learning_rate, float scale) noexcept {
+  return resolve(settings, learning_rate, scale, settings.clip_value);
+}
+
+void apply(const Call& call, std::uint64_t updates, float* out, const float* in, std::size_t stride,
+           const float* gradient, std::size_t count, const float* following) noexcept {
+  if (call.has_t) return run(at_update(call, updates), out, in, stride, Given{gradient}, count, following);
+  run(call, out, in, stride, Given{gradient}, count, following);
+}
+
 void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
            const float* gradient, float scale, std::size_t count, const float* following) noexcept {
-  run(resolve(settings, moment, scale, settings.clip_value), out, in, stride, Given{gradient}, count, following);
+  apply(resolve(settings, moment.learning_rate, scale), moment.updates, out, in, stride, gradient, count, following);
 }
 
 void apply_combined(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
@@ -209,7 +224,9 @@ void apply_combined(const Settings& settings, const Moment& moment, float* out, 
                  following);
   const bool is_sum = traits_of(settings.rule).is_sum;
   const float clip_value = is_sum ? 0.0F : settings.clip_value;
-  const Call call = resolve(settings, moment, is_sum ? 1.0F : 1.0F / static_cast<float>(contributions.size()), 0.0F);
+  const float share = is_sum ? 1.0F : 1.0F / static_cast<float>(contributions.size());
+  Call call = resolve(settings, moment.learning_rate, share, 0.0F);
+  if (call.has_t) call = at_update(call, moment.updates);
   constexpr float kNone = std::numeric_limits<float>::infinity();
   const float limit = clip_value > 0 ? clip_value : kNone;
   const Contribution last = contributions.back();

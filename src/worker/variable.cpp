@@ -45,6 +45,7 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
   settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(first.rule),
                                  (first.flags & shm::kRegularize) != 0, dtype);
   is_sum = update::traits_of(settings.rule).is_sum;
+  call_ = update::resolve(settings, 0.0F, 1.0F);
   pulled.assign(pieces, kNotPulled);
   observed.assign(pieces, kNotPulled);
   grain_ = Threads::grain(first.piece_elements * sizeof(float));
@@ -275,6 +276,8 @@ std::uint64_t VariableState::push_piece(VariablePart& part, std::uint64_t piece,
   const float* following = piece + 1 < part.versioned->chunks() ? part.versioned->likely_place(piece + 1) : nullptr;
   const shm::SwapResult result =
       part.versioned->push_chunk(piece, spares, context.label, [&](float* out, const float* in, std::uint64_t version) {
+        if (!context.staleness_scaling)
+          return update::apply(call_, version, out, in, stride, gradient, count, following);
         update::apply(settings, {rate_at(part, version, index, context), version}, out, in, stride, gradient,
                       context.scale, count, following);
       });
@@ -314,6 +317,8 @@ template <class Body>
 std::uint64_t VariableState::push(const GradientInput& given, const PushContext& context, Threads& threads) {
   if (tape_ != nullptr) [[unlikely]]
     return push_taped(given, update::Change::kStep, context, threads.spares(0), nullptr);
+  if (call_.rate != context.learning_rate || call_.scale != context.scale)
+    call_ = update::resolve(settings, context.learning_rate, context.scale);
   return for_pushed(given, threads,
                     [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* g,
                         shm::Spares& spares, std::uint64_t& retries) {
