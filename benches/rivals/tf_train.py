@@ -103,7 +103,8 @@ def play(role, number, cluster, folder, kind, data, steps, batch, rate):
     with tf1.train.MonitoredTrainingSession(server.target, number == 0, hooks=hooks, config=config) as session:
         if number == 0:
             (folder / "chief").touch()
-        # Until both are warm: a sync step of the slower one may take two gradients, of which it has one.
+        # Both go on until both are warm. A sync step takes two gradients, and both may be of the faster worker: the
+        # slower one would then wait for another.
         ready = [folder / f"ready-{other}" for other in range(WORKERS)]
         warm = 0
         while not all(path.exists() for path in ready):

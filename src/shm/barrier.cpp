@@ -118,7 +118,8 @@ std::optional<std::uint64_t> try_set_epoch(JobSegments& job, std::uint64_t epoch
 
 // barrier.B11: who was in the round before and has not come to this one may not know it yet, and the only record of it is
 // about to go. Only ever raised: a decider that sleeps here for rounds changes nothing. Where the proposer has begun a
-// later set, it has noted what it overwrites, and all in that set have arrived later: a number too small for them.
+// later set, it has noted what it overwrites. A rank in that later set asks about a later round: this number, too small
+// for that one, tells it nothing wrong.
 void Barrier::note_left_behind(std::uint64_t round, const RankSet& arrived) noexcept {
   const std::uint64_t decision = shared().decision.load_acquire();  // (barrier.B11) pairs with barrier.A4: the proposal
   if (decided_rounds(decision) != round) return;                    // whoever has decided since has noted it

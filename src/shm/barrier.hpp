@@ -76,19 +76,19 @@ class Barrier {
   // barrier.A1. Requires: this worker's contribution is complete.
   void arrive(std::uint64_t round) noexcept;
 
-  // Waits for the round's decision, calls apply(decision) unless the round is over by then, and opens the next.
-  // `apply` gets the Decision. each_slice(missing) runs before each sleep; `missing` are the living who have not
+  // Waits for the round's decision, calls apply(decision) unless the round is over by then, and opens the next. Of a
+  // meeting (barrier 1) it waits until all have arrived, and applies nothing. each_slice(missing) runs before each sleep; `missing` are the living who have not
   // arrived. True: go on without them, in this round and until they show that they go on. It throws to give up.
   template <class Apply, class EachSlice>
   void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
     std::vector<std::uint32_t>& missing = missing_;
     const std::uint32_t look_every = model_of(&shared().futex) != nullptr ? 1 : look_every_;  // a model has no time
-    std::uint32_t looks = 0;
+    std::uint32_t turns = 0;
     wait_for_fact(
         shared().futex,
         [&] {
           return this->round() != round || is_decided(round) ||
-                 (++looks % look_every == 0 && try_decide(round, false, missing));
+                 (++turns % look_every == 0 && try_decide(round, false, missing));
         },
         [&] {
           if (try_decide(round, true, missing) || !each_slice(std::as_const(missing))) return;
@@ -118,9 +118,9 @@ class Barrier {
   // How many of the job's workers have not joined yet. 0 from the first round's end on.
   std::uint32_t still_to_join() const noexcept;
 
-  // barrier.A2 to barrier.A4. True: the round is decided, by this call or by another's; of a meeting, it
-  // is over. `look_at_locks`: ask the kernel for the living, a system call per missing rank; otherwise only deaths known
-  // from before count.
+  // barrier.A2 to barrier.A4. True: the round is decided, by this call or by another's; of a meeting, it is over.
+  // `look_at_locks`: ask the kernel for the living, a system call per missing rank; otherwise only deaths known from
+  // before count.
   bool try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing);
 
   // Whether it is, so that helpers may be applying it unless a later round is under way.
@@ -139,15 +139,15 @@ class Barrier {
   void note_left_behind(std::uint64_t round, const RankSet& arrived) noexcept;
   void note_decision(std::uint64_t round) noexcept;
 
-  // Where each worker has a core, one of them looks at all arrivals at every turn, the others at one turn in so many. Who
-  // looks takes the lines of those who arrive, and those who decide at the same time take each other's. The one is the
-  // last: of a step of a single chunk it applies that (SyncWork), and goes on from its own decision.
+  // Where each worker has a core, one of them looks at all arrivals at every turn, the others at one turn in so many. A
+  // look takes the lines of those who arrive, and two who decide at the same time take each other's. That one is the
+  // last rank. It applies the only chunk of a step that has one (SyncWork), so it goes on from its own decision.
   static constexpr std::uint32_t kLookEvery = 16;
 
   JobSegments& job_;
   std::uint32_t rank_, which_;
   Patience patience_;
-  std::uint32_t look_every_;            // times, of a waiter's
+  std::uint32_t look_every_;            // one of so many turns of a wait looks at all arrivals
   std::vector<std::uint32_t> missing_;  // of the wait under way
   bool has_decided_ = false;            // this rank's proposal was the one
   std::uint32_t quorum_ = 0;            // that it was made with

@@ -148,7 +148,7 @@ struct alignas(kWriterLine) LiveShm {
 // those who wait look at all three.
 struct alignas(kWriterLine) BarrierShm {
   AtomicShm<std::uint64_t> step;      // rounds completed; of barrier 0: the global step
-  AtomicShm<std::uint64_t> decision;  // {step + 1 : 44, low bits of the step's epoch : 12, proposer : 8}
+  AtomicShm<std::uint64_t> decision;  // {step + 1 : 44, low bits of its epoch : 12, proposer : 8}; of barrier 1: 0
   AtomicShm<std::uint32_t> futex;     // of those who wait for a round (waiting.W1)
   std::uint8_t pad0[108];
 };

@@ -22,6 +22,7 @@ Call at_update(Call call, std::uint64_t updates) noexcept {
     call.kept = static_cast<float>(d);
     call.taken = static_cast<float>(1 - d);
   }
+  call.has_t = false;
   return call;
 }
 
@@ -141,7 +142,7 @@ template <Before kBefore, class Gradient>
 PS_RUN(run_plain, Before::kNothing, Given)
 PS_RUN(run_full, Before::kAll, Given)
 PS_RUN(run_sum, Before::kNoClip, Sum)
-PS_RUN(run_clipped_sum, Before::kAll, ClippedSum)
+PS_RUN(run_clipped_sum, Before::kNoClip, ClippedSum)
 #undef PS_RUN
 
 auto* runner_of(const Call& call, const Given&) noexcept { return call.is_plain() ? run_plain : run_full; }

@@ -317,7 +317,7 @@ template <class Body>
 std::uint64_t VariableState::push(const GradientInput& given, const PushContext& context, Threads& threads) {
   if (tape_ != nullptr) [[unlikely]]
     return push_taped(given, update::Change::kStep, context, threads.spares(0), nullptr);
-  if (call_.rate != context.learning_rate || call_.scale != context.scale)
+  if (layout == Layout::kVersioned && (call_.rate != context.learning_rate || call_.scale != context.scale))
     call_ = update::resolve(settings, context.learning_rate, context.scale);
   return for_pushed(given, threads,
                     [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* g,

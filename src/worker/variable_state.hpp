@@ -191,7 +191,7 @@ struct PS_HIDDEN VariableState {
   std::uint64_t span_elements_ = kNoFloats;  // that a span of floats has to have; of another type none fits
   std::uint64_t grain_ = 1;                  // pieces that are worth a thread
   std::uint64_t start_ = 0;                  // where this worker's pushes begin: far from where the others' do
-  update::Call call_;                        // of the rate and scale of the last push
+  update::Call call_;                        // versioned: of the rate and scale of the last push
   std::vector<std::uint64_t> retries_;       // of the call under way, per thread
   std::vector<std::uint64_t> copied_;        // pieces, likewise
   std::vector<float> by_parts_;              // room, of hashed variables

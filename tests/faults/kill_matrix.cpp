@@ -186,7 +186,7 @@ class Trial : StruckJob {
 
   // The next job is another one.
   void forget() {
-    shared_->finish = false, shared_->quit_ps = false;
+    shared_->finish = false, shared_->quit_ps = false, shared_->joined = 0;
     for (Account& account : shared_->accounts) account.begun = 0, account.acknowledged = 0;
     for (std::size_t i = 0; i < accounts_; ++i) struck_.insert(i);  // they have ended
     view_.reset();
@@ -267,7 +267,6 @@ class Trial : StruckJob {
     if (random_() % 2 == 0) start_snapshotter({}, case_.row->way == FaultWay::kSuccessor ? 2 : 1);
     pid_t victim;
     if (case_.row->way == FaultWay::kFirst) {
-      orders.is_first = true;
       victim = start_worker(rank, orders);
       wait_struck(victim);
       start_others(rank, {});

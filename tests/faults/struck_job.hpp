@@ -110,7 +110,6 @@ class StruckJob {
     Action action = Action::kKill;
     int passes = 1;
     bool is_slow = false;                            // late in every step
-    bool is_first = false;                           // the others come once it is struck
     std::uint64_t leaves_after = 0;                  // 0: when told
     bool leaves_with_others = false, stays = false;  // until the ps ends the job
   };
@@ -140,8 +139,8 @@ class StruckJob {
       const auto push_rows = declare_rows(worker, rank, ones);
       std::vector<float> values(kElements);
       // A first step fails where somebody joins later than the step's time-out. A busy machine may take as long.
-      if (config_.step_timeout_seconds > 0 && !orders.is_first)
-        wait_for([this] { return shared_->joined >= kWorkers; });
+      if (config_.step_timeout_seconds > 0 && !wait_for([this] { return shared_->joined >= kWorkers; }))
+        throw Error("the others do not join");
       for (std::uint64_t step = 0; orders.leaves_after == 0 || step < orders.leaves_after; ++step) {
         if ((shared_->finish && !orders.stays) || worker.finished() ||
             (orders.leaves_with_others && shared_->others_quit))
