@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import signal
+import tempfile
 import time
 import unittest
 
@@ -149,14 +150,20 @@ class Interrupted(ProcessTest):
                     self.assert_nothing_left()
 
     def test_a_launch_that_gives_up_does_not_wait_for_a_stopped_worker(self):
+        is_stopped = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "worker-0-is-stopped")
         first_works = f"""#!/bin/sh
-            case "$*" in *"--rank 1"*) echo "worker_shm: it cannot work" >&2; exit 1 ;; esac
+            case "$*" in *"--rank 1"*)
+                until [ -e "{is_stopped}" ]; do sleep 0.02; done
+                echo "worker_shm: it cannot work" >&2; exit 1 ;;
+            esac
             exec "{support.TOOLS}/worker_shm" "$@"\n"""
         programs = support.programs_beside(first_works)
         launcher = self.start(self.enterContext(programs), "--job", self.job, "--model", "count", "--steps", "1000000",
                               "--interval", "1s", "--restart-workers", "--workers", "2")
-        support.wait_until(lambda: any(w["rank"] == 0 for w in support.workers_of(self.job) or []), "worker 0 has joined")
-        os.kill(next(w["pid"] for w in support.workers_of(self.job) if w["rank"] == 0), signal.SIGSTOP)
+        first = support.wait_until(lambda: [w["pid"] for w in support.workers_of(self.job) or [] if w["rank"] == 0],
+                                   "worker 0 has joined")
+        os.kill(first[0], signal.SIGSTOP)
+        is_stopped.touch()
         code, _, err = support.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn("worker 1 ended with exit code 1", err)
