@@ -77,8 +77,9 @@ class Barrier {
   void arrive(std::uint64_t round) noexcept;
 
   // Waits for the round's decision, calls apply(decision) unless the round is over by then, and opens the next. Of a
-  // meeting (barrier 1) it waits until all have arrived, and applies nothing. each_slice(missing) runs before each sleep; `missing` are the living who have not
-  // arrived. True: go on without them, in this round and until they show that they go on. It throws to give up.
+  // meeting (barrier 1) it waits until all have arrived, and applies nothing. each_slice(missing) runs before each sleep;
+  // `missing` are the living who have not arrived. True: go on without them, in this round and until they show that they
+  // go on. It throws to give up.
   template <class Apply, class EachSlice>
   void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
     std::vector<std::uint32_t>& missing = missing_;

@@ -10,7 +10,7 @@
 namespace ps::update {
 namespace {
 
-// The same call with what depends on t, the number of the update after so many.
+// The same call for the next update after so many: with what depends on its number t.
 Call at_update(Call call, std::uint64_t updates) noexcept {
   const double t = double(updates) + 1;
   with_rule(

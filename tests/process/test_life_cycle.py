@@ -153,7 +153,7 @@ class Interrupted(ProcessTest):
         is_stopped = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()), "worker-0-is-stopped")
         first_works = f"""#!/bin/sh
             case "$*" in *"--rank 1"*)
-                until [ -e "{is_stopped}" ]; do sleep 0.02; done
+                timeout 60 sh -c 'until [ -e "{is_stopped}" ]; do sleep 0.02; done'
                 echo "worker_shm: it cannot work" >&2; exit 1 ;;
             esac
             exec "{support.TOOLS}/worker_shm" "$@"\n"""
