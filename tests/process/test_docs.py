@@ -3,6 +3,7 @@
 CONTRIBUTING.md says how a block is marked, and which files stand in for others.
 """
 import functools
+import itertools
 import os
 import pathlib
 import random
@@ -92,8 +93,12 @@ def has_option(text, option):
 
 
 def check_options(command):
-    for part in re.split(r"&&|\|\|?|;", command):
-        program, *words = shlex.split(part)
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="&|;")  # which end a command where they are not quoted
+    lexer.whitespace_split, lexer.commenters = True, ""
+    for is_end, words in itertools.groupby(lexer, lambda word: re.fullmatch("[&|;]+", word) is not None):
+        if is_end:
+            continue
+        program, *words = words
         text = help_of(program)
         for word in words:
             if text is not None and word.startswith("--") and not has_option(text, word.split("=")[0]):
