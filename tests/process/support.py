@@ -92,6 +92,12 @@ def workers_of(job):
     return json.loads(out)["workers"] if code == 0 else None
 
 
+def lasting(mode="async"):
+    """Options of a launch that takes five seconds with three workers: time for a test to look, and to kill, meanwhile,
+    where the machine is busy as well."""
+    return "--mode", mode, "--delay", "5ms", "--steps", 1000 if mode == "sync" else 3000
+
+
 def wait_training(job, count):
     """Waits until so many workers are at their work; returns them, by rank."""
     def all_train():

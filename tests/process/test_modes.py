@@ -286,8 +286,7 @@ class Elastic(ProcessTest):
         for mode in ("async", "ssp", "sync"):
             with self.subTest(mode=mode):
                 job = support.new_job()
-                launch = self.start("launch_shm", "--job", job, "--workers", "2..3", "--mode", mode, "--delay", "1ms",
-                                    "--steps", "1000", "--json")
+                launch = self.start("launch_shm", "--job", job, "--workers", "2..3", *support.lasting(mode), "--json")
                 at_work = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "under way")
                 os.kill(at_work[0]["pid"], signal.SIGKILL)
                 code, out, err = finish(launch)

@@ -8,7 +8,7 @@ import signal
 import tempfile
 import unittest
 
-from support import ProcessTest, finish, main, new_job, programs_of, run, segments, wait_training, wait_until, workers_of
+from support import ProcessTest, finish, lasting, main, new_job, programs_of, run, segments, wait_training, wait_until, workers_of
 
 
 class ReplayTest(ProcessTest):
@@ -43,8 +43,7 @@ class ReplayTest(ProcessTest):
                 self.assert_replays(digest, 1)
 
     def test_changes_of_live_settings_are_in_the_record(self):
-        launch = self.start("launch_shm", "--job", self.job, "--steps", 2000, "--delay", "all:3ms", "--record",
-                            self.record, "--json")
+        launch = self.start("launch_shm", "--job", self.job, *lasting(), "--record", self.record, "--json")
         wait_until(lambda: any(w["steps"] > 50 for w in workers_of(self.job) or []), "they train")
         self.assertEqual(run("inspect_shm", "set", "--job", self.job, "lr=0.03").code, 0)
         code, out, err = finish(launch)
@@ -86,8 +85,8 @@ class ReplayTest(ProcessTest):
         self.assert_replays(digest)
 
     def test_a_run_that_has_lost_a_worker_replays(self):
-        launch = self.start("launch_shm", "--job", self.job, "--steps", 900, "--mode", "ssp", "--staleness", 3, "--delay",
-                            "all:5ms", "--record", self.record, "--json")
+        launch = self.start("launch_shm", "--job", self.job, *lasting("ssp"), "--staleness", 3, "--record",
+                            self.record, "--json")
 
         def at_work():
             working = [w for w in workers_of(self.job) or [] if w["steps"] > 20]
@@ -127,7 +126,8 @@ class ReplayTest(ProcessTest):
         self.assert_differs("differs from its record at push 0", "chunks, the record has")
 
     def test_a_replay_ends_when_one_of_its_workers_is_killed(self):
-        self.launch("--steps", 20000, "--record", self.record)
+        self.launch(*lasting(), "--record", self.record)
+        self.change_arguments("--delay", "5ms")
         job = new_job()
         launch = self.start("launch_shm", "--job", job, "--replay", self.record)
         worker = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "they replay")[0]
@@ -138,7 +138,8 @@ class ReplayTest(ProcessTest):
         self.assertEqual((programs_of(job), segments(job)), ([], []))
 
     def test_a_stopped_worker_is_waited_for(self):
-        digest = self.launch("--steps", 20000, "--record", self.record)["digest"]
+        digest = self.launch(*lasting(), "--record", self.record)["digest"]
+        self.change_arguments("--delay", "5ms")
         job = new_job()
         launch = self.start("launch_shm", "--job", job, "--replay", self.record, "--json")
         worker = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "they replay")[0]

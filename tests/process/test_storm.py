@@ -15,7 +15,7 @@ from support import FULL, ProcessTest, run
 
 KILLS = 1100 if FULL else 60
 RANKS = 4  # the last one is never killed
-SIZE = 5000
+SIZE = 100_000  # floats count to 2**24: a smaller variable is pushed so often within a minute or two
 
 
 def descriptors(process):

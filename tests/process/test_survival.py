@@ -66,13 +66,14 @@ class DeadServers(Survival):
         [worker] = self.start_counting(1, interval="0")
         self.wait_for_steps(0)
         first.kill()
-        longest, before = 0.0, (time.monotonic(), self.steps_of(0))
+        longest, steps, since = 0.0, self.steps_of(0), time.monotonic()
         second = self.start("ps_shm", "--job", self.job, "--workers", "1")
         end = time.monotonic() + 1
-        while time.monotonic() < end:  # every look costs some milliseconds itself
-            now = (time.monotonic(), self.steps_of(0))
-            if now[1] > before[1]:
-                longest, before = max(longest, now[0] - before[0]), now
+        while (began := time.monotonic()) < end:
+            if (now := self.steps_of(0)) > steps:
+                steps, since = now, time.monotonic()
+            else:  # no step from the end of that look to the begin of this one
+                longest = max(longest, began - since)
         self.assertLess(longest, 0.5 * support.SLOWNESS)
         worker.send_signal(signal.SIGINT)
         support.finish(worker)
@@ -111,7 +112,7 @@ class DeadServers(Survival):
         self.assert_fails(1, run("ps_shm", "--job", self.job, "--adopt"), f"there is no job '{self.job}'")
 
     def test_launch_restarts_a_dead_ps(self):
-        launcher = self.start("launch_shm", "--job", self.job, "--delay", "1ms", "--steps", "1500", "--json")
+        launcher = self.start("launch_shm", "--job", self.job, *support.lasting(), "--json")
         shown = running_job(self.job)
         support.wait_until(lambda: len(support.workers_of(self.job) or []) == 3, "all have joined")
         os.kill(shown["ps_pid"], signal.SIGKILL)
@@ -120,14 +121,13 @@ class DeadServers(Survival):
         self.assertEqual(code, 0, err)
         self.assertIn("ps was killed by signal 9", err)
         self.assertIn("takes it over", err)
-        self.assertGreaterEqual(json.loads(out)["steps"], 1500)
+        self.assertGreaterEqual(json.loads(out)["steps"], 3000)
 
     def test_launch_restarts_dead_workers_when_asked_to(self):
         for mode in ("async", "sync"):
             with self.subTest(mode):
                 job = f"{self.job}-{mode}"
-                launcher = self.start("launch_shm", "--job", job, "--mode", mode, "--delay", "1ms", "--steps", "1500",
-                                      "--restart-workers", "--json")
+                launcher = self.start("launch_shm", "--job", job, *support.lasting(mode), "--restart-workers", "--json")
                 os.kill(support.wait_training(job, 3)[0]["pid"], signal.SIGKILL)  # the chief
                 code, out, err = support.finish(launcher)
                 self.assertEqual(code, 0, err)
@@ -139,12 +139,13 @@ class DeadServers(Survival):
         return [w for w in support.workers_of(self.job) or [] if w["state"] == "alive"]
 
     def test_workers_that_are_killed_at_their_work_are_replaced_however_often_and_the_summary_is_of_the_run(self):
-        launcher = self.start("launch_shm", "--job", self.job, "--delay", "5ms", "--steps", "5000", "--batch", "10",
-                              "--workers", "2", "--restart-workers", "--json")  # outlasts the kills under a sanitizer
+        launcher = self.start("launch_shm", "--job", self.job, "--delay", "5ms", "--steps", 5000, "--batch", "10",
+                              "--workers", "2", "--restart-workers", "--json")
         support.wait_until(lambda: len(self.alive()) == 2, "both have joined")
         began = time.monotonic()
         pids, steps = set(), {0: 0, 1: 0}
-        for _ in range(12):  # each sooner than a second after its start
+        # Each is killed within a second of its start, where looks are quick.
+        while len(pids) < 12 and sum(steps.values()) < 2500:
             def at_work():
                 return [w for w in self.alive() if w["pid"] not in pids and w["steps"] > steps[w["rank"]]]
             victim = support.wait_until(at_work, "one that is new has made a step")[0]
@@ -155,14 +156,15 @@ class DeadServers(Survival):
         lasted = time.monotonic() - began
         code, out, err = support.finish(launcher)
         self.assertEqual(code, 0, err)
-        self.assertEqual(err.count("takes its place"), 12)
+        self.assertGreater(len(pids), 2)
+        self.assertEqual(err.count("takes its place"), len(pids))
         summary = json.loads(out)
         self.assertGreaterEqual(summary["seconds"], lasted)
         self.assertAlmostEqual(summary["steps_per_second"] * summary["seconds"], summary["steps"], 3)
         done = sum(w["steps"] for w in summary["per_worker"])
         examples = summary["examples_per_second"] * summary["seconds"]
         self.assertLessEqual(examples, 10 * done + 0.001)
-        self.assertGreater(examples, 10 * (done - 12 - 1))  # those that were killed may not have said their last step
+        self.assertGreater(examples, 10 * (done - len(pids) - 1))  # those that were killed may not have said their last step
         for worker in summary["per_worker"]:
             self.assertLessEqual(worker["seconds"], summary["seconds"])
             self.assertGreater(worker["seconds"], lasted / 2)
@@ -195,7 +197,7 @@ class DeadServers(Survival):
         self.assertEqual(support.segments(self.job), [])
 
     def test_a_job_that_lost_a_worker_without_that_says_so_and_fails(self):
-        launcher = self.start("launch_shm", "--job", self.job, "--delay", "1ms", "--steps", "1500")
+        launcher = self.start("launch_shm", "--job", self.job, *support.lasting())
         os.kill(support.wait_training(self.job, 3)[1]["pid"], signal.SIGKILL)
         code, out, err = support.finish(launcher)
         self.assertEqual(code, 1)
@@ -379,7 +381,7 @@ class Groups(Survival):
     def test_a_group_shares_a_job_and_nobody_else(self):
         inside = f"--groups={grp.getgrnam(GROUP).gr_gid}"
         ps = self.start_ps("--workers", "2", "--mode", "sync", "--group", GROUP)
-        workers = [self.as_user(number, inside, "worker_shm", "--group", GROUP, "--model", "count", "--steps", "300",
+        workers = [self.as_user(number, inside, "worker_shm", "--group", GROUP, "--model", "count", "--steps", 10**9,
                                 "--interval", "1ms")
                    for number in (65533, 65534)]
         self.wait_for_steps(0)
@@ -389,7 +391,8 @@ class Groups(Survival):
         outsider = self.as_user(65532, "--clear-groups", "worker_shm", "--model", "count", "--steps", "1")
         self.assert_fails(1, support.finish(outsider), "no permission", "--group")
         for worker in workers:
-            self.assertEqual(support.finish(worker)[0], 0)
+            worker.send_signal(signal.SIGTERM)
+            self.assertEqual(support.finish(worker)[0], 130)
         self.assertEqual(support.finish(ps)[0], 0)
         self.assertEqual(support.segments(self.job), [])
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 
-from support import ProcessTest, finish, main, run, wait_until, workers_of
+from support import ProcessTest, finish, lasting, main, run, wait_until, workers_of
 
 PHASES = ("pull", "gradient", "delay", "push", "step()")
 
@@ -88,8 +88,7 @@ class TraceTest(ProcessTest):
         self.assertLess(waits[1], min(waits[0], waits[2]), "the straggler waits for nobody")
 
     def test_a_killed_workers_trace_is_there(self):
-        launch = self.start("launch_shm", "--job", self.job, "--steps", 1500, "--delay", "all:1ms", "--restart-workers",
-                            "--trace", self.file)
+        launch = self.start("launch_shm", "--job", self.job, *lasting(), "--restart-workers", "--trace", self.file)
         victim = wait_until(lambda: [w for w in workers_of(self.job) or [] if w["steps"] > 150], "they train")[0]
         os.kill(victim["pid"], signal.SIGKILL)
         self.assertEqual(finish(launch).code, 0)
