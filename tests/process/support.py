@@ -92,10 +92,14 @@ def workers_of(job):
     return json.loads(out)["workers"] if code == 0 else None
 
 
+# Global steps for which three workers that wait for 5 ms in each of theirs take five seconds: time for a test to look,
+# and to kill, meanwhile, where the machine is busy as well.
+LASTING_STEPS = {"async": 3000, "ssp": 3000, "sync": 1000}
+
+
 def lasting(mode="async"):
-    """Options of a launch that takes five seconds with three workers: time for a test to look, and to kill, meanwhile,
-    where the machine is busy as well."""
-    return "--mode", mode, "--delay", "5ms", "--steps", 1000 if mode == "sync" else 3000
+    """Options of a launch that makes LASTING_STEPS."""
+    return "--mode", mode, "--delay", "5ms", "--steps", LASTING_STEPS[mode]
 
 
 def wait_training(job, count):

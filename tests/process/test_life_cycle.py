@@ -222,7 +222,7 @@ class Deaths(ProcessTest):
             with self.subTest(mode):
                 job = f"{self.job}-{mode}"
                 ps = self.start("ps_shm", "--job", job, "--workers", "3", "--mode", mode, "--linger", "1s", "--steps",
-                                1000 if mode == "sync" else 3000)
+                                support.LASTING_STEPS[mode])
                 workers = [self.start("worker_shm", "--job", job, "--rank", rank, "--delay", "5ms", "--together")
                            for rank in range(3)]
                 support.wait_training(job, 3)
@@ -234,7 +234,7 @@ class Deaths(ProcessTest):
                 self.assertRegex(out + err, r"worker 1 .*died")
 
     def test_workers_train_on_when_the_ps_is_killed(self):
-        ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", "2000")
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", support.LASTING_STEPS["async"])
         workers = [self.start("worker_shm", "--job", self.job, "--delay", "5ms", "--together") for _ in range(2)]
         support.wait_until(lambda: len(support.workers_of(self.job) or []) == 2, "both have joined")
         ps.kill()

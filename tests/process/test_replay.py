@@ -8,7 +8,8 @@ import signal
 import tempfile
 import unittest
 
-from support import ProcessTest, finish, lasting, main, new_job, programs_of, run, segments, wait_training, wait_until, workers_of
+from support import (ProcessTest, finish, lasting, main, new_job, programs_of, run, segments, wait_training, wait_until,
+                     workers_of)
 
 
 class ReplayTest(ProcessTest):

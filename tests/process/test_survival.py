@@ -121,7 +121,7 @@ class DeadServers(Survival):
         self.assertEqual(code, 0, err)
         self.assertIn("ps was killed by signal 9", err)
         self.assertIn("takes it over", err)
-        self.assertGreaterEqual(json.loads(out)["steps"], 3000)
+        self.assertGreaterEqual(json.loads(out)["steps"], support.LASTING_STEPS["async"])
 
     def test_launch_restarts_dead_workers_when_asked_to(self):
         for mode in ("async", "sync"):
