@@ -83,10 +83,15 @@ void Replayer::differ(const std::string& how) {
 }
 
 void Replayer::end_life() {
-  has_ended_ = true;
   const What what = cursor_->peek().what;
-  const bool has_left = what == What::kLeft;
-  if (what == What::kFinished || (was_finished_ && has_left))
+  const bool has_left = what == What::kLeft, is_told = what == What::kFinished;
+  if (is_told) {  // what the program did then comes behind it
+    cursor_->next();
+    was_finished_ = true;
+  } else {
+    has_ended_ = true;
+  }
+  if (is_told || (was_finished_ && has_left))
     throw JobFinished(fmt::format("worker {}: the job was finished here", rank_));
   const std::string line =
       fmt::format("worker {}: its record ends here, {} push {}: it {}", rank_, what == What::kPush ? "in" : "behind",

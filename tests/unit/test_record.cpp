@@ -22,6 +22,7 @@
 #include "record/order.hpp"
 #include "record/recorder.hpp"
 #include "record/replayer.hpp"
+#include "shm/clock.hpp"
 #include "support/folder.hpp"
 #include "support/worker_job.hpp"
 
@@ -297,6 +298,48 @@ TEST_CASE("record: assignments and sums are in it, in their order") {
   const Order order = order_of(folder.path());
   CHECK(order.pushes() == 2);
   CHECK(order.pulls(0, 2) == 1);
+}
+
+// A straggler asks in its delay, which a replay leaves out: that is told at the next call, and goes on by the record.
+TEST_CASE("record: what a program does once it has been told the end is replayed, wherever it had asked") {
+  const test::Folder folder;
+  JobConfig config = test::settings(2, Mode::kAsync);
+  config.steps = 1;
+  const auto run = [&](const record::Board* board) {
+    config.job = test::unique_job_name();
+    Server server(config);
+    const std::uint64_t begin = shm::now_ns();
+    const auto join = [&](std::uint32_t rank) {
+      WorkerOptions given = test::options(config, rank);
+      (board == nullptr ? given.record : given.replay) = folder.path();
+      if (board != nullptr) given.replay_board = board->path();
+      given.stop_requested = [&] { return shm::now_ns() - begin > 20'000'000'000; };  // instead of a wait for ever
+      return Worker(given);
+    };
+    std::vector<float> out(10);
+    const std::vector<float> ones(10, 1.0F);
+    Worker asks = join(0), pushes = join(1);
+    const Variable asked = asks.variable(test::vector_of(10), test::zero);
+    const Variable pushed = pushes.variable(test::vector_of(10), test::zero);
+    asks.pull(asked, out);
+    pushes.pull(pushed, out);
+    pushes.push(pushed, ones);
+    pushes.step();
+    if (board == nullptr)
+      CHECK(asks.finished());
+    else
+      CHECK_THROWS_AS(asks.push(asked, ones), JobFinished);
+    CHECK(asks.finished());
+    asks.pull(asked, out);
+    CHECK(out == ones);
+    asks.leave();
+    pushes.push(pushed, ones);  // a replay waits for the pull before it
+    pushes.pull(pushed, out);
+    CHECK(out == std::vector<float>(10, 2.0F));
+  };
+  run(nullptr);
+  const record::Board board(order_of(folder.path()).chunks());
+  run(&board);
 }
 
 TEST_CASE("record: a worker that was killed before its first event is left out") {
