@@ -26,18 +26,18 @@
 #include <string>
 #include <vector>
 
-#include "keep/tensor_files.hpp"
+#include "persistence/tensor_files.hpp"
 #include "processes.hpp"
-#include "ps/checkpoint.hpp"
-#include "ps/job_view.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/job_view.hpp"
 #include "report.hpp"
-#include "shm/clock.hpp"
+#include "shm/base/clock.hpp"
 #include "trainer.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
-using namespace ps;
+using namespace ps_shm;
 
 struct Options : bench::Model {
   std::uint32_t rounds = 7;
@@ -109,14 +109,14 @@ void write_plainly(const std::string& path, const Private& from) {
 
 // As a checkpoint's file is written.
 void write_as_save_does(const std::string& path, const Private& from, const Options& options) {
-  std::vector<keep::Tensor> tensors;
+  std::vector<persistence::Tensor> tensors;
   for (std::uint32_t i = 0; i < options.variables; ++i)
     tensors.push_back(
         {.name = bench::variable_name(i),
          .dtype = DType::kFloat32,
          .shape = {options.elements()},
-         .read = keep::reader_of(std::as_bytes(std::span(from.data() + i * options.elements(), options.elements())))});
-  keep::write_safetensors(path, tensors, {});
+         .read = persistence::reader_of(std::as_bytes(std::span(from.data() + i * options.elements(), options.elements())))});
+  persistence::write_safetensors(path, tensors, {});
 }
 
 void write_by_dd(const std::string& path, const Options& options) {

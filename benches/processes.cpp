@@ -21,7 +21,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -29,7 +29,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kMaxProcesses = 256;
 bool is_pinned = false;
 double patience_seconds = 120;
-volatile std::sig_atomic_t was_stopped = 0;
+volatile std::sig_atomic_t was_interrupted = 0;
 
 // What the processes of one run share beside their work.
 struct Gate {
@@ -140,7 +140,7 @@ struct Children {
     std::vector<pollfd> polled;
     for (const Child& child : alive) polled.push_back({child.descriptor, POLLIN, 0});
     for (;;) {
-      if (was_stopped != 0) throw std::runtime_error("stopped by a signal");
+      if (was_interrupted != 0) throw std::runtime_error("stopped by a signal");
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
       if (left <= 0) throw std::runtime_error("a process took too long");
       if (poll(polled.data(), polled.size(), static_cast<int>(left)) > 0) break;
@@ -177,7 +177,7 @@ PrivateFloats::PrivateFloats(std::size_t count, float value) : count_(count) {
 PrivateFloats::~PrivateFloats() { munmap(data_, std::max<std::size_t>(1, count_) * sizeof(float)); }
 
 std::vector<Ran> run_processes(int count, const Span& span, const std::function<Work(int)>& make) {
-  if (was_stopped != 0) throw std::runtime_error("stopped by a signal");
+  if (was_interrupted != 0) throw std::runtime_error("stopped by a signal");
   if (count > kMaxProcesses) throw std::runtime_error("too many processes");
   const SharedBytes memory(sizeof(Gate));
   Gate& gate = *new (memory.as<void>()) Gate{};
@@ -248,9 +248,9 @@ void set_patience(double seconds) noexcept { patience_seconds = seconds; }
 
 void end_at_signals() {
   struct sigaction action = {};
-  action.sa_handler = [](int) { was_stopped = 1; };  // no SA_RESTART: poll comes back
+  action.sa_handler = [](int) { was_interrupted = 1; };  // no SA_RESTART: poll comes back
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

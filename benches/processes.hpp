@@ -10,9 +10,9 @@
 #include <limits>
 #include <vector>
 
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 // Memory that forked processes share: zeroed pages of /dev/shm, as a job's are, but without a name.
 class SharedBytes {
@@ -99,4 +99,4 @@ void set_patience(double seconds) noexcept;
 // SIGINT and SIGTERM end what is being measured, with a std::runtime_error, so that jobs are removed.
 void end_at_signals();
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

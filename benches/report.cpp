@@ -13,7 +13,7 @@
 
 #include "commit.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 std::string cpu_model() {
@@ -63,7 +63,7 @@ std::string read_line(const std::string& path, const std::string& otherwise) {
 }
 
 bool may_report(const char* name) {
-  const std::string build = PS_BUILDTYPE, sanitize = PS_SANITIZE;
+  const std::string build = PS_SHM_BUILDTYPE, sanitize = PS_SHM_SANITIZE;
 #ifdef __OPTIMIZE__
   const bool is_optimized = true;
 #else
@@ -90,11 +90,11 @@ std::vector<std::pair<std::string, std::string>> environment(const std::string& 
           {"memory", memory()},
           {"huge_pages", huge_pages()},
           {"kernel", system.release},
-          {"compiler", PS_COMPILER},
-          {"flags", PS_FLAGS},
-          {"build", PS_BUILDTYPE},
+          {"compiler", PS_SHM_COMPILER},
+          {"flags", PS_SHM_FLAGS},
+          {"build", PS_SHM_BUILDTYPE},
           {"asserts", asserts},
-          {"commit", PS_COMMIT},
+          {"commit", PS_SHM_COMMIT},
           {"load_average", read_line("/proc/loadavg")},
           {"where", where}};
 }
@@ -123,4 +123,4 @@ int run_benchmarks(int argc, char** argv, int repetitions, const std::string& wh
   return 0;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -9,7 +9,7 @@ namespace benchmark {
 class BenchmarkReporter;
 }
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 // False, with a line on stderr: a build whose figures mean nothing.
 bool may_report(const char* name);
@@ -29,4 +29,4 @@ int run_benchmarks(int argc, char** argv, int repetitions, const std::string& wh
 // A line of the machine's description, as text.
 std::string read_line(const std::string& path, const std::string& otherwise = "unknown");
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -15,14 +15,14 @@
 #include <vector>
 
 #include "processes.hpp"
-#include "ps/job_view.hpp"
+#include "ps_shm/job_view.hpp"
 #include "report.hpp"
-#include "shm/clock.hpp"
+#include "shm/base/clock.hpp"
 #include "trainer.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using bench::median_of, bench::PushLog, bench::SharedBytes, bench::TrainedJob;
 
 struct Options : bench::Model {

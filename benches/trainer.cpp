@@ -11,11 +11,11 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
-#include "shm/clock.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/base/clock.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 // Nanoseconds that this process was ready to run and did not.
@@ -156,4 +156,4 @@ void TrainedJob::push_until_stopped(std::uint32_t rank, int core, PushLog& log, 
   }
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

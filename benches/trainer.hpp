@@ -13,7 +13,7 @@
 
 #include "processes.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 struct Model {
   std::uint32_t variables = 256, mib = 4;
@@ -74,4 +74,4 @@ class TrainedJob {
 
 double median_of(std::vector<double> values);
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

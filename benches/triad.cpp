@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 // out = in + s * gradient in each of kArrays streams: what the rules would cost if arithmetic were free. With kAsks it
@@ -22,11 +22,11 @@ template <std::size_t kArrays, bool kAsks>
       for (std::size_t k = 0; k < kArrays; ++k) __builtin_prefetch(in + k * stride + line);
       __builtin_prefetch(gradient + line);
     }
-    PS_SIMD_LOOP
+    PS_SHM_SIMD_LOOP
     for (std::size_t j = i; j < i + kBlock; ++j)
       for (std::size_t k = 0; k < kArrays; ++k) out[k * stride + j] = in[k * stride + j] + s * gradient[j];
   }
-  PS_SIMD_LOOP
+  PS_SHM_SIMD_LOOP
   for (std::size_t j = i; j < count; ++j)
     for (std::size_t k = 0; k < kArrays; ++k) out[k * stride + j] = in[k * stride + j] + s * gradient[j];
 }
@@ -47,12 +47,12 @@ template <bool kAsks>
 }
 }  // namespace
 
-PS_SIMD_CLONES void triad(std::size_t arrays, float* out, const float* in, std::size_t stride, const float* gradient,
-                          std::size_t count, float s) noexcept {
+PS_SHM_SIMD_CLONES void triad(std::size_t arrays, float* out, const float* in, std::size_t stride,
+                              const float* gradient, std::size_t count, float s) noexcept {
   triads<false>(arrays, out, in, stride, gradient, count, s);
 }
-PS_SIMD_CLONES void asking_triad(std::size_t arrays, float* out, const float* in, std::size_t stride,
-                                 const float* gradient, std::size_t count, float s) noexcept {
+PS_SHM_SIMD_CLONES void asking_triad(std::size_t arrays, float* out, const float* in, std::size_t stride,
+                                     const float* gradient, std::size_t count, float s) noexcept {
   triads<true>(arrays, out, in, stride, gradient, count, s);
 }
 
@@ -79,4 +79,4 @@ void streaming_triad(float* out, const float* in, const float* gradient, std::si
 #endif
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 // out = in + s * gradient in each of `arrays` (1 to 4) streams, the next one `stride` floats behind.
 void triad(std::size_t arrays, float* out, const float* in, std::size_t stride, const float* gradient,
@@ -17,4 +17,4 @@ void asking_triad(std::size_t arrays, float* out, const float* in, std::size_t s
 // the caches. Requires: one array; pointers of 64 bytes' alignment (else, and on other processors than x86-64: triad).
 void streaming_triad(float* out, const float* in, const float* gradient, std::size_t count, float s) noexcept;
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

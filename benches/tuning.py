@@ -21,15 +21,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # name: (file, what stands there, what is put instead); None is the value in use.
 VARIANTS = {
     "spares": {
-        "2": ("src/shm/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 2;"),
+        "2": ("src/shm/segment/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 2;"),
         "4": None,
-        "8": ("src/shm/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 8;"),
+        "8": ("src/shm/segment/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 8;"),
     },
     "spins": {
-        "0": ("src/shm/futex.hpp", r"int spins = \d+;", "int spins = 0;"),
-        "100": ("src/shm/futex.hpp", r"int spins = \d+;", "int spins = 100;"),
+        "0": ("src/shm/base/futex.hpp", r"int spins = \d+;", "int spins = 0;"),
+        "100": ("src/shm/base/futex.hpp", r"int spins = \d+;", "int spins = 100;"),
         "400": None,
-        "4000": ("src/shm/futex.hpp", r"int spins = \d+;", "int spins = 4000;"),
+        "4000": ("src/shm/base/futex.hpp", r"int spins = \d+;", "int spins = 4000;"),
     },
     "start": {
         "apart": None,

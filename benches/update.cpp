@@ -19,7 +19,7 @@
 #include "triad.hpp"
 #include "update/rules.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 using update::Settings;
@@ -126,11 +126,11 @@ void run_case(benchmark::State& state, const std::string& name, const Settings& 
 }
 
 }  // namespace
-}  // namespace ps::bench
+}  // namespace ps_shm::bench
 
 int main(int argc, char** argv) {
-  using namespace ps;
-  using namespace ps::bench;
+  using namespace ps_shm;
+  using namespace ps_shm::bench;
   if (!may_report("update")) return 1;
   for (const std::size_t gradient : {std::size_t{64} << 20, std::size_t{1} << 20})
     for (const std::size_t buffer : {std::size_t{32} << 10, std::size_t{1} << 20})

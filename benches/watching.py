@@ -11,8 +11,8 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-os.environ.setdefault("PS_TOOLS", str(ROOT / "build" / "test" / "tools"))
-os.environ.setdefault("PS_SOURCE", str(ROOT))
+os.environ.setdefault("PS_SHM_TOOLS", str(ROOT / "build" / "test" / "tools"))
+os.environ.setdefault("PS_SHM_SOURCE", str(ROOT))
 sys.path.insert(0, str(ROOT / "tests" / "process"))
 import support
 

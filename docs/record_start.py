@@ -9,8 +9,8 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-os.environ.setdefault("PS_TOOLS", str(ROOT / "build" / "run" / "tools"))
-os.environ.setdefault("PS_SOURCE", str(ROOT))
+os.environ.setdefault("PS_SHM_TOOLS", str(ROOT / "build" / "run" / "tools"))
+os.environ.setdefault("PS_SHM_SOURCE", str(ROOT))
 sys.path.insert(0, str(ROOT / "tests" / "process"))
 import support
 from terminal import Terminal, show

@@ -1,20 +1,20 @@
-// Adds scaled pieces of gradients to in-place variables in host memory, an atomic add of system scope per element:
+// Adds scaled chunks of gradients to in-place variables in host memory, by one atomic add of system scope per element:
 // Hogwild! (Niu et al. 2011) without lost updates. Only for links with native atomics (NVLink-C2C): on PCIe such an add
-// is a load and a store, and loses what others add in between. The last bits depend on the order of the adds.
+// is a load and a store, and loses adds that come in between. The last bits depend on the order of the adds.
 #include "launch.cuh"
 #include "system_memory.cuh"
 #include "transfer_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
-// All threads of the block: [begin, end) one by one.
+// Called by all threads of the block: adds elements [begin, end) individually.
 __device__ void add_singly(const AddedPiece& piece, std::uint32_t begin, std::uint32_t end, float scale, float limit) {
   for (std::uint64_t i = std::uint64_t{begin} + threadIdx.x; i < end; i += kThreads)
     add_relaxed_system(piece.to + i, scale * clip(piece.from[i], limit));
 }
 
-// All threads of the block. A vector's address must be a multiple of 16.
+// Called by all threads of the block. The address of a vector must be a multiple of 16.
 __device__ void add_by_fours(const AddedPiece& piece, float scale, float limit) {
 #if __CUDA_ARCH__ >= 900
   const auto past = static_cast<std::uint32_t>(reinterpret_cast<std::size_t>(piece.to) / sizeof(float) % 4);
@@ -57,4 +57,4 @@ cudaError_t add_pieces(const AddedPiece* pieces, std::uint32_t count, float scal
                 scale, clip_value);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

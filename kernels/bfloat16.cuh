@@ -5,9 +5,9 @@
 
 #include "launch.cuh"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 
-// To the nearest, ties to even; what is too large becomes infinity, NaN stays NaN (and quiet), subnormals are kept.
+// To the nearest, ties to even. Too large values become infinity, NaN stays NaN (and quiet), subnormals are kept.
 __device__ inline std::uint32_t round_to_bfloat16(float value) {
   const std::uint32_t bits = __float_as_uint(value);
   if ((bits & 0x7fffffffU) > 0x7f800000U) return bits >> 16 | 0x40U;  // rounding would carry it into infinity
@@ -18,10 +18,10 @@ __device__ inline std::uint32_t round_two_to_bfloat16(float low, float high) {
   return round_to_bfloat16(low) | round_to_bfloat16(high) << 16;
 }
 
-// Threads `first`, first + stride and so on of those that share the work.
+// For threads `first`, first + stride and so on of those that share the work.
 __device__ inline void copy_to_bfloat16(const float* from, std::uint16_t* to, std::size_t count, std::size_t first,
                                         std::size_t stride) {
-  std::size_t begin = 0;  // of the elements that are copied one by one
+  std::size_t begin = 0;  // first of the elements that are copied individually
   if (is_aligned(from, sizeof(float4)) && is_aligned(to, sizeof(uint4))) {
     for (std::size_t i = first; i < count / 8; i += stride) {
       const float4 a = reinterpret_cast<const float4*>(from)[2 * i],
@@ -35,4 +35,4 @@ __device__ inline void copy_to_bfloat16(const float* from, std::uint16_t* to, st
     to[i] = static_cast<std::uint16_t>(round_to_bfloat16(from[i]));
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,9 +1,10 @@
-// Adds a layer's bias to each row of its outputs, and for hidden layers takes the rectifier max(0, x) of the sums (Nair
-// and Hinton 2010), so that the product's result is read and written once. As src/train/dense/mlp.cpp does it; NaN stays NaN.
+// Adds a layer's bias to each row of its outputs, and for hidden layers applies the rectifier max(0, x) to the sums
+// (Nair and Hinton 2010), so that the product is read and written once. Computes as src/train/models/dense/mlp.cpp; NaN
+// stays NaN.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kColumns = 32, kRows = 8;  // of a block: a warp reads 128 bytes of a row
@@ -42,4 +43,4 @@ cudaError_t add_bias(float* values, const float* bias, int rows, int columns, cu
   return launch_bias<false>(values, bias, rows, columns, stream);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

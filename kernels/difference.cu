@@ -1,8 +1,8 @@
-// A scaled difference, factor * (a - b): what local SGD pushes after some steps on a copy of its own.
+// A scaled difference, factor * (a - b): local SGD pushes it after some steps on a local copy.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 __global__ void __launch_bounds__(kThreads)
@@ -20,4 +20,4 @@ cudaError_t difference(const float* a, const float* b, float factor, float* out,
   return launch(difference_kernel, blocks_for(count, kThreads), kThreads, stream, a, b, factor, out, count);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

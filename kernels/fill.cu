@@ -1,8 +1,8 @@
-// Sets floats to one value, which cudaMemset, byte by byte, can do for few values only.
+// Sets floats to one value. cudaMemset sets bytes, so it can do this for few values only.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 __global__ void __launch_bounds__(kThreads) fill_kernel(float* values, float value, std::size_t count) {
@@ -18,4 +18,4 @@ cudaError_t fill(float* values, float value, std::size_t count, cudaStream_t str
   return launch(fill_kernel, blocks_for(count, kThreads), kThreads, stream, values, value, count);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

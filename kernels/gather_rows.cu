@@ -1,14 +1,14 @@
-// Gathers the rows and labels of a batch from a data set that lies on the device, so that a step sends indices only.
-// A warp takes a row at a time.
+// Gathers the rows and labels of a batch from a data set in device memory, so that a step transfers indices only. Each
+// warp copies one row at a time.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kLanes = 32, kRows = kThreads / kLanes;  // of a block
 
-template <class T>  // float, or float4 for rows of whole, aligned vectors
+template <class T>  // float, or float4 for rows that consist of aligned vectors
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(const T* set, const std::uint8_t* set_labels, const std::uint32_t* indices, std::size_t rows,
                   std::size_t columns, T* out, std::uint8_t* labels) {
@@ -36,4 +36,4 @@ cudaError_t gather_rows(const float* set, const std::uint8_t* set_labels, const 
                 out, labels);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,10 +1,10 @@
-// Loads all kernels. CUDA does it at a kernel's first launch, for which it may wait for all that the device has under
-// way (CUDA programming guide, lazy loading): for ever, where a stream waits for a word that the launching thread is to
-// store afterwards.
+// Loads all kernels. Otherwise CUDA loads a kernel at its first launch, and may wait for all work in progress on the
+// device (CUDA programming guide, lazy loading): for ever, if a stream waits for a word that the launching thread
+// stores later.
 #include "launch.cuh"
 #include "transfer_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 
 cudaError_t load_all() {
   for (const Loadable* one = Loadable::first; one != nullptr; one = one->next) {
@@ -14,4 +14,4 @@ cudaError_t load_all() {
   return cudaSuccess;
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,6 +1,7 @@
-// The launchers of the models' kernels: what the C++ side calls. What each does is said in src/train/gpu/model_kernels.hpp.
+// The launchers of the models' kernels, which the C++ side calls. They are described in
+// src/train/gpu/model_kernels.hpp.
 //
-// All enqueue on the stream and return whether that worked. Zero elements, rows or pieces enqueue nothing and succeed.
+// All enqueue work on the stream and return whether that succeeded. With empty input they enqueue nothing and succeed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 
 cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
 cudaError_t add_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
@@ -24,4 +25,4 @@ cudaError_t difference(const float* a, const float* b, float factor, float* out,
                        cudaStream_t stream);
 cudaError_t fill(float* values, float value, std::size_t count, cudaStream_t stream);
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

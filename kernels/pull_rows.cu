@@ -1,20 +1,20 @@
-// Gathers rows of an in-place variable straight from mapped host memory while others push to them.
+// Gathers rows of an in-place variable directly from mapped host memory while workers push to them.
 //
-// A group of lanes takes a row, several groups a block. Each element is read by one access of system scope, so it is
-// whole: a value by its four bytes, the pair of which FTRL's value is a function by eight (a vector access counts as
-// one access for each of its members; PTX ISA, memory consistency model). Nothing orders two elements, as in the
-// processor's own pull of rows. A row that the table does not have is not read; its number is reported.
+// A group of lanes copies a row; a block has several groups. Each element is read by one access of system scope, so it
+// is untorn: a value by its four bytes, the pair from which FTRL computes a value by eight (a vector access counts as
+// one access for each of its members; PTX ISA, memory consistency model). Two elements are not ordered, as in the CPU's
+// own pull of rows. A row out of range is not read; its number is reported.
 #include "launch.cuh"
 #include "row_ids.cuh"
 #include "system_memory.cuh"
 #include "transfer_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kMaxLanes = 32;
 
-// Where the bytes at an offset of a part's shard lie. Sixteen bytes at a multiple of sixteen lie together.
+// The address of an offset in a part's shard. Sixteen bytes at a multiple of sixteen are contiguous.
 __device__ inline const void* address_of(const RowPart& part, std::uint64_t offset, std::uint32_t region_bits) {
   const std::uint64_t in_region = offset & ((std::uint64_t{1} << region_bits) - 1);
   return reinterpret_cast<const void*>(part.regions[offset >> region_bits] + in_region);
@@ -46,7 +46,7 @@ __device__ inline Place place_of(const RowTable& table, std::uint64_t row) {
   return {part, part.offset + local * table.row_floats * sizeof(float)};
 }
 
-// As src/update/rule_table.hpp has it, rounding for rounding: none of these is contracted.
+// As in src/update/rule_table.hpp, with the same roundings: none of these operations is contracted.
 __device__ inline float ftrl_value(float z, float n, const RowTable& table) {
   const float left = __fsub_rn(fabsf(z), table.l1);
   if (!(left > 0)) return left == left ? 0.0F : left;
@@ -60,7 +60,8 @@ __device__ inline float ftrl_value(std::uint64_t pair, const RowTable& table) {
                     __uint_as_float(static_cast<std::uint32_t>(pair >> 32)), table);
 }
 
-// Sixteen bytes of a row: `kRecord` floats are a record. Their values go to the `left` or fewer elements from `to` on.
+// Reads sixteen bytes of a row, whose records have `kRecord` floats. Stores their values to at most `left` elements
+// from `to` on.
 template <unsigned kRecord, bool kIsFtrl>
 __device__ inline void take_vector(const void* from, float* to, std::uint32_t left, bool is_whole,
                                    const RowTable& table) {
@@ -87,7 +88,7 @@ __device__ inline void take_vector(const void* from, float* to, std::uint32_t le
   }
 }
 
-// Calls take(place of the row, where it goes) for each row that there is, by a group of lanes.
+// Calls take(place of the row, its destination) for each row in range, by a group of lanes.
 template <class Take>
 __device__ inline void for_each_row(const RowTable& table, const RowIds& ids, float* out, std::uint64_t* outside,
                                     Take&& take) {
@@ -101,11 +102,11 @@ __device__ inline void for_each_row(const RowTable& table, const RowIds& ids, fl
   }
 }
 
-// Rows of whole, aligned vectors.
+// For rows that consist of aligned vectors.
 template <unsigned kRecord, bool kIsFtrl>
 __global__ void __launch_bounds__(kThreads)
     pull_vectors(RowTable table, RowIds ids, float* out, std::uint64_t* outside, bool is_whole) {
-  constexpr std::uint32_t kElements = 4 / kRecord;  // of a vector
+  constexpr std::uint32_t kElements = 4 / kRecord;  // per vector
   for_each_row(table, ids, out, outside, [&](const Place& place, float* to) {
     for (std::uint32_t e = threadIdx.x * kElements; e < table.elements; e += blockDim.x * kElements)
       take_vector<kRecord, kIsFtrl>(
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-// Any other rows: element by element.
+// For all other rows: one element at a time.
 template <bool kIsFtrl>
 __global__ void __launch_bounds__(kThreads)
     pull_elements(RowTable table, RowIds ids, float* out, std::uint64_t* outside) {
@@ -142,7 +143,7 @@ cudaError_t pull_rows(const RowTable& table, const RowIds& ids, float* out, std:
   const bool is_ftrl = table.value == RowValue::kFtrl;
   const std::uint32_t record = table.record_floats;
   if (is_ftrl && record != 2) return cudaErrorInvalidValue;
-  // A row's last vector may hold what is none of its elements, but no other row's.
+  // A row's last vector may contain bytes that belong to none of its elements, but no bytes of another row.
   const bool by_vectors = table.row_floats % 4 == 0 && (record == 1 || record == 2 || record == 4);
   const std::uint32_t per_lane = by_vectors ? 4 / record : 1;
   unsigned lanes = 1;
@@ -160,4 +161,4 @@ cudaError_t pull_rows(const RowTable& table, const RowIds& ids, float* out, std:
   return launch(kernel, blocks, block, stream, table, ids, out, outside, is_whole);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,8 +1,9 @@
-// The rectifier's way back: a gradient by its outputs becomes one by its inputs, 0 where the output is 0.
+// The backward pass of the rectifier: turns a gradient of its outputs into one of its inputs, which is 0 if the output
+// is 0.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 __global__ void __launch_bounds__(kThreads)
@@ -20,4 +21,4 @@ cudaError_t relu_gradient(float* gradient, const float* activations, std::size_t
   return launch(relu_gradient_kernel, blocks_for(count, kThreads), kThreads, stream, gradient, activations, count);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

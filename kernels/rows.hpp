@@ -1,12 +1,12 @@
-// What the kernels of rows are told: plain data that both compilers read. All addresses are the device's.
+// The parameters of the row kernels: plain data that both compilers read. All addresses are device addresses.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 
-// Row numbers as a caller has them. A negative one of a signed type is a large one here, beyond any table.
+// Row ids as the caller has them. A negative id of a signed type is a large one here, out of range for any table.
 struct RowIds {
   const void* values;  // std::uint64_t or std::uint32_t
   std::uint32_t is_wide;
@@ -14,45 +14,45 @@ struct RowIds {
   std::uint64_t count;
 };
 
-// Rows of a table that lie together in one shard.
+// Rows of a table that are contiguous in one shard.
 struct RowPart {
-  const std::uint64_t* regions;  // where the regions of its shard begin
+  const std::uint64_t* regions;  // start of each region of its shard
   std::uint64_t offset;          // of its first row, in the shard; a multiple of 16
-  std::uint64_t first_row;       // of the table; where rows are dealt out: the part's number
+  std::uint64_t first_row;       // its row number in the table; if is_dealt: the part's number
 };
 
-// How the rows of a variable lie: `elements` records one behind the other, each an element's value with the state that
-// lies beside it.
+// How the value of an element is read. A row consists of `elements` contiguous records, each of which is an element's
+// value with the state that lies beside it.
 enum class RowValue : std::uint32_t {
   kFirst = 1,  // the record's first float is the value
-  kFtrl = 2    // the record is {z, n}, of which the value is a function
+  kFtrl = 2    // the record is {z, n}, from which the value is computed
 };
 struct RowTable {
   const RowPart* parts;  // by first_row
   std::uint32_t part_count;
-  std::uint32_t is_dealt;     // row r is row r / part_count of part r % part_count
-  std::uint32_t region_bits;  // a shard is registered in regions of so many address bits
-  std::uint32_t elements;     // of a row
+  std::uint32_t is_dealt;     // row r of the table is row r / part_count of part r % part_count
+  std::uint32_t region_bits;  // log2 of the size of the regions in which a shard is registered
+  std::uint32_t elements;     // per row
   std::uint32_t record_floats;
   RowValue value;
-  std::uint64_t row_floats;  // from one row to the next
+  std::uint64_t row_floats;  // distance from one row to the next
   std::uint64_t rows;
   float l1, l2, beta,
-      inverse_rate;  // kFtrl; w = 0 where |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / rate + l2)
+      inverse_rate;  // kFtrl; w = 0 if |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / rate + l2)
 };
 
-// A push has at most so many rows, repeated ones counted.
+// The maximum number of rows in a push, including repeated ones.
 inline constexpr std::uint64_t kMaxSortedRows = (std::uint64_t{1} << 31) - 1;
 
-// The rows of a push, sorted: the order of their sums.
+// The rows of a push, sorted, which fixes the order of their sums.
 struct RowSort {
-  std::uint64_t *given, *sorted;         // row numbers, of `most` each; afterwards `given` holds each one once
-  std::uint32_t *given_places, *places;  // places in the push, by row and among equal rows ascending
-  std::uint32_t* begins;                 // where each row's places begin
-  std::uint32_t* distinct;               // {1}: how many rows there are
-  std::byte* room;                       // what the sort needs besides
+  std::uint64_t *given, *sorted;         // ids, `most` each; afterwards `given` holds each distinct id once
+  std::uint32_t *given_places, *places;  // positions in the push, by row and ascending within a row
+  std::uint32_t* begins;                 // start of each row's positions
+  std::uint32_t* distinct;               // {1}: the number of distinct rows
+  std::byte* room;                       // temporary memory of the sort
   std::size_t room_bytes;
   std::uint64_t most;
 };
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,23 +1,23 @@
-// Copies pieces of gradients to mapped host memory, as they are or rounded to bfloat16, and reports each as it arrives.
-// A block takes a piece at a time, so the pieces arrive about in the order of the list and the CPU can go on with the
-// first ones while the others are on the bus. A reader that acquires arrived[i] sees the whole piece i: each thread's stores come
-// before the barrier, and the barrier before the release, which covers what comes before it in this order, of whatever
-// thread (PTX ISA, causality order): no thread needs a fence of its own.
+// Copies chunks of gradients to mapped host memory, unchanged or rounded to bfloat16, and flags each when it has
+// arrived. Each block copies one chunk at a time, so the chunks arrive about in the order of the list, and the CPU can
+// process the first ones while the others are on the bus. A reader that acquires arrived[i] sees all of chunk i: each
+// thread's stores come before the barrier, and the barrier before the release, which covers everything before it in
+// this order, of any thread (PTX ISA, causality order). No thread needs a fence of its own.
 #include "bfloat16.cuh"
 #include "launch.cuh"
 #include "system_memory.cuh"
 #include "transfer_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kSendThreads = 512;
 
-// Few, so that the pieces arrive one after the other rather than all at the end: stores do not wait for the bus, so a
-// few blocks are enough to fill it.
+// Few, so that the chunks arrive one after the other rather than all at the end: stores do not wait for the bus, so a
+// few blocks suffice to fill it.
 constexpr std::size_t kMaxSenders = 32;
 
-// All threads of the block.
+// Called by all threads of the block.
 __device__ void copy_floats(const float* from, float* to, std::uint32_t count) {
   std::uint64_t begin = 0;
   if (is_aligned(from, sizeof(float4)) && is_aligned(to, sizeof(float4))) {
@@ -54,4 +54,4 @@ cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint3
                 blocks_for(count < kMaxSenders ? count : kMaxSenders, 1), kSendThreads, stream, pieces, count, arrived);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

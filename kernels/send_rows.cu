@@ -1,22 +1,22 @@
-// Sums up the gradients of each row of a push and stores the sums to mapped host memory, piece by piece, each with a
-// flag behind it, so that the processor applies the first ones while the others are on the bus. No atomics: a row has
-// one group of threads, and the order of its sum depends on the push alone.
+// Sums the gradients of each row of a push and stores the sums to mapped host memory, chunk by chunk, with a flag after
+// each, so that the CPU applies the first ones while the others are on the bus. No atomics: each row is summed by one
+// group of threads, and the order of its sum depends on the push alone.
 //
-// A block takes a piece at a time. A group of lanes takes a row; rows that many gradients meet in, which skewed data
-// has, the whole block sums up together afterwards. A reader that acquires arrived[i] sees the whole piece i: each thread's
-// stores come before the barrier, and the barrier before the release, as in send_pieces.cu.
+// Each block sends one chunk at a time, and a group of lanes sums one row. Rows with many gradients, which occur in
+// skewed data, are summed afterwards by the whole block. A reader that acquires arrived[i] sees all of chunk i: each
+// thread's stores come before the barrier, and the barrier before the release, as in send_pieces.cu.
 #include "launch.cuh"
 #include "system_memory.cuh"
 #include "transfer_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kSendThreads = 512, kMaxLanes = 32;
-constexpr std::uint32_t kTogether = 128;  // places of a row from which on the block takes it; by thought, not measured
+constexpr std::uint32_t kTogether = 128;  // gradients of a row from which on the block sums it; estimated, not measured
 
-// Few, so that pieces arrive one after the other; with more loads under way than send_pieces has, as these are
-// scattered.
+// Few, so that chunks arrive one after the other; more than in send_pieces, since these loads are scattered and more of
+// them must be in flight.
 constexpr std::size_t kMaxSenders = 64;
 
 __device__ inline float sum_of(float a, float b) { return a + b; }
@@ -30,7 +30,7 @@ __device__ inline Span places_of(const RowSort& rows, std::uint32_t row, std::ui
   return {rows.begins[row], row + 1 < distinct ? rows.begins[row + 1] : count};
 }
 
-// The sum of places begin, begin + step, ... of column `c`. Requires: begin < end.
+// The sum of positions begin, begin + step, ... of column `c`. Requires: begin < end.
 template <class T>
 __device__ inline T sum_places(const T* gradients, const std::uint32_t* places, Span span, std::uint32_t step,
                                std::size_t columns, std::size_t c) {
@@ -40,14 +40,14 @@ __device__ inline T sum_places(const T* gradients, const std::uint32_t* places, 
   return sum;
 }
 
-// All threads of the block.
+// Called by all threads of the block.
 template <class T>
 __device__ void sum_together(const T* gradients, const std::uint32_t* places, Span span, std::size_t columns, T* to,
                              T* shared) {
   const unsigned groups = blockDim.y, at = threadIdx.y * blockDim.x + threadIdx.x;
   for (std::size_t first = 0; first < columns; first += blockDim.x) {
     const std::size_t c = first + threadIdx.x;
-    if (c < columns)  // a row that is summed up together has a place for every group
+    if (c < columns)  // a row that is summed by the block has a position for every group
       shared[at] = sum_places(gradients, places, {span.begin + threadIdx.y, span.end}, groups, columns, c);
     for (unsigned half = groups / 2; half != 0; half /= 2) {
       __syncthreads();
@@ -58,7 +58,7 @@ __device__ void sum_together(const T* gradients, const std::uint32_t* places, Sp
   }
 }
 
-template <class T>  // float, or float4 for rows of whole, aligned vectors
+template <class T>  // float, or float4 for rows that consist of aligned vectors
 __global__ void __launch_bounds__(kSendThreads)
     send_kernel(RowSort rows, std::uint32_t count, const T* gradients, std::size_t columns, std::uint32_t piece_rows,
                 std::uint32_t pieces, std::uint64_t* ids, T* sums, std::uint32_t* arrived) {
@@ -119,4 +119,4 @@ cudaError_t send_rows(const RowSort& rows, std::uint64_t count, const float* gra
   return send<float>(rows, count, gradients, elements, piece_rows, ids, sums, arrived, stream);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,14 +1,14 @@
-// A step of plain SGD (Robbins and Monro 1951) on parameters in device memory, as src/update/rule_table.hpp has it
-// with scale 1, in its order and with its roundings: the intrinsics keep the compiler from fusing products and
-// sums, so that the bits are the CPU's.
+// A step of plain SGD (Robbins and Monro 1951) on parameters in device memory, as in src/update/rule_table.hpp with
+// scale 1, in the same order and with the same roundings: the intrinsics keep the compiler from fusing products and
+// sums, so the bits are the same as the CPU's.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
-// kPlain: nothing is clipped, decayed or penalised. The CPU leaves those products out then, of which 0 times infinity
-// would be NaN.
+// kPlain: nothing is clipped, decayed or regularised. Then the CPU omits those products, too; 0 times infinity would be
+// NaN.
 template <bool kPlain>
 __global__ void __launch_bounds__(kThreads) sgd_kernel(float* parameters, const float* gradient, std::size_t count,
                                                        float rate, float l2, float decay, float clip_value) {
@@ -36,4 +36,4 @@ cudaError_t sgd_step(float* parameters, const float* gradient, std::size_t count
                 parameters, gradient, count, rate, l2, decay, clip_value);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

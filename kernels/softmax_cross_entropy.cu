@@ -1,19 +1,19 @@
-// Mean softmax cross-entropy of a batch, and its gradient by the logits, as src/train/dense/loss.cpp has them: the largest
-// logit of the row is taken off before the exponential; NaN or infinity in a row shows in the loss.
+// Mean softmax cross-entropy of a batch, and its gradient by the logits, as in src/train/models/dense/loss.cpp: the
+// largest logit of the row is subtracted before the exponential; NaN or infinity in a row shows in the loss.
 //
-// Two kernels, and only one block for the loss: it is summed in float64 in an order that depends on the numbers of rows
-// and columns alone, without room for the rows' losses, and before the gradient overwrites what it is made of.
+// Two kernels, with a single block for the loss: it is summed in float64 in an order that depends only on the numbers
+// of rows and columns, without memory for the rows' losses, and before the gradient overwrites its input.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kWarp = 32;
 constexpr unsigned kLossThreads = 1024, kLossWarps = kLossThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffU;
 
-// A row's largest logit and the sum of the exponentials above it, the same in every lane of the warp that calls it.
+// A row's largest logit, and the sum of exp(logit - largest); the same in every lane of the calling warp.
 struct Row {
   float largest, exponentials;
 };
@@ -21,7 +21,7 @@ struct Row {
 __device__ Row look_at(const float* logits, int columns) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   Row row{-__int_as_float(0x7f800000), 0.0F};
-  // A NaN is passed over here; it comes back with its exponential.
+  // A NaN is skipped here; it reappears in its exponential.
   for (int c = lane; c < columns; c += kWarp) row.largest = fmaxf(row.largest, logits[c]);
   for (unsigned apart = kWarp / 2; apart != 0; apart /= 2)
     row.largest = fmaxf(row.largest, __shfl_xor_sync(kAllLanes, row.largest, apart));
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kLossThreads)
     const float* values = logits + i * columns;
     const Row row = look_at(values, columns);
     const int label = labels[i];
-    // A label beyond the columns, which nobody may give, shows in the loss, too.
+    // A label out of range, which is not allowed, also shows in the loss.
     const float logit = label < columns ? values[label] : __int_as_float(0x7fc00000);
     sum += static_cast<double>(logf(row.exponentials) - (logit - row.largest));
   }
@@ -81,4 +81,4 @@ cudaError_t softmax_cross_entropy(float* logits, const std::uint8_t* labels, int
                 labels, rows, columns, 1.0F / static_cast<float>(rows));
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

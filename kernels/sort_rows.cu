@@ -1,6 +1,5 @@
-// Sorts the row numbers of a push, so that those of one row lie together: by CUB's radix sort, which keeps equal
-// numbers in their order, and its selection of each number's first place. So the order of a row's sum depends on the
-// push alone.
+// Sorts the ids of a push, so that equal ids are adjacent: by CUB's radix sort, which is stable, and its selection of
+// each id's first position. The order of a row's sum therefore depends on the push alone.
 #include <thrust/iterator/counting_iterator.h>
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_select.cuh>
@@ -10,7 +9,7 @@
 #include "system_memory.cuh"
 #include "transfer_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 __global__ void __launch_bounds__(kThreads)
@@ -25,14 +24,15 @@ __global__ void __launch_bounds__(kThreads)
 
 const Loadable loadable{list_kernel};
 
-// A digit of 8 bits is a pass over all numbers; what is above the table's last row is not looked at.
+// Each digit of 8 bits takes a pass over all ids. Bits above those of the table's last row are ignored.
 int bits_of(std::uint64_t rows) {
   int bits = 1;
   while (bits < 64 && (rows - 1) >> bits != 0) ++bits;
   return bits;
 }
 
-// Both steps, which take turns with the room; without one they only say how much they need. CUB counts in 31 bits here.
+// Runs both steps, which share the temporary memory. Without it they only return the size that they need. CUB counts in
+// 31 bits here.
 cudaError_t sort(const RowSort& to, std::uint64_t count, int bits, std::size_t& room_bytes, cudaStream_t stream) {
   const auto items = static_cast<int>(count);
   std::size_t for_sort = room_bytes, for_select = room_bytes;
@@ -68,4 +68,4 @@ cudaError_t sort_rows(const RowIds& ids, std::uint64_t rows, const RowSort& to, 
   return sort(to, ids.count, bits_of(rows), room_bytes, stream);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,9 +1,9 @@
-// Sums the rows of a matrix: the gradient of a bias. A block takes 32 columns; each of its warps sums every 16th row,
-// one thread per column the warps' sums, so the order depends on the number of rows alone.
+// Sums the rows of a matrix: the gradient of a bias. Each block sums 32 columns. Each of its warps sums every 16th row;
+// then one thread per column adds the warps' sums, so the order depends on the number of rows alone.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kColumns = 32, kRows = 16;  // of a block
@@ -32,4 +32,4 @@ cudaError_t sum_rows(const float* values, int rows, int columns, float* out, cud
   return launch(sum_kernel, grid, dim3(kColumns, kRows), stream, values, rows, columns, out);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,17 +1,17 @@
-// Accesses of system scope, in which CPUs and other GPUs take part, by inline PTX (PTX ISA, memory consistency model).
+// Accesses of system scope, which includes CPUs and other GPUs, by inline PTX (PTX ISA, memory consistency model).
 //
 // Naturally aligned loads and stores of up to 16 bytes of host memory that is mapped into the device are single
-// accesses, never torn (CUDA programming guide, C++ memory model, atomicity); a relaxed load of system scope asks the
-// memory itself, no cache that nobody keeps up to date. Read-modify-writes have no such guarantee but where the link
-// has native atomics. Acquire and release here pair with the C++ atomics of src/shm.
+// accesses, never torn (CUDA programming guide, C++ memory model, atomicity). A relaxed load of system scope reads the
+// memory itself, not a cache that may be stale. Read-modify-writes have no such guarantee unless the link has native
+// atomics. Acquire and release here pair with the C++ atomics of src/shm.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 
-// The pointer is to global memory, as all mapped and all device memory is.
+// The pointer must be to global memory, as all mapped and all device memory is.
 template <class T>
 __device__ inline std::size_t global_address(T* pointer) {
   return __cvta_generic_to_global(pointer);
@@ -72,13 +72,13 @@ __device__ inline void store_release_system(std::uint32_t* to, std::uint32_t val
   asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(global_address(to)), "r"(value) : "memory");
 }
 
-// Flushes subnormals to zero, as the unit that adds does.
+// Flushes subnormals to zero, as the hardware unit for these adds does.
 __device__ inline void add_relaxed_system(float* to, float value) {
   asm volatile("red.relaxed.sys.global.add.f32 [%0], %1;" : : "l"(global_address(to)), "f"(value) : "memory");
 }
 
 #if __CUDA_ARCH__ >= 900
-// Four adds in one request, each atomic for itself.
+// Four adds in one request, each of which is atomic.
 __device__ inline void add_relaxed_system(float4* to, float4 value) {
   asm volatile("red.relaxed.sys.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
                :
@@ -87,4 +87,4 @@ __device__ inline void add_relaxed_system(float4* to, float4 value) {
 }
 #endif
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

@@ -1,6 +1,7 @@
-// The launchers of the transfers' kernels: what the C++ side calls. What each does is said in src/device/transfer_kernels.hpp.
+// The launchers of the transfer kernels, which the C++ side calls. They are described in
+// src/device/transfer_kernels.hpp.
 //
-// All enqueue on the stream and return whether that worked. Zero elements, rows or pieces enqueue nothing and succeed.
+// All enqueue work on the stream and return whether that succeeded. With empty input they enqueue nothing and succeed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,9 +12,9 @@
 #include "rows.hpp"
 #include "transfers.hpp"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 
-// Loads all kernels of the program or library that this is linked into.
+// Loads all kernels of the program or library that contains this function.
 cudaError_t load_all();
 
 cudaError_t pull_pieces(const PulledPiece* pieces, std::uint32_t count, std::uint64_t* results, ChunkFormat format,
@@ -31,4 +32,4 @@ cudaError_t send_rows(const RowSort& rows, std::uint64_t count, const float* gra
                       std::uint32_t piece_rows, std::uint64_t* ids, float* sums, std::uint32_t* arrived,
                       cudaStream_t stream);
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

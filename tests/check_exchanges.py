@@ -16,8 +16,8 @@ objdump, compiler, source, library = sys.argv[1], shlex.split(sys.argv[2]), path
 LEVELS = ("-O1", "-O2", "-O3")
 SHAPES = """
 #include <cmath>
-#include "shm/inplace_slot.hpp"
-using namespace ps::shm;
+#include "shm/slots/inplace_slot.hpp"
+using namespace ps_shm::shm;
 struct Add {
   float operator()(float value, float gradient) const { return value + 2.0F * gradient; }
 };

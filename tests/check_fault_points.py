@@ -71,7 +71,7 @@ for folder in ("shm", "worker", "server", "publish"):
                 last_store = None  # it ends with a point
 
 declared = set(re.findall(r"\bk\w+", re.search(r"enum class FaultPoint.*?\{(.*?)kCount_", (
-    source / "src/shm/fault_points.hpp").read_text(), re.S)[1]))
+    source / "src/shm/base/fault_points.hpp").read_text(), re.S)[1]))
 missing += [f"the point {point} is in the list and nowhere in the sources" for point in sorted(declared - seen)]
 print("\n".join(missing) or f"{len(declared)} points, none missing")
 sys.exit(bool(missing))

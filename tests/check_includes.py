@@ -1,4 +1,8 @@
-"""Includes point the way that docs/architecture.md says: its table names what each room may include."""
+"""Checks that includes follow the table in docs/architecture.md, which lists what each module may include.
+
+A public header belongs to the module that implements it: the one with a source of its name, else the one of its name.
+Whoever includes it includes that module. What no module implements belongs to `ps_shm`.
+"""
 import pathlib
 import re
 import sys
@@ -6,37 +10,47 @@ import sys
 source = pathlib.Path(sys.argv[1])
 
 
-def rooms_of(page):
-    """Room -> what it may include besides itself: rooms, or single headers."""
-    table = re.search(r"^\| room \| may include \|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE)[1]
+def modules_of(page):
+    """{module: what it may include besides itself}; the values are modules or single headers."""
+    table = re.search(r"^\| module \| may include \|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE)[1]
     rows = [line.strip("|").split("|") for line in table.splitlines()]
-    return {room: re.findall(r"`([^`]+)`", may) for names, may in rows for room in re.findall(r"`([^`]+)`", names)}
+    return {module: re.findall(r"`([^`]+)`", may) for names, may in rows for module in re.findall(r"`([^`]+)`", names)}
 
 
-def is_in(path, room):
-    """A room is a folder, a header, or with a star all that begins so."""
-    return path == room or path.startswith(room[:-1] if room.endswith("*") else room + "/")
+def is_in(path, module):
+    """A module is a folder, a header, or, with a star at its end, everything that begins with its name."""
+    return path == module or path.startswith(module[:-1] if module.endswith("*") else module + "/")
 
 
-def room_of(path):
-    return max((room for room in rooms if is_in(path, room)), key=len, default=None)
+def module_of(path):
+    path = implemented_by.get(path, path)
+    return max((module for module in modules if is_in(path, module)), key=len, default=None)
 
 
-rooms = rooms_of((source / "docs" / "architecture.md").read_text())
+modules = modules_of((source / "docs" / "architecture.md").read_text())
 roots = {"include": "", "src": "", "kernels": "kernels/", "tools": "tools/"}  # folder -> what its paths begin with
 files = {prefix + path.relative_to(source / root).as_posix(): path
          for root, prefix in roots.items() for path in sorted((source / root).rglob("*"))
          if path.suffix in (".hpp", ".cpp", ".cu", ".cuh")}
-faults, includes = [], 0
+SETTINGS = ("bundle_spec", "errors", "job_config", "schedule", "version")  # values that all modules know
+IMPLEMENTED_ELSEWHERE = {"ps_shm/gpu.hpp": "device/", **{f"ps_shm/{name}.hpp": "ps_shm/" for name in SETTINGS}}
+implemented_by = {}
+for public in (name for name in files if name.startswith("ps_shm/")):
+    stem = pathlib.Path(public).stem
+    found = [name for name in files if re.fullmatch(rf"(?!ps_shm/|tools/)[a-z_/]+/{stem}\.cpp", name)
+             and re.search(r"^#include (.*)", files[name].read_text(), re.MULTILINE)[1] == f'"{public}"']
+    folder = f"{stem}/" if any(name.startswith(f"{stem}/") for name in files) else public
+    implemented_by[public] = IMPLEMENTED_ELSEWHERE.get(public, found[0] if found else folder)
+faults, includes, arrows = [], 0, {}
 for name, path in files.items():
-    room = room_of(name)
-    if room is None:
-        faults.append(f"{path}: docs/architecture.md has no room for it")
+    module = module_of(name)
+    if module is None:
+        faults.append(f"{path}: belongs to no module in docs/architecture.md")
         continue
     for number, line in enumerate(path.read_text().splitlines(), 1):
         where = f"{path}:{number}: {line}"
-        if "<boost/interprocess" in line and not name.startswith("shm/open_file."):
-            faults.append(f"{where}: only shm/open_file includes Boost.Interprocess")
+        if "<boost/interprocess" in line and not name.startswith("shm/base/open_file."):
+            faults.append(f"{where}: only shm/base/open_file includes Boost.Interprocess")
         included = re.match(r'#include "([^"]+)"', line)
         if not included:
             continue
@@ -44,7 +58,24 @@ for name, path in files.items():
         target = included[1] if included[1] in files else f"{name.split('/')[0]}/{included[1]}"
         if target not in files:
             faults.append(f"{where}: there is no such header")
-        elif room_of(target) != room and not any(is_in(target, allowed) for allowed in rooms[room]):
-            faults.append(f"{where}: room {room} may include {', '.join(rooms[room]) or 'nothing'}")
+        elif module_of(target) != module:
+            arrows.setdefault(module, set()).add(module_of(target))
+            owned = implemented_by.get(target, target)
+            if not any(is_in(target, allowed) and allowed != "ps_shm" or is_in(owned, allowed)
+                       for allowed in modules[module]):
+                faults.append(f"{where}: module {module} may include {', '.join(modules[module]) or 'nothing'}")
+
+
+def reachable(module):
+    found, open_ends = set(), [module]
+    while open_ends:
+        for target in arrows.get(open_ends.pop(), ()):
+            if target not in found:
+                found.add(target)
+                open_ends.append(target)
+    return found
+
+
+faults += [f"module {module} includes itself through others" for module in arrows if module in reachable(module)]
 print("\n".join(faults) or f"{includes} includes point the right way")
 sys.exit(bool(faults))

@@ -85,7 +85,7 @@ def check_reports():
     for kernel in sorted((source / "kernels").glob("*.cu")):
         text = (build / "kernels" / f"{kernel.stem}.ptxas").read_text()
         of_ours = [part for part in re.split(r"^ptxas info\s+: Compiling entry function ", text, flags=re.M)[1:]
-                   if "2ps7kernels" in part.split("'")[1]]
+                   if "6ps_shm7kernels" in part.split("'")[1]]
         looked_at += len(of_ours)
         if not of_ours and "__global__" in kernel.read_text():
             faults.append(f"{kernel.name}: ptxas said nothing of its kernels")

@@ -46,7 +46,7 @@ MUTANTS = [
     ("pull_pieces", "offset >> format.region_bits", "0"),
     ("pull_pieces", "found.buffer + format.header_bytes", "found.buffer"),
     ("pull_pieces", "[threadIdx.x];\n    __syncthreads();", "[threadIdx.x];"),
-    ("pull_pieces", "nobody looks at `piece` any more.\n    __syncthreads();", "nobody looks at `piece` any more.\n"),
+    ("pull_pieces", "the barrier no thread reads `piece` any more.\n    __syncthreads();", "the barrier no thread reads `piece` any more.\n"),
     ("pull_pieces", "store_release_system(results + i, result);", "store_relaxed_system(results + i, result);"),
     ("pull_pieces", "i < vectors; i += 4 * kPullThreads", "i + 3 * kPullThreads < vectors; i += 4 * kPullThreads"),
     ("pull_pieces", "i < vectors; i += 4 * kPullThreads", "i < vectors; i += 3 * kPullThreads + 1"),
@@ -157,7 +157,7 @@ def try_mutant(build, number, quick):
         if error := build.library_with(files, into):
             return f"{title}: does not compile\n{error[:2000]}", False
         for command, order in runs_for(name, build, quick):
-            environment = {**os.environ, "LD_LIBRARY_PATH": folder, "PS_CUDA_ON_CPU_ORDER": order}
+            environment = {**os.environ, "LD_LIBRARY_PATH": folder, "PS_SHM_CUDA_ON_CPU_ORDER": order}
             try:
                 done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
             except subprocess.TimeoutExpired:
@@ -181,7 +181,7 @@ def main():
     settings = parser.parse_args()
     build = Build(settings.build)
     for command, order in runs_for("pull_pieces", build, True):
-        if subprocess.run(command, env={**os.environ, "PS_CUDA_ON_CPU_ORDER": order}, capture_output=True).returncode:
+        if subprocess.run(command, env={**os.environ, "PS_SHM_CUDA_ON_CPU_ORDER": order}, capture_output=True).returncode:
             raise SystemExit("kernel_mutants: the tests fail without any mutant")
     wanted = [settings.only] if settings.only is not None else SAMPLE if settings.sample else range(len(MUTANTS))
     with concurrent.futures.ThreadPoolExecutor(settings.jobs) as pool:

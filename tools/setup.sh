@@ -1,5 +1,5 @@
-# Shared by tools/run, tools/test, tools/gpu_check and benches/staleness_throughput, which source it: installs what is
-# missing, configures and builds.
+# Shared by tools/run, tools/test, tools/docs, tools/gpu_check and benches/staleness_throughput, which source it:
+# installs what is missing, configures and builds.
 # Everything here writes to stderr only, since stdout belongs to the program that runs.
 # shellcheck shell=bash
 
@@ -25,6 +25,11 @@ packages_to_run=(
   'prometheus-cpp-dev|module prometheus-cpp-pull|metrics of inspect_shm'
   'zlib1g-dev|module zlib|reads compressed data sets'
 )
+# shellcheck disable=SC2034  # used by tools/docs
+packages_to_document=(
+  'doxygen|command doxygen|makes the API reference of the headers'
+  'python3|command python3|reads their comments, and the docstrings'
+)
 # shellcheck disable=SC2034  # used by tools/test
 packages_to_test=(
   "${packages_to_run[@]}"
@@ -36,9 +41,9 @@ packages_to_test=(
   'python3-venv|python ensurepip|holds the tests'\'' packages of PyPI'
   'man-db|command man|checks the manual pages'
   'groff|command groff|the same'
+  'doxygen|command doxygen|checks that the API is documented'
   'spin|command spin|checks the models of the protocols'
   'systemd|command systemd-analyze|checks the service'
-  'patch|command patch|applies mutants'
   'valgrind|command valgrind|looks for invalid accesses and leaks'
   'python3-matplotlib|python matplotlib|draws the plots of benches/staleness_throughput'
   'python3-tqdm|python tqdm|shows its progress'
@@ -52,6 +57,11 @@ packages_to_cross=(
   'g++-aarch64-linux-gnu|command aarch64-linux-gnu-g++|compiles for aarch64'
   'mmdebstrap|command mmdebstrap|unpacks the libraries for aarch64'
   'qemu-user|command qemu-aarch64|runs what was compiled for it'
+)
+
+# shellcheck disable=SC2034  # used by tools/test --nightly
+packages_for_nightly=(
+  'abigail-tools|command abidiff|compares the library with that of the last release'
 )
 
 # shellcheck disable=SC2034  # used by tools/test --coverage
@@ -213,49 +223,167 @@ make_venv() {
 }
 
 # clear_leftovers: removes from /dev/shm what tests and benchmarks that were killed have left. Their jobs are named after
-# a process, test-PID-N and the like; nothing of a process that runs is touched.
+# a process, test-PID-N and the like; nothing of a process that runs is touched. Only root sees whether a process of
+# another user runs, where /proc is mounted hidepid.
 clear_leftovers() {
   local segment
-  for segment in /dev/shm/ps.* /dev/shm/ps_publication.*; do
-    [[ $segment =~ /ps(_publication)?\.(test|bench|instructions)-([0-9]+)[.-] && ! -d /proc/${BASH_REMATCH[3]} ]] || continue
+  for segment in /dev/shm/ps_shm.* /dev/shm/ps_shm_publication.*; do
+    [[ $segment =~ /ps_shm(_publication)?\.(test|bench|instructions)-([0-9]+)[.-] && ! -d /proc/${BASH_REMATCH[3]} ]] || continue
+    ((EUID == 0)) || [[ -O $segment ]] || continue
     rm -f "$segment" && note "removed $segment, which a test has left"
   done
 }
 
-# build NAME OPTION...: brings build/NAME up to date. Cheap when it already is: meson is not even started.
-build() {
-  local dir=$root/build/$1 started=$SECONDS settings
+# with_progress LOG NAME COMMAND...: as quietly, but says every ten seconds how far ninja is, which begins its lines with
+# [done/all].
+with_progress() {
+  local log=$1 name=$2
+  shift 2
+  NINJA_STATUS='[%f/%t] ' "$@" 2>&1 </dev/null 9>&- | tell_progress "$name" >"$log" && return
+  cat "$log" >&2
+  note "failed: $*"
+  return 1
+}
+
+# tell_progress NAME: copies its input, and says how far it is.
+tell_progress() {
+  local line='' part='' status far='' every=${PS_SHM_TEST_REPORT_SECONDS:-10} began=$SECONDS next
+  next=$((began + every))
+  while true; do
+    status=0
+    IFS= read -r -t 1 part || status=$?
+    line+=$part
+    if ((status == 0)); then
+      [[ ! $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || far="${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}, "
+      printf '%s\n' "$line"
+      line=''
+    elif ((status <= 128)); then  # the end; above that no whole line has come within the second
+      printf '%s' "$line"
+      return
+    fi
+    ((SECONDS < next)) || { note "building $1: $far$((SECONDS - began)) s"; next=$((SECONDS + every)); }
+  done
+}
+
+# write_settings DIR SETTINGS: with a date by which keep_moved sees whether a copy has the times of the original.
+old_date=946684800
+write_settings() {
+  printf '%s\n' "$root" "$2" >"$1/settings.txt"
+  touch -d "@$old_date" "$1/settings.txt"
+}
+
+# keep_moved DIR OPTION...: makes a configured folder that was moved or copied here fit this place. ninja runs the commands
+# that contain absolute paths again, and no others. Where that cannot be done, prints why and returns 1.
+keep_moved() {
+  local dir=$1 python
   shift
-  # What a configured folder depends on and ninja does not watch. A folder without the same record, be it copied, moved,
-  # set up otherwise or half configured, is made anew.
-  settings=$(printf '%s\n' "$root" "$@" "CXX=${CXX:-}" "CXXFLAGS=${CXXFLAGS:-}" "CPPFLAGS=${CPPFLAGS:-}" \
+  if [[ $(stat -c %Y "$dir/settings.txt") != "$old_date" ]]; then
+    [[ -f $dir/record.json ]] || { echo "there is no record of what it was built of"; return 1; }
+    python=$(python_with json) || { echo "there is no python3"; return 1; }
+    "$python" "$root/tools/build_record.py" restore "$root" "$dir" 2>&1 || return
+  fi
+  meson setup --reconfigure "$dir" "$root" "$@" >"$dir.setup.log" 2>&1 </dev/null 9>&- && return
+  echo "meson cannot set it up here: $(grep -m 1 ERROR "$dir.setup.log" || tail -n 1 "$dir.setup.log")"
+  return 1
+}
+
+# why_anew DIR SETTINGS: prints why what is in the folder cannot be used; nothing where it can.
+why_anew() {
+  local line kept place
+  if [[ ! -f $1/build.ninja || ! -f $1/meson-private/coredata.dat ]] || ! kept=$(cat "$1/settings.txt" 2>/dev/null); then
+    echo "it has not been configured to the end"
+    return
+  fi
+  place=${kept%%$'\n'*}
+  kept=${kept#*$'\n'} kept=${kept//"$place"/"$root"}
+  [[ $kept != "$2" ]] || return 0
+  while IFS= read -r line; do
+    [[ $'\n'$kept$'\n' == *$'\n'"$line"$'\n'* ]] || { echo "it was not set up with $line"; return; }
+  done <<<"$2"
+  echo "it was set up with other options"
+}
+
+# make_unity_relative DIR: lets sources that are compiled together (meson's --unity) be named relative to the build folder,
+# so that what was compiled of them is good in another place. Files that say the same as before keep their time.
+make_unity_relative() {
+  local file text up
+  while IFS= read -r file; do
+    up=${file#"$1"/}
+    up=$(dirname "$up" | sed 's|[^/]\+|..|g')
+    text=$(sed "s|^#include<.*/build/${1##*/}/\(.*\)>|#include \"$up/\1\"|" "$file")
+    if [[ $text == "$(cat "$file.relative" 2>/dev/null)" ]]; then
+      [[ $text == "$(cat "$file")" ]] || printf '%s\n' "$text" >"$file"
+      touch -r "$file.relative" "$file"
+    else
+      printf '%s\n' "$text" >"$file"
+      cp -p "$file" "$file.relative"
+    fi
+  done < <(find "$1" -name '*-unity[0-9]*.cpp')
+}
+
+# build NAME OPTION...: brings build/NAME up to date; of what ninja can make there, the array `targets` and what
+# `targets_in DIR` prints once the folder is set up, or all where that is nothing. Cheap when it already is up to date:
+# meson is not even started.
+targets=()
+targets_in() { :; }
+build() {
+  local dir=$root/build/$1 name=$1 started=$SECONDS settings reason='' python
+  local wanted=()
+  shift
+  # What a configured folder depends on and ninja does not watch.
+  settings=$(printf '%s\n' "$@" "CXX=${CXX:-}" "CXXFLAGS=${CXXFLAGS:-}" "CPPFLAGS=${CPPFLAGS:-}" \
     "LDFLAGS=${LDFLAGS:-}" "PKG_CONFIG_PATH=${PKG_CONFIG_PATH:-}" "nvcc=$(command -v nvcc || true)" \
     "meson=$(command -v meson) $(stat -L -c %Y "$(command -v meson)")")
-  if [[ ! -f $dir/build.ninja || ! -f $dir/meson-private/coredata.dat ||
-    $(cat "$dir/settings.txt" 2>/dev/null) != "$settings" ]]; then
-    rm -rf "$dir"
-    quietly "$dir.setup.log" meson setup "$dir" "$root" "$@" || return
-    printf '%s\n' "$settings" >"$dir/settings.txt"
+  if [[ -d $dir ]]; then
+    reason=$(why_anew "$dir" "$settings")
+    if [[ -z $reason && $(head -n 1 "$dir/settings.txt") != "$root" ]]; then
+      note "build/$name was moved or copied here; setting it up for this place ..."
+      if reason=$(keep_moved "$dir" "$@"); then
+        write_settings "$dir" "$settings"
+      else
+        reason="it was moved or copied here, and $reason"
+      fi
+    fi
+    [[ -z $reason ]] || { note "build/$name is made anew: $reason"; rm -rf "$dir"; }
   fi
+  if [[ ! -d $dir ]]; then
+    quietly "$dir.setup.log" meson setup "$dir" "$root" "$@" || return
+    write_settings "$dir" "$settings"
+  fi
+  # meson writes the names of sources anew where it has to run again.
+  [[ " $* " != *" --unity=on "* ]] || { quietly "$dir.setup.log" ninja -C "$dir" build.ninja && make_unity_relative "$dir"; } || return
+  mapfile -t wanted < <(targets_in "$dir")
+  wanted+=("${targets[@]}")
   # Without it ccache keeps nothing that is compiled with precompiled headers.
   export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
   # `ninja -n` says at once whether there is anything to do.
-  [[ $(ninja -C "$dir" -n 2>/dev/null 9>&-) == *'no work to do'* ]] && return
-  note "building ${dir#"$root/"} ..."
+  [[ $(ninja -C "$dir" -n "${wanted[@]}" 2>/dev/null 9>&-) == *'no work to do'* ]] && return
+  note "building build/$name${targets:+ (${targets[*]##*/})} ..."
   if [[ -t 2 ]]; then
     # On a terminal ninja overwrites one line and shows in full only what fails.
-    ninja -C "$dir" >&2 </dev/null 9>&- || return
+    ninja -C "$dir" "${wanted[@]}" >&2 </dev/null 9>&- || return
   else
-    quietly "$dir.log" ninja -C "$dir" || return
+    with_progress "$dir.log" "build/$name" ninja -C "$dir" "${wanted[@]}" || return
   fi
-  note "built ${dir#"$root/"} in $((SECONDS - started)) s"
+  # Without the record a copy of the checkout is built anew, and nothing else is lost.
+  if python=$(python_with json); then "$python" "$root/tools/build_record.py" write "$root" "$dir" || true; fi
+  note "built build/$name in $((SECONDS - started)) s"
 }
 
-# build_to_run: what tools/run runs, in build/run.
+# Kernels take a third of the time of a build: they are compiled where there is a GPU or one is asked for, and from then on.
+wants_kernels() {
+  [[ -e /dev/nvidiactl || -e /dev/dxg || " ${PS_SHM_DEVICE:-} $* " == *cuda* ]] ||
+    grep -qsx -e -Dcuda=auto "$root/build/run/settings.txt"
+}
+
+# build_to_run ARGUMENT...: what tools/run runs with these arguments, in build/run.
 build_to_run() {
+  local cuda=disabled
+  ! wants_kernels "$@" || cuda=auto
   lock run || return
-  # Warnings are errors for who changes the code, not for who runs it with a compiler that is newer than the code.
-  build run -Dbuildtype=release -Dtests=false -Dbenches=false -Dwerror=false || return
+  # Warnings are for those who change the code, not for those who run it with a compiler that is newer than the code.
+  build run -Dbuildtype=release -Dwarning_level=0 -Dwerror=false -Dtests=false -Dbenches=false -Dcuda="$cuda" \
+    --unity=on --unity-size=23 || return
   unlock
 }
 

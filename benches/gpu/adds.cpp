@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "on_gpu.hpp"
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr std::uint32_t kCount = 4096 / sizeof(float);  // one page
@@ -102,4 +102,4 @@ Json adds_of_two_processes(const SectionOptions& options) {
           {"system_scope", add_together({Adder::kSystem, Adder::kSystem}, seconds)}};
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

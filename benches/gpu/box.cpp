@@ -2,7 +2,7 @@
 
 #include "device_adds.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 device::CudaCalls& cuda() { return device::cuda_calls(); }
 device::TransferKernels& kernels() { return device::transfer_kernels(); }
@@ -12,4 +12,4 @@ device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t ro
   return launch_device_adds(to, count, rounds, stream);
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -8,7 +8,7 @@
 #include "device/transfer_kernels.hpp"
 #include "train/gpu/model_kernels.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 device::CudaCalls& cuda();
 device::TransferKernels& kernels();
@@ -17,4 +17,4 @@ train::ModelKernels& model_kernels();
 // Enqueues: to[i] += 1, `rounds` times over, by adds that are atomic towards what runs on the same device alone.
 device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t rounds, device::Stream stream);
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "on_gpu.hpp"
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 double free_in_shm() {
@@ -99,4 +99,4 @@ Json death(const SectionOptions& options) {
   return found;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -4,7 +4,7 @@
 #include "device_adds.hpp"
 #include "kernels/launch.cuh"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 __global__ void add_ones(float* to, std::uint32_t count, std::uint32_t rounds) {
@@ -20,4 +20,4 @@ int launch_device_adds(float* to, std::uint32_t count, std::uint32_t rounds, voi
                          static_cast<cudaStream_t>(stream), to, count, rounds);
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

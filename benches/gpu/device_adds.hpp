@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 int launch_device_adds(float* to, std::uint32_t count, std::uint32_t rounds, void* stream) noexcept;
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

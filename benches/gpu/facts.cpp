@@ -7,7 +7,7 @@
 #include "device/probe.hpp"
 #include "on_gpu.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 using device::Attribute;
@@ -102,4 +102,4 @@ Json facts(const SectionOptions&) {
           {"gpus", gpus}};
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -8,10 +8,10 @@
 
 #include "device/gpu_link.hpp"
 #include "on_gpu.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 struct Case {
@@ -165,4 +165,4 @@ Json links(const SectionOptions& options) {
   return {{"cases", all}};
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

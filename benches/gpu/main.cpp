@@ -10,11 +10,11 @@
 
 #include "../report.hpp"
 #include "on_gpu.hpp"
-#include "shm/segment.hpp"
+#include "shm/segment/segment.hpp"
 
 namespace {
 
-using namespace ps::bench;
+using namespace ps_shm::bench;
 
 constexpr char kUsage[] =
     "gpu [--quick] [--only SECTION] [--table-mib N] [--help]\n"
@@ -50,7 +50,8 @@ bool has_error(const Json& found) {
 
 // Removes the jobs of a section that was ended before it could do so itself.
 void remove_jobs(const std::string& prefix) {
-  for (const std::string& segment : ps::shm::list_segments("ps." + prefix)) ps::shm::unlink_segment(segment);
+  for (const std::string& segment : ps_shm::shm::list_segments("ps_shm." + prefix))
+    ps_shm::shm::unlink_segment(segment);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "on_gpu.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr std::size_t kPieceBytes = 32 << 10, kMaxChunked = std::size_t{16} << 20;
@@ -161,4 +161,4 @@ Json moves(const SectionOptions& options) {
   return found;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -14,7 +14,7 @@
 #include "device/resources.hpp"
 #include "sections.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 inline void check(device::CudaError error, const char* what) { device::check(cuda(), error, what); }
 
@@ -98,4 +98,4 @@ inline Json rate(const Times& times, std::size_t bytes) {
   return {{"us", microseconds(times)}, {"GB/s", double(bytes) * 1e-9 / times.median}};
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -10,7 +10,7 @@
 
 #include "on_gpu.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr std::size_t kPage = 4096;
@@ -104,4 +104,4 @@ Json registrations(const SectionOptions& options) {
   return found;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -13,23 +13,23 @@
 
 #include "device/gpu_rows.hpp"
 #include "on_gpu.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr double kExponent = 0.99;   // of Zipf's law, as in YCSB
 constexpr std::size_t kBatches = 4;  // that take turns, so that no cache holds a batch's rows
 
-struct Case {
+struct RowsCase {
   std::uint64_t elements, rows;
   bool is_skewed;
   std::size_t batch;
 };
 
 // Zipf's law by the inverse of its continuous form; frequent rows are spread over the table.
-std::vector<std::uint64_t> draw_ids(const Case& of, std::uint64_t seed) {
+std::vector<std::uint64_t> draw_ids(const RowsCase& of, std::uint64_t seed) {
   std::mt19937_64 generator(seed);
   std::uniform_real_distribution<double> uniform(0.0, 1.0);
   std::vector<std::uint64_t> ids(of.batch);
@@ -85,7 +85,7 @@ class TableJob {
 // One batch size of one kind of ids.
 class Batches {
  public:
-  Batches(TableJob& job, const Case& of)
+  Batches(TableJob& job, const RowsCase& of)
       : job_(job), of_(of), host_(cuda(), of.batch * of.elements), on_gpu_(cuda(), host_.count()) {
     std::fill(host_.host().begin(), host_.host().end(), 1e-3F);
     for (std::size_t k = 0; k < kBatches; ++k) {
@@ -128,7 +128,7 @@ class Batches {
   }
 
   TableJob& job_;
-  const Case of_;
+  const RowsCase of_;
   device::OwnStream stream_{cuda()};
   device::PinnedMemory<float> host_;
   device::DeviceMemory<float> on_gpu_;
@@ -137,17 +137,17 @@ class Batches {
   std::size_t turn_ = 0;
 };
 
-struct Way {
+struct RowsWay {
   const char* name;
   void (Batches::*run)();
 };
-constexpr Way kWays[] = {{"pull", &Batches::pull},
+constexpr RowsWay kRowsWays[] = {{"pull", &Batches::pull},
                          {"processor_gathers_then_copy", &Batches::pull_by_processor},
                          {"bare_copy", &Batches::to_gpu},
                          {"push", &Batches::push},
                          {"copy_then_processor_pushes", &Batches::push_by_processor}};
 
-Json measure(TableJob& job, const Case& of, const SectionOptions& options) {
+Json measure(TableJob& job, const RowsCase& of, const SectionOptions& options) {
   Batches batches(job, of);
   Json found = {{"elements", of.elements},
                 {"rows", of.rows},
@@ -156,12 +156,12 @@ Json measure(TableJob& job, const Case& of, const SectionOptions& options) {
                 {"distinct_share", batches.distinct_share()},
                 {"is_right", batches.is_right()}};
   std::vector<std::function<double()>> turns;
-  for (const Way& way : kWays)
+  for (const RowsWay& way : kRowsWays)
     turns.emplace_back([&batches, &way] { return seconds_of([&] { (batches.*way.run)(); }); });
   const std::vector<Times> times = take_turns(options.quick ? 3 : 50, options.quick ? 0.2 : 0.6, turns);
   for (std::size_t i = 0; i < times.size(); ++i) {
-    found[kWays[i].name] = rate(times[i], of.batch * of.elements * sizeof(float));
-    found[kWays[i].name]["rows/s"] = double(of.batch) / times[i].median;
+    found[kRowsWays[i].name] = rate(times[i], of.batch * of.elements * sizeof(float));
+    found[kRowsWays[i].name]["rows/s"] = double(of.batch) / times[i].median;
   }
   return found;
 }
@@ -201,4 +201,4 @@ Json rows(const SectionOptions& options) {
           {"cases", cases}};
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -11,7 +11,7 @@
 
 #include "sections.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -100,4 +100,4 @@ Json run_section(const std::function<Json()>& section, double seconds) {
   return {{"error", WIFSIGNALED(status) ? "was killed by signal " + std::to_string(WTERMSIG(status)) : "said nothing"}};
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 using Json = nlohmann::ordered_json;
 
@@ -34,4 +34,4 @@ bool was_stopped() noexcept;
 // Runs `section` in a process of its own for at most so many seconds. What it returns, or {"error": what went wrong}.
 Json run_section(const std::function<Json()>& section, double seconds);
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "on_gpu.hpp"
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr std::size_t kWords = (std::size_t{256} << 10) / sizeof(std::uint64_t);
@@ -155,4 +155,4 @@ Json tearing(const SectionOptions& options) {
   return found;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

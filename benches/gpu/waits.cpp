@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "on_gpu.hpp"
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr double kPatience = 2.0;  // seconds; a wait takes microseconds
@@ -110,4 +110,4 @@ Json waits(const SectionOptions& options) {
   return found;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

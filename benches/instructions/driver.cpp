@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 
 namespace {
 
@@ -41,8 +41,8 @@ void walk(const std::string& path, int calls, const Operation& operation) {
 struct Case {
   std::string path;
   std::size_t floats;
-  ps::UpdateRule rule;
-  ps::Layout layout;
+  ps_shm::UpdateRule rule;
+  ps_shm::Layout layout;
   int calls;
 };
 
@@ -66,47 +66,48 @@ class Floats {
 // A job in this process, with its one worker.
 class Job {
  public:
-  explicit Job(ps::Mode mode) : server_(config(mode)), worker_(options()) {}
+  explicit Job(ps_shm::Mode mode) : server_(config(mode)), worker_(options()) {}
 
-  ps::Worker& worker() { return worker_; }
+  ps_shm::Worker& worker() { return worker_; }
 
-  ps::Variable variable(const std::string& name, std::size_t floats, ps::UpdateRule rule, ps::Layout layout) {
-    ps::VariableSpec spec{.name = name, .rule = rule, .layout = layout};
+  ps_shm::Variable variable(const std::string& name, std::size_t floats, ps_shm::UpdateRule rule,
+                            ps_shm::Layout layout) {
+    ps_shm::VariableSpec spec{.name = name, .rule = rule, .layout = layout};
     if (floats > 1) spec.shape = {floats};
     return worker_.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.5F); });
   }
 
-  ps::Variable table(const std::string& name, std::uint64_t rows, std::uint64_t width) {
-    const ps::VariableSpec spec{.name = name, .shape = {rows, width}, .layout = ps::Layout::kInplace};
+  ps_shm::Variable table(const std::string& name, std::uint64_t rows, std::uint64_t width) {
+    const ps_shm::VariableSpec spec{.name = name, .shape = {rows, width}, .layout = ps_shm::Layout::kInplace};
     return worker_.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.5F); });
   }
 
  private:
   static std::string name() { return fmt::format("instructions-{}", getpid()); }
-  static ps::JobConfig config(ps::Mode mode) {
-    ps::JobConfig config;
+  static ps_shm::JobConfig config(ps_shm::Mode mode) {
+    ps_shm::JobConfig config;
     config.job = name();
     config.mode = mode;
     return config;
   }
-  static ps::WorkerOptions options() { return {.job = name(), .rank = {}, .stop_requested = {}, .notice = {}}; }
+  static ps_shm::WorkerOptions options() { return {.job = name(), .rank = {}, .stop_requested = {}, .notice = {}}; }
 
-  ps::Server server_;
-  ps::Worker worker_;
+  ps_shm::Server server_;
+  ps_shm::Worker worker_;
 };
 
 void walk_async() {
-  Job job(ps::Mode::kAsync);
-  ps::Worker& worker = job.worker();
-  using enum ps::UpdateRule;
+  Job job(ps_shm::Mode::kAsync);
+  ps_shm::Worker& worker = job.worker();
+  using enum ps_shm::UpdateRule;
   for (const Case& of : {
-           Case{"scalar", 1, kAdd, ps::Layout::kInplace, 1000},
-           Case{"versioned/sgd/floats:1000", 1000, kSgd, ps::Layout::kVersioned, 1000},
-           Case{"versioned/adam/floats:1000", 1000, kAdam, ps::Layout::kVersioned, 1000},
-           Case{"inplace/sgd/floats:1000", 1000, kSgd, ps::Layout::kInplace, 200},
-           Case{"versioned/sgd/floats:100000", 100'000, kSgd, ps::Layout::kVersioned, 20},
+           Case{"scalar", 1, kAdd, ps_shm::Layout::kInplace, 1000},
+           Case{"versioned/sgd/floats:1000", 1000, kSgd, ps_shm::Layout::kVersioned, 1000},
+           Case{"versioned/adam/floats:1000", 1000, kAdam, ps_shm::Layout::kVersioned, 1000},
+           Case{"inplace/sgd/floats:1000", 1000, kSgd, ps_shm::Layout::kInplace, 200},
+           Case{"versioned/sgd/floats:100000", 100'000, kSgd, ps_shm::Layout::kVersioned, 20},
        }) {
-    const ps::Variable variable = job.variable(fmt::format("v{}", of.path), of.floats, of.rule, of.layout);
+    const ps_shm::Variable variable = job.variable(fmt::format("v{}", of.path), of.floats, of.rule, of.layout);
     const Floats values(of.floats, 0), gradient(of.floats, 1e-3F);
     walk("push/" + of.path, of.calls, [&] { worker.push(variable, gradient); });
     walk("pull/" + of.path, of.calls, [&] { worker.pull(variable, values); });
@@ -115,12 +116,12 @@ void walk_async() {
 }
 
 void walk_rows() {
-  Job job(ps::Mode::kAsync);
+  Job job(ps_shm::Mode::kAsync);
   constexpr std::uint64_t kRows = 10'000, kIds = 50;
   std::vector<std::uint32_t> ids(kIds), repeated(kIds);
   for (std::uint32_t i = 0; i < kIds; ++i) ids[i] = i * 199, repeated[i] = i % 40 * 199;
   for (const std::size_t width : {1, 16}) {
-    const ps::Variable table = job.table(fmt::format("rows{}", width), kRows, width);
+    const ps_shm::Variable table = job.table(fmt::format("rows{}", width), kRows, width);
     const Floats values(kIds * width, 0), gradient(kIds * width, 1e-3F);
     walk(fmt::format("pull_rows/{}x{}", kIds, width), 500, [&] { job.worker().pull_rows(table, ids, values); });
     walk(fmt::format("push_rows/{}x{}", kIds, width), 500, [&] { job.worker().push_rows(table, ids, gradient); });
@@ -130,13 +131,13 @@ void walk_rows() {
 }
 
 void walk_sync() {
-  Job job(ps::Mode::kSync);
-  ps::Worker& worker = job.worker();
+  Job job(ps_shm::Mode::kSync);
+  ps_shm::Worker& worker = job.worker();
   walk("barrier", 1000, [&] { worker.barrier(); });
   walk("step/sync/empty", 1000, [&] { worker.step(); });
   for (const std::size_t floats : {1000, 100'000}) {
-    const ps::Variable variable =
-        job.variable(fmt::format("v{}", floats), floats, ps::UpdateRule::kSgd, ps::Layout::kVersioned);
+    const ps_shm::Variable variable =
+        job.variable(fmt::format("v{}", floats), floats, ps_shm::UpdateRule::kSgd, ps_shm::Layout::kVersioned);
     const Floats gradient(floats, 1e-3F);
     walk(fmt::format("step/sync/floats:{}", floats), floats > 10'000 ? 20 : 500, [&] {
       worker.push(variable, gradient);
@@ -161,7 +162,7 @@ int main() try {
   walk_async();
   walk_rows();
   walk_sync();
-} catch (const ps::Error& error) {
+} catch (const ps_shm::Error& error) {
   fmt::print(stderr, "instructions: {}\n", error.what());
   return 1;
 }

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 struct Case {
@@ -137,4 +137,4 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -8,7 +8,7 @@
 
 #include "../processes.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 struct Options {
   bool smoke = false;            // every case once, tiny: does it work at all
@@ -77,4 +77,4 @@ void require_exact(double lost);
 
 double median(std::vector<double> values);
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -7,7 +7,7 @@
 
 #include <climits>
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 const char* to_string(Waiting waiting) noexcept {
   switch (waiting) {
@@ -51,4 +51,4 @@ void Exchange::wait_for(std::atomic<std::uint32_t>& word, std::uint32_t round) c
   }
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

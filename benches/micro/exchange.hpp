@@ -7,7 +7,7 @@
 
 #include "../processes.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 enum class Waiting { kSpin, kSpinThenFutex, kFutex };
 
@@ -33,4 +33,4 @@ class Exchange {
   SharedBytes lines_;
 };
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

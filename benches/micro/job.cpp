@@ -7,7 +7,7 @@
 
 #include "cases.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 std::string new_job_name() {
   static int number = 0;
@@ -92,4 +92,4 @@ Work push_work(std::shared_ptr<Member> member, std::uint64_t floats) {
   return {.prepare = [=] { rounds(warmups_for(floats)); }, .rounds = rounds};
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -5,11 +5,11 @@
 #include <string>
 
 #include "../processes.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 // A name for a job that nobody else on this machine has.
 std::string new_job_name();
@@ -53,4 +53,4 @@ class Job {
 Work push_work(std::shared_ptr<Member> member, std::uint64_t floats);
 Work pull_work(std::shared_ptr<Member> member, std::uint64_t floats);
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

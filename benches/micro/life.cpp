@@ -16,7 +16,7 @@
 #include "cases.hpp"
 #include "job.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 double once_us(const std::function<void()>& body) {
@@ -236,4 +236,4 @@ void add_life_cases() {
   }
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -13,7 +13,7 @@
 #include "../triad.hpp"
 #include "cases.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 enum class Way { kPlain, kAsking, kStreaming };
@@ -114,4 +114,4 @@ MixedRates mixed_rates(std::uint64_t floats, int readers, int writers) {
   return rates;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

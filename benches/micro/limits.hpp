@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 // Rounds per second, summed over the processes, of adding a gradient to private memory, `arrays` such streams with one
 // gradient; each by the fastest of the ways to do it on this machine.
@@ -22,4 +22,4 @@ struct MixedRates {
 };
 MixedRates mixed_rates(std::uint64_t floats, int readers, int writers);
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -9,10 +9,10 @@
 #include "job.hpp"
 #include "update/simd.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
-PS_SIMD_CLONES float dot(const float* a, const float* b, std::uint64_t count) noexcept {
+PS_SHM_SIMD_CLONES float dot(const float* a, const float* b, std::uint64_t count) noexcept {
   constexpr std::size_t kLanes = 64;  // sums side by side, so that the order of additions allows SIMD
   float sums[kLanes] = {};
   std::uint64_t i = 0;
@@ -24,8 +24,8 @@ PS_SIMD_CLONES float dot(const float* a, const float* b, std::uint64_t count) no
   return sum;
 }
 
-PS_SIMD_CLONES void scale(float* out, const float* x, float factor, std::uint64_t count) noexcept {
-  PS_SIMD_LOOP
+PS_SHM_SIMD_CLONES void scale(float* out, const float* x, float factor, std::uint64_t count) noexcept {
+  PS_SHM_SIMD_LOOP
   for (std::uint64_t i = 0; i < count; ++i) out[i] = factor * x[i];
 }
 
@@ -98,4 +98,4 @@ void add_linear_cases() {
              [=] { return batch1(floats_of(kFloats), processes); });
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

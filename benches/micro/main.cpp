@@ -17,7 +17,7 @@
 
 namespace {
 
-using namespace ps::bench;
+using namespace ps_shm::bench;
 
 constexpr char kUsage[] =
     "micro [--smoke] [--large] [--pin] [--seconds=X] [--processes=N,N...] [--benchmark_...]\n"

@@ -11,7 +11,7 @@
 #include "cases.hpp"
 #include "job.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr std::uint64_t kFloats = 256;  // of one variable: the cost is that of there being one
@@ -125,4 +125,4 @@ void add_many_cases() {
                [=] { return step(count_of(said), mode); });
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -10,7 +10,7 @@
 #include "limits.hpp"
 #include "rivals.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 struct Mix {
@@ -104,4 +104,4 @@ void add_mixed_cases() {
     add(name, [=](const Mix& mix) { return mix_rival(name, mix); });
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -15,12 +15,12 @@
 #include <utility>
 
 #include "cases.hpp"
-#include "ps/publisher.hpp"
-#include "ps/subscriber.hpp"
-#include "shm/atomic.hpp"
-#include "shm/names.hpp"
+#include "ps_shm/publisher.hpp"
+#include "ps_shm/subscriber.hpp"
+#include "shm/base/atomic.hpp"
+#include "shm/segment/names.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr std::uint64_t kTensors = 4;
@@ -100,7 +100,7 @@ class SequencedModel : public Model {
     for (int attempt = 0; attempt < 100; ++attempt) {
       const std::uint64_t before = sequence.load_acquire();
       if (before % 2 != 0) continue;
-      copy_model(out, values_.as<float>(), floats_);  // floats: any bits are harmless (shm/racing.hpp)
+      copy_model(out, values_.as<float>(), floats_);  // floats: any bits are harmless (shm/base/racing.hpp)
       shm::fence_acquire();
       if (sequence.load_relaxed() == before) return true;
     }
@@ -246,4 +246,4 @@ void add_publish_cases() {
   add_case("lease/beside_publisher", [] { return lease(true); });
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

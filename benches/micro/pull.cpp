@@ -10,7 +10,7 @@
 #include "rivals.hpp"
 #include "socket_rival.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 JobConfig config_of(Layout layout, int processes) {
@@ -91,4 +91,4 @@ void add_pull_cases() {
   add_pull("socket", process_counts({1, 2, 4}), pull_socket);
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

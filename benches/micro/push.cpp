@@ -11,7 +11,7 @@
 #include "socket_rival.hpp"
 #include "update/rules.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 struct Pushed {
@@ -154,4 +154,4 @@ void add_push_cases() {
   add_chunks();
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

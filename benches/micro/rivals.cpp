@@ -8,7 +8,7 @@
 
 #include "update/simd.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 // Two parts, so that every process can begin at a place of its own.
@@ -143,8 +143,8 @@ void locked_copy(const RivalVector& vector, float* out) noexcept {
   }
 }
 
-PS_SIMD_CLONES void simd_add(float* target, const float* delta, std::uint64_t count) noexcept {
-  PS_SIMD_LOOP
+PS_SHM_SIMD_CLONES void simd_add(float* target, const float* delta, std::uint64_t count) noexcept {
+  PS_SHM_SIMD_LOOP
   for (std::uint64_t i = 0; i < count; ++i) target[i] += delta[i];
 }
 
@@ -156,4 +156,4 @@ std::uint64_t exchange_add(float& target, float delta) noexcept {
   return retries;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -11,7 +11,7 @@
 
 #include "../processes.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 // Test-and-test-and-set, on cache lines of its own; yields after a while, as a holder may not be running.
 struct alignas(128) SpinLock {
@@ -65,4 +65,4 @@ void simd_add(float* target, const float* delta, std::uint64_t count) noexcept;
 // One float by 4-byte compare-exchange; returns the failed ones.
 std::uint64_t exchange_add(float& target, float delta) noexcept;
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -10,7 +10,7 @@
 #include "job.hpp"
 #include "rivals.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 constexpr std::uint64_t kWarmups = 256;
@@ -125,4 +125,4 @@ void add_scalar_cases() {
   }
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

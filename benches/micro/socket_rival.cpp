@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 enum Request : char { kPush = 1, kPull = 2 };
@@ -96,4 +96,4 @@ void SocketServer::pull(int number, float* out) const {
   require(send_all(descriptor, &word, 1) && receive_all(descriptor, out, vector_.size() * sizeof(float)));
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

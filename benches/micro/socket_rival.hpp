@@ -13,7 +13,7 @@
 #include "../processes.hpp"
 #include "rivals.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 class SocketServer {
  public:
@@ -34,4 +34,4 @@ class SocketServer {
   std::optional<Helper> server_;
 };
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -14,10 +14,10 @@
 #include "exchange.hpp"
 #include "job.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
-constexpr std::uint64_t kWarmups = 4;
+constexpr std::uint64_t kWarmupSteps = 4;
 constexpr Waiting kWaitings[] = {Waiting::kSpin, Waiting::kSpinThenFutex, Waiting::kFutex};
 
 Span step_span(std::uint64_t floats) {
@@ -43,7 +43,7 @@ double exchange_us(int processes, Waiting waiting) {
       while (count-- > 0) exchange.meet(number, ++*round);
       return 0;
     };
-    return Work{.prepare = [=] { rounds(kWarmups); }, .rounds = rounds};
+    return Work{.prepare = [=] { rounds(kWarmupSteps); }, .rounds = rounds};
   }));
 }
 
@@ -70,7 +70,7 @@ Figures meet(int processes, Meeting meeting) {
       }
       return 0;
     };
-    return Work{.prepare = [=] { rounds(kWarmups); }, .rounds = rounds};
+    return Work{.prepare = [=] { rounds(kWarmupSteps); }, .rounds = rounds};
   });
   return time_with_limit("us", microseconds(ran), limit);
 }
@@ -149,7 +149,7 @@ Latency late_arrivals(double wait_us, const std::function<std::function<void()>(
   const SharedBytes memory(kMax * sizeof(Times));
   Span span = step_span(0);
   span.batch = 1;
-  span.most = kMax - kWarmups;
+  span.most = kMax - kWarmupSteps;
   span.least = 5;
   const auto ran = run_processes(2, span, [&](int number) {
     auto at = std::make_shared<std::uint64_t>(0);
@@ -166,10 +166,10 @@ Latency late_arrivals(double wait_us, const std::function<std::function<void()>(
       }
       return 0;
     };
-    return Work{.prepare = [=] { rounds(kWarmups); }, .rounds = rounds};
+    return Work{.prepare = [=] { rounds(kWarmupSteps); }, .rounds = rounds};
   });
   std::vector<double> others, own;
-  for (std::uint64_t i = kWarmups; i < kWarmups + ran.front().rounds; ++i) {
+  for (std::uint64_t i = kWarmupSteps; i < kWarmupSteps + ran.front().rounds; ++i) {
     const Times& times = memory.as<Times>()[i];
     others.push_back(times.waiter_through - times.arrived);
     own.push_back(times.own_through - times.arrived);
@@ -219,4 +219,4 @@ void add_sync_cases() {
     add_case(fmt::format("sync/quorum/processes:3/waits_us:{}", wait_us), [=] { return quorum(wait_us); });
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -99,7 +99,7 @@ class Training:
         ]
 
     def _start(self, *arguments, **options):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PS_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PS_SHM_")}
         return measuring.start([*arguments], env=environment, stderr=subprocess.DEVNULL, **options)
 
     def alone(self, processes, gradients):

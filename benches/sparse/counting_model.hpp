@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <span>
 
-#include "train/sparse/sparse_model.hpp"
+#include "train/models/sparse/sparse_model.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 class CountingModel : public train::SparseModel {
  public:
@@ -33,4 +33,4 @@ class CountingModel : public train::SparseModel {
   train::ParameterSpec table_;
 };
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

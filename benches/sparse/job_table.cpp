@@ -4,12 +4,12 @@
 
 #include <cmath>
 
-#include "ps/job_control.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
 #include "schemes.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 JobConfig config_of(bool is_exact, int workers, const Task& task) {
@@ -101,4 +101,4 @@ std::unique_ptr<Table> make_job_table(bool is_exact, int workers, const Task& ta
   return std::make_unique<JobTable>(is_exact, workers, task);
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

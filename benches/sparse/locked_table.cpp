@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "schemes.hpp"
-#include "shm/inplace_slot.hpp"
+#include "shm/slots/inplace_slot.hpp"
 #include "update/elements.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 // On a line of its own. Its holder may have lost its core: then others yield theirs.
@@ -120,4 +120,4 @@ std::unique_ptr<Table> make_locked_table(std::uint32_t locks, int workers, const
   return std::make_unique<LockedTable>(locks, workers, task);
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -7,13 +7,13 @@
 #include <memory>
 
 #include "hooks/nan_guard.hpp"
-#include "train/sparse/example_steps.hpp"
-#include "train/sparse/row_decay.hpp"
-#include "train/sparse/sparse_data.hpp"
-#include "train/sparse/sparse_model.hpp"
-#include "train/sparse/sparse_stream.hpp"
+#include "train/data/sparse/sparse_data.hpp"
+#include "train/data/sparse/sparse_stream.hpp"
+#include "train/loop/example_steps.hpp"
+#include "train/loop/row_decay.hpp"
+#include "train/models/sparse/sparse_model.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 // What all processes of a run have in common.
 struct Task {
@@ -48,4 +48,4 @@ class Loop {
   train::ExampleSteps steps_;
 };
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -12,7 +12,7 @@
 
 namespace {
 
-using namespace ps::bench;
+using namespace ps_shm::bench;
 
 // SCHEME[:WORKERS[:COMBINE]]
 Configuration parse(const std::string& text) {
@@ -73,9 +73,9 @@ int main(int argc, char** argv) {
   pin_processes(pins);
   end_at_signals();
   try {
-    ps::train::SparseSourceOptions reading;
+    ps_shm::train::SparseSourceOptions reading;
     reading.cache = cache;
-    const auto data = ps::train::SparseData::read(source, reading);
+    const auto data = ps_shm::train::SparseData::read(source, reading);
     nlohmann::ordered_json head;
     for (const auto& [key, value] : environment(pins ? "each process on a core of its own" : "not pinned"))
       head["environment"][key] = value;

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "counting_model.hpp"
-#include "train/sparse/sparse_metrics.hpp"
+#include "train/models/sparse/sparse_metrics.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -123,4 +123,4 @@ Json measure(const Configuration& configuration, const Measuring& measuring, con
   return result;
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

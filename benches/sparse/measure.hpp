@@ -5,7 +5,7 @@
 
 #include "schemes.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 struct Configuration {
   Scheme scheme = Scheme::kExact;
@@ -29,4 +29,4 @@ struct Measuring {
 nlohmann::ordered_json measure(const Configuration& configuration, const Measuring& measuring,
                                const train::SparseData& data);
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -2,9 +2,9 @@
 #include <chrono>
 
 #include "schemes.hpp"
-#include "train/sparse/local_table.hpp"
+#include "train/loop/local_table.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 class PlainTable : public Table {
@@ -47,4 +47,4 @@ class PlainTable : public Table {
 
 std::unique_ptr<Table> make_plain_table(const Task& task) { return std::make_unique<PlainTable>(task); }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

@@ -1,6 +1,6 @@
 #include "schemes.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 struct Name {
@@ -42,4 +42,4 @@ std::unique_ptr<Table> make_table(Scheme scheme, int workers, const Task& task, 
   return make_plain_table(task);
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

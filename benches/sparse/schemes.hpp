@@ -18,9 +18,9 @@
 
 #include "../processes.hpp"
 #include "loop.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/worker.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 
 enum class Scheme { kPlain, kExact, kRacy, kStriped, kLock };
 
@@ -43,4 +43,4 @@ std::unique_ptr<Table> make_table(Scheme scheme, int workers, const Task& task, 
 std::unique_ptr<Table> make_plain_table(const Task& task);
 std::unique_ptr<Table> make_job_table(bool is_exact, int workers, const Task& task);
 std::unique_ptr<Table> make_locked_table(std::uint32_t locks, int workers, const Task& task);  // 1: held for all
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

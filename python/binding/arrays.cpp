@@ -8,57 +8,50 @@
 #include <cstring>
 #include <utility>
 
-namespace ps::python {
+#include "update/dtypes.hpp"
+
+namespace ps_shm::python {
 namespace {
 
-constexpr DType kAll[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64,  DType::kFloat16,
-                          DType::kInt32,   DType::kInt16,   DType::kInt8,     DType::kUint64, DType::kUint32,
-                          DType::kUint16,  DType::kUint8,   DType::kBool};
+using update::NumberKind;
 
 [[noreturn]] void refuse(const std::string& why) { throw nb::type_error(why.c_str()); }
 
 std::string name_of(nb::handle object) { return nb::type_name(object.type()).c_str(); }
 
-// The type of so many bytes among four.
-bool sized(std::size_t bytes, const DType (&types)[4], DType& out) {
-  for (const DType type : types)
-    if (bytes_of(type) == bytes) return out = type, true;
+// Finds the type of that kind with elements of `bytes` bytes.
+bool find_type(NumberKind kind, std::size_t bytes, DType& out) {
+  for (const update::DTypeTraits& row : update::kDTypes)
+    if (row.kind == kind && row.bytes == bytes) return out = row.dtype, true;
   return false;
 }
 
-constexpr DType kSigned[] = {DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64};
-constexpr DType kUnsigned[] = {DType::kUint8, DType::kUint16, DType::kUint32, DType::kUint64};
-constexpr DType kReal[] = {DType::kFloat16, DType::kFloat32, DType::kFloat64, DType::kFloat64};
-
-// As the module struct writes formats.
+// Reads a format of Python's module struct.
 bool read_format(const char* format, std::size_t bytes, DType& out) {
   if (format == nullptr) return out = DType::kUint8, bytes == 1;
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   if (format[0] == '\0' || format[1] != '\0') return false;
-  if (*format == '?') return out = DType::kBool, bytes == 1;
-  if (std::strchr("bhilqn", *format) != nullptr) return sized(bytes, kSigned, out);
-  if (std::strchr("BHILQNc", *format) != nullptr) return sized(bytes, kUnsigned, out);
-  return std::strchr("efd", *format) != nullptr && sized(bytes, kReal, out);
+  if (*format == '?') return find_type(NumberKind::kBool, bytes, out);
+  if (std::strchr("bhilqn", *format) != nullptr) return find_type(NumberKind::kSigned, bytes, out);
+  if (std::strchr("BHILQNc", *format) != nullptr) return find_type(NumberKind::kUnsigned, bytes, out);
+  return std::strchr("efd", *format) != nullptr && find_type(NumberKind::kFloat, bytes, out);
 }
 
+struct DLPackKind {
+  NumberKind kind;
+  nb::dlpack::dtype_code code;
+};
+constexpr DLPackKind kDLPackKinds[] = {{NumberKind::kFloat, nb::dlpack::dtype_code::Float},
+                                       {NumberKind::kBFloat, nb::dlpack::dtype_code::Bfloat},
+                                       {NumberKind::kSigned, nb::dlpack::dtype_code::Int},
+                                       {NumberKind::kUnsigned, nb::dlpack::dtype_code::UInt},
+                                       {NumberKind::kBool, nb::dlpack::dtype_code::Bool}};
+
 bool read_dlpack_type(const nb::dlpack::dtype& type, DType& out) {
-  using Code = nb::dlpack::dtype_code;
   if (type.lanes != 1 || type.bits % 8 != 0) return false;
-  const std::size_t bytes = type.bits / 8;
-  switch (static_cast<Code>(type.code)) {
-    case Code::Int:
-      return sized(bytes, kSigned, out);
-    case Code::UInt:
-      return sized(bytes, kUnsigned, out);
-    case Code::Float:
-      return sized(bytes, kReal, out);
-    case Code::Bfloat:
-      return out = DType::kBFloat16, bytes == 2;
-    case Code::Bool:
-      return out = DType::kBool, bytes == 1;
-    default:
-      return false;
-  }
+  for (const DLPackKind& row : kDLPackKinds)
+    if (type.code == static_cast<std::uint8_t>(row.code)) return find_type(row.kind, type.bits / 8, out);
+  return false;
 }
 
 bool is_row_major(const nb::dlpack::dltensor& tensor) {
@@ -72,9 +65,9 @@ bool is_row_major(const nb::dlpack::dltensor& tensor) {
   return true;
 }
 
-// What PyTorch's own function gives costs a third of what __dlpack__ does, which is written in Python.
+// PyTorch's to_dlpack() takes a third of the time of __dlpack__(), which is written in Python.
 nb::object export_dlpack(nb::handle object, const std::string& what) {
-  static std::atomic<PyObject*> to_dlpack = nullptr;  // of PyTorch, once it was seen
+  static std::atomic<PyObject*> to_dlpack = nullptr;  // PyTorch's function, once a tensor has been seen
   nb::handle torch_tensor;
   if (nb::hasattr(object, "requires_grad")) {
     if (nb::cast<bool>(object.attr("requires_grad")))
@@ -118,7 +111,7 @@ void Array::take_buffer(nb::handle object, Use use, const std::string& what) {
     buffer_ = {};
     throw nb::python_error();
   }
-  // From here on what throws has to let go of it: a constructor that throws runs no destructor.
+  // From here on, failing must release the buffer, because no destructor runs after a constructor has thrown.
   const auto fail = [&](const std::string& why) {
     PyBuffer_Release(&buffer_);
     refuse(what + why);
@@ -172,15 +165,14 @@ std::string to_text(const Shape& shape) {
 }
 
 DType dtype_of(const std::string& name) {
-  for (const DType dtype : kAll)
-    if (name == to_string(dtype)) return dtype;
+  if (const update::DTypeTraits* row = update::find_dtype(name)) return row->dtype;
   std::vector<std::string> names;
-  for (const DType dtype : kAll) names.emplace_back(to_string(dtype));
+  for (const update::DTypeTraits& row : update::kDTypes) names.emplace_back(row.name);
   throw nb::value_error(fmt::format("dtype '{}' is none of {}", name, fmt::join(names, ", ")).c_str());
 }
 
 nb::object new_array(DType dtype, const Shape& shape) {
-  static std::atomic<PyObject*> empty = nullptr;  // threads may look it up at the same time
+  static std::atomic<PyObject*> empty = nullptr;  // atomic, because several threads may look it up at the same time
   if (empty == nullptr) empty = nb::object(nb::module_::import_("numpy").attr("empty")).release().ptr();
   if (dtype == DType::kBFloat16) refuse("NumPy has no bfloat16; pass a tensor of torch.bfloat16 as out");
   nb::list extents;
@@ -189,14 +181,11 @@ nb::object new_array(DType dtype, const Shape& shape) {
 }
 
 nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use) {
-  using Code = nb::dlpack::dtype_code;
   if (dtype == DType::kBFloat16) refuse("NumPy has no bfloat16; read into a tensor of torch.bfloat16");
-  const auto is_in = [&](const DType(&types)[4]) { return std::find(types, types + 4, dtype) != types + 4; };
-  const Code code = dtype == DType::kBool ? Code::Bool
-                    : is_in(kSigned)      ? Code::Int
-                    : is_in(kUnsigned)    ? Code::UInt
-                                          : Code::Float;
-  const nb::dlpack::dtype type{static_cast<std::uint8_t>(code), static_cast<std::uint8_t>(bytes_of(dtype) * 8), 1};
+  const update::DTypeTraits& row = *update::find_dtype(dtype);
+  const auto kind = std::find_if(std::begin(kDLPackKinds), std::end(kDLPackKinds),
+                                 [&](const DLPackKind& one) { return one.kind == row.kind; });
+  const nb::dlpack::dtype type{static_cast<std::uint8_t>(kind->code), static_cast<std::uint8_t>(row.bytes * 8), 1};
   const std::vector<std::size_t> extents(shape.begin(), shape.end());
   if (use == Use::kWrite)
     return nb::cast(
@@ -204,4 +193,4 @@ nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handl
   return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, extents.size(), extents.data(), owner, nullptr, type));
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

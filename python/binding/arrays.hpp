@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "ps/types.hpp"
+#include "ps_shm/types.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 
 namespace nb = nanobind;
 
@@ -67,4 +67,4 @@ nb::object new_array(DType dtype, const Shape& shape);
 // A NumPy array of memory that `owner` keeps. Raises TypeError for bfloat16, which NumPy has not.
 nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use);
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

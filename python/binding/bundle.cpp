@@ -6,7 +6,7 @@
 
 #include "worker.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
@@ -18,17 +18,17 @@ struct Bundle {
   Rank& rank() const { return *members.front().rank; }
 };
 
-// Arrays of a bundle, looked at once.
+// Arrays for a bundle's variables, checked once.
 struct Pinned {
   Pinned() = default;
   Pinned(Pinned&&) = default;
 
-  const void* of = nullptr;  // which bundle
+  const void* of = nullptr;  // the bundle that they are for
   std::vector<Array> arrays;
   std::vector<std::span<float>> to;
   std::vector<std::span<const float>> from;
   bool is_writable = true;
-  nb::object given;  // keeps the bundle, too
+  nb::object given;  // the bundle and the arrays, which it keeps alive
 };
 
 const NamedVariable& find(const Bundle& self, const std::string& name) {
@@ -37,7 +37,7 @@ const NamedVariable& find(const Bundle& self, const std::string& name) {
   throw nb::key_error(name.c_str());
 }
 
-// The arrays in the bundle's order: of a mapping by name, else of a sequence.
+// The arrays in the bundle's order, from a mapping by name or from a sequence.
 std::vector<nb::object> in_order(const Bundle& self, nb::handle given) {
   std::vector<nb::object> all;
   const std::size_t count = nb::len(given);
@@ -75,7 +75,7 @@ Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb
   return pinned;
 }
 
-// Calls `use` with what was pinned before, or is for this call.
+// Calls `use` with the arrays that were pinned before, or pins `given` for this call.
 template <class Use>
 void with_pinned(const Bundle& self, nb::handle given, bool writable, const char* verb, Use&& use) {
   Pinned* pinned = nullptr;
@@ -164,10 +164,26 @@ nb::object make_bundle(std::vector<NamedVariable> variables) {
 }
 
 void add_bundle(nb::module_& module) {
-  nb::class_<Pinned>(module, "Pinned", "Arrays of a bundle that were checked once: see Bundle.pin().");
-  nb::class_<Bundle>(module, "Bundle", R"(Several variables that are pulled and pushed in one call.
+  nb::class_<Pinned>(module, "Pinned",
+                     "Arrays for the variables of a bundle that have been checked once. Made by Bundle.pin().");
+  nb::class_<Bundle>(module, "Bundle",
+                     R"(Several variables of a job that are pulled and pushed in one call. Made by Worker.variables().
 
-Arrays are given as a mapping by the variables' names, as a sequence in their order, or as pin() gives them.)")
+    bundle = worker.variables({"a": a, "b": b})     # arrays with the initial values
+    values = bundle.pull()                          # a dict of new arrays
+    bundle.pull(values, consistent=True)            # into the same arrays, at one moment
+    bundle.push(gradients)                          # gradients: a dict of arrays with the same names
+
+Arrays are given as a mapping from the variables' names, as a sequence in the bundle's order, or as a result of pin().
+Each variable needs one. What an array may be, and the meaning of Progress, is described in help(ps_shm.Variable).
+len(bundle) is the number of variables.
+
+All methods that take arrays raise:
+    TypeError: an array has another dtype, is not row-major, is on another device, or is read-only where it is
+        written.
+    ValueError: an array is missing or superfluous or has the wrong shape, or the arrays were pinned for another
+        bundle.
+    Error: the worker has left, or the object belongs to the parent of a forked process (INVALID_STATE).)")
       .def_prop_ro(
           "names",
           [](const Bundle& self) {
@@ -175,9 +191,9 @@ Arrays are given as a mapping by the variables' names, as a sequence in their or
             for (const NamedVariable& one : self.members) names.push_back(one.variable.name());
             return names;
           },
-          "The variables' names, in their order.")
+          "The names of the variables, in the bundle's order.")
       .def("__len__", [](const Bundle& self) { return self.members.size(); })
-      .def("__getitem__", &find, "name"_a, "The variable of that name.")
+      .def("__getitem__", &find, "name"_a, "Returns the Variable of that name. Raises KeyError if the bundle has none.")
       .def(
           "pin",
           [](nb::object self, nb::object arrays, bool writable) {
@@ -187,17 +203,68 @@ Arrays are given as a mapping by the variables' names, as a sequence in their or
           },
           "arrays"_a, nb::kw_only(), "writable"_a = true,
           nb::sig("def pin(self, arrays: typing.Any, *, writable: bool = True) -> Pinned"),
-          "Looks at the arrays once and for all. What is given for them goes to the memory that they have now.")
-      .def(
-          "pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
-          nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
-          "Copies the values into `out`, and returns it; without one into a new dict of NumPy arrays. `consistent`: as "
-          "they were at one moment, with no push half in them.")
+          R"(Checks the arrays once and returns a Pinned, which stands for them in the other methods.
+
+Those do not check them again. A Pinned refers to the memory that the arrays have now, and keeps it alive.
+
+Args:
+    arrays: a mapping or a sequence with an array for each variable.
+    writable: whether pull() may write them. False: the arrays may be read-only, and pull() raises TypeError.)")
+      .def("pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
+           nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
+           R"(Copies the current values of all variables and returns what holds them.
+
+Args:
+    out: the arrays to copy into, which are returned as they were given. None: a new dict of NumPy arrays by name.
+    consistent: False: as Variable.pull() for one variable after the other. True: as one consistent state, that is,
+        the values that the variables had at one moment; it never sees part of another worker's push. It is meant for
+        variables that are small compared to the pushes: if they never pause for as long as a copy takes, it takes a
+        snapshot. All variables must be of float32. In-place ones must have one element and no optimizer state.
+
+Raises:
+    TypeError: `consistent` is True and a variable is not of float32.
+    Error: with `consistent`, a variable does not qualify (INVALID_ARGUMENT), a worker is stopped in the middle of a
+        push or another snapshot is not released (UNAVAILABLE), or /dev/shm is full (NO_SPACE).
+
+Progress: lock-free. consistent=True: at most some fifty lock-free copies, then it blocks as a snapshot does, on
+another snapshot and on the pushes under way.)")
       .def("push", &push, "gradients"_a, nb::sig("def push(self, gradients: typing.Any) -> None"),
-           "Pushes a gradient of each variable; `clip_norm` limits their norm together.")
-      .def("add", &add, "deltas"_a, nb::sig("def add(self, deltas: typing.Any) -> None"), "Adds to each variable.")
+           R"(Pushes a gradient of each variable as one push, as Variable.push() does.
+
+Snapshots and consistent pulls contain all of it or nothing. The job's `clip_norm` limits the global norm over these
+gradients; in mode sync with `reduce` ordered, over all that this worker pushes in the step.
+
+Raises:
+    TypeError: a variable is not of float32.
+    Error: as Variable.push().
+
+Progress: as Variable.push().)")
+      .def("add", &add, "deltas"_a, nb::sig("def add(self, deltas: typing.Any) -> None"),
+           R"(Adds to each variable, bypassing the optimizer, as Variable.add() does.
+
+Snapshots contain all of it or nothing.
+
+Args:
+    deltas: an array for each variable.
+
+Raises:
+    Error: as Variable.add().
+
+Progress: as Variable.add().)")
       .def("assign", &assign, "values"_a, nb::kw_only(), "reset"_a = false,
-           nb::sig("def assign(self, values: typing.Any, *, reset: bool = False) -> None"), "Sets each variable.")
+           nb::sig("def assign(self, values: typing.Any, *, reset: bool = False) -> None"),
+           R"(Sets the values of each variable, bypassing the optimizer, as Variable.assign() does.
+
+Snapshots contain all of it or nothing.
+
+Args:
+    values: an array for each variable.
+    reset: whether the optimizer's state begins anew, as for Variable.assign().
+
+Raises:
+    Error: as Variable.assign().
+
+Progress: as Variable.assign().)")
       .def(
           "gradients",
           [](const Bundle& self) {
@@ -215,7 +282,11 @@ Arrays are given as a mapping by the variables' names, as a sequence in their or
             return rooms;
           },
           nb::sig("def gradients(self) -> dict[str, numpy.typing.NDArray[numpy.float32]]"),
-          "Room for a gradient of each, as Variable.gradient() gives it.")
+          R"(Returns a dict with an array for each variable's gradient by name, as Variable.gradient() does.
+
+Raises:
+    TypeError: a variable is not of float32.
+    Error: as Variable.gradient().)")
       .def(
           "link",
           [](const Bundle& self, const std::vector<std::uintptr_t>& parameters,
@@ -223,9 +294,21 @@ Arrays are given as a mapping by the variables' names, as a sequence in their or
              int device) { return make_link(self.members, self.variables, parameters, gradients, device); },
           "parameters"_a, "gradients"_a, nb::kw_only(), "device"_a,
           nb::sig("def link(self, parameters: list[int], gradients: list[int], *, device: int) -> GpuLink"),
-          "A way to addresses in a GPU's memory, as ps_shm.torch.Optimizer makes one. Raises Error where there is no "
-          "such "
-          "GPU.");
+          R"(Returns a GpuLink that pulls the variables into device memory and pushes gradients from there.
+
+ps_shm.torch.Optimizer uses it for a model on a GPU. A worker has at most one link at a time.
+
+Args:
+    parameters: for each variable, in the bundle's order, the address of device memory for its values: one float32 for
+        each element, aligned to 256 bytes. The memory must outlive the link.
+    gradients: the same for the gradients.
+    device: CUDA's number of the GPU.
+
+Raises:
+    ValueError: an address is not aligned.
+    Error: there is no such GPU, or this build has no CUDA (DEVICE); the worker has a link already or uses another GPU
+        (INVALID_STATE); the lists differ in length, a variable is not of float32, or the elements of an in-place
+        variable do not lie side by side (INVALID_ARGUMENT).)");
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

@@ -4,9 +4,9 @@
 
 #include <chrono>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 std::atomic<std::uint32_t> forks{0};
@@ -37,8 +37,9 @@ void tell(const std::string& line) {
 }
 
 void Guarded::check() const {
-  if (is_inherited()) throw Error(what_ + " is the parent process's: a forked child makes its own");
-  if (is_closed.load(std::memory_order_relaxed)) throw Error(what_ + " has left");
+  if (is_inherited())
+    throw Error(what_ + " is the parent process's: a forked child makes its own", ErrorCode::kInvalidState);
+  if (is_closed.load(std::memory_order_relaxed)) throw Error(what_ + " has left", ErrorCode::kInvalidState);
 }
 
 Turn::Turn(Guarded& object) : object_((object.check(), object)) {
@@ -53,7 +54,7 @@ void Turn::lock() {
   constexpr std::chrono::milliseconds kLook{10};
   const std::thread::id self = std::this_thread::get_id();
   if (object_.holder_.load(std::memory_order_relaxed) == self)
-    throw Error(object_.what_ + " is in a call of this thread already");
+    throw Error(object_.what_ + " is in a call of this thread already", ErrorCode::kInvalidState);
   if (!object_.mutex_.try_lock()) {
     while (!object_.mutex_.try_lock_for(kLook)) look_for_signals();
   }
@@ -65,4 +66,4 @@ Turn::~Turn() {
   object_.mutex_.unlock();
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

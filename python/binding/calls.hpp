@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-namespace ps::python {
+namespace ps_shm::python {
 
 namespace nb = nanobind;
 
@@ -76,4 +76,4 @@ auto with_python(What&& what) {
   return what();
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

@@ -8,12 +8,13 @@
 
 #include "arrays.hpp"
 #include "calls.hpp"
-#include "keep/checkpoint_folder.hpp"
-#include "ps/checkpoint.hpp"
+#include "persistence/checkpoint_folder.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/job_view.hpp"
 #include "server.hpp"
 #include "update/traits.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
@@ -24,7 +25,7 @@ const StoredVariable& find(const Checkpoint& self, const std::string& name) {
   throw nb::key_error(name.c_str());
 }
 
-// Such a slot has one float for each row, and not for each element.
+// Whether the slot has one float for each row instead of each element.
 bool is_of_rows(const std::string& slot) {
   return slot == update::traits_of(UpdateRule::kRowwiseAdagrad).row_slot.name;
 }
@@ -56,10 +57,11 @@ std::optional<Checkpoint> latest(const std::string& folder) {
   return Checkpoint::latest(folder, tell);
 }
 
-// Of a state that torch has kept, so that a job may begin with it: values[name], and slots[name][slot].
+// Writes a checkpoint of a state that ps_shm.torch has saved, so that a job can begin with it: values[name], and
+// slots[name][slot].
 std::string write(const std::string& folder, std::uint64_t global_step, const nb::dict& values, const nb::dict& slots) {
-  std::vector<Array> arrays;  // as long as they are written
-  keep::CheckpointArrays all;
+  std::vector<Array> arrays;  // kept until they are written
+  persistence::CheckpointArrays all;
   const auto add = [&](nb::handle given, const std::string& what) -> const Array& {
     return arrays.emplace_back(given, Use::kRead, what);
   };
@@ -72,22 +74,22 @@ std::string write(const std::string& folder, std::uint64_t global_step, const nb
     StoredVariable variable{.name = name, .dtype = array.dtype(), .shape = array.shape()};
     const nb::dict kept = slots.contains(key) ? nb::borrow<nb::dict>(slots[key]) : nb::dict();
     if (kept.contains("updates")) variable.updates = nb::cast<std::uint64_t>(kept["updates"]);
-    all.add(std::move(variable), keep::reader_of(array.bytes()));
+    all.add(std::move(variable), persistence::reader_of(array.bytes()));
     for (const auto& [slot, numbers] : kept) {
       const auto slot_name = nb::cast<std::string>(slot);
       if (slot_name == "updates") continue;
       const Array& of_slot = add(numbers, fmt::format("{}.{}", name, slot_name));
       Shape shape = array.shape();
-      if (!shape.empty() && of_slot.shape() == Shape{shape.front()}) shape = of_slot.shape();  // a slot of rows
+      if (!shape.empty() && of_slot.shape() == Shape{shape.front()}) shape = of_slot.shape();  // one float for each row
       of_slot.require(DType::kFloat32, shape, fmt::format("{}.{}", name, slot_name));
-      all.add_slot(slot_name, of_slot.shape(), keep::reader_of(of_slot.bytes()));
+      all.add_slot(slot_name, of_slot.shape(), persistence::reader_of(of_slot.bytes()));
     }
   }
   const nb::gil_scoped_release release;
-  keep::CheckpointFacts facts;
+  persistence::CheckpointFacts facts;
   facts.job = "torch";
   facts.global_step = global_step;
-  return keep::write_checkpoint(folder, std::move(facts), all, CheckpointOptions().max_file_bytes);
+  return persistence::write_checkpoint(folder, std::move(facts), all, CheckpointOptions().max_file_bytes);
 }
 
 nb::dict state(const Checkpoint& self) {
@@ -99,9 +101,11 @@ nb::dict state(const Checkpoint& self) {
 }  // namespace
 
 void add_checkpoint(nb::module_& module) {
-  nb::class_<StoredVariable>(module, "StoredVariable", "What a checkpoint says of a variable.")
-      .def_ro("name", &StoredVariable::name)
-      .def_prop_ro("dtype", [](const StoredVariable& self) { return std::string(to_string(self.dtype)); })
+  nb::class_<StoredVariable>(module, "StoredVariable", "A variable in a checkpoint, as Checkpoint.variables lists it.")
+      .def_ro("name", &StoredVariable::name, "The variable's name.")
+      .def_prop_ro(
+          "dtype", [](const StoredVariable& self) { return std::string(to_string(self.dtype)); },
+          "The type of the elements, such as 'float32'.")
       .def_prop_ro(
           "shape",
           [](const StoredVariable& self) {
@@ -109,31 +113,65 @@ void add_checkpoint(nb::module_& module) {
             for (const std::uint64_t extent : self.shape) extents.append(extent);
             return nb::tuple(extents);
           },
-          nb::sig("def shape(self) -> tuple[int, ...]"))
-      .def_ro("updates", &StoredVariable::updates, "That it has had, on average over its chunks.")
-      .def_ro("is_fuzzy", &StoredVariable::is_fuzzy, "Whether its elements may be of different moments.")
-      .def_ro("slots", &StoredVariable::slots, "The names of its optimizer's state.");
-  nb::class_<Checkpoint>(module, "Checkpoint", R"(A job's state in files: all variables at one moment, and their slots.
+          nb::sig("def shape(self) -> tuple[int, ...]"), "The extents of the axes; () for a scalar.")
+      .def_ro("updates", &StoredVariable::updates, "The number of updates that it has had, on average over its chunks.")
+      .def_ro("is_fuzzy", &StoredVariable::is_fuzzy,
+              "Whether it is not point-in-time, that is, its elements may be from different moments.")
+      .def_ro("slots", &StoredVariable::slots, "The names of its optimizer slots; a moving average is called 'ema'.");
+  nb::class_<Checkpoint>(
+      module, "Checkpoint",
+      R"(A job's state in files: all variables at one moment, their optimizer state, and the training's progress.
 
-Made from the folder of one, DIR/step-N. Raises Error where there is none, or one of its files is missing.)")
+    found = ps_shm.checkpoint.latest("runs")    # None if there is none
+    w = found["w"]
+    m = found.read("w", slot="m")               # an optimizer slot
+    server = ps_shm.Server("job", restore=found.folder)
+
+Opening one reads its description and checks that its files exist with their sizes; verify() reads them.
+
+Args:
+    folder: the folder of the checkpoint, such as runs/step-500.
+
+Raises:
+    Error: the folder holds no checkpoint, or a file has another size (DAMAGED); a file is missing; or this build does
+        not know the format (INCOMPATIBLE).)")
       .def(nb::init<const std::string&>(), "folder"_a)
-      .def_prop_ro("folder", &Checkpoint::folder, "Where it lies.")
-      .def_prop_ro("global_step", &Checkpoint::global_step, "Steps done.")
-      .def_prop_ro("loss", &Checkpoint::loss, "Of training, where it was noted.")
-      .def_prop_ro("settings", &Checkpoint::settings, "Of the job, as texts, by the names that options have.")
-      .def_prop_ro("examples", &Checkpoint::examples, "How many each rank had trained on.")
-      .def_prop_ro("variables", &Checkpoint::variables, "In the order of their names.")
+      .def_prop_ro("folder", &Checkpoint::folder, "The folder of the checkpoint.")
+      .def_prop_ro("global_step", &Checkpoint::global_step, "The number of global steps that the job had done.")
+      .def_prop_ro("loss", &Checkpoint::loss,
+                   "The training loss that was stored when it was saved; None if there is none.")
+      .def_prop_ro("settings", &Checkpoint::settings, "The settings of the job, as text, by the names of the options.")
+      .def_prop_ro("examples", &Checkpoint::examples, "How many examples each rank had trained on, by rank.")
+      .def_prop_ro("variables", &Checkpoint::variables,
+                   "A StoredVariable for each variable, in the order of their names.")
       .def("verify", &Checkpoint::verify, nb::call_guard<nb::gil_scoped_release>(),
-           "Reads all files. Raises Error for the first one whose bytes are not those that were written.")
+           R"(Reads all files and compares them with the hashes that were stored when they were written.
+
+Raises:
+    Error: a file has changed (DAMAGED). The message names the file.)")
       .def("read", &read, "name"_a, nb::kw_only(), "slot"_a = "", "out"_a = nb::none(),
            nb::sig("def read(self, name: str, *, slot: str = '', out: typing.Any = None) -> typing.Any"),
-           "A variable, or a slot of it, in `out` or a new NumPy array. Raises KeyError where it has none.")
+           R"(Reads a variable, or one of its optimizer slots, and returns the array that holds it.
+
+Args:
+    name: the name of the variable.
+    slot: one of StoredVariable.slots. Empty: the values.
+    out: the row-major array to read into, which is returned. None: a new NumPy array. It has the variable's dtype and
+        shape; a slot is of float32, and has the shape (rows,) if it has one element for each row.
+
+Raises:
+    KeyError: there is no such variable or slot.
+    TypeError, ValueError: `out` has another dtype or shape; or it is None and the variable is of bfloat16, which
+        NumPy does not have.
+    Error: the file cannot be read.)")
       .def(
           "__getitem__",
           [](const Checkpoint& self, const std::string& name) { return read(self, name, "", nb::none()); }, "name"_a,
-          nb::sig("def __getitem__(self, name: str) -> numpy.typing.NDArray[typing.Any]"), "read() of a variable.")
+          nb::sig("def __getitem__(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
+          "Reads the variable of that name into a new NumPy array, as read() does.")
       .def("state", &state, nb::sig("def state(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
-           "All variables, as View.state() gives those of a job.");
+           "Reads all variables into new NumPy arrays, and returns them as a dict by name, as View.state() does for a "
+           "job.");
   module.def("save_checkpoint", &save, "job"_a, "folder"_a, "loss"_a.none(), "max_file_bytes"_a, "group"_a);
   module.def("latest_checkpoint", &latest, "folder"_a);
   module.def("write_checkpoint", &write, "folder"_a, "global_step"_a, "values"_a, "slots"_a,
@@ -141,4 +179,4 @@ Made from the folder of one, DIR/step-N. Raises Error where there is none, or on
                      "dict[str, dict[str, typing.Any]]) -> str"));
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

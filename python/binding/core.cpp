@@ -1,20 +1,21 @@
-// The extension module ps_shm._core: what the package's classes in Python are made of.
+// The extension module ps_shm._core: the compiled part of the package ps_shm.
 #include <nanobind/nanobind.h>
 
 #include "errors.hpp"
+#include "ps_shm/version.hpp"
 #include "server.hpp"
 #include "worker.hpp"
 
 NB_MODULE(_core, module) {
-  module.doc() = "The compiled part of ps_shm, for the package alone.";
-  module.attr("__version__") = PS_VERSION;
-  ps::python::add_errors(module);
-  ps::python::add_variable(module);
-  ps::python::add_bundle(module);
-  ps::python::add_worker(module);
-  ps::python::add_gpu(module);
-  ps::python::add_server(module);
-  ps::python::add_publication(module);
-  ps::python::add_view(module);
-  ps::python::add_checkpoint(module);
+  module.doc() = "The compiled part of the package ps_shm. Programs import ps_shm, not this module.";
+  module.attr("__version__") = PS_SHM_VERSION;
+  ps_shm::python::add_errors(module);
+  ps_shm::python::add_variable(module);
+  ps_shm::python::add_bundle(module);
+  ps_shm::python::add_worker(module);
+  ps_shm::python::add_gpu(module);
+  ps_shm::python::add_server(module);
+  ps_shm::python::add_publication(module);
+  ps_shm::python::add_view(module);
+  ps_shm::python::add_checkpoint(module);
 }

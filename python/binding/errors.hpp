@@ -3,8 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
-namespace ps::python {
+namespace ps_shm::python {
 
 void add_errors(nanobind::module_& module);
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

@@ -4,32 +4,32 @@
 
 #include <memory>
 
-#include "ps/errors.hpp"
-#include "ps/gpu.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/gpu.hpp"
 #include "worker.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
 
-// A link, and the worker that has to outlive it.
+// A link, and a reference to the worker, which must outlive the link.
 struct Linked {
   Linked(SharedRank of, std::unique_ptr<GpuLink> made) : rank(std::move(of)), link(std::move(made)) {}
   Linked(Linked&&) = default;
   ~Linked() {
-    if (link && rank->is_inherited()) static_cast<void>(link.release());  // it is the parent's
+    if (link && rank->is_inherited()) static_cast<void>(link.release());  // it belongs to the parent process
   }
 
   SharedRank rank;
   std::unique_ptr<GpuLink> link;
 };
 
-// Runs calls of the link with the worker's turn: its pushes and pulls are the worker's.
+// Calls `calls` with the link while this thread has the worker's turn, because the link pulls and pushes as the worker.
 template <class Calls>
 void with_turn(const Linked& self, Calls&& calls) {
   const Turn turn(*self.rank);
-  if (!self.link) throw Error("the link to the GPU is closed");
+  if (!self.link) throw Error("the link to the GPU is closed", ErrorCode::kInvalidState);
   calls(*self.link);
 }
 
@@ -57,23 +57,36 @@ nb::object make_link(const std::vector<NamedVariable>& members, const std::vecto
 }
 
 void add_gpu(nb::module_& module) {
-  nb::class_<Linked>(module, "GpuLink", "A bundle's way to and from device memory, as ps/gpu.hpp has it.")
+  nb::class_<Linked>(module, "GpuLink",
+                     R"(Transfers a bundle's variables to the memory of one GPU, and their gradients from there.
+
+Made by Bundle.link(), which says which memory it uses. ps_shm.torch.Optimizer uses one for a model on a GPU. After
+close(), pull(), push() and `stream` raise Error (INVALID_STATE). So do pull() and push() after the worker has left
+and in a forked child.)")
       .def_prop_ro(
           "stream",
           [](const Linked& self) {
-            if (!self.link) throw Error("the link to the GPU is closed");
+            if (!self.link) throw Error("the link to the GPU is closed", ErrorCode::kInvalidState);
             return reinterpret_cast<std::uintptr_t>(self.link->stream());
           },
-          "A cudaStream_t, for torch.cuda.ExternalStream.")
+          "The link's CUDA stream, a cudaStream_t as an integer, as torch.cuda.ExternalStream takes it.")
       .def(
           "pull",
           [](const Linked& self) {
             with_turn(self, [](GpuLink& link) {
               link.start_pull();
-              static_cast<void>(link.finish_pull());  // nothing was enqueued behind it that would have to be repeated
+              static_cast<void>(link.finish_pull());  // no work was enqueued after it, so none has to be repeated
             });
           },
-          "Pulls all variables, behind what is on the stream. They are there at its end.")
+          R"(Pulls all variables into device memory, after the work that is already on the stream.
+
+When it returns, the values are there. Each chunk is one version of that chunk, and each element of an in-place
+variable is whole.
+
+Raises:
+    Error: the GPU failed (DEVICE).
+
+Progress: lock-free, apart from the wait for the GPU.)")
       .def(
           "push",
           [](const Linked& self) {
@@ -82,7 +95,12 @@ void add_gpu(nb::module_& module) {
               link.finish_push();
             });
           },
-          "Pushes all gradients, behind what is on the stream. At its end they may be overwritten.")
+          R"(Pushes all gradients from device memory, after the work that is already on the stream.
+
+They are applied as by Variable.push(). When it returns, the gradients in device memory may be overwritten.
+
+Raises:
+    Error: the GPU failed (DEVICE; some chunks may have been pushed then), or as Variable.push().)")
       .def(
           "close",
           [](Linked& self) {
@@ -91,7 +109,8 @@ void add_gpu(nb::module_& module) {
             const Turn turn(*self.rank);
             self.link.reset();
           },
-          "Waits for the GPU, and lets go of the memory.");
+          "Waits for the GPU and destroys the link; its device memory may then be freed. Calling it again does "
+          "nothing, and neither does a call in a forked child.");
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

@@ -12,18 +12,19 @@
 
 #include "arrays.hpp"
 #include "calls.hpp"
-#include "ps/errors.hpp"
-#include "ps/publisher.hpp"
-#include "ps/subscriber.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/publisher.hpp"
+#include "ps_shm/subscriber.hpp"
 #include "server.hpp"
 #include "worker.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
 
-// What one thread may close while another one looks at it: a look takes no turn, which a wait may have for long.
+// An object that one thread may close while another one reads from it. Reading takes no turn, because a call that waits
+// may hold the turn for long.
 template <class Made>
 class Closable : public Guarded {
  public:
@@ -37,7 +38,7 @@ class Closable : public Guarded {
   template <class Read>
   auto look(Read&& read) const {
     check();
-    const std::shared_lock lock(closing_);  // with the interpreter's lock, which close() does not wait for
+    const std::shared_lock lock(closing_);  // with the global interpreter lock held, for which close() does not wait
     check();
     return read(*made_);
   }
@@ -62,8 +63,8 @@ struct PublisherHandle {
   std::shared_ptr<Publishing> own;
 };
 
-// A subscriber and what it has leased. A generation may be dropped by any thread, also while another one waits in read():
-// then it is given back at the end of that call.
+// A subscriber and the generations that it has leased. Any thread may drop a generation, also while another one waits
+// in read(); the lease is then released at the end of that call.
 struct Subscribing : Closable<Subscriber> {
   explicit Subscribing(Subscriber given)
       : Closable(fmt::format("the subscriber of '{}'", given.spec().name), std::move(given)) {}
@@ -100,13 +101,13 @@ class SubscriberTurn {
   const Turn turn_;
 };
 
-// Kept by a generation's object and by the arrays that lie in it.
+// Kept alive by a generation's object and by the arrays that refer to its memory.
 class Lease {
  public:
   Lease(SharedSubscribing of, Generation generation) : generation(std::move(generation)), of_(std::move(of)) {}
   ~Lease() {
     if (of_->is_inherited())
-      static_cast<void>(new Generation(std::move(generation)));  // it is the parent's to give back
+      static_cast<void>(new Generation(std::move(generation)));  // only the parent may release it
     else
       of_->drop(std::move(generation));
   }
@@ -131,7 +132,7 @@ std::vector<std::string> names_of(const BundleSpec& spec) {
   return names;
 }
 
-// The arrays for all tensors, by name, in their order; those that `some` allows to be left out are.
+// The arrays for the tensors, in the order of the specification. With `some`, tensors without an array are unset.
 std::vector<std::optional<Array>> arrays_for(const BundleSpec& spec, const nb::dict& given, Use use, const char* verb,
                                              bool some) {
   std::vector<std::optional<Array>> all;
@@ -219,7 +220,7 @@ nb::object tensor(const GenerationHandle& self, const std::string& name) {
   throw nb::key_error(name.c_str());
 }
 
-// Copies the generation into arrays; of those of the mapping that it has no name for it raises ValueError.
+// Copies tensors of the generation into arrays. Raises ValueError for names that are not those of tensors.
 void copy_to(const GenerationHandle& self, const nb::dict& outs) {
   BundleSpec spec;
   for (std::uint32_t i = 0; i < self->tensor_count(); ++i) spec.tensors.push_back(self->spec(i));
@@ -229,10 +230,9 @@ void copy_to(const GenerationHandle& self, const nb::dict& outs) {
     if (arrays[i]) std::memcpy(arrays[i]->bytes().data(), self->tensor(i).data(), self->tensor(i).size());
 }
 
-}  // namespace
-
-void add_publication(nb::module_& module) {
-  nb::class_<PublisherHandle>(module, "Publisher", "Gives a bundle of tensors to any number of subscribers.")
+void add_publisher(nb::module_& module) {
+  nb::class_<PublisherHandle>(module, "Publisher",
+                              "Publishes a set of named tensors. Programs use ps_shm.Publisher, which derives from it.")
       .def(
           "__init__",
           [](PublisherHandle* self, const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
@@ -244,29 +244,58 @@ void add_publication(nb::module_& module) {
           nb::sig(
               "def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
               "0, group: str = '', wait: float = 1.0, busy_wait: float = 0.0) -> None"),
-          R"(Makes the publication, or takes over one whose publisher has died or left.
+          R"(Creates the publication, or takes over one whose publisher has died or left.
 
-tensors: an array for each name, for its shape and dtype alone. records: generations that there is room for; 0: by size.
-busy_wait: seconds that publish() waits where subscribers use all records.
-Raises Error where it has another publisher after `wait` seconds, and where /dev/shm is full.)")
+Generations of a publication that is taken over are numbered on. One of that name with other tensors is replaced if
+nobody uses it.
+
+Args:
+    name: the name of the publication: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit.
+    tensors: for each tensor's name an array, of which only shape and dtype are used.
+    subscribers: the largest number of subscribers at one time, 1 to 256.
+    records: the number of generations for which memory is reserved, at least 3. With 2 * subscribers + 2, publish()
+        always finds a free record. 0: as many as fit into 256 MiB, at least 4 and at most that number.
+    group: the Unix group whose users may subscribe, or take the publication over. Empty: only this user.
+    wait: how long to wait for the present publisher, or the users of an incompatible publication, to end, in seconds.
+    busy_wait: how long publish() waits if subscribers hold all records, in seconds. 0: it returns None at once.
+
+Raises:
+    Error: after `wait` seconds the publication still has a publisher, or has other tensors and subscribers
+        (ALREADY_EXISTS); /dev/shm is full (NO_SPACE); it is another user's (PERMISSION_DENIED); an argument is
+        invalid (INVALID_ARGUMENT).
+    TypeError: an array cannot be used.
+
+Progress: blocks on the present publisher, up to `wait` seconds.)")
       .def("publish", &publish, "tensors"_a, "step"_a = 0,
            nb::sig("def publish(self, tensors: dict[str, typing.Any], step: int = 0) -> int | None"),
-           "Publishes the next generation, and returns its number. Tensors that are left out stay as they are, but in "
-           "the "
-           "first one. None: subscribers use every record.")
+           R"(Publishes the next generation and returns its number, which is one more than the last one's.
+
+It returns None, and publishes nothing, if subscribers hold every record (after `busy_wait` seconds).
+
+Args:
+    tensors: for each tensor's name a row-major array of its dtype and shape. Tensors that are left out are shared
+        with the generation before, without a copy. The first generation needs all of them.
+    step: a number of the caller's own for the readers, such as the training step.
+
+Raises:
+    ValueError: an array has the wrong shape or an unknown name, or is missing in the first generation.
+    TypeError: an array has another dtype or cannot be used.
+    Error: the publisher is closed, or belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: wait-free if there are at least 2 * subscribers + 2 records. With `busy_wait` it may block on subscribers.)")
       .def_prop_ro(
           "generation",
           [](const PublisherHandle& self) {
             return self.own->look([](const Publisher& one) { return one.generation(); });
           },
-          "The newest generation's number; 0: there is none yet.")
+          "The number of the newest generation, by this publisher or an earlier one; 0 if there is none yet.")
       .def_prop_ro(
           "step",
           [](const PublisherHandle& self) { return self.own->look([](const Publisher& one) { return one.step(); }); },
-          "What it was published with.")
+          "The `step` that the newest generation was published with; 0 if there is none yet.")
       .def_prop_ro(
           "names", [](const PublisherHandle& self) { return self.own->check(), names_of(self.own->spec()); },
-          "The tensors' names.")
+          "The names of the tensors, in their order.")
       .def(
           "close",
           [](const PublisherHandle& self) {
@@ -274,17 +303,31 @@ Raises Error where it has another publisher after `wait` seconds, and where /dev
             const Turn turn(*self.own);
             self.own->close();
           },
-          "Ends the publication. Subscribers keep what they have.");
+          "Ends the publication. Existing subscribers keep what they have and can still read the last generation; the "
+          "last one to go removes the publication. Calling it again does nothing, and neither does a call in a forked "
+          "child.");
+}
 
-  nb::class_<GenerationHandle>(module, "Generation", R"(Tensors as they were published together.
+void add_generation(nb::module_& module) {
+  nb::class_<GenerationHandle>(
+      module, "Generation",
+      R"(A generation of a publication: tensors that were published together. Returned by Subscriber.read().
 
-They stay as they are as long as this object, or an array of it, is there. A subscriber has two at most at one time.)")
+    generation = subscriber.read()
+    w = generation["w"]                         # in shared memory, read-only
+    generation.copy_to({"w": array})
+
+The tensors stay unchanged as long as this object or an array from it exists, even if the publisher dies. A subscriber
+holds at most two generations at one time, so drop those that are no longer needed. A forked child must not access a
+generation of its parent.)")
       .def_prop_ro(
-          "number", [](const GenerationHandle& self) { return self->number(); }, "1, 2, ...")
+          "number", [](const GenerationHandle& self) { return self->number(); },
+          "The number of the generation: 1, 2, ...")
       .def_prop_ro(
-          "step", [](const GenerationHandle& self) { return self->step(); }, "What the publisher said of it.")
+          "step", [](const GenerationHandle& self) { return self->step(); }, "The `step` that the publisher gave it.")
       .def_prop_ro(
-          "unix_ns", [](const GenerationHandle& self) { return self->unix_ns(); }, "When it was published.")
+          "unix_ns", [](const GenerationHandle& self) { return self->unix_ns(); },
+          "When it was published, in nanoseconds since 1970 (Unix time).")
       .def_prop_ro(
           "names",
           [](const GenerationHandle& self) {
@@ -292,21 +335,51 @@ They stay as they are as long as this object, or an array of it, is there. A sub
             for (std::uint32_t i = 0; i < self->tensor_count(); ++i) names.push_back(self->spec(i).name);
             return names;
           },
-          "The tensors' names.")
+          "The names of the tensors, in their order.")
       .def("__getitem__", &tensor, "name"_a,
            nb::sig("def __getitem__(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
-           "A tensor where it lies, read-only.")
-      .def("copy_to", &copy_to, "outs"_a, nb::sig("def copy_to(self, outs: dict[str, typing.Any]) -> None"),
-           "Copies tensors into arrays, by name.");
+           R"(Returns a tensor in shared memory, as a read-only NumPy array without a copy.
 
-  nb::class_<SubscriberHandle>(module, "Subscriber", "Reads what a publisher publishes.")
+The array keeps the generation leased. (NumPy has no bfloat16: use copy_to() with a tensor of torch.bfloat16.)
+
+Raises:
+    KeyError: there is no tensor of that name.
+    TypeError: the tensor is of bfloat16.)")
+      .def("copy_to", &copy_to, "outs"_a, nb::sig("def copy_to(self, outs: dict[str, typing.Any]) -> None"),
+           R"(Copies tensors into arrays.
+
+Args:
+    outs: for each name of a tensor to copy, a writable row-major array of its dtype and shape.
+
+Raises:
+    ValueError: there is no tensor of that name, or an array has the wrong shape.
+    TypeError: an array has another dtype, is read-only, or cannot be used.)");
+}
+
+void add_subscriber(nb::module_& module) {
+  nb::class_<SubscriberHandle>(
+      module, "Subscriber",
+      "Reads the generations of a publication. Programs use ps_shm.Subscriber, which derives from it.")
       .def(
           "__init__",
           [](SubscriberHandle* self, const std::string& name, const std::string& group, double wait) {
             new (self) SubscriberHandle{subscriber(name, group, wait)};
           },
           "name"_a, nb::kw_only(), "group"_a = "", "wait"_a = 60.0,
-          "Waits for the publication up to `wait` seconds; raises Timeout.")
+          R"(Waits for the publication to exist, and takes one of its subscriber entries.
+
+Args:
+    name: the name of the publication.
+    group: the Unix group that another user's publication is shared with. Empty: only this user's publications are
+        accepted.
+    wait: how long to wait, in seconds.
+
+Raises:
+    Timeout: the publication did not appear in time.
+    Error: all entries are taken (EXHAUSTED), the publication is another user's (PERMISSION_DENIED), or another build
+        made it (INCOMPATIBLE).
+
+Progress: blocks until the publication exists.)")
       .def(
           "read",
           [](const SubscriberHandle& self, std::uint64_t newer_than, double timeout) {
@@ -314,28 +387,46 @@ They stay as they are as long as this object, or an array of it, is there. A sub
           },
           "newer_than"_a = 0, nb::kw_only(), "timeout"_a = 60.0,
           nb::sig("def read(self, newer_than: int = 0, *, timeout: float = 60.0) -> Generation"),
-          "The newest generation, as soon as its number is above `newer_than`. Raises Timeout, and PublisherGone where "
-          "nobody is there who would publish it.")
+          R"(Returns the newest generation as soon as its number is above `newer_than`.
+
+A subscriber holds at most two generations at one time. Ctrl-C raises KeyboardInterrupt at once.
+
+Args:
+    newer_than: the number of a generation, such as the one read last. 0: any generation.
+    timeout: how long to wait, in seconds. 0 or less: it does not wait.
+
+Raises:
+    Timeout: there was no such generation in time.
+    PublisherGone: there is no such generation and no live publisher. Another publisher may come, and reading may be
+        tried again.
+    Error: two generations are held already (EXHAUSTED).
+
+Progress: blocks until the publisher publishes.)")
       .def(
           "try_read",
           [](const SubscriberHandle& self, std::uint64_t newer_than) { return generation(try_read(self, newer_than)); },
           "newer_than"_a = 0, nb::sig("def try_read(self, newer_than: int = 0) -> Generation | None"),
-          "The same without waiting; None where there is no newer one.")
+          R"(Returns the newest generation if its number is above `newer_than`, otherwise None, without waiting.
+
+Raises:
+    Error: two generations are held already (EXHAUSTED).
+
+Progress: lock-free; it repeats only if a generation has been published meanwhile.)")
       .def_prop_ro(
           "newest",
           [](const SubscriberHandle& self) {
             return self.own->look([](const Subscriber& one) { return one.newest(); });
           },
-          "The newest generation's number; 0: there is none yet.")
+          "The number of the newest generation; 0 if there is none yet. Wait-free.")
       .def_prop_ro(
           "published",
           [](const SubscriberHandle& self) {
             return self.own->look([](const Subscriber& one) { return one.is_published(); });
           },
-          "Whether a publisher is there.")
+          "Whether the publication has a live publisher. Takes one system call.")
       .def_prop_ro(
           "names", [](const SubscriberHandle& self) { return self.own->check(), names_of(self.own->spec()); },
-          "The tensors' names.")
+          "The names of the tensors, in their order.")
       .def(
           "close",
           [](const SubscriberHandle& self) {
@@ -343,7 +434,16 @@ They stay as they are as long as this object, or an array of it, is there. A sub
             const SubscriberTurn turn(*self.own);
             self.own->close();
           },
-          "Gives its place back. Generations that are held go on.");
+          "Releases the subscriber entry. Generations that are held stay valid, and keep the entry until they are "
+          "dropped. Calling it again does nothing, and neither does a call in a forked child.");
 }
 
-}  // namespace ps::python
+}  // namespace
+
+void add_publication(nb::module_& module) {
+  add_publisher(module);
+  add_generation(module);
+  add_subscriber(module);
+}
+
+}  // namespace ps_shm::python

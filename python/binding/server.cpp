@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "calls.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/server.hpp"
 #include "settings.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
@@ -32,15 +32,15 @@ class Serving : public Guarded {
 
   const std::string job;
 
-  // Ends the job, unless it has ended, and removes it. Called without the interpreter's lock, by one thread at a time.
-  // Throws what has ended the thread, unless wait() has.
+  // Ends the job, unless it has ended, and removes it. Called without the global interpreter lock, by one thread at a
+  // time. Rethrows the exception that ended the serving thread, unless wait() has.
   void close() {
     stop();
     throw_failure();
   }
 
-  // Whether the job has ended, within so many seconds. Called without the interpreter's lock. Throws what has ended the
-  // thread, once.
+  // Waits up to `seconds` for the job to end, and returns whether it has. Called without the global interpreter lock.
+  // Rethrows the exception that ended the serving thread, once.
   bool wait(double seconds) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     constexpr std::chrono::milliseconds kLook{10};
@@ -98,7 +98,7 @@ class Serving : public Guarded {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool has_ended_ = false;
-  std::exception_ptr failure_;  // of the thread; not told yet
+  std::exception_ptr failure_;  // that ended the thread and has not been rethrown yet
   std::thread thread_;
 };
 
@@ -106,12 +106,12 @@ struct ServerHandle {
   std::shared_ptr<Serving> serving;
 };
 
-// Gives up the interpreter's lock where the last reference goes: its thread may wait for workers to leave.
+// Destroying the last reference releases the global interpreter lock, because the thread may wait for workers to leave.
 std::shared_ptr<Serving> serve(JobConfig config, bool adopt) {
   const nb::gil_scoped_release release;
   Server server(config, {.task = {}, .adopt = adopt, .stop_requested = look_for_signals, .notice = tell});
   return {new Serving(config, std::move(server)), [](Serving* serving) {
-            if (serving->is_inherited()) return;  // its thread is not there
+            if (serving->is_inherited()) return;  // its thread exists in the parent only
             const nb::gil_scoped_release release_again;
             delete serving;
           }};
@@ -120,7 +120,25 @@ std::shared_ptr<Serving> serve(JobConfig config, bool adopt) {
 }  // namespace
 
 void add_server(nb::module_& module) {
-  nb::class_<ServerHandle>(module, "Server", "The ps of a job, served by a thread of this process.")
+  // nanobind keeps a copy.
+  const std::string set_help =
+      R"(Changes runtime settings while the job runs. All workers use them from their next step on.
+
+    server.set(lr=0.05, clip_norm=1.0)
+
+The change is atomic: all of it takes effect or nothing. A value of None leaves the setting as it is. The modes async
+and ssp can change into each other; sync can be neither entered nor left.
+
+Args:
+)" + runtime_settings_help() +
+      R"(
+Raises:
+    TypeError: there is no runtime setting of that name.
+    Error: the job cannot have that value (INVALID_ARGUMENT), the job is over (INVALID_STATE), or another process is
+        changing the settings at this moment (UNAVAILABLE). Nothing is changed then.)";
+  nb::class_<ServerHandle>(
+      module, "Server",
+      "The server (ps) of a job, on a thread of this process. Programs use ps_shm.Server, which derives from it.")
       .def(
           "__init__",
           [](ServerHandle* self, const std::string& job, bool adopt, const std::string& restore,
@@ -141,10 +159,10 @@ void add_server(nb::module_& module) {
             const Turn turn(*self.serving);
             return self.serving->server().global_step();
           },
-          "Global steps done so far.")
+          "The number of global steps that the job has done so far.")
       .def_prop_ro(
           "ended", [](const ServerHandle& self) { return self.serving->check(), self.serving->has_ended(); },
-          "Whether the job has ended: its workers have come and left.")
+          "Whether the job has ended, in one of the ways that wait() lists.")
       .def(
           "wait",
           [](const ServerHandle& self, double timeout) {
@@ -153,8 +171,17 @@ void add_server(nb::module_& module) {
             return self.serving->wait(timeout);
           },
           "timeout"_a = 1e9,
-          "Waits until the job has ended: its last step is done, or its workers have come and left. Returns whether it "
-          "has, within `timeout` seconds.")
+          R"(Waits until the job has ended, and returns True; False if it has not ended within `timeout` seconds.
+
+A job ends when its last step is done and its workers have left; if it has no last step, when its `workers` workers
+have joined and left; or when no worker was there for the time of its setting `linger` after the last one left or
+died. Ctrl-C raises KeyboardInterrupt at once; the job goes on.
+
+Args:
+    timeout: how long to wait, in seconds.
+
+Raises:
+    Error: the thread that serves the job has failed. This is reported once.)")
       .def(
           "set",
           [](const ServerHandle& self, const nb::kwargs& settings) {
@@ -163,15 +190,14 @@ void add_server(nb::module_& module) {
             control.change([&](LiveSettings& live) { alter(live, control.config(), settings); });
           },
           "settings"_a, nb::sig("def set(self, **settings: typing.Any) -> None"),
-          "Changes the running job: lr, clip_norm, mode, staleness, quorum, workers. It holds from every worker's next "
-          "step on.")
+          set_help.c_str())
       .def(
           "keep_segments",
           [](const ServerHandle& self) {
             const Turn turn(*self.serving);
             self.serving->server().keep_segments();
           },
-          "Leaves the job's values in /dev/shm at its end, for View and inspect_shm.")
+          "Makes the job's segments stay in /dev/shm when it ends, for View and inspect_shm. Wait-free.")
       .def(
           "close",
           [](const ServerHandle& self) {
@@ -180,8 +206,14 @@ void add_server(nb::module_& module) {
             self.serving->is_closed = true;
             self.serving->close();
           },
-          "Ends the job: workers are told to leave, and waited for up to 5 s.")
+          R"(Ends the job: tells the workers to leave, and waits up to 5 s for that.
+
+It removes the job from shared memory unless keep_segments() was called. Calling it again does nothing. In a forked
+child it has no effect.
+
+Raises:
+    Error: the thread that serves the job has failed, unless wait() has reported that.)")
       .def("__repr__", [](const ServerHandle& self) { return fmt::format("<{}>", self.serving->what()); });
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

@@ -3,11 +3,11 @@
 
 #include <nanobind/nanobind.h>
 
-namespace ps::python {
+namespace ps_shm::python {
 
 void add_server(nanobind::module_& module);
 void add_publication(nanobind::module_& module);
 void add_checkpoint(nanobind::module_& module);
 void add_view(nanobind::module_& module);
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

@@ -4,14 +4,15 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <span>
 
 #include "config/job_settings.hpp"
 #include "config/spelling.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
 #include "update/traits.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace nb = nanobind;
 namespace {
 
@@ -21,7 +22,7 @@ std::string key_of(const config::Setting<JobConfig>& row) {
   return key;
 }
 
-// As it would be given on a command line.
+// The value as text, as it would be given on a command line.
 std::string text_of(const config::Setting<JobConfig>& row, nb::handle value) {
   if (PyBool_Check(value.ptr())) return nb::cast<bool>(value) ? "true" : "false";
   if (!nb::isinstance<nb::dict>(value)) return nb::str(value).c_str();
@@ -49,7 +50,7 @@ void alter(JobConfig& config, const nb::dict& settings, bool live) {
   }
 }
 
-// Throws Error for a given setting of update rules that this one has not.
+// Throws Error if a hyper-parameter is given that the optimizer's rule does not have.
 void check_hyper_parameters(const Optimizer& optimizer, const nb::dict& given) {
   const auto& all = update::traits_of(optimizer.rule).hyper_parameters;
   for (const config::Setting<JobConfig>& row : config::job_settings()) {
@@ -61,26 +62,20 @@ void check_hyper_parameters(const Optimizer& optimizer, const nb::dict& given) {
   }
 }
 
-// The value of a word among those that an enumeration has. Throws Error where it is none.
-template <class Enum>
-Enum word(const std::string& name, std::initializer_list<Enum> all, const char* setting) {
-  std::vector<std::string> names;
-  for (const Enum one : all) names.emplace_back(to_string(one));
-  const std::string& chosen = config::choose(setting, name, names);
-  return *std::find_if(all.begin(), all.end(), [&](const Enum one) { return chosen == to_string(one); });
-}
-
 }  // namespace
 
 UpdateRule rule_of(const std::string& name) {
-  using R = UpdateRule;
-  return word(name,
-              {R::kAdd, R::kSgd, R::kMomentum, R::kNesterov, R::kAdagrad, R::kRmsProp, R::kAdam, R::kAdamW, R::kFtrl,
-               R::kRowwiseAdagrad},
-              "rule");
+  const std::span<const update::Traits> rules = update::all_rules();
+  std::vector<std::string> names;
+  for (const update::Traits& rule : rules) names.emplace_back(rule.name);
+  const std::string& chosen = config::choose("rule", name, names);
+  return std::find_if(rules.begin(), rules.end(), [&](const update::Traits& rule) { return chosen == rule.name; })->rule;
 }
 
-Layout layout_of(const std::string& name) { return word(name, {Layout::kVersioned, Layout::kInplace}, "layout"); }
+Layout layout_of(const std::string& name) {
+  const std::vector<std::string> names{to_string(Layout::kVersioned), to_string(Layout::kInplace)};
+  return config::choose("layout", name, names) == names[0] ? Layout::kVersioned : Layout::kInplace;
+}
 
 void alter(JobConfig& config, const nb::dict& settings) {
   alter(config, settings, false);
@@ -99,7 +94,8 @@ void check_given(const JobConfig& job, const nb::dict& settings) {
   for (const config::Setting<JobConfig>& row : config::job_settings())
     if (const std::string there = config::show(row, job), given = config::show(row, wanted); there != given)
       throw Error(fmt::format("job '{}' began with `{}` {}, and {} is given: leave it out, or give what the job has",
-                              job.job, row.name, there, given));
+                              job.job, row.name, there, given),
+                  ErrorCode::kIncompatible);
 }
 
 nb::dict as_dict(const JobConfig& config) {
@@ -107,6 +103,13 @@ nb::dict as_dict(const JobConfig& config) {
   for (const config::Setting<JobConfig>& row : config::job_settings())
     all[nb::cast(key_of(row))] = nb::cast(config::show(row, config));
   return all;
+}
+
+std::string runtime_settings_help() {
+  std::string text;
+  for (const config::Setting<JobConfig>& row : config::job_settings())
+    if (row.traits.is_live) text += fmt::format("    {}: {}\n", key_of(row), row.meaning);
+  return text;
 }
 
 nb::dict live_dict(const LiveSettings& live) {
@@ -120,7 +123,7 @@ nb::dict live_dict(const LiveSettings& live) {
 std::vector<std::uint64_t> shape_in_job(const std::string& job, const std::string& variable) {
   for (const VariableInfo& one : JobView(job).variables())
     if (one.name == variable) return one.shape;
-  throw Error(fmt::format("job '{}' has no variable '{}'", job, variable));
+  throw Error(fmt::format("job '{}' has no variable '{}'", job, variable), ErrorCode::kNotFound);
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

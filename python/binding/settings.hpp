@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "ps/job_config.hpp"
-#include "ps/types.hpp"
+#include "ps_shm/job_config.hpp"
+#include "ps_shm/types.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 
 // Throw Error where there is no such word.
 UpdateRule rule_of(const std::string& name);
@@ -28,7 +28,10 @@ void check_given(const JobConfig& job, const nanobind::dict& settings);
 nanobind::dict as_dict(const JobConfig& config);
 nanobind::dict live_dict(const LiveSettings& live);
 
+// A line for each runtime setting, as the part "Args" of a docstring has it.
+std::string runtime_settings_help();
+
 // The shape that a job's variable has. Throws Error where there is none.
 std::vector<std::uint64_t> shape_in_job(const std::string& job, const std::string& variable);
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

@@ -3,12 +3,12 @@
 
 #include "worker.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
 
-// The elements for a variable of one element that is given as a Python number.
+// Whether a Python number is given for a float32 variable of one element.
 bool is_number(const NamedVariable& self, nb::handle given) {
   return self.has_floats() && self.variable.element_count() == 1 &&
          (PyFloat_Check(given.ptr()) || PyLong_Check(given.ptr()));
@@ -22,7 +22,7 @@ Array checked(const NamedVariable& self, nb::handle given, Use use, const char* 
     Array array(given, use, what);
     array.require(self.dtype(), self.shape, what);
     return array;
-  } catch (const nb::builtin_exception& error) {  // the name costs as much as a small push: only now
+  } catch (const nb::builtin_exception& error) {  // naming it takes as long as a small push
     throw nb::builtin_exception(
         error.type(), fmt::format("{} of variable '{}': {}", verb, self.variable.name(), error.what()).c_str());
   }
@@ -112,7 +112,7 @@ nb::object view(const NamedVariable& self) {
   return as_array(self.variable.view().data(), DType::kFloat32, self.shape, keep(self.rank), Use::kRead);
 }
 
-// Row numbers as they were given: 32 or 64 bits. A negative one is out of range.
+// Row ids as given, of 32 or 64 bits. A negative id is out of range.
 struct Ids {
   Ids(const NamedVariable& self, nb::handle given, const char* verb)
       : array(given, Use::kRead, fmt::format("{} of variable '{}': ids", verb, self.variable.name())) {
@@ -121,7 +121,7 @@ struct Ids {
     if (!is_wide && type != DType::kInt32 && type != DType::kUint32)
       array.require_type(DType::kInt64, fmt::format("{} of variable '{}': ids", verb, self.variable.name()));
   }
-  // Calls `use` with the span that it is.
+  // Calls `use` with the ids as a span of their type.
   template <class Use>
   void give_to(Use&& use) const {
     if (is_wide)
@@ -185,6 +185,225 @@ void prefetch_rows(const NamedVariable& self, nb::handle given) {
   ids.give_to([&](auto span) { self.rank->worker.prefetch_rows(self.variable, span); });
 }
 
+nb::class_<NamedVariable> add_facts(nb::module_& module) {
+  nb::class_<NamedVariable> type(
+      module, "Variable",
+      R"(A named array that the workers of a job share, as one worker uses it. Made by Worker.variable().
+
+    w = worker.variable("w", numpy.ones((100, 10), "float32"))
+    values = w.pull()                           # a new array of shape (100, 10)
+    w.push(gradient_at(values))                 # gradient_at: a function of your own
+
+Arrays that are passed to its methods are NumPy arrays, PyTorch tensors on the CPU, or other objects with the buffer
+protocol or DLPack. They must be row-major without gaps, have the variable's dtype, and have either the variable's
+shape or one axis with as many elements. Nothing is converted, and no temporary copy is made.
+
+All methods raise:
+    TypeError: an array has another dtype, is not row-major, is on another device, or is read-only where it is
+        written; the message says what to pass instead.
+    ValueError: an array has the wrong shape.
+    Error: the worker has left, or the object belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: a wait-free call takes a bounded number of steps of its own; a lock-free call may have to repeat its work,
+but only because other calls have succeeded. This is about other processes: the calls of threads that share a worker
+are serialised. In the modes async and ssp, calls that push, add or assign also block while a snapshot is
+taken.)");
+  type.def_prop_ro(
+          "name", [](const NamedVariable& self) { return self.variable.name(); }, "The variable's name.")
+      .def_prop_ro(
+          "dtype", [](const NamedVariable& self) { return std::string(to_string(self.dtype())); },
+          "The type of the elements, such as 'float32'.")
+      .def_prop_ro(
+          "shape",
+          [](const NamedVariable& self) {
+            nb::list extents;
+            for (const std::uint64_t extent : self.shape) extents.append(extent);
+            return nb::tuple(extents);
+          },
+          nb::sig("def shape(self) -> tuple[int, ...]"), "The extents of the axes; () for a scalar.")
+      .def_prop_ro(
+          "size", [](const NamedVariable& self) { return self.variable.element_count(); }, "The number of elements.")
+      .def_prop_ro(
+          "layout", [](const NamedVariable& self) { return std::string(to_string(self.variable.layout())); },
+          "How the variable is stored. 'versioned': in chunks, each of which a push replaces as a whole. 'inplace': as "
+          "elements that are updated where they lie, which pulling and pushing rows requires.");
+  return type;
+}
+
+void add_dense_access(nb::class_<NamedVariable>& type) {
+  type.def("pull", &pull, "out"_a = nb::none(), nb::sig("def pull(self, out: typing.Any = None) -> typing.Any"),
+           R"(Copies the current values and returns the array that holds them.
+
+Each chunk is one version of that chunk, and each element of an in-place variable is whole. The copy as a whole is not
+point-in-time: see Bundle.pull(consistent=True) and View.state().
+
+Args:
+    out: the array to copy into, which is returned. None: a new NumPy array of the variable's shape and dtype. (NumPy
+        has no bfloat16; such a variable needs a tensor of torch.bfloat16.)
+
+Progress: lock-free.)")
+      .def("pull_average", &pull_average, "out"_a = nb::none(),
+           nb::sig("def pull_average(self, out: typing.Any = None) -> typing.Any"),
+           R"(Copies the moving average of the values, as pull() copies the values, and returns the array.
+
+Args:
+    out: the float32 array to copy into. None: a new NumPy array.
+
+Raises:
+    Error: the job keeps no averages (its setting `ema`), or the variable's rule is not an optimizer.
+
+Progress: lock-free.)")
+      .def("push", &push, "gradient"_a.none(), nb::sig("def push(self, gradient: typing.Any) -> None"),
+           R"(Pushes a gradient, which the variable's update rule applies exactly once. Rule add adds it.
+
+In the modes async and ssp it is applied at once. In mode sync, Worker.step() applies the mean of the workers'
+gradients; several pushes of one variable in a step add up. In-place variables of a job with Hogwild! updates (its
+setting `adds`) may lose updates.
+
+Args:
+    gradient: a float32 array. A number is accepted for a variable of one element.
+
+Raises:
+    TypeError: the variable is not of float32.
+    Error: /dev/shm is full (NO_SPACE), or, in mode sync, this worker has added to or assigned the variable in the
+        same step, or a step() that has raised must be completed by another one first (INVALID_STATE).
+
+Progress: lock-free in the modes async and ssp and with `reduce` atomic. Otherwise, in mode sync, wait-free, except
+that the first push of a variable grows the worker's segment.)")
+      .def("add", &add, "delta"_a.none(), nb::sig("def add(self, delta: typing.Any) -> None"),
+           R"(Adds to the values exactly once, bypassing the optimizer, whose state stays as it is.
+
+It is meant for changes that no gradient describes, such as counters. (Rule ftrl, whose values are a function of its
+state: the state is solved for.) In the modes async and ssp it is applied at once. In mode sync, Worker.step() applies
+it after the step's gradients, in rank order; several adds in a step add up. In a job with Hogwild! updates, pushes to
+an in-place variable may lose it.
+
+Args:
+    delta: an array of the variable's dtype, which may be float32, float64 or an integer type. Integers wrap around. A
+        number is accepted for a float32 variable of one element.
+
+Raises:
+    Error: the dtype is bfloat16, float16 or bool, or, in mode sync, this worker has pushed or assigned the variable
+        in the same step; otherwise as push().
+
+Progress: lock-free in the modes async and ssp; in mode sync as push().)")
+      .def("assign", &assign, "values"_a.none(), nb::kw_only(), "reset"_a = false,
+           nb::sig("def assign(self, values: typing.Any, *, reset: bool = False) -> None"),
+           R"(Sets the values, bypassing the optimizer. It is meant for restores, target networks and tables.
+
+In the modes async and ssp it is applied at once. Concurrent assigns may interleave chunk by chunk: of each chunk the
+last one stays. In mode sync, Worker.step() applies it before the step's gradients, in rank order, so that the values
+of the highest rank stay. A gradient that is pushed afterwards applies to the new values.
+
+Args:
+    values: an array of the variable's dtype. A number is accepted for a float32 variable of one element.
+    reset: False: the optimizer's state is kept (rule ftrl: solved for), and a moving average is set to the values.
+        True: the state begins anew, as when the variable was initialised; only the update count that adam and ema use
+        in versioned variables goes on.
+
+Raises:
+    Error: as add(), except that every dtype can be assigned.
+
+Progress: lock-free in the modes async and ssp; in mode sync as push().)");
+}
+
+void add_direct_access(nb::class_<NamedVariable>& type) {
+  type.def("gradient", &gradient, nb::sig("def gradient(self) -> numpy.typing.NDArray[numpy.float32]"),
+           R"(Returns a writable float32 array for a gradient, which is the same memory at each call.
+
+In mode sync with `reduce` ordered, the array of a variable that is not partitioned lies in shared memory, and pushing
+it copies nothing. It must not be written between that push and the step() that follows, and the push replaces what
+was pushed of the variable before in the same step. The memory stays valid as long as the array exists, but not in a
+forked child.
+
+Raises:
+    TypeError: the variable is not of float32.
+    Error: /dev/shm or the memory is full (NO_SPACE).)")
+      .def("view", &view, nb::sig("def view(self) -> numpy.typing.NDArray[numpy.float32]"),
+           R"(Returns the values of an in-place variable in shared memory, as a read-only array without a copy.
+
+Other processes change them meanwhile: each element is whole, but two elements may be from different moments. The
+memory stays valid as long as the array exists, but not in a forked child.
+
+Raises:
+    Error: the layout is not inplace, the variable is partitioned, or its rule is neither add nor sgd.
+
+Progress: wait-free.)");
+}
+
+void add_row_access(nb::class_<NamedVariable>& type) {
+  type.def("pull_rows", &pull_rows, "ids"_a.none(), "out"_a = nb::none(),
+           nb::sig("def pull_rows(self, ids: typing.Any, out: typing.Any = None) -> typing.Any"),
+           R"(Copies rows of an in-place float32 variable and returns the array that holds them.
+
+Each element is whole; two elements may be from different moments.
+
+Args:
+    ids: the row numbers, an array of int64, int32, uint64 or uint32 of any shape. They may be in any order and may
+        repeat.
+    out: the float32 array to copy into, of shape ids.shape + self.shape[1:] or flat. None: a new NumPy array.
+
+Raises:
+    Error: the layout is not inplace, the variable has no axis, or an id is out of range (INVALID_ARGUMENT).
+
+Progress: wait-free.)")
+      .def("push_rows", &push_rows, "ids"_a.none(), "gradients"_a,
+           nb::sig("def push_rows(self, ids: typing.Any, gradients: typing.Any) -> None"),
+           R"(Applies gradients[i] to row ids[i] of an in-place variable by its update rule.
+
+Gradients of repeated ids are summed first, so that each row changes once. Other rows and their optimizer state stay
+as they are. The job's `clip_norm` limits the norm of all gradients of the call.
+
+Args:
+    ids: as for pull_rows().
+    gradients: a float32 array of shape ids.shape + self.shape[1:] or flat.
+
+Raises:
+    Error: as pull_rows(), before anything is applied; also if the job scales learning rates by staleness and the rule
+        is not add.
+
+Progress: lock-free; wait-free in a job with Hogwild! updates, which may lose updates.)")
+      .def("add_rows", &add_rows, "ids"_a.none(), "deltas"_a,
+           nb::sig("def add_rows(self, ids: typing.Any, deltas: typing.Any) -> None"),
+           R"(Adds deltas[i] to row ids[i] of an in-place variable, as add() does.
+
+Deltas of repeated ids are summed first. Each element is changed exactly once, also if the job uses Hogwild! updates.
+
+Args:
+    ids: as for pull_rows().
+    deltas: a float32 array of shape ids.shape + self.shape[1:] or flat.
+
+Raises:
+    Error: as pull_rows(), before anything is changed.
+
+Progress: lock-free.)")
+      .def("assign_rows", &assign_rows, "ids"_a.none(), "values"_a, nb::kw_only(), "reset"_a = false,
+           nb::sig("def assign_rows(self, ids: typing.Any, values: typing.Any, *, reset: bool = False) -> None"),
+           R"(Sets row ids[i] of an in-place variable to values[i], as assign() does.
+
+Of repeated ids the last values stay. Each element is set together with its state.
+
+Args:
+    ids: as for pull_rows().
+    values: a float32 array of shape ids.shape + self.shape[1:] or flat.
+    reset: whether the optimizer's state of these rows begins anew, as for assign().
+
+Raises:
+    Error: as pull_rows(), before anything is changed.
+
+Progress: lock-free.)")
+      .def("prefetch_rows", &prefetch_rows, "ids"_a.none(), nb::sig("def prefetch_rows(self, ids: typing.Any) -> None"),
+           R"(Prefetches the memory of these rows of an in-place variable, for a pull and a push of them soon.
+
+Args:
+    ids: as for pull_rows(). Ids out of range are skipped.
+
+Progress: wait-free.)")
+      .def("__repr__", [](const NamedVariable& self) {
+        return fmt::format("<Variable '{}' {} {}>", self.variable.name(), to_text(self.shape), to_string(self.dtype()));
+      });
+}
+
 }  // namespace
 
 std::string NamedVariable::about(const char* verb, const char* what) const {
@@ -196,65 +415,10 @@ nb::capsule keep(const SharedRank& rank) {
 }
 
 void add_variable(nb::module_& module) {
-  nb::class_<NamedVariable>(module, "Variable", R"(A named array of the job, by which a worker pulls and pushes.
-
-Arrays are NumPy's, PyTorch's on the CPU, or any other with the buffer protocol or DLPack: row-major, of the variable's
-shape or flat, of its dtype. Nothing is converted or copied on the way; a TypeError says what to pass instead.)")
-      .def_prop_ro(
-          "name", [](const NamedVariable& self) { return self.variable.name(); }, "Its name.")
-      .def_prop_ro(
-          "dtype", [](const NamedVariable& self) { return std::string(to_string(self.dtype())); },
-          "The type of its elements, as NumPy names it.")
-      .def_prop_ro(
-          "shape",
-          [](const NamedVariable& self) {
-            nb::list extents;
-            for (const std::uint64_t extent : self.shape) extents.append(extent);
-            return nb::tuple(extents);
-          },
-          nb::sig("def shape(self) -> tuple[int, ...]"), "Its extents.")
-      .def_prop_ro(
-          "size", [](const NamedVariable& self) { return self.variable.element_count(); }, "How many elements it has.")
-      .def_prop_ro(
-          "layout", [](const NamedVariable& self) { return std::string(to_string(self.variable.layout())); },
-          "versioned or inplace.")
-      .def("pull", &pull, "out"_a = nb::none(), nb::sig("def pull(self, out: typing.Any = None) -> typing.Any"),
-           "Copies the values into `out`, and returns it; without one into a new NumPy array. Each chunk is of one "
-           "version.")
-      .def("pull_average", &pull_average, "out"_a = nb::none(),
-           nb::sig("def pull_average(self, out: typing.Any = None) -> typing.Any"),
-           "The same for the moving average of the values. Raises Error where the job keeps none (`ema`).")
-      .def("push", &push, "gradient"_a.none(), nb::sig("def push(self, gradient: typing.Any) -> None"),
-           "Applies the gradient by the variable's rule, exactly once: at once, or in sync mode by step(). A number "
-           "does "
-           "for a variable of one element.")
-      .def("add", &add, "delta"_a.none(), nb::sig("def add(self, delta: typing.Any) -> None"),
-           "Adds to the values, exactly once, whatever the rule; the optimizer's state stays.")
-      .def("assign", &assign, "values"_a.none(), nb::kw_only(), "reset"_a = false,
-           nb::sig("def assign(self, values: typing.Any, *, reset: bool = False) -> None"),
-           "Sets the values. `reset`: the optimizer's state begins anew.")
-      .def(
-          "gradient", &gradient, nb::sig("def gradient(self) -> numpy.typing.NDArray[numpy.float32]"),
-          "Room for a gradient, always the same. In sync mode it lies in shared memory, and pushing it copies nothing.")
-      .def("view", &view, nb::sig("def view(self) -> numpy.typing.NDArray[numpy.float32]"),
-           "The values where they lie, read-only, while others change them. For layout inplace, rule add or sgd.")
-      .def("pull_rows", &pull_rows, "ids"_a.none(), "out"_a = nb::none(),
-           nb::sig("def pull_rows(self, ids: typing.Any, out: typing.Any = None) -> typing.Any"),
-           "Copies rows ids[...] into `out` of shape ids.shape + shape[1:], or a new NumPy array. `ids` are of int64, "
-           "int32, uint64 or uint32, in any order. For layout inplace.")
-      .def("push_rows", &push_rows, "ids"_a.none(), "gradients"_a,
-           nb::sig("def push_rows(self, ids: typing.Any, gradients: typing.Any) -> None"),
-           "Applies gradients[i] to row ids[i]; those of repeated ids are summed up first.")
-      .def("add_rows", &add_rows, "ids"_a.none(), "deltas"_a,
-           nb::sig("def add_rows(self, ids: typing.Any, deltas: typing.Any) -> None"), "add() for rows.")
-      .def("assign_rows", &assign_rows, "ids"_a.none(), "values"_a, nb::kw_only(), "reset"_a = false,
-           nb::sig("def assign_rows(self, ids: typing.Any, values: typing.Any, *, reset: bool = False) -> None"),
-           "assign() for rows.")
-      .def("prefetch_rows", &prefetch_rows, "ids"_a.none(), nb::sig("def prefetch_rows(self, ids: typing.Any) -> None"),
-           "Asks for the memory of these rows, for a pull and a push of them soon.")
-      .def("__repr__", [](const NamedVariable& self) {
-        return fmt::format("<Variable '{}' {} {}>", self.variable.name(), to_text(self.shape), to_string(self.dtype()));
-      });
+  nb::class_<NamedVariable> type = add_facts(module);
+  add_dense_access(type);
+  add_direct_access(type);
+  add_row_access(type);
 }
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

@@ -9,12 +9,12 @@
 
 #include "arrays.hpp"
 #include "calls.hpp"
-#include "ps/job_view.hpp"
+#include "ps_shm/job_view.hpp"
 #include "server.hpp"
 #include "settings.hpp"
 #include "worker.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
@@ -27,7 +27,8 @@ struct Viewed : Guarded {
 struct ViewHandle {
   std::shared_ptr<Viewed> own;
 
-  // Without the interpreter's lock, one thread at a time: a view notes what it has read of the job.
+  // Calls `look_at` without the global interpreter lock, in one thread at a time, because a view remembers what it has
+  // read of the job.
   template <class Look>
   auto look(Look&& look_at) const {
     const Turn turn(*own);
@@ -60,7 +61,8 @@ nb::object values(const ViewHandle& self, const std::string& name) {
   return made;
 }
 
-// Arrays of one moment: 0 of a variable is its values, the others its slots, as Snapshot::copy() numbers them.
+// A consistent snapshot. Array 0 of a variable is its values, the others are its optimizer slots, as Snapshot::copy()
+// numbers them.
 class Cut {
  public:
   Cut(const ViewHandle& of, const std::string& group) : of_(of) {
@@ -71,7 +73,7 @@ class Cut {
     });
   }
   ~Cut() {
-    const nb::gil_scoped_release release;  // no turn, whose wait may throw
+    const nb::gil_scoped_release release;  // without a turn, because waiting for one may throw
     snapshot_.reset();
   }
 
@@ -106,7 +108,7 @@ nb::dict state(const ViewHandle& self, const std::string& group) {
   return all;
 }
 
-// What an optimizer of the package keeps: see ps_shm.torch.
+// The optimizer state that ps_shm.torch saves.
 nb::dict slots(const std::string& job, const std::vector<std::string>& names, const std::string& group) {
   nb::dict all;
   const ViewHandle self{std::make_shared<Viewed>(job)};
@@ -126,26 +128,33 @@ nb::dict slots(const std::string& job, const std::vector<std::string>& names, co
   return all;
 }
 
-}  // namespace
-
-void add_view(nb::module_& module) {
-  nb::class_<WorkerInfo>(module, "WorkerInfo", "What a view sees of a worker.")
-      .def_ro("rank", &WorkerInfo::rank)
+void add_worker_info(nb::module_& module) {
+  nb::class_<WorkerInfo>(
+      module, "WorkerInfo",
+      "A rank of a job and its counters, which include those of the rank's earlier owners. Returned by View.workers().")
+      .def_ro("rank", &WorkerInfo::rank, "The worker's number in the job, from 0.")
       .def_prop_ro(
-          "state", [](const WorkerInfo& self) { return std::string(to_string(self.state)); }, "alive, left or dead.")
-      .def_ro("pid", &WorkerInfo::pid)
-      .def_ro("steps", &WorkerInfo::steps)
-      .def_ro("pushes", &WorkerInfo::pushes)
-      .def_ro("pulls", &WorkerInfo::pulls)
-      .def_ro("dropped", &WorkerInfo::dropped, "Of sync mode: gradients that came too late for their step.")
-      .def_ro("examples", &WorkerInfo::examples)
-      .def_ro("loss", &WorkerInfo::loss)
-      .def_ro("seconds", &WorkerInfo::seconds, "Since it joined, or until it left.")
-      .def_ro("waiting_for", &WorkerInfo::waiting_for)
-      .def_ro("staleness", &WorkerInfo::staleness);
-  nb::class_<VariableInfo>(module, "VariableInfo", "What a view sees of a variable.")
-      .def_ro("name", &VariableInfo::name)
-      .def_prop_ro("dtype", [](const VariableInfo& self) { return std::string(to_string(self.dtype)); })
+          "state", [](const WorkerInfo& self) { return std::string(to_string(self.state)); },
+          "The state of the rank's last owner: 'alive', 'left', or 'dead' (it died without leaving).")
+      .def_ro("pid", &WorkerInfo::pid, "The process of the rank's last owner.")
+      .def_ro("steps", &WorkerInfo::steps, "The number of steps.")
+      .def_ro("pushes", &WorkerInfo::pushes, "The number of pushes, counted per variable.")
+      .def_ro("pulls", &WorkerInfo::pulls, "The number of pulls, counted per variable.")
+      .def_ro("dropped", &WorkerInfo::dropped, "Mode sync: the number of gradients that came too late for their step.")
+      .def_ro("examples", &WorkerInfo::examples, "The number of examples processed in this job, as reported.")
+      .def_ro("loss", &WorkerInfo::loss, "The last reported loss.")
+      .def_ro("seconds", &WorkerInfo::seconds,
+              "The seconds from the moment that the owner joined until now, or until it left.")
+      .def_ro("waiting_for", &WorkerInfo::waiting_for, "What the worker is blocked on, as text; empty: nothing.")
+      .def_ro("staleness", &WorkerInfo::staleness, "The Staleness of its pushes.");
+}
+
+void add_variable_info(nb::module_& module) {
+  nb::class_<VariableInfo>(module, "VariableInfo", "A variable of a job. Returned by View.variables().")
+      .def_ro("name", &VariableInfo::name, "The variable's name.")
+      .def_prop_ro(
+          "dtype", [](const VariableInfo& self) { return std::string(to_string(self.dtype)); },
+          "The type of the elements, such as 'float32'.")
       .def_prop_ro(
           "shape",
           [](const VariableInfo& self) {
@@ -153,23 +162,49 @@ void add_view(nb::module_& module) {
             for (const std::uint64_t extent : self.shape) extents.append(extent);
             return nb::tuple(extents);
           },
-          nb::sig("def shape(self) -> tuple[int, ...]"))
-      .def_prop_ro("rule", [](const VariableInfo& self) { return std::string(to_string(self.rule)); })
-      .def_prop_ro("layout", [](const VariableInfo& self) { return std::string(to_string(self.layout)); })
-      .def_ro("updates", &VariableInfo::updates, "Pushes, on average over its chunks.")
-      .def_ro("slots", &VariableInfo::slots, "The names of its optimizer's state.")
-      .def_ro("initialised", &VariableInfo::initialised);
-  nb::class_<Event>(module, "Event", "Something that happened in a job.")
-      .def_ro("unix_ns", &Event::unix_ns)
-      .def_ro("kind", &Event::kind,
-              "joined, left, died, initialised, set, short-quorum, ended, decided, left-out, adopted or unregistered.")
-      .def_ro("rank", &Event::rank)
-      .def_ro("step", &Event::step)
-      .def_ro("text", &Event::text);
-  nb::class_<ViewHandle>(module, "View", R"(A look at a job, live or dead, that changes nothing.
+          nb::sig("def shape(self) -> tuple[int, ...]"), "The extents of the axes; () for a scalar.")
+      .def_prop_ro(
+          "rule", [](const VariableInfo& self) { return std::string(to_string(self.rule)); },
+          "The update rule, such as 'adam'.")
+      .def_prop_ro(
+          "layout", [](const VariableInfo& self) { return std::string(to_string(self.layout)); },
+          "'versioned' or 'inplace'.")
+      .def_ro("updates", &VariableInfo::updates, "The average number of pushes per chunk (in-place: per block).")
+      .def_ro("slots", &VariableInfo::slots, "The names of the arrays of its optimizer state.")
+      .def_ro("initialised", &VariableInfo::initialised, "Whether it has its initial values.");
+}
 
-Raises Error where there is no job of that name.)")
-      .def(
+void add_event(nb::module_& module) {
+  nb::class_<Event>(module, "Event", "Something that happened in a job. Returned by View.events().")
+      .def_ro("unix_ns", &Event::unix_ns, "When it happened, in nanoseconds since 1970 (Unix time).")
+      .def_ro("kind", &Event::kind,
+              "One of 'joined', 'left', 'died', 'initialised', 'set', 'short-quorum', 'ended', 'decided', 'left-out', "
+              "'adopted' and 'unregistered'.")
+      .def_ro("rank", &Event::rank, "The rank of the worker that it concerns; None: no particular worker.")
+      .def_ro("step", &Event::step, "The global step at that moment; of 'decided': the step that was decided.")
+      .def_ro("text", &Event::text, "What happened, in one line; diagnostic only.");
+}
+
+nb::class_<ViewHandle> add_view_facts(nb::module_& module) {
+  nb::class_<ViewHandle> type(
+      module, "View",
+      R"(A view of a job, live or dead. It changes nothing in the job, except that state() takes a snapshot.
+
+    view = ps_shm.View("job")
+    print(view.global_step, [(w.rank, w.state, w.loss) for w in view.workers()])
+    w = view.values("w")                        # a copy of one variable
+    everything = view.state()                   # all variables at one moment
+
+Args:
+    job: the name of a job of any user whose segments this process may read.
+
+Raises:
+    Error: there is no such job (NOT_FOUND), it is still being created (UNAVAILABLE), another build or layout version
+        made it (INCOMPATIBLE), or it is not readable (PERMISSION_DENIED).
+
+All methods and properties raise Error (DAMAGED) if a segment of the job is damaged, and Error (INVALID_STATE) in a
+forked child.)");
+  type.def(
           "__init__",
           [](ViewHandle* self, const std::string& job) {
             new (self) ViewHandle{shared_unless_inherited(std::make_unique<Viewed>(job))};
@@ -178,31 +213,40 @@ Raises Error where there is no job of that name.)")
       .def_prop_ro(
           "global_step",
           [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.global_step(); }); },
-          "Global steps done so far.")
+          "The number of global steps that the job has done so far. Cheap; for polling.")
       .def_prop_ro(
-          "finished", [](const ViewHandle& self) { return info(self).finished; }, "Whether the last step is done.")
+          "finished", [](const ViewHandle& self) { return info(self).finished; },
+          "Whether the job has done its last step.")
       .def_prop_ro(
-          "served", [](const ViewHandle& self) { return info(self).served; }, "Whether a live ps has the job.")
+          "served", [](const ViewHandle& self) { return info(self).served; }, "Whether the job has a live server (ps).")
       .def_prop_ro(
           "settings", [](const ViewHandle& self) { return as_dict(info(self).config); },
-          nb::sig("def settings(self) -> dict[str, str]"), "What the job began with, as texts.")
+          nb::sig("def settings(self) -> dict[str, str]"),
+          "The settings that the job was created with, as text, under the names of the options with _ instead of -.")
       .def_prop_ro(
           "live", [](const ViewHandle& self) { return live_dict(info(self).live); },
-          nb::sig("def live(self) -> dict[str, str]"), "The settings that can change, as they are now.")
+          nb::sig("def live(self) -> dict[str, str]"),
+          "The runtime settings in force, as text: lr, clip_norm, mode, staleness, quorum and workers.")
       .def_prop_ro(
-          "bytes", [](const ViewHandle& self) { return info(self).bytes.total(); }, "What the job takes of /dev/shm.")
-      .def(
+          "bytes", [](const ViewHandle& self) { return info(self).bytes.total(); },
+          "The memory of /dev/shm that the job takes, in bytes.");
+  return type;
+}
+
+void add_view_contents(nb::class_<ViewHandle>& type) {
+  type.def(
           "workers",
           [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.workers(); }); },
-          "Every rank that somebody has had.")
-      .def("variables", &variables, "All variables.")
+          "Returns a WorkerInfo for every rank that has had an owner.")
+      .def("variables", &variables, "Returns a VariableInfo for every variable, in the order of their declaration.")
       .def(
           "events", [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.events(); }); },
-          "The last of what has happened, oldest first.")
+          "Returns the newest events of the job, oldest first: 256 of them, and besides these the newest 1024 step "
+          "decisions.")
       .def(
           "staleness",
           [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.staleness(); }); },
-          "Of all workers' pushes together.")
+          "Returns the Staleness of the pushes of all workers.")
       .def(
           "staleness_counts",
           [](const ViewHandle& self) {
@@ -212,18 +256,56 @@ Raises Error where there is no job of that name.)")
             return all;
           },
           nb::sig("def staleness_counts(self) -> list[tuple[int, int]]"),
-          "The least staleness of each class that was counted, and how many pushes of a chunk it had.")
+          R"(Returns the histogram of staleness, as pairs (least, count) in ascending order, without empty buckets.
+
+`count` pushes of a chunk (in-place: of a block) had a staleness of at least `least`. Up to 63 it was exactly `least`;
+above, it was below twice `least`.)")
       .def(
           "digest", [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.digest(); }); },
-          "A hash of all values: equal where they are, bit by bit.")
+          "Returns a 64-bit hash of the names and values of all variables. It is equal if these are, bit by bit.")
       .def("values", &values, "name"_a, nb::sig("def values(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
-           "A copy of a variable's values.")
+           R"(Returns a copy of a variable's values, as a new NumPy array.
+
+Each chunk is one version of that chunk, and each element of an in-place variable is whole. The copy as a whole is not
+point-in-time; see state().
+
+Raises:
+    KeyError: there is no variable of that name.
+    Error: the variable is not initialised (INVALID_STATE).
+    TypeError: the variable is of bfloat16, which NumPy does not have.)")
       .def("state", &state, nb::kw_only(), "group"_a = "",
            nb::sig("def state(self, *, group: str = '') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
-           "A copy of all variables as they were at one moment (a snapshot), while training goes on.");
-  module.def("optimizer_slots", &slots, "job"_a, "names"_a, "group"_a,
-             nb::sig("def optimizer_slots(job: str, names: list[str], group: str) -> dict[str, typing.Any]"),
-             "Of each variable its slots and `updates`, and the `global_step` of that moment.");
+           R"(Returns a copy of all initialised variables at one moment: a dict of new NumPy arrays by name.
+
+It is made from a consistent snapshot, which contains each push completely or not at all, over all variables. It is
+taken while training goes on, also of a dead job; pushes that begin meanwhile wait for those under way. In-place
+variables that are large, or belong to a job with Hogwild! updates, are not point-in-time: their elements may be from
+different moments.
+
+Args:
+    group: the Unix group with which another user's job is shared. Empty: only this user's jobs.
+
+Raises:
+    Error: the job is another user's (PERMISSION_DENIED); another snapshot was not released in time, or workers do not
+        finish applying a sync step (UNAVAILABLE); /dev/shm is full (NO_SPACE); the name belongs to another job by now
+        (INVALID_STATE).
+    TypeError: a variable is of bfloat16, which NumPy does not have.
+
+Progress: blocks on another snapshot, and on the pushes (mode sync: the step) under way.)");
 }
 
-}  // namespace ps::python
+}  // namespace
+
+void add_view(nb::module_& module) {
+  add_worker_info(module);
+  add_variable_info(module);
+  add_event(module);
+  nb::class_<ViewHandle> type = add_view_facts(module);
+  add_view_contents(type);
+  module.def("optimizer_slots", &slots, "job"_a, "names"_a, "group"_a,
+             nb::sig("def optimizer_slots(job: str, names: list[str], group: str) -> dict[str, typing.Any]"),
+             "Returns, from a consistent snapshot, a dict with the optimizer slots and the number of `updates` of each "
+             "of these variables, and the `global_step`. For ps_shm.torch.");
+}
+
+}  // namespace ps_shm::python

@@ -9,11 +9,11 @@
 #include <cstring>
 
 #include "config/job_settings.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
 #include "settings.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
@@ -38,7 +38,7 @@ SharedRank join(const std::string& job, const std::string& group, std::optional<
   return shared_unless_inherited(std::make_unique<Rank>(what, std::move(worker)));
 }
 
-// A variable's first values: an array, a number, or a function that fills an array.
+// A variable's initial values: an array, a number, or a function that fills an array.
 struct Initial {
   explicit Initial(nb::handle given, const std::string& name) {
     if (given.is_none()) return;
@@ -56,7 +56,7 @@ struct Initial {
       std::memcpy(out.data(), array->bytes().data(), array->bytes().size());
     } else if (function) {
       with_python([&] {
-        const nb::object values = new_array(spec.dtype, spec.shape);  // with memory of its own: somebody may keep it
+        const nb::object values = new_array(spec.dtype, spec.shape);  // separate memory: the function may keep it
         const Array array(values, Use::kWrite, fmt::format("variable '{}': init", spec.name));
         std::fill(array.bytes().begin(), array.bytes().end(), std::byte{0});
         function(values);
@@ -135,7 +135,7 @@ nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<st
   return make_bundle(std::move(named));
 }
 
-// In front of the block that workers share: what an array is.
+// Precedes the elements in the shared block, and describes the array.
 struct SharedHeader {
   std::uint64_t dtype = 0, axes = 0, extents[30] = {};
 };
@@ -158,11 +158,12 @@ nb::object shared(const WorkerHandle& self, const std::string& key, nb::callable
     });
   }
   SharedHeader header;
-  if (block.bytes.size() < sizeof header) throw Error("the job's shared block was not loaded from Python");
+  if (block.bytes.size() < sizeof header)
+    throw Error("the job's shared block was not loaded from Python", ErrorCode::kInvalidState);
   std::memcpy(&header, block.bytes.data(), sizeof header);
   const auto dtype = static_cast<DType>(header.dtype);
   if (bytes_of(dtype) == 0 || header.axes > std::size(header.extents))
-    throw Error("the job's shared block was not loaded from Python");
+    throw Error("the job's shared block was not loaded from Python", ErrorCode::kInvalidState);
   auto* kept = new std::shared_ptr<const void>(block.memory);
   const nb::capsule owner(kept,
                           [](void* memory) noexcept { delete static_cast<std::shared_ptr<const void>*>(memory); });
@@ -177,37 +178,46 @@ void leave(const WorkerHandle& self) {
   self.rank->is_closed = true;
 }
 
-}  // namespace
+void add_staleness(nb::module_& module) {
+  nb::class_<StalenessSummary>(module, "Staleness", R"(The staleness of a worker's pushes, or of those of all workers.
 
-void add_worker(nb::module_& module) {
-  nb::class_<StalenessSummary>(module, "Staleness", "How many updates by others came between a pull and its push.")
-      .def_ro("mean", &StalenessSummary::mean)
-      .def_ro("p50", &StalenessSummary::p50)
-      .def_ro("p99", &StalenessSummary::p99)
-      .def_ro("max", &StalenessSummary::max)
+The staleness of one push of a chunk (of an in-place variable: of a block) is the number of updates by other workers
+that reached the chunk between the worker's pull and its push.)")
+      .def_ro("mean", &StalenessSummary::mean, "The mean.")
+      .def_ro("p50", &StalenessSummary::p50, "The median: exact up to 63; above, rounded down to a power of two.")
+      .def_ro("p99", &StalenessSummary::p99,
+              "The 99th percentile: exact up to 63; above, rounded down to a power of two.")
+      .def_ro("max", &StalenessSummary::max, "The maximum.")
       .def("__repr__", [](const StalenessSummary& self) {
         return fmt::format("Staleness(mean={:.2f}, p50={}, p99={}, max={})", self.mean, self.p50, self.p99, self.max);
       });
-  nb::class_<WorkerHandle>(module, "Worker", "A rank of a job.")
-      .def(
+}
+
+nb::class_<WorkerHandle> add_facts(nb::module_& module) {
+  nb::class_<WorkerHandle> type(
+      module, "Worker", "A worker of a job, the owner of one rank. Programs use ps_shm.Worker, which derives from it.");
+  type.def(
           "__init__",
           [](WorkerHandle* self, const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
              std::uint32_t threads, double wait) { new (self) WorkerHandle{join(job, group, rank, threads, wait)}; },
           "job"_a, "group"_a, "rank"_a.none(), "threads"_a, "wait"_a)
       .def_prop_ro(
           "rank", [](const WorkerHandle& self) { return self.rank->check(), self.use().rank(); },
-          "Its number in the job, from 0.")
+          "The worker's number in the job, from 0.")
       .def_prop_ro(
           "is_chief", [](const WorkerHandle& self) { return self.rank->check(), self.use().is_chief(); },
-          "Whether its rank is 0.")
+          "Whether this worker is the chief, whose rank is 0.")
       .def_prop_ro(
           "job", [](const WorkerHandle& self) { return self.use().config().job; }, "The job's name.")
       .def_prop_ro(
           "settings", [](const WorkerHandle& self) { return as_dict(self.use().config()); },
-          nb::sig("def settings(self) -> dict[str, str]"), "What the job began with, as texts.")
+          nb::sig("def settings(self) -> dict[str, str]"),
+          "The settings that the job was created with, as text, under the names of the options with _ instead of -.")
       .def_prop_ro(
           "live", [](const WorkerHandle& self) { return self.rank->check(), live_dict(self.use().live()); },
-          nb::sig("def live(self) -> dict[str, str]"), "The settings that can change, as they are now.")
+          nb::sig("def live(self) -> dict[str, str]"),
+          "The runtime settings in force, as text: lr, clip_norm, mode, staleness, quorum and workers. This worker "
+          "applies a change of them from its next step on.")
       .def(
           "set",
           [](const WorkerHandle& self, const nb::kwargs& settings) {
@@ -216,38 +226,90 @@ void add_worker(nb::module_& module) {
             control.change([&](LiveSettings& live) { alter(live, control.config(), settings); });
           },
           "settings"_a, nb::sig("def set(self, **settings: typing.Any) -> None"),
-          "Changes the running job, as Server.set().")
+          "Changes runtime settings of the job for all its workers, as Server.set() does: set(lr=0.05).")
       .def(
           "check_settings",
           [](const WorkerHandle& self, const nb::dict& settings) { check_given(self.use().config(), settings); },
           "settings"_a, nb::sig("def check_settings(self, settings: dict[str, typing.Any]) -> None"),
-          "Raises Error where the job began with another value of one of these; the message says which.")
+          R"(Checks that the job was created with these settings.
+
+Args:
+    settings: values by the names that Server takes. None stands for whatever the job has.
+
+Raises:
+    Error: the job has another value of a setting (INCOMPATIBLE; the message says which), or a value is invalid.
+    TypeError: there is no setting of that name.)")
       .def_prop_ro(
           "global_step", [](const WorkerHandle& self) { return self.rank->check(), self.use().global_step(); },
-          "Global steps done so far.")
+          "The number of global steps that the job has done so far. Wait-free.")
       .def_prop_ro(
           "finished", [](const WorkerHandle& self) { return self.rank->check(), self.use().finished(); },
-          "Whether the job's last step is done, or the job was ended.")
-      .def("variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
+          "Whether the job has done its last step, or was ended. Wait-free.");
+  return type;
+}
+
+void add_variables(nb::class_<WorkerHandle>& type) {
+  type.def("variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
            "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = false,
            "wait"_a = 10.0,
            nb::sig(
                "def variable(self, name: str, init: typing.Any = None, *, shape: collections.abc.Sequence[int] | None "
                "= None, dtype: str | None = None, rule: str | None = None, layout: str | None = None, regularize: bool "
                "= False, wait: float = 10.0) -> Variable"),
-           R"(The variable of that name; whoever comes first creates it, with these first values.
+           R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
 
-init: an array, which gives shape and dtype, too; a number; or a function that fills the array that it is given. With
-`shape` and no `init` the values begin as 0. With neither, the variable is one that another worker creates, waited for up
-to `wait` seconds. rule: an optimizer's name or add; layout: versioned or inplace; none: the job's.
-Raises Error where the job has another variable of that name.)")
+All workers must declare a variable alike. One worker initialises it; the others wait for that, and one of them takes
+over if the initialiser dies. In a job that begins with a checkpoint, the values come from there instead.
+
+    w = worker.variable("w", numpy.ones((100, 10), "float32"))
+    table = worker.variable("table", shape=(1000, 8), layout="inplace", rule="adagrad")
+    w = worker.variable("w")                    # as another worker declares it
+
+Args:
+    name: 1 to 127 characters of [A-Za-z0-9_.:/-].
+    init: the initial values. An array also gives shape and dtype. A number, for float32 only, is the value of every
+        element. A function is called with a NumPy array of zeros, which it fills; every worker's function should
+        produce the same values. None: zeros if `shape` is given; otherwise the variable is one that another worker
+        declares.
+    shape: the extents of at most 8 axes. None: the shape of the array `init`, otherwise () for a scalar.
+    dtype: the type of the elements, such as "int64". None: the dtype of the array `init`, otherwise "float32".
+        Gradients apply to float32 only; a variable of another type has rule add and layout versioned.
+    rule: the update rule: add, sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, ftrl or rowwise_adagrad. None:
+        the job's optimizer.
+    layout: versioned or inplace. None: the job's layout.
+    regularize: whether the job's l2, l1 and weight_decay apply to this variable.
+    wait: without `init` and `shape`, how long to wait for another worker to declare the variable, and then to
+        initialise it, in seconds. 0: no limit.
+
+Raises:
+    Error: the variable exists with another specification, or the checkpoint is of another model (INCOMPATIBLE); no
+        worker has declared it in time (NOT_FOUND) or initialised it in time (TIMED_OUT); the specification is invalid
+        (INVALID_ARGUMENT); the job can have no more variables (EXHAUSTED); /dev/shm is full (NO_SPACE).
+    JobFinished: the job was ended.
+    TypeError, ValueError: `init` does not fit `shape` and `dtype`, or there is no such dtype.
+    Exceptions of the function `init` propagate, and the next worker initialises the variable.
+
+Progress: declaring is lock-free; blocks on the worker that declares or initialises the variable.)")
       .def(
           "variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
           "regularize"_a = false,
           nb::sig("def variables(self, arrays: dict[str, typing.Any], *, rule: str | None = None, layout: str | None = "
                   "None, regularize: bool = False) -> Bundle"),
-          "variable() for each name and its first values. `rule`, `layout` and `regularize` are for those of float32.")
-      .def(
+          R"(Declares several variables together, as variable() does, and returns them as a Bundle, in their order.
+
+Args:
+    arrays: for each variable's name, an array with its initial values, which gives shape and dtype.
+    rule, layout, regularize: as for variable(). They apply to the float32 variables only.
+
+Raises:
+    TypeError: initial values are not given as an array.
+    Otherwise as variable().
+
+Progress: as variable().)");
+}
+
+void add_steps(nb::class_<WorkerHandle>& type) {
+  type.def(
           "step",
           [](const WorkerHandle& self) {
             const Turn turn(*self.rank);
@@ -255,25 +317,59 @@ Raises Error where the job has another variable of that name.)")
             ++self.rank->steps;
             return global_step;
           },
-          "Ends a training step and returns the global step after it. ssp and sync wait here for others; Ctrl-C ends "
-          "the wait, and the job goes on.")
+          R"(Ends a training step and returns the global step after it.
+
+Mode async: adds one to the global step. Mode ssp: adds one, then blocks while this worker is more than `staleness`
+steps ahead of the slowest. Mode sync: blocks until every worker that has neither died nor left has pushed (with a
+quorum: until `quorum` of them have), helps to apply the mean of the gradients, and returns when the step is complete.
+A gradient that comes too late for its step is dropped and counted.
+
+Waiting notices the death of other workers. When the job's `step_timeout` expires, a sync step goes on without the
+missing workers. Ctrl-C raises KeyboardInterrupt at once; the job goes on. After a sync step() that has raised, the
+next call goes on with the same step. In mode ssp the step is counted even if the wait raises.
+
+Raises:
+    Error: the step_timeout expired in mode ssp, or in a first sync step whose workers have not all joined
+        (TIMED_OUT).
+    JobFinished: the job was ended during a sync step.
+
+Progress: async: wait-free. ssp and sync: blocks on other workers.)")
       .def_prop_ro(
           "steps", [](const WorkerHandle& self) { return self.rank->steps.load(); },
-          "Steps that this worker has ended.")
-      .def(
+          "The number of steps that this object has ended, that is, of step() calls that returned.");
+}
+
+void add_waits_and_reports(nb::class_<WorkerHandle>& type) {
+  type.def(
           "barrier",
           [](const WorkerHandle& self) {
             const Turn turn(*self.rank);
             self.use().barrier();
           },
-          "Waits until every worker that has neither died nor left is here.")
+          R"(Waits until every worker that has neither died nor left has called barrier().
+
+The first one also waits until as many workers have joined as the job starts with.
+
+Raises:
+    Error: the job's `step_timeout` expired (TIMED_OUT).
+    JobFinished: the job was ended.
+
+Progress: blocks on other workers.)")
       .def(
           "wait_for_workers",
           [](const WorkerHandle& self) {
             const Turn turn(*self.rank);
             self.use().wait_for_workers();
           },
-          "Waits until as many workers as the job starts with have joined.")
+          R"(Waits until as many workers have joined as the job starts with.
+
+Those that have died or left since are included. It is never necessary, but useful for an equal division of a short
+job's work. There is no timeout; a line on stderr reports the wait every second.
+
+Raises:
+    JobFinished: the job has ended.
+
+Progress: blocks on workers that have not joined.)")
       .def(
           "report",
           [](const WorkerHandle& self, double loss, std::uint64_t examples) {
@@ -281,23 +377,56 @@ Raises Error where the job has another variable of that name.)")
             self.use().report(loss, examples);
           },
           "loss"_a, "examples"_a,
-          "What progress lines and inspect_shm show of this worker: its loss, and the examples that it has done so "
-          "far.")
+          R"(Publishes figures of this worker that progress lines, View.workers() and inspect_shm show.
+
+Args:
+    loss: the current training loss.
+    examples: the number of examples that this worker has processed since it joined.
+
+Progress: wait-free.)")
       .def(
           "staleness",
           [](const WorkerHandle& self) {
             const Turn turn(*self.rank);
             return self.use().staleness();
           },
-          "The staleness of this worker's pushes so far.")
-      .def(
-          "shared", &shared, "key"_a, "load"_a,
-          nb::sig("def shared(self, key: str, load: collections.abc.Callable[[], typing.Any]) -> "
-                  "numpy.typing.NDArray[typing.Any]"),
-          "An array that the job's workers have once, read-only: `load` is called in one of them and returns it. A job "
-          "has one, of whatever `key`.")
-      .def("leave", &leave, "Gives the rank back. The object is of no use afterwards.")
+          "Returns the Staleness of the pushes made by this rank so far, including those of its earlier owners.")
+      .def("shared", &shared, "key"_a, "load"_a,
+           nb::sig("def shared(self, key: str, load: collections.abc.Callable[[], typing.Any]) -> "
+                   "numpy.typing.NDArray[typing.Any]"),
+           R"(Returns a read-only array that exists once for all workers of the job, such as the data they train on.
+
+The first worker to come loads it into shared memory. The others wait for that, and one of them takes over if the
+loader dies. A job has one such array, which is removed with it. The memory stays valid as long as the array exists,
+but not in a forked child.
+
+Args:
+    key: what the array is; the same in all workers.
+    load: called without arguments, in one worker; it returns an array of at most 30 axes.
+
+Raises:
+    Error: the job has a shared array of another key, or one that was not loaded from Python (INVALID_STATE); /dev/shm
+        is full (NO_SPACE).
+    JobFinished: the job was ended.
+    Exceptions of `load` propagate, and the next worker loads it.
+
+Progress: blocks on the worker that loads.)")
+      .def("leave", &leave,
+           R"(Leaves the job and gives the rank back; the other workers no longer wait for this one.
+
+The worker and its variables cannot be used afterwards: calls raise Error (INVALID_STATE). Calling leave() again does
+nothing. In a forked child it has no effect.)")
       .def("__repr__", [](const WorkerHandle& self) { return fmt::format("<{}>", self.rank->what()); });
 }
 
-}  // namespace ps::python
+}  // namespace
+
+void add_worker(nb::module_& module) {
+  add_staleness(module);
+  nb::class_<WorkerHandle> type = add_facts(module);
+  add_variables(type);
+  add_steps(type);
+  add_waits_and_reports(type);
+}
+
+}  // namespace ps_shm::python

@@ -12,9 +12,9 @@
 
 #include "arrays.hpp"
 #include "calls.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/worker.hpp"
 
-namespace ps::python {
+namespace ps_shm::python {
 
 // A rank of a job. Kept by the worker's object, its variables, and arrays that lie in its memory.
 struct Rank : Guarded {
@@ -59,4 +59,4 @@ nb::object make_link(const std::vector<NamedVariable>& members, const std::vecto
                      const std::vector<std::uintptr_t>& parameters, const std::vector<std::uintptr_t>& gradients,
                      int device);
 
-}  // namespace ps::python
+}  // namespace ps_shm::python

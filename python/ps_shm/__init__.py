@@ -1,17 +1,37 @@
-"""A lock-free parameter server in shared memory, for programs of one machine.
+"""A lock-free parameter server in shared memory, for the processes of one machine.
 
+Several processes train one model whose parameters lie in shared memory. Each process is a worker: it pulls the current
+values of the variables, computes a gradient, and pushes it. A job is created by ps_shm.Server or by the program
+launch_shm.
+
+    import numpy
     import ps_shm
-    worker = ps_shm.Worker("job")           # waits for the job; ps_shm.Server("job") or launch_shm makes one
-    w = worker.variable("w", numpy.zeros(10, "float32"))
-    w.pull(out); w.push(gradient); worker.step()
 
-docs/python.md has each class with an example; ps_shm.torch is for PyTorch.
+    with ps_shm.Server("job", lr=0.1), ps_shm.Worker("job") as worker:
+        w = worker.variable("w", numpy.ones(10, "float32"))
+        values = numpy.empty(10, "float32")
+        for _ in range(100):
+            w.pull(values)              # copies the current values
+            w.push(2 * values)          # applies a gradient; this one minimises the sum of squares
+            worker.step()               # ends the training step
+
+Server, Worker       the two roles in a job
+Variable, Bundle     arrays of a job, one or several at a time; created by Worker.variable() and Worker.variables()
+View                 read-only access to a job, live or dead
+checkpoint           saving a job to files and loading it
+Publisher,           passing whole sets of tensors from one process to others, without a job
+  Subscriber
+Error                base class of Timeout, JobFinished and PublisherGone
+ps_shm.torch         the same for PyTorch models; import it separately
+
+docs/python.md in the repository describes all parts with examples.
 """
 
 from . import _core, checkpoint
 from ._core import (
     Bundle,
     Error,
+    ErrorCode,
     Event,
     JobFinished,
     Pinned,
@@ -27,12 +47,13 @@ from ._job import Server, Worker
 from ._publication import Generation, Publisher, Subscriber
 
 __version__: str = getattr(_core, "__version__")
-for _error in (Error, JobFinished, PublisherGone, Timeout):
-    _error.__module__ = "ps_shm"  # as what programs catch, and tracebacks name
+for _error in (Error, ErrorCode, JobFinished, PublisherGone, Timeout):
+    _error.__module__ = "ps_shm"  # the name that programs catch and that tracebacks show
 
 __all__ = [
     "Bundle",
     "Error",
+    "ErrorCode",
     "Event",
     "Generation",
     "JobFinished",

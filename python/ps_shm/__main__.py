@@ -1,4 +1,4 @@
-"""python -m ps_shm: inspect_shm, which was installed beside the package or is on the PATH."""
+"""`python -m ps_shm ARGUMENTS` runs inspect_shm, installed with the package or found on the PATH."""
 
 import os
 import shutil

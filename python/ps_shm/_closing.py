@@ -1,4 +1,4 @@
-"""Context managers of what has a close()."""
+"""A base class that makes objects with a close() method context managers."""
 
 from types import TracebackType
 from typing import Optional, TypeVar
@@ -7,7 +7,7 @@ Own = TypeVar("Own", bound="Closing")
 
 
 class Closing:
-    """Is closed at the end of a `with` block, however that ends."""
+    """Closes itself at the end of a `with` block, also if the block raises."""
 
     def close(self) -> None:
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What launch_shm, torchrun, MPI and SLURM say of a process: which it is, of how many, and of which job."""
+"""What launch_shm, torchrun, MPI and SLURM put into the environment: a process's rank, their number, the job."""
 
 import os
 from typing import Optional
@@ -29,21 +29,27 @@ def _first(names: tuple[str, ...]) -> Optional[int]:
         if not text:
             continue
         if not text.isdecimal():
-            raise ValueError(f"environment variable {name}: '{text}' is no whole number")
+            raise ValueError(f"environment variable {name}: '{text}' is not an integer")
         return int(text)
     return None
 
 
 def rank() -> Optional[int]:
-    """This process's number among those that were launched together; None: nothing says it."""
+    """The rank of this process among those launched together, from the first of RANKS that is set; None if none is.
+
+    Raises ValueError if the variable is not a non-negative integer.
+    """
     return _first(RANKS)
 
 
 def world_size() -> Optional[int]:
-    """How many were launched together; None: nothing says it."""
+    """The number of processes launched together, from the first of SIZES that is set; None if none is.
+
+    Raises ValueError if the variable is not a non-negative integer.
+    """
     return _first(SIZES)
 
 
 def job() -> Optional[str]:
-    """The job that launch_shm or a Server of a parent has made."""
-    return os.environ.get("PS_JOB") or None
+    """The job's name from PS_SHM_JOB, which launch_shm or a Server in a parent process sets; None if not set."""
+    return os.environ.get("PS_SHM_JOB") or None

@@ -1,4 +1,4 @@
-"""The two parts of a job: its ps and its workers."""
+"""The two roles in a job: the server (ps) and the workers."""
 
 import getpass
 import itertools
@@ -19,49 +19,95 @@ def _new_name() -> str:
 
 
 class Server(_core.Server, Closing):
-    """The ps of a job: creates it, watches its workers from a thread of this process, and removes it at the end.
+    """The server (ps) of a job: creates the job, watches its workers, and removes the job at the end.
 
-    Without a name the job gets one of its own, or that of PS_JOB; processes that are started meanwhile find it in PS_JOB.
-    Settings are those of docs/options.md with _ for -: workers, mode, optimizer, lr, momentum, steps, layout, ...;
-    `workers` is WORLD_SIZE where that is set, else 1. A job that has lost its ps is taken over, if its settings are these.
-    restore: the folder of a checkpoint that the job begins with, such as checkpoint.latest("runs").folder.
-    Raises Error where the job has a ps already, and for a value that a setting cannot have; TypeError for a setting that
-    there is not.
+    It runs on a thread of this process and needs hardly any processor time, because the workers apply their pushes
+    themselves. A job that has lost its server while workers are alive is taken over, provided that its settings are
+    the given ones.
+
+        with ps_shm.Server("job", workers=2, mode="async", optimizer="momentum", lr=0.1) as server:
+            ...                              # start the workers, or be one
+            server.set(lr=0.05)              # change a setting while the job runs
+            server.wait()                    # until the last step is done or the workers have left
+
+    Args:
+        job: the job's name. None: the value of PS_SHM_JOB, otherwise a new unique name (see the attribute `job`). The
+            name is also stored in this process's PS_SHM_JOB, so that child processes started from now on find the job.
+        adopt: also take over a job of this name of which no process is alive, instead of replacing it.
+        restore: the folder of a checkpoint with which the job begins, such as checkpoint.latest("runs").folder.
+        settings: the options of `ps_shm` in docs/options.md, with _ instead of -: workers, mode, optimizer, lr,
+            momentum, steps, layout, ... `workers` defaults to WORLD_SIZE or a similar variable of the launcher if one
+            is set, otherwise to 1.
+
+    Raises:
+        Error: the job already has a server, or a setting has an invalid value.
+        TypeError: there is no setting of that name.
     """
 
     def __init__(
         self, job: Optional[str] = None, *, adopt: bool = False, restore: Optional[str] = None, **settings: Any
     ) -> None:
+        """Creates the job, or takes it over. The arguments are described with the class."""
         name = job or _environment.job() or _new_name()
         if settings.get("workers") is None:
             settings["workers"] = _environment.world_size() or 1
         super().__init__(name, adopt, restore or "", settings)
         self._pid = os.getpid()
-        self._before = os.environ.get("PS_JOB")
-        os.environ["PS_JOB"] = name
+        self._before = os.environ.get("PS_SHM_JOB")
+        os.environ["PS_SHM_JOB"] = name
 
     def close(self) -> None:
-        """Ends the job: workers are told to leave, and waited for up to 5 s."""
-        if self._pid != os.getpid():  # a forked child's PS_JOB is its parent's job
+        """Ends the job and, unless keep_segments() was called, removes it from shared memory.
+
+        Workers are told to leave, and close() waits for them for up to 5 s. Calling close() again does nothing. In a
+        forked child it has no effect.
+        """
+        if self._pid != os.getpid():  # in a forked child, PS_SHM_JOB names the parent's job
             return
         try:
             super().close()
         finally:
-            if os.environ.get("PS_JOB") == self.job:
+            if os.environ.get("PS_SHM_JOB") == self.job:
                 if self._before is None:
-                    del os.environ["PS_JOB"]
+                    del os.environ["PS_SHM_JOB"]
                 else:
-                    os.environ["PS_JOB"] = self._before
+                    os.environ["PS_SHM_JOB"] = self._before
 
 
 class Worker(_core.Worker):
-    """A rank of a job: pulls and pushes variables, and steps.
+    """A worker of a job: declares variables, pulls and pushes them, and counts steps.
 
-    Waits for the job up to `wait` seconds. `job`: its name; None: that of PS_JOB. `rank`: None: what launch_shm, torchrun,
-    MPI or SLURM says in the environment, else a free one; "any": a free one. `threads`: that share large pulls and pushes;
-    the job's `threads` is the most. `group`: whose users' job it may be.
-    Threads may use one Worker; they take turns. A forked child has nothing of it, and makes its own.
-    Raises Timeout (no such job), JobFinished (its last step is done), Error (the rank is taken).
+    The constructor waits until the job exists. Each worker has a rank, from 0; rank 0 is the chief.
+
+        with ps_shm.Worker("job") as worker:
+            w = worker.variable("w", numpy.zeros((100, 10), "float32"))
+            values = w.pull()                                # a new array of shape (100, 10)
+            while not worker.finished:                       # until the job's last step is done
+                w.pull(values)                               # copies into the same array
+                w.push(gradient_at(values))                  # gradient_at: a function of your own
+                worker.step()
+
+    variable() and variables() declare arrays: the first worker that declares a name creates it with its initial values,
+    and the others get those. A push is applied exactly once by the job's optimizer. In the modes async and ssp it is
+    applied at once; in mode sync, step() applies the mean of the workers' gradients. step() waits for other workers in
+    the modes ssp and sync. Ctrl-C ends a wait, and the job continues.
+
+    Threads may share a Worker; their calls are serialised. A forked child cannot use its parent's Worker and creates
+    its own.
+
+    Args:
+        job: the job's name. None: the value of PS_SHM_JOB, which launch_shm and ps_shm.Server set.
+        rank: this worker's rank. None: the rank that launch_shm, torchrun, MPI or SLURM sets in the environment,
+            otherwise a free one. "any": a free rank.
+        threads: number of threads that share large pulls and pushes, at most the job's setting `threads`.
+        wait: how long to wait for the job to exist, in seconds.
+        group: the Unix group with which the job is shared (its setting `group`). Empty: only this user's jobs are
+            accepted.
+
+    Raises:
+        Timeout: the job did not appear within `wait` seconds.
+        JobFinished: the last step of the job is done.
+        Error: the rank is taken, or no job was named.
     """
 
     def __init__(
@@ -73,9 +119,10 @@ class Worker(_core.Worker):
         wait: float = 60.0,
         group: str = "",
     ) -> None:
+        """Joins the job. The arguments are described with the class."""
         name = job or _environment.job()
         if not name:
-            raise _core.Error("which job? Name it, or set PS_JOB, as launch_shm and ps_shm.Server do")
+            raise _core.Error("which job? Name it, or set PS_SHM_JOB, as launch_shm and ps_shm.Server do")
         number = _environment.rank() if rank is None else None if rank == "any" else rank
         try:
             super().__init__(name, group, number, threads, wait)

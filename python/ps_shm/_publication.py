@@ -1,4 +1,4 @@
-"""Publications as context managers."""
+"""Publisher and Subscriber as context managers."""
 
 from . import _core
 from ._closing import Closing
@@ -6,19 +6,50 @@ from ._core import Generation
 
 
 class Publisher(_core.Publisher, Closing):
-    """Gives a bundle of tensors to any number of subscribers, generation by generation, without a ps.
+    """Publishes a set of named tensors, generation by generation, for any number of subscribers. No server is needed.
 
-    publisher = Publisher("policy", {"w": w, "b": b})
-    publisher.publish({"w": w, "b": b}, step)
+    A generation becomes visible as a whole: no subscriber ever sees tensors of two generations. The publisher never
+    waits for a subscriber, unless `busy_wait` asks for it.
+
+        publisher = ps_shm.Publisher("policy", {"w": w, "b": b})     # names, shapes and dtypes of the tensors
+        publisher.publish({"w": w, "b": b}, step=1)                  # the first generation
+        publisher.publish({"w": w}, step=2)                          # "b" is unchanged
+        publisher.close()
+
+    Args:
+        name: the name of the publication. There is one publisher at a time. If the previous one has died or left, this
+            one takes over the publication, and generations are numbered on.
+        tensors: an array for each tensor, of which only shape and dtype are used.
+        subscribers: the largest number of subscribers at one time.
+        records: the number of generations for which memory is reserved. With 2 * subscribers + 2 or more, publish()
+            always finds a free record. 0: as many of these as fit into 256 MiB, but at least four.
+        group: the Unix group that may use the publication. Empty: only this user.
+        wait: how long to wait for another publisher of that name to end, in seconds.
+        busy_wait: how long publish() waits if subscribers hold all records, in seconds. 0: it returns None at once.
+
+    Raises:
+        Error: the publication has another publisher after `wait` seconds, or /dev/shm is full.
     """
 
 
 class Subscriber(_core.Subscriber, Closing):
-    """Reads what a publisher publishes: whole generations, where they lie.
+    """Reads the newest generation of a publication, in shared memory and without a copy.
 
-    subscriber = Subscriber("policy")
-    generation = subscriber.read(newer_than=0)
-    w = generation["w"]
+    A generation stays unchanged for as long as the Generation object, or an array from it, exists. A subscriber can
+    hold at most two generations at a time.
+
+        subscriber = ps_shm.Subscriber("policy")
+        generation = subscriber.read()                           # waits for the first one
+        w = generation["w"]                                      # a read-only array
+        newer = subscriber.try_read(generation.number)           # None if there is no newer one
+
+    Args:
+        name: the name of the publication.
+        group: the Unix group that may use the publication. Empty: only this user's publications are accepted.
+        wait: how long to wait for the publication to exist, in seconds.
+
+    Raises:
+        Timeout: the publication did not appear within `wait` seconds.
     """
 
 

@@ -1,8 +1,12 @@
-"""A job's state in files, written while training goes on; docs/checkpoints.md says what is in them.
+"""Saving a job to files while training continues, and loading it. docs/checkpoints.md describes the files.
 
-    folder = checkpoint.save("job", "runs")                # runs/step-N
-    found = checkpoint.latest("runs")                      # the newest whole one; None: there is none
-    server = Server("job", restore=found.folder)           # a job that begins with it, optimizer's state and step included
+A checkpoint contains all variables at one moment, the state of their optimizers, the global step, and each rank's
+position in its data.
+
+    folder = checkpoint.save("job", "runs")                # writes the folder runs/step-N
+    found = checkpoint.latest("runs")                      # the newest intact checkpoint; None if there is none
+    print(found.global_step, found["w"])
+    server = Server("job", restore=found.folder)           # a job that continues from it
 """
 
 import os
@@ -22,25 +26,41 @@ def save(
     max_file_bytes: int = 5_000_000_000,
     group: str = "",
 ) -> str:
-    """Writes folder/step-N of one moment of the job, and returns its path. Workers go on meanwhile.
+    """Writes the state of the job at one moment to folder/step-N and returns that path. The workers continue meanwhile.
 
-    job: its name, its Server or a Worker of it. loss: that is noted. max_file_bytes: of tensors in a file. group: whose
-    users' job it is. Raises Error where the files cannot be written; then nothing of them stays.
+    The folder appears complete or not at all.
+
+    Args:
+        job: the job's name, its Server, or a Worker of it.
+        folder: where to create the folder step-N.
+        loss: the training loss to store in the checkpoint, if any.
+        max_file_bytes: the largest size of the tensors in one file, in bytes; larger checkpoints have several files.
+        group: the Unix group with which the job is shared. Empty: the job of this user.
+
+    Raises:
+        Error: there is no such job, or the files cannot be written. Nothing of them is left then.
     """
     name = job if isinstance(job, str) else job.job
     return _core.save_checkpoint(name, os.fspath(folder), loss, max_file_bytes, group)
 
 
 def latest(folder: Path) -> Optional[Checkpoint]:
-    """The newest checkpoint in `folder` whose bytes are those that were written; None where there is no checkpoint.
+    """Returns the newest checkpoint in `folder` whose files are intact, or None if there is no checkpoint.
 
-    A line to stderr for each newer one that is damaged. Raises Error where there are some, and none is whole.
+    All bytes are verified. A line on stderr reports each newer checkpoint that is damaged.
+
+    Raises:
+        Error: there are checkpoints, but none of them is intact.
     """
     return _core.latest_checkpoint(os.fspath(folder))
 
 
 def load(folder: Path) -> Checkpoint:
-    """The checkpoint that lies in `folder`, such as runs/step-500. Raises Error where there is none."""
+    """Returns the checkpoint in `folder`, such as runs/step-500, without verifying its bytes (see Checkpoint.verify()).
+
+    Raises:
+        Error: there is no checkpoint in the folder, or one of its files is missing.
+    """
     return Checkpoint(os.fspath(folder))
 
 

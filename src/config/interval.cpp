@@ -8,17 +8,17 @@
 
 #include "config/spelling.hpp"
 #include "config/values.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::config {
+namespace ps_shm::config {
 
 Interval read_interval(const std::string& text) {
   const std::string word = folded(text);
   for (const std::string unit : {"steps", "step"})
     if (word.ends_with(unit)) return {.steps = read_whole(text.substr(0, text.size() - unit.size()), 1, kAny)};
-  // A number alone may mean either.
+  // A number without a unit is ambiguous.
   if (text.empty() || !std::isalpha(static_cast<unsigned char>(text.back())))
-    throw Error(fmt::format("'{}' is no interval; write {}", text, kIntervals));
+    throw Error(fmt::format("'{}' is not an interval; write {}", text, kIntervals));
   const double seconds = read_seconds(text);
   if (seconds < 1e-3) throw Error("must be at least 1ms");
   return {.seconds = seconds};
@@ -47,4 +47,4 @@ void Due::move_past(double seconds, std::uint64_t step) noexcept {
   }
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

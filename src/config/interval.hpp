@@ -1,4 +1,4 @@
-// How often something is done: after so many seconds, or at so many global steps. The one type of all such settings.
+// Intervals: a number of seconds or of global steps. All settings of this kind have this type.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,9 @@
 
 #include "config/setting.hpp"
 
-namespace ps::config {
+namespace ps_shm::config {
 
-// One of the two is above 0; of an interval that nobody gave, neither.
+// One of the two is above 0; both are 0 if the interval is not given.
 struct Interval {
   std::uint64_t steps = 0;
   double seconds = 0.0;
@@ -17,18 +17,18 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-Interval read_interval(const std::string& text);  // 1000steps, 60s, 5m; throws Error where `text` is none
-std::string to_string(const Interval& interval);  // what read_interval() reads back; empty: not given
+Interval read_interval(const std::string& text);  // 1000steps, 60s, 5m; throws Error if `text` is not an interval
+std::string to_string(const Interval& interval);  // accepted by read_interval(); empty: not given
 
-// When it is due next: at multiples of so many steps, or so many seconds after it began, again and again. What was
-// missed meanwhile is not made up for. One that is not given is never due.
+// Tells when the interval has passed: at multiples of the number of steps, or repeatedly after the number of seconds.
+// Missed times are not made up for. An interval that is not given is never due.
 class Due {
  public:
-  // `seconds`: of any clock that only moves on.
+  // `seconds`: from any monotonic clock.
   Due(const Interval& every, double seconds, std::uint64_t step) noexcept;
 
   bool is_now(double seconds, std::uint64_t step) const noexcept;
-  // It was done, or tried: the next time is after this moment.
+  // To be called after the action was done or tried: it is due next after this moment.
   void move_past(double seconds, std::uint64_t step) noexcept;
 
  private:
@@ -48,4 +48,4 @@ Value<Struct> interval(Interval Struct::*member) {
           .write = [=](const Struct& in) { return to_string(in.*member); }};
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

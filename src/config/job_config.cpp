@@ -1,37 +1,19 @@
-#include "ps/job_config.hpp"
+#include "ps_shm/job_config.hpp"
 
 #include <fmt/format.h>
 
 #include "config/job_settings.hpp"
 #include "config/modes.hpp"
-#include "ps/errors.hpp"
-#include "ps/variable_spec.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/variable_spec.hpp"
+#include "update/dtypes.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-namespace {
-
-struct DTypeTraits {
-  DType dtype;
-  const char* name;
-  std::uint32_t bytes;
-};
-constexpr DTypeTraits kDTypes[] = {
-    {DType::kFloat32, "float32", 4}, {DType::kFloat64, "float64", 8}, {DType::kBFloat16, "bfloat16", 2},
-    {DType::kInt64, "int64", 8},     {DType::kFloat16, "float16", 2}, {DType::kInt32, "int32", 4},
-    {DType::kInt16, "int16", 2},     {DType::kInt8, "int8", 1},       {DType::kUint64, "uint64", 8},
-    {DType::kUint32, "uint32", 4},   {DType::kUint16, "uint16", 2},   {DType::kUint8, "uint8", 1},
-    {DType::kBool, "bool", 1}};
-
-constexpr DTypeTraits traits_of(DType dtype) noexcept {
-  for (const DTypeTraits& traits : kDTypes)
-    if (traits.dtype == dtype) return traits;
-  return {dtype, "unknown", 0};
+const char* to_string(DType dtype) noexcept {
+  const update::DTypeTraits* row = update::find_dtype(dtype);
+  return row != nullptr ? row->name : "unknown";
 }
-
-}  // namespace
-
-const char* to_string(DType dtype) noexcept { return traits_of(dtype).name; }
 
 const char* to_string(WorkerState state) noexcept {
   switch (state) {
@@ -47,7 +29,10 @@ const char* to_string(WorkerState state) noexcept {
   return "unknown";
 }
 
-std::uint32_t bytes_of(DType dtype) noexcept { return traits_of(dtype).bytes; }
+std::uint32_t bytes_of(DType dtype) noexcept {
+  const update::DTypeTraits* row = update::find_dtype(dtype);
+  return row != nullptr ? row->bytes : 0;
+}
 
 const char* to_string(Mode mode) noexcept { return traits_of(mode).name; }
 
@@ -144,8 +129,7 @@ void check(const JobConfig& config) {
           "`mode` async");
   require(config.staleness == 0 || traits_of(config.mode).has_staleness_bound,
           "`staleness` is the bound of mode ssp: use `mode` ssp");
-  require(config.reduce != Reduce::kAtomic || traits_of(config.mode).has_reduce,
-          "`reduce` atomic is a way to do `mode` sync");
+  require(config.reduce != Reduce::kAtomic || traits_of(config.mode).has_reduce, "`reduce` atomic needs `mode` sync");
   require(config.layout != Layout::kInplace || config.optimizer.ema == 0,
           "`ema` keeps a moving average beside each parameter, which needs `layout` versioned");
   check_shards(config);
@@ -158,15 +142,17 @@ void check(const JobConfig& config) {
 
 void check_same(const JobConfig& there, const JobConfig& wanted) {
   JobConfig complete = config::resolved(wanted);
-  if (wanted.max_workers == 0) complete.max_workers = there.max_workers;  // not given: any will do
+  if (wanted.max_workers == 0) complete.max_workers = there.max_workers;  // not given: any number is accepted
   const auto require_same = [&](const char* name, const std::string& before, const std::string& said) {
     if (before != said)
-      throw Error(fmt::format(
-          "job '{}' has lost its ps and goes on with {} {}, you say {}: give the settings that it began with, "
-          "or none at all and `adopt`; to begin anew end its workers first",
-          there.job, name, before, said));
+      throw Error(
+          fmt::format(
+              "job '{}' has lost its ps and goes on with {} {}, not {}: give the settings that it started with, "
+              "or none at all and `adopt`; to start from scratch end its workers first",
+              there.job, name, before, said),
+          ErrorCode::kIncompatible);
   };
-  require_same("workers", config::workers_text(there), config::workers_text(complete));  // the bounds are no options
+  require_same("workers", config::workers_text(there), config::workers_text(complete));  // the bounds are not options
   for (const Setting<JobConfig>& setting : job_settings())
     if (setting.traits.is_stored && !setting.traits.is_of_beginning)
       require_same(setting.name, show(setting, there), show(setting, complete));
@@ -177,8 +163,8 @@ void check(const LiveSettings& settings, const JobConfig& config) {
   require(find_mode(static_cast<std::uint32_t>(settings.mode)) != nullptr,
           fmt::format("`mode`: unknown mode; expected {}", mode_names()));
   require(may_change_live(config.mode, settings.mode),
-          "a running job's `mode` can't be changed to or from sync: start it anew");
-  require(settings.quorum == 0 || traits_of(settings.mode).has_quorum, "`quorum` is of mode sync only");
+          "a running job's `mode` can't be changed to or from sync: restart the job");
+  require(settings.quorum == 0 || traits_of(settings.mode).has_quorum, "`quorum` needs `mode` sync");
   const std::uint32_t most = config::ranks_of(config);
   require(settings.quorum <= most, fmt::format("`quorum` must be at most the number of workers, {}", most));
   if (config.elastic_max == 0)
@@ -191,4 +177,4 @@ void check(const LiveSettings& settings, const JobConfig& config) {
     if (setting.traits.is_live) config::check(setting, wanted);
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -7,10 +7,10 @@
 #include "config/modes.hpp"
 #include "config/values.hpp"
 
-namespace ps::config {
+namespace ps_shm::config {
 namespace {
 
-// Each value by its own word.
+// A choice whose words are the names of the values.
 template <class Enum, class... More>
 Value<JobConfig> choice_of(Enum JobConfig::*member, More... values) {
   return choice(member, Choices<Enum>{{values, to_string(values)}...});
@@ -53,7 +53,7 @@ Value<JobConfig> place() {
                 for_each_text(texts, [&](const std::string& one) {
                   const auto equals = one.rfind('=');
                   if (equals == std::string::npos)
-                    throw Error(fmt::format("'{}' places nothing; write VARIABLE=SHARD", one));
+                    throw Error(fmt::format("'{}' is not a placement; write VARIABLE=SHARD", one));
                   in.place[one.substr(0, equals)] =
                       static_cast<std::uint32_t>(read_whole(one.substr(equals + 1), 0, kMaxTasks - 1));
                 });
@@ -87,7 +87,7 @@ Value<JobConfig> numa() {
                 in.numa_nodes.clear();
                 if (in.numa != Numa::kNodes) return;
                 for_each_text(texts, [&](const std::string& one) {
-                  // One that this machine has not is a warning, later.
+                  // A node that this machine lacks causes a warning later.
                   constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
                   in.numa_nodes.push_back(static_cast<std::uint32_t>(read_whole(one, 0, kMost)));
                 });
@@ -105,7 +105,7 @@ Value<JobConfig> numa() {
           }};
 }
 
-// Stored values have neither spaces nor other letters than ASCII's: %20 and the like stand for those.
+// Stored values contain printable ASCII without spaces only: other bytes are percent-encoded, such as %20.
 Value<JobConfig> folder_of_checkpoint() {
   Value<JobConfig> value = text(&JobConfig::restore, "DIR");
   value.read = [](JobConfig& in, const std::string& text) {
@@ -118,7 +118,7 @@ Value<JobConfig> folder_of_checkpoint() {
       unsigned char byte = 0;
       const char* const end = text.data() + std::min(text.size(), i + 3);
       if (std::from_chars(text.data() + i + 1, end, byte, 16).ptr != text.data() + i + 3)
-        throw Error("a % that no two digits follow");
+        throw Error("invalid percent escape");
       in.restore += static_cast<char>(byte);
       i += 2;
     }
@@ -140,61 +140,65 @@ Settings<JobConfig> make_job_settings() {
   constexpr auto kJob = Group::kJob, kWorkers = Group::kWorkers, kPlacement = Group::kPlacement, kRun = Group::kRun;
   // clang-format off
   Settings<J> rows = {
-      {"job", job_name(), kJob, kPs | kWorker | kLaunch, "the job's name",
-       {.otherwise = "none: it is needed", .is_stored = false, .common = kPs | kWorker | kLaunch}},
-      {"workers", whole(&J::workers, 1, kMaxWorkers), kWorkers, kBoth, "how many workers start the job",
+      {"job", job_name(), kJob, kPs | kWorker | kLaunch, "name of the job",
+       {.otherwise = "required", .is_stored = false, .common = kPs | kWorker | kLaunch}},
+      {"workers", whole(&J::workers, 1, kMaxWorkers), kWorkers, kBoth, "number of workers that start the job",
        {.is_live = true, .common = kBoth}},
       {"elastic-min", whole(&J::elastic_min, 0, kMaxWorkers), kWorkers, kNone,
-       "the fewest workers that a launcher keeps"},
+       "minimum number of workers that a launcher keeps running"},
       {"elastic-max", whole(&J::elastic_max, 0, kMaxWorkers), kWorkers, kNone,
-       "the most workers that a launcher keeps"},
+       "maximum number of workers that a launcher keeps running"},
       {"max-workers", whole_or_none(&J::max_workers, 1, kMaxWorkers), kWorkers, kBoth,
-       "how many workers may be there at one time", {.otherwise = "twice `workers`, at least 16"}},
+       "maximum number of workers at one time", {.otherwise = "twice `workers`, at least 16"}},
       {"threads", whole(&J::threads, 1, kMaxThreads), kWorkers, kBoth,
-       "how many threads of a worker share large pulls and pushes"},
+       "maximum number of threads with which a worker transfers large pulls and pushes"},
       {"mode", choice(&J::mode, modes()), kJob, kBoth,
-       "when a push applies: at once, at once within a bound of staleness, or step by step",
+       "async: apply each push at once; ssp: the same, within a bound of staleness; sync: one combined update per step",
        {.is_live = true, .common = kBoth}},
       {"staleness", whole(&J::staleness, 0, 0xffffffff), kJob, kBoth,
-       "ssp: how far a worker may be ahead of the slowest", {.unit = "steps", .is_live = true, .common = kPs}},
+       "ssp: maximum lead of a worker over the slowest", {.unit = "steps", .is_live = true, .common = kPs}},
       {"quorum", whole(&J::quorum, 0, kMaxWorkers), kJob, kBoth,
-       "sync: so many gradients close a step; 0: those of all who are alive", {.is_live = true, .common = kPs}},
+       "sync: number of gradients that complete a step; 0: one from each live "
+       "worker", {.is_live = true, .common = kPs}},
       {"reduce", choice_of(&J::reduce, Reduce::kOrdered, Reduce::kAtomic), kJob, kBoth,
-       "sync: combine gradients in rank order, or sum them as they come"},
+       "sync: ordered sums the gradients in rank order, atomic in the order of their arrival"},
       {"adds", choice_of(&J::adds, Adds::kExact, Adds::kRacy), kJob, kBoth,
-       "how in-place variables are added to; racy loses updates"},
-      {"steps", whole_or_none(&J::steps, 1, kAny), kJob, kPs, "the global step at which the job is finished",
+       "in-place variables: exact makes updates atomic, racy makes Hogwild! updates, of which some may be lost"},
+      {"steps", whole_or_none(&J::steps, 1, kAny), kJob, kPs, "global step at which the job ends",
        {.unit = "steps", .otherwise = "no limit", .common = kPs}},
       {"step-timeout", seconds(&J::step_timeout_seconds), kJob, kBoth,
-       "how long to wait for live peers; then a sync step goes on without them, ssp gives up",
+       "how long to wait for live peers; then a sync step completes without them, and an ssp worker fails",
        {.unit = "s", .otherwise = "no limit"}},
-      {"ps-tasks", whole(&J::tasks, 1, kMaxTasks), kPlacement, kBoth, "how many shards the job has"},
+      {"ps-tasks", whole(&J::tasks, 1, kMaxTasks), kPlacement, kBoth, "number of shards of the job"},
       {"placement", choice_of(&J::placement, Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition),
-       kPlacement, kBoth, "which shard a variable goes to"},
+       kPlacement, kBoth, "policy that assigns variables to shards"},
       {"partitions", whole_or_none(&J::partitions, 1, 16384), kPlacement, kBoth,
-       "placement partition: parts of a variable", {.otherwise = "one per shard"}},
+       "placement partition: number of parts of a variable", {.otherwise = "one per shard"}},
       {"partition-by", choice_of(&J::partition_by, PartitionBy::kRange, PartitionBy::kHash), kPlacement, kBoth,
-       "placement partition, in-place variables: parts of neighbouring rows, or row r in part r modulo their number"},
+       "placement partition, in-place variables: range gives a part neighbouring rows, hash gives row r to part r "
+       "modulo the number of parts"},
       {"max-part-bytes", bytes_or_none(&J::max_part_bytes), kPlacement, kBoth,
-       "placement partition: instead, parts of at most this size", {.unit = "bytes", .otherwise = "none"}},
-      {"place", place(), kPlacement, kBoth, "place one variable by hand; may be repeated", {.takes_all = true}},
+       "placement partition: maximum size of a part, instead of `partitions`", {.unit = "bytes", .otherwise = "none"}},
+      {"place", place(), kPlacement, kBoth,
+       "place a variable in the given shard; may be repeated", {.takes_all = true}},
       {"layout", choice_of(&J::layout, Layout::kVersioned, Layout::kInplace), kPlacement, kBoth,
-       "how variables lie in memory"},
-      {"chunk-bytes", chunk_bytes(), kPlacement, kBoth, "of the chunks of versioned variables",
-       {.unit = "bytes", .otherwise = "by the variable's size"}},
+       "memory layout of variables"},
+      {"chunk-bytes", chunk_bytes(), kPlacement, kBoth, "chunk size of versioned variables",
+       {.unit = "bytes", .otherwise = "depends on the variable's size"}},
       {"numa", numa(), kPlacement, kBoth,
-       "memory node of each shard: nodes as 0,1; auto: shard k on node k, where there are several"},
-      {"huge-pages", flag(&J::huge_pages), kPlacement, kBoth, "ask for huge pages"},
-      {"seed", whole(&J::seed, 0, kAny), Group::kData, kBoth, "of initial values and data order"},
-      {"linger", seconds(&J::linger_seconds), kRun, kBoth, "how long the ps stays after the last worker has left",
+       "NUMA node of each shard: a list such as 0,1; auto: shard k on node k, if the machine has several nodes"},
+      {"huge-pages", flag(&J::huge_pages), kPlacement, kBoth, "request huge pages"},
+      {"seed", whole(&J::seed, 0, kAny), Group::kData, kBoth, "random seed of initial values and data order"},
+      {"linger", seconds(&J::linger_seconds), kRun, kBoth,
+       "how long the ps keeps running after the last worker has left",
        {.unit = "s"}},
-      {"restore", folder_of_checkpoint(), kRun, kNone, "the checkpoint that the job began with",
+      {"restore", folder_of_checkpoint(), kRun, kNone, "checkpoint that the job was restored from",
        {.is_of_beginning = true}},
-      {"first-step", whole(&J::first_step, 0, kAny), kRun, kNone, "the global step that the job began with",
+      {"first-step", whole(&J::first_step, 0, kAny), kRun, kNone, "global step at which the job began",
        {.unit = "steps", .is_of_beginning = true}},
       {"group", text(&J::group, "NAME"), kRun, kBoth | kWorker,
-       "share the job with the users of a group: segments get mode 0660; other users' workers say it, too",
-       {.otherwise = "only this user has it", .is_stored = false}},
+       "share the job with the users of a group: segments get mode 0660; workers of other users need the option, too",
+       {.otherwise = "private to this user", .is_stored = false}},
   };
   // clang-format on
   add_within(rows, &J::optimizer, optimizer_settings());
@@ -245,4 +249,4 @@ JobConfig with_live(JobConfig config, const LiveSettings& live) {
   return config;
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

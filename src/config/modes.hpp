@@ -1,5 +1,5 @@
-// The properties of each mode, in a row of its own: what the rest of the program asks about a mode. How a mode works is
-// for the StepMode of its family to know (worker/step_mode.hpp).
+// The properties of each mode, one row per mode, for the rest of the program. The StepMode of a mode's family
+// implements how the mode works (worker/step_mode.hpp).
 #pragma once
 
 #include <cstdint>
@@ -8,26 +8,26 @@
 #include <string>
 #include <string_view>
 
-#include "ps/job_config.hpp"
+#include "ps_shm/job_config.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-// Modes of one family share their StepMode. So a running job may change from one of them to another.
+// Modes of one family share their StepMode, so a running job can change from one of them to another.
 enum class ModeFamily {
-  kAtOnce,    // a push applies at once, and a step is a worker's own
-  kTogether,  // pushes are put together and apply when the step ends, for all workers at once
+  kAtOnce,    // a push applies at once, and each worker has steps of its own
+  kTogether,  // pushes are combined and applied when the step ends, for all workers at once
 };
 
 struct ModeTraits {
   Mode mode;
   const char* name;
   ModeFamily family;
-  bool needs_versioned;      // helping is exact for versioned chunks only; nothing changes where it lies
+  bool needs_versioned;      // helping is exact for versioned chunks only; nothing is updated in place
   bool has_staleness_bound;  // `staleness`: a worker that is too far ahead of the slowest waits
-  bool has_quorum;           // `quorum`: how many gradients close a step
-  bool has_reduce;           // `reduce`: how the gradients of a step are put together
+  bool has_quorum;           // `quorum`: number of gradients that complete a step
+  bool has_reduce;           // `reduce`: how the gradients of a step are combined
 
-  // Whether a step is one of all workers, made of the gradients of several.
+  // Whether a step is common to all workers and combines the gradients of several.
   constexpr bool steps_together() const noexcept { return family == ModeFamily::kTogether; }
 };
 
@@ -47,12 +47,12 @@ static_assert(
     }(),
     "rows are found by their mode's number, which counts from 1");
 
-// The row of the mode with that number, as it stands in the segments; or nullptr.
+// The row of the mode with that number, as stored in the segments; or nullptr.
 constexpr const ModeTraits* find_mode(std::uint32_t number) noexcept {
   return number - 1 < std::size(kModes) ? &kModes[number - 1] : nullptr;
 }
 
-// What checks refuse has no row, and no property.
+// For values that checks reject: they have no row and no property.
 inline constexpr ModeTraits kUnknownMode{Mode{}, "unknown", ModeFamily::kAtOnce, false, false, false, false};
 
 constexpr const ModeTraits& traits_of(Mode mode) noexcept {
@@ -66,7 +66,7 @@ constexpr std::optional<Mode> mode_named(std::string_view name) noexcept {
   return std::nullopt;
 }
 
-// All of them, to name in an error: "async, ssp or sync".
+// The names of all modes, for error messages: "async, ssp or sync".
 inline std::string mode_names() {
   std::string names;
   for (const ModeTraits& row : kModes)
@@ -74,13 +74,13 @@ inline std::string mode_names() {
   return names;
 }
 
-// Whether a running job of the one mode may change to the other.
+// Whether a running job can change from one mode to the other.
 constexpr bool may_change_live(Mode from, Mode to) noexcept { return traits_of(from).family == traits_of(to).family; }
 
-// The number of workers whose pushes one step is made of.
+// The number of workers whose pushes one step combines.
 constexpr std::uint64_t pushes_of_step(const JobConfig& config) noexcept {
   if (!traits_of(config.mode).steps_together()) return 1;
   return config.quorum != 0 ? config.quorum : config.workers;
 }
 
-}  // namespace ps
+}  // namespace ps_shm

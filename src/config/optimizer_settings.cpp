@@ -3,7 +3,7 @@
 #include "config/values.hpp"
 #include "update/traits.hpp"
 
-namespace ps::config {
+namespace ps_shm::config {
 namespace {
 
 Choices<UpdateRule> rules() {
@@ -12,7 +12,7 @@ Choices<UpdateRule> rules() {
   return all;
 }
 
-// As Schedule::parse accepts them.
+// Accepts what Schedule::parse accepts.
 void check_schedule(const Schedule& schedule) {
   const auto is_amount = [](float value) {
     return value >= 0 && value <= std::numeric_limits<float>::max();  // false for NaN
@@ -42,34 +42,39 @@ const Settings<Optimizer>& optimizer_settings() {
   constexpr unsigned kAll = kPs | kWorker | kLaunch;
   // clang-format off
   static const Settings<O> kRows = {
-      {"optimizer", choice(&O::rule, rules()), kGroup, kAll, "what a push does; with `push-every` add is the default",
+      {"optimizer", choice(&O::rule, rules()), kGroup, kAll, "update rule; with `push-every` the default is add",
        {.common = kPs | kLaunch}},
       {"lr", real(&O::learning_rate, Range::kPositive), kGroup, kAll, "learning rate at step 0",
-       {.otherwise = "the optimizer's usual: sgd 0.1, adam 0.001, ...", .is_live = true, .common = kPs | kLaunch}},
+       {.otherwise = "depends on the optimizer: sgd 0.1, adam 0.001, ...", .is_live = true, .common = kPs | kLaunch}},
       {"lr-schedule", schedule(), kGroup, kAll,
-       "constant, exp:DECAY:STEPS, step:DECAY:STEPS, cosine:STEPS[:FLOOR]; warmup:STEPS+ in front of any"},
+       "learning-rate schedule: constant, exp:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS[:FLOOR]; any of them may "
+       "be preceded by warmup:STEPS+"},
       {"lr-staleness", flag(&O::staleness_scaling), kGroup, kAll,
-       "async, ssp: scale the rate by 1 / (1 + staleness)"},
-      {"momentum", share(&O::momentum), kGroup, kAll, "momentum, nesterov", {.hyper_parameter = &O::momentum}},
+       "async, ssp: scale the learning rate by 1 / (1 + staleness)"},
+      {"momentum", share(&O::momentum), kGroup, kAll,
+       "momentum, nesterov: momentum coefficient", {.hyper_parameter = &O::momentum}},
       {"beta1", share(&O::beta1), kGroup, kAll, "adam, adamw: decay of m", {.hyper_parameter = &O::beta1}},
       {"beta2", share(&O::beta2), kGroup, kAll, "adam, adamw: decay of v", {.hyper_parameter = &O::beta2}},
       {"rho", share(&O::rho), kGroup, kAll, "rmsprop: decay of the mean square", {.hyper_parameter = &O::rho}},
-      {"epsilon", amount(&O::epsilon), kGroup, kAll, "adagrad, rmsprop, adam, adamw: in the denominator", {.hyper_parameter = &O::epsilon}},
+      {"epsilon", amount(&O::epsilon), kGroup, kAll,
+       "adagrad, rmsprop, adam, adamw: constant added in the denominator", {.hyper_parameter = &O::epsilon}},
       {"initial-accumulator", amount(&O::initial_accumulator), kGroup, kAll,
-       "adagrad, rowwise_adagrad: what the accumulators begin with", {.hyper_parameter = &O::initial_accumulator}},
-      {"ftrl-beta", amount(&O::ftrl_beta), kGroup, kAll, "ftrl: beside the root in the denominator", {.hyper_parameter = &O::ftrl_beta}},
+       "adagrad, rowwise_adagrad: initial value of the accumulators", {.hyper_parameter = &O::initial_accumulator}},
+      {"ftrl-beta", amount(&O::ftrl_beta), kGroup, kAll,
+       "ftrl: beta, which is added to the root in the denominator", {.hyper_parameter = &O::ftrl_beta}},
       {"l1", amount(&O::l1), kGroup, kAll, "ftrl: L1 regularisation of weights", {.hyper_parameter = &O::l1}},
       {"l2", amount(&O::l2), kGroup, kAll, "L2 regularisation of weights"},
-      {"weight-decay", amount(&O::weight_decay), kGroup, kAll, "decoupled decay of weights",
+      {"weight-decay", amount(&O::weight_decay), kGroup, kAll, "decoupled weight decay",
        {.otherwise = "0; adamw 0.01"}},
-      {"clip-value", amount(&O::clip_value), kGroup, kAll, "limit of the elements of a gradient",
+      {"clip-value", amount(&O::clip_value), kGroup, kAll, "clip each element of a gradient to this magnitude",
        {.otherwise = "none"}},
-      {"clip-norm", amount(&O::clip_norm), kGroup, kAll, "limit of a gradient's global norm",
+      {"clip-norm", amount(&O::clip_norm), kGroup, kAll, "clip the global norm of a gradient to this value",
        {.otherwise = "none", .is_live = true}},
-      {"ema", share(&O::ema), kGroup, kAll, "decay of the parameters' moving average", {.otherwise = "none kept"}},
+      {"ema", share(&O::ema), kGroup, kAll,
+       "decay of the moving averages of the parameters", {.otherwise = "no averages"}},
   };
   // clang-format on
   return kRows;
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

@@ -1,4 +1,4 @@
-#include "ps/schedule.hpp"
+#include "ps_shm/schedule.hpp"
 
 #include <fmt/format.h>
 
@@ -8,12 +8,12 @@
 #include <numbers>
 #include <string_view>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
-// Reads a schedule from its front.
+// Parses a schedule from left to right.
 class Reader {
  public:
   explicit Reader(const std::string& text) : text_(text), rest_(text) {}
@@ -24,7 +24,7 @@ class Reader {
     return true;
   }
 
-  // The number that stands here; `accepts` says whether it is as `wanted` describes.
+  // Parses the next number. `accepts` checks whether it is as `wanted` describes.
   template <class Accepts>
   float number(const char* name, const char* wanted, Accepts accepts) {
     float value = 0;
@@ -32,7 +32,7 @@ class Reader {
     const auto length = static_cast<std::size_t>(end - rest_.data());
     const bool is_whole = length == rest_.size() || rest_[length] == ':' || rest_[length] == '+';
     if (error != std::errc{} || !is_whole || !std::isfinite(value) || !accepts(value))
-      refuse(fmt::format("{} is to be {}, not '{}'", name, wanted, rest_.substr(0, rest_.find_first_of(":+"))));
+      refuse(fmt::format("{} must be {}, not '{}'", name, wanted, rest_.substr(0, rest_.find_first_of(":+"))));
     rest_.remove_prefix(length);
     return value;
   }
@@ -42,7 +42,7 @@ class Reader {
   }
 
   void expect_end() const {
-    if (!rest_.empty()) refuse(fmt::format("'{}' is too much", rest_));
+    if (!rest_.empty()) refuse(fmt::format("unexpected '{}'", rest_));
   }
 
   std::string_view rest() const { return rest_; }
@@ -58,7 +58,7 @@ class Reader {
 
 bool is_positive(float value) { return value > 0; }
 bool is_share(float value) { return value >= 0 && value <= 1; }
-// Above 2^24 a float skips whole numbers.
+// Above 2^24 a float cannot represent every integer.
 bool is_count(float value) { return value >= 1 && value <= 16777216.0F && value == std::floor(value); }
 
 }  // namespace
@@ -67,7 +67,7 @@ Schedule Schedule::parse(const std::string& text) {
   Reader reader(text);
   Schedule schedule;
   if (reader.take("warmup:")) {
-    schedule.warmup_steps = reader.number("STEPS of warmup", "a whole number from 1 to 16777216", is_count);
+    schedule.warmup_steps = reader.number("STEPS of warmup", "an integer from 1 to 16777216", is_count);
     reader.expect("+", "SCHEDULE");
   }
   if (reader.take("constant")) {
@@ -88,7 +88,7 @@ Schedule Schedule::parse(const std::string& text) {
     schedule.decay_steps = reader.number("STEPS of step", "above 0", is_positive);
   } else {
     reader.refuse(
-        "use constant, exp:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS[:FLOOR], each also behind warmup:STEPS+");
+        "use constant, exp:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS[:FLOOR], each also after warmup:STEPS+");
   }
   reader.expect_end();
   return schedule;
@@ -129,4 +129,4 @@ float Schedule::factor(std::uint64_t step) const noexcept {
   return static_cast<float>(double(decay) + (1 - double(decay)) * wave);
 }
 
-}  // namespace ps
+}  // namespace ps_shm

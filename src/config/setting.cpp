@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "config/spelling.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::config {
+namespace ps_shm::config {
 
 const char* to_string(Group group) noexcept {
   switch (group) {
@@ -51,4 +51,4 @@ void call_for(const char* setting, const std::function<void()>& what) {
   }
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-namespace ps::config {
+namespace ps_shm::config {
 namespace {
 
 std::size_t distance(const std::string& a, const std::string& b) {
@@ -36,10 +36,10 @@ std::string folded(const std::string& word) {
 std::string nearest(const std::string& word, const std::vector<std::string>& known) {
   const std::string wanted = folded(word);
   std::string best;
-  std::size_t least = std::max<std::size_t>(1, wanted.size() / 3) + 1;  // more letters than that are another word
+  std::size_t least = std::max<std::size_t>(1, wanted.size() / 3) + 1;  // beyond that it is another word
   for (const std::string& one : known) {
     const std::string letters = folded(one);
-    // The beginning of a word means that word, if no other is nearer.
+    // A prefix of a word means that word, unless another one is nearer.
     const bool begins = wanted.size() >= 3 && letters.starts_with(wanted);
     const std::size_t apart =
         std::min(distance(wanted, letters), begins ? std::size_t{1} : letters.size() + wanted.size());
@@ -53,4 +53,4 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return one.empty() ? one : "; did you mean " + one + "?";
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

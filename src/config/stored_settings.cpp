@@ -1,12 +1,12 @@
-// A job's settings as text.
+// Encodes a job's settings as text, and decodes them.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "config/job_settings.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::config {
+namespace ps_shm::config {
 
 std::string encode(const JobConfig& config) {
   std::string text;
@@ -28,14 +28,14 @@ JobConfig decode(std::string_view text) {
     if (!text.starts_with(front) || end == std::string_view::npos) fail(setting.name, "it is missing");
     const std::string value(text.substr(front.size(), end - front.size()));
     if (!std::all_of(value.begin(), value.end(), [](char c) { return c > ' ' && c < 0x7f; }))
-      fail(setting.name, "it is no text");
+      fail(setting.name, "it is not valid text");
     if (!value.empty())
       read(setting, config, value);
     else if (!setting.value.write(config).empty())
       fail(setting.name, "it has no value");
     text.remove_prefix(end + 1);
   }
-  if (!text.empty()) throw Error("more follows than there are settings");
+  if (!text.empty()) throw Error("trailing data after the last setting");
   return config;
 }
 
@@ -43,11 +43,11 @@ std::uint64_t hash_of_stored() noexcept {
   std::uint64_t hash = 14695981039346656037ULL;
   const auto add = [&](std::string_view text) {
     for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
-    hash *= 1099511628211ULL;  // where one text ends
+    hash *= 1099511628211ULL;  // separates the texts
   };
   for (const Setting<JobConfig>& setting : job_settings())
     if (setting.traits.is_stored) add(setting.name), add(setting.value.form);
   return hash;
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string_view>
 
-namespace ps::config {
+namespace ps_shm::config {
 namespace {
 
 constexpr const char* kTimes = "100us, 5ms, 2s, 5m, 1h";
@@ -17,7 +17,7 @@ std::errc read_all(const std::string& text, Number& value) {
   return end == text.data() + text.size() ? error : std::errc::invalid_argument;
 }
 
-// The number in front of one of the units, in whatever case. A unit comes before those that it ends with.
+// The number before one of the units, ignoring case. A unit precedes the units that are its suffixes.
 template <std::size_t Count>
 double read_with_unit(const std::string& given, const std::pair<std::string_view, double> (&units)[Count],
                       const std::string& examples) {
@@ -31,9 +31,9 @@ double read_with_unit(const std::string& given, const std::pair<std::string_view
     break;
   }
   if (read_all(text, value) != std::errc{} || !std::isfinite(value))
-    throw Error(fmt::format("'{}' is no {}", given, examples));
+    throw Error(fmt::format("'{}' is not a {}", given, examples));
   if (value < 0) throw Error("must be at least 0");
-  if (!std::isfinite(value * factor)) throw Error(fmt::format("'{}' is no {}", given, examples));
+  if (!std::isfinite(value * factor)) throw Error(fmt::format("'{}' is not a {}", given, examples));
   return value * factor;
 }
 
@@ -41,7 +41,7 @@ double read_with_unit(const std::string& given, const std::pair<std::string_view
 
 std::string describe_forms() {
   return fmt::format(
-      "N is a whole number, X a number. TIME is in seconds, or has a unit: {}. SIZE is in bytes, or has a unit: {}. "
+      "N is an integer, X a number. TIME is in seconds, or has a unit: {}. SIZE is in bytes, or has a unit: {}. "
       "INTERVAL is a time with its unit, or global steps: {}.",
       kTimes, kSizes, kIntervals);
 }
@@ -50,7 +50,7 @@ std::uint64_t parse_whole(const std::string& text, std::uint64_t least) {
   std::uint64_t value = 0;
   const bool is_negative = text.size() > 1 && text[0] == '-' && read_all(text.substr(1), value) == std::errc{};
   if (is_negative) throw Error(fmt::format("must be at least {}", least));
-  if (read_all(text, value) != std::errc{}) throw Error(fmt::format("'{}' is no whole number", text));
+  if (read_all(text, value) != std::errc{}) throw Error(fmt::format("'{}' is not an integer", text));
   return value;
 }
 
@@ -63,18 +63,18 @@ std::uint64_t read_whole(const std::string& text, std::uint64_t least, std::uint
 double read_real(const std::string& text) {
   double value = 0;
   if (read_all(text, value) != std::errc{} || !std::isfinite(value))
-    throw Error(fmt::format("'{}' is no number", text));
+    throw Error(fmt::format("'{}' is not a number", text));
   return value;
 }
 
-// The nearest float, so that what was written is read back; one that is too small for a float is 0.
+// The nearest float, so that the written value is read back. A value that is too small for a float becomes 0.
 float read_float(const std::string& text) {
   float value = 0;
   if (const std::errc error = read_all(text, value); error == std::errc::result_out_of_range)
     value = static_cast<float>(read_real(text));
   else if (error != std::errc{})
     value = std::numeric_limits<float>::infinity();
-  if (!std::isfinite(value)) throw Error(fmt::format("'{}' is no number", text));
+  if (!std::isfinite(value)) throw Error(fmt::format("'{}' is not a number", text));
   return value;
 }
 
@@ -89,7 +89,7 @@ std::uint64_t read_bytes(const std::string& text) {
                                                             {"tib", 0x1p40}, {"b", 1.0},      {"k", 0x1p10},
                                                             {"m", 0x1p20},   {"g", 0x1p30},   {"t", 0x1p40}};
   const double bytes = read_with_unit(text, kUnits, fmt::format("size; write {} or plain bytes", kSizes));
-  if (bytes >= 0x1p63) throw Error(fmt::format("'{}' is more than there can be", text));
+  if (bytes >= 0x1p63) throw Error(fmt::format("'{}' is too large", text));
   return static_cast<std::uint64_t>(bytes);
 }
 
@@ -128,4 +128,4 @@ void for_each_text(const std::string& texts, const std::function<void(const std:
   use(texts.substr(begin));
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

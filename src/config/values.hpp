@@ -1,4 +1,4 @@
-// How values of each type are written as text, read and bounded: what a row of a table of settings is made of.
+// How values of each type are written as text, read and bounded: the building blocks of the tables of settings.
 #pragma once
 
 #include <fmt/format.h>
@@ -13,19 +13,19 @@
 #include <vector>
 
 #include "config/setting.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::config {
+namespace ps_shm::config {
 
 inline constexpr auto kAny = std::numeric_limits<std::uint64_t>::max();
 
 inline constexpr const char* kIntervals = "60s, 5m or 1000steps";  // examples
 
-// What settings of the forms N, X, TIME, SIZE and INTERVAL look like, for people.
+// Describes the forms N, X, TIME, SIZE and INTERVAL for users.
 std::string describe_forms();
 
-// These throw Error where `text` is none, or out of range.
-std::uint64_t parse_whole(const std::string& text, std::uint64_t least);  // `least` is for the message alone
+// These throw Error if `text` is not such a value, or is out of range.
+std::uint64_t parse_whole(const std::string& text, std::uint64_t least);  // `least` is for the message only
 std::uint64_t read_whole(const std::string& text, std::uint64_t least, std::uint64_t most);
 double read_real(const std::string& text);
 float read_float(const std::string& text);
@@ -34,12 +34,12 @@ std::uint64_t read_bytes(const std::string& text);  // 4MiB, 64KiB, 1GiB or plai
 
 void check_whole(std::uint64_t value, std::uint64_t least, std::uint64_t most);
 
-enum class Range { kAmount, kShare, kPositive };  // at least 0, less than 1 besides, above 0
+enum class Range { kAmount, kShare, kPositive };  // at least 0; also less than 1; above 0
 void check_real(double value, Range range);
 const char* describe(Range range) noexcept;
 std::string describe(std::uint64_t least, std::uint64_t most);
 
-// Calls `use` with each of the texts between commas; with one empty text where there is none.
+// Calls `use` for each of the comma-separated texts; once with an empty text if there is none.
 void for_each_text(const std::string& texts, const std::function<void(const std::string&)>& use);
 
 template <class Struct, class Whole>
@@ -50,7 +50,7 @@ Value<Struct> whole(Whole Struct::*member, std::uint64_t least, std::uint64_t mo
           .words = {},
           .read =
               [=](Struct& in, const std::string& text) {
-                // What the member cannot hold is out of bounds as well, which is for check() to say.
+                // A value that the member cannot hold is out of bounds, too, which check() reports.
                 const std::uint64_t value = parse_whole(text, least);
                 in.*member = static_cast<Whole>(std::min<std::uint64_t>(value, std::numeric_limits<Whole>::max()));
               },
@@ -58,7 +58,7 @@ Value<Struct> whole(Whole Struct::*member, std::uint64_t least, std::uint64_t mo
           .write = [=](const Struct& in) { return fmt::to_string(in.*member); }};
 }
 
-// 0, or none, stands for one that is not given; nobody can give it.
+// 0, or nullopt, means not given; it cannot be given explicitly.
 template <class Struct, class Whole>
 Value<Struct> whole_or_none(Whole Struct::*member, std::uint64_t least, std::uint64_t most) {
   const auto given = [=](const Struct& in) -> std::optional<std::uint64_t> {
@@ -137,7 +137,7 @@ Value<Struct> seconds(double Struct::*member) {
   return value;
 }
 
-// 0 stands for one that is not given; nobody can give it.
+// 0 means not given; it cannot be given explicitly.
 template <class Struct>
 Value<Struct> bytes_or_none(std::uint64_t Struct::*member) {
   Value<Struct> value = whole_or_none(member, 1, kAny);
@@ -175,7 +175,7 @@ Value<Struct> text(std::string Struct::*member, const char* form) {
 template <class Enum>
 using Choices = std::vector<std::pair<Enum, std::string>>;
 
-// One of several words. What is none of these values is written as nothing: it is not given, or damaged.
+// One of several words. A value without a word is written as an empty text: it is not given, or damaged.
 template <class Struct, class Enum>
 Value<Struct> choice(Enum Struct::*member, Choices<Enum> choices, bool may_be_none = false) {
   std::vector<std::string> words;
@@ -202,4 +202,4 @@ Value<Struct> choice(Enum Struct::*member, Choices<Enum> choices, bool may_be_no
           .write = word_of};
 }
 
-}  // namespace ps::config
+}  // namespace ps_shm::config

@@ -1,8 +1,9 @@
 // The calls of the CUDA runtime and driver that this project makes, behind a table that tests replace.
 //
-// One function for one call; each returns cudaError_t's number, 0 for success, and changes its results on success only.
-// Addresses are what the call takes: a registered range has a device address of its own. Nothing here throws or retries.
-// What is newer than CUDA 12.1 is looked up at run time; where the driver has no such function, it returns kNotSupported.
+// One function for each call. Each returns the number of a cudaError_t, 0 for success, and changes its results only on
+// success. Addresses are those that the call takes: a registered range has a separate device address. Nothing here
+// throws or retries. Calls newer than CUDA 12.1 are looked up at run time; if the driver lacks one, it returns
+// kNotSupported.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 #include <span>
 #include <string>
 
-namespace ps::device {
+namespace ps_shm::device {
 
 using CudaError = int;
 inline constexpr CudaError kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInsufficientDriver = 35,
@@ -26,7 +27,7 @@ using Stream = struct StreamHandle*;
 using Event = struct EventHandle*;
 using Graph = struct GraphHandle*;
 
-// Numbers of cudaDeviceAttr.
+// The numbers of cudaDeviceAttr.
 enum class Attribute : int {
   kHostNativeAtomics = 86,
   kCanUseHostPointer = 91,  // of registered memory, on the device
@@ -38,7 +39,7 @@ enum class Attribute : int {
   kPartialHostNativeAtomics = 147
 };
 
-// Numbers of cudaAtomicOperation, all thirteen.
+// The numbers of cudaAtomicOperation, all thirteen.
 enum class AtomicOperation : int {
   kIntegerAdd,
   kIntegerMin,
@@ -56,10 +57,10 @@ enum class AtomicOperation : int {
 };
 inline constexpr int kAtomicOperations = 13;
 
-// Bits of cudaAtomicOperationCapability.
+// The bits of cudaAtomicOperationCapability.
 inline constexpr unsigned kAtomicScalar32 = 8, kAtomicScalar64 = 16, kAtomicVector32x4 = 64;
 
-// Flags of cudaHostRegister.
+// The flags of cudaHostRegister.
 inline constexpr unsigned kRegisterPortable = 1, kRegisterMapped = 2, kRegisterReadOnly = 8;
 
 struct DeviceProperties {
@@ -75,19 +76,19 @@ class CudaCalls {
  public:
   virtual ~CudaCalls() = default;
 
-  // What require_gpu (probe.hpp) was told, which it asks once for each GPU: GPUs stay as they are.
+  // Cache of require_gpu (probe.hpp), which probes each GPU once: the properties of a GPU do not change.
   struct KnownGpus {
     std::mutex mutex;
     std::map<int, std::shared_ptr<const GpuInfo>> by_device;
   };
   const std::shared_ptr<KnownGpus> known_gpus = std::make_shared<KnownGpus>();
 
-  // Whether there is CUDA in this build. Without it every call returns kInsufficientDriver.
+  // Whether this build has CUDA. Without it every call returns kInsufficientDriver.
   virtual bool is_built() const = 0;
-  virtual bool is_simulated() const { return false; }   // whether the GPU is the CPU, for tests and debuggers
+  virtual bool is_simulated() const { return false; }   // whether the CPU simulates the GPU, for tests and debuggers
   virtual int built_for() const = 0;                    // 13000 for CUDA 13.0; 0: not built
   virtual std::string error_text(CudaError error) = 0;  // "cudaErrorNoDevice: no CUDA-capable device is detected"
-  virtual CudaError last_error() = 0;                   // and clears it
+  virtual CudaError last_error() = 0;                   // clears it, too
 
   virtual CudaError driver_version(int& version) = 0;  // 0: no driver
   virtual CudaError device_count(int& count) = 0;
@@ -109,7 +110,7 @@ class CudaCalls {
   virtual CudaError create_stream(Stream& stream) = 0;  // does not wait for the default stream
   virtual CudaError destroy_stream(Stream stream) = 0;
   virtual CudaError synchronize(Stream stream) = 0;
-  virtual CudaError query(Stream stream) = 0;  // kNotReady: work is under way
+  virtual CudaError query(Stream stream) = 0;  // kNotReady: work is in progress
   virtual CudaError create_event(bool keeps_time, Event& event) = 0;
   virtual CudaError destroy_event(Event event) = 0;
   virtual CudaError record(Event event, Stream stream) = 0;
@@ -118,23 +119,23 @@ class CudaCalls {
   virtual CudaError wait(Stream stream, Event event) = 0;
   virtual CudaError elapsed_ms(Event begin, Event end, float& milliseconds) = 0;
 
-  // In stream order. Either side may be host memory, by its host address; of pageable memory the call may wait.
+  // In stream order. Either side may be host memory, by its host address; with pageable memory the call may wait.
   virtual CudaError copy(void* to, const void* from, std::size_t bytes, Stream stream) = 0;
-  // Several copies, in no order among themselves; sources are read in stream order.
+  // Several copies, in no particular order; sources are read in stream order.
   virtual CudaError copy_batch(std::span<void* const> to, std::span<const void* const> from,
                                std::span<const std::size_t> bytes, Stream stream) = 0;
-  virtual bool can_wait_value() = 0;  // whether there is such a call as the next
-  // The stream goes on when the word, at a device address, is `value` or up to 2^31 - 1 more (cuStreamWaitValue32).
+  virtual bool can_wait_value() = 0;  // whether wait_value() is available
+  // The stream continues when the word, at a device address, is `value` or up to 2^31 - 1 more (cuStreamWaitValue32).
   virtual CudaError wait_value(Stream stream, void* device_word, std::uint32_t value) = 0;
 
-  // What is enqueued between the two is not run but recorded; launch() runs it.
+  // What is enqueued between these two calls is recorded instead of run; launch() runs it.
   virtual CudaError begin_capture(Stream stream) = 0;
   virtual CudaError end_capture(Stream stream, Graph& graph) = 0;
   virtual CudaError launch(Graph graph, Stream stream) = 0;
   virtual CudaError destroy_graph(Graph graph) = 0;
 };
 
-// The real ones.
+// The real calls.
 CudaCalls& cuda_calls();
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

@@ -1,7 +1,8 @@
-// CudaCalls by the CUDA runtime, and by the driver for what the runtime lacks or has in newer versions only.
+// Implements CudaCalls with the CUDA runtime, and with the driver for what the runtime lacks or has only in newer
+// versions.
 //
 // The runtime is linked statically and finds the driver's library when it is first called, so that a program starts
-// where there is none. The driver's functions come from cudaGetDriverEntryPoint for the same reason.
+// without a driver. For the same reason the driver's functions come from cudaGetDriverEntryPoint.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 
 #include "device/cuda_calls.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 namespace {
 
 // The table's numbers are CUDA's.
@@ -43,12 +44,12 @@ static_assert(kAtomicScalar32 == cudaAtomicCapabilityScalar32 && kAtomicScalar64
               kAtomicVector32x4 == cudaAtomicCapabilityVector32x4);
 #endif
 
-// The driver's functions, by the types that its version in the name has for good; cuda.h of 12.1 lacks some of them.
+// The driver's functions. The version in a function's name fixes its type for good; cuda.h of 12.1 lacks some of them.
 using DeviceGet = int (*)(int* device, int ordinal);                                                        // 2.0
 using StreamWaitValue32 = int (*)(cudaStream_t, unsigned long long address, unsigned, unsigned);            // 11.7
 using HostAtomicCapabilities = int (*)(unsigned* bits, const int* operations, unsigned count, int device);  // 13.0
 
-// Where a managed operand lies by preference. Zeros: no preference, and nothing else is allowed for other memory.
+// The preferred location of a managed operand. Zeros: no preference, the only value allowed for other memory.
 struct Location {
   int type, id;
 };
@@ -65,9 +66,9 @@ static_assert(sizeof(CopyAttributes) == sizeof(cudaMemcpyAttributes) &&
 #endif
 using CopyBatch = int (*)(unsigned long long* to, unsigned long long* from, std::size_t* bytes, std::size_t count,
                           CopyAttributes*, std::size_t* first_of_attributes, std::size_t attributes,
-                          std::size_t* failed, cudaStream_t);  // 12.8; every later driver still has this one
+                          std::size_t* failed, cudaStream_t);  // 12.8; every later driver still has this version
 
-// A function of the driver as it was in that version; nullptr, with the reason, where there is none.
+// A function of the driver as of a given version; nullptr, with the reason, if it is not available.
 template <class Function>
 struct Entry {
   Function function = nullptr;
@@ -81,27 +82,27 @@ Entry<Function> find_entry(const char* name, [[maybe_unused]] unsigned version) 
 #if CUDART_VERSION >= 12050
   const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result);
 #else
-  // Gives what this build's version of CUDA had.
+  // Returns what this build's version of CUDA had.
   if (version > CUDART_VERSION) return {};
   const cudaError_t error = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault, &result);
 #endif
   if (error != cudaSuccess) {
     static_cast<void>(cudaGetLastError());
-    // So a driver answers that is older than the version asked for.
+    // This is the answer of a driver that is older than the requested version.
     return {nullptr, error == cudaErrorInvalidValue ? kNotSupported : static_cast<CudaError>(error)};
   }
   if (result != cudaDriverEntryPointSuccess || found == nullptr) return {};
   return {reinterpret_cast<Function>(found), kSuccess};
 }
 
-// As it is since 11.7: works on every platform; the one before needed a module option of the driver.
+// The version since 11.7, which works on every platform; the previous one needed a module option of the driver.
 const Entry<StreamWaitValue32>& find_wait_value() {
   static const auto entry = find_entry<StreamWaitValue32>("cuStreamWaitValue32", 11070);
   return entry;
 }
 
-// What is allocated or registered while any thread records a graph in CUDA's strictest mode would be refused, or spoil
-// that graph; these calls touch no stream. NCCL does the same around its registrations.
+// While any thread records a graph in CUDA's strictest mode, allocations and registrations would be refused or would
+// invalidate that graph, although these calls touch no stream. NCCL does the same around its registrations.
 class CaptureAllowed {
  public:
   CaptureAllowed() : changed_(cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess) {}
@@ -112,7 +113,7 @@ class CaptureAllowed {
   CaptureAllowed& operator=(const CaptureAllowed&) = delete;
 
  private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // and then what it was before
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // later the previous mode
   bool changed_;
 };
 
@@ -126,7 +127,7 @@ CudaError hand_over(CudaError error, Raw made, Handle& handle) {
   return error;
 }
 
-// "Not ready" is an answer, but stays as the thread's pending error, for somebody else to find.
+// "Not ready" is an answer, but it stays the thread's pending error, which a later check would find.
 CudaError looked(cudaError_t answer) {
   if (answer == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
   return answer;
@@ -160,7 +161,7 @@ class RuntimeCalls final : public CudaCalls {
   CudaError properties(int device, DeviceProperties& properties) override {
     cudaDeviceProp got{};
     if (const CudaError error = cudaGetDeviceProperties(&got, device); error != kSuccess) return error;
-    std::array<char, 32> address{};  // as sysfs writes it
+    std::array<char, 32> address{};  // in the format of sysfs
     std::snprintf(address.data(), address.size(), "%04x:%02x:%02x.0", static_cast<unsigned>(got.pciDomainID),
                   static_cast<unsigned>(got.pciBusID), static_cast<unsigned>(got.pciDeviceID));
     properties = {.name = got.name,
@@ -194,11 +195,11 @@ class RuntimeCalls final : public CudaCalls {
     int got = 0;
     return hand_over_value(cudaDeviceCanAccessPeer(&got, device, peer), got, can);
   }
-  // A thread that waits for the GPU yields: by default it would spin where there are at least as many cores as contexts, while
-  // other workers and the threads that push need the cores. Not blocking: a step's waits are short, and being woken by
-  // an interrupt adds to each of them.
+  // A thread that waits for the GPU yields. By default it would spin if there are at least as many cores as contexts,
+  // while other workers and the threads that push need the cores. It does not block, because a step's waits are short,
+  // and being woken by an interrupt would lengthen each of them.
   CudaError set_device(int device) override {
-    thread_local std::uint64_t prepared = 0;  // by device; links ask for theirs with every step
+    thread_local std::uint64_t prepared = 0;  // by device; links call this in every step
     const std::uint64_t bit = std::uint64_t{1} << (static_cast<unsigned>(device) % 64);
     if ((prepared & bit) == 0) {
       if (const CudaError error = cudaInitDevice(device, cudaDeviceScheduleYield, cudaInitDeviceFlagsAreValid))
@@ -277,7 +278,7 @@ class RuntimeCalls final : public CudaCalls {
     static const auto entry = find_entry<CopyBatch>("cuMemcpyBatchAsync", 12080);
     if (entry.function == nullptr) return entry.error;
     if (to.empty()) return kSuccess;
-    // The driver takes arrays that it could write to.
+    // The driver takes non-const arrays.
     std::vector<unsigned long long> targets(to.size()), sources(to.size());
     for (std::size_t i = 0; i < to.size(); ++i) {
       targets[i] = reinterpret_cast<unsigned long long>(to[i]);
@@ -297,7 +298,7 @@ class RuntimeCalls final : public CudaCalls {
     return entry.function(raw(stream), reinterpret_cast<unsigned long long>(device_word), value, kGreaterOrEqual);
   }
 
-  // Only what this thread does counts: others may allocate meanwhile.
+  // Only calls of this thread are restricted: other threads may allocate meanwhile.
   CudaError begin_capture(Stream stream) override {
     return cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeThreadLocal);
   }
@@ -320,4 +321,4 @@ CudaCalls& cuda_calls() {
   return calls;
 }
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

@@ -7,9 +7,9 @@
 #include "device/gpu_pull.hpp"
 #include "device/gpu_push.hpp"
 #include "device/probe.hpp"
-#include "shm/events.hpp"
+#include "shm/segment/events.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::span<float* const> given_parameters,
                     std::span<const float* const> given_gradients, const GpuOptions& given_options,
@@ -27,20 +27,21 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
   worker.refuse_taped();
   if (parameters.size() != variables.size() || gradients.size() != variables.size())
     throw Error(
-        fmt::format("a GPU link of {} variables with {} places for parameters and {} for gradients: give one "
-                    "for each",
+        fmt::format("a GPU link of {} variables with {} buffers for parameters and {} for gradients: give one "
+                    "for each variable",
                     variables.size(), parameters.size(), gradients.size()));
   for (const Variable& variable : variables) {
     VariableState* const state = states.emplace_back(&state_of(variable));
     state->require_floats("a GPU link");
     if (state->layout == Layout::kInplace && (state->is_hashed || !state->parts.front().inplace->is_plain()))
       throw Error(
-          fmt::format("variable '{}' is in-place, and its elements do not lie side by side ({}): a GPU pulls its "
+          fmt::format("variable '{}' is in-place, and its elements are not contiguous ({}): a GPU pulls its "
                       "rows (GpuRows); or use layout versioned",
                       state->name, state->is_hashed ? "partition-by hash" : to_string(state->settings.rule)));
   }
   if (worker.has_link())
-    throw Error(fmt::format("worker {} has a link to a GPU already: one link takes all variables", worker.rank()));
+    throw Error(fmt::format("worker {} already has a link to a GPU: one link serves all variables", worker.rank()),
+                ErrorCode::kInvalidState);
   check(cuda.set_device(options.device), "be used");
   check(kernels.load(), "load its kernels");
   stream = std::make_unique<device::OwnStream>(cuda);
@@ -57,7 +58,7 @@ GpuLink::Impl::~Impl() {
   worker.set_link(false);
   static_cast<void>(cuda.set_device(options.device));
   open_gate();
-  static_cast<void>(cuda.synchronize(stream->get()));  // nothing reads or writes what is released next
+  static_cast<void>(cuda.synchronize(stream->get()));  // so that nothing uses what is released next
 }
 
 void GpuLink::Impl::warn(const std::string& line) const {
@@ -65,7 +66,7 @@ void GpuLink::Impl::warn(const std::string& line) const {
   std::fprintf(stderr, "worker %u: %s\n", worker.rank(), line.c_str());
 }
 
-// What is registered, and how, follows from what the box can do; whether that works decides the rest.
+// The strategy follows from the machine's abilities. If registration fails, it is chosen again without it.
 void GpuLink::Impl::plan() {
   device::StrategyInput input;
   for (const VariableState* state : states) {
@@ -94,7 +95,7 @@ void GpuLink::Impl::plan() {
   totals.strategy = describe(strategy);
 }
 
-// A driver may have the call and refuse it: one that is satisfied shows.
+// A driver may have the call and still refuse it. A wait that is already satisfied shows whether it does.
 void GpuLink::Impl::try_stream_wait() {
   if (!options.stream_waits || !strategy.stream_waits) return;
   const device::CudaError error = cuda.wait_value(stream->get(), gate.on_device(), last_gated);
@@ -104,13 +105,13 @@ void GpuLink::Impl::try_stream_wait() {
   static_cast<void>(cuda.last_error());
 }
 
-// Before anything is enqueued: by whatever thread, on this device.
+// To be called before anything is enqueued: selects the device for the calling thread.
 void GpuLink::Impl::begin() {
   check(cuda.set_device(options.device), "be used");
   if (!pull->has_bounced() || push->is_under_way()) return;
   pull->forget_bounces();
-  // Variables have come, whose buffers may hold chunks of ours by now. Where others use the registration it stays as it
-  // is, and such chunks bounce.
+  // New variables exist, whose buffers may by now hold chunks of ours. If others use the registration, it stays
+  // unchanged, and such chunks are pulled by the CPU.
   if (!shards.has_grown() || is_sharing()) return;
   check(cuda.synchronize(stream->get()), "finish its work");
   plan();
@@ -170,4 +171,4 @@ void GpuLink::start_push() {
 void GpuLink::finish_push() { impl_->push->finish(); }
 const GpuTransfers& GpuLink::transfers() const noexcept { return impl_->totals; }
 
-}  // namespace ps
+}  // namespace ps_shm

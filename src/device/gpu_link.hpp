@@ -1,4 +1,4 @@
-// Inside a GpuLink: what its two halves share.
+// The members of a GpuLink that its pull and its push share.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 #include "device/shard_memory.hpp"
 #include "device/strategy.hpp"
 #include "device/transfer_kernels.hpp"
-#include "ps/gpu.hpp"
+#include "ps_shm/gpu.hpp"
 #include "worker/device_port.hpp"
 #include "worker/variable_state.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-struct PS_HIDDEN GpuLink::Impl {
+struct PS_SHM_HIDDEN GpuLink::Impl {
   Impl(Worker& given_worker, std::span<const Variable> given, std::span<float* const> given_parameters,
        std::span<const float* const> given_gradients, const GpuOptions& given_options, device::CudaCalls& given_cuda,
        device::TransferKernels& given_kernels);
@@ -54,8 +54,8 @@ struct PS_HIDDEN GpuLink::Impl {
   std::unique_ptr<Push> push;
 };
 
-struct PS_HIDDEN GpuLinkAccess {
-  // A link with other tables than the real ones. The tables outlive it.
+struct PS_SHM_HIDDEN GpuLinkAccess {
+  // A link that uses other tables than the real ones. The tables must outlive it.
   static std::unique_ptr<GpuLink> make(Worker& worker, std::span<const Variable> variables,
                                        std::span<float* const> parameters, std::span<const float* const> gradients,
                                        const GpuOptions& options, device::CudaCalls& cuda,
@@ -72,4 +72,4 @@ inline std::unique_ptr<GpuLink> make_gpu_link(Worker& worker, std::span<const Va
 }
 
 }  // namespace device
-}  // namespace ps
+}  // namespace ps_shm

@@ -4,9 +4,9 @@
 #include <map>
 
 #include "device/polling.hpp"
-#include "shm/spares.hpp"
+#include "shm/slots/spares.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 namespace {
 
@@ -66,7 +66,7 @@ void GpuLink::Pull::list_versioned(VariableState& state, VariablePart& part, flo
     const auto word = static_cast<std::size_t>(part.versioned->word_place(piece) - base);
     list_.push_back({.word = static_cast<const std::uint64_t*>(shard.at(word)),
                      .elements = nullptr,
-                     .regions = nullptr,  // upload_list: by the number that stands in `shard_bytes` until then
+                     .regions = nullptr,  // set by upload_list, by the number that `shard_bytes` holds till then
                      .shard_bytes = part.record.shard,
                      .stamp = shm::make_stamp(part.record.first_chunk + piece, 0),
                      .out = entry.out,
@@ -80,7 +80,7 @@ void GpuLink::Pull::list_inplace(VariableState& state, VariablePart& part, float
   const std::byte* base = link_.shards.base(part.record.shard);
   for (std::uint64_t block = 0; block < part.inplace->blocks(); ++block) {
     const auto counter = static_cast<std::size_t>(part.inplace->counter_place(block) - base);
-    // A scalar lies in the lower half of its counter.
+    // A scalar lies in the lower half of its counter's word.
     std::size_t at = part.inplace->is_scalar()
                          ? counter
                          : static_cast<std::size_t>(reinterpret_cast<const std::byte*>(
@@ -108,7 +108,7 @@ void GpuLink::Pull::list_inplace(VariableState& state, VariablePart& part, float
 
 void GpuLink::Pull::upload_list() {
   if (list_.empty()) return;
-  std::map<std::uint64_t, std::size_t> begins;  // of each shard's regions among all
+  std::map<std::uint64_t, std::size_t> begins;  // index of each shard's regions among all
   for (const kernels::PulledPiece& piece : list_) {
     if (piece.elements != nullptr || begins.contains(piece.shard_bytes)) continue;
     begins[piece.shard_bytes] = regions_.size();
@@ -134,7 +134,8 @@ void GpuLink::Pull::upload_list() {
 }
 
 void GpuLink::Pull::start() {
-  if (is_under_way_) throw Error("a pull to the GPU begins before the one before has come to its end");
+  if (is_under_way_)
+    throw Error("a pull to the GPU begins while the previous one is still in progress", ErrorCode::kInvalidState);
   is_under_way_ = true;
   if (!through_host_.empty()) pull_through_host();
   if (!chunks_.empty()) copy_chunks();
@@ -166,14 +167,14 @@ bool GpuLink::Pull::finish() {
       listed_[i].state->pulled[listed_[i].index] = version_of(listed_[i], got);
     }
   }
-  is_under_way_ = false;  // after an error it stays so
+  is_under_way_ = false;  // stays true after an error
   ++link_.totals.pulls;
   link_.worker.count_pulls(link_.states.size());
   return has_moved;
 }
 
-// The processor's own pull of one chunk, copied beside whatever the stream does: what it computes of the old bytes is
-// thrown away.
+// The CPU pulls the chunk itself and copies it on a stream of its own. What the main stream computes from the old bytes
+// is discarded.
 void GpuLink::Pull::bounce(const Piece& piece) {
   std::uint64_t retries = 0;
   float* room = bounce_room_.on_host();
@@ -187,7 +188,7 @@ void GpuLink::Pull::bounce(const Piece& piece) {
 }
 
 void GpuLink::Pull::copy_chunks() {
-  // What the stream still does with the old parameters comes first.
+  // Waits for what the stream still does with the old parameters.
   link_.check(link_.cuda.record(before_->get(), link_.stream->get()), "record an event");
   link_.check(link_.cuda.wait(copy_stream_.get(), before_->get()), "wait for an event");
   std::vector<Piece> moved = copy_once(chunks_);
@@ -214,7 +215,7 @@ std::vector<GpuLink::Pull::Piece> GpuLink::Pull::copy_once(const std::vector<Pie
     const device::Registration& shard = link_.shards.of(piece.part->record.shard);
     const std::uint64_t offset = (shm::buffer_of(word) << piece.part->record.buffer_class);
     const std::size_t size = piece.part->piece_size(piece.piece) * sizeof(float);
-    if (offset + sizeof(shm::BufferHeaderShm) + size > shard.bytes()) {  // of memory that came later
+    if (offset + sizeof(shm::BufferHeaderShm) + size > shard.bytes()) {  // in memory that was added after registration
       moved.push_back(piece);
       continue;
     }
@@ -245,7 +246,7 @@ void GpuLink::Pull::send_window(Window& window) {
   link_.check(link_.cuda.record(window.copied->get(), stream), "record an event");
 }
 
-// When the event has come the engine has read its last byte, so that slot.R3 may look at the stamps.
+// After the event the engine has read its last byte, so the stamps can be checked (slot.R3).
 void GpuLink::Pull::check_window(Window& window, std::vector<Piece>& moved) {
   if (window.pieces.empty()) return;
   link_.check(link_.cuda.synchronize(window.copied->get()), "copy parameters");
@@ -274,7 +275,7 @@ void GpuLink::Pull::pull_through_host() {
         link_.cuda.copy(link_.parameters[i], host_rooms_[k].data(), host_rooms_[k].size() * sizeof(float), stream),
         "copy parameters");
   }
-  link_.check(link_.cuda.synchronize(stream), "copy parameters");  // the rooms may be filled again
+  link_.check(link_.cuda.synchronize(stream), "copy parameters");  // the buffers may be filled again
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,13 +1,13 @@
-// A GpuLink's pulls. Protocol: versioned_slot.hpp, with the GPU as the reader of slot.R1 to slot.R3.
+// The pulls of a GpuLink. Protocol: versioned_slot.hpp, with the GPU as the reader of slot.R1 to slot.R3.
 //
-//   kernel        one kernel reads words, copies chunks and looks at their stamps again, three times where a chunk moves.
-//                 In-place variables always go this way: its loads of up to 16 bytes are single accesses by definition,
-//                 so elements are whole; of the copy engine nobody says so.
-//   copy engine   the processor reads the words of a window of chunks, the engine copies them, and when the stream has
-//                 finished that window, so that the engine has read its last byte, the processor looks at the stamps.
-//                 Windows are short: a pusher that goes round its spares reuses a buffer.
-//   through host  the processor pulls, the engine copies what it has pulled.
-// A chunk that keeps moving is pulled by the processor in the end, which is lock-free.
+//   kernel        one kernel reads words, copies chunks and checks their stamps, three times if a chunk keeps changing.
+//                 In-place variables always use it: its loads of up to 16 bytes are single accesses by definition, so
+//                 elements are untorn; the copy engine has no such guarantee.
+//   copy engine   the CPU reads the words of a window of chunks and the engine copies the chunks. When the stream has
+//                 finished the window, the engine has read its last byte, and the CPU checks the stamps.
+//                 Windows are short, because a pusher reuses a buffer once it has gone round its free buffers.
+//   through host  the CPU pulls, and the engine copies the result.
+// A chunk that keeps changing is finally pulled by the CPU, which is lock-free.
 #pragma once
 
 #include <cstdint>
@@ -16,37 +16,37 @@
 
 #include "device/gpu_link.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-class PS_HIDDEN GpuLink::Pull {
+class PS_SHM_HIDDEN GpuLink::Pull {
  public:
   explicit Pull(GpuLink::Impl& link) : link_(link), copy_stream_(link.cuda) {}
 
   ~Pull();
 
-  // Lists the pieces by the link's strategy and registrations. Requires: no pull is under way.
+  // Lists the chunks and blocks by the link's strategy and registrations. Requires: no pull is in progress.
   void plan();
 
-  // Whether a pull is one kernel and nothing else, so that a stream can wait with it.
+  // Whether a pull consists of a single kernel, so that a stream can wait for it.
   bool is_all_on_stream() const noexcept { return chunks_.empty() && through_host_.empty(); }
 
   void start();
   bool finish();
 
-  // Whether the processor had to pull a chunk: because it kept moving, or lies in memory that came later.
+  // Whether the CPU had to pull a chunk, because it kept changing or lies in memory that was added later.
   bool has_bounced() const noexcept { return has_bounced_; }
   void forget_bounces() noexcept { has_bounced_ = false; }
 
  private:
-  // A chunk or block, and where it goes.
+  // A chunk or block, and its destination.
   struct Piece {
     VariableState* state = nullptr;
     VariablePart* part = nullptr;
     std::uint64_t piece = 0, index = 0;
     float* out = nullptr;
-    bool is_rest = false;  // of a block that goes on in another region: the first one's count stands for it
+    bool is_rest = false;  // continues a block in another region; only the first part's count is used
   };
-  // What the copy engine has on its way.
+  // The copies in progress on the copy engine.
   struct Window {
     std::vector<Piece> pieces;
     std::vector<std::uint64_t> words;
@@ -55,7 +55,7 @@ class PS_HIDDEN GpuLink::Pull {
     std::vector<std::size_t> bytes;
     std::unique_ptr<device::OwnEvent> copied;
   };
-  static constexpr std::size_t kWindowBytes = std::size_t{2} << 20;  // a few are under way at a time
+  static constexpr std::size_t kWindowBytes = std::size_t{2} << 20;  // a few are in progress at a time
   static constexpr std::size_t kWindows = 2;
 
   void list_versioned(VariableState& state, VariablePart& part, float* out);
@@ -71,7 +71,7 @@ class PS_HIDDEN GpuLink::Pull {
 
   GpuLink::Impl& link_;
   device::OwnStream copy_stream_;
-  std::unique_ptr<device::OwnEvent> before_;  // what was enqueued before the copies
+  std::unique_ptr<device::OwnEvent> before_;  // work that was enqueued before the copies
 
   std::vector<Piece> listed_;  // by the kernel, in the order of:
   std::vector<kernels::PulledPiece> list_;
@@ -89,4 +89,4 @@ class PS_HIDDEN GpuLink::Pull {
   bool is_under_way_ = false, has_bounced_ = false;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -6,9 +6,9 @@
 #include <bit>
 
 #include "device/polling.hpp"
-#include "shm/memory_policy.hpp"
+#include "shm/segment/memory_policy.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 constexpr std::size_t kAlignment = 256;
@@ -22,10 +22,10 @@ void widen(const std::uint16_t* from, float* to, std::size_t count) noexcept {
 
 }  // namespace
 
-// One variable's gradient, as it arrives.
+// The gradient of one variable, while it arrives.
 class GpuLink::Push::Source final : public ArrivingGradient {
  public:
-  // `sent`: is recorded when all pieces have been.
+  // `sent`: recorded when all chunks have been sent.
   Source(GpuLink::Impl& link, VariableState& state, bool is_native, device::Event sent)
       : link_(link), state_(state), is_native_(is_native), sent_(sent), scratch_(link.worker.threads().count()) {}
 
@@ -58,11 +58,11 @@ class GpuLink::Push::Source final : public ArrivingGradient {
   void lands_in(std::span<float> room) { landed_ = room; }
   void lands_in(std::span<std::uint16_t> room) { rounded_ = room; }
   void lands_in_part(std::span<float> place) { parts_.push_back(place); }
-  // Its pieces' flags, in the order in which they are sent; none: it comes as a whole, with the stream.
+  // The flags of its chunks, in the order in which they are sent; none: it arrives as a whole, with the stream.
   void arrives_at(shm::AtomicShm<std::uint32_t>* flags) { flags_ = flags; }
   void begin(bool adds_now) noexcept { adds_now_ = adds_now; }
 
-  // Where the elements from `begin` on go, on the host: within one piece they lie together.
+  // The host address for the elements from `begin` on; contiguous within one chunk.
   std::byte* place_of(std::uint64_t begin) const noexcept {
     if (!rounded_.empty()) return reinterpret_cast<std::byte*>(rounded_.data() + begin);
     return reinterpret_cast<std::byte*>(landed_.empty() ? part_of(begin) : landed_.data() + begin);
@@ -77,7 +77,7 @@ class GpuLink::Push::Source final : public ArrivingGradient {
 
   void wait(std::uint64_t index) {
     const auto status = [&] {
-      const device::CudaError error = link_.cuda.set_device(link_.options.device);  // of whatever thread this is
+      const device::CudaError error = link_.cuda.set_device(link_.options.device);  // for the calling thread
       return error != device::kSuccess ? error : link_.cuda.query(sent_);
     };
     if (flags_ == nullptr || is_added_by_device())
@@ -121,7 +121,7 @@ bool GpuLink::Push::lands_in_segment() const noexcept {
   return link_.worker.landing() != nullptr && link_.options.wire == Wire::kFloat32;
 }
 
-// Pages that come are of the GPU's memory node, where the system grants that.
+// Places new pages on the GPU's memory node, if the system allows it.
 void GpuLink::Push::prefer_gpu_node(void* place, std::size_t bytes) const noexcept {
   if (link_.gpu.numa_node >= 0)
     static_cast<void>(shm::prefer_node(place, bytes, static_cast<std::uint32_t>(link_.gpu.numa_node)));
@@ -135,10 +135,10 @@ void GpuLink::Push::make_room() {
   for (const VariableState* state : link_.states) bytes += aligned(state->elements * sizeof(float));
   if (!room_) {
     void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (place == MAP_FAILED) throw Error(fmt::format("no memory for gradients: {} bytes", bytes));
+    if (place == MAP_FAILED) throw Error(fmt::format("no memory for gradients: {} bytes", bytes), ErrorCode::kNoSpace);
     room_ = {static_cast<std::byte*>(place), FreeRoom{bytes}};
     prefer_gpu_node(place, bytes);
-    std::fill_n(room_.get(), bytes, std::byte{0});  // the pages exist
+    std::fill_n(room_.get(), bytes, std::byte{0});  // allocates the pages
   }
   std::byte* next = room_.get();
   for (std::size_t i = 0; i < sources_.size(); ++i) {
@@ -159,7 +159,7 @@ bool GpuLink::Push::register_landing(std::string& why) {
   const std::size_t bytes = in_segment ? segment->usable_bytes() : room_.get_deleter().bytes;
   if (!registration.try_register(base, bytes, false, link_.registered, why)) return false;
   if (registration.contiguous_at(0) == registration.bytes()) return true;
-  why = "its regions do not lie together on the device";  // a piece may begin in one and end in the next
+  why = "its regions are not contiguous on the device";  // a chunk may begin in one and end in the next
   registration.unregister();
   return false;
 }
@@ -175,7 +175,7 @@ void GpuLink::Push::plan() {
         *sources_.emplace_back(std::make_unique<Source>(link_, *state, is_native(*state), all_sent_.get())));
   if (lands_in_segment()) {
     const shm::Segment& segment = *link_.worker.landing();
-    prefer_gpu_node(segment.data(), segment.mapped_bytes());  // of what it grows by
+    prefer_gpu_node(segment.data(), segment.mapped_bytes());  // also the pages by which it grows
     for (std::size_t i = 0; i < sources_.size(); ++i)
       for (const VariablePart& part : link_.states[i]->parts)
         sources_[i]->lands_in_part(link_.worker.landing_place(part.record));
@@ -245,7 +245,8 @@ void GpuLink::Push::list_variable(std::size_t i) {
 }
 
 void GpuLink::Push::start() {
-  if (is_under_way_) throw Error("a push to the GPU's job begins before the one before has come to its end");
+  if (is_under_way_)
+    throw Error("a push from the GPU begins while the previous one is still in progress", ErrorCode::kInvalidState);
   link_.worker.check_push();
   is_under_way_ = true;
   const device::Stream stream = link_.stream->get();
@@ -259,7 +260,7 @@ void GpuLink::Push::start() {
     }
     return link_.check(link_.cuda.record(all_sent_.get(), stream), "record an event");
   }
-  // A limit on gradients' norm needs all of them before the first one is added.
+  // Limiting the norm requires the complete gradients before the first one is added.
   adds_natively_ = !added_.empty() && link_.worker.live().clip_norm == 0;
   for (const auto& source : sources_) source->begin(adds_natively_);
   if (adds_natively_) start_native();
@@ -285,8 +286,8 @@ void GpuLink::Push::start_native() {
 void GpuLink::Push::finish() {
   if (!is_under_way_) return;
   link_.worker.push(link_.variables, inputs_);
-  is_under_way_ = false;  // after an error it stays so: what has landed by then is unknown
+  is_under_way_ = false;  // stays true after an error: it is unknown what has arrived by then
   ++link_.totals.pushes;
 }
 
-}  // namespace ps
+}  // namespace ps_shm

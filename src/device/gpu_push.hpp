@@ -1,12 +1,12 @@
-// A GpuLink's pushes: gradients leave the GPU in pieces, in the order in which this worker applies them, into memory that
-// is registered with CUDA, while the worker's threads apply those that have arrived.
+// The pushes of a GpuLink: gradients leave the GPU in chunks, in the order in which this worker applies them, into
+// memory that is registered with CUDA, while the worker's threads apply those that have arrived.
 //
-//   where they land   in sync mode with ordered reduction in this worker's gradient segment, where the others read them:
-//                     the copy is the push. Otherwise, and rounded to bfloat16, in a room of the worker's own.
-//   staged            one kernel copies piece after piece and sets a flag behind each. Its plain stores need no atomics,
-//                     which a GPU behind PCIe does not have on host memory.
-//   native            where the GPU has such atomics, it adds to in-place variables of additive rules itself.
-//   through host      without registration the copy engine copies all of it, through the driver's own buffers.
+//   destination       in sync mode with ordered reduction this worker's gradient segment, where the others read them:
+//                     the copy is the push. Otherwise, and for bfloat16, a buffer of the worker's own.
+//   staged            one kernel copies chunk after chunk and sets a flag after each. Its plain stores need no atomics,
+//                     which a GPU on PCIe does not have for host memory.
+//   native            if the GPU has such atomics, it adds to in-place variables of additive rules itself.
+//   through host      without registration the copy engine copies everything, through the driver's own buffers.
 #pragma once
 
 #include <cstddef>
@@ -18,15 +18,15 @@
 #include "device/gpu_link.hpp"
 #include "worker/gradient_input.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-class PS_HIDDEN GpuLink::Push {
+class PS_SHM_HIDDEN GpuLink::Push {
  public:
   explicit Push(GpuLink::Impl& link);
   ~Push();
 
-  // Lists the pieces. Requires: the link's strategy is known; no push is under way. Registers where they land; where that
-  // is refused the strategy becomes "through host".
+  // Lists the chunks and registers the destination; if that is refused, the strategy becomes "through host". Requires:
+  // the link's strategy is known; no push is in progress.
   void plan();
 
   void start();
@@ -48,7 +48,7 @@ class PS_HIDDEN GpuLink::Push {
   void list_variable(std::size_t i);
   void start_native();
 
-  // A variable's pieces in `added_`.
+  // The range of a variable's entries in `added_`.
   struct Native {
     VariableState* state;
     std::size_t first;
@@ -58,11 +58,11 @@ class PS_HIDDEN GpuLink::Push {
   GpuLink::Impl& link_;
   device::OwnEvent all_sent_;
   std::vector<std::unique_ptr<Source>> sources_;  // one per variable
-  std::vector<GradientInput> inputs_;             // the same, as the worker takes them
-  std::unique_ptr<std::byte, FreeRoom> room_;     // of all variables; nothing where they land in the segment
+  std::vector<GradientInput> inputs_;             // the same, as passed to the worker
+  std::unique_ptr<std::byte, FreeRoom> room_;     // of all variables; null if the destination is the segment
   device::Registration room_registration_, segment_registration_;
 
-  // Variables that the GPU can add itself come last, so that a push of all and one of the others begin alike.
+  // Variables that the GPU can add itself come last, so that pushes with and without them have the same front.
   std::vector<kernels::SentPiece> sent_;
   std::size_t sent_without_native_ = 0;
   std::vector<kernels::AddedPiece> added_;
@@ -70,8 +70,8 @@ class PS_HIDDEN GpuLink::Push {
   device::DeviceMemory<kernels::SentPiece> sent_on_device_;
   device::DeviceMemory<kernels::AddedPiece> added_on_device_;
   device::PinnedMemory<shm::AtomicShm<std::uint32_t>> arrived_;  // one for each sent piece
-  bool adds_natively_ = false;                                   // in the push under way
+  bool adds_natively_ = false;                                   // in the push in progress
   bool is_under_way_ = false;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

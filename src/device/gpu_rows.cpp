@@ -10,7 +10,7 @@
 #include "device/polling.hpp"
 #include "device/probe.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 const shm::Rows& rows_of(const Variable& variable, const auto& state) {
@@ -43,7 +43,7 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
   push = std::make_unique<Push>(*this);
 
   device::StrategyInput input;
-  input.has_additive_inplace = state_of(given).adds_in_place();  // a GpuLink of it may want to write
+  input.has_additive_inplace = state_of(given).adds_in_place();  // a GpuLink of the variable may want to write
   const device::Strategy strategy = device::choose_strategy(gpu, input);
   if (strategy.pull != device::PullPath::kThroughHost) {
     device::RegistrationTotals registered;
@@ -66,7 +66,7 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
 
 GpuRows::Impl::~Impl() {
   static_cast<void>(cuda.set_device(options.device));
-  if (stream) static_cast<void>(cuda.synchronize(stream->get()));  // nothing reads or writes what is released next
+  if (stream) static_cast<void>(cuda.synchronize(stream->get()));  // so that nothing uses what is released next
 }
 
 void GpuRows::Impl::make_table() {
@@ -114,7 +114,7 @@ void GpuRows::Impl::require_floats(std::uint64_t ids, std::size_t floats, const 
 }
 
 void GpuRows::Impl::require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const {
-  if (const std::uint64_t id = outside.load_acquire(); id != 0)  // (gpu.G3) a flag or the stream's end has come before
+  if (const std::uint64_t id = outside.load_acquire(); id != 0)  // (gpu.G3) after a flag or the stream's end
     throw Error(fmt::format("{} of rows of variable '{}' on a GPU: id {} is out of range; it has {} rows", verb,
                             variable.name(), id, rows.rows()));
 }
@@ -125,7 +125,7 @@ void GpuRows::Impl::start_pull(const kernels::RowIds& ids, std::span<float> out)
   if (!is_pulling_) outside_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders it
   is_pulling_ = true;
   if (is_registered) {
-    table_.inverse_rate = 1.0F / worker.live().learning_rate;  // as the processor's pull of rows
+    table_.inverse_rate = 1.0F / worker.live().learning_rate;  // as in the CPU's pull of rows
     check(kernels.pull_rows(table_, ids, out.data(), reinterpret_cast<std::uint64_t*>(outside_.on_device()),
                             stream->get()),
           "pull rows");
@@ -147,10 +147,10 @@ void GpuRows::Impl::pull_through_host(const kernels::RowIds& ids, std::span<floa
   check(cuda.synchronize(stream->get()), "copy row numbers");
   const auto pull = [&](auto some) {
     const auto outside = std::find_if(some.begin(), some.end(), [&](auto id) { return id >= rows.rows(); });
-    if (outside != some.end()) return outside_.on_host()->store_relaxed(*outside);  // for finish_pull to say
+    if (outside != some.end()) return outside_.on_host()->store_relaxed(*outside);  // finish_pull reports it
     handle.pull_rows(variable, some, host_rows_.host().first(out.size()));
     check(cuda.copy(out.data(), host_rows_.on_host(), out.size_bytes(), stream->get()), "copy rows");
-    check(cuda.synchronize(stream->get()), "copy rows");  // the room may be filled again
+    check(cuda.synchronize(stream->get()), "copy rows");  // the buffer may be filled again
   };
   if (ids.is_wide != 0)
     pull(std::span(reinterpret_cast<const std::uint64_t*>(host_ids_.on_host()), ids.count));
@@ -163,7 +163,7 @@ void GpuRows::Impl::finish_pull() {
   begin();
   const auto status = [&] { return cuda.query(pulled_->get()); };
   device::wait_for_device(cuda, "pull rows", status, [&] { return status() == device::kSuccess; });
-  is_pulling_ = false;  // after a failure of the GPU it stays so
+  is_pulling_ = false;  // stays true after a failure of the GPU
   require_inside(*outside_.on_host(), "pull");
 }
 
@@ -199,4 +199,4 @@ void GpuRows::start_push(std::span<const std::uint64_t> ids, std::span<const flo
 void GpuRows::finish_push() { impl_->push->finish(); }
 const GpuRowTransfers& GpuRows::transfers() const noexcept { return impl_->totals; }
 
-}  // namespace ps
+}  // namespace ps_shm

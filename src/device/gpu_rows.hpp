@@ -1,4 +1,4 @@
-// Inside a GpuRows: the table as kernels see it, pulls; pushes are in gpu_rows_push.hpp.
+// The members of a GpuRows: the table in the kernels' form, and pulls. Pushes are in gpu_rows_push.hpp.
 #pragma once
 
 #include <memory>
@@ -9,21 +9,21 @@
 #include "device/shard_memory.hpp"
 #include "device/strategy.hpp"
 #include "device/transfer_kernels.hpp"
-#include "ps/gpu.hpp"
+#include "ps_shm/gpu.hpp"
 #include "worker/device_port.hpp"
 #include "worker/variable_state.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-struct PS_HIDDEN GpuRows::Impl {
+struct PS_SHM_HIDDEN GpuRows::Impl {
   Impl(Worker& given_worker, const Variable& given, const GpuRowsOptions& given_options, device::CudaCalls& given_cuda,
        device::TransferKernels& given_kernels);
   ~Impl();
 
   void check(device::CudaError error, const char* what) { device::check(cuda, error, what); }
-  void begin() { check(cuda.set_device(options.device), "be used"); }  // by whatever thread
+  void begin() { check(cuda.set_device(options.device), "be used"); }  // for the calling thread
   void require_floats(std::uint64_t ids, std::size_t floats, const char* verb) const;
-  // Throws Error where a kernel has found such an id.
+  // Throws Error if a kernel has found an id out of range.
   void require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const;
 
   void start_pull(const kernels::RowIds& ids, std::span<float> out);
@@ -53,7 +53,7 @@ struct PS_HIDDEN GpuRows::Impl {
   device::DeviceMemory<kernels::RowPart> parts_;
   std::unique_ptr<device::OwnEvent> pulled_;
   device::PinnedMemory<shm::AtomicShm<std::uint64_t>>
-      outside_;  // {1}: of the pulls under way; 0, which every table has: none
+      outside_;  // {1}: an id out of range in the pulls in progress; 0: none, since 0 is never out of range
   device::PinnedMemory<std::byte> host_ids_;
   device::PinnedMemory<float> host_rows_;
   bool is_pulling_ = false;
@@ -62,8 +62,8 @@ struct PS_HIDDEN GpuRows::Impl {
   std::unique_ptr<Push> push;
 };
 
-struct PS_HIDDEN GpuRowsAccess {
-  // With other tables than the real ones, which outlive it.
+struct PS_SHM_HIDDEN GpuRowsAccess {
+  // Uses other tables than the real ones. They must outlive it.
   static std::unique_ptr<GpuRows> make(Worker& worker, const Variable& variable, const GpuRowsOptions& options,
                                        device::CudaCalls& cuda, device::TransferKernels& kernels) {
     return std::unique_ptr<GpuRows>(
@@ -79,4 +79,4 @@ inline std::unique_ptr<GpuRows> make_gpu_rows(Worker& worker, const Variable& va
 }
 
 }  // namespace device
-}  // namespace ps
+}  // namespace ps_shm

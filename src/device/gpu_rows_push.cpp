@@ -6,10 +6,10 @@
 
 #include "device/polling.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
-// As large as a chunk: enough that a flag costs little beside it, little enough that the processor begins early.
+// The size of a chunk: large enough to make the cost of a flag small, small enough that the CPU starts early.
 constexpr std::size_t kPieceBytes = 32 << 10;
 constexpr const char* kSending = "send the gradients of rows";
 
@@ -29,7 +29,7 @@ GpuRows::Push::Push(GpuRows::Impl& owner)
   outside_.on_host()->store_relaxed(0);
 }
 
-// Requires: no push is under way. What there was is released first, so that both need not fit at once.
+// Requires: no push is in progress. Releases the old memory first, so that both need not fit at the same time.
 void GpuRows::Push::reserve(std::uint64_t rows) {
   if (rows <= sort_.most) return;
   const std::uint64_t most =
@@ -63,8 +63,9 @@ void GpuRows::Push::reserve(std::uint64_t rows) {
 
 void GpuRows::Push::start(const kernels::RowIds& ids, std::span<const float> gradients) {
   if (is_under_way_)
-    throw Error(fmt::format("a push of rows of variable '{}' begins before the one before has come to its end",
-                            owner_.variable.name()));
+    throw Error(fmt::format("a push of rows of variable '{}' begins while the previous one is still in progress",
+                            owner_.variable.name()),
+                ErrorCode::kInvalidState);
   owner_.require_floats(ids.count, gradients.size(), "push");
   if (ids.count > kernels::kMaxSortedRows)
     throw Error(fmt::format("push of {} rows of variable '{}' on a GPU: at most {} at once", ids.count,
@@ -73,7 +74,7 @@ void GpuRows::Push::start(const kernels::RowIds& ids, std::span<const float> gra
   reserve(ids.count);
   is_under_way_ = true;
   count_ = ids.count;
-  outside_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders it and the next
+  outside_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders this and the next stores
   for (std::uint64_t piece = 0; piece < pieces(); ++piece) arrived_.on_host()[piece].store_relaxed(0);
   const device::Stream stream = owner_.stream->get();
   owner_.check(owner_.kernels.sort_rows(ids, owner_.rows.rows(), sort_,
@@ -93,17 +94,17 @@ void GpuRows::Push::wait_until_sent() {
       owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); }, [&] { return is_sent(); });
 }
 
-// All pieces that have arrived are one push of the worker's. Rows ascend, so it has nothing to combine.
+// Everything that has arrived forms one push of the worker. Rows are ascending, so there is nothing to combine.
 void GpuRows::Push::apply_arriving() {
-  const PushGroup one = owner_.handle.group_pushes();  // for snapshots
-  const bool takes_all = owner_.worker.live().clip_norm > 0;  // a limit on the norm of them all
-  std::uint64_t piece = 0, applied = 0, here = 0;             // rows
+  const PushGroup one = owner_.handle.group_pushes();         // for snapshots
+  const bool takes_all = owner_.worker.live().clip_norm > 0;  // the limit applies to the norm of all of them
+  std::uint64_t piece = 0, applied = 0, here = 0;             // numbers of rows
   for (bool is_last = count_ == 0; !is_last;) {
     const auto& next = arrived_.on_host()[piece];
     device::wait_for_device(
         owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); },
         [&] { return next.load_acquire() != 0; });  // (gpu.G3) pairs with gpu.G2: the piece
-    // Every number has been looked at before the first piece was sent.
+    // All ids were checked before the first chunk was sent.
     owner_.require_inside(*outside_.on_host(), "push");
     for (std::uint32_t got; !is_last && (got = arrived_.on_host()[piece].load_acquire()) != 0;) {  // (gpu.G3)
       here += got - 1;
@@ -124,14 +125,14 @@ void GpuRows::Push::finish() {
   try {
     apply_arriving();
   } catch (...) {
-    // The rows are at fault, or the job: the next push may be right. Where it is the GPU, this does not come true.
+    // If the rows or the job are at fault, the next push may succeed. If the GPU is at fault, this call fails.
     if (owner_.cuda.synchronize(owner_.stream->get()) == device::kSuccess) is_under_way_ = false;
     throw;
   }
-  wait_until_sent();  // pieces without rows are still being flagged, and gradients may be overwritten from here on
+  wait_until_sent();  // chunks without rows are still being flagged; after this, gradients may be overwritten
   is_under_way_ = false;
   ++owner_.totals.pushes;
   owner_.totals.given_rows += count_;
 }
 
-}  // namespace ps
+}  // namespace ps_shm

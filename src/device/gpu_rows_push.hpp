@@ -1,13 +1,13 @@
-// A GpuRows' pushes: the rows are sorted on the GPU, one kernel sums up the gradients of each and stores the sums to
-// page-locked memory, piece by piece, a flag behind each; the worker's threads apply what has arrived. No atomics on
-// host memory, so it is the same on every bus.
+// The pushes of a GpuRows. The rows are sorted on the GPU; one kernel sums the gradients of each row and stores the
+// sums to page-locked memory, chunk by chunk, with a flag after each; the worker's threads apply what has arrived. It
+// needs no atomics on host memory, so it works the same on every bus.
 #pragma once
 
 #include "device/gpu_rows.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-class PS_HIDDEN GpuRows::Push {
+class PS_SHM_HIDDEN GpuRows::Push {
  public:
   explicit Push(GpuRows::Impl& owner);
 
@@ -25,18 +25,18 @@ class PS_HIDDEN GpuRows::Push {
   const std::uint32_t elements_, piece_rows_;
   device::OwnEvent sent_;
 
-  kernels::RowSort sort_{};  // places in the following
+  kernels::RowSort sort_{};  // points into the following
   device::DeviceMemory<std::uint64_t> given_, sorted_;
   device::DeviceMemory<std::uint32_t> given_places_, places_, begins_, distinct_;
   device::DeviceMemory<std::byte> room_;
-  // What arrives.
+  // The received data.
   device::PinnedMemory<std::uint64_t> ids_;
   device::PinnedMemory<float> sums_;
-  device::PinnedMemory<shm::AtomicShm<std::uint32_t>> arrived_;  // of each piece: 1 + its rows; 0: not yet
-  device::PinnedMemory<shm::AtomicShm<std::uint64_t>> outside_;  // {1}, as a pull's
+  device::PinnedMemory<shm::AtomicShm<std::uint32_t>> arrived_;  // for each chunk: 1 + its rows; 0: not arrived yet
+  device::PinnedMemory<shm::AtomicShm<std::uint64_t>> outside_;  // {1}, as for a pull
 
-  std::uint64_t count_ = 0;  // ids of the push under way
+  std::uint64_t count_ = 0;  // ids of the push in progress
   bool is_under_way_ = false;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

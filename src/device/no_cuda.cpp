@@ -1,8 +1,8 @@
-// Both tables in a build without CUDA: every call says so.
+// Both tables in a build without CUDA: every call fails with kInsufficientDriver.
 #include "device/cuda_calls.hpp"
 #include "device/transfer_kernels.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 namespace {
 
 constexpr CudaError kNone = kInsufficientDriver;
@@ -96,4 +96,4 @@ TransferKernels& transfer_kernels() {
   return kernels;
 }
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

@@ -1,15 +1,15 @@
-// Waiting for a word in host memory that a device stores to.
+// Waits for a word in host memory that a device stores.
 #pragma once
 
 #include "device/resources.hpp"
-#include "shm/atomic.hpp"
-#include "shm/futex.hpp"
+#include "shm/base/atomic.hpp"
+#include "shm/base/futex.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 
-// Returns when fact() is true. Looks for some 20 us, which most waits for a GPU last, then lets others have the core and
-// asks now and then with status(), of a stream or event, whether the device is still at work. Throws Error where it has
-// failed, or has ended without making the fact true. Several threads may wait at once.
+// Returns when fact() is true. Polls for some 20 us, the length of most waits for a GPU; then yields the core, and from
+// time to time calls status(), of a stream or event, to check whether the device is still working. Throws Error if it
+// has failed, or has finished without making the fact true. Several threads may wait at once.
 template <class Status, class Fact>
 void wait_for_device(CudaCalls& cuda, const char* what, Status&& status, Fact&& fact) {
   constexpr int kSpins = 400, kYields = 64;
@@ -25,9 +25,9 @@ void wait_for_device(CudaCalls& cuda, const char* what, Status&& status, Fact&& 
     const CudaError found = status();
     if (found == kNotReady) continue;
     check(cuda, found, what);
-    if (!fact()) throw Error(fmt::format("the GPU has ended its work and did not {}", what));
+    if (!fact()) throw Error(fmt::format("the GPU finished its work but did not {}", what), ErrorCode::kDevice);
     return;
   }
 }
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

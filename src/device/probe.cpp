@@ -13,16 +13,16 @@
 #include <string_view>
 #include <system_error>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 namespace {
 
 constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
 
 std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-// A device file that keeps this process from every GPU; empty: there is none.
+// A device file that this process may not open and without which it cannot use any GPU; empty if there is none.
 std::string forbidden_file(const std::vector<DeviceFile>& files) {
   std::string forbidden;
   bool has_gpu = false, may_open_gpu = false;
@@ -43,26 +43,26 @@ void set_reason(GpuProbe& probe, NoGpu why, std::string reason) {
   std::replace(probe.reason.begin(), probe.reason.end(), '\n', ' ');
 }
 
-// No driver's library, or one that is older than the build.
+// There is no driver library, or one that is older than the build.
 void explain_driver(GpuProbe& probe, const std::vector<DeviceFile>& files) {
   if (probe.driver_version > 0)
     set_reason(
         probe, NoGpu::kDriverTooOld,
-        fmt::format("the NVIDIA driver is too old: it goes up to CUDA {} and this build needs {}; install a newer "
+        fmt::format("the NVIDIA driver is too old: it supports CUDA up to {} and this build needs {}; install a newer "
                     "driver, or build with an nvcc no newer than the driver",
                     version_text(probe.driver_version), version_text(probe.built_for)));
   else if (files.empty())
     set_reason(probe, NoGpu::kNone,
-               "there is no NVIDIA driver; where there is a GPU, install its driver (in a container: start it with "
-               "the GPUs)");
+               "there is no NVIDIA driver; if there is a GPU, install its driver (in a container: start it with "
+               "access to the GPUs)");
   else
     set_reason(probe, NoGpu::kNone,
                fmt::format("there is {}, but not the driver's library libcuda.so.1; install it (in a container: start "
-                           "it with the GPUs), or put its folder into LD_LIBRARY_PATH",
+                           "it with access to the GPUs), or put its folder into LD_LIBRARY_PATH",
                            files.front().path));
 }
 
-// The driver works and finds nothing.
+// The driver works but finds no GPU.
 void explain_absence(GpuProbe& probe, const std::vector<DeviceFile>& files) {
   const char* visible = std::getenv(kVisible);
   if (const std::string forbidden = forbidden_file(files); !forbidden.empty())
@@ -72,13 +72,13 @@ void explain_absence(GpuProbe& probe, const std::vector<DeviceFile>& files) {
                            forbidden));
   else if (visible != nullptr && !files.empty())
     set_reason(probe, NoGpu::kHidden,
-               fmt::format("the environment variable {}='{}' hides every GPU; unset it, or name one that there is",
+               fmt::format("the environment variable {}='{}' hides every GPU; unset it, or name an existing one",
                            kVisible, visible));
   else
     set_reason(
         probe, NoGpu::kNone,
-        fmt::format("the NVIDIA driver finds no GPU; see whether nvidia-smi lists one{}",
-                    visible != nullptr ? fmt::format(", and what {}='{}' leaves of them", kVisible, visible) : ""));
+        fmt::format("the NVIDIA driver finds no GPU; check whether nvidia-smi lists one{}",
+                    visible != nullptr ? fmt::format(", and what {}='{}' leaves visible", kVisible, visible) : ""));
 }
 
 const char* advice_for(CudaError error) {
@@ -86,14 +86,14 @@ const char* advice_for(CudaError error) {
     case kStubLibrary:
       return "libcuda.so.1 is CUDA's stub for linking: take the folder stubs out of LD_LIBRARY_PATH";
     case kSystemNotReady:
-      return "on a box with NVSwitch see whether nvidia-fabricmanager runs";
+      return "on a machine with NVSwitch check whether nvidia-fabricmanager runs";
     case kSystemDriverMismatch:
       return "the driver's library and its kernel module differ: reboot after an update, or repair the installation";
     case kCompatNotSupported:
-      return "this GPU does not go with CUDA's compatibility library: take it out of LD_LIBRARY_PATH, update the "
+      return "this GPU does not work with CUDA's compatibility library: take it out of LD_LIBRARY_PATH, update the "
              "driver";
     default:
-      return "see what nvidia-smi and the kernel's log say";
+      return "check the output of nvidia-smi and the kernel's log";
   }
 }
 
@@ -104,7 +104,7 @@ void explain(GpuProbe& probe, CudaError error, const std::string& text, const st
              fmt::format("CUDA cannot be used: cudaGetDeviceCount says {}; {}", text, advice_for(error)));
 }
 
-// -1 where the driver does not know the question.
+// Returns -1 if the driver does not know the attribute.
 int ask(CudaCalls& cuda, Attribute attribute, int device) {
   int value = -1;
   if (cuda.attribute(attribute, device, value) == kSuccess) return value;
@@ -139,7 +139,7 @@ GpuInfo describe(CudaCalls& cuda, int device, int count) {
   gpu.read_only_registration = ask(cuda, Attribute::kReadOnlyRegistration, device);
   gpu.pageable_access = ask(cuda, Attribute::kPageableAccess, device);
   gpu.uses_host_page_tables = ask(cuda, Attribute::kUsesHostPageTables, device);
-  // With this variable each launch waits for its own end: behind such a wait for ever.
+  // With this variable each launch waits for its own completion, which never comes after such a wait.
   const char* blocking = std::getenv("CUDA_LAUNCH_BLOCKING");
   const bool blocks = blocking != nullptr && *blocking != '\0' && std::string_view(blocking) != "0";
   gpu.stream_wait = cuda.can_wait_value() && !blocks;
@@ -187,7 +187,7 @@ int numa_node_of(const std::string& pci_address, const std::string& folder) {
 
 namespace {
 
-// How many GPUs there are; 0, with the reason in `probe`, where there is none to use.
+// The number of GPUs; 0, with the reason in `probe`, if none can be used.
 int count_gpus(CudaCalls& cuda, const std::vector<DeviceFile>& files, GpuProbe& probe) {
   probe.built_for = cuda.built_for();
   probe.is_simulated = cuda.is_simulated();
@@ -226,9 +226,9 @@ GpuInfo require_gpu(CudaCalls& cuda, int device) {
   if (known) return *known;
   GpuProbe probe;
   const int count = count_gpus(cuda, nvidia_device_files(), probe);
-  if (probe.why_none) throw Error(probe.reason);
+  if (probe.why_none) throw Error(probe.reason, ErrorCode::kDevice);
   if (device < 0 || device >= count)
-    throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", device, count - 1));
+    throw Error(fmt::format("there is no GPU {}; GPUs are 0 to {}", device, count - 1), ErrorCode::kDevice);
   known = std::make_shared<const GpuInfo>(describe(cuda, device, count));
   return *known;
 }
@@ -275,8 +275,9 @@ std::optional<GpuInfo> choose_gpu(const DeviceChoice& choice, const GpuProbe& pr
     reason = wants_simulated ? "this build has no simulated GPU; build with -Dcuda=simulated, as tools/run does for it"
                              : "this build (-Dcuda=simulated) has a simulated GPU only, which is called `simulated`";
   if (probe.gpus.empty() || probe.is_simulated != wants_simulated) {
-    if (choice.kind != DeviceChoice::Kind::kAuto) throw Error(fmt::format("device {}: {}", to_string(choice), reason));
-    notice = "device auto: goes on with the CPU: " + reason;
+    if (choice.kind != DeviceChoice::Kind::kAuto)
+      throw Error(fmt::format("device {}: {}", to_string(choice), reason), ErrorCode::kDevice);
+    notice = "device auto: continues with the CPU: " + reason;
     return std::nullopt;
   }
   if (!choice.index) return probe.gpus[rank % probe.gpus.size()];
@@ -285,7 +286,8 @@ std::optional<GpuInfo> choose_gpu(const DeviceChoice& choice, const GpuProbe& pr
     if (gpu.device == static_cast<int>(*choice.index)) return gpu;
     there += fmt::format("{}{} ({})", there.empty() ? "" : ", ", gpu.device, gpu.properties.name);
   }
-  throw Error(fmt::format("device {}: there is no GPU {}; there are: {}", to_string(choice), *choice.index, there));
+  throw Error(fmt::format("device {}: there is no GPU {}; there are: {}", to_string(choice), *choice.index, there),
+              ErrorCode::kDevice);
 }
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

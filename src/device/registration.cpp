@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <chrono>
 
-namespace ps::device {
+namespace ps_shm::device {
 namespace {
 
-// The driver pins whole pages, of this machine's size, which need not be the layout's: Grace often has 64 KiB.
+// The driver pins whole pages of the machine's size, which may differ from the layout's: Grace often has 64 KiB.
 std::size_t page_bytes() {
   static const auto bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   return bytes;
@@ -27,7 +27,7 @@ class Stopwatch {
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
-// One line about a refused call. Takes CUDA's pending error away, which would be reported by some later, innocent call.
+// One line about a refused call. Clears CUDA's pending error, which a later, unrelated call would report otherwise.
 std::string refusal(CudaCalls& cuda, const char* call, std::size_t bytes, std::size_t offset, CudaError error) {
   std::string text = fmt::format("{} of {} bytes at offset {}: {}", call, bytes, offset, cuda.error_text(error));
   cuda.last_error();
@@ -56,7 +56,7 @@ bool Registration::try_register(std::byte* base, std::size_t bytes, bool read_on
   if (bytes <= bytes_) return true;
 
   const Stopwatch stopwatch(totals.seconds);
-  regions_.reserve((bytes + kRegionBytes - 1) >> kRegionBits);  // nothing below may throw with a region in hand
+  regions_.reserve((bytes + kRegionBytes - 1) >> kRegionBits);  // nothing below may throw with a region registered
   base_ = base;
   if (const std::size_t partial = bytes_ % kRegionBytes; partial != 0) {
     bytes_ -= partial;
@@ -77,7 +77,7 @@ bool Registration::try_register(std::byte* base, std::size_t bytes, bool read_on
     void* device = nullptr;
     const std::size_t offset = bytes_;
     const CudaError error = cuda_.device_address(base_ + offset, device);
-    bytes_ += length;  // from here on unregister() takes it back
+    bytes_ += length;  // from here on unregister() undoes it
     regions_.push_back(reinterpret_cast<std::uint64_t>(device));
     if (error != kSuccess) {
       why = refusal(cuda_, "cudaHostGetDevicePointer", length, offset, error);
@@ -108,4 +108,4 @@ std::size_t Registration::contiguous_at(std::size_t offset) const noexcept {
   return std::min(bytes_, (region + 1) << kRegionBits) - offset;
 }
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

@@ -1,11 +1,12 @@
-// Host memory registered with CUDA (cudaHostRegister), so that kernels and copy engines reach it.
+// Host memory that is registered with CUDA (cudaHostRegister), so that kernels and copy engines can access it.
 //
 // Invariants
-//  1. At most kRegionBytes a call, at page boundaries, every region but the last exactly as long: a region's number is
-//     the offset's upper bits. (A larger single pin fails with some kernels and drivers.)
+//  1. Each call registers at most kRegionBytes, at page boundaries, and every region but the last has exactly that
+//     size: a region's number is the upper bits of the offset. (A larger single pin fails with some kernels and
+//     drivers.)
 //  2. All or nothing: a failure unregisters what this object had registered and clears CUDA's pending error.
-//  3. Unregistered, with the addresses that were registered, before the memory is unmapped: the owner's duty.
-// Requires: the pages exist; nothing is being captured into a graph by another thread.
+//  3. The owner must unregister the memory, with the registered addresses, before it unmaps it.
+// Requires: the pages exist; no other thread is capturing a graph.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +16,15 @@
 
 #include "device/cuda_calls.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 
 inline constexpr std::uint32_t kRegionBits = 30;
 inline constexpr std::size_t kRegionBytes = std::size_t{1} << kRegionBits;
 
 struct RegistrationTotals {
   std::uint64_t bytes = 0;  // registered, as of the last try_register()
-  std::uint64_t calls = 0;  // of cudaHostRegister, refused ones too
-  double seconds = 0.0;     // that registering took
+  std::uint64_t calls = 0;  // of cudaHostRegister, including refused ones
+  double seconds = 0.0;     // time spent on registering
 };
 
 class Registration {
@@ -33,19 +34,19 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
 
-  // Registers [base, base + bytes), where this object holds nothing yet or began at the same base: then what is new. The
-  // last region may be unregistered and registered again for that, so no device work may use it meanwhile.
-  // False: refused; nothing is registered any more; `why` says it.
-  // Requires: `base` is where a page begins; `read_only` as before. (Other bases are refused.)
+  // Registers [base, base + bytes) if this object holds nothing yet, or extends a registration of the same base. The
+  // last region may be unregistered and registered again for that, so no device work may use it meanwhile. Returns
+  // false if it was refused: then nothing is registered any more, and `why` holds the reason. Requires: `base` is at a
+  // page boundary; `read_only` as before. (Other bases are refused.)
   [[nodiscard]] bool try_register(std::byte* base, std::size_t bytes, bool read_only, RegistrationTotals& totals,
                                   std::string& why);
   void unregister() noexcept;
 
-  std::size_t bytes() const noexcept { return bytes_; }  // registered, in whole pages
-  // Device addresses where the regions begin.
+  std::size_t bytes() const noexcept { return bytes_; }  // registered, a multiple of the page size
+  // The device addresses of the regions.
   const std::vector<std::uint64_t>& regions() const noexcept { return regions_; }
-  // The device's address of base + offset, and how many bytes from there on lie together there; nullptr and 0 beyond
-  // what is registered.
+  // The device address of base + offset, and the number of contiguous bytes from there on; nullptr and 0 beyond the
+  // registered range.
   void* at(std::size_t offset) const noexcept;
   std::size_t contiguous_at(std::size_t offset) const noexcept;
 
@@ -56,4 +57,4 @@ class Registration {
   std::vector<std::uint64_t> regions_;
 };
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

@@ -1,4 +1,4 @@
-// What CUDA hands out, given back at the end of a scope; and its errors as exceptions.
+// RAII wrappers of CUDA's resources, and its errors as exceptions.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,18 +9,18 @@
 #include <utility>
 
 #include "device/cuda_calls.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 
-// Throws Error, which names what was tried, unless `error` is success. CUDA's own pending error is cleared.
+// Throws Error that names the attempted action, unless `error` is success. Clears CUDA's own pending error.
 inline void check(CudaCalls& cuda, CudaError error, const char* what) {
   if (error == kSuccess) return;
   static_cast<void>(cuda.last_error());
-  throw Error(fmt::format("the GPU cannot {}: {}", what, cuda.error_text(error)));
+  throw Error(fmt::format("the GPU cannot {}: {}", what, cuda.error_text(error)), ErrorCode::kDevice);
 }
 
-// Memory of the current device, or page-locked memory of the host that the device reaches too.
+// Memory of the current device, or page-locked host memory that the device can access, too.
 enum class MemoryKind { kDevice, kPinned };
 
 template <class T, MemoryKind kKind>
@@ -109,4 +109,4 @@ class OwnEvent {
   Event event_ = nullptr;
 };
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

@@ -1,4 +1,4 @@
-// The shards of a job, as far as they are registered with CUDA: once for a worker, whoever uses them.
+// The shards of a job that are registered with CUDA: once per worker, shared by all of its links.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,16 +10,16 @@
 #include <string>
 
 #include "device/registration.hpp"
-#include "ps/errors.hpp"
-#include "shm/job_segments.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/job_segments.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 
 class ShardMemory {
  public:
   ShardMemory(CudaCalls& cuda, shm::JobSegments& job, int device) : cuda_(cuda), job_(job), device_(device) {}
 
-  // The worker's: `kept`, where somebody uses it already. Throws Error where that is on another device.
+  // The worker's object: `kept`, if it is in use already. Throws Error if that is for another device.
   static std::shared_ptr<ShardMemory> of_worker(std::weak_ptr<ShardMemory>& kept, CudaCalls& cuda,
                                                 shm::JobSegments& job, int device) {
     std::shared_ptr<ShardMemory> found = kept.lock();
@@ -28,14 +28,16 @@ class ShardMemory {
       kept = found;
     }
     if (found->device_ != device)
-      throw Error(fmt::format("the worker uses GPU {} already and shall use GPU {}: a worker has one GPU",
-                              found->device_, device));
+      throw Error(fmt::format("the worker already uses GPU {} and cannot use GPU {}: a worker uses one GPU",
+                              found->device_, device),
+                  ErrorCode::kInvalidState);
     return found;
   }
 
-  // Registers what there is of these shards by now, also again when they have grown: buffers of variables that came
-  // later may hold any chunk of theirs. No device work may use them meanwhile; so those that others use, too
-  // (`is_shared`), stay as they are. False: refused, and what this call has registered is no longer.
+  // Registers these shards in their present size, also again after they have grown: buffers of variables that were
+  // added later may hold any chunk. No device work may use them meanwhile; therefore shards that others use, too
+  // (`is_shared`), stay unchanged. Returns false if it was refused: then what this call has registered is unregistered
+  // again.
   [[nodiscard]] bool try_register(const std::set<std::uint32_t>& shards, bool read_only, bool is_shared,
                                   RegistrationTotals& totals, std::string& why) {
     std::set<std::uint32_t> made;
@@ -47,7 +49,7 @@ class ShardMemory {
         is_good =
             segment.usable_bytes() <= there->second.registration->bytes() && (read_only || !there->second.is_read_only);
         if (!is_good)
-          why = fmt::format("shard {} was registered for somebody else, {}", number,
+          why = fmt::format("shard {} was registered for another user of the GPU, {}", number,
                             segment.usable_bytes() > there->second.registration->bytes()
                                 ? "and has grown since then: declare all variables first"
                                 : "for reading only");
@@ -88,4 +90,4 @@ class ShardMemory {
   std::map<std::uint32_t, Shard> shards_;
 };
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-namespace ps::device {
+namespace ps_shm::device {
 namespace {
 
-// What its float adds to host memory are capable of; 0 where the driver was not asked.
+// The capabilities of its float adds to host memory; 0 if the driver was not asked.
 unsigned float_add_bits(const GpuInfo& gpu) {
   constexpr auto kIndex = static_cast<std::size_t>(AtomicOperation::kFloatAdd);
   return gpu.host_atomics.size() > kIndex ? gpu.host_atomics[kIndex] : 0U;
@@ -43,7 +43,7 @@ std::string why_not_native(const GpuInfo& gpu) {
       gpu.host_native_atomics, kAfter);
 }
 
-// Chosen before what is registered: the GPU's own adds need memory that it may write.
+// Chosen before the registration: the GPU's own adds need memory that it may write.
 void choose_adds(const GpuInfo& gpu, const StrategyInput& input, Strategy& strategy) {
   if (!has_native_float_adds(gpu)) {
     strategy.native_reason = why_not_native(gpu);
@@ -73,7 +73,7 @@ void choose_registration(const GpuInfo& gpu, Strategy& strategy) {
     strategy.registration_reason += " The GPU uses the CPUs' page tables, so registering pins nothing.";
 }
 
-// Everything by the CPU's hands.
+// The CPU does all transfers.
 Strategy through_host(const GpuInfo& gpu) {
   Strategy strategy;
   const bool can_register = gpu.host_register_supported != 0;
@@ -122,7 +122,7 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
   choose_registration(gpu, strategy);
   strategy.push = PushPath::kStaged;
   strategy.push_reason = fmt::format(
-      "{}radients are copied to the worker's own pinned memory piece by piece, and the CPU pushes each piece while the "
+      "{}radients are copied to the worker's own pinned memory chunk by chunk, and the CPU pushes each chunk while the "
       "next one is on the bus.",
       strategy.native_adds ? "Of all other variables, g" : "G");
   strategy.stream_waits = gpu.stream_wait && strategy.pull == PullPath::kKernel;
@@ -158,4 +158,4 @@ std::string describe(const Strategy& strategy) {
   return text;
 }
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

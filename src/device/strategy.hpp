@@ -1,6 +1,6 @@
-// How a worker moves parameters and gradients between host memory and its GPU: chosen from what the box can do.
+// How a worker transfers parameters and gradients between host memory and its GPU, chosen from the machine's abilities.
 //
-// Pure: the same answers give the same choice, and every choice has its reason in words.
+// Pure functions: the same answers give the same choice, and every choice has its reason in words.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +8,21 @@
 
 #include "device/probe.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 
 enum class PullPath { kKernel, kCopyEngine, kThroughHost };
 enum class PushPath { kStaged, kThroughHost };
 
-// Above it a pull's chunks are copied by the copy engine, below by one kernel: a kernel's launch is cheaper than some
-// dozens of copies, and by published figures it reads host memory at about two thirds of a copy engine's rate. tools/gpu_check measures
-// both.
+// The largest pull whose chunks one kernel copies; the copy engine is used above it. Launching a kernel is cheaper than
+// some dozens of copies, but by published figures it reads host memory at about two thirds of a copy engine's rate.
+// tools/gpu_check measures both.
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 
 struct Strategy {
   PullPath pull = PullPath::kThroughHost;
   PushPath push = PushPath::kThroughHost;
-  bool native_adds = false;   // in-place variables of additive rules: by the GPU itself
-  bool wide_adds = false;     // by fours
+  bool native_adds = false;   // in-place variables of additive rules: added by the GPU itself
+  bool wide_adds = false;     // four elements at a time
   bool read_only = false;     // shards are registered for reading only
   bool stream_waits = false;  // the stream waits for the step (GpuLink::start_pull_when_opened)
   std::string pull_reason, push_reason, native_reason, registration_reason, wait_reason;
@@ -36,10 +36,10 @@ struct StrategyInput {
 
 Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input);
 
-// "pulls by a kernel, pushes staged": for people.
+// "pulls by a kernel, pushes staged": a summary for users.
 std::string describe(const Strategy& strategy);
 
-// Whether the GPU's float adds to host memory are atomic towards CPUs and other GPUs.
+// Whether the GPU's float adds to host memory are atomic with respect to CPUs and other GPUs.
 bool has_native_float_adds(const GpuInfo& gpu);
 
-}  // namespace ps::device
+}  // namespace ps_shm::device

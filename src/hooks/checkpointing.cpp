@@ -1,4 +1,4 @@
-// The hook that writes checkpoints of the job.
+// The hook that saves checkpoints of the job.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "hooks/due.hpp"
-#include "keep/checkpoint_folder.hpp"
-#include "ps/checkpoint.hpp"
-#include "ps/job_view.hpp"
+#include "persistence/checkpoint_folder.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/job_view.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 using hooks::seconds_now;
@@ -20,7 +20,7 @@ class Checkpointing final : public Hook {
   explicit Checkpointing(CheckpointingOptions options)
       : options_(std::move(options)), every_(hooks::interval_of(options_.every)) {
     if (options_.dir.empty()) throw Error("checkpointing: `dir` is empty; name the folder");
-    if (options_.keep == 0) throw Error("checkpointing: `keep` is 0; give how many are kept");
+    if (options_.keep == 0) throw Error("checkpointing: `keep` is 0; keep at least 1");
   }
 
   void begin(StepLoop& loop) override {
@@ -57,17 +57,17 @@ class Checkpointing final : public Hook {
       folder = Checkpoint::save(view, options_.dir, options);
       saved_ = Checkpoint(folder).global_step();
       losses_ = 0.0, count_ = 0;
-      keep::remove_old_checkpoints(options_.dir, {.newest = options_.keep}, folder, loop.worker().config().restore);
+      persistence::remove_old_checkpoints(options_.dir, {.newest = options_.keep}, folder, loop.worker().config().restore);
       hooks::tell(options_.notice, fmt::format("checkpoint {} written in {:.2f} s", folder, seconds_now() - began));
     } catch (const Error& error) {
-      return hooks::tell(options_.notice, fmt::format("no checkpoint: {}; training goes on", error.what()));
+      return hooks::tell(options_.notice, fmt::format("checkpoint failed: {}; training continues", error.what()));
     }
     loop.saved(folder);
   }
 
   const CheckpointingOptions options_;
   const config::Interval every_;
-  std::optional<keep::CheckpointDir> dir_;
+  std::optional<persistence::CheckpointDir> dir_;
   std::optional<config::Due> due_;
   std::uint64_t saved_ = 0, count_ = 0;
   double losses_ = 0.0;
@@ -79,4 +79,4 @@ std::shared_ptr<Hook> checkpointing(CheckpointingOptions options) {
   return std::make_shared<Checkpointing>(std::move(options));
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,4 +1,4 @@
-// When a hook is due, and whom it tells.
+// When a hook is due, and where its messages go.
 #pragma once
 
 #include <chrono>
@@ -7,10 +7,10 @@
 #include <string>
 
 #include "config/interval.hpp"
-#include "ps/errors.hpp"
-#include "ps/hooks.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/hooks.hpp"
 
-namespace ps::hooks {
+namespace ps_shm::hooks {
 
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -28,4 +28,4 @@ inline config::Interval interval_of(const Every& every) {
   return {.steps = every.steps, .seconds = every.seconds};
 }
 
-}  // namespace ps::hooks
+}  // namespace ps_shm::hooks

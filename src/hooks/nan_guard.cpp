@@ -8,14 +8,13 @@
 
 #include "hooks/due.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace hooks {
 
 NanGuard::NanGuard(NanGuardOptions options, Worker* worker, std::string who)
     : options_(std::move(options)), worker_(worker), who_(std::move(who)) {
   if (options_.on_nan != OnNan::kRestore) return;
-  if (worker_ == nullptr)
-    throw Error("`on-nan` restore: there is no job whose variables it could restore; choose stop, and begin again");
+  if (worker_ == nullptr) throw Error("`on-nan` restore: there is no job to restore; choose stop, and start again");
   if (options_.dir.empty()) throw Error("`on-nan` restore: name the folder of the job's checkpoints");
 }
 
@@ -37,7 +36,7 @@ bool NanGuard::take_nan(double loss) {
              fmt::format("{}: the loss is not finite at training step {}; try a smaller `lr`", who_, steps_));
       return true;
     case OnNan::kStop:
-      throw Error(fmt::format("{} stops: {}; try a smaller `lr`", who_, where(loss)));
+      throw Error(fmt::format("{} stops: {}; try a smaller `lr`", who_, where(loss)), ErrorCode::kNotFinite);
     case OnNan::kSkip:
       note_skip(loss);
       return false;
@@ -59,18 +58,19 @@ void NanGuard::put_back(double loss) {
     try {
       return restore_once(*worker_, options_, pulled_);
     } catch (const Error& error) {
-      throw Error(fmt::format("{} stops: {}, and {}", who_, where(loss), error.what()));
+      throw Error(fmt::format("{} stops: {}, and {}", who_, where(loss), error.what()), ErrorCode::kNotFinite);
     }
   }();
   switch (done.outcome) {
     case Restored::kHere:
       return tell(options_.notice,
-                  fmt::format("{}: {}: the job has the values of checkpoint {} again", who_, where(loss), done.folder));
+                  fmt::format("{}: {}: the job was reset to checkpoint {}", who_, where(loss), done.folder));
     case Restored::kByAnother:
       return note_skip(loss);
     case Restored::kTooOften:
       throw Error(fmt::format("{} stops: {}, again, and checkpoint {} was restored {} times; try a smaller `lr`", who_,
-                              where(loss), done.folder, options_.max_restores));
+                              where(loss), done.folder, options_.max_restores),
+                  ErrorCode::kNotFinite);
   }
 }
 
@@ -99,4 +99,4 @@ class NanGuardHook final : public Hook {
 
 std::shared_ptr<Hook> nan_guard(NanGuardOptions options) { return std::make_shared<NanGuardHook>(std::move(options)); }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,4 +1,4 @@
-// Looks at each loss before its gradient is pushed. For loops of workers, and of processes that train alone.
+// Checks each loss before its gradient is pushed. For the loops of workers, and of processes that train without a job.
 #pragma once
 
 #include <cmath>
@@ -6,24 +6,24 @@
 #include <string>
 
 #include "hooks/restoring.hpp"
-#include "ps/hooks.hpp"
+#include "ps_shm/hooks.hpp"
 
-namespace ps::hooks {
+namespace ps_shm::hooks {
 
 class NanGuard {
  public:
-  // `worker`: none where there is no job; it outlives this. `who`: how lines begin. Throws Error: kRestore without a
-  // folder, or without a worker.
+  // `worker`: null if there is no job; it must outlive this object. `who`: the start of each message. Throws Error if
+  // kRestore is given without a folder or without a worker.
   NanGuard(NanGuardOptions options, Worker* worker, std::string who);
 
-  // Whether takes() may say no.
+  // Whether takes() may return false.
   bool is_on() const noexcept { return options_.on_nan != OnNan::kWarn; }
 
-  // Before the pull.
+  // To be called before the pull.
   void begin_step();
 
-  // False: the gradient is not to be pushed. Throws Error, as OnNan says. Looks at the loss alone, so that it costs
-  // nothing beside any gradient.
+  // Returns false if the gradient must not be pushed. Throws Error as described for OnNan. Checks the loss alone, so
+  // its cost does not depend on the size of the gradient.
   bool takes(double loss) { return std::isfinite(loss) || take_nan(loss); }
 
  private:
@@ -35,10 +35,10 @@ class NanGuard {
   const NanGuardOptions options_;
   Worker* const worker_;
   const std::string who_;
-  std::uint64_t steps_ = 0;  // this one included
+  std::uint64_t steps_ = 0;  // including the current one
   std::uint64_t skipped_ = 0;
   Moment pulled_;
   bool has_warned_ = false;
 };
 
-}  // namespace ps::hooks
+}  // namespace ps_shm::hooks

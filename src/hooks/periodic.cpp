@@ -1,4 +1,4 @@
-// Hooks that tell from time to time how the loop goes: logging, timing, summaries.
+// Hooks that report the progress of the loop from time to time: logging, timing, summaries.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 #include "hooks/due.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 using hooks::seconds_now;
 
-// What has gone by since it was last told.
+// The progress since the last report.
 struct Since {
   std::uint64_t steps = 0, global_steps = 0;
   double seconds = 0.0, loss = 0.0;  // loss: the mean
@@ -97,4 +97,4 @@ std::shared_ptr<Hook> summaries(Every every,
   });
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -19,32 +19,23 @@
 #include <vector>
 
 #include "config/modes.hpp"
-#include "keep/checkpoint_folder.hpp"
-#include "ps/checkpoint.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
+#include "persistence/checkpoint_folder.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "update/dtypes.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-template <class Float>
-bool are_finite(const Bytes& bytes) {
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(Float)) {
-    Float value;
-    std::memcpy(&value, bytes.data() + at, sizeof value);
-    if (!std::isfinite(value)) return false;
-  }
-  return true;
-}
 
 struct Found {
   std::string folder;
   std::vector<std::pair<const StoredVariable, Bytes>> values;
 };
 
-// Throws Error: it is damaged, or was removed meanwhile, or has values that are not finite.
+// Throws Error if the checkpoint is damaged, was removed meanwhile, or has values that are not finite.
 Found read_all(const std::string& folder) {
   const Checkpoint checkpoint(folder);
   checkpoint.verify();
@@ -54,49 +45,49 @@ Found read_all(const std::string& folder) {
     for (const std::uint64_t extent : variable.shape) bytes *= extent;
     Bytes& values = found.values.emplace_back(variable, Bytes(bytes)).second;
     checkpoint.read(variable.name, values);
-    if ((variable.dtype == DType::kFloat32 && !are_finite<float>(values)) ||
-        (variable.dtype == DType::kFloat64 && !are_finite<double>(values)))
-      throw Error(fmt::format("{}: variable '{}' has values that are not finite", folder, variable.name));
+    if (!update::are_finite(variable.dtype, values))
+      throw Error(fmt::format("{}: variable '{}' has values that are not finite", folder, variable.name),
+                  ErrorCode::kNotFinite);
   }
   return found;
 }
 
 Found newest(const std::string& dir, const Notice& notice) {
-  constexpr int kAttempts = 3;  // what is read may be removed meanwhile, for a newer one
+  constexpr int kAttempts = 3;  // a checkpoint may be removed while it is read, for a newer one
   std::string last = "it has none yet";
   for (int attempt = 0; attempt < kAttempts; ++attempt)
-    for (const auto& [step, folder] : keep::list_checkpoints(dir)) try {
+    for (const auto& [step, folder] : persistence::list_checkpoints(dir)) try {
         return read_all(folder);
       } catch (const Error& error) {
         last = error.what();
-        if (notice && attempt == 0) notice(fmt::format("passed over a checkpoint: {}", last));
+        if (notice && attempt == 0) notice(fmt::format("skipped a checkpoint: {}", last));
       }
-  throw Error(fmt::format("no checkpoint in {} can be restored: {}", dir, last));
+  throw Error(fmt::format("no checkpoint in {} can be restored: {}", dir, last), ErrorCode::kNotFound);
 }
 
 void assign(Worker& worker, const Found& found) {
-  constexpr double kWaitSeconds = 1.0;  // all but a variable that is just being declared is there
-  std::vector<Variable> variables;      // all of them are looked at before the first one is changed
+  constexpr double kWaitSeconds = 1.0;  // all variables exist, except one that is just being declared
+  std::vector<Variable> variables;      // all of them are checked before the first one is changed
   for (const auto& [stored, values] : found.values) {
     const Variable& variable = variables.emplace_back(worker.variable(stored.name, kWaitSeconds));
     if (variable.dtype() != stored.dtype || variable.element_count() * bytes_of(stored.dtype) != values.size())
-      throw Error(
-          fmt::format("{}: variable '{}' is of another type or size than the job's", found.folder, stored.name));
+      throw Error(fmt::format("{}: variable '{}' has another type or size than the job's", found.folder, stored.name),
+                  ErrorCode::kIncompatible);
   }
-  const PushGroup group = worker.group_pushes();  // snapshots have all of it or nothing
+  const PushGroup group = worker.group_pushes();  // snapshots contain all of it or nothing
   for (std::size_t i = 0; i < variables.size(); ++i)
     worker.assign(variables[i], std::span<const std::byte>(found.values[i].second), Slots::kReset);
 }
 
-// What was restored last.
+// The last restore.
 struct Done {
-  std::uint64_t instance = 0, step = 0, count = 0;  // step: the global one
+  std::uint64_t instance = 0, step = 0, count = 0;  // step: the global step
   std::int64_t ns = 0;
   std::string folder;
 };
 
-// By this process, into the job whose checkpoints lie in DIR: a record that cannot be written is of no use to others, but
-// `max_restores` holds for each process all the same.
+// What this process has restored into the job whose checkpoints lie in DIR. If the file cannot be written, other
+// processes cannot see this, but `max_restores` still holds for each process.
 class OwnRecords {
  public:
   Done of(const std::string& dir) {
@@ -117,7 +108,7 @@ OwnRecords& own_records() {
   return records;
 }
 
-// What DIR/.restored says, locked.
+// The contents of DIR/.restored, locked.
 class Record {
  public:
   explicit Record(const std::string& dir)
@@ -125,7 +116,7 @@ class Record {
     if (descriptor_ < 0) return;
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       is_anothers_ = errno == EWOULDBLOCK;
-      ::close(std::exchange(descriptor_, -1));  // a file system without locks: as without a file
+      ::close(std::exchange(descriptor_, -1));  // a file system without locks: as if there were no file
       return;
     }
     std::string text(kBytes, '\0');
@@ -143,10 +134,11 @@ class Record {
   Record(const Record&) = delete;
   Record& operator=(const Record&) = delete;
 
-  // False: somebody restores at this moment. A file that cannot be had keeps nobody from restoring.
+  // False: another process is restoring at this moment. If the file cannot be opened, nobody is kept from restoring.
   bool is_ours() const { return !is_anothers_; }
 
-  // All bytes at once, over those that are there: on a disk that has become full they have their place already.
+  // Writes all bytes at once, over those that exist: on a disk that has become full, their blocks are allocated
+  // already.
   void write() const {
     if (descriptor_ < 0) return;
     std::string text = fmt::format("{} {} {} {} {}\n", done.instance, done.ns, done.step, done.count, done.folder);
@@ -157,7 +149,7 @@ class Record {
   Done done;
 
  private:
-  static constexpr std::size_t kBytes = PATH_MAX + 128;  // the longest folder and four numbers
+  static constexpr std::size_t kBytes = PATH_MAX + 128;  // the longest folder name and four numbers
   int descriptor_;
   bool is_anothers_ = false;
 };
@@ -188,7 +180,7 @@ Restoration restore_once(Worker& worker, const NanGuardOptions& options, const M
       own.instance == instance && (last.instance != instance || last.ns < own.ns))
     last = own;
   const bool is_of_job = last.instance == instance;
-  const bool with_step = traits_of(worker.live().mode).steps_together();  // sync: step() applies what is assigned
+  const bool with_step = traits_of(worker.live().mode).steps_together();  // sync: step() applies assigned values
   if (is_of_job && (pulled.ns <= last.ns || (with_step && pulled.global_step <= last.step)))
     return {Restored::kByAnother, ""};
   const Found found = newest(options.dir, options.notice);
@@ -206,4 +198,4 @@ Restoration restore_once(Worker& worker, const NanGuardOptions& options, const M
 }
 
 }  // namespace hooks
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,19 +1,20 @@
-// Which worker puts a checkpoint into a job that has gone wrong: one, once.
+// Ensures that exactly one worker restores a checkpoint into a job that has gone wrong, and does so once.
 //
-// DIR/.restored is locked by who restores, and says what was restored last: of which instance of a job, when, how often.
+// The process that restores locks DIR/.restored. The file tells what was restored last: into which instance of a job,
+// when, and how often.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "ps/hooks.hpp"
+#include "ps_shm/hooks.hpp"
 
-namespace ps::hooks {
+namespace ps_shm::hooks {
 
 enum class Restored {
   kHere,       // by this call
-  kByAnother,  // meanwhile, or is about to be: what was pulled is of before
-  kTooOften,   // of the same checkpoint; it was not restored again
+  kByAnother,  // another worker has restored it or is about to: the pulled values are older
+  kTooOften,   // the same checkpoint was restored too often; it was not restored again
 };
 
 struct Restoration {
@@ -22,13 +23,13 @@ struct Restoration {
 };
 
 struct Moment {
-  std::int64_t ns = 0;  // of the steady clock, which the machine has one of
+  std::int64_t ns = 0;  // of the steady clock, which is the same for all processes of a machine
   std::uint64_t global_step = 0;
 };
 
-Moment moment_of(const Worker& worker) noexcept;  // now
+Moment moment_of(const Worker& worker) noexcept;  // the current moment
 
-// `pulled`: when the pull began that led to a NaN. Throws Error as restore() does.
+// `pulled`: when the pull that led to a NaN began. Throws Error as restore() does.
 Restoration restore_once(Worker& worker, const NanGuardOptions& options, const Moment& pulled);
 
-}  // namespace ps::hooks
+}  // namespace ps_shm::hooks

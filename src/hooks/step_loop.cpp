@@ -1,10 +1,10 @@
 // The order in which hooks are called, and a loop that calls them.
 #include <utility>
 
-#include "ps/errors.hpp"
-#include "ps/hooks.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/hooks.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 StepLoop::StepLoop(Worker& worker, Hooks hooks) : worker_(worker), hooks_(std::move(hooks)) {}
 
@@ -21,8 +21,7 @@ bool StepLoop::before_step() {
 bool StepLoop::after_gradient(double loss) {
   loss_ = loss;
   is_pushed_ = true;
-  for (const auto& hook : hooks_)
-    is_pushed_ = hook->after_gradient(*this, loss) && is_pushed_;  // each of them is asked
+  for (const auto& hook : hooks_) is_pushed_ = hook->after_gradient(*this, loss) && is_pushed_;  // every hook is asked
   return is_pushed_;
 }
 
@@ -48,11 +47,11 @@ StepReport run_steps(Worker& worker, const Hooks& hooks, const std::function<dou
       if (loop.after_gradient(gradient())) push();
       loop.after_step(worker.step());
     }
-  } catch (const JobFinished&) {  // its ps was told to end while we waited
+  } catch (const JobFinished&) {  // the ps was told to end the job while this worker waited
   } catch (const Interrupted&) {
   }
   loop.end();
   return loop.last();
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -2,10 +2,10 @@
 #include <memory>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/hooks.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/hooks.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 class StopAtStep final : public Hook {
@@ -28,7 +28,7 @@ class StopAtLoss final : public Hook {
   void after_step(StepLoop& loop, const StepReport& report) override {
     losses_[count_++ % losses_.size()] = report.loss;
     if (count_ < losses_.size()) return;
-    double sum = 0.0;  // anew: what is added and subtracted drifts, and one NaN would stay for ever
+    double sum = 0.0;  // summed again each time: a running sum drifts, and a NaN would stay in it
     for (const double loss : losses_) sum += loss;
     if (sum / double(losses_.size()) <= loss_) loop.stop();
   }
@@ -44,8 +44,8 @@ class StopAtLoss final : public Hook {
 std::shared_ptr<Hook> stop_at_step(std::uint64_t global_step) { return std::make_shared<StopAtStep>(global_step); }
 
 std::shared_ptr<Hook> stop_at_loss(double loss, std::size_t steps) {
-  if (steps == 0) throw Error("stop_at_loss: the mean of no steps; give one or more");
+  if (steps == 0) throw Error("stop_at_loss: the number of steps is 0; give at least 1");
   return std::make_shared<StopAtLoss>(loss, steps);
 }
 
-}  // namespace ps
+}  // namespace ps_shm

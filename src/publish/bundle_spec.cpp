@@ -1,4 +1,4 @@
-#include "ps/bundle_spec.hpp"
+#include "ps_shm/bundle_spec.hpp"
 
 #include <fmt/format.h>
 
@@ -6,14 +6,14 @@
 #include <set>
 #include <string_view>
 
-#include "ps/errors.hpp"
-#include "ps/job_config.hpp"
-#include "shm/bundle.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_config.hpp"
+#include "shm/publication/bundle.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
-constexpr std::uint64_t kOfItself = 256ULL << 20;  // what `records` 0 takes: a few generations of most models
+constexpr std::uint64_t kOfItself = 256ULL << 20;  // memory that `records` 0 takes: a few generations of most models
 constexpr std::uint32_t kFewRecords = 4;           // two can be leased while the next one is written
 
 void check_tensor(const TensorSpec& tensor) {
@@ -21,7 +21,7 @@ void check_tensor(const TensorSpec& tensor) {
   if (tensor.name.empty() || tensor.name.size() > 127 || tensor.name.find_first_not_of(kAllowed) != std::string::npos)
     throw Error(fmt::format("'{}' cannot name a tensor: use 1 to 127 of A-Z a-z 0-9 _ . : / -", tensor.name));
   if (bytes_of(tensor.dtype) == 0)
-    throw Error(fmt::format("tensor '{}' has dtype {}, which there is not", tensor.name,
+    throw Error(fmt::format("tensor '{}' has dtype {}, which does not exist", tensor.name,
                             static_cast<std::uint32_t>(tensor.dtype)));
   if (tensor.shape.size() > shm::kMaxAxes)
     throw Error(fmt::format("tensor '{}' has {} axes; at most {} are possible", tensor.name, tensor.shape.size(),
@@ -73,7 +73,7 @@ void check(const BundleSpec& spec) {
 
 void check_publication_name(const std::string& name) {
   try {
-    check_job_name(name);  // the same letters
+    check_job_name(name);  // the same characters
   } catch (const Error&) {
     throw Error(fmt::format(
         "'{}' cannot name a publication: use 1 to 64 of A-Z a-z 0-9 _ -, beginning with a letter or digit", name));
@@ -92,4 +92,4 @@ BundleSpec resolved(BundleSpec spec) {
 
 std::uint64_t memory_bytes(const BundleSpec& spec) { return shm::bundle_bytes(resolved(spec)); }
 
-}  // namespace ps
+}  // namespace ps_shm

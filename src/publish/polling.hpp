@@ -1,15 +1,15 @@
-// A wait for something that nobody announces: a name in /dev/shm, a lock byte, a lease that is given back.
+// A wait for something that is not announced: a name in /dev/shm, a lock byte, a lease that is given back.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
 
-#include "ps/errors.hpp"
-#include "shm/clock.hpp"
-#include "shm/names.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/clock.hpp"
+#include "shm/segment/names.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 class Polling {
  public:
@@ -21,7 +21,7 @@ class Polling {
 
   bool is_over() const { return shm::now_ns() >= until_ns_; }
 
-  // Listens to the caller, says once a second what it waits for, and lets some time pass. Throws Interrupted.
+  // Polls the caller's stop request, reports once a second what it waits for, and pauses. Throws Interrupted.
   void pause(const std::function<std::string()>& what) {
     constexpr std::uint64_t kSecondNs = 1'000'000'000;
     if (stop_requested_ && stop_requested_()) throw Interrupted();
@@ -39,4 +39,4 @@ class Polling {
   shm::NameWait names_;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,4 +1,4 @@
-#include "ps/publisher.hpp"
+#include "ps_shm/publisher.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <utility>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "publish/polling.hpp"
-#include "shm/bundle.hpp"
-#include "shm/fault_points.hpp"
-#include "shm/publication.hpp"
+#include "shm/base/fault_points.hpp"
+#include "shm/publication/bundle.hpp"
+#include "shm/publication/publication.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
-// "subscriber 1 (process 12)" and so on, of those that are alive; for people. Looks at every process.
+// "subscriber 1 (process 12)" and so on, for each live process; diagnostic only. Searches all processes.
 std::string who_uses(const std::string& publication) {
   shm::Segment segment;
   segment.open(shm::bundle_name(publication), shm::Access::kReadOnly, shm::kTrustAnybody);
@@ -32,16 +32,16 @@ std::string describe(const TensorSpec& tensor) {
                      tensor.shape.empty() ? "scalar" : fmt::format("{}", fmt::join(tensor.shape, "x")));
 }
 
-// How a publication differs from what is asked for; empty: it does not.
+// How a publication differs from the requested one; empty if it does not.
 std::string difference(const BundleSpec& found, const BundleSpec& wanted) {
   if (found.subscribers != wanted.subscribers)
-    return fmt::format("{} places for subscribers, you ask for {}", found.subscribers, wanted.subscribers);
-  if (found.records != wanted.records) return fmt::format("{} records, you ask for {}", found.records, wanted.records);
+    return fmt::format("{} places for subscribers, not {}", found.subscribers, wanted.subscribers);
+  if (found.records != wanted.records) return fmt::format("{} records, not {}", found.records, wanted.records);
   if (found.tensors.size() != wanted.tensors.size())
-    return fmt::format("{} tensors, you ask for {}", found.tensors.size(), wanted.tensors.size());
+    return fmt::format("{} tensors, not {}", found.tensors.size(), wanted.tensors.size());
   for (std::size_t i = 0; i < found.tensors.size(); ++i)
     if (found.tensors[i] != wanted.tensors[i])
-      return fmt::format("tensor {}, you ask for {}", describe(found.tensors[i]), describe(wanted.tensors[i]));
+      return fmt::format("tensor {}, not {}", describe(found.tensors[i]), describe(wanted.tensors[i]));
   return {};
 }
 
@@ -49,16 +49,16 @@ std::string difference(const BundleSpec& found, const BundleSpec& wanted) {
 void take_over(const shm::Bundle& bundle, const PublisherOptions& options) {
   shm::fault_point(shm::FaultPoint::kPublisherTaken);
   shm::NewestShm& state = bundle.newest();
-  state.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: for people
+  state.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: diagnostic only
   state.publishers.bump_relaxed(1);
   shm::fault_point(shm::FaultPoint::kPublisherNoted);
-  state.ended.store_release(0);  // (publication.P10) it goes on
+  state.ended.store_release(0);  // (publication.P10) it continues
   if (options.notice)
     options.notice(fmt::format("publication {}: this publisher takes it over at generation {}", bundle.spec().name,
                                shm::generation_of(state.newest.load_relaxed())));
 }
 
-// The publication of that name as this publisher wants it, with the publisher's byte held.
+// Opens or creates the publication as this publisher wants it, with the publisher's byte held.
 shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& options) {
   const BundleSpec spec = resolved(wanted);
   const shm::Sharing sharing = shm::shared_with_group(options.group);
@@ -68,7 +68,8 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
   const auto pause = [&](const std::string& why) {
     if (polling.is_over())
       throw Error(
-          fmt::format("{}; it is in use by {}: choose another name, or end that first", why, who_uses(spec.name)));
+          fmt::format("{}; it is in use by {}: choose another name, or end that first", why, who_uses(spec.name)),
+          ErrorCode::kAlreadyExists);
     polling.pause([&] { return fmt::format("publication {}: waiting for {}", spec.name, who_uses(spec.name)); });
   };
   for (;;) {
@@ -77,10 +78,9 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
     if (outcome == shm::AttachOutcome::kAbsent) {
       shm::Bundle made = shm::Bundle::create(spec, sharing);
       if (made.link()) return made;
-      continue;  // somebody was faster
+      continue;  // another publisher was faster
     }
-    if (outcome == shm::AttachOutcome::kNoPermission || found.descriptor() < 0)
-      throw Error(shm::describe(outcome, name));
+    if (outcome == shm::AttachOutcome::kNoPermission || found.descriptor() < 0) throw shm::attach_error(outcome, name);
     if (!shm::TaskLocks(found.descriptor()).try_take(shm::kPublisherByte)) {
       pause(fmt::format("publication '{}' has a publisher", spec.name));
       continue;
@@ -88,7 +88,7 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
     if (!found.is_named(name)) continue;  // (names.N3)
     std::string why;
     try {
-      if (outcome != shm::AttachOutcome::kReady) throw Error(shm::describe(outcome, name));
+      if (outcome != shm::AttachOutcome::kReady) throw shm::attach_error(outcome, name);
       shm::Bundle bundle(std::move(found));
       why = difference(bundle.spec(), spec);
       if (why.empty()) {
@@ -99,21 +99,21 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
     } catch (const Error& error) {
       why = error.what();
     }
-    found = {};  // and with it the byte
+    found = {};  // this also releases the byte
     if (shm::remove_bundle(spec.name, -1, trust) == shm::RemoveOutcome::kAlive) pause(why);
   }
 }
 
 }  // namespace
 
-struct PS_HIDDEN Publisher::Impl {
+struct PS_SHM_HIDDEN Publisher::Impl {
   Impl(const BundleSpec& spec, const PublisherOptions& given)
       : options(given), bundle(open_bundle(spec, options)), writer(bundle), changed(bundle.tensors()) {}
 
   void require_own() const {
     if (bundle.is_inherited())
-      throw Error(
-          fmt::format("publication '{}': a forked child has nothing of its parent's publisher", bundle.spec().name));
+      throw Error(fmt::format("publication '{}': a forked child cannot use its parent's publisher", bundle.spec().name),
+                  ErrorCode::kInvalidState);
   }
 
   bool find_record() {
@@ -122,7 +122,7 @@ struct PS_HIDDEN Publisher::Impl {
     Polling polling(options.stop_requested, options.notice, options.busy_seconds);
     while (!polling.is_over()) {
       polling.pause([&] {
-        return fmt::format("publication {}: waiting for a lease of subscribers {}", bundle.spec().name,
+        return fmt::format("publication {}: waiting for a lease to be released by subscribers {}", bundle.spec().name,
                            fmt::join(writer.busy_ranks(), ", "));
       });
       if (writer.find_record()) return true;
@@ -130,7 +130,7 @@ struct PS_HIDDEN Publisher::Impl {
     return false;
   }
 
-  // Requires: `changed` says which.
+  // Requires: `changed` is set.
   std::optional<std::uint64_t> publish(const Write& write, std::uint64_t step) {
     if (!find_record()) return std::nullopt;
     return writer.publish(changed, step, [&](std::uint32_t tensor, std::byte* out) {
@@ -139,7 +139,7 @@ struct PS_HIDDEN Publisher::Impl {
   }
 
   std::uint64_t newest() const noexcept {
-    return bundle.newest().newest.load_relaxed();  // relaxed: this object alone stores it
+    return bundle.newest().newest.load_relaxed();  // relaxed: only this object stores it
   }
 
   PublisherOptions options;
@@ -160,7 +160,7 @@ Publisher::~Publisher() {
   shm::futex_announce(bundle.waiters().futex);
   bundle.locks().release(shm::kPublisherByte);
   shm::fault_point(shm::FaultPoint::kPublisherReleased);
-  shm::remove_if_ended(bundle);  // while subscribers are there nothing is touched, and the last of them removes it
+  shm::remove_if_ended(bundle);  // while there are subscribers nothing is removed; the last of them removes it
 }
 
 std::optional<std::uint64_t> Publisher::publish(const Write& write, std::uint64_t step) {
@@ -176,14 +176,14 @@ std::optional<std::uint64_t> Publisher::publish(std::span<const std::uint32_t> c
   std::fill(impl_->changed.begin(), impl_->changed.end(), false);
   for (const std::uint32_t tensor : changed) {
     if (tensor >= spec.tensors.size())
-      throw Error(fmt::format("publication '{}' has no tensor {}: they are 0 to {}", spec.name, tensor,
+      throw Error(fmt::format("publication '{}' has no tensor {}: tensors are 0 to {}", spec.name, tensor,
                               spec.tensors.size() - 1));
     if (impl_->changed[tensor])
-      throw Error(fmt::format("publication '{}': tensor {} is named twice", spec.name, tensor));
+      throw Error(fmt::format("publication '{}': tensor {} is given twice", spec.name, tensor));
     impl_->changed[tensor] = true;
   }
   if (generation() == 0 && changed.size() != spec.tensors.size())
-    throw Error(fmt::format("publication '{}': the first generation has to have all {} tensors, not {}", spec.name,
+    throw Error(fmt::format("publication '{}': the first generation must contain all {} tensors, not {}", spec.name,
                             spec.tensors.size(), changed.size()));
   return impl_->publish(write, step);
 }
@@ -202,4 +202,4 @@ std::span<const std::byte> Publisher::tensor(std::uint32_t number) const noexcep
 const BundleSpec& Publisher::spec() const noexcept { return impl_->bundle.spec(); }
 std::uint32_t Publisher::find(const std::string& tensor) const { return impl_->bundle.find(tensor); }
 
-}  // namespace ps
+}  // namespace ps_shm

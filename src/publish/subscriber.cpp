@@ -1,4 +1,4 @@
-#include "ps/subscriber.hpp"
+#include "ps_shm/subscriber.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,12 +6,12 @@
 #include <bit>
 
 #include "publish/polling.hpp"
-#include "shm/bundle.hpp"
-#include "shm/clock.hpp"
-#include "shm/fault_points.hpp"
-#include "shm/publication.hpp"
+#include "shm/base/clock.hpp"
+#include "shm/base/fault_points.hpp"
+#include "shm/publication/bundle.hpp"
+#include "shm/publication/publication.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 struct Place {
@@ -19,7 +19,7 @@ struct Place {
   std::uint32_t rank;
 };
 
-// A free place, with its byte held. Nothing: there is none.
+// Takes a free place: its byte is then held. Returns nothing if there is none.
 std::optional<std::uint32_t> take_rank(const shm::Bundle& bundle) {
   for (std::uint32_t rank = 0; rank < bundle.subscribers(); ++rank)
     if (bundle.locks().try_take(shm::kSubscriberByte + rank)) return rank;
@@ -41,19 +41,19 @@ Place join(const std::string& publication, const SubscriberOptions& options) {
         place.rank = *rank;
         return place;
       }
-      // In this order: a remover takes the name away before it lets the bytes go.
+      // In this order: a remover unlinks the name before it releases the bytes.
       if (!rank && !place.bundle.locks().is_being_removed() && !place.bundle.is_orphaned())
-        throw Error(
-            fmt::format("publication '{}' has {} places for subscribers, and all are taken; start its "
-                        "publisher with more `subscribers`",
-                        publication, place.bundle.subscribers()));
+        throw Error(fmt::format("publication '{}' has {} places for subscribers, and all are taken; start its "
+                                "publisher with more `subscribers`",
+                                publication, place.bundle.subscribers()),
+                    ErrorCode::kExhausted);
     } else if (outcome != shm::AttachOutcome::kAbsent) {
-      throw Error(shm::describe(outcome, name));
+      throw shm::attach_error(outcome, name);
     }
     if (polling.is_over())
       throw Timeout(
-          fmt::format("waited {} s for publication '{}'; start its publisher, or see inspect_shm "
-                      "publications for those there are",
+          fmt::format("waited {} s for publication '{}'; start its publisher, or list all with "
+                      "inspect_shm publications",
                       options.wait_seconds, publication));
     polling.pause([&] { return fmt::format("waiting for publication {}", publication); });
   }
@@ -61,8 +61,8 @@ Place join(const std::string& publication, const SubscriberOptions& options) {
 
 }  // namespace
 
-// What a subscriber and its generations share; the last one of them gives the place back.
-struct PS_HIDDEN Generation::Impl {
+// State shared by a subscriber and its generations. The last of them gives the place back.
+struct PS_SHM_HIDDEN Generation::Impl {
   Impl(Place place, const SubscriberOptions& given)
       : bundle(std::move(place.bundle)),
         rank(place.rank),
@@ -72,7 +72,7 @@ struct PS_HIDDEN Generation::Impl {
     shm::fault_point(shm::FaultPoint::kSubscriberTaken);
     for (auto& lease : entry.leases) lease.store_release(0);  // (publication.P12) the predecessor's: it is dead
     shm::fault_point(shm::FaultPoint::kSubscriberCleared);
-    entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed, as the next: for people
+    entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed, as the next: diagnostic only
     entry.joined_ns.store_relaxed(shm::now_ns());
     shm::fault_point(shm::FaultPoint::kSubscriberNoted);
     bundle.protect_as_subscriber();
@@ -87,15 +87,18 @@ struct PS_HIDDEN Generation::Impl {
     shm::remove_if_ended(bundle);
   }
 
-  // The newest generation above `newer_than`: its word; 0: there is none. Throws Error: both leases are in use.
+  // Leases the newest generation above `newer_than`; returns its word, or 0 if there is none. Throws Error if both
+  // leases are in use.
   std::uint64_t try_take(std::uint64_t newer_than, std::uint32_t& lease) {
     if (bundle.is_inherited())
       throw Error(
-          fmt::format("publication '{}': a forked child has nothing of its parent's subscriber", bundle.spec().name));
+          fmt::format("publication '{}': a forked child cannot use its parent's subscriber", bundle.spec().name),
+          ErrorCode::kInvalidState);
     lease = static_cast<std::uint32_t>(std::countr_one(in_use));
     if (lease == shm::kLeases)
-      throw Error(fmt::format("publication '{}': a subscriber has at most {} generations at a time; let one go first",
-                              bundle.spec().name, shm::kLeases));
+      throw Error(fmt::format("publication '{}': a subscriber has at most {} generations at a time; release one first",
+                              bundle.spec().name, shm::kLeases),
+                  ErrorCode::kExhausted);
     const std::uint64_t word = shm::try_lease(newest, entry.leases[lease], newer_than);
     if (word == 0) return 0;
     shm::fault_point(shm::FaultPoint::kLeaseHeld);
@@ -123,7 +126,7 @@ struct PS_HIDDEN Generation::Impl {
   shm::SubscriberShm& entry;
   shm::NewestShm& newest;
   std::uint32_t in_use = 0;  // leases, as bits
-  std::uint32_t users = 1;   // generations, and the subscriber
+  std::uint32_t users = 1;   // generations and the subscriber
 };
 
 Generation::~Generation() {
@@ -170,7 +173,7 @@ Generation Subscriber::read(std::uint64_t newer_than, double timeout_seconds) {
   const auto is_there = [&] { return (word = impl_->try_take(newer_than, lease)) != 0; };
   const auto look_out = [&] {
     if (impl_->stop_requested && impl_->stop_requested()) throw Interrupted();
-    // The byte first: what a publisher published last is there when its byte is free.
+    // The byte first: once its byte is free, a publisher's last generation is visible.
     if (!is_published() && newest() <= newer_than)
       throw PublisherGone(fmt::format("publication '{}' has no generation above {}, and its publisher has {}",
                                       bundle.spec().name, newer_than, has_ended() ? "ended it" : "died"));
@@ -192,4 +195,4 @@ const BundleSpec& Subscriber::spec() const noexcept { return impl_->bundle.spec(
 std::uint32_t Subscriber::rank() const noexcept { return impl_->rank; }
 std::uint32_t Subscriber::find(const std::string& tensor) const { return impl_->bundle.find(tensor); }
 
-}  // namespace ps
+}  // namespace ps_shm

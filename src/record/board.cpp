@@ -9,9 +9,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "ps/errors.hpp"
+#include "config/error_code.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 namespace {
 
 std::size_t bytes_of(std::uint64_t chunks) {
@@ -19,7 +20,9 @@ std::size_t bytes_of(std::uint64_t chunks) {
 }
 
 [[noreturn]] void fail(const std::string& path) {
-  throw Error(fmt::format("replay: {}: {}; it is the launcher's, which has to live", path, std::strerror(errno)));
+  throw Error(
+      fmt::format("replay: {}: {}; it belongs to the launcher, which must be alive", path, std::strerror(errno)),
+      config::code_of(errno));
 }
 
 }  // namespace
@@ -36,7 +39,7 @@ Board::Board(const std::string& path, std::uint64_t chunks) {
   if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) fail(path);
   if (static_cast<std::size_t>(status.st_size) != bytes_of(chunks)) {
     close(descriptor_);
-    throw Error(fmt::format("replay: {} belongs to other records", path));
+    throw Error(fmt::format("replay: {} belongs to other recordings", path), ErrorCode::kIncompatible);
   }
   map(chunks);
 }
@@ -55,4 +58,4 @@ Board::~Board() {
 
 std::string Board::path() const { return fmt::format("/proc/{}/fd/{}", getpid(), descriptor_); }
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

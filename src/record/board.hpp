@@ -1,30 +1,31 @@
-// What the replaying workers of a job share: how often each chunk's version has been pulled, which lives have begun and
-// ended, and whether one has found that it differs.
+// Board: the replay coordinator, which the replaying workers of a job share. It says how often each chunk's version
+// has been pulled, which lives have begun and ended, and whether a worker differs from its recording.
 //
-// A version's pulls are counted up by those who pull it. Whoever makes the next version waits for all of them,
-// and clears the count before its swap: nobody else counts there then, for the next version is not there yet.
+// The pulls of a version are counted by the workers that pull it. The worker that makes the next version waits for all
+// of them, and clears the count before its swap. No other worker counts at that moment, since the next version does
+// not exist yet.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "shm/atomic.hpp"
-#include "shm/layout.hpp"
+#include "shm/base/atomic.hpp"
+#include "shm/segment/layout.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
 struct BoardState {
-  shm::AtomicShm<std::uint32_t> futex;    // announced behind each pull, push and step
-  shm::AtomicShm<std::uint32_t> differs;  // rank + 1
+  shm::AtomicShm<std::uint32_t> futex;    // announced after each pull, push and step
+  shm::AtomicShm<std::uint32_t> differs;  // rank + 1 of a worker that differs from its recording
   shm::AtomicShm<std::uint32_t> begun[shm::kMaxRanks];
   shm::AtomicShm<std::uint32_t> ended[shm::kMaxRanks];
 };
 
 class Board {
  public:
-  // In memory that ends with this process; others open path().
+  // Makes it in memory that ends with this process; other processes open path().
   explicit Board(std::uint64_t chunks);
-  // Another process's. Throws Error: it is gone, or of another number of chunks.
+  // Opens another process's. Throws Error if it is gone, or has another number of chunks.
   Board(const std::string& path, std::uint64_t chunks);
   ~Board();
   Board(const Board&) = delete;
@@ -44,4 +45,4 @@ class Board {
   std::size_t bytes_ = 0;
 };
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

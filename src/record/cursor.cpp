@@ -5,10 +5,10 @@
 #include <bit>
 #include <utility>
 
-#include "ps/errors.hpp"
-#include "shm/spares.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/slots/spares.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
 using What = Event::What;
 
@@ -17,14 +17,16 @@ bool has_begun(std::span<const std::byte> bytes) noexcept {
 }
 
 Cursor::Cursor(std::string name, std::span<const std::byte> bytes) : name_(std::move(name)), bytes_(bytes) {
-  if (bytes.size() < sizeof header_) fail("it is too short");
+  if (bytes.size() < sizeof header_) fail("the recording is too short");
   std::memcpy(&header_, bytes.data(), sizeof header_);
-  if (std::memcmp(header_.magic, kMagic, sizeof kMagic) != 0) fail("it is no record, or one of another version");
+  if (std::memcmp(header_.magic, kMagic, sizeof kMagic) != 0) fail("it is not a recording, or has another version");
   at_ = sizeof header_;
   begin();
 }
 
-void Cursor::fail(const char* what) const { throw Error(fmt::format("record {}: byte {}: {}", name_, at_, what)); }
+void Cursor::fail(const char* what) const {
+  throw Error(fmt::format("recording {}: byte {}: {}", name_, at_, what), ErrorCode::kDamaged);
+}
 
 // (replay.E2)
 bool Cursor::read(std::uint64_t& number) {
@@ -47,7 +49,7 @@ std::uint64_t& Cursor::known(std::uint32_t variable, std::uint64_t piece) {
   return versions[piece];
 }
 
-// The next piece of the call under way. False: the record ends before it.
+// Reads the next piece of the call under way. False: the recording ends before it.
 bool Cursor::read_piece() {
   std::uint64_t number;
   if (!read(number)) return false;
@@ -57,7 +59,7 @@ bool Cursor::read_piece() {
   event_.is_tried = !is_pull && (number & kDone) == 0;
   version = (version + (is_pull ? number - 1 : number >> 2)) & shm::kVersionMask;
   event_.version = version;
-  if (!is_pull) version = (version + 1) & shm::kVersionMask;  // one's own
+  if (!is_pull) version = (version + 1) & shm::kVersionMask;  // made by this worker
   return true;
 }
 
@@ -78,8 +80,8 @@ void Cursor::next() {
     default:
       return begin();
   }
-  if (event_.is_tried) {  // its worker was killed in it
-    if (at_ != bytes_.size() && bytes_[at_] != std::byte{0}) fail("it goes on behind a push that was not done");
+  if (event_.is_tried) {  // the worker was killed in this push
+    if (at_ != bytes_.size() && bytes_[at_] != std::byte{0}) fail("it goes on after a push that did not succeed");
     event_ = {};
     return;
   }
@@ -88,7 +90,7 @@ void Cursor::next() {
   if (!read_piece()) event_ = {};
 }
 
-// An event that is no piece of a call.
+// Reads an event that is not a piece of a call.
 void Cursor::begin() {
   event_ = {};
   if (at_ == bytes_.size() || bytes_[at_] == std::byte{0}) return;
@@ -153,4 +155,4 @@ void Cursor::begin() {
   fail("there is no such event");
 }
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

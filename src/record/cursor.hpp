@@ -1,4 +1,5 @@
-// Reads a record event by event, piece by piece. Any bytes may be given: what no writer has written is an Error.
+// Reads a recording event by event, and a call chunk by chunk. Any bytes may be given: those that no recorder can have
+// written raise an Error.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +10,14 @@
 
 #include "record/format.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
 struct RecordedVariable {
   std::string name;
   std::uint64_t pieces, elements;
 };
 
-// What comes next.
+// The next event.
 struct Event {
   enum class What {
     kVariable,   // variables().back()
@@ -24,9 +25,9 @@ struct Event {
     kUpdate,     // step
     kBeginPull,  // variable
     kPull,       // variable, piece, version
-    kBeginPush,  // variable, check, piece: the first
-    kPush,       // variable, piece, version; is_tried: it may not have come to the swap
-    kStep,       // step; is_tried: it was counted at some step that nobody else was counted at, or not at all
+    kBeginPush,  // variable, check, piece: the first one
+    kPush,       // variable, piece, version; is_tried: the swap may not have happened
+    kStep,       // step; is_tried: counted at a step that no other worker has counted, or not at all
     kFinished,
     kLeft,
     kEnd,  // of a worker that was killed
@@ -38,19 +39,19 @@ struct Event {
   bool is_tried = false;
 };
 
-// Whether a worker has come so far as to record: false of one that was killed before.
+// Whether a worker has started its recording. False for one that was killed before.
 bool has_begun(std::span<const std::byte> bytes) noexcept;
 
 class Cursor {
  public:
-  // `name` is for messages. The bytes outlive it.
+  // `name` is for messages. The bytes must outlive the object.
   Cursor(std::string name, std::span<const std::byte> bytes);
 
   const Header& header() const noexcept { return header_; }
   const std::vector<RecordedVariable>& variables() const noexcept { return variables_; }
   const std::string& name() const noexcept { return name_; }
 
-  // The event that next() will step over. Behind kLeft and kEnd there is nothing.
+  // The event that next() steps over. After kLeft and kEnd there is nothing.
   const Event& peek() const noexcept { return event_; }
   void next();
 
@@ -58,7 +59,7 @@ class Cursor {
 
  private:
   [[noreturn]] void fail(const char* what) const;
-  bool read(std::uint64_t& number);  // false: the record ends within it
+  bool read(std::uint64_t& number);  // false: the recording ends within the number
   bool read_piece();
   void begin();
   std::uint64_t& known(std::uint32_t variable, std::uint64_t piece);
@@ -68,11 +69,11 @@ class Cursor {
   std::size_t at_ = 0;
   Header header_;
   std::vector<RecordedVariable> variables_;
-  std::vector<std::vector<std::uint64_t>> known_;  // versions, per variable and piece, as far as they were named
+  std::vector<std::vector<std::uint64_t>> known_;  // last known versions, by variable and piece
   std::uint64_t all_pieces_ = 0, pushes_ = 0;
-  std::uint64_t left_ = 0;  // pieces of the call under way behind the event
+  std::uint64_t left_ = 0;  // remaining pieces of the call after the event
   std::uint64_t update_step_ = 0, step_ = 0;
   Event event_;
 };
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

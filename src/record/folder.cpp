@@ -14,14 +14,15 @@
 #include <string_view>
 #include <utility>
 
-#include "ps/errors.hpp"
+#include "config/error_code.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 namespace {
 
 constexpr std::string_view kPrefix = "worker-";
 
-// "worker-2.1"; false: another name.
+// Parses "worker-2.1". False: the name has another form.
 bool read_name(std::string_view name, Life& life) {
   if (!name.starts_with(kPrefix)) return false;
   const char* const end = name.data() + name.size();
@@ -38,7 +39,9 @@ std::string file_of(const std::string& folder, std::uint32_t rank, std::uint32_t
 }
 
 MappedFile::MappedFile(const std::string& path) {
-  const auto fail = [&] { throw Error(fmt::format("record {}: {}", path, std::strerror(errno))); };
+  const auto fail = [&] {
+    throw Error(fmt::format("recording {}: {}", path, std::strerror(errno)), config::code_of(errno));
+  };
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) fail();
   struct stat status;
@@ -64,16 +67,19 @@ std::vector<Life> lives_in(const std::string& folder) {
   std::vector<Life> lives;
   for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
     if (Life life{}; read_name(entry->path().filename().string(), life)) lives.push_back(life);
-  if (error) throw Error(fmt::format("record {}: {}", folder, error.message()));
+  if (error) throw Error(fmt::format("recording {}: {}", folder, error.message()), config::code_of(error.value()));
   std::sort(lives.begin(), lives.end(),
             [](const Life& a, const Life& b) { return std::pair(a.rank, a.life) < std::pair(b.rank, b.life); });
   std::uint32_t rank = 0, last = 0;
   for (const Life& one : lives) {
     if (one.rank != std::exchange(rank, one.rank)) last = 0;
-    if (one.life != ++last) throw Error(fmt::format("record {}: it has no {}", folder, file_of("", rank, last)));
+    if (one.life != ++last)
+      throw Error(fmt::format("recording {}: the file {} is missing", folder, file_of("", rank, last)),
+                  ErrorCode::kNotFound);
   }
-  if (lives.empty()) throw Error(fmt::format("record {}: there is no worker's record in it", folder));
+  if (lives.empty())
+    throw Error(fmt::format("recording {}: it contains no worker's recording", folder), ErrorCode::kNotFound);
   return lives;
 }
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

@@ -1,4 +1,5 @@
-// A folder with the records of one job: `worker-RANK.LIFE` for each process that has had a rank, counted from 1.
+// A folder with the recordings of a job: `worker-RANK.LIFE` for each process that has owned a rank; lives count from
+// 1.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +9,11 @@
 #include <string>
 #include <vector>
 
-namespace ps::record {
+namespace ps_shm::record {
 
 std::string file_of(const std::string& folder, std::uint32_t rank, std::uint32_t life);
 
-// A file, mapped to be read; its bytes stay as long as this.
+// A file mapped for reading; the bytes are valid as long as the object.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);  // throws Error; an empty file has no bytes
@@ -30,8 +31,8 @@ struct Life {
   std::uint32_t rank, life;
 };
 
-// Of all records of the folder, by rank and life; the lives of a rank are 1, 2, ... Throws Error: there is no such folder,
-// or one is missing.
+// All recordings in the folder, ordered by rank and life. The lives of a rank are 1, 2, ... Throws Error if there is
+// no such folder, or if a recording is missing.
 std::vector<Life> lives_in(const std::string& folder);
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

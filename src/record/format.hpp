@@ -1,25 +1,25 @@
-// The bytes of a worker's record: a file of its own, which only grows, and whose end a kill leaves readable.
+// The recording of a worker: a file of its own, which only grows and stays readable if the worker is killed.
 //
 //   header   magic, rank, life, examples before; then events, one after the other, up to the first byte of zero
-//   kVariable   pieces, elements, length of the name, name     the next number of a variable
+//   kVariable   chunks, elements, length of the name, name     the next number of a variable
 //   kRates      bits of the base rate, bits of the norm's limit    of the updates that follow
-//   kUpdate     global steps since the last kUpdate            by which the rate of the pushes that follow is scheduled
-//   kPull       variable; for each piece its version
-//   kPush       variable, check, first piece; for each piece from there on, around, a token of its version
-//   kStep       behind it, once it has been counted, the global step before it, less the last one
+//   kUpdate     global steps since the last kUpdate            by which the rate of the following pushes is scheduled
+//   kPull       variable; for each chunk its version
+//   kPush       variable, check, first chunk; for each chunk from there on, wrapping around, a token of its version
+//   kStep       followed, once the step is counted, by the global step before it, less the last one
 //   kFinished   the program was told that the job is finished
 //   kLeft       the worker has left
 //
-// All numbers are LEB128 and none is 0: a number that may be 0 is kept plus one. So no byte that begins a number or an event
-// is 0, and neither is one that ends a number. A version is kept as the difference to what the worker knew of the piece.
-// A token is difference << 2 | kTried while the swap is tried, and gets kDone once it is won: of a killed worker the last
-// one tells which push was under way.
+// All numbers are LEB128 and none is 0: a number that may be 0 is stored plus one. So no byte that begins a number or
+// an event is 0, nor is one that ends a number. A version is stored as the difference from what the worker knew of the
+// chunk. A token is difference << 2 | kTried while the swap is tried, and gets kDone once the swap has succeeded. The
+// last token of a killed worker therefore tells which push was under way. (A piece is a chunk.)
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-namespace ps::record {
+namespace ps_shm::record {
 
 enum class Kind : std::uint8_t { kVariable = 1, kRates, kUpdate, kPull, kPush, kStep, kFinished, kLeft };
 
@@ -34,4 +34,4 @@ struct Header {
 };
 inline constexpr char kMagic[8] = {'p', 's', '.', 'r', 'e', 'c', '.', '1'};
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

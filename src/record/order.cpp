@@ -7,9 +7,9 @@
 #include <limits>
 #include <utility>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
 using What = Event::What;
 
@@ -20,7 +20,8 @@ constexpr std::uint32_t kMostRecords = std::numeric_limits<std::uint16_t>::max()
 }  // namespace
 
 Order::Order(const std::vector<Recorded>& records) {
-  if (records.size() > kMostRecords) throw Error(fmt::format("{} records are too many", records.size()));
+  if (records.size() > kMostRecords)
+    throw Error(fmt::format("{} recordings are too many", records.size()), ErrorCode::kExhausted);
   number(records);
   note_pushes(records);
   note_steps(records);
@@ -37,8 +38,10 @@ void Order::number(const std::vector<Recorded>& records) {
       const RecordedVariable& one = cursor.variables().back();
       const RecordedVariable& known = all.emplace(one.name, one).first->second;
       if (known.pieces != one.pieces || known.elements != one.elements)
-        throw Error(fmt::format("record {}: variable '{}' has {} elements in {} chunks, and {} in {} in another record",
-                                record.name, one.name, one.elements, one.pieces, known.elements, known.pieces));
+        throw Error(
+            fmt::format("recording {}: variable '{}' has {} elements in {} chunks, but {} in {} in another recording",
+                        record.name, one.name, one.elements, one.pieces, known.elements, known.pieces),
+            ErrorCode::kIncompatible);
     }
   }
   std::uint64_t next = 0;
@@ -46,12 +49,13 @@ void Order::number(const std::vector<Recorded>& records) {
     first_[name] = next;
     next += one.pieces;
   }
-  if (next > kMaxPieces) throw Error(fmt::format("the records have {} chunks, which are too many", next));
+  if (next > kMaxPieces)
+    throw Error(fmt::format("the recordings have {} chunks, which are too many", next), ErrorCode::kExhausted);
   chunks_.resize(next);
 }
 
-// A push that was won says so. One that was only tried has been won if nobody else has made its version, and somebody has
-// seen it: the versions of a chunk have no gap.
+// A push whose swap succeeded says so. One that was only tried has succeeded if no other push made its version, and a
+// worker has seen that version: the versions of a chunk have no gaps.
 void Order::note_pushes(const std::vector<Recorded>& records) {
   std::vector<std::uint64_t> counts(chunks_.size());
   const auto for_all = [&](auto&& use) {
@@ -75,26 +79,27 @@ void Order::note_pushes(const std::vector<Recorded>& records) {
   for_all([&](std::uint32_t i, const Cursor& cursor) {
     const Event& event = cursor.peek();
     if (event.what == What::kPush && !event.is_tried && !note(chunk_of(cursor), event.version, i))
-      throw Error(fmt::format("record {}: version {} of a chunk of variable '{}' was made twice, or never",
-                              records[i].name, event.version, cursor.variables()[event.variable].name));
+      throw Error(fmt::format("recording {}: version {} of a chunk of variable '{}' was made twice, or never",
+                              records[i].name, event.version, cursor.variables()[event.variable].name),
+                  ErrorCode::kDamaged);
   });
   std::sort(tried_.begin(), tried_.end(), [](const Tried& a, const Tried& b) { return a.version < b.version; });
   for (const Tried& one : tried_) static_cast<void>(note(one.chunk, one.version, one.record));
   for (Chunk& chunk : chunks_) {
     while (!chunk.makers.empty() && chunk.makers.back() == 0) chunk.makers.pop_back();
     if (std::find(chunk.makers.begin(), chunk.makers.end(), 0) != chunk.makers.end())
-      throw Error("the records do not belong together: a push is in none of them");
+      throw Error("the recordings do not belong together: a push is in none of them", ErrorCode::kDamaged);
     all_pushes_ += chunk.makers.size();
   }
 }
 
-// The steps that were counted have no gap either. One that a record ends in may fill a gap between those that its rank has
-// counted before and behind it. Where it fills none it was not counted, or was the last one. Only a rank's last life takes
-// it as that: what the next life did was not to wait for it.
+// The counted steps have no gaps either. A step with which a recording ends may fill a gap between steps that its rank
+// has counted before and after it. If it fills none, it was not counted, or was the last step. Only a rank's last life
+// takes it for the last step, since its next life did not wait for it.
 void Order::note_steps(const std::vector<Recorded>& records) {
   struct Open {
     std::uint32_t record;
-    std::uint64_t from, before;  // its rank has counted others there
+    std::uint64_t from, before;  // its rank has counted other steps there
     bool is_last;                // of the rank's lives
   };
   std::vector<std::uint64_t> counted;
@@ -134,7 +139,8 @@ void Order::note_steps(const std::vector<Recorded>& records) {
   for (const std::uint64_t step : counted) {
     while (next < step && fill()) {
     }
-    if (step != next++) throw Error("the records do not belong together: a step is in none of them, or in two");
+    if (step != next++)
+      throw Error("the recordings do not belong together: a step is in none of them, or in two", ErrorCode::kDamaged);
   }
   for (const Open& one : open)
     if (one.is_last && !last_step(one.record)) last_steps_[one.record] = next++;
@@ -142,7 +148,7 @@ void Order::note_steps(const std::vector<Recorded>& records) {
 
 void Order::note_pulls(const std::vector<Recorded>& records) {
   for (Chunk& chunk : chunks_) chunk.pulls.resize(chunk.makers.size() + 1);
-  std::vector<bool> was_seen(chunks_.size());  // the last version
+  std::vector<bool> was_seen(chunks_.size());  // whether the last version was pulled
   for (const Recorded& record : records)
     for (Cursor cursor(record.name, record.bytes);
          cursor.peek().what != What::kEnd && cursor.peek().what != What::kLeft; cursor.next()) {
@@ -152,11 +158,12 @@ void Order::note_pulls(const std::vector<Recorded>& records) {
       Chunk& chunk = chunks_[number];
       if (event.version >= chunk.pulls.size() || ++chunk.pulls[event.version] == 0)
         throw Error(
-            fmt::format("record {}: it has pulled version {} of a chunk of variable '{}', which nobody has made",
-                        record.name, event.version, cursor.variables()[event.variable].name));
+            fmt::format("recording {}: it has pulled version {} of a chunk of variable '{}', which no push has made",
+                        record.name, event.version, cursor.variables()[event.variable].name),
+            ErrorCode::kDamaged);
       was_seen[number] = was_seen[number] || event.version + 1 == chunk.pulls.size();
     }
-  // Of a push that nobody has seen there is no trace in the parameters that others computed with: it is left out.
+  // A push that no worker has seen has left no trace in the parameters that others computed from: it is left out.
   for (const Tried& one : tried_) {
     Chunk& chunk = chunks_[one.chunk];
     if (!was_made(one.chunk, one.version, one.record) || one.version + 1 != chunk.makers.size() || was_seen[one.chunk])
@@ -167,12 +174,12 @@ void Order::note_pulls(const std::vector<Recorded>& records) {
   }
 }
 
-// Goes through all records at the same time, as far as the order lets each.
+// Advances through all recordings at the same time, as far as the order allows.
 void Order::require_no_circle(const std::vector<Recorded>& records) const {
   struct State {
     std::uint64_t version = 0;
     std::uint32_t pulls = 0;             // of this version
-    std::vector<std::uint32_t> waiting;  // records
+    std::vector<std::uint32_t> waiting;  // records that wait for this state
   };
   std::vector<State> states(chunks_.size());
   State steps;
@@ -196,7 +203,7 @@ void Order::require_no_circle(const std::vector<Recorded>& records) const {
       if (event.what == What::kEnd || event.what == What::kLeft) {
         ++over;
         if (i + 1 < records.size() && cursors[i + 1].header().rank == cursor.header().rank)
-          ready.push_back(i + 1);  // whoever has had the rank next
+          ready.push_back(i + 1);  // the next owner of the rank
         break;
       }
       if (event.what == What::kStep) {
@@ -230,8 +237,8 @@ void Order::require_no_circle(const std::vector<Recorded>& records) const {
   if (over == records.size()) return;
   for (std::uint32_t i = 0; i < records.size(); ++i)
     if (const What what = cursors[i].peek().what; what != What::kEnd && what != What::kLeft)
-      throw Error(
-          fmt::format("record {}: push {} waits for what comes behind it", records[i].name, cursors[i].pushes()));
+      throw Error(fmt::format("recording {}: push {} waits for a later event", records[i].name, cursors[i].pushes()),
+                  ErrorCode::kDamaged);
 }
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

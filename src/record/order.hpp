@@ -1,9 +1,10 @@
-// The order that a job's records say: for each chunk, which worker made which version, and how often it was pulled.
+// The order that the recordings of a job define: for each chunk, which worker made which version, and how often it was
+// pulled.
 //
-// Chunks are numbered over all variables, by name. A version v of a chunk is pulled behind the push that made it, and in
-// front of the push that made v + 1. With each worker's own order that is all of it. The moment in which each recorded swap
-// and pull took place shows that these orders have no circle; the constructor looks all the same, for the files may be
-// any.
+// Chunks are numbered over all variables, in the order of their names. A version v of a chunk is pulled after the push
+// that made it, and before the push that makes v + 1. Together with each worker's own order this is the complete
+// order. Since each recorded swap and pull took place at some moment, these orders contain no cycle. The constructor
+// checks this nevertheless, because the files may contain anything.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@
 
 #include "record/cursor.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
 struct Recorded {
   std::string name;  // for messages
@@ -25,7 +26,7 @@ struct Recorded {
 
 class Order {
  public:
-  // Those of one rank stand together, in the order of its lives. Throws Error where no job can have left these records.
+  // The recordings of one rank must be adjacent, in the order of its lives. Throws Error if no job can have left them.
   explicit Order(const std::vector<Recorded>& records);
 
   std::uint64_t chunks() const noexcept { return chunks_.size(); }
@@ -37,12 +38,12 @@ class Order {
     const auto& counts = chunks_[chunk].pulls;
     return version < counts.size() ? counts[version] : 0;
   }
-  // Whether the push that a record ends in, at that version, came to its swap.
+  // Whether the push with which a recording ends, at that version, reached its swap.
   bool was_made(std::uint64_t chunk, std::uint64_t version, std::uint32_t record) const noexcept {
     const auto& makers = chunks_[chunk].makers;
     return version < makers.size() && makers[version] == record + 1;
   }
-  // The global step before the step that a record ends in; nothing where that was not counted.
+  // The global step before the step with which a recording ends; nothing if that step was not counted.
   std::optional<std::uint64_t> last_step(std::uint32_t record) const {
     const auto found = last_steps_.find(record);
     return found == last_steps_.end() ? std::nullopt : std::optional(found->second);
@@ -50,7 +51,7 @@ class Order {
 
  private:
   struct Chunk {
-    std::vector<std::uint16_t> makers;  // record + 1, of the push from version v; 0: not found yet
+    std::vector<std::uint16_t> makers;  // record + 1 of the push from version v; 0: not found yet
     std::vector<std::uint32_t> pulls;
   };
   struct Tried {
@@ -68,11 +69,11 @@ class Order {
     return first_.at(cursor.variables()[event.variable].name) + event.piece;
   }
 
-  std::map<std::string, std::uint64_t> first_;  // chunk of a variable
+  std::map<std::string, std::uint64_t> first_;  // first chunk of a variable
   std::vector<Chunk> chunks_;
   std::uint64_t all_pushes_ = 0;
-  std::vector<Tried> tried_;  // of records that end in a push
+  std::vector<Tried> tried_;  // pushes with which a recording ends
   std::map<std::uint32_t, std::uint64_t> last_steps_;
 };
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

@@ -10,12 +10,13 @@
 #include <filesystem>
 #include <utility>
 
-#include "ps/errors.hpp"
+#include "config/error_code.hpp"
+#include "ps_shm/errors.hpp"
 #include "record/folder.hpp"
-#include "shm/atomic.hpp"
-#include "shm/spares.hpp"
+#include "shm/base/atomic.hpp"
+#include "shm/slots/spares.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
 Recorder::Recorder(const std::string& folder, std::uint32_t rank) {
   std::error_code error;
@@ -25,37 +26,40 @@ Recorder::Recorder(const std::string& folder, std::uint32_t rank) {
     path_ = file_of(folder, rank, ++life);
     file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   } while (file_ < 0 && errno == EEXIST);
-  if (file_ < 0) throw Error(fmt::format("record {}: {}", path_, std::strerror(errno)));
+  if (file_ < 0) throw Error(fmt::format("recording {}: {}", path_, std::strerror(errno)), config::code_of(errno));
   move_window(0);
   const Header header{{}, rank, life, 0};
   std::memcpy(window_, &header, sizeof header);
-  for (const char letter : kMagic) put(static_cast<std::byte>(letter));  // last: who dies before it has done nothing
+  for (const char letter : kMagic)
+    put(static_cast<std::byte>(letter));  // last: one that dies before it has done nothing
   at_ = sizeof header;
 }
 
 Recorder::~Recorder() {
   munmap(window_, kWindow);
   if (owner_ == getpid())                                                    // a forked child's parent writes on
-    static_cast<void>(!ftruncate(file_, static_cast<off_t>(begin_ + at_)));  // what is behind would be read as the end
+    static_cast<void>(!ftruncate(file_, static_cast<off_t>(begin_ + at_)));  // the rest would be read as the end
   close(file_);
 }
 
-// The room is there before it is touched: a full file system is an Error, and no SIGBUS.
+// The space is allocated before it is touched: a full file system raises an Error instead of SIGBUS.
 void Recorder::move_window(std::size_t bytes) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  if (bytes > kWindow - page) throw Error(fmt::format("record {}: an event is too long", path_));
+  if (bytes > kWindow - page)
+    throw Error(fmt::format("recording {}: an event is too long", path_), ErrorCode::kExhausted);
   const std::size_t begin = (begin_ + at_) / page * page, at = begin_ + at_ - begin;
   if (const int error = posix_fallocate(file_, static_cast<off_t>(begin), kWindow); error != 0)
-    throw Error(fmt::format("record {}: {}", path_, std::strerror(error)));
+    throw Error(fmt::format("recording {}: {}", path_, std::strerror(error)), config::code_of(error));
   void* const place = mmap(nullptr, kWindow, PROT_READ | PROT_WRITE, MAP_SHARED, file_, static_cast<off_t>(begin));
-  if (place == MAP_FAILED) throw Error(fmt::format("record {}: {}", path_, std::strerror(errno)));
+  if (place == MAP_FAILED)
+    throw Error(fmt::format("recording {}: {}", path_, std::strerror(errno)), config::code_of(errno));
   if (window_ != nullptr) munmap(window_, kWindow);
   window_ = static_cast<std::byte*>(place);
   begin_ = begin;
   at_ = at;
 }
 
-// (replay.E1) In order: a kill keeps what was stored before it. Pairs with replay.E2.
+// (replay.E1) In order: a kill preserves what was stored before it. Pairs with replay.E2.
 void Recorder::put(std::byte byte) noexcept {
   reinterpret_cast<shm::AtomicShm<std::byte>*>(window_ + at_++)->store_release(byte);  // (replay.E1)
 }
@@ -72,7 +76,8 @@ std::uint64_t Recorder::examples_before(std::uint64_t counted) {
 
 void Recorder::declare(const std::string& name, std::uint64_t pieces, std::uint64_t elements) {
   if (pieces > kMaxPieces - all_pieces_)
-    throw Error(fmt::format("record {}: with variable '{}' there are too many chunks", path_, name));
+    throw Error(fmt::format("recording {}: with variable '{}' there are too many chunks", path_, name),
+                ErrorCode::kExhausted);
   make_room(kMostAtOnce + name.size());
   put(Kind::kVariable);
   put_number(pieces + 1);
@@ -130,7 +135,7 @@ void Recorder::trying(std::uint64_t version) noexcept {
   token_ = std::exchange(at_, token);
 }
 
-// The token is there since trying(): one byte says that the swap was won.
+// The token exists since trying(): one byte says that the swap has succeeded.
 void Recorder::pushed(std::uint64_t version) {
   put(window_[at_] | std::byte{kDone});
   at_ = token_;
@@ -156,11 +161,11 @@ bool Recorder::is_finished(bool now) noexcept {
 
 void Recorder::leave() noexcept { static_cast<void>(put_end(Kind::kLeft)); }
 
-// Within a call that has thrown it would be read as one of the call's pieces.
+// Within a call that has thrown, the event would be read as one of the call's pieces.
 bool Recorder::put_end(Kind kind) noexcept {
   if (left_ != 0 || at_ + 1 >= kWindow) return false;
   put(kind);
   return true;
 }
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

@@ -1,5 +1,5 @@
-// Writes a worker's record (format.hpp) as it goes. The file is mapped, so what was stored survives the worker's death;
-// of a machine's it does not.
+// Writes a worker's recording (format.hpp) while the worker runs. The file is mapped, so what was stored survives the
+// worker's death, though not the machine's.
 #pragma once
 
 #include <unistd.h>
@@ -11,11 +11,11 @@
 #include "record/format.hpp"
 #include "record/tape.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
 class Recorder final : public Tape {
  public:
-  // Makes the folder where there is none, and in it the file of the rank's next life. Throws Error.
+  // Makes the folder if it does not exist, and in it the file of the rank's next life. Throws Error.
   Recorder(const std::string& folder, std::uint32_t rank);
   ~Recorder() override;
   Recorder(const Recorder&) = delete;
@@ -38,7 +38,7 @@ class Recorder final : public Tape {
   void leave() noexcept override;
 
  private:
-  static constexpr std::size_t kWindow = std::size_t{1} << 20;  // mapped at a time, and by which the file grows
+  static constexpr std::size_t kWindow = std::size_t{1} << 20;  // mapped at a time; the file grows by as much
   static constexpr std::size_t kMostAtOnce = 64;                // bytes of one event without a name
 
   void make_room(std::size_t bytes = kMostAtOnce) {
@@ -48,22 +48,22 @@ class Recorder final : public Tape {
   void put(std::byte byte) noexcept;
   void put(Kind kind) noexcept { put(static_cast<std::byte>(kind)); }
   void put_number(std::uint64_t number) noexcept;
-  bool put_end(Kind kind) noexcept;  // false: there is no place for it
+  bool put_end(Kind kind) noexcept;  // false: there is no room for it
   std::uint64_t& known() noexcept { return known_[variable_][piece_]; }
 
   const pid_t owner_ = getpid();
   std::string path_;
   int file_ = -1;
   std::byte* window_ = nullptr;
-  std::size_t begin_ = 0, at_ = 0;  // of the window in the file; in the window
+  std::size_t begin_ = 0, at_ = 0;  // of the window in the file; within the window
   std::vector<std::vector<std::uint64_t>> known_;
   std::uint64_t all_pieces_ = 0;
-  std::uint32_t variable_ = 0;          // of the call under way
-  std::uint64_t piece_ = 0, left_ = 0;  // its next piece; how many pieces it has still to do
-  std::size_t token_ = 0;               // where the push under way has its token
+  std::uint32_t variable_ = 0;          // of the current call
+  std::uint64_t piece_ = 0, left_ = 0;  // next piece, and number of remaining pieces, of the current call
+  std::size_t token_ = 0;               // where the token of the current push lies
   UpdateFacts facts_{};
   bool has_rates_ = false, was_finished_ = false;
   std::uint64_t step_ = 0;
 };
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

@@ -4,16 +4,16 @@
 
 #include <utility>
 
-#include "ps/errors.hpp"
-#include "shm/futex.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/futex.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
 using What = Event::What;
 
 namespace {
 
-// Versions are modular (slot.V1). One that has gone by is no reason to wait: it tells that the replay differs.
+// Versions are modular (slot.V1). A version that has passed is no reason to wait: it shows that the replay differs.
 bool has_come(std::uint64_t version, std::uint64_t wanted) noexcept {
   return ((version - wanted) & shm::kVersionMask) <= shm::kVersionMask / 2;
 }
@@ -31,8 +31,9 @@ Records::Records(const std::string& folder) {
     recorded_.push_back({path, files_.back().bytes()});
     if (const Header header = Cursor(path, files_.back().bytes()).header();
         header.rank != one.rank || header.life != one.life)
-      throw Error(fmt::format("record {}: it is of life {} of worker {}", path, header.life, header.rank));
-    if (one.rank >= shm::kMaxRanks) throw Error(fmt::format("record {}: there is no such rank", path));
+      throw Error(fmt::format("recording {}: it belongs to life {} of worker {}", path, header.life, header.rank),
+                  ErrorCode::kIncompatible);
+    if (one.rank >= shm::kMaxRanks) throw Error(fmt::format("recording {}: there is no such rank", path));
   }
   order_.emplace(recorded_);
 }
@@ -54,9 +55,10 @@ std::optional<std::uint32_t> Records::find(std::uint32_t rank, std::uint32_t lif
 Replayer::Replayer(const std::string& folder, const std::string& board, shm::JobSegments& job, std::uint32_t rank,
                    ReplayWaits waits)
     : rank_(rank), job_(job), waits_(std::move(waits)), records_(folder), board_(board, records_.order().chunks()) {
-  life_ = board_.state().begun[rank].load_relaxed() + 1;  // relaxed: only who has the rank writes it
+  life_ = board_.state().begun[rank].load_relaxed() + 1;  // relaxed: only the owner of the rank writes it
   const std::optional<std::uint32_t> record = records_.find(rank, life_);
-  if (!record) throw Error(fmt::format("record {}: it has no life {} of worker {}", folder, life_, rank));
+  if (!record)
+    throw Error(fmt::format("recording {}: it has no life {} of worker {}", folder, life_, rank), ErrorCode::kNotFound);
   record_ = *record;
   cursor_.emplace(records_.cursor(record_));
   board_.state().begun[rank].store_release(life_);  // (replay.L1)
@@ -78,23 +80,24 @@ std::uint64_t Replayer::chunk() const {
 void Replayer::differ(const std::string& how) {
   board_.state().differs.store_release(rank_ + 1);  // (replay.L1)
   shm::futex_announce(board_.state().futex);
-  throw Error(fmt::format("worker {}: the replay differs from its record at {}, global step {}: {}", rank_, place(),
-                          facts_.step, how));
+  throw Error(fmt::format("worker {}: the replay differs from its recording at {}, global step {}: {}", rank_, place(),
+                          facts_.step, how),
+              ErrorCode::kIncompatible);
 }
 
 void Replayer::end_life() {
   const What what = cursor_->peek().what;
   const bool has_left = what == What::kLeft, is_told = what == What::kFinished;
-  if (is_told) {  // what the program did then comes behind it
+  if (is_told) {  // the program's actions after that follow it
     cursor_->next();
     was_finished_ = true;
   } else {
     has_ended_ = true;
   }
   if (is_told || (was_finished_ && has_left))
-    throw JobFinished(fmt::format("worker {}: the job was finished here", rank_));
+    throw JobFinished(fmt::format("worker {}: the recorded job was finished here", rank_));
   const std::string line =
-      fmt::format("worker {}: its record ends here, {} push {}: it {}", rank_, what == What::kPush ? "in" : "behind",
+      fmt::format("worker {}: its recording ends here, {} push {}: it {}", rank_, what == What::kPush ? "in" : "after",
                   cursor_->pushes(), has_left ? "was asked to leave" : "was killed");
   waits_.notice(line);
   throw JobFinished(line);
@@ -105,18 +108,19 @@ bool Replayer::expect(What what, const char* does, std::uint32_t variable) {
   const Event& event = cursor_->peek();
   if (event.what == What::kEnd || event.what == What::kLeft || event.what == What::kFinished) end_life();
   if (event.what == what && event.variable == variable) return true;
-  differ(fmt::format("the program {}, the record does not: another program, or other settings", does));
+  differ(fmt::format("the program {}, but the recording does not: another program, or other settings", does));
 }
 
 void Replayer::look_at_others() {
   if (const std::uint32_t who = board_.state().differs.load_acquire(); who != 0)  // (replay.L2)
-    throw JobFinished(fmt::format("worker {}: the replay ends: worker {} differs from its record", rank_, who - 1));
+    throw JobFinished(fmt::format("worker {}: the replay ends: worker {} differs from its recording", rank_, who - 1));
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
     const std::uint32_t begun = board_.state().begun[rank].load_acquire();  // (replay.L2)
     if (rank == rank_ || begun == 0 || job_.is_alive(rank)) continue;
-    // (replay.L2) Its next life may begin meanwhile.
+    // (replay.L2) Its next life may have begun in the meantime.
     if (board_.state().ended[rank].load_acquire() < begun && board_.state().begun[rank].load_acquire() == begun)
-      throw Error(fmt::format("worker {}: the replay can't go on: worker {} has died", rank_, rank));
+      throw Error(fmt::format("worker {}: the replay cannot go on: worker {} has died", rank_, rank),
+                  ErrorCode::kInvalidState);
   }
 }
 
@@ -131,7 +135,7 @@ void Replayer::wait(const std::function<bool()>& fact, const std::function<std::
       },
       shm::patience_among(static_cast<std::uint32_t>(records_.lives().size())));
 } catch (...) {
-  has_ended_ = true;  // what the program does at its end is free
+  has_ended_ = true;  // from here on the program may do what it likes
   throw;
 }
 
@@ -139,8 +143,9 @@ void Replayer::declare(const std::string& name, std::uint64_t pieces, std::uint6
   if (!expect(What::kVariable, fmt::format("declares variable '{}'", name).c_str())) return;
   const RecordedVariable& one = cursor_->variables().back();
   if (one.name != name || one.pieces != pieces || one.elements != elements)
-    differ(fmt::format("variable '{}' has {} elements in {} chunks, the record has '{}' with {} in {}: other settings",
-                       name, elements, pieces, one.name, one.elements, one.pieces));
+    differ(fmt::format(
+        "variable '{}' has {} elements in {} chunks, but the recording has '{}' with {} in {}: other settings", name,
+        elements, pieces, one.name, one.elements, one.pieces));
   cursor_->next();
 }
 
@@ -159,7 +164,7 @@ void Replayer::before_pull(const shm::VersionedVariable& part, std::uint64_t chu
 
 void Replayer::pulled(std::uint64_t version) {
   if (has_ended_) return;
-  if (version != cursor_->peek().version) differ("somebody else has pushed meanwhile");
+  if (version != cursor_->peek().version) differ("another worker has pushed in the meantime");
   board_.pulls(chunk()).fetch_add_acq_rel(1);  // (replay.P1) the copy is made
   shm::futex_announce(board_.state().futex);
   cursor_->next();
@@ -182,13 +187,13 @@ void Replayer::begin_push(std::uint32_t variable, std::uint32_t check, std::uint
   if (!expect(What::kBeginPush, "pushes a variable", variable)) return;
   const Event& event = cursor_->peek();
   if (event.check != check)
-    differ("what is pushed has other bits than what was recorded: other data, other settings, or another build");
+    differ("the pushed values differ from the recorded ones: other data, other settings, or another build");
   if (event.piece != first_piece) differ("it begins with another chunk: another number of workers");
   cursor_->next();
 }
 
-// When all that have pulled the version are done, nobody counts here before the next version is there: the count is
-// cleared before the swap that makes it.
+// When all pulls of the version are done, no worker counts here before the next version exists: the count is cleared
+// before the swap that makes it.
 void Replayer::before_push(const shm::VersionedVariable& part, std::uint64_t chunk_of_part) {
   if (has_ended_) return;
   const Event& event = cursor_->peek();
@@ -203,13 +208,13 @@ void Replayer::before_push(const shm::VersionedVariable& part, std::uint64_t chu
          return fmt::format("version {} of chunk {}, which is at {}, and its {} pulls, of which {} are done",
                             event.version, chunk_of_part, part.version(chunk_of_part), wanted, pulls.hint());
        });
-  if (part.version(chunk_of_part) != event.version) differ("somebody else has pushed meanwhile");
+  if (part.version(chunk_of_part) != event.version) differ("another worker has pushed in the meantime");
   pulls.store_relaxed(0);  // relaxed: the swap publishes it (slot.W6)
 }
 
 void Replayer::pushed(std::uint64_t version) {
   if (has_ended_) return;
-  if (version != cursor_->peek().version) differ("somebody else has pushed meanwhile");
+  if (version != cursor_->peek().version) differ("another worker has pushed in the meantime");
   shm::futex_announce(board_.state().futex);
   cursor_->next();
 }
@@ -241,11 +246,11 @@ void Replayer::leave() noexcept try {
   const What next = cursor_->peek().what;
   if (!has_ended_ && next != What::kEnd && next != What::kLeft && board_.state().differs.load_relaxed() == 0) {
     board_.state().differs.store_release(rank_ + 1);  // (replay.L1)
-    waits_.notice(fmt::format("worker {}: it leaves at {}, where its record goes on", rank_, place()));
+    waits_.notice(fmt::format("worker {}: it leaves at {}, but its recording goes on", rank_, place()));
   }
   board_.state().ended[rank_].store_release(life_);  // (replay.L1)
   shm::futex_announce(board_.state().futex);
-} catch (...) {  // no memory for the line
+} catch (...) {  // no memory for the message
 }
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

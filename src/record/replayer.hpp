@@ -1,5 +1,6 @@
-// Lets a worker go by its record: each pull waits for the version that it had, each push for that and for all that pulled
-// it, each step for its turn. So all chunks go through the versions that they have gone through, with the same bits.
+// Makes a worker follow its recording: each pull waits for the version that it read, each push for the version that it
+// replaced and for all pulls of that version, each step for its turn. All chunks therefore go through the same
+// versions again, with the same bits.
 #pragma once
 
 #include <functional>
@@ -12,11 +13,11 @@
 #include "record/folder.hpp"
 #include "record/order.hpp"
 #include "record/tape.hpp"
-#include "shm/job_segments.hpp"
+#include "shm/segment/job_segments.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
-// All records of a folder, and their order.
+// All recordings of a folder, and their order.
 class Records {
  public:
   explicit Records(const std::string& folder);  // throws Error
@@ -25,7 +26,8 @@ class Records {
   const std::vector<Life>& lives() const noexcept { return lives_; }
   Cursor cursor(std::uint32_t record) const;
   std::uint32_t lives_of(std::uint32_t rank) const noexcept;
-  // Of the rank's life, from 1 on, of those that have done anything; none: there is no such one.
+  // The recording of the rank's life number `life`, counted from 1 among those that have done anything. Nothing if
+  // there is none.
   std::optional<std::uint32_t> find(std::uint32_t rank, std::uint32_t life) const noexcept;
 
  private:
@@ -35,15 +37,15 @@ class Records {
   std::optional<Order> order_;
 };
 
-// What a replaying worker asks of its job while it waits.
+// What a replaying worker calls while it waits.
 struct ReplayWaits {
-  std::function<void(const std::function<std::string()>& what)> each_slice;  // throws where the caller wants to stop
+  std::function<void(const std::function<std::string()>& what)> each_slice;  // throws to end the wait
   std::function<void(const std::string& line)> notice;
 };
 
 class Replayer final : public Tape {
  public:
-  // Takes the rank's next life. Throws Error: there is none, or the records are damaged.
+  // Takes the rank's next life. Throws Error if there is none, or if the recordings are damaged.
   Replayer(const std::string& folder, const std::string& board, shm::JobSegments& job, std::uint32_t rank,
            ReplayWaits waits);
 
@@ -60,12 +62,12 @@ class Replayer final : public Tape {
   void before_step() override;
   void counted(std::uint64_t step) override;
   bool is_finished(bool now) noexcept override;
-  bool waits_for_slowest() const noexcept override { return false; }  // the order has it
+  bool waits_for_slowest() const noexcept override { return false; }  // the recorded order contains these waits
   void leave() noexcept override;
 
  private:
-  // Whether the program goes by the record still; it does not behind the record's end. Throws Error where the next event
-  // is another one, JobFinished where there is none.
+  // Whether the program still follows the recording; after the end of the recording it does not. Throws Error if the
+  // next event is a different one, and JobFinished if there is none.
   bool expect(Event::What what, const char* does, std::uint32_t variable = 0);
   [[noreturn]] void differ(const std::string& how);
   [[noreturn]] void end_life();
@@ -85,4 +87,4 @@ class Replayer final : public Tape {
   bool has_ended_ = false, was_finished_ = false;
 };
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

@@ -1,56 +1,56 @@
-// What a worker tells of its pulls, pushes and steps where they are recorded or replayed. A worker that does neither has
-// none; each call of its own looks once.
+// Tape: the interface through which a worker reports its pulls, pushes and steps to a recorder or a replayer. A worker
+// that is neither recorded nor replayed has none; each of its calls checks that once.
 //
-// One thread, in the program's order. Pieces are chunks of versioned variables.
+// Used by one thread, in the program's order. Pieces are chunks of versioned variables.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
 
-#include "shm/versioned_slot.hpp"
+#include "shm/slots/versioned_slot.hpp"
 
-namespace ps::record {
+namespace ps_shm::record {
 
-// What the pushes of one update are computed with, besides the gradient.
+// What the pushes of one update are computed from, besides the gradient.
 struct UpdateFacts {
   std::uint64_t step;  // by which the rate is scheduled
   float rate, clip;
 };
 
-// Of the bits of what is pushed, and of the kind of push.
+// A checksum of the bits of what is pushed, and of the kind of push.
 std::uint32_t check_of(std::span<const float> numbers, std::uint32_t kind) noexcept;
 
 class Tape {
  public:
   virtual ~Tape() = default;
 
-  // Examples of this rank before this life.
+  // The examples that this rank had seen before this life.
   virtual std::uint64_t examples_before(std::uint64_t counted) = 0;
 
-  // The next number of a variable.
+  // Gives the variable the next number.
   virtual void declare(const std::string& name, std::uint64_t pieces, std::uint64_t elements) = 0;
 
   virtual void begin_pull(std::uint32_t variable) = 0;
   virtual void before_pull(const shm::VersionedVariable& part, std::uint64_t chunk) = 0;
   virtual void pulled(std::uint64_t version) = 0;
 
-  // What holds now; returns what the update is to be computed with.
+  // `now`: the current values. Returns those with which the update is to be computed.
   virtual UpdateFacts begin_update(const UpdateFacts& now) = 0;
-  // `check`: of the gradient.
+  // `check`: the checksum of the gradient.
   virtual void begin_push(std::uint32_t variable, std::uint32_t check, std::uint64_t first_piece) = 0;
   virtual void before_push(const shm::VersionedVariable& part, std::uint64_t chunk) = 0;
   virtual void trying(std::uint64_t version) noexcept = 0;  // before each swap
   virtual void pushed(std::uint64_t version) = 0;
 
   virtual void before_step() = 0;
-  virtual void counted(std::uint64_t step) = 0;  // the global step behind it
+  virtual void counted(std::uint64_t step) = 0;  // `step`: the global step after it
 
-  // Whether the program is to be told that the job is finished.
+  // Whether to tell the program that the job is finished.
   virtual bool is_finished(bool now) noexcept = 0;
   virtual bool waits_for_slowest() const noexcept = 0;
 
   virtual void leave() noexcept = 0;
 };
 
-}  // namespace ps::record
+}  // namespace ps_shm::record

@@ -4,7 +4,7 @@
 
 #include "device/strategy.hpp"
 
-namespace ps::report {
+namespace ps_shm::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -83,7 +83,7 @@ std::string number(const Json& value) { return value.is_null() ? "unknown" : val
 std::string float_add_as_text(const Json& float_add) {
   if (float_add.is_null()) return "unknown to this driver";
   if (!float_add["scalar32"].get<bool>()) return fmt::format("no (bits {})", float_add["bits"].dump());
-  return fmt::format("yes{} (bits {})", float_add["vector32x4"].get<bool>() ? ", by fours too" : "",
+  return fmt::format("yes{} (bits {})", float_add["vector32x4"].get<bool>() ? ", also vectors of 4" : "",
                      float_add["bits"].dump());
 }
 
@@ -92,7 +92,7 @@ std::string strategy_as_text(const char* job, const Json& strategy) {
   std::string text =
       fmt::format("  {}: pulls: {}{}; pushes: {}{}\n", job, pull,
                   small == pull ? "" : fmt::format(", small ones: {}", small), strategy["push"].get<std::string>(),
-                  strategy["native_adds"].get<bool>() ? ", in-place ones added by the GPU" : "");
+                  strategy["native_adds"].get<bool>() ? ", in-place variables updated by the GPU" : "");
   for (const auto& reason : strategy["reasons"]) text += fmt::format("    {}\n", reason.get<std::string>());
   return text;
 }
@@ -111,11 +111,11 @@ std::string gpu_as_text(const Json& gpu) {
     if (!peers.empty()) peers += ',';
     peers += peer.dump();
   }
-  text += fmt::format("  registers host memory: {}, for reading only: {}; streams wait for words: {}; peers: {}\n",
+  text += fmt::format("  registers host memory: {}, read-only: {}; stream memory waits: {}; peers: {}\n",
                       yes_or_no(gpu["host_register_supported"]), yes_or_no(gpu["read_only_registration"]),
                       yes_or_no(gpu["stream_wait"]), peers.empty() ? "none" : peers);
   text += strategy_as_text("versioned job", gpu["strategy"]["versioned"]);
-  return text + strategy_as_text("in-place job that only adds", gpu["strategy"]["additive_inplace"]);
+  return text + strategy_as_text("in-place job with optimizer add", gpu["strategy"]["additive_inplace"]);
 }
 
 }  // namespace
@@ -142,4 +142,4 @@ std::string devices_as_text(const Json& found) {
   return text;
 }
 
-}  // namespace ps::report
+}  // namespace ps_shm::report

@@ -1,4 +1,4 @@
-// What GPUs there are and how workers would use them, for people and as JSON.
+// The available GPUs and how workers would use them, as text and as JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,13 +6,13 @@
 
 #include "device/probe.hpp"
 
-namespace ps::report {
+namespace ps_shm::report {
 
-// Every answer of the driver (null: it does not know the question), and each GPU's strategies for a versioned job and
-// for an in-place one with a rule that only adds; without a GPU, why.
+// Every answer of the driver (null: the driver does not know the query), and each GPU's strategies for a versioned job
+// and for an in-place job with a rule that only adds; without a GPU, the reason.
 nlohmann::ordered_json to_json(const device::GpuProbe& probe);
 
-// The same, of what to_json() has returned.
+// The same as text; takes the result of to_json().
 std::string devices_as_text(const nlohmann::ordered_json& found);
 
-}  // namespace ps::report
+}  // namespace ps_shm::report

@@ -4,7 +4,7 @@
 
 #include "report/terminal.hpp"
 
-namespace ps::report {
+namespace ps_shm::report {
 namespace {
 
 constexpr double kMicroseconds = 1e6;
@@ -40,10 +40,10 @@ std::string to_text(const train::GpuReport& report) {
                   double(transfers.registered_bytes) / (1 << 20), duration(transfers.registration_seconds));
   if (report.step.sampled > 0)
     text +=
-        fmt::format("; a step: pull {:.1f}, compute {:.1f}, push {:.1f}, wait {:.1f} us, idle {:.0f} %",
+        fmt::format("; per step: pull {:.1f}, compute {:.1f}, push {:.1f}, wait {:.1f} us, idle {:.0f} %",
                     report.step.pull * kMicroseconds, report.step.compute * kMicroseconds,
                     report.step.push * kMicroseconds, report.step.wait * kMicroseconds, 100 * report.step.idle_share());
-  return text + fmt::format("; {} chunks pulled again", transfers.redone_chunks);
+  return text + fmt::format("; {} chunk pulls retried", transfers.redone_chunks);
 }
 
-}  // namespace ps::report
+}  // namespace ps_shm::report

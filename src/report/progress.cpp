@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace ps::report {
+namespace ps_shm::report {
 namespace {
 
 constexpr double kTerminalSeconds = 0.2;
@@ -18,11 +18,11 @@ std::string clock_time(double seconds) {
                       : fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
-// A part of the line. Where there is too little room, all are said briefly, then one after the other is left out, the one
-// that is needed least first.
+// A part of the line. If space is short, all parts are abbreviated first, then omitted one by one, the least important
+// one first.
 struct Part {
   std::string full, brief;
-  int most_brevity;  // up to which it is there
+  int most_brevity;  // the highest brevity at which it is shown
 };
 
 std::vector<Part> parts_of(const JobProgress& now, double per_second) {
@@ -92,8 +92,8 @@ void Progress::show(const JobProgress& now) {
   std::fflush(out_);
 }
 
-// Asks for the width each time: a terminal is resized meanwhile. Once the line has become shorter it stays so until then,
-// for it would flicker otherwise. The last column stays free: some terminals begin another line behind it.
+// Queries the width each time, since a terminal may be resized. A shortened line stays short until then,
+// because it would flicker otherwise. The last column stays free: some terminals start another line after it.
 std::string Progress::fitting_line(const JobProgress& now) {
   const Columns columns = columns_of(out_);
   if (columns != columns_) brevity_ = 0;
@@ -116,4 +116,4 @@ void Progress::clear() {
   has_line_ = false;
 }
 
-}  // namespace ps::report
+}  // namespace ps_shm::report

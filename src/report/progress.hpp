@@ -8,29 +8,29 @@
 #include <string>
 
 #include "report/terminal.hpp"
-#include "train/trainer.hpp"
+#include "train/loop/trainer.hpp"
 
-namespace ps::report {
+namespace ps_shm::report {
 
 // "worker 0: after 1700 training steps (5021 global steps), loss on training batch is 0.2155 (161000 examples/s,
 // 0.40 ms/batch)"
 std::string worker_line(const std::string& who, const train::TrainStatus& status);
 
-// What a worker says that was asked to end: "worker 0: interrupted after 1700 training steps (5021 global steps)".
+// The message of an interrupted worker: "worker 0: interrupted after 1700 training steps (5021 global steps)".
 std::string interruption_line(const std::string& who, std::uint64_t steps, std::uint64_t global_steps);
 
 struct JobProgress {
-  std::uint64_t first_step = 0;  // that the job began with
+  std::uint64_t first_step = 0;  // at which the job began
   std::uint64_t steps = 0;
   std::uint64_t target_steps = 0;  // 0: unknown
   std::optional<double> loss = std::nullopt;
-  std::optional<double> test_loss = std::nullopt;  // where somebody evaluates
+  std::optional<double> test_loss = std::nullopt;  // if the model is evaluated
   double mean_staleness = 0.0;
   std::uint32_t live_workers = 0, workers = 0;
 };
 
-// "step 5021/60000  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 left". With each brevity up to
-// kMostBrevity it is shorter; the step stays.
+// "step 5021/60000  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 left". Each level of brevity, up to
+// kMostBrevity, shortens it further; the step is always included.
 inline constexpr int kMostBrevity = 6;
 std::string progress_line(const JobProgress& now, double per_second, int brevity);
 
@@ -42,7 +42,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Shows `now` if it is time to. Cheap otherwise.
+  // Displays `now` if it is due; cheap otherwise.
   bool is_due() const;
   void show(const JobProgress& now);
 
@@ -58,11 +58,11 @@ class Progress {
   std::FILE* out_;
   bool is_terminal_;
   bool has_line_ = false;
-  Columns columns_;  // that the last line was to fit
+  Columns columns_;  // for which the last line was fitted
   int brevity_ = 0;  // of the last line
   Clock::time_point shown_ = Clock::now();
   double rate_ = 0.0;  // steps per second, smoothed
   std::optional<std::uint64_t> last_steps_;
 };
 
-}  // namespace ps::report
+}  // namespace ps_shm::report

@@ -10,12 +10,12 @@
 
 #include "config/modes.hpp"
 #include "report/gpu_summary.hpp"
-#include "train/count_model.hpp"
+#include "train/loop/count_model.hpp"
 
-namespace ps::report {
+namespace ps_shm::report {
 namespace {
 
-// Four decimals; of a NaN no sign.
+// Four decimals; a NaN without its sign.
 std::string decimal(double value) { return std::isnan(value) ? "nan" : fmt::format("{:.4f}", value); }
 std::string decimal(const std::optional<double>& value) { return value ? decimal(*value) : "-"; }
 
@@ -41,7 +41,7 @@ Json to_json(const train::PhaseSeconds& phases) {
   return json;
 }
 
-// Names of the metrics, in the order in which they are told.
+// Names of the metrics, in their order in the output.
 constexpr std::pair<const char*, std::optional<double> Metrics::*> kMetrics[] = {{"accuracy", &Metrics::accuracy},
                                                                                  {"auc", &Metrics::auc},
                                                                                  {"log_loss", &Metrics::log_loss},
@@ -89,7 +89,7 @@ void WorkerReport::extend_to(double began) {
   const double end = began_unix != 0.0 ? began_unix + seconds : now.count();
   began_unix = began;
   seconds = std::max(0.0, end - began);
-  phases.reset();  // they are the last one's
+  phases.reset();  // they are those of the last owner only
 }
 
 CountedValues::CountedValues(const std::vector<float>& values) {
@@ -235,7 +235,7 @@ std::optional<CurvePoint> read_evaluation(const Json& json) {
   CurvePoint point;
   point.seconds = json.value("unix_seconds", 0.0);
   point.step = json.value("step", std::uint64_t{0});
-  const auto loss = json.find("loss");  // of a model that has diverged: null
+  const auto loss = json.find("loss");  // null for a model that has diverged
   point.metrics.loss =
       loss != json.end() && loss->is_number() ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN();
   for (const auto& [name, member] : kMetrics)
@@ -301,8 +301,8 @@ std::string to_text(const RunReport& run, Columns columns) {
                       run.workers == 1 ? "worker" : "workers");
   const std::uint64_t steps = run.steps - run.first_step;
   text += fmt::format("  {} steps{} in {}: {}", steps,
-                      run.first_step != 0 ? fmt::format(" from step {} on", run.first_step) : "", duration(run.seconds),
-                      rate(per_second(steps, run.seconds), "steps"));
+                      run.first_step != 0 ? fmt::format(" starting at step {}", run.first_step) : "",
+                      duration(run.seconds), rate(per_second(steps, run.seconds), "steps"));
   if (!run.count && run.examples != 0) text += ", " + rate(per_second(run.examples, run.seconds), "examples");
   if (run.epochs) text += fmt::format(", {:.1f} epochs", *run.epochs);
   text += '\n';
@@ -316,16 +316,16 @@ std::string to_text(const RunReport& run, Columns columns) {
   if (!run.evaluations.empty()) {
     const auto best =
         std::min_element(run.evaluations.begin(), run.evaluations.end(), [](const CurvePoint& a, const CurvePoint& b) {
-          return !std::isnan(a.metrics.loss) && !(a.metrics.loss >= b.metrics.loss);  // no NaN, where there is a number
+          return !std::isnan(a.metrics.loss) && !(a.metrics.loss >= b.metrics.loss);  // prefers a number to a NaN
         });
-    text += fmt::format("  evaluated {} {}: the least loss was {} at step {}\n", run.evaluations.size(),
+    text += fmt::format("  evaluated {} {}: the lowest loss was {} at step {}\n", run.evaluations.size(),
                         run.evaluations.size() == 1 ? "time" : "times", decimal(best->metrics.loss), best->step);
   }
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
-  if (run.lead_max) text += fmt::format("  at most {} steps ahead of the slowest\n", *run.lead_max);
+  if (run.lead_max) text += fmt::format("  maximum clock skew {} steps\n", *run.lead_max);
   text += fmt::format("  digest {:016x}\n", run.digest);
   if (run.per_worker.size() > 1) text += workers_table(run, columns);
   return fitted(text, columns);
 }
 
-}  // namespace ps::report
+}  // namespace ps_shm::report

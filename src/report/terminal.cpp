@@ -8,10 +8,10 @@
 #include <cstdlib>
 #include <sstream>
 
-namespace ps::report {
+namespace ps_shm::report {
 namespace {
 
-constexpr std::size_t kFurtherIn = 4;  // where a line or a row goes on
+constexpr std::size_t kFurtherIn = 4;  // indent of continued lines and rows
 constexpr std::size_t kGap = 2;        // between columns
 
 bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
@@ -33,7 +33,7 @@ std::string padded(const std::string& text, std::size_t width, bool to_the_right
   return to_the_right ? blanks + text : text + blanks;
 }
 
-// How much of a word stands before the line's end, up to one of its marks, if `room` bytes do; 0: it has none there.
+// How much of a word fits before the line's end, up to one of its marks, in `room` bytes; 0: none does.
 std::size_t break_of(std::string_view word, std::size_t room) {
   const std::size_t mark = word.substr(0, room).find_last_of("|,:;/[=");
   return mark == std::string_view::npos ? 0 : mark + (word[mark] != '[');
@@ -41,7 +41,7 @@ std::size_t break_of(std::string_view word, std::size_t room) {
 
 std::string without_end_blanks(const std::string& line) { return line.substr(0, line.find_last_not_of(' ') + 1); }
 
-// The line that each column of a table stands on, if none may be wider than `columns`.
+// The line on which each column of a table is placed, if no line may be wider than `columns`.
 std::vector<std::size_t> lines_of(const std::vector<std::size_t>& widths, std::size_t columns) {
   std::vector<std::size_t> lines;
   std::size_t line = 0, used = 0;
@@ -53,7 +53,7 @@ std::vector<std::size_t> lines_of(const std::vector<std::size_t>& widths, std::s
   return lines;
 }
 
-// The same, in no more lines than needed, which are about equally long.
+// The same, with as few lines as possible, of about equal length.
 std::vector<std::size_t> folded(const std::vector<std::size_t>& widths, std::size_t columns) {
   std::vector<std::size_t> best = lines_of(widths, columns);
   while (columns-- > kLeastColumns) {
@@ -64,14 +64,14 @@ std::vector<std::size_t> folded(const std::vector<std::size_t>& widths, std::siz
   return best;
 }
 
-// Or a size, a duration, a share: what begins with a digit.
+// Or a size, a duration, a fraction: text that begins with a digit.
 bool is_number(const std::string& cell) {
   const std::size_t begin = cell.find_first_not_of("+-");
   return begin != std::string::npos &&
          (cell.substr(begin) == "nan" || cell.substr(begin) == "inf" || (cell[begin] >= '0' && cell[begin] <= '9'));
 }
 
-// Numbers, and "-" where there is none.
+// Numbers, and "-" for missing ones.
 bool is_of_numbers(const std::vector<Row>& rows, std::size_t column) {
   const auto count = [&](auto is_such) {
     return std::count_if(rows.begin() + 1, rows.end(), [&](const Row& row) { return is_such(row[column]); });
@@ -80,7 +80,7 @@ bool is_of_numbers(const std::vector<Row>& rows, std::size_t column) {
   return numbers != 0 && static_cast<std::size_t>(numbers + gaps) == rows.size() - 1;
 }
 
-// Three digits, or all that are left of the point.
+// Three digits, or all digits before the decimal point.
 std::string three_digits(double value) {
   const int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
   if (value <= 0) return "0";
@@ -199,4 +199,4 @@ std::string rate(double per_second, const char* of_what) {
   return fmt::format("{}{}{}/s", three_digits(per_second), *of_what == '\0' ? "" : " ", of_what);
 }
 
-}  // namespace ps::report
+}  // namespace ps_shm::report

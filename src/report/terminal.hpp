@@ -1,5 +1,5 @@
-// Text for people that fits where it is shown: how wide a terminal is, lines, lists and tables that fit, and durations and
-// rates in units that suit them. There are no colours in it.
+// Text fitted to where it is shown: terminal width, wrapped lines, lists and tables, and durations and
+// rates in suitable units. No colours.
 //
 // A text's width is the number of its characters, in UTF-8.
 #pragma once
@@ -11,38 +11,38 @@
 #include <string_view>
 #include <vector>
 
-namespace ps::report {
+namespace ps_shm::report {
 
-// The width to fit; none: there is no limit.
+// The width to fit; none: no limit.
 using Columns = std::optional<std::size_t>;
-inline constexpr std::size_t kUsualColumns = 80;  // of a terminal that does not say
+inline constexpr std::size_t kUsualColumns = 80;  // of a terminal that does not report its width
 
-// Of `out` at this moment: COLUMNS, or what the terminal has where that is less. None where `out` is no terminal and
-// nobody has set COLUMNS.
+// Of `out` at this moment: COLUMNS, or the terminal's width if that is smaller. None if `out` is not a terminal and
+// COLUMNS is not set.
 Columns columns_of(std::FILE* out);
 
 // The text, or its beginning and "...".
 std::string cut(const std::string& text, std::size_t columns);
 
-// For all below, fewer columns than these count as so many.
+// The functions below treat a smaller width as this one.
 inline constexpr std::size_t kLeastColumns = 20;
 
-// A line in lines that fit, those after the first behind `indent` blanks. A word that is longer than a line is broken, if
-// it can be behind one of its marks.
+// Wraps a line, with `indent` blanks before all lines but the first. A word longer than a line is broken,
+// after one of its marks if possible.
 std::string wrapped(std::string_view line, std::size_t columns, std::size_t indent);
 
-// A text whose lines fit: those that do not are wrapped, four blanks further in than they begin.
+// Wraps the lines of a text that do not fit, indented by four more blanks.
 std::string fitted(const std::string& text, Columns columns);
 
-// The titles and the rows below them; numbers stand at the right of their column. Columns that do not fit stand on further
-// lines of their row, titles too; what is wider than a line is cut.
+// The titles and the rows below them; numbers are right-aligned. Columns that do not fit continue on further
+// lines of their row, titles too; wider cells are cut.
 using Row = std::vector<std::string>;
 std::string table(const std::vector<Row>& rows, Columns columns);
 
-// Entries in as many columns as fit, to be read downwards; where there is no limit, one a line.
+// Entries in as many columns as fit, read downwards; without a limit, one per line.
 std::string listed(const std::vector<std::string>& entries, Columns columns);
 
 std::string duration(double seconds);                      // "0.04 ms", "171 ms", "1.23 s", "3725 s"
 std::string rate(double per_second, const char* of_what);  // "0.25 steps/s", "34314 steps/s"; of "": "34314/s"
 
-}  // namespace ps::report
+}  // namespace ps_shm::report

@@ -1,4 +1,4 @@
-#include "ps/server.hpp"
+#include "ps_shm/server.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -9,38 +9,38 @@
 #include <optional>
 #include <vector>
 
-#include "ps/checkpoint.hpp"
-#include "ps/errors.hpp"
-#include "shm/barrier.hpp"
-#include "shm/clock.hpp"
-#include "shm/counters.hpp"
-#include "shm/events.hpp"
-#include "shm/futex.hpp"
-#include "shm/job_segments.hpp"
-#include "shm/validation.hpp"
-#include "shm/worker_table.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/clock.hpp"
+#include "shm/base/futex.hpp"
+#include "shm/checks/validation.hpp"
+#include "shm/segment/counters.hpp"
+#include "shm/segment/events.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/steps/barrier.hpp"
+#include "shm/steps/worker_table.hpp"
 #include "snapshot/snapshot.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
-constexpr std::uint64_t kFarewellNs = 5 * kSecondNs;  // how long a ps that ends its job waits for the workers
+constexpr std::uint64_t kFarewellNs = 5 * kSecondNs;  // how long a ps that ends its job waits for the workers to leave
 constexpr double kDeathSeconds = 0.25;                // a ps that was killed a moment ago may not have ended yet
 constexpr double kLeavingSeconds = 1.0;               // workers of a job that was ended leave after their step
 
 shm::Trust trusted_by(const JobConfig& config) { return {.group = shm::shared_with_group(config.group).group}; }
 
-// The wait of a ps for a name that others have yet to make or to let go of.
+// The wait of a ps for a name that others have yet to create or to release.
 class NameTurn {
  public:
-  // `what` it waits for, for people.
+  // `what`: the start of its progress messages.
   NameTurn(const JobConfig& config, std::string what, const ServerOptions& options)
       : job_(config.job), trust_(trusted_by(config)), what_(std::move(what)), options_(options) {}
 
   bool is_over(double seconds) const { return shm::now_ns() >= began_ns_ + shm::to_ns(seconds); }
 
-  // Listens to the caller, and says once a second for whom it waits. Throws Interrupted.
+  // Polls the caller's stop request, and reports once a second which processes it waits for. Throws Interrupted.
   void look_out() {
     if (options_.stop_requested && options_.stop_requested()) throw Interrupted();
     const std::uint64_t now = shm::now_ns();
@@ -76,23 +76,26 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
     const bool is_served = job && job->locks().is_held_by_other(shm::kTaskByte + task);
     if (job && job->locks().is_in_use_by_other() && !job->was_ended()) {  // after the byte, as in try_adopt
       if (job->config().tasks != config.tasks)
-        throw Error(fmt::format("job '{}' has {} ps task{}, you say {}: give all its tasks the same `ps-tasks`",
-                                config.job, job->config().tasks, job->config().tasks == 1 ? "" : "s", config.tasks));
+        throw Error(fmt::format("job '{}' has {} ps task{}, not {}: give all its tasks the same `ps-tasks`", config.job,
+                                job->config().tasks, job->config().tasks == 1 ? "" : "s", config.tasks),
+                    ErrorCode::kIncompatible);
       if (!is_served && job->try_add_task(task, shard, shm::check_job)) return std::move(*job);
       if (!job->is_orphaned() && job->locks().is_in_use_by_other() &&
           job->locks().is_held_by_other(shm::kTaskByte + task))
         throw Error(fmt::format("task {} of job '{}' is served by process {} already", task, config.job,
-                                job->state().task_pids[task].load_relaxed()));
+                                job->state().task_pids[task].load_relaxed()),
+                    ErrorCode::kAlreadyExists);
     }
     if (turn.is_over(options.wait_job_seconds))
       throw Error(fmt::format("waited {} s for task 0 of job '{}'; start ps_shm `task` 0", options.wait_job_seconds,
-                              config.job));
+                              config.job),
+                  ErrorCode::kTimedOut);
     turn.pause();
   }
 }
 
-// A job in which all have died goes on although it was ended. Under all its bytes, so that nobody who comes at this
-// moment is told that it is over. False: somebody has come to life.
+// Resumes a job that was ended and in which all processes have died. Does so while it holds all of the job's bytes, so
+// that no process that joins at this moment is told that the job is over. Returns false if a process has become alive.
 bool try_revive(const shm::JobSegments& job) {
   if (!job.locks().try_take_all()) return false;
   shm::fault_point(shm::FaultPoint::kAdoptLocked);
@@ -103,28 +106,29 @@ bool try_revive(const shm::JobSegments& job) {
   return true;
 }
 
-// Takes the bytes of the tasks that this ps shall be: of a job whose ps has died. Nothing where the job is gone or goes
-// meanwhile, or might within the patience of `turn`. Throws Error: it has a ps, or was ended and has workers, or its
-// settings are not these.
+// Takes the bytes of this ps's tasks in a job whose ps has died. Returns nothing if the job is gone or is being
+// removed, or may still go within the patience of `turn`. Throws Error if the job has a ps, was ended and still has
+// workers, or has other settings.
 std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerOptions& options,
                                           const shm::ShardOptions& shard, const NameTurn& turn) {
   shm::AttachOutcome outcome;
   auto job = shm::JobSegments::try_attach_control(config.job, outcome, trusted_by(config));
   if (!job || job->is_orphaned()) return std::nullopt;
   const bool is_alive = job->locks().is_in_use_by_other();
-  if (!is_alive && !options.adopt) return std::nullopt;  // a dead job's leftovers, for the next one to reclaim
+  if (!is_alive && !options.adopt) return std::nullopt;  // the remains of a dead job, for the next creator to remove
   if (is_alive && job->locks().is_held_by_other(shm::kTaskByte) && !job->locks().is_being_removed()) {
     if (!turn.is_over(kDeathSeconds)) return std::nullopt;
     throw Error(fmt::format("job '{}' already has a ps (process {}); choose another `job` name, or end that ps first",
-                            config.job, job->state().task_pids[0].load_relaxed()));
+                            config.job, job->state().task_pids[0].load_relaxed()),
+                ErrorCode::kAlreadyExists);
   }
-  if (job->was_ended()) {  // looked at after the byte, which a ps that ends a job holds (names.N5)
+  if (job->was_ended()) {  // read after the byte, which a ps that ends a job holds (names.N5)
     const std::string survivors = is_alive && turn.is_over(kLeavingSeconds) ? shm::who_has(*job) : "";
     if (!survivors.empty())
-      throw Error(
-          fmt::format("job '{}' was ended, and {} not left it yet; end what is left of it, or choose another "
-                      "`job` name",
-                      config.job, survivors));
+      throw Error(fmt::format("job '{}' was ended, and {} not left it yet; end what remains of it, or choose another "
+                              "`job` name",
+                              config.job, survivors),
+                  ErrorCode::kAlreadyExists);
     if (is_alive || !try_revive(*job)) return std::nullopt;
   }
   check_same(job->config(), config);
@@ -132,8 +136,9 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
   for (std::uint32_t task = 0; task < last; ++task)
     if (!job->try_add_task(task, shard, task == 0 ? shm::check_job : nullptr)) {
       if (job->is_orphaned() || !job->locks().is_in_use_by_other()) return std::nullopt;
-      throw Error(fmt::format("another ps has taken task {} of job '{}' over at this moment (process {})", task,
-                              config.job, job->state().task_pids[task].load_relaxed()));
+      throw Error(fmt::format("another ps has just taken over task {} of job '{}' (process {})", task, config.job,
+                              job->state().task_pids[task].load_relaxed()),
+                  ErrorCode::kAlreadyExists);
     }
   shm::fault_point(shm::FaultPoint::kAdoptTaken);
   const std::uint32_t servers = job->state().servers.fetch_add_acq_rel(1) + 1;  // (names.N5)
@@ -149,19 +154,20 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
   return job;
 }
 
-// What a job that begins with a checkpoint has behind it. With another number of workers the ranks share it anew.
+// Stores what a job that starts from a checkpoint has behind it. If the number of workers differs, the ranks share the
+// examples equally.
 void begin_with(const Checkpoint& checkpoint, shm::JobSegments& job, const ServerOptions& options) {
   const std::uint64_t step = checkpoint.global_step();
   if (options.notice)
-    options.notice(fmt::format("job {} goes on from checkpoint {}, at step {}", job.job(), checkpoint.folder(), step));
+    options.notice(fmt::format("job {} resumes from checkpoint {}, at step {}", job.job(), checkpoint.folder(), step));
   job.barrier(0).step.store_relaxed(step);  // relaxed, as all here: names.N6 publishes it
   job.barrier(0).decision.store_relaxed(shm::make_decision(step, 0, 0));
   std::vector<std::uint64_t> examples = checkpoint.examples();
   const std::uint32_t workers = job.config().workers;
   if (examples.size() != workers && !examples.empty()) {
     if (options.notice)
-      options.notice(fmt::format("job {}: {} workers had the data, {} have it now: its order is dealt out anew",
-                                 job.job(), examples.size(), workers));
+      options.notice(fmt::format("job {}: {} workers shared the data, now {} do: its order is divided anew", job.job(),
+                                 examples.size(), workers));
     examples.assign(workers, std::accumulate(examples.begin(), examples.end(), std::uint64_t{0}) / workers);
   }
   for (std::uint32_t rank = 0; rank < examples.size() && rank < job.ranks(); ++rank)
@@ -172,7 +178,7 @@ shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) 
   JobConfig config = given;
   std::optional<Checkpoint> checkpoint;
   if (!config.restore.empty()) {
-    config.restore = std::filesystem::absolute(config.restore).string();  // workers may be elsewhere
+    config.restore = std::filesystem::absolute(config.restore).string();  // workers may have another working directory
     checkpoint.emplace(config.restore);
     config.first_step = checkpoint->global_step();
   }
@@ -187,15 +193,16 @@ shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) 
         found.open(shm::control_name(config.job), shm::Access::kReadWrite, trusted_by(config));
     const bool is_going = outcome == shm::AttachOutcome::kReady && found.descriptor() >= 0 &&
                           shm::TaskLocks(found.descriptor()).is_any_held_by_other();
-    if (is_going) {  // somebody removes it, or has only just begun to use it: look again
+    if (is_going) {  // a process removes it or has only just started to use it: try again
       turn.pause();
       continue;
     }
     turn.look_out();
     if (options.adopt)
-      throw Error(fmt::format("there is no job '{}' to take over; see inspect_shm ls for those there are", config.job));
+      throw Error(fmt::format("there is no job '{}' to take over; list the jobs with inspect_shm ls", config.job),
+                  ErrorCode::kNotFound);
     if (outcome != shm::AttachOutcome::kAbsent && options.notice)
-      options.notice(fmt::format("job {}: reclaiming what a dead job of that name has left", config.job));
+      options.notice(fmt::format("job {}: removing what a dead job of that name left behind", config.job));
     found = {};
     shm::JobSegments job = shm::JobSegments::create(
         config, shard, [&] { turn.look_out(); },
@@ -219,14 +226,14 @@ EndReason to_reason(std::uint32_t ended) {
       return EndReason::kAllWorkersLeft;
     case shm::JobEnd::kLingerOver:
       return EndReason::kLingerOver;
-    default:  // asked, or damaged
+    default:  // asked to stop, or damaged
       return EndReason::kStopRequested;
   }
 }
 
 }  // namespace
 
-struct PS_HIDDEN Server::Impl {
+struct PS_SHM_HIDDEN Server::Impl {
   Impl(const JobConfig& config, const ServerOptions& options)
       : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().tasks), notice(options.notice) {
     for (std::uint32_t task = 0; task < job.config().tasks; ++task)
@@ -239,7 +246,7 @@ struct PS_HIDDEN Server::Impl {
   };
   struct Census {
     std::uint32_t ever_joined = 0, left = 0;
-    bool anybody_alive = false;  // by the locks: who has left holds its byte for some instructions more
+    bool anybody_alive = false;  // by the locks: a worker that has left holds its byte for a few more instructions
   };
 
   Census look(const ServeHooks& hooks);
@@ -251,10 +258,10 @@ struct PS_HIDDEN Server::Impl {
   shm::JobSegments job;
   const std::shared_ptr<bool> is_taking_snapshot = std::make_shared<bool>(false);
   std::vector<Seen> seen;
-  std::vector<bool> tasks_alive;  // other tasks, at the last look
+  std::vector<bool> tasks_alive;  // other tasks, at the last check
   std::vector<std::uint32_t> own_tasks;
   std::function<void(const std::string&)> notice;
-  bool is_first_task = true;  // of the live ones: it writes the events that all of them see
+  bool is_first_task = true;  // of the live ones: it records the events that all of them observe
   pid_t owner = getpid();
 };
 
@@ -265,12 +272,12 @@ Server::Server(Server&&) noexcept = default;
 Server::~Server() {
   if (!impl_ || impl_->owner != getpid()) return;  // a forked child has no lock (locks.L2)
   if (impl_->job.is_kept()) return;
-  // Bytes first: of two tasks that end at the same moment, each would find the other's held, and neither would remove.
+  // The bytes first: if two tasks end at the same moment, each would find the other's byte held, and neither would
+  // remove the job.
   for (const std::uint32_t task : impl_->own_tasks) impl_->job.locks().release(shm::kTaskByte + task);
   shm::fault_point(shm::FaultPoint::kTaskReleased);
   try {
-    // The last one out: while other tasks or workers are alive nothing is touched (names.N2), and the last of these
-    // removes it.
+    // The last process to leave removes the job: while other tasks or workers are alive, nothing is removed (names.N2).
     shm::remove_job(impl_->job.job(), impl_->job.control().descriptor(), impl_->notice);
   } catch (const Error& error) {
     if (impl_->notice) impl_->notice(error.what());  // the next ps of that name reclaims what is left
@@ -297,7 +304,7 @@ void Server::Impl::look_at_tasks(const ServeHooks& hooks) {
   }
 }
 
-// Reports what has changed since the last look, and counts.
+// Reports what has changed since the last call, and counts the workers.
 Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
   Census census;
   look_at_tasks(hooks);
@@ -330,8 +337,8 @@ Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
   return census;
 }
 
-// Says that the job is over, while this task's bytes are held: workers see it at their next step or in their wait, and
-// leave; those who come are told. The reason that was said first stands.
+// Declares the job ended, while this task's bytes are held. Workers see it at their next step or in their wait, and
+// leave; processes that join are told. The reason that was stored first stays.
 EndReason Server::Impl::end(shm::JobEnd why, const ServeHooks& hooks) {
   shm::fault_point(shm::FaultPoint::kEndDecided);
   auto said = static_cast<std::uint32_t>(shm::JobEnd::kNotYet);
@@ -358,7 +365,7 @@ void Server::Impl::wait_for_farewells(const ServeHooks& hooks) {
     shm::futex_wait_slice(job.state().activity, activity);
   }
   const std::string survivors = hooks.notice ? shm::who_has(job) : "";
-  if (!survivors.empty()) hooks.notice(fmt::format("{} not left yet; the last one out removes the job", survivors));
+  if (!survivors.empty()) hooks.notice(fmt::format("{} not left yet; the last to leave removes the job", survivors));
 }
 
 EndReason Server::serve(const ServeHooks& hooks) {
@@ -370,14 +377,14 @@ EndReason Server::serve(const ServeHooks& hooks) {
     const Impl::Census census = impl.look(hooks);
     const std::uint64_t now = shm::now_ns();
     const bool everybody_came = census.ever_joined >= config.workers && !census.anybody_alive;
-    // A job without a last step is done when all its workers say so by leaving.
+    // A job without a last step is done when all of its workers have left.
     if (everybody_came && (impl.job.is_finished() || (config.steps == 0 && census.left == census.ever_joined)))
       return impl.end(shm::JobEnd::kAllLeft, hooks);
     if (census.ever_joined != 0 && !census.anybody_alive) {
       if (alone_since == 0) {
         alone_since = now;
         if (hooks.notice)
-          hooks.notice(fmt::format("no worker is left, and {} of {} have come; the job ends in {} s unless one joins",
+          hooks.notice(fmt::format("no worker is left, and {} of {} have joined; the job ends in {} s unless one joins",
                                    census.ever_joined, config.workers, config.linger_seconds));
       }
       if (double(now - alone_since) * 1e-9 >= config.linger_seconds) return impl.end(shm::JobEnd::kLingerOver, hooks);
@@ -403,4 +410,4 @@ Snapshot Server::snapshot(const SnapshotOptions& options) {
       Snapshotter{.job = impl_->job, .is_taking = impl_->is_taking_snapshot}, options));
 }
 
-}  // namespace ps
+}  // namespace ps_shm

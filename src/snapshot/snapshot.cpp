@@ -1,30 +1,25 @@
 #include "snapshot/snapshot.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <thread>
+#include <optional>
 
 #include "config/modes.hpp"
-#include "ps/errors.hpp"
-#include "shm/clock.hpp"
-#include "shm/inplace_rows.hpp"
-#include "shm/live_settings.hpp"
-#include "shm/placement.hpp"
-#include "shm/versioned_slot.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/clock.hpp"
+#include "shm/segment/live_settings.hpp"
+#include "shm/segment/placement.hpp"
+#include "shm/slots/inplace_rows.hpp"
+#include "shm/slots/versioned_slot.hpp"
 #include "update/bytes.hpp"
 #include "update/elements.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
 using shm::VariableShm;
-
-bool is_versioned(const VariableShm& record) noexcept {
-  return record.layout == static_cast<std::uint32_t>(Layout::kVersioned);
-}
-
-std::uint64_t to_ns(double seconds) { return static_cast<std::uint64_t>(seconds * 1e9); }
 
 }  // namespace
 
@@ -40,19 +35,19 @@ bool is_of_rows(const VariableShm& record, std::uint64_t array) noexcept {
 
 void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::uint64_t array, std::span<float> out) {
   const shm::InplaceVariable source(job.shard_data(record.shard), record);
-  if (is_of_rows(record, array)) {  // behind the row's elements
+  if (is_of_rows(record, array)) {  // after the row's elements
     for (std::uint64_t row = 0; row < source.rows(); ++row)
       shm::read_elements(out.data() + row,
                          source.elements() + row * source.row_floats() + source.row_elements() * source.record_floats(),
                          1, 1, update::FirstFloat{});
     return;
   }
-  const std::uint64_t place = array <= record.slots ? array : 0;  // a slot in the value's place
+  const std::uint64_t place = array <= record.slots ? array : 0;  // an optimizer slot that lies in the value's place
   for (std::uint64_t block = 0; block < source.blocks(); ++block) {
     float* const to = out.data() + source.block_begin(block);
     if (array == 0)
       copy_inplace_block(job, record, block, to);
-    else  // the slots lie behind the element's first float
+    else  // the optimizer slots lie after the element's first float
       source.for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
         shm::read_elements(to + begin, from + place, source.record_floats(), count, update::FirstFloat{});
       });
@@ -70,13 +65,20 @@ void copy_inplace_block(const shm::JobSegments& job, const VariableShm& record, 
 Snapshot::Impl::~Impl() { unlock(); }
 
 void Snapshot::Impl::lock(double wait_seconds) {
-  const std::uint64_t until = shm::now_ns() + to_ns(wait_seconds);
+  const std::uint64_t until = shm::now_ns() + shm::to_ns(wait_seconds);
   while (*taker.is_taking || !taker.job.locks().try_take(shm::kSnapshotByte)) {
     if (taker.each_slice) taker.each_slice();
-    if (*taker.is_taking || shm::now_ns() >= until)
-      throw Error(fmt::format("job '{}' has a snapshot that was not given back within {} s, and can have one at a time",
-                              taker.job.job(), wait_seconds));
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (*taker.is_taking || shm::now_ns() >= until) {
+      const std::optional<std::uint32_t> holder =
+          *taker.is_taking ? static_cast<std::uint32_t>(getpid())
+                           : shm::holder_of(shm::lock_holders(taker.job.control().descriptor()), shm::kSnapshotByte);
+      throw Error(fmt::format("job '{}' can have one snapshot at a time, and {} did not give the existing one back "
+                              "within {:.3g} s",
+                              taker.job.job(), holder ? fmt::format("process {}", *holder) : "another process",
+                              wait_seconds),
+                  ErrorCode::kUnavailable);
+    }
+    shm::sleep_ns(1'000'000);
   }
   *taker.is_taking = true;
 }
@@ -87,7 +89,7 @@ void Snapshot::Impl::unlock() noexcept {
   if (taker.is_guest) shm::remove_if_ended(taker.job);  // names.N9
 }
 
-// Lists what is initialised, and sees to it that each versioned chunk has a reserve (cut.C6).
+// Lists the initialised variables, and makes the reserves that are missing for versioned chunks (cut.C6).
 void Snapshot::Impl::list() {
   shm::Directory directory(taker.job);
   std::vector<std::uint32_t> without;
@@ -103,16 +105,20 @@ void Snapshot::Impl::list() {
   }
   std::erase_if(variables, [](const auto& one) { return one.second.size() != one.second.front().record->parts; });
   try {
-    for (const std::uint32_t position : without) directory.reserve(position, shm::kSnapshotByte);
+    if (const std::uint64_t free = shm::shm_free_bytes(); bytes > free)  // before others run short of what there is
+      throw Error(fmt::format("there are {} bytes left; free some (inspect_shm ls), or enlarge /dev/shm", free));
+    directory.reserve(without, shm::kSnapshotByte);
   } catch (const Error& error) {
     throw Error(
-        fmt::format("no snapshot of job '{}': its first one needs {} bytes in /dev/shm, as much again as its "
-                    "versioned variables have: {}",
-                    taker.job.job(), bytes, error.what()));
+        fmt::format("cannot take a snapshot of job '{}': the first one needs {} bytes in /dev/shm, as much as its "
+                    "versioned variables take: {}",
+                    taker.job.job(), bytes, error.what()),
+        ErrorCode::kNoSpace);
   }
 }
 
-// In-place variables to copy under the pause: the smallest first, of so many bytes in all. The rest is fuzzy.
+// Chooses the in-place variables to copy during the pause: the smallest ones, up to `bytes` in all. The others are not
+// point-in-time.
 std::vector<Snapshot::Impl::Part*> Snapshot::Impl::small_ones(std::uint64_t bytes) {
   std::vector<Part*> all;
   for (auto& [name, parts] : variables)
@@ -142,15 +148,15 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
     shm::CutMaker maker(taker.job);
     list();
     const std::vector<Part*> small = small_ones(options.pause_bytes);
-    std::uint64_t copying_ns = 0;  // about four times what copying under the pause takes
+    std::uint64_t copying_ns = 0;  // about four times what copying during the pause takes
     for (const Part* part : small)
       for (const std::vector<float>& array : part->copied) copying_ns += array.size() * 4;
     const auto patience = [&]() -> std::uint64_t {
-      if (options.patience_seconds > 0) return to_ns(options.patience_seconds) + copying_ns;
+      if (options.patience_seconds > 0) return shm::to_ns(options.patience_seconds) + copying_ns;
       constexpr std::uint64_t kLeastNs = 100'000'000, kNsPerByte = 10;
       bool is_complete = true;
       std::uint64_t ns = std::max(kLeastNs, 10 * maker.longest_push_ns(is_complete)) + copying_ns;
-      if (!is_complete)  // somebody is in a first push, which may be of all there is
+      if (!is_complete)  // a worker is in its first push, which may change all variables
         for (const auto& [name, parts] : variables)
           ns += parts.front().record->whole_elements * sizeof(float) * kNsPerByte;
       return ns;
@@ -159,14 +165,15 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
     for (int attempt = 1;; ++attempt) {
       bool is_good = true;
       if (traits_of(taker.job.config().mode).steps_together()) {
-        // Nobody waits for this, so it may last.
-        cut =
-            maker.between_steps(to_ns(options.patience_seconds > 0 ? options.patience_seconds : options.wait_seconds));
+        // No worker waits for this, so it may take long.
+        cut = maker.between_steps(
+            shm::to_ns(options.patience_seconds > 0 ? options.patience_seconds : options.wait_seconds));
         if (cut.is_held_up)
           throw Error(
-              fmt::format("no snapshot of job '{}': step {} has been decided, and its workers, who are stopped "
-                          "or very busy, do not apply it; continue them",
-                          taker.job.job(), cut.step));
+              fmt::format("cannot take a snapshot of job '{}': step {} has been decided, but its workers, which are "
+                          "stopped or very busy, do not apply it; resume them",
+                          taker.job.job(), cut.step),
+              ErrorCode::kUnavailable);
       } else {
         cut = maker.drain(patience(), !small.empty(), taker.rank);
         for (Part* part : small)
@@ -177,9 +184,10 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
       if (is_good) break;
       if (attempt == kAttempts)
         throw Error(
-            fmt::format("no snapshot of job '{}': {} times this process was stopped for longer than its workers "
-                        "wait for a cut; try again",
-                        taker.job.job(), kAttempts));
+            fmt::format("cannot take a snapshot of job '{}': {} times this process was stopped for longer than the "
+                        "workers wait for a snapshot point; try again",
+                        taker.job.job(), kAttempts),
+            ErrorCode::kUnavailable);
     }
     for (std::uint32_t rank = 0; rank < taker.job.ranks(); ++rank)
       if (cut.split.contains(rank)) split.push_back(rank);
@@ -193,7 +201,8 @@ const std::vector<Snapshot::Impl::Part>& Snapshot::Impl::parts_of(const std::str
   const auto found = variables.find(name);
   if (found == variables.end())
     throw Error(
-        fmt::format("the snapshot of job '{}' has no variable '{}': nobody had initialised it", taker.job.job(), name));
+        fmt::format("the snapshot of job '{}' has no variable '{}': it was not initialised", taker.job.job(), name),
+        ErrorCode::kNotFound);
   return found->second;
 }
 
@@ -219,7 +228,7 @@ bool Snapshot::is_fuzzy(const std::string& name) const {
 void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t array) const {
   const VariableShm& first = *impl_->parts_of(name).front().record;
   if (first.dtype != static_cast<std::uint32_t>(DType::kFloat32))
-    throw Error(fmt::format("copy of variable '{}': it holds {}; give a span of bytes", name,
+    throw Error(fmt::format("copy of variable '{}': its dtype is {}; give a span of bytes", name,
                             to_string(static_cast<DType>(first.dtype))));
   if (const std::uint64_t floats = impl_->floats_of(name, array); out.size() != floats)
     throw Error(fmt::format("copy of variable '{}': it has {} elements, the span has {}", name, floats, out.size()));
@@ -249,8 +258,8 @@ std::uint64_t Snapshot::updates(const std::string& name) const {
 void Snapshot::read(const std::string& name, std::uint64_t begin, std::span<std::byte> out, std::uint64_t array) const {
   const std::uint64_t bytes = impl_->bytes_of(name, array);
   if (begin % sizeof(float) != 0 || begin > bytes || out.size() > bytes - begin)
-    throw Error(fmt::format("read of variable '{}': it has {} bytes, and {} from {} on are asked for", name, bytes,
-                            out.size(), begin));
+    throw Error(fmt::format("read of variable '{}': it has {} bytes, but {} bytes from byte {} on were requested", name,
+                            bytes, out.size(), begin));
   update::fill_bytes(out, [&](std::span<float> floats) { impl_->copy(name, begin / sizeof(float), floats, array); });
 }
 
@@ -261,14 +270,15 @@ std::uint64_t Snapshot::Impl::bytes_of(const std::string& name, std::uint64_t ar
 std::uint64_t Snapshot::Impl::floats_of(const std::string& name, std::uint64_t array) const {
   const VariableShm& first = *parts_of(name).front().record;
   if (array >= arrays_of(first))
-    throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, array - 1, arrays_of(first) - 1));
+    throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, array - 1, arrays_of(first) - 1),
+                ErrorCode::kNotFound);
   return is_of_rows(first, array) ? first.whole_elements / first.row_elements : first.whole_elements;
 }
 
-// In place: all of it. What was copied under the pause, else what is there now.
+// Copies a complete in-place array: what was copied during the pause, or the current values.
 void Snapshot::Impl::copy_all(const std::vector<Part>& parts, std::span<float> out, std::uint64_t array) const {
   const VariableShm& first = *parts.front().record;
-  const std::uint64_t unit = is_of_rows(first, array) ? first.row_elements : 1;  // elements for each of its floats
+  const std::uint64_t unit = is_of_rows(first, array) ? first.row_elements : 1;  // elements for each float of the array
   std::vector<float> by_parts(shm::is_hashed(first) ? out.size() : 0);
   const std::span<float> to = shm::is_hashed(first) ? std::span<float>(by_parts) : out;
   for (const Part& part : parts) {
@@ -298,7 +308,7 @@ void Snapshot::Impl::copy(const std::string& name, std::uint64_t begin, std::spa
     std::copy_n(ordered.begin() + std::ptrdiff_t(begin), out.size(), out.begin());
     return;
   }
-  std::vector<float> whole;  // a chunk that is asked for in part
+  std::vector<float> whole;  // a chunk of which only a part is requested
   for (const Part& part : parts) {
     const shm::VersionedVariable chunks(taker.job.shard_data(part.record->shard), *part.record);
     const std::uint64_t part_begin = part.record->part_begin, chunk_floats = part.record->piece_elements;
@@ -320,4 +330,4 @@ void Snapshot::Impl::copy(const std::string& name, std::uint64_t begin, std::spa
   }
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,4 +1,5 @@
-// Elements of any type as the floats that they lie in: a variable's bytes, of which zeros fill up the last float.
+// Elements of any dtype, handled as the floats that they occupy: a variable's bytes, zero-padded to a multiple of a
+// float.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +8,14 @@
 #include <span>
 #include <vector>
 
-namespace ps::update {
+namespace ps_shm::update {
 
 inline bool are_floats(std::span<const std::byte> bytes) noexcept {
   return bytes.size() % sizeof(float) == 0 && reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(float) == 0;
 }
 inline std::size_t floats_for(std::size_t bytes) noexcept { return (bytes + sizeof(float) - 1) / sizeof(float); }
 
-// Calls fill(floats), and leaves in `out` what that has filled them with.
+// Calls fill(floats), and stores in `out` what it has written to them.
 template <class Fill>
 void fill_bytes(std::span<std::byte> out, Fill&& fill) {
   if (are_floats(out)) return fill(std::span<float>(reinterpret_cast<float*>(out.data()), floats_for(out.size())));
@@ -23,7 +24,7 @@ void fill_bytes(std::span<std::byte> out, Fill&& fill) {
   std::memcpy(out.data(), room.data(), out.size());
 }
 
-// Calls take(floats) with those that the bytes are.
+// Calls take(floats) with the bytes as floats.
 template <class Take>
 void take_bytes(std::span<const std::byte> in, Take&& take) {
   if (are_floats(in))
@@ -33,4 +34,4 @@ void take_bytes(std::span<const std::byte> in, Take&& take) {
   take(std::span<const float>(room));
 }
 
-}  // namespace ps::update
+}  // namespace ps_shm::update

@@ -1,22 +1,23 @@
-// Changes past the rule, of versioned chunks: what is added or given, and what becomes of the state.
+// Changes of versioned chunks that bypass the optimizer: adds and assigns, and their effect on the state.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
+#include "update/dtypes.hpp"
 #include "update/rule_table.hpp"
 #include "update/simd.hpp"
 
-namespace ps::update {
+namespace ps_shm::update {
 namespace {
 
-PS_SIMD_CLONES void add_values(float* out, const float* in, const float* delta, std::size_t count) noexcept {
-  PS_SIMD_LOOP
+PS_SHM_SIMD_CLONES void add_values(float* out, const float* in, const float* delta, std::size_t count) noexcept {
+  PS_SHM_SIMD_LOOP
   for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + delta[i];
 }
 
-// Unsigned, so that it wraps around.
 template <class T>
-PS_SIMD_CLONES void add_as(float* out, const float* in, const float* delta, std::size_t bytes) noexcept {
+PS_SHM_SIMD_CLONES void add_as(float* out, const float* in, const float* delta, std::size_t bytes) noexcept {
   auto* to = reinterpret_cast<std::byte*>(out);
   const auto* from = reinterpret_cast<const std::byte*>(in);
   const auto* more = reinterpret_cast<const std::byte*>(delta);
@@ -33,7 +34,7 @@ void copy(float* out, const float* in, std::size_t count) noexcept {
   if (out != in) std::copy_n(in, count, out);
 }
 
-// Of a rule whose state depends on the value.
+// For rules whose state depends on the value.
 template <class Rule>
 void set_values(const Settings& settings, bool adds, float learning_rate, float* out, const float* in,
                 std::size_t stride, const float* values, std::size_t count) noexcept {
@@ -48,24 +49,14 @@ void set_values(const Settings& settings, bool adds, float learning_rate, float*
 
 }  // namespace
 
-bool has_sum(DType dtype) noexcept {
-  return dtype != DType::kBFloat16 && dtype != DType::kFloat16 && dtype != DType::kBool;
-}
-
 void add_elements(DType dtype, float* out, const float* in, const float* delta, std::size_t count) noexcept {
   if (dtype == DType::kFloat32) return add_values(out, in, delta, count);
-  const std::size_t bytes = count * sizeof(float);
-  if (dtype == DType::kFloat64) return add_as<double>(out, in, delta, bytes);
-  switch (bytes_of(dtype)) {
-    case 8:
-      return add_as<std::uint64_t>(out, in, delta, bytes);
-    case 4:
-      return add_as<std::uint32_t>(out, in, delta, bytes);
-    case 2:
-      return add_as<std::uint16_t>(out, in, delta, bytes);
-    default:
-      return add_as<std::uint8_t>(out, in, delta, bytes);
-  }
+  with_element(dtype, [&]<class T>(T) {
+    if constexpr (std::is_integral_v<T>)
+      add_as<std::make_unsigned_t<T>>(out, in, delta, count * sizeof(float));  // unsigned, so that it wraps around
+    else if constexpr (std::is_floating_point_v<T>)
+      add_as<T>(out, in, delta, count * sizeof(float));
+  });
 }
 
 void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
@@ -94,4 +85,4 @@ void change(const Settings& settings, Change how, float learning_rate, float* ou
   if (all > slots) copy(out + all * stride, adds ? in + all * stride : values, count);
 }
 
-}  // namespace ps::update
+}  // namespace ps_shm::update

@@ -1,16 +1,17 @@
-// Updates of elements that lie together with their state, for layouts that change elements where they are; and how such
-// an element is read. What differs there from versioned chunks: rule_table.hpp. All are wait-free.
+// Updates of elements that lie together with their state, for layouts that update elements in place; and how such an
+// element is read. The differences to versioned chunks are listed in rule_table.hpp. All functions are wait-free.
 #pragma once
 
 #include <cstddef>
 
 #include "update/rule_table.hpp"
 
-namespace ps::update {
+namespace ps_shm::update {
 
-// One element's update: element(x, g) changes the kFloats floats at x.
-template <class Rule, bool kPlain>
+// The update of one element: element(x, g) changes the kFloats floats at x.
+template <class ItsRule, bool kPlain>
 struct ElementUpdate {
+  using Rule = ItsRule;
   static constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(true).size();
   Call call;
 
@@ -27,9 +28,11 @@ struct ElementUpdate {
   }
 };
 
-// A row's: add what add_to_state() says to the row's state, then update its elements by with_state(state).
-template <class Rule, bool kPlain>
+// The update of a row: add the result of add_to_state() to the row's state, then update its elements by
+// with_state(state).
+template <class ItsRule, bool kPlain>
 struct RowUpdate {
+  using Rule = ItsRule;
   Call call;
 
   float add_to_state(const float* gradient, std::size_t count) const noexcept {
@@ -58,7 +61,8 @@ decltype(auto) with_element_update(const Settings& settings, float learning_rate
   return call.is_plain() ? run.template operator()<true>() : run.template operator()<false>();
 }
 
-// One element's change past its rule, by rules.hpp's Change: change(x, value) changes the kFloats floats at x.
+// A change of one element that bypasses the optimizer (Change of rules.hpp): change(x, value) changes the kFloats
+// floats at x.
 template <std::size_t kRecord>
 struct ElementAdd {
   static constexpr std::size_t kFloats = kRecord;
@@ -71,7 +75,7 @@ struct ElementAssign {
   void operator()(float* x, float value) const noexcept { x[0] = value; }
 };
 
-// Where the value is a function of state.
+// For rules whose value is a function of the state.
 template <class Rule>
 struct ComputedChange {
   static constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(true).size();
@@ -84,7 +88,7 @@ struct ComputedChange {
   }
 };
 
-// With a row's state, where the rule keeps one, it sets that first.
+// If the rule keeps row state, the row's state is reset first.
 template <class Rule>
 struct ElementReset {
   static constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(true).size();
@@ -112,26 +116,35 @@ decltype(auto) with_element_change(const Settings& settings, Change how, float l
   });
 }
 
-// Reads an element's value, where that is its first float.
+// Reads the value of an element whose first float is the value.
 struct FirstFloat {
-  static constexpr std::size_t kFloats = 1;  // that are read
+  static constexpr std::size_t kFloats = 1;  // number of floats read
   float operator()(const float* x) const noexcept { return x[0]; }
 };
+
+// What reads the value of an element under this rule: its first float, or the rule's own function of the state.
+template <class Rule>
+auto element_value_of(const Settings& settings, float learning_rate) noexcept {
+  if constexpr (Rule::kTraits.reads_by_rate)
+    return Rule::value_of(settings, learning_rate);
+  else
+    return FirstFloat{};
+}
 
 template <class Body, class First, class... Rest>
 decltype(auto) with_value_of(RuleList<First, Rest...>, const Settings& settings, float learning_rate, Body&& body) {
   if constexpr (First::kTraits.reads_by_rate)
-    if (settings.rule == First::kTraits.rule) return body(First::value_of(settings, learning_rate));
+    if (settings.rule == First::kTraits.rule) return body(element_value_of<First>(settings, learning_rate));
   if constexpr (sizeof...(Rest) == 0)
     return body(FirstFloat{});
   else
     return with_value_of(RuleList<Rest...>{}, settings, learning_rate, body);
 }
 
-// Calls body(value_of) with that, or with the rule's own.
+// Calls body(value_of) with FirstFloat or with the rule's own function.
 template <class Body>
 decltype(auto) with_element_value(const Settings& settings, float learning_rate, Body&& body) {
   return with_value_of(Rules{}, settings, learning_rate, body);
 }
 
-}  // namespace ps::update
+}  // namespace ps_shm::update

@@ -6,11 +6,11 @@
 #include "update/rules.hpp"
 #include "update/simd.hpp"
 
-namespace ps::update {
+namespace ps_shm::update {
 namespace {
 
-// Sixteen sums side by side, whatever the processor's width is; the last elements fill up with zeros.
-PS_SIMD_CLONES double sum_of_squares(const float* values, std::size_t count) noexcept {
+// Sixteen sums side by side, whatever the processor's vector width. The last block is padded with zeros.
+PS_SHM_SIMD_CLONES double sum_of_squares(const float* values, std::size_t count) noexcept {
   using Floats [[gnu::vector_size(32)]] = float;
   using Doubles [[gnu::vector_size(64)]] = double;
   constexpr std::size_t kLanes = 8, kBlock = 2 * kLanes;
@@ -44,4 +44,4 @@ float clip_scale(double squared_norm, float clip_norm) noexcept {
   return static_cast<float>(double(clip_norm) / std::max(std::sqrt(squared_norm), double(clip_norm)));
 }
 
-}  // namespace ps::update
+}  // namespace ps_shm::update

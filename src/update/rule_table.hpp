@@ -1,5 +1,5 @@
-// The update rules, a row each: what can be asked of a rule (traits.hpp), and its arithmetic for one element.
-// For what loops over elements: rules.cpp (versioned chunks), elements.hpp (in place). All is wait-free.
+// The update rules, one row each: the traits of a rule (traits.hpp), and its arithmetic for one element.
+// Used by the loops over elements: rules.cpp (versioned chunks), elements.hpp (in place). All is wait-free.
 //
 // With w the value, g the pushed gradient, r the learning rate, t the number of this update of the chunk (from 1)
 //   g' = clip(scale * g) + l2 * w           clip to [-clip_value, clip_value]; then, decoupled weight decay:
@@ -13,29 +13,29 @@
 //   adam      m = beta1 * m + (1 - beta1) * g'; v = beta2 * v + (1 - beta2) * g'^2
 //             w = w' - r * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon * sqrt(1 - beta2^t))
 //                                                                    Kingma and Ba 2015, algorithm 1
-//   adamw     the same; it differs in its usual weight_decay         Loshchilov and Hutter 2019, without its schedule factor
+//   adamw     the same; it differs in its default weight_decay       Loshchilov and Hutter 2019, without its schedule factor
 //   ftrl      n += g''^2; q = (ftrl_beta + sqrt(n)) / r; z += g'' - (q - q of the step before) * w,
-//             with g'' = clip(scale * g); w = 0 where |z| <= l1, else -(z - sign(z) * l1) / (q + l2)
+//             with g'' = clip(scale * g); w = 0 if |z| <= l1, else -(z - sign(z) * l1) / (q + l2)
 //                                                                    McMahan et al., Ad Click Prediction, 2013, algorithm 1
-//             with its sigma as defined in section 3, 1/eta - 1/eta of the step before, so that a rate that changes
-//             leaves w where it is (algorithm 1 has this for a constant rate)
-//             z starts where the formula gives the initial value back
-//   ema       a further slot behind the rule's own: a = d * a + (1 - d) * w with d = min(ema, (1 + t) / (10 + t)); it
+//             with its sigma as defined in section 3, 1/eta - 1/eta of the step before, so that a changing rate
+//             does not change w (algorithm 1 assumes a constant rate)
+//             z starts at the value for which the formula gives the initial value
+//   ema       a further slot after the rule's own: a = d * a + (1 - d) * w with d = min(ema, (1 + t) / (10 + t)); it
 //             starts at the initial value             TensorFlow's ExponentialMovingAverage with num_updates
 //
-// Past its rule a value is added to, or set (changes.cpp). State stays, but for
-//   ftrl        z = -w * ((ftrl_beta + sqrt(n)) / r + l2) - sign(w) * l1, or 0 where w is 0: solved for, so that the next
-//               step goes on from w
-//   ema         an average is set with its value, and stays where something is added
+// Adds and assigns bypass the rule (changes.cpp). State stays unchanged, with these exceptions:
+//   ftrl        z = -w * ((ftrl_beta + sqrt(n)) / r + l2) - sign(w) * l1, or 0 if w is 0: solved for, so that the next
+//               step continues from w
+//   ema         an assign also sets the average; an add leaves it unchanged
 //
-// In place an element lies together with its state, {w}, {w, n}, {z, n} or {w, m, v, t}. There differ
+// In place an element lies together with its state, {w}, {w, n}, {z, n} or {w, m, v, t}. The differences there:
 //   all         state changes only with its element's pushes (lazy updates: TensorFlow's LazyAdam, PyTorch's SparseAdam)
-//   adam, adamw t counts the element's own pushes, as a float: exact up to 2^24, where the corrections are 1 long since
-//   ftrl        w is not kept but computed of z and n, as in McMahan et al. 2013, so it follows a rate that changes:
-//               w = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((ftrl_beta + sqrt(n)) / r + l2)
+//   adam, adamw t counts the element's own pushes, as a float: exact up to 2^24, long after the corrections became 1
+//   ftrl        w is not stored but computed from z and n, as in McMahan et al. 2013, so it follows a changing rate:
+//               w = 0 if |z| <= l1, else -(z - sign(z) * l1) / ((ftrl_beta + sqrt(n)) / r + l2)
 //               z += g'' - (sqrt(n + g''^2) - sqrt(n)) / r * w; n += g''^2
 //   rowwise_adagrad  one n for a row: n += mean of the row's g'^2; w = w' - r * g' / (sqrt(n) + epsilon). The state of
-//               a row takes 1 / row_size of Adagrad's; frequent and rare elements of one row share a rate. l2 enters g'
+//               a row is 1 / row_size of Adagrad's; frequent and rare elements of one row share a rate. l2 enters g'
 //               but not n. (Gupta et al., Training recommender systems at scale, 2020, and FBGEMM, section rowwise)
 #pragma once
 
@@ -49,7 +49,7 @@
 #include "update/rules.hpp"
 #include "update/traits.hpp"
 
-namespace ps::update {
+namespace ps_shm::update {
 
 inline constexpr HyperParameter kUsesMomentum{&Optimizer::momentum, &Settings::momentum};
 inline constexpr HyperParameter kUsesBeta1{&Optimizer::beta1, &Settings::beta1};
@@ -62,17 +62,17 @@ inline constexpr HyperParameter kUsesL1{&Optimizer::l1, &Settings::l1};
 
 inline float first_accumulator(const Settings& settings, float, float) noexcept { return settings.initial_accumulator; }
 
-// A row has
-//   kTraits       what can be asked of it
-//   Steps         the row whose arithmetic it has: its own, or another rule's
+// A row of the table has
+//   kTraits       its properties
+//   Steps         the row whose arithmetic it uses: its own, or another rule's
 //   step          versioned: x[0] is the element's value, x[1] and so on are its slots, w and g are w' and g' above
-// and where it needs them
-//   set_rate      sets what else depends on the rate; set_update sets what depends on t, which `step` alone has
-//   element_step  in place, where it is another one: the element's floats begin at x
-//   value_of      in place, where the value is not the first float: makes what reads it
-//   set_value, set_element   where state depends on the value: makes the value another one, versioned and in place; state
-//                 that gives that value stays
-//   row_state, row_rate, Elements   what a push adds to a row's state, and the row whose step takes which rate then
+// and, where needed,
+//   set_rate      sets what else depends on the rate; set_update sets what depends on t, for `step` only
+//   element_step  in place, if the arithmetic differs: the element's floats begin at x
+//   value_of      in place, if the value is not the first float: returns a function that reads the value
+//   set_value, set_element   if state depends on the value: sets the value, versioned and in place; state that already
+//                 gives that value stays
+//   row_state, row_rate, Elements   what a push adds to a row's state; the resulting rate; the row whose step uses it
 
 struct Add {
   using Steps = Add;
@@ -194,7 +194,7 @@ struct AdamW : Adam {
 
 struct Ftrl {
   using Steps = Ftrl;
-  // The z whose value is `value`, beside this n.
+  // The z that gives `value`, with this n.
   static float z_of(const Settings& settings, float learning_rate, float value, float n) noexcept {
     if (value == 0) return 0.0F;
     return -value * ((settings.ftrl_beta + std::sqrt(n)) / learning_rate + settings.l2) -
@@ -217,10 +217,10 @@ struct Ftrl {
   [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
     const float n = x[1] + g * g, root = std::sqrt(n);
     const float denominator = (call.settings.ftrl_beta + root) * call.inverse_rate + call.settings.l2;
-    // No branch, so that it vectorises. Where w is not 0, the closed form of the step before gives sum(s * w) from w.
+    // No branch, so that it vectorises. Where w is not 0, the closed form of the previous step gives sum(s * w) from w.
     const float l1 = call.settings.l1, moved = std::copysign(l1, x[2]) - denominator * w;
     const float z = g + (std::fabs(x[2]) > l1 ? moved : x[2]);
-    // What is left of |z| above l1 is 0 where the value has to be, and the denominator is kept from 0 / 0 there.
+    // The excess of |z| over l1 becomes 0 where the value must be 0; the denominator is kept from 0 / 0 there.
     const float left = std::fabs(z) - l1;
     constexpr float kLeast = std::numeric_limits<float>::min();
     x[0] = std::copysign(left < 0 ? 0 : left, -z) / (denominator < kLeast ? kLeast : denominator);
@@ -229,7 +229,7 @@ struct Ftrl {
   }
 
   struct Value {
-    static constexpr std::size_t kFloats = 2;  // that are read
+    static constexpr std::size_t kFloats = 2;  // number of floats read
     Settings settings;
     float inverse_rate;
 
@@ -309,7 +309,7 @@ consteval bool say_what_they_do(RuleList<Rows...>) {
 }
 static_assert(say_what_they_do(Rules{}), "what is asked of a rule would not be what its arithmetic can");
 
-// Whether the rule's steps are those of the row `Steps`.
+// Whether the rule uses the arithmetic of the row `Steps`.
 template <class Steps, class... Rows>
 [[gnu::always_inline]] constexpr bool has_steps(RuleList<Rows...>, UpdateRule rule) noexcept {
   return ((std::is_same_v<typename Rows::Steps, Steps> && rule == Rows::kTraits.rule) || ...);
@@ -326,13 +326,13 @@ template <class Body, class First, class... Rest>
   }
 }
 
-// Calls body(row) with the row whose steps the rule has. Requires: the rule has a row.
+// Calls body(row) with the row whose arithmetic the rule uses. Requires: the rule has a row.
 template <class Body>
 [[gnu::always_inline]] inline decltype(auto) with_rule(UpdateRule rule, Body&& body) {
   return with_rule_of(Rules{}, rule, body);
 }
 
-// What a call's elements have in common but for t.
+// What a call's elements have in common, except for t.
 inline Call resolve(const Settings& settings, float learning_rate, float scale, float clip_value) noexcept {
   Call call{.settings = settings, .rate = learning_rate, .scale = scale, .epsilon = settings.epsilon};
   with_rule(
@@ -351,4 +351,4 @@ inline Call resolve(const Settings& settings, float learning_rate, float scale, 
   return call;
 }
 
-}  // namespace ps::update
+}  // namespace ps_shm::update

@@ -7,10 +7,10 @@
 #include "update/rule_table.hpp"
 #include "update/simd.hpp"
 
-namespace ps::update {
+namespace ps_shm::update {
 namespace {
 
-// The same call for the next update after so many: with what depends on its number t.
+// The same call with everything that depends on the number t of the update, after `updates` earlier ones.
 Call at_update(Call call, std::uint64_t updates) noexcept {
   const double t = double(updates) + 1;
   with_rule(
@@ -50,8 +50,8 @@ template <class Rule, std::size_t kSlots, Before kBefore>
   for (std::size_t k = 0; k <= kSlots; ++k) out[k * stride] = x[k];
 }
 
-// Where the gradient of element i comes from. from(at): that of the elements from `at` on. kIsFar: others wrote it, so it
-// is asked for ahead in any case.
+// A source of gradients: [i] is the gradient of element i. from(at): the source for the elements from `at` on. kIsFar:
+// the gradient was written by another process, so it is always prefetched.
 struct Given {
   static constexpr bool kIsFar = false;
   const float* values;
@@ -74,7 +74,7 @@ struct Sum {
   }
 };
 
-// The same, each scaled and clipped for itself.
+// The same, with each contribution scaled and clipped individually.
 struct ClippedSum {
   static constexpr bool kIsFar = true;
   Sum sum;
@@ -89,13 +89,14 @@ struct ClippedSum {
   [[gnu::always_inline]] void prefetch(std::size_t i) const noexcept { sum.prefetch(i); }
 };
 
-// Asks for all inputs half a page ahead: the processor's own prefetching stops at page ends, and neighbouring chunks'
-// buffers lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of racy adds). `following`: what is read after `in`.
+// Prefetches all inputs half a page ahead: the processor's own prefetching stops at the ends of pages, and the buffers
+// of neighbouring chunks may lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of the rate of Hogwild!
+// updates). `following`: the input that is read after `in`.
 template <class Rule, std::size_t kSlots, Before kBefore, class Gradient>
 [[gnu::always_inline]] inline void for_each(const Call& shared, float* out, const float* in, std::size_t stride,
                                             const Gradient& given, std::size_t count, const float* following) noexcept {
   constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512, kShort = 2048;  // floats
-  const Call call = shared;  // the compiler sees that no store to `out` changes it
+  const Call call = shared;  // a copy, so that the compiler knows that no store to `out` changes it
   const Gradient gradient = given;
   const bool is_long = count > kShort || following != nullptr;
   std::size_t i = 0;
@@ -112,11 +113,11 @@ template <class Rule, std::size_t kSlots, Before kBefore, class Gradient>
         if (next != nullptr || Gradient::kIsFar) gradient.prefetch(at + k);
       }
     }
-    PS_SIMD_LOOP
+    PS_SHM_SIMD_LOOP
     for (std::size_t k = 0; k < kBlock; ++k)
       element<Rule, kSlots, kBefore>(call, out + i + k, in + i + k, stride, gradient[i + k]);
   }
-  PS_SIMD_LOOP
+  PS_SHM_SIMD_LOOP
   for (std::size_t k = i; k < count; ++k) element<Rule, kSlots, kBefore>(call, out + k, in + k, stride, gradient[k]);
 }
 
@@ -134,30 +135,30 @@ template <Before kBefore, class Gradient>
       });
 }
 
-#define PS_RUN(name, before, Gradient)                                                                     \
-  PS_SIMD_CLONES void name(const Call& call, float* out, const float* in, std::size_t stride,              \
-                           const Gradient& gradient, std::size_t count, const float* following) noexcept { \
-    run_rule<before>(call, out, in, stride, gradient, count, following);                                   \
+#define PS_SHM_RUN(name, before, Gradient)                                                                     \
+  PS_SHM_SIMD_CLONES void name(const Call& call, float* out, const float* in, std::size_t stride,              \
+                               const Gradient& gradient, std::size_t count, const float* following) noexcept { \
+    run_rule<before>(call, out, in, stride, gradient, count, following);                                       \
   }
-PS_RUN(run_plain, Before::kNothing, Given)
-PS_RUN(run_full, Before::kAll, Given)
-PS_RUN(run_sum, Before::kNoClip, Sum)
-PS_RUN(run_clipped_sum, Before::kNoClip, ClippedSum)
-#undef PS_RUN
+PS_SHM_RUN(run_plain, Before::kNothing, Given)
+PS_SHM_RUN(run_full, Before::kAll, Given)
+PS_SHM_RUN(run_sum, Before::kNoClip, Sum)
+PS_SHM_RUN(run_clipped_sum, Before::kNoClip, ClippedSum)
+#undef PS_SHM_RUN
 
 auto* runner_of(const Call& call, const Given&) noexcept { return call.is_plain() ? run_plain : run_full; }
 auto* runner_of(const Call&, const Sum&) noexcept { return run_sum; }
 auto* runner_of(const Call&, const ClippedSum&) noexcept { return run_clipped_sum; }
 
-PS_SIMD_CLONES void average(const Call& call, float* out, const float* in, const float* values,
-                            std::size_t count) noexcept {
+PS_SHM_SIMD_CLONES void average(const Call& call, float* out, const float* in, const float* values,
+                                std::size_t count) noexcept {
   for_each<Average, 0, Before::kNothing>(call, out, in, 0, Given{values}, count, nullptr);
 }
 
 template <class Gradient>
 void run(const Call& call, float* out, const float* in, std::size_t stride, const Gradient& gradient, std::size_t count,
          const float* following) noexcept {
-  // For rules that divide by the rate. Where a schedule has ended at 0, nothing may change.
+  // For rules that divide by the rate: if a schedule has ended at 0, nothing may change.
   if (!std::isfinite(call.inverse_rate)) {
     for (std::size_t k = 0; k <= slots_per_element(call.settings); ++k)
       std::copy_n(in + k * stride, count, out + k * stride);
@@ -174,7 +175,7 @@ void run(const Call& call, float* out, const float* in, std::size_t stride, cons
   }
 }
 
-// Asks for the gradient as far ahead as for_each does for its inputs.
+// Prefetches the gradient as far ahead as for_each does for its inputs.
 template <class Store>
 [[gnu::always_inline]] inline void for_gradient(const float* gradient, float scale, float limit, std::size_t count,
                                                 Store&& store) noexcept {
@@ -182,20 +183,21 @@ template <class Store>
   std::size_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
     for (std::size_t k = 0; k < kBlock; k += kLine) __builtin_prefetch(gradient + i + k + kAhead);
-    PS_SIMD_LOOP
+    PS_SHM_SIMD_LOOP
     for (std::size_t k = 0; k < kBlock; ++k) store(i + k, clip(scale * gradient[i + k], limit));
   }
-  PS_SIMD_LOOP
+  PS_SHM_SIMD_LOOP
   for (std::size_t k = i; k < count; ++k) store(k, clip(scale * gradient[k], limit));
 }
 
-PS_SIMD_CLONES void clipped(float* out, const float* gradient, float scale, float limit, std::size_t count) noexcept {
+PS_SHM_SIMD_CLONES void clipped(float* out, const float* gradient, float scale, float limit,
+                                std::size_t count) noexcept {
   for_gradient(
       gradient, scale, limit, count, [=](std::size_t i, float g) __attribute__((always_inline)) { out[i] = g; });
 }
 
-PS_SIMD_CLONES void add_clipped(float* out, const float* in, const float* gradient, float scale, float limit,
-                                std::size_t count) noexcept {
+PS_SHM_SIMD_CLONES void add_clipped(float* out, const float* in, const float* gradient, float scale, float limit,
+                                    std::size_t count) noexcept {
   for_gradient(
       gradient, scale, limit,
       count, [=](std::size_t i, float g) __attribute__((always_inline)) { out[i] = in[i] + g; });
@@ -233,7 +235,7 @@ void apply_combined(const Settings& settings, const Moment& moment, float* out, 
   const Contribution last = contributions.back();
   const bool clips = limit != kNone || std::any_of(contributions.begin(), contributions.end(),
                                                    [](const Contribution& one) { return one.scale != 1.0F; });
-  // out = rule(in, first + last) for n elements from `begin` on. `first` has no others.
+  // out = rule(in, first + last) for n elements from `begin` on; `first` has only those elements.
   const auto run_with = [&](const Contribution& first, float first_limit, std::size_t begin, std::size_t n,
                             const float* next) {
     const Sum sum{first.gradient, last.gradient + begin};
@@ -265,4 +267,4 @@ void accumulate(float* out, const float* in, const float* gradient, float scale,
     add_clipped(out, in, gradient, scale, limit, count);
 }
 
-}  // namespace ps::update
+}  // namespace ps_shm::update

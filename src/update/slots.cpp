@@ -1,12 +1,12 @@
-// Settings of a variable's rule, and the first values of its slots.
+// The settings of a variable's rule, and the initial values of its slots.
 #include <algorithm>
 
 #include "update/rules.hpp"
 
-namespace ps::update {
+namespace ps_shm::update {
 namespace {
 
-// Element i's lies at out + i * stride.
+// The slot of element i lies at out + i * stride.
 void fill(const Slot& slot, const Settings& settings, float learning_rate, const float* values, float* out,
           std::size_t stride, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i)
@@ -58,4 +58,4 @@ float first_row_state(const Settings& settings, float learning_rate) noexcept {
   return slot.first != nullptr ? slot.first(settings, learning_rate, 0.0F) : 0.0F;
 }
 
-}  // namespace ps::update
+}  // namespace ps_shm::update

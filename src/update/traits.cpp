@@ -1,9 +1,9 @@
 #include "update/traits.hpp"
 
-#include "ps/optimizer.hpp"
+#include "ps_shm/optimizer.hpp"
 #include "update/rule_table.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace update {
 
 std::span<const Traits> all_rules() noexcept { return Rules::kTraits; }
@@ -38,4 +38,4 @@ const char* to_string(UpdateRule rule) noexcept { return update::traits_of(rule)
 float default_learning_rate(UpdateRule rule) noexcept { return update::traits_of(rule).learning_rate; }
 float default_weight_decay(UpdateRule rule) noexcept { return update::traits_of(rule).weight_decay; }
 
-}  // namespace ps
+}  // namespace ps_shm

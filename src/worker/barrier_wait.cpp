@@ -4,10 +4,10 @@
 
 #include <string>
 
-#include "ps/errors.hpp"
-#include "shm/events.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/events.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 bool BarrierWait::operator()(const std::vector<std::uint32_t>& missing) {
   const double timeout = core_.config.step_timeout_seconds;
@@ -26,10 +26,10 @@ bool BarrierWait::operator()(const std::vector<std::uint32_t>& missing) {
   if (wait_->slice([&] { return fmt::format("worker {}: waiting at step {} for {}", core_.rank, round_, whom()); }))
     return false;
   if (!is_step_ || barrier_.still_to_join() != 0)
-    throw Error(
-        fmt::format("step {} of job '{}' did not complete within {} s: still waiting for {}; end or continue "
-                    "it, or raise `step-timeout`",
-                    round_, core_.job.job(), timeout, whom()));
+    throw Error(fmt::format("step {} of job '{}' did not complete within {} s: still waiting for {}; end or continue "
+                            "it, or raise `step-timeout`",
+                            round_, core_.job.job(), timeout, whom()),
+                ErrorCode::kTimedOut);
   for (const std::uint32_t other : missing)
     shm::record_event(core_.job,
                       {.kind = shm::EventKind::kLeftOut, .rank = other, .step = round_, .first = core_.rank});
@@ -38,4 +38,4 @@ bool BarrierWait::operator()(const std::vector<std::uint32_t>& missing) {
   return true;
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,4 +1,4 @@
-// What all parts of a Worker work with: the job, the rank in it, threads, and the settings as this worker goes by them.
+// The state that all parts of a Worker use: the job, its rank, its threads, and the settings that it currently applies.
 #pragma once
 
 #include <algorithm>
@@ -6,15 +6,15 @@
 #include <memory>
 #include <utility>
 
-#include "ps/worker.hpp"
+#include "ps_shm/worker.hpp"
 #include "record/tape.hpp"
-#include "shm/counters.hpp"
-#include "shm/job_segments.hpp"
-#include "shm/live_settings.hpp"
+#include "shm/segment/counters.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/segment/live_settings.hpp"
 #include "worker/threads.hpp"
 #include "worker/variable_state.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 struct WorkerCore {
   WorkerCore(WorkerOptions given, shm::JobSegments attached, std::uint32_t taken)
@@ -32,15 +32,15 @@ struct WorkerCore {
   const JobConfig& config = job.config();
   std::uint32_t rank;
   shm::WorkerShm& entry;
-  // Of the rank's earlier holders. Relaxed: nobody else writes it while this one holds the rank (locks.L4).
+  // Of the rank's earlier owners. Relaxed: nobody else writes it while this worker owns the rank (locks.L4).
   const std::uint64_t examples_before = shm::counter(entry, shm::Counter::kExamples).load_relaxed();
   Threads threads;
-  shm::Live live;  // looked at anew at the end of each step
+  shm::Live live;                                   // read again at the end of each step
   std::uint32_t open_pushes = 0, pushes_begun = 0;  // push_scope.hpp
-  std::uint64_t epoch = 0;                          // of the push under way
-  std::unique_ptr<record::Tape> tape;               // where what it does is recorded or replayed (taping.cpp)
+  std::uint64_t epoch = 0;                          // of the push in progress
+  std::unique_ptr<record::Tape> tape;               // if the worker is recorded or replayed: the recorder (taping.cpp)
 
-  // Throws Error where it is: what `what` names has no place in a record.
+  // Throws Error if the worker is recorded or replayed, for operations that cannot be. `what` names the operation.
   void refuse_taped(const char* what) const {
     if (tape) fail_taped(what);
   }
@@ -48,17 +48,17 @@ struct WorkerCore {
 
   shm::AtomicShm<std::uint64_t>& count(shm::Counter which) noexcept { return shm::counter(entry, which); }
 
-  // Changes to the settings take effect here: at the end of a step, before the next one's pull.
+  // A change of the runtime settings takes effect here: at the end of a step, before the next step's pull.
   void refresh_live() noexcept {
     if (shm::live_version(job) != live.version) live = shm::read_live(job);
   }
 
-  // The rate of global step `step`.
+  // The learning rate of global step `step`.
   float rate_at(std::uint64_t step) const noexcept {
     return config.optimizer.schedule.rate(live.settings.learning_rate, step);
   }
 
-  // Puts the staleness that the last push of the variable has met into the worker's histogram.
+  // Adds the staleness of the last push of the variable to the worker's histogram.
   void record_observed(VariableState& state) noexcept {
     for (std::uint64_t& staleness : state.observed) {
       if (staleness == VariableState::kNotPulled) continue;
@@ -67,7 +67,7 @@ struct WorkerCore {
     }
   }
 
-  // What a push of that step needs to know; its gradients are not scaled.
+  // The context of a push in that step, for gradients that are not scaled.
   PushContext push_context(std::uint64_t step) const noexcept {
     return {.label = {rank, step, epoch},
             .learning_rate = rate_at(step),
@@ -77,4 +77,4 @@ struct WorkerCore {
   }
 };
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ps/errors.hpp"
-#include "shm/events.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/events.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
   const VariableSpec whole = shm::resolved(spec, config);
@@ -19,7 +19,7 @@ std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
 
 namespace {
 
-// Of a variable whose bytes are no whole floats: what fills up the last one counts in digests.
+// For a variable whose size is not a multiple of a float: clears the rest of the last float, which digests include.
 void clear_tail(std::span<float> values, std::uint64_t bytes) {
   const std::span<std::byte> tail = std::as_writable_bytes(values).subspan(bytes);
   std::fill(tail.begin(), tail.end(), std::byte{0});
@@ -34,7 +34,7 @@ VariableState& Worker::Impl::state_at(const std::vector<std::uint32_t>& position
     try {
       if (tape) made.use(*tape, static_cast<std::uint32_t>(variables.size() - 1));
     } catch (...) {
-      variables.pop_back();  // its number is the next one's
+      variables.pop_back();  // the next variable gets its number
       throw;
     }
     state = &made;
@@ -42,17 +42,18 @@ VariableState& Worker::Impl::state_at(const std::vector<std::uint32_t>& position
   return *state;
 }
 
-// Requires: the job began with one.
+// The checkpoint that the job started from. Requires: there is one.
 const Checkpoint& Worker::Impl::begun_with() {
   if (checkpoint) return *checkpoint;
   Checkpoint found(config.restore);
   if (found.global_step() != config.first_step)
-    throw Error(fmt::format("checkpoint {} is of step {} by now; the job began with one of step {}", config.restore,
-                            found.global_step(), config.first_step));
+    throw Error(fmt::format("checkpoint {} is now of step {}, but the job started from step {}", config.restore,
+                            found.global_step(), config.first_step),
+                ErrorCode::kInvalidState);
   return checkpoint.emplace(std::move(found));
 }
 
-// What the checkpoint that the job began with has of the variable; nothing where it began with none.
+// What the checkpoint that the job started from holds of the variable; nothing if the job started without one.
 std::optional<FirstState> Worker::Impl::restored(const VariableState& state, std::span<float> values) {
   if (config.restore.empty()) return std::nullopt;
   const Checkpoint& from = begun_with();
@@ -60,7 +61,7 @@ std::optional<FirstState> Worker::Impl::restored(const VariableState& state, std
   const std::vector<StoredVariable>& all = from.variables();
   const auto stored = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == state.name; });
   FirstState first{.updates = stored->updates, .slots = {}};
-  constexpr const char* kCount = "t";  // of an element's updates, where elements lie in place: chunks count them
+  constexpr const char* kCount = "t";  // an element's update count, if in place; chunks count updates themselves
   const std::vector<VariableState::Slot> wanted = state.slots();
   std::vector<std::string> missing;
   for (const VariableState::Slot& slot : wanted) {
@@ -76,12 +77,12 @@ std::optional<FirstState> Worker::Impl::restored(const VariableState& state, std
     numbers.resize(slot.floats);
     from.read(state.name, std::as_writable_bytes(std::span(numbers)), slot.name);
   }
-  // What begins anew has had no updates; an average begins with the values, however many they have had.
+  // State that starts fresh has had no updates. An average is the exception: it starts from the values.
   if (std::any_of(missing.begin(), missing.end(), [](const std::string& slot) { return slot != "ema"; }))
     first.updates = 0;
   if (!missing.empty() && slots_missed.insert(missing).second)
     Wait(options, 0, 1)
-        .notice(fmt::format("worker {}: the checkpoint has no {} of variable '{}' and those like it: they begin anew",
+        .notice(fmt::format("worker {}: the checkpoint has no {} of variable '{}' and similar ones: they start fresh",
                             rank, fmt::join(missing, ", "), state.name));
   return first;
 }
@@ -94,7 +95,8 @@ void Worker::Impl::initialise(VariableState& state, const Initializer& initializ
   clear_tail(values, state.element_count * bytes_of(state.dtype));
   state.set_values(values, live.settings.learning_rate, first ? *first : FirstState());
   shm::fault_point(shm::FaultPoint::kInitValues);
-  // (directory.D6) The first part last: it stands for all. Pairs with wait_initialised: words, stamps and values.
+  // (directory.D6) The first part comes last: it stands for all parts. Pairs with wait_initialised: words, stamps and
+  // values.
   for (auto part = state.parts.rbegin(); part != state.parts.rend(); ++part) {
     if (part->accumulator_record != nullptr)
       part->accumulator_record->init.store_release(shm::kInitialised);  // (directory.D6)
@@ -110,16 +112,16 @@ void Worker::Impl::initialise(VariableState& state, const Initializer& initializ
   shm::futex_announce(job.state().activity);
 }
 
-// Without an initializer this worker can't take over from one that has died, so it needs a deadline (0: none).
+// Without an initializer this worker cannot take over from a dead one, so it needs a deadline (0: none).
 void Worker::Impl::wait_initialised(VariableState& state, const Initializer* initialize, double deadline_seconds) {
   shm::VariableShm& record = state.parts.front().record;
   const std::uint64_t holder = entry.holders.load_acquire();  // (ranks.J4) this worker's own
   const std::uint64_t my_claim = shm::make_init_claim(holder, shm::kRankByte + rank);
   const auto is_dead = [&](std::uint64_t claim) {
     const std::uint32_t byte = static_cast<std::uint32_t>(claim & 0xffff) - 1, of = byte - shm::kRankByte;
-    // directory.D5: a successor may hold the byte by now, and wait for others before it declares.
+    // directory.D5: a successor may hold the byte by now, and may wait for others before it declares.
     if (of < job.ranks() && claim >> 16 != job.worker(of).holders.load_acquire()) return true;  // (ranks.J4)
-    return of != rank && !job.locks().is_held_by_other(byte);  // locks.L1: no look at one's own
+    return of != rank && !job.locks().is_held_by_other(byte);  // locks.L1: never queries its own byte
   };
   const auto try_claim = [&] {
     std::uint64_t claim = record.init.load_acquire();  // (directory.D5)
@@ -144,10 +146,10 @@ void Worker::Impl::wait_initialised(VariableState& state, const Initializer* ini
       return fmt::format("worker {}: waiting for variable '{}' to be initialised", rank, record.name);
     };
     if (!wait.slice(what))
-      throw Error(
-          fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
-                      "initialises it",
-                      record.name, job.job(), deadline_seconds));
+      throw Error(fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
+                              "initialises it",
+                              record.name, job.job(), deadline_seconds),
+                  ErrorCode::kTimedOut);
   });
 }
 
@@ -166,13 +168,14 @@ std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, 
   const WaitMark mark(entry, shm::WaitingFor::kVariable, 0);
   shm::wait_for_fact(job.state().activity, is_complete, [&] {
     if (!wait.slice([&] { return fmt::format("worker {}: waiting for variable '{}' to be declared", rank, name); }))
-      throw Error(fmt::format("job '{}' has no variable '{}'; it has: {}", job.job(), name,
-                              fmt::join(directory.names(), ", ")));
+      throw Error(
+          fmt::format("job '{}' has no variable '{}'; it has: {}", job.job(), name, fmt::join(directory.names(), ", ")),
+          ErrorCode::kNotFound);
   });
   return positions;
 }
 
-// Then a worker that comes late has no need of the checkpoint that the job began with.
+// If so, a worker that joins late does not need the checkpoint that the job started from.
 bool Worker::Impl::are_initialised(std::span<const VariableSpec> specs) {
   return std::all_of(specs.begin(), specs.end(), [&](const VariableSpec& spec) {
     const std::uint32_t position = directory.find(spec.name);
@@ -220,4 +223,4 @@ Variable Worker::variable(const std::string& name, double wait_seconds) {
   return Variable(&state);
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -3,7 +3,7 @@
 #include "worker/gradients.hpp"
 #include "worker/impl.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::Counter;
 
@@ -41,4 +41,4 @@ std::span<float> DevicePort::landing_place(const shm::VariableShm& record) const
   return worker_.mode->landing()->place(record);
 }
 
-}  // namespace ps
+}  // namespace ps_shm

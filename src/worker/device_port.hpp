@@ -1,25 +1,25 @@
-// What the links to a GPU may ask of the worker that they belong to, and all they may: they see nothing else of it.
-// Variables' states, whose chunks they copy, are in variable_state.hpp.
+// The interface through which a GPU link accesses its worker; a link uses nothing else of it. The states of variables,
+// whose chunks links copy, are in variable_state.hpp.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 
-#include "ps/worker.hpp"
-#include "shm/job_segments.hpp"
-#include "shm/segment.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/segment/segment.hpp"
 #include "worker/gradient_input.hpp"
 #include "worker/threads.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 namespace device {
 class ShardMemory;
 }
 
-// Cheap to copy; the worker outlives it.
-class PS_HIDDEN DevicePort {
+// Cheap to copy. The worker must outlive it.
+class PS_SHM_HIDDEN DevicePort {
  public:
   explicit DevicePort(Worker& worker) noexcept : worker_(*worker.impl_) {}
 
@@ -28,38 +28,39 @@ class PS_HIDDEN DevicePort {
   std::uint32_t rank() const noexcept;
   Threads& threads() const noexcept;
 
-  // The settings as the worker goes by them in this step, and the scheduled learning rate.
+  // The runtime settings that the worker applies in this step, and the scheduled learning rate.
   const LiveSettings& live() const noexcept;
   float learning_rate() const noexcept;
 
-  // The job's shards as far as they are registered with CUDA: the worker's links share them.
+  // The job's shards that are registered with CUDA. All links of the worker share them.
   std::weak_ptr<device::ShardMemory>& shards() const noexcept;
 
-  // Throws Error where the worker is recorded or replayed: a GPU's pulls are not.
+  // Throws Error if the worker is recorded or replayed: pulls of a GPU cannot be recorded.
   void refuse_taped() const;
 
-  // Whether the worker has a GpuLink: it may have one.
+  // Whether the worker has a GpuLink. A worker has at most one.
   bool has_link() const noexcept;
   void set_link(bool has_link) const noexcept;
 
-  // A pull begins: what is pushed next may be computed of its values.
+  // To be called at the start of a pull: gradients pushed later may be computed from its values.
   void note_pull() const noexcept;
   void count_pulls(std::uint64_t variables) const noexcept;
   void count_pull_retries(std::uint64_t retries) const noexcept;
 
-  // Throws Error where the worker may not push now. To be asked before landing_place() is filled.
+  // Throws Error if the worker cannot push now. To be called before landing_place() is filled.
   void check_push() const;
 
-  // As Worker::push, with gradients that may still be arriving. Requires: one for each variable, of its size.
+  // As Worker::push, with gradients that may still be arriving. Requires: one for each variable, of the variable's
+  // size.
   void push(std::span<const Variable> variables, std::span<const GradientInput> gradients) const;
 
-  // The segment of this worker's gradients, where the mode has one: a push of a gradient that lies there copies nothing.
+  // This worker's gradient segment, if the mode has one. Pushing a gradient that lies there copies nothing.
   const shm::Segment* landing() const noexcept;
-  // The record's place in it. Requires: there is one. Throws Error when /dev/shm is full.
+  // The record's place in that segment. Requires: there is one. Throws Error if /dev/shm is full.
   std::span<float> landing_place(const shm::VariableShm& record) const;
 
  private:
   Worker::Impl& worker_;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "config/modes.hpp"
-#include "ps/errors.hpp"
-#include "shm/clock.hpp"
-#include "shm/fault_points.hpp"
-#include "shm/futex.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/clock.hpp"
+#include "shm/base/fault_points.hpp"
+#include "shm/base/futex.hpp"
 #include "worker/push_scope.hpp"
 #include "worker/waits.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::Counter;
 
@@ -27,7 +27,8 @@ std::optional<std::uint64_t> FreeSteps::steady_step(bool look_at_locks) const no
   return core_.job.steps_done();
 }
 
-// By which the rate is scheduled. A replay has it from its record, and the base rate and the norm's limit, too.
+// The step by which the rate is scheduled. A replay takes it from the recording, together with the base rate and the
+// limit of the norm.
 std::uint64_t FreeSteps::update_step() {
   const std::uint64_t now = core_.job.steps_done();
   if (!core_.tape) [[likely]]
@@ -69,7 +70,8 @@ void FreeSteps::change(VariableState& state, update::Change how, std::span<const
 }
 
 void FreeSteps::wait_for_slowest() {
-  if (core_.open_pushes != 0) throw Error("step() of mode ssp within a PushGroup: give the group back before");
+  if (core_.open_pushes != 0)
+    throw Error("step() of mode ssp within a PushGroup: end the group first", ErrorCode::kInvalidState);
   std::vector<std::uint32_t> blockers;
   std::uint64_t lead = 0;
   const auto may_begin = [&](bool look_at_locks) {
@@ -93,10 +95,12 @@ void FreeSteps::wait_for_slowest() {
           };
           if (!wait.slice(
                   [&] { return fmt::format("worker {}: {} steps ahead, waiting for {}", core_.rank, lead, whom()); }))
-            throw Error(fmt::format(
-                "worker {} of job '{}' waited {} s to be within {} steps of {}; end or continue it, "
-                "or raise `staleness` or `step-timeout`",
-                core_.rank, core_.job.job(), core_.config.step_timeout_seconds, core_.live.settings.staleness, whom()));
+            throw Error(
+                fmt::format("worker {} of job '{}' waited {} s to be within {} steps of {}; end or continue it, "
+                            "or raise `staleness` or `step-timeout`",
+                            core_.rank, core_.job.job(), core_.config.step_timeout_seconds,
+                            core_.live.settings.staleness, whom()),
+                ErrorCode::kTimedOut);
         });
     if (core_.options.on_part) core_.options.on_part("wait", begin_ns, shm::now_ns());
   }
@@ -122,4 +126,4 @@ std::uint64_t FreeSteps::step() {
   return steps;
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,11 +1,12 @@
-// Modes async and ssp: a push applies at once, a step counts. With a bound of staleness the worker then waits while it is
-// too far ahead of the slowest one (shm/ssp_clock.hpp). A running job changes between them.
+// Modes async and ssp: a push applies at once, and a step only counts. With a staleness bound the worker then waits
+// while it is too far ahead of the slowest worker (shm/steps/ssp_clock.hpp). A running job can change between the two
+// modes.
 #pragma once
 
-#include "shm/ssp_clock.hpp"
+#include "shm/steps/ssp_clock.hpp"
 #include "worker/step_mode.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 class FreeSteps final : public StepMode {
  public:
@@ -26,4 +27,4 @@ class FreeSteps final : public StepMode {
   shm::SspClock clock_;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

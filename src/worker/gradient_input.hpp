@@ -1,4 +1,4 @@
-// What a push takes of one variable: a gradient that is all there, or one that comes piece by piece, from a GPU.
+// The input of a push for one variable: either a complete gradient, or one that arrives from a GPU chunk by chunk.
 #pragma once
 
 #include <cstdint>
@@ -6,27 +6,27 @@
 
 #include "worker/threads.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-// A gradient under way.
+// A gradient that is still being transferred.
 class ArrivingGradient {
  public:
   virtual ~ArrivingGradient() = default;
 
-  // The gradient of chunk (block) `index` of the variable, elements [begin, begin + count) of it: waits until it is there.
-  // What it returns is good until the same thread asks again. Several threads may ask at once.
-  // Throws Error where it will not come.
+  // Waits for the gradient of chunk (block) `index` of the variable, its elements [begin, begin + count), and returns
+  // it. The result is valid until the same thread calls again. Several threads may call at the same time. Throws Error
+  // if the transfer has failed.
   virtual const float* piece(std::uint64_t index, std::uint64_t begin, std::uint64_t count, std::uint32_t thread) = 0;
 
-  // All of it: waits until it is there. For one thread.
+  // Waits for the complete gradient and returns it. For one thread.
   virtual std::span<const float> whole() = 0;
 
-  // Whether the device adds it to the variable itself: then whole() waits until it has, and its pushes are only to be
-  // counted.
+  // Whether the device itself adds the gradient to the variable. Then whole() waits until it has done so, and the push
+  // only has to be counted.
   virtual bool is_added_by_device() const noexcept { return false; }
 };
 
-// Either of the two. Cheap to copy; what it was made of outlives it.
+// Either of the two. Cheap to copy. What it was made from must outlive it.
 class GradientInput {
  public:
   GradientInput(std::span<const float> whole) noexcept : whole_(whole) {}
@@ -35,14 +35,14 @@ class GradientInput {
   bool is_arriving() const noexcept { return arriving_ != nullptr; }
   bool is_added_by_device() const noexcept { return arriving_ != nullptr && arriving_->is_added_by_device(); }
 
-  // As ArrivingGradient has them. Pieces of a gradient that is all there may be any.
+  // As the functions of ArrivingGradient. Of a complete gradient any range may be requested.
   const float* piece(std::uint64_t index, std::uint64_t begin, std::uint64_t count, std::uint32_t thread) const {
     return arriving_ == nullptr ? whole_.data() + begin : arriving_->piece(index, begin, count, thread);
   }
   std::span<const float> whole() const { return arriving_ == nullptr ? whole_ : arriving_->whole(); }
 
-  // Shares out its pieces, by `grain`. Those of an arriving one are begun one by one in the order in which they come: a
-  // thread that waited for a later piece would wait for most of the push.
+  // Divides its chunks among the threads, by `grain`. The chunks of an arriving gradient are started one by one in the
+  // order of their arrival: a thread that waited for a later chunk would wait for most of the push.
   template <class Body>
   void split(Threads& threads, std::uint64_t pieces, std::uint64_t grain, Body&& body) const {
     if (arriving_ == nullptr)
@@ -56,4 +56,4 @@ class GradientInput {
   ArrivingGradient* arriving_ = nullptr;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

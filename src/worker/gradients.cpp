@@ -4,16 +4,16 @@
 #include <cstring>
 #include <string>
 
-#include "ps/errors.hpp"
-#include "shm/validation.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/damage.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::Segment;
 
 namespace {
 
-// What a worker has pushed of a record, and for which step: {Change : 2, step + 1 : 62}; 0: nothing yet.
+// A tag: what a worker has pushed of a record, and for which step: {Change : 2, step + 1 : 62}; 0: nothing yet.
 constexpr std::uint64_t make_tag(std::uint64_t step, update::Change how) noexcept {
   return static_cast<std::uint64_t>(how) << 62 | (step + 1);
 }
@@ -36,21 +36,22 @@ void GradientSegments::create_own() {
   own_ = Segment::create(shm::SegmentKind::kGradient, rank_, job_.job(), job_.instance(), shm::kGradientsOffset,
                          shm::shm_capacity_bytes(), job_.control().sharing());
   shm::fault_point(shm::FaultPoint::kGradientMade);
-  own_.publish();                          // before it has a name: nobody finds it half-made
-  constexpr std::uint64_t kAttempts = 64;  // jobs of one group whose users each left a segment of that rank
+  own_.publish();                          // before it has a name, so that nobody finds it incomplete
+  constexpr std::uint64_t kAttempts = 64;  // jobs of one group, whose users may each have left a segment of that rank
   for (std::uint64_t attempt = 0;; ++attempt) {
     own_generation_ = attempt << 32 | now;
     const std::string name = shm::gradient_name(job_.job(), rank_, own_generation_);
     if (own_.link(name)) break;
-    shm::unlink_segment(name);  // of another job of that name whose removal was cut short
+    shm::unlink_segment(name);  // left by another job of that name, whose removal was interrupted
     if (own_.link(name)) break;
-    if (attempt == kAttempts)  // another user's, all of them
-      throw Error("cannot name /dev/shm/" + name + ": something of " + shm::owner_of(name) + " takes the name");
+    if (attempt == kAttempts)  // all of them belong to other users
+      throw Error("cannot create /dev/shm/" + name + ": a file of " + shm::owner_of(name) + " has that name",
+                  ErrorCode::kAlreadyExists);
   }
   shm::fault_point(shm::FaultPoint::kGradientNamed);
   entry.generation.store_release(own_generation_);  // (barrier.G1) the name leads there by now
   shm::fault_point(shm::FaultPoint::kGradientNoted);
-  // Those of former holders: the last one's, and any that one had named and not noted yet when it died.
+  // Removes the segments of earlier owners: the last one's, and any that an owner named but had not noted when it died.
   for (const std::string& former : shm::list_segments(shm::gradient_prefix(job_.job(), rank_)))
     if (former != own_.name()) shm::unlink_segment(former);
   shm::fault_point(shm::FaultPoint::kGradientCleared);
@@ -133,22 +134,23 @@ GradientSegments::Pushed GradientSegments::find(std::uint32_t rank, const shm::V
   Other* other = is_own(rank, generation) ? nullptr : &map(rank, generation);
   const Segment& segment = other == nullptr ? own_ : other->segment;
   if (!segment.is_mapped()) {
-    if (job_.steps_done() != step) return {};  // over: whatever a late helper computes is refused
-    throw Error("a gradient segment of rank " + std::to_string(rank) +
-                " is gone while its step is under way; was it removed by hand? start the job again");
+    if (job_.steps_done() != step) return {};  // the step is over: what a late helper computes is discarded
+    throw Error("the gradient segment of rank " + std::to_string(rank) +
+                    " disappeared during a step; was it removed by hand? restart the job",
+                ErrorCode::kInvalidState);
   }
-  const std::uint64_t tag = pushed(segment, position).load_relaxed();  // relaxed: barrier.A5 has brought it
+  const std::uint64_t tag = pushed(segment, position).load_relaxed();  // relaxed: ordered by barrier.A5
   if (step_of(tag) != step) return {};
-  if (other != nullptr && record.gradient_end > other->usable_bytes) {  // it grows: a system call when it has grown
+  if (other != nullptr && record.gradient_end > other->usable_bytes) {  // it grows; a system call only if it has grown
     other->usable_bytes = segment.usable_bytes();
-    if (record.gradient_end > other->usable_bytes) shm::fail_damaged(segment.name(), "it has been cut off");
+    if (record.gradient_end > other->usable_bytes) shm::fail_damaged(segment.name(), "it has been truncated");
   }
   return {reinterpret_cast<const float*>(segment.data() + record.gradient_offset), change_of(tag)};
 }
 
 std::optional<double> GradientSegments::norm(std::uint32_t rank) {
   const Segment& segment = of(rank);
-  if (!segment.is_mapped()) return std::nullopt;               // find says what that means
+  if (!segment.is_mapped()) return std::nullopt;               // find() reports why
   const std::uint64_t bits = norm_of(segment).load_relaxed();  // relaxed: as the tag
   return bits == shm::kNoNorm ? std::nullopt : std::optional(std::bit_cast<double>(bits));
 }
@@ -164,7 +166,7 @@ GradientSegments::Other& GradientSegments::map(std::uint32_t rank, std::uint64_t
     other.segment = {};  // names.N4
   other.usable_bytes = other.segment.is_mapped() ? other.segment.usable_bytes() : 0;
   if (other.segment.is_mapped() && other.usable_bytes < shm::kGradientsOffset)
-    shm::fail_damaged(name, "it has been cut off");
+    shm::fail_damaged(name, "it has been truncated");
   return other;
 }
 
@@ -174,4 +176,4 @@ void GradientSegments::remove_own() noexcept {
   if (published <= job_.steps_done()) shm::unlink_segment(own_.name());
 }
 
-}  // namespace ps
+}  // namespace ps_shm

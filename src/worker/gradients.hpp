@@ -1,4 +1,4 @@
-// Gradient segments (sync mode): the one that this worker writes, and those of the others, mapped as they are needed.
+// Gradient segments (sync mode): the one that this worker writes, and those of other workers, mapped when needed.
 #pragma once
 
 #include <cstdint>
@@ -6,56 +6,57 @@
 #include <optional>
 #include <span>
 
-#include "shm/job_segments.hpp"
+#include "shm/segment/job_segments.hpp"
 #include "worker/threads.hpp"
 #include "worker/variable_state.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 class GradientSegments {
  public:
   GradientSegments(shm::JobSegments& job, std::uint32_t rank) noexcept : job_(job), rank_(rank) {}
 
-  // Starts this holder's own segment (locks.L5). Requires: the predecessor's step is over (barrier.B4).
+  // Creates this owner's segment (locks.L5). Requires: the step of the rank's previous owner is over (barrier.B4).
   void create_own();
 
-  // The record's place in the own segment. Throws Error when /dev/shm is full.
+  // The record's place in the own segment. Throws Error if /dev/shm is full.
   std::span<float> place(const shm::VariableShm& record);
 
-  // Puts the part's gradient for `step`, or what is to be added or assigned, at its place, unless it lies there already.
-  // Another one of the same step is added to the first; values replace those before.
-  // Requires: the step before is over (barrier.B6), what is pushed of a part in one step is of one kind, kAssign and
-  // kReset being one. Throws Error when /dev/shm is full.
+  // Stores the part's gradient for `step`, or the values to be added or assigned, at its place, unless it lies there
+  // already. A second gradient or add of the same step is summed with the first; assigned values replace earlier ones.
+  // Requires: the previous step is over (barrier.B6); everything pushed for a part in one step is of one kind, where
+  // kAssign and kReset count as one kind. Throws Error if /dev/shm is full.
   void write(const VariablePart& part, std::uint64_t step, update::Change how, const GradientInput& given,
              Threads& threads);
 
-  // The own segment. It is mapped once create_own() has been called.
+  // The own segment. It is mapped after create_own().
   const shm::Segment& own() const noexcept { return own_; }
 
-  // What write() has put there. Requires: it has, in this step.
+  // What write() has stored there. Requires: it was called in this step.
   std::span<const float> written(const shm::VariableShm& record) const noexcept;
 
-  // The squared global norm of all that this worker has written for the step; nothing where the settings that it knows do
-  // not ask for one, and whoever finds that they do by now has to compute it. Requires: own segment, before arriving.
+  // Stores the squared global norm of everything that this worker has written for the step. Nothing is stored if the
+  // settings that this worker knows do not limit the norm; a worker that finds a limit later then computes the norm
+  // itself. Requires: own segment, before arriving.
   void write_norm(std::optional<double> squared_norm) noexcept;
 
-  // What `rank` published for `step` of that record. Without numbers: it pushed nothing.
-  // Throws Error if the segment is gone, or cut off, while the step is not over.
+  // What `rank` published for this record in step `step`; `numbers` is null if it pushed nothing. Throws Error if the
+  // segment disappears or is truncated before the step is over.
   struct Pushed {
     const float* numbers = nullptr;
     update::Change how = update::Change::kStep;
   };
   Pushed find(std::uint32_t rank, const shm::VariableShm& record, std::uint32_t position, std::uint64_t step);
 
-  // The norm that it published with them, if it did.
+  // The norm that the rank published with its gradients, if it did.
   std::optional<double> norm(std::uint32_t rank);
 
-  // Removes this holder's segment, unless a step under way needs it (barrier.B4): then the rank's next holder does, or
-  // the removal of the job.
+  // Removes this owner's segment, unless the step under way needs it (barrier.B4). Then the rank's next owner or the
+  // removal of the job removes it.
   void remove_own() noexcept;
 
  private:
-  // Another rank's, and how much of it is known to exist.
+  // The segment of another rank, and how many of its bytes are known to exist.
   struct Other {
     std::uint64_t generation = 0;
     shm::Segment segment;
@@ -74,8 +75,8 @@ class GradientSegments {
   std::uint32_t rank_;
   shm::Segment own_;
   std::uint64_t own_generation_ = 0;
-  std::uint64_t own_bytes_ = 0;            // that it is known to have
+  std::uint64_t own_bytes_ = 0;            // known size of the file
   std::map<std::uint32_t, Other> others_;  // by rank
 };
 
-}  // namespace ps
+}  // namespace ps_shm

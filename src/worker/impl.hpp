@@ -1,4 +1,4 @@
-// What a Worker object holds, and the larger steps of its life; each has a file of its own.
+// The members of a Worker object, and the larger steps of its life, each of which is implemented in a file of its own.
 #pragma once
 
 #include <unistd.h>
@@ -12,46 +12,46 @@
 #include <utility>
 #include <vector>
 
-#include "ps/checkpoint.hpp"
-#include "ps/worker.hpp"
-#include "shm/barrier.hpp"
-#include "shm/directory.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/steps/barrier.hpp"
 #include "worker/core.hpp"
 #include "worker/gradient_input.hpp"
 #include "worker/step_mode.hpp"
 #include "worker/variable_state.hpp"
 
-namespace ps::device {
+namespace ps_shm::device {
 class ShardMemory;
 }
 
-namespace ps {
+namespace ps_shm {
 
-struct PS_HIDDEN Worker::Impl : WorkerCore {
+struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   shm::Directory directory{job};
   shm::Barrier meetings{job, rank, 1};
   const std::unique_ptr<StepMode> mode = StepMode::make(*this);
-  const bool notes_pulls = mode->notes_pulls();              // every pull asks
+  const bool notes_pulls = mode->notes_pulls();              // cached: every pull asks
   std::deque<VariableState> variables;                       // a deque: handles point into it
-  std::unordered_map<std::uint32_t, VariableState*> states;  // the same, by the position of the first part
-  std::vector<GradientInput> inputs;                         // of the push under way
-  std::uint64_t rate_step = 0;                               // the scheduled rate of rows is known of this step
+  std::unordered_map<std::uint32_t, VariableState*> states;  // the same, by the position of their first part
+  std::vector<GradientInput> inputs;                         // of the push in progress
+  std::uint64_t rate_step = 0;                               // the step for which rate_now was computed
   float rate_base = 0.0F, rate_now = 0.0F;
   pid_t owner = getpid();
   std::uint64_t reported_step = job.steps_done();  // the global step of the last report()
-  bool has_settled = true;                         // what the rank's last holder had in flight
+  bool has_settled = true;                         // whether the previous owner's buffers in flight were recovered
   bool has_left = false;
   bool has_gpu_link = false;
   const std::shared_ptr<bool> is_taking_snapshot = std::make_shared<bool>(false);
-  std::optional<Checkpoint> checkpoint;             // that the job began with, where this worker has looked at it
-  std::set<std::vector<std::string>> slots_missed;  // that it has not, and was said to
-  std::weak_ptr<device::ShardMemory> gpu_shards;    // registered with CUDA, where anybody has done so
+  std::optional<Checkpoint> checkpoint;             // the one that the job started from, if this worker has opened it
+  std::set<std::vector<std::string>> slots_missed;  // optimizer state that it lacks, as far as reported
+  std::weak_ptr<device::ShardMemory> gpu_shards;    // the shards registered with CUDA, if any are
 
   using WorkerCore::WorkerCore;
 
-  // Waits for the job and takes a rank of it (joining.cpp).
+  // Waits for the job and takes one of its ranks (joining.cpp).
   static std::pair<shm::JobSegments, std::uint32_t> join(const WorkerOptions& options);
-  // What a dead predecessor of the rank has left half done.
+  // Recovers what a dead previous owner of the rank has left unfinished.
   void take_over();
 
   // taping.cpp
@@ -96,4 +96,4 @@ struct PS_HIDDEN Worker::Impl : WorkerCore {
   void change_rows(VariableState& state, update::Change how, std::span<const Id> ids, std::span<const float> values);
 };
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,12 +1,13 @@
 #include <fmt/format.h>
 
-#include "ps/errors.hpp"
-#include "shm/validation.hpp"
-#include "shm/worker_table.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/checks/validation.hpp"
+#include "shm/slots/settle.hpp"
+#include "shm/steps/worker_table.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOptions& options) {
   check_job_name(options.job);
@@ -21,19 +22,19 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
     shm::AttachOutcome outcome;
     std::optional<shm::JobSegments> job =
         shm::JobSegments::try_attach(options.job, shm::Access::kReadWrite, outcome, trust);
-    if (outcome == shm::AttachOutcome::kShardMissing) reason = "one of its ps tasks has not come yet";
+    if (outcome == shm::AttachOutcome::kShardMissing) reason = "one of its ps tasks has not started yet";
     if (job && !job->locks().is_in_use_by_other()) {
       job.reset();
-      reason = "a job of that name has died and no ps has taken its place yet";
+      reason = "a job of that name has died and no ps has replaced it yet";
     }
     if (job) {
-      if (job->is_finished() && options.replay.empty())  // a record says when it is over
+      if (job->is_finished() && options.replay.empty())  // for a replay, the recording determines the end
         throw JobFinished(fmt::format("job {} finished at step {}", options.job, job->steps_done()));
       if (job->was_ended()) {
         if (job->locks().is_any_task_held_by_other())
           throw JobFinished(fmt::format("job {} was ended at step {}", options.job, job->steps_done()));
-        job.reset();  // what is left of it will go, and the next job of the name may come
-        reason = "it was ended, and no ps has begun another one yet";
+        job.reset();  // its remains will be removed, and the next job of that name may come
+        reason = "it was ended, and no ps has started a new one yet";
       }
     }
     if (job) {
@@ -43,9 +44,11 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
                         "`max-workers`",
                         *options.rank, options.job, job->ranks() - 1));
       if (options.threads > job->config().threads)
-        throw Error(fmt::format(
-            "job '{}' allows {} thread{} a worker, {} are asked for; start its ps_shm with `threads` {}", options.job,
-            job->config().threads, job->config().threads == 1 ? "" : "s", options.threads, options.threads));
+        throw Error(
+            fmt::format("job '{}' allows {} thread{} per worker, {} were requested; start its ps_shm with `threads` {}",
+                        options.job, job->config().threads, job->config().threads == 1 ? "" : "s", options.threads,
+                        options.threads),
+            ErrorCode::kExhausted);
       std::uint32_t rank = 0;
       const auto check = [&] { check_job(*job); };
       switch (shm::try_join(*job, options.rank, rank, check)) {
@@ -53,11 +56,13 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
           return {std::move(*job), rank};
         case shm::JoinOutcome::kTableFull:
           throw Error(fmt::format("job '{}' has {} workers already; start its ps_shm with more `max-workers`",
-                                  options.job, job->ranks()));
+                                  options.job, job->ranks()),
+                      ErrorCode::kExhausted);
         case shm::JoinOutcome::kRankTaken:
           if (!rank_wait.slice([] { return std::string(); }))
             throw Error(fmt::format("rank {} of job '{}' is taken by process {}; choose another `rank`, or none",
-                                    *options.rank, options.job, job->worker(*options.rank).pid.load_relaxed()));
+                                    *options.rank, options.job, job->worker(*options.rank).pid.load_relaxed()),
+                        ErrorCode::kRankTaken);
           break;
         case shm::JoinOutcome::kJobRemoved:
           break;
@@ -68,9 +73,8 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
       return keeper.empty() ? reason : keeper;
     };
     if (!wait.slice([&] { return fmt::format("waiting for job '{}': {}", options.job, why()); }))
-      throw Timeout(
-          fmt::format("waited {} s for job '{}': {}; start its ps_shm, or see inspect_shm ls for the jobs there are",
-                      options.wait_job_seconds, options.job, why()));
+      throw Timeout(fmt::format("waited {} s for job '{}': {}; start its ps_shm, or list the jobs with inspect_shm ls",
+                                options.wait_job_seconds, options.job, why()));
     names.pause();
   }
 }
@@ -81,4 +85,4 @@ void Worker::Impl::take_over() {
   tape = make_tape();
 }
 
-}  // namespace ps
+}  // namespace ps_shm

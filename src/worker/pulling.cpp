@@ -1,12 +1,12 @@
-// Pulling several variables as one state (docs/protocols.md, state), and pulling what has changed.
+// Pulling several variables as one state (docs/protocols.md, state), and pulling only what has changed.
 #include <fmt/format.h>
 
 #include <thread>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "worker/impl.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::Counter;
 
@@ -15,16 +15,17 @@ namespace {
 void require_versions(const VariableState& state, const char* verb) {
   if (!state.has_versions())
     throw Error(
-        fmt::format("{} of variable '{}': it is in-place, and elements there change one by one; declare it versioned",
+        fmt::format("{} of variable '{}': it is in-place, so its elements change one by one; declare it versioned",
                     verb, state.name));
 }
 
 }  // namespace
 
-// One attempt; the global step then. Nothing: somebody has changed a variable meanwhile, or is in the middle of it.
+// One attempt. Returns the global step, or nothing if another worker has changed a variable meanwhile or is changing
+// one.
 std::optional<std::uint64_t> Worker::Impl::try_pull_all(std::span<const Variable> handles,
                                                         std::span<const std::span<float>> outs) {
-  constexpr int kLooks = 200;  // some microseconds: the rest of a short push
+  constexpr int kLooks = 200;  // polls; some microseconds: the rest of a short push
   std::uint64_t retries = 0;
   for (std::size_t i = 0; i < handles.size(); ++i)  // (state.R1)
     retries += state_of(handles[i]).pull(outs[i], 0, live.settings.learning_rate, threads);
@@ -34,7 +35,7 @@ std::optional<std::uint64_t> Worker::Impl::try_pull_all(std::span<const Variable
     shm::spin_pause();
     step = mode->steady_step(looks == kLooks);
   }
-  if (!step) std::this_thread::yield();  // the one who pushes may wait for this core
+  if (!step) std::this_thread::yield();  // the pushing worker may be waiting for this core
   for (const Variable& handle : handles)
     if (!step || !state_of(handle).is_as_pulled()) return std::nullopt;  // (state.R3)
   return step;
@@ -44,10 +45,10 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
   Impl& impl = *impl_;
   impl.refuse_taped("pull_all");
   if (variables.size() != outs.size())
-    throw Error(fmt::format("pull of {} variables to {} places: give one for each", variables.size(), outs.size()));
+    throw Error(fmt::format("pull of {} variables into {} buffers: give one for each", variables.size(), outs.size()));
   for (std::size_t i = 0; i < variables.size(); ++i) {
     variables[i].state_->require_size(outs[i].size(), "pull");
-    require_versions(*variables[i].state_, "pull as one state");
+    require_versions(*variables[i].state_, "pull_all");
   }
   impl.note_pull();
   impl.count(Counter::kPulls).bump_relaxed(variables.size());
@@ -62,7 +63,8 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
     throw Error(
         fmt::format("pull of {} variables as one state: worker {} is stopped in the middle of a push; continue or "
                     "end it",
-                    variables.size(), fmt::join(state.split(), ", ")));
+                    variables.size(), fmt::join(state.split(), ", ")),
+        ErrorCode::kUnavailable);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (variables[i].layout() == Layout::kVersioned)
       state_of(variables[i]).pull_image(outs[i], state.epoch());
@@ -77,7 +79,7 @@ std::uint64_t Worker::pull_if_changed(const Variable& variable, std::span<float>
   VariableState& state = *variable.state_;
   impl.refuse_taped("pull_if_changed");
   state.require_size(out.size(), "pull");
-  require_versions(state, "pull of what has changed");
+  require_versions(state, "pull_if_changed");
   impl.note_pull();
   impl.count(Counter::kPulls).bump_relaxed(1);
   std::uint64_t retries = 0;
@@ -86,4 +88,4 @@ std::uint64_t Worker::pull_if_changed(const Variable& variable, std::span<float>
   return copied;
 }
 
-}  // namespace ps
+}  // namespace ps_shm

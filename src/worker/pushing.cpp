@@ -1,17 +1,18 @@
-// Pushing, adding and assigning: what every mode has in common.
+// Pushing, adding and assigning: the part that is common to all modes.
 #include <fmt/format.h>
 
 #include <cstring>
 
 #include "config/modes.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "snapshot/snapshot.hpp"
 #include "update/bytes.hpp"
+#include "update/dtypes.hpp"
 #include "worker/gradients.hpp"
 #include "worker/impl.hpp"
 #include "worker/push_scope.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::Counter;
 
@@ -20,7 +21,7 @@ void Worker::Impl::push(std::span<const Variable> handles, std::span<const Gradi
   mode->push(handles, gradients);
 }
 
-// These two out of line: what they keep in registers, a push of a scalar would have to save.
+// These two are not inlined: otherwise a push of a scalar would have to save the registers that they use.
 [[gnu::noinline]] void Worker::Impl::push(const Variable& handle, float gradient) { push(handle, {&gradient, 1}); }
 
 [[gnu::noinline]] void Worker::Impl::push(const Variable& handle, std::span<const float> gradient) {
@@ -39,7 +40,9 @@ std::span<float> Worker::gradient(const Variable& variable) {
     constexpr std::size_t kAlignment = 64;
     const std::size_t bytes = (state.elements * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
     state.room.reset(static_cast<float*>(std::aligned_alloc(kAlignment, bytes)));
-    if (!state.room) throw Error(fmt::format("no memory for a gradient of variable '{}': {} bytes", state.name, bytes));
+    if (!state.room)
+      throw Error(fmt::format("no memory for a gradient of variable '{}': {} bytes", state.name, bytes),
+                  ErrorCode::kNoSpace);
     std::memset(state.room.get(), 0, bytes);
   }
   return {state.room.get(), state.elements};
@@ -70,7 +73,7 @@ void Worker::push(std::span<const Variable> variables, std::span<const std::span
   impl_->push(variables, impl_->inputs);
 }
 
-struct PS_HIDDEN PushGroup::Impl {
+struct PS_SHM_HIDDEN PushGroup::Impl {
   explicit Impl(WorkerCore& core) noexcept : scope(core) {}
   PushScope scope;
 };
@@ -86,7 +89,8 @@ PushGroup Worker::group_pushes() {
 
 Snapshot Worker::snapshot(const SnapshotOptions& options) {
   impl_->refuse_taped("a snapshot");
-  if (impl_->open_pushes != 0) throw Error("a snapshot within a PushGroup: give the group back before");
+  if (impl_->open_pushes != 0)
+    throw Error("a snapshot within a PushGroup: end the group first", ErrorCode::kInvalidState);
   const auto listen = [this] {
     if (impl_->options.stop_requested && impl_->options.stop_requested()) throw Interrupted();
   };
@@ -136,4 +140,4 @@ Versions Worker::assign(const Variable& variable, std::span<const std::byte> val
   return versions;
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -9,10 +9,10 @@
 #include "update/simd.hpp"
 #include "worker/variable_state.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
-constexpr std::size_t kAhead = 8;  // rows: about what one core's misses under way can be
+constexpr std::size_t kAhead = 8;  // rows: about as many cache misses as one core can have in flight
 
 shm::Rows table_of(std::span<const VariablePart> parts) {
   shm::Rows table(parts.front().record);
@@ -20,13 +20,13 @@ shm::Rows table_of(std::span<const VariablePart> parts) {
   return table;
 }
 
-// Asks for the lines that begin a row, to be written. The processor fetches what follows them by itself.
+// Prefetches the first cache lines of a row, for writing. The processor itself fetches the lines that follow them.
 [[gnu::always_inline]] inline void prefetch_row(const float* row, std::uint64_t floats) noexcept {
   update::prefetch_to_own(row);
   if (floats > 16) update::prefetch_to_own(row + 16);
 }
 
-// Calls body(row's place, its number among `ids`) for each, asking ahead for the memory of those that follow.
+// Calls body(row's place, its index in `ids`) for each id, and prefetches the rows of the ids that follow.
 template <class Id, class Body>
 [[gnu::always_inline]] inline void for_rows(const shm::Rows& table, std::span<const Id> ids, Body&& body) noexcept {
   const std::uint64_t stride = table.row_floats();
@@ -48,12 +48,12 @@ template <class Id, class Body>
 }
 
 // Whether each id is larger than the one before.
-PS_SIMD_CLONES bool ascend(const std::uint32_t* ids, std::size_t count) noexcept {
+PS_SHM_SIMD_CLONES bool ascend(const std::uint32_t* ids, std::size_t count) noexcept {
   std::uint32_t falls = 0;
   for (std::size_t i = 1; i < count; ++i) falls |= static_cast<std::uint32_t>(ids[i] <= ids[i - 1]);
   return falls == 0;
 }
-PS_SIMD_CLONES bool ascend(const std::uint64_t* ids, std::size_t count) noexcept {
+PS_SHM_SIMD_CLONES bool ascend(const std::uint64_t* ids, std::size_t count) noexcept {
   std::uint64_t falls = 0;
   for (std::size_t i = 1; i < count; ++i) falls |= static_cast<std::uint64_t>(ids[i] <= ids[i - 1]);
   return falls == 0;
@@ -78,7 +78,7 @@ template <class Id>
 void RowAccess::pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
                      Threads& threads) const noexcept {
   const std::uint64_t elements = table_.row_elements(), record = table_.record_floats();
-  constexpr std::size_t kSingle = 2;  // any distance but 1: one element is read as such, not as an array to copy
+  constexpr std::size_t kSingle = 2;  // any distance but 1: one element is then read as such, not as an array to copy
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     threads.split(ids.size(), grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
       const std::span<const Id> some = ids.subspan(begin, end - begin);
@@ -102,7 +102,7 @@ std::vector<Id>& RowAccess::unique_room(std::size_t count) {
   return room;
 }
 
-// In a small table the sums have places of their own, and come out in ascending order.
+// In a small table each row has a place for its sum, and the sums come out in ascending order.
 template <class Id>
 void RowAccess::combine_in_places(std::span<const Id>& ids, std::span<const float>& gradients) {
   const std::size_t width = table_.row_elements(), rows = table_.rows();
@@ -126,7 +126,8 @@ void RowAccess::combine_in_places(std::span<const Id>& ids, std::span<const floa
   ids = {unique.data(), found};
 }
 
-// In a large one they are found through a hash table. Without branches on what is new, which would often be mispredicted.
+// In a large table the sums are found through a hash table. No branch depends on whether an id is new, because it would
+// often be mispredicted.
 template <class Id>
 void RowAccess::combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients) {
   constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio: spreads neighbouring ids
@@ -175,12 +176,12 @@ bool RowAccess::combine(std::span<const Id>& ids, std::span<const float>& gradie
 
 namespace {
 
-// Exact updates of elements with ascending ids: those that lie in the same 16 bytes take one exchange.
+// Atomic updates of elements with ascending ids: elements that lie in the same 16 bytes share one exchange.
 template <class Id, class Update>
 void push_neighbours(float* first, std::span<const Id> ids, const float* gradients, const Update& update) noexcept {
   constexpr std::size_t kRecord = shm::floats_of<Update>(), kTogether = 4 / kRecord;
   for (std::size_t i = 0, next; i < ids.size(); i = next) {
-    const std::uint64_t group = ids[i] / kTogether;  // wide: of 32-bit ids its place may be beyond 2^32 floats
+    const std::uint64_t group = ids[i] / kTogether;  // 64 bits: with 32-bit ids its place may be beyond 2^32 floats
     for (next = i + 1; next < ids.size() && ids[next] / kTogether == group;) ++next;
     if (i + kAhead < ids.size()) update::prefetch_to_own(first + ids[i + kAhead] * kRecord);
     shm::fault_point(shm::FaultPoint::kInplaceElement);
@@ -251,8 +252,8 @@ void RowAccess::change(update::Change how, std::span<const Id> ids, const float*
 template <class Id>
 void RowAccess::count(std::span<const Id> ids, bool are_ascending) noexcept {
   if (are_ascending && table_.parts().size() == 1) {
-    // Each block once. First which ones, without a branch, which would often be mispredicted; then their counters: one that
-    // is read right behind its store holds up the next.
+    // Counts each block once. First the blocks are listed without a branch, which would often be mispredicted; then
+    // their counters are incremented: a counter that is read right after its own store would stall the next one.
     constexpr std::size_t kTogether = 64;
     const shm::RowPart& part = table_.parts().front();
     shm::AtomicShm<std::uint64_t>* const counts = part.variable.row_counts(rank_);
@@ -326,7 +327,7 @@ void RowAccess::begin_watch(std::span<const Id> ids, const shm::JobSegments& job
   }
 }
 
-#define PS_FOR_ID(Id)                                                                                                  \
+#define PS_SHM_FOR_ID(Id)                                                                                              \
   template const Id* RowAccess::find_outside(std::span<const Id>, bool&) const noexcept;                               \
   template void RowAccess::pull(std::span<const Id>, float*, const update::Settings&, float, Threads&) const noexcept; \
   template bool RowAccess::combine(std::span<const Id>&, std::span<const float>&);                                     \
@@ -336,8 +337,8 @@ void RowAccess::begin_watch(std::span<const Id> ids, const shm::JobSegments& job
                                   bool, Threads&) noexcept;                                                            \
   template void RowAccess::prefetch(std::span<const Id>) const noexcept;                                               \
   template void RowAccess::begin_watch(std::span<const Id>, const shm::JobSegments&) noexcept;
-PS_FOR_ID(std::uint32_t)
-PS_FOR_ID(std::uint64_t)
-#undef PS_FOR_ID
+PS_SHM_FOR_ID(std::uint32_t)
+PS_SHM_FOR_ID(std::uint64_t)
+#undef PS_SHM_FOR_ID
 
-}  // namespace ps
+}  // namespace ps_shm

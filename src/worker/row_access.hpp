@@ -1,8 +1,8 @@
-// A worker's side of the rows of one in-place variable: reading and updating them, counting pushes, watching staleness.
+// A worker's access to the rows of one in-place variable: reads and updates them, counts pushes, measures staleness.
 //
-// Staleness is watched on a sample, since a look at the others' counters costs more than a short push: of one pull in
-// kWatchEvery up to kWatched rows. How many pushes by others have come to a watched row's block between that pull and
-// this worker's next push is counted, not estimated.
+// Staleness is measured on a sample, because reading the counters of the other workers costs more than a short push: up
+// to kWatched rows of one pull in kWatchEvery. For these rows, the number of pushes by other workers that reached the
+// row's block between that pull and this worker's next push is counted, not estimated.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 #include <tuple>
 #include <vector>
 
-#include "ps/job_config.hpp"
-#include "shm/inplace_rows.hpp"
-#include "shm/job_segments.hpp"
+#include "ps_shm/job_config.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/slots/inplace_rows.hpp"
 #include "update/rules.hpp"
 #include "worker/threads.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 struct VariablePart;
 
@@ -31,19 +31,20 @@ class RowAccess {
 
   const shm::Rows& table() const noexcept { return table_; }
 
-  // The first id that is no row, or nothing. `are_ascending`: whether each id is larger than the one before, so that none
-  // is repeated.
+  // Returns the first id that is out of range, or nullptr. `are_ascending`: whether each id is larger than the one
+  // before, so that none is repeated.
   template <class Id>
   const Id* find_outside(std::span<const Id> ids, bool& are_ascending) const noexcept;
 
-  // Requires of all that follow: ids are rows; values and gradients have row_elements() floats for each.
+  // Required by all functions below: ids are in range; values and gradients have row_elements() floats for each id.
 
   template <class Id>
   void pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
             Threads& threads) const noexcept;
 
-  // Sums up the gradients of repeated ids, in the order in which they come: afterwards each id is there once, and the spans
-  // lead into room of this object. Returns whether the ids ascend now; else they are in the order of first appearance.
+  // Sums the gradients of repeated ids in the order in which they occur. Afterwards each id occurs once, and the spans
+  // point into buffers of this object. Returns whether the ids are now ascending; else they are in the order of first
+  // appearance.
   template <class Id>
   [[nodiscard]] bool combine(std::span<const Id>& ids, std::span<const float>& gradients);
 
@@ -52,8 +53,8 @@ class RowAccess {
   void push(std::span<const Id> ids, const float* gradients, const update::Settings& settings, float learning_rate,
             float scale, Adds adds, bool are_ascending, Threads& threads) noexcept;
 
-  // Changes rows past the variable's rule, each element exactly once, whatever the job's `adds`.
-  // Requires of Change::kAdd: no id is repeated. Of a repeated one the last values stay, which takes one thread then.
+  // Changes rows bypassing the optimizer, each element exactly once, also if the job uses Hogwild! updates. Requires
+  // for Change::kAdd: no id is repeated. Of values for a repeated id the last ones stay; this takes one thread.
   template <class Id>
   void change(update::Change how, std::span<const Id> ids, const float* values, const update::Settings& settings,
               float learning_rate, bool are_ascending, Threads& threads) noexcept;
@@ -61,8 +62,8 @@ class RowAccess {
   template <class Id>
   void prefetch(std::span<const Id> ids) const noexcept;
 
-  // Notes, now and then, how often others have pushed the blocks of some of these rows; and says at the next push how many
-  // pushes have come since: calls body(staleness) for each.
+  // From time to time begin_watch() records how often other workers have pushed the blocks of some of these rows. At
+  // the next push, end_watch() calls body(staleness) for each recorded row with the number of pushes since then.
   template <class Id>
   void begin_watch(std::span<const Id> ids, const shm::JobSegments& job) noexcept;
   template <class Body>
@@ -93,14 +94,15 @@ class RowAccess {
   std::vector<std::uint32_t> last_push_;  // per block: the number of the last push that touched it
   std::uint32_t push_number_ = 0;
 
-  std::uint32_t pulls_ = 0, watched_ = 0, ranks_ = 0;  // ranks_: so many have been there when last looked
+  std::uint32_t pulls_ = 0, watched_ = 0, ranks_ = 0;  // ranks_: number of ranks that had an owner at the last check
   std::array<Watch, kWatched> watches_{};
 
-  // combine(): a hash table of {call : 32, number among the unique ids : 32}, or a place for every row; and what it makes.
+  // combine(): a hash table of {call : 32, index among the unique ids : 32}, or one place for each row; and its
+  // results.
   std::vector<std::uint64_t> seen_, touched_;
   std::uint32_t call_ = 0;
   std::vector<float> places_, sums_;
   std::tuple<std::vector<std::uint32_t>, std::vector<std::uint64_t>> unique_;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

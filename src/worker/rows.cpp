@@ -1,11 +1,11 @@
 // Pulling and pushing rows.
 #include <fmt/format.h>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "worker/impl.hpp"
 #include "worker/push_scope.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::Counter;
 
@@ -55,7 +55,7 @@ void Worker::Impl::push_rows(VariableState& state, std::span<const Id> ids, std:
   if (config.optimizer.staleness_scaling && !state.is_sum)
     throw Error(
         fmt::format("push of rows of variable '{}': lr-staleness needs the staleness of every row, which is only "
-                    "watched on a sample; start the job without it",
+                    "measured on a sample; start the job without it",
                     state.name));
   if (!are_ascending) are_ascending = state.rows->combine(ids, gradients);
   float scale = 1.0F;
@@ -113,4 +113,4 @@ void Worker::prefetch_rows(const Variable& variable, std::span<const std::uint64
   if (variable.state_->rows) variable.state_->rows->prefetch(ids);
 }
 
-}  // namespace ps
+}  // namespace ps_shm

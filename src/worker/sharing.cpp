@@ -1,22 +1,22 @@
-// What the workers of a job share read-only (shared_data.hpp): who loads it, and how the others wait.
+// The data that the workers of a job share read-only (shared_data.hpp): which worker loads it, and how the others wait.
 #include <fmt/format.h>
 
 #include <optional>
 #include <utility>
 
-#include "ps/errors.hpp"
-#include "shm/futex.hpp"
-#include "shm/shared_data.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/futex.hpp"
+#include "shm/segment/shared_data.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 void Worker::Impl::try_load(const std::string& key, const SharedLoader& load) {
   if (!job.locks().try_take(shm::kLoaderByte)) return;
   shm::fault_point(shm::FaultPoint::kDataTaken);
   try {
-    if (!shm::SharedData::try_attach(job)) shm::SharedData::make(job, key, load);  // else somebody was faster
+    if (!shm::SharedData::try_attach(job)) shm::SharedData::make(job, key, load);  // else another was faster
   } catch (...) {
     job.locks().release(shm::kLoaderByte);  // the next one may try
     throw;
@@ -37,18 +37,19 @@ SharedBytes Worker::shared(const std::string& key, const SharedLoader& load) {
       return found.has_value();
     };
     const auto each_slice = [&] {
-      impl.try_load(key, load);  // its loader has died, or failed
+      impl.try_load(key, load);  // its loader has died or failed
       if (impl.job.is_over()) throw JobFinished(fmt::format("job {} was ended", impl.job.job()));
       (void)wait.slice([&] { return fmt::format("worker {}: waiting for the shared data to be loaded", impl.rank); });
     };
-    // Loading takes long, and each look is a system call: no spinning.
+    // Loading takes long, and each poll is a system call: no spinning.
     shm::wait_for_fact(impl.job.state().activity, is_there, each_slice, {.spins = 0, .yields = 0});
   }
   if (!found->is_of(key))
-    throw Error(fmt::format("the workers of job '{}' share {} already, not {}; give all of them the same data",
-                            impl.job.job(), found->key(), key));
+    throw Error(fmt::format("the workers of job '{}' already share {}, not {}; give all of them the same data",
+                            impl.job.job(), found->key(), key),
+                ErrorCode::kInvalidState);
   const auto kept = std::make_shared<const shm::SharedData>(std::move(*found));
   return {kept, kept->bytes()};
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -5,7 +5,7 @@
 #include "worker/free_steps.hpp"
 #include "worker/sync_steps.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 std::unique_ptr<StepMode> StepMode::make(WorkerCore& core) {
   switch (traits_of(core.config.mode).family) {
@@ -28,4 +28,4 @@ float StepMode::scale_within_limit(std::span<const Variable> variables,
   return update::clip_scale(squares, core_.live.settings.clip_norm);
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,7 +1,8 @@
-// What a job's mode makes of a worker's pulls, pushes and steps: one object a worker, of the mode's family. Nothing else
-// knows how a mode works. Code that needs only a property of a mode looks in config/modes.hpp.
+// The job's mode: what it makes of a worker's pulls, pushes and steps. Each worker has one object, of the class for the
+// mode's family. No other code knows how a mode works; code that needs only a property of a mode uses config/modes.hpp.
 //
-// In-place variables change where they lie, in every mode that has them. So pushes of scalars and of rows do not come here.
+// In-place variables are updated where they lie in every mode that has them. Pushes of scalars and rows do not use
+// this class.
 #pragma once
 
 #include <cstdint>
@@ -10,62 +11,65 @@
 #include <span>
 #include <vector>
 
-#include "ps/variable.hpp"
+#include "ps_shm/variable.hpp"
 #include "worker/core.hpp"
 #include "worker/gradient_input.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 class GradientSegments;
 
 class StepMode {
  public:
-  // That of the job's mode. `core` outlives it.
+  // Creates the object for the job's mode. `core` must outlive it.
   static std::unique_ptr<StepMode> make(WorkerCore& core);
 
   virtual ~StepMode() = default;
   StepMode(const StepMode&) = delete;
   StepMode& operator=(const StepMode&) = delete;
 
-  // Finishes what a dead predecessor of the rank has left half done, and makes ready for the first step. Called once,
-  // before anything else.
+  // Completes what a dead previous owner of the rank has left unfinished, and prepares the first step. Called once,
+  // before all other functions.
   virtual void begin() = 0;
 
-  // A pull begins: what is pushed next may be computed of its values. Only of modes that want to know. Wait-free.
+  // Called at the start of a pull, in modes for which notes_pulls() is true: gradients pushed later may be computed
+  // from its values. Wait-free.
   virtual bool notes_pulls() const noexcept { return false; }
   virtual void note_pull() noexcept {}
 
-  // Throws Error where nothing may be pushed before another step(). A caller that fills landing() asks first.
+  // Throws Error if nothing may be pushed before another step(). To be called before landing() is filled.
   virtual void check_push() const {}
 
-  // Pushes a gradient of each variable, or keeps it for the end of the step.
-  // Requires: as many gradients as variables, each of its variable's size.
+  // Pushes a gradient of each variable, or keeps it until the end of the step. Requires: as many gradients as
+  // variables, each of its variable's size.
   virtual void push(std::span<const Variable> variables, std::span<const GradientInput> gradients) = 0;
 
-  // Changes a variable past its rule, or keeps the change for the end of the step. `versions`: of each chunk or block
-  // behind it; left alone where it is kept. Requires: not Change::kStep, as many values as elements.
+  // Changes a variable bypassing the optimizer, or keeps the change until the end of the step. `versions`: receives the
+  // version of each chunk or block after it; unchanged if the change is kept. Requires: not Change::kStep; as many
+  // values as elements.
   virtual void change(VariableState& state, update::Change how, std::span<const float> values,
                       std::vector<std::uint64_t>& versions) = 0;
 
-  // state.R2: the global step, if no push or step by others is half done. Then nothing that was pulled before, and whose
-  // version is the same behind it, holds a part of one. `look_at_locks`: the dead are not waited for, which takes system
-  // calls. Wait-free.
+  // state.R2: returns the global step if no push or step of another worker is unfinished. A value that was pulled
+  // before this call, and whose version is unchanged after it, then contains no part of an unfinished push or step.
+  // `look_at_locks`: do not wait for dead workers; checking this takes system calls. Wait-free.
   virtual std::optional<std::uint64_t> steady_step(bool look_at_locks) const noexcept = 0;
 
-  // Where the others read this worker's gradients, or nullptr. Pushing a gradient from there copies nothing.
+  // This worker's gradient segment, which the other workers read, or nullptr. Pushing a gradient from there copies
+  // nothing.
   virtual GradientSegments* landing() noexcept { return nullptr; }
 
-  // Ends the step; returns the global step after it. Waits as Worker::step() says.
+  // Ends the step and returns the global step after it. Waits as described for Worker::step().
   virtual std::uint64_t step() = 0;
 
-  // The last thing before the rank is given back.
+  // Called last, before the rank is released.
   virtual void leave() noexcept {}
 
  protected:
   explicit StepMode(WorkerCore& core) noexcept : core_(core) {}
 
-  // What the gradients of one push are multiplied by, so that their global norm is within the limit: 1 where there is
-  // none. Waits for those that are still arriving.
+  // The factor that limits the global norm of the gradients of one push; 1 if there is no limit. Waits for gradients
+  // that are still arriving.
   float clip_scale_of(std::span<const Variable> variables, std::span<const GradientInput> gradients) const {
     return core_.live.settings.clip_norm > 0 ? scale_within_limit(variables, gradients) : 1.0F;
   }
@@ -76,4 +80,4 @@ class StepMode {
   float scale_within_limit(std::span<const Variable> variables, std::span<const GradientInput> gradients) const;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

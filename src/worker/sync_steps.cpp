@@ -4,12 +4,12 @@
 
 #include <utility>
 
-#include "ps/errors.hpp"
-#include "shm/clock.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/clock.hpp"
 #include "update/rules.hpp"
 #include "worker/barrier_wait.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::Counter;
 
@@ -20,7 +20,7 @@ void SyncSteps::begin() {
   const std::uint64_t round = barrier_.round();
   if (barrier_.has_arrived(round)) finish(round);  // barrier.B4: its gradient counts; nothing of it is overwritten
   if (is_summed())
-    core_.entry.barriers[0].changed.store_relaxed(0);  // (barrier.B13) what a predecessor has not published is void
+    core_.entry.barriers[0].changed.store_relaxed(0);  // (barrier.B13) discards what a predecessor has not published
   else
     gradients_.create_own();
 }
@@ -32,33 +32,35 @@ void SyncSteps::note_pull() noexcept {
 void SyncSteps::check_push() const {
   if (arrived_in_)
     throw Error(
-        fmt::format("push of worker {}: its step() has thrown, and step {} has its gradient already; call step() again "
-                    "to end it",
-                    core_.rank, *arrived_in_));
+        fmt::format("push of worker {}: its step() has thrown after step {} had got its gradient; call step() again "
+                    "to end that step",
+                    core_.rank, *arrived_in_),
+        ErrorCode::kInvalidState);
 }
 
-// Returns whether the step that it is for is still under way.
+// Returns whether the step that the push belongs to is still under way.
 bool SyncSteps::begin_push() {
   check_push();
   if (!has_pushed_) {
-    pushed_for_ = pulled_in_.value_or(barrier_.round());  // a gradient belongs to the step whose values it was made of
+    pushed_for_ = pulled_in_.value_or(barrier_.round());  // the step whose values the gradient was computed from
     pushed_states_.clear();
   }
   has_pushed_ = true;
   return pushed_for_ == barrier_.round();
 }
 
-// Gradients, differences and values of one variable would each need a place of their own (barrier.B13).
+// Gradients, deltas and values of one variable would each need a place of their own (barrier.B13).
 void SyncSteps::require_kind(const VariableState& state, update::Change how) const {
   const auto kind = [](update::Change one) { return std::min(one, update::Change::kAssign); };
   if (state.contributed != pushed_for_ + 1 || kind(state.contribution) == kind(how)) return;
   const auto said = [&](update::Change one) {
     return kind(one) == update::Change::kStep ? "pushed" : kind(one) == update::Change::kAdd ? "added to" : "assigned";
   };
-  throw Error(fmt::format(
-      "variable '{}' was {} in this step and cannot be {} before step(): in sync mode a worker does one of these to a "
-      "variable in a step",
-      state.name, said(state.contribution), said(how)));
+  throw Error(fmt::format("variable '{}' was {} in this step and cannot be {} before step(): in sync mode a worker "
+                          "may do only one of these "
+                          "to a variable in a step",
+                          state.name, said(state.contribution), said(how)),
+              ErrorCode::kInvalidState);
 }
 
 void SyncSteps::note_kind(VariableState& state, update::Change how) const noexcept {
@@ -70,7 +72,7 @@ void SyncSteps::change(VariableState& state, update::Change how, std::span<const
   if (!begin_push()) return;  // too late: step() drops it
   require_kind(state, how);
   const bool resets = state.contributed == pushed_for_ + 1 && state.contribution == update::Change::kReset;
-  if (resets) how = update::Change::kReset;  // as one after the other
+  if (resets) how = update::Change::kReset;  // as if done one after the other
   note_kind(state, how);
   if (!gradients_.own().is_mapped()) gradients_.create_own();
   for (const VariablePart& part : state.parts) gradients_.write(part, pushed_for_, how, values, core_.threads);
@@ -104,14 +106,16 @@ void SyncSteps::push(std::span<const Variable> variables, std::span<const Gradie
   }
 }
 
-// A step is whole once the next one is open (barrier.B6). The dead change nothing: whoever comes next applies the rest.
+// A step is complete once the next one is open (barrier.B6). Dead workers make no difference: the next helper applies
+// the rest.
 std::optional<std::uint64_t> SyncSteps::steady_step(bool) const noexcept {
   const std::uint64_t round = barrier_.round();
   return barrier_.is_decided(round) ? std::nullopt : std::optional(round);
 }
 
-// The norm of the gradients as they were written, so that several pushes of one variable count as their sum. It adds up
-// in the order of the pushes and over whole variables, so that neither placement nor threads change its bits.
+// Publishes the norm of the gradients as they were written, so that several pushes of one variable count as their sum.
+// It is summed in the order of the pushes and over whole variables, so that neither placement nor threads change its
+// bits.
 void SyncSteps::write_norm() {
   if (core_.live.settings.clip_norm == 0) return gradients_.write_norm(std::nullopt);
   double squares = 0;
@@ -164,9 +168,9 @@ void SyncSteps::drop() {
 std::uint64_t SyncSteps::step() {
   const std::uint64_t round = arrived_in_.value_or(barrier_.round());
   if (!arrived_in_ && ((has_pushed_ && pushed_for_ != round) || core_.job.is_finished())) {
-    if (has_pushed_) drop();  // it closed before this worker was ready
+    if (has_pushed_) drop();  // the step closed before this worker was ready
   } else {
-    if (!arrived_in_) {  // else the step() before has thrown: what it has published stays as it is (barrier.B6)
+    if (!arrived_in_) {  // else the previous step() threw: what it published stays as it is (barrier.B6)
       if (has_pushed_ && !is_summed()) write_norm();
       barrier_.arrive(round);
       arrived_in_ = round;
@@ -187,4 +191,4 @@ std::uint64_t SyncSteps::step() {
 
 void SyncSteps::leave() noexcept { gradients_.remove_own(); }
 
-}  // namespace ps
+}  // namespace ps_shm

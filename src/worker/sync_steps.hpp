@@ -1,21 +1,22 @@
-// Mode sync: gradients are kept until the step ends, and every worker helps to apply them (sync_work.hpp). A step ends for
-// all at once, by barrier 0 (shm/barrier.hpp). A gradient that comes too late for its step is dropped.
+// Mode sync: gradients are kept until the step ends, and every worker helps to apply them (sync_work.hpp). A step ends
+// for all workers at once, by barrier 0 (shm/steps/barrier.hpp). A gradient that comes too late for its step is
+// dropped.
 //
-// With ordered reduction gradients lie in this worker's gradient segment until the step is over. With reduce atomic they
-// are added to the variables' accumulators as they come. What is to be added or assigned lies in the segment in any case;
-// with reduce atomic a worker makes one when it needs it (barrier.B13).
+// With ordered reduction, gradients lie in this worker's gradient segment until the step is over. With reduce atomic
+// they are added to the variables' accumulators as they come. Adds and assigns lie in the segment in either case; with
+// reduce atomic a worker creates one when it first needs it (barrier.B13).
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "shm/barrier.hpp"
+#include "shm/steps/barrier.hpp"
 #include "worker/gradients.hpp"
 #include "worker/step_mode.hpp"
 #include "worker/sync_work.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 class SyncSteps final : public StepMode {
  public:
@@ -47,9 +48,9 @@ class SyncSteps final : public StepMode {
   SyncWork work_;
   std::optional<std::uint64_t> pulled_in_;     // the step under way at the first pull since the last step()
   bool has_pushed_ = false;                    // since the last step()
-  std::uint64_t pushed_for_ = 0;               // the step that it was for
-  std::optional<std::uint64_t> arrived_in_;    // the step that a step() under way, or one that threw, is in
-  std::vector<VariableState*> pushed_states_;  // ordered: what counts for the step's global norm
+  std::uint64_t pushed_for_ = 0;               // the step that the push belongs to
+  std::optional<std::uint64_t> arrived_in_;    // the step of a step() that is in progress or has thrown
+  std::vector<VariableState*> pushed_states_;  // with ordered reduction: what counts for the step's global norm
 };
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "shm/placement.hpp"
+#include "shm/segment/placement.hpp"
 
-namespace ps {
+namespace ps_shm {
 namespace {
 
-constexpr std::uint64_t kUsualChunkBytes = 32 << 10;  // of large variables, unless the job says otherwise
+constexpr std::uint64_t kUsualChunkBytes = 32 << 10;  // default for large variables
 
 }  // namespace
 
@@ -63,15 +63,16 @@ void SyncWork::add(Target& target) {
   work_.push_back(&target);
 }
 
-// Whether the step is over. Of fewer chunks than workers, some have none to begin with. Such a one would do again what
-// another is doing, and take its cache lines meanwhile. It gives the others a tenth of a waiter's patience: 1 or 2 us.
+// Returns whether the step is over. If there are fewer chunks than workers, some workers have no chunk to begin with.
+// Such a worker would repeat what another one is doing, and take its cache lines meanwhile. It first gives the others a
+// tenth of a waiter's patience, which is 1 or 2 us.
 bool SyncWork::is_done_by_others(std::uint64_t step, bool has_own) const noexcept {
   const auto is_over = [&] { return core_.job.steps_done() != step; };
   for (int look = has_own ? 0 : patience_.spins / 10; look > 0 && !is_over(); --look) shm::spin_pause();
   return is_over();
 }
 
-// Calls apply_chunk(target, chunk, thread) for every chunk, each worker from a different one on.
+// Calls apply_chunk(target, chunk, thread) for every chunk. Each worker starts at a different one.
 template <class ApplyChunk>
 void SyncWork::for_chunks(std::uint64_t step, ApplyChunk&& apply_chunk) {
   if (work_.empty()) return;
@@ -97,7 +98,7 @@ void SyncWork::for_chunks(std::uint64_t step, ApplyChunk&& apply_chunk) {
       });
 }
 
-// The norm of all gradients that limits apply to. Their publishers did not know of the limit yet.
+// The norm of all gradients to which the limit applies, if their publisher did not know of the limit yet.
 double SyncWork::squared_norm_of(std::uint32_t contributor, std::uint64_t step, GradientSegments& gradients) const {
   double squares = 0;
   for (const Target& target : targets_) {
@@ -117,8 +118,8 @@ void SyncWork::scale_contributors(std::uint64_t step, float clip_norm, GradientS
   }
 }
 
-// barrier.B13: assigned values first, then the step by the rule, then what is added, in rank order. `step(out, in)` is
-// that in the middle. Requires: the target has changes.
+// barrier.B13: first assigned values, then the step by the update rule, then adds in rank order. `step(out, in)` is the
+// part in the middle. Requires: the target has changes.
 template <class Step>
 void SyncWork::change(const Target& target, std::uint64_t chunk, std::uint32_t thread, float rate, float* out,
                       const float* in, bool has_step, Step&& step) {
@@ -146,7 +147,7 @@ void SyncWork::change(const Target& target, std::uint64_t chunk, std::uint32_t t
   }
 }
 
-// In rank order.
+// To be called in rank order.
 void SyncWork::note_change(Target& target, const GradientSegments::Pushed& pushed) {
   has_changes_ = true;
   if (pushed.how == update::Change::kAdd) return target.changes.deltas.push_back(pushed.numbers);
@@ -159,7 +160,7 @@ void SyncWork::clear_changes() noexcept {
   for (Target& target : targets_) target.changes.clear();
 }
 
-// With reduce atomic: what lies in the contributors' segments beside the sums.
+// With reduce atomic: finds the adds and assigns that lie in the contributors' segments beside the sums.
 void SyncWork::find_changes(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients) {
   clear_changes();
   for (std::uint32_t rank = 0; rank < core_.job.ranks(); ++rank) {
@@ -210,7 +211,7 @@ void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision
     };
     static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.spares(thread),
                                                  {core_.rank, step, decision.epoch}, update));
-  });  // whoever did it: it is done
+  });  // it does not matter which helper has applied it
 }
 
 void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients) {
@@ -219,8 +220,8 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
   for (Target& target : targets_) add(target);
   const float rate = core_.config.optimizer.schedule.rate(decision.learning_rate, step);
   for_chunks(step, [&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
-    // Those in the decision had added all they pushed before it, so all helpers agree on whether the chunk has a sum; one
-    // that only a late worker has added to is not applied.
+    // The contributors in the decision had added all their pushes before it, so all helpers agree on whether the chunk
+    // has a sum. A sum to which only a late worker has added is not applied.
     const bool has_sum = target.accumulator->has_sum(chunk, step, decision.contributors);
     const bool has_changes = target.changes.are_any();
     if (!has_sum && !has_changes) return;
@@ -245,11 +246,11 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
               apply_step(out, in);
           });
       return whole &&
-             found;  // barrier.B9: looked at again before the swap; not found: the step is over, the chunk includes it
+             found;  // barrier.B9: checked again before the swap; not found: the step is over, the chunk includes it
     };
     static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.spares(thread),
                                                  {core_.rank, step, decision.epoch}, update));
   });
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,47 +1,49 @@
 // The apply phase of a sync step: every worker helps to apply the contributors' gradients, chunk by chunk.
 //
-// What there may be to apply is listed once, and again only when the directory has changed: variables come, and none
-// goes. From step to step only which of them somebody has pushed is looked at.
+// The list of variables is built once, and again only after the directory has changed: variables are added and never
+// removed. In each step only the pushes to them are looked up.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "shm/barrier.hpp"
-#include "shm/directory.hpp"
-#include "shm/futex.hpp"
-#include "shm/versioned_slot.hpp"
+#include "shm/base/futex.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/slots/versioned_slot.hpp"
+#include "shm/steps/barrier.hpp"
 #include "update/rules.hpp"
 #include "worker/core.hpp"
 #include "worker/gradients.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 class SyncWork {
  public:
   explicit SyncWork(WorkerCore& core);
 
-  // Applies step `step` to each chunk that does not include it yet, beginning at a different chunk on each worker; when it
-  // returns every chunk includes the step, whoever did it. Gradients are combined in rank order (invariant.I6). Lock-free.
+  // Applies step `step` to each chunk that does not include it yet. Each worker begins at a different chunk. After it,
+  // every chunk includes the step, whichever worker applied it. Gradients are combined in rank order (invariant.I6).
+  // Lock-free.
   void apply_gradients(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients);
 
-  // The same with the sums of the accumulators (reduce atomic): each chunk is divided by the number of its own
-  // contributors, who may be more than the decision's where a late or dying one was in time for it. Not deterministic.
+  // The same with the sums of the accumulators (reduce atomic). Each chunk is divided by the number of its own
+  // contributors. They may be more than the decision's, if a late or dying worker was in time for that chunk. Not
+  // deterministic.
   void apply_sums(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients);
 
  private:
-  // What is assigned and added to a record in the step under way (barrier.B13).
+  // The values assigned and added to a record in the step under way (barrier.B13).
   struct Changes {
     const float* values = nullptr;  // of the highest rank that assigns
-    bool resets = false;            // one of those that assign does
+    bool resets = false;            // whether any of the assigns resets the optimizer state
     std::vector<const float*> deltas{};
 
     bool are_any() const noexcept { return values != nullptr || !deltas.empty(); }
     void clear() noexcept { values = nullptr, resets = false, deltas.clear(); }
   };
 
-  // A record of the directory that steps are applied to.
+  // A record of the directory to which steps are applied.
   struct Target {
     const shm::VariableShm& record;
     std::uint32_t position;
@@ -50,7 +52,7 @@ class SyncWork {
     update::Settings settings;
     std::vector<update::Contribution> pushed{};  // in the step under way, in rank order
     Changes changes{};
-    std::uint64_t first = 0;  // of its chunks among those of all that are under way
+    std::uint64_t first = 0;  // index of its first chunk among the chunks of all targets in the step
   };
 
   bool is_listed() const;
@@ -71,23 +73,23 @@ class SyncWork {
 
   struct Contributor {
     std::uint32_t rank;
-    float scale;  // that limits its gradients' norm
+    float scale;  // limits the norm of its gradients
   };
 
   WorkerCore& core_;
   const bool is_summed_;
   const shm::Directory directory_;
   const shm::Patience patience_;
-  std::uint32_t records_ = 0;            // that the directory had when it was listed
-  std::vector<std::uint32_t> unfilled_;  // positions of accumulators that were not initialised then
+  std::uint32_t records_ = 0;            // number of records in the directory when the list was built
+  std::vector<std::uint32_t> unfilled_;  // positions of accumulators that were not initialised at that time
   std::vector<Target> targets_;
   // The step under way:
   std::vector<Target*> work_;
-  std::uint64_t chunks_ = 0;  // of all of `work_`
-  bool has_changes_ = false;  // some target has
+  std::uint64_t chunks_ = 0;  // number of chunks of all of `work_`
+  bool has_changes_ = false;  // whether any target has changes
   std::vector<Contributor> contributors_;
-  std::vector<std::vector<update::Contribution>> inputs_;  // of a chunk, per thread
-  std::vector<std::vector<float>> assigned_;               // a chunk that the step's gradients come to, per thread
+  std::vector<std::vector<update::Contribution>> inputs_;  // contributions to a chunk, per thread
+  std::vector<std::vector<float>> assigned_;               // a chunk after its assign, per thread
 };
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,32 +1,33 @@
-// Whether a worker is recorded or replayed, and what may not be.
+// Whether a worker is recorded or replayed, and which operations are then rejected.
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "config/modes.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "record/recorder.hpp"
 #include "record/replayer.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 void WorkerCore::fail_taped(const char* what) const {
-  throw Error(fmt::format("worker {}: {} has no place in a record (`record`, `replay`)", rank, what));
+  throw Error(fmt::format("worker {}: {} cannot be recorded or replayed (`record`, `replay`)", rank, what));
 }
 
 std::unique_ptr<record::Tape> Worker::Impl::make_tape() {
   if (options.record.empty() && options.replay.empty()) return nullptr;
   const char* const what = options.record.empty() ? "replay" : "record";
   if (traits_of(config.mode).steps_together())
-    throw Error(fmt::format("`{}`: a job of mode {} has no order to keep; its steps are the same every time", what,
-                            to_string(config.mode)));
+    throw Error(fmt::format("`{}`: a job of mode {} has no order to record; its steps are deterministic", what,
+                            to_string(config.mode)),
+                ErrorCode::kInvalidState);
   if (threads.count() != 1)
     throw Error(
-        fmt::format("`{}`: the chunks of a worker with `threads` {} have no order; choose 1", what, threads.count()));
+        fmt::format("`{}`: the chunks of a worker with `threads` {} have no order; use 1", what, threads.count()));
   if (!config.restore.empty())
-    throw Error(fmt::format("`{}`: of jobs that begin anew; this one goes on from a checkpoint", what));
+    throw Error(fmt::format("`{}` needs a job that starts from scratch; this one continues from a checkpoint", what));
   if (options.replay.empty()) return std::make_unique<record::Recorder>(options.record, rank);
   constexpr double kNoticeSeconds = 10.0;
   const auto wait = std::make_shared<Wait>(options, 0, kNoticeSeconds);
@@ -38,13 +39,14 @@ std::unique_ptr<record::Tape> Worker::Impl::make_tape() {
 
 void VariableState::use(record::Tape& tape, std::uint32_t number) {
   if (layout != Layout::kVersioned)
-    throw Error(fmt::format(
-        "variable '{}' is in-place: its elements change one by one, in no order that a record could keep; declare it "
-        "versioned",
-        name));
+    throw Error(fmt::format("variable '{}' is in-place: its elements change one by one, in an order that is not "
+                            "recorded; declare it "
+                            "versioned",
+                            name),
+                ErrorCode::kInvalidState);
   tape.declare(name, pieces, elements);
   tape_ = &tape;
   number_ = number;
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,33 +1,23 @@
-// The threads that share a worker's large pulls and pushes (oneTBB), each with its own lane of spare buffers.
+// The threads with which a worker shares large pulls and pushes (oneTBB), each with its own free buffers (shm::Spares).
 #pragma once
-
-#include <tbb/global_control.h>
-#include <tbb/info.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
-#include "shm/spares.hpp"
+#include "shm/slots/spares.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 class Threads {
  public:
-  // Requires: count is at most the job's threads.
-  Threads(shm::JobSegments& job, std::uint32_t rank, std::uint32_t count) {
-    for (std::uint32_t thread = 0; thread < count; ++thread) spares_.emplace_back(job, job.lane(rank, thread));
-    if (count <= 1) return;
-    if (static_cast<int>(count) > tbb::info::default_concurrency())  // or TBB would refuse the rest, aloud
-      allowed_.emplace(tbb::global_control::max_allowed_parallelism, count);
-    arena_.emplace(static_cast<int>(count));
-  }
+  // Requires: count is at most the job's `threads`.
+  Threads(shm::JobSegments& job, std::uint32_t rank, std::uint32_t count);
+  ~Threads();
 
-  // How many pieces of so many bytes are worth a thread: with less than 256 KiB its wake-up costs more than its share
-  // saves.
+  // The number of pieces of so many bytes that justify a thread. With less than 256 KiB, waking the thread costs more
+  // than its part of the work saves.
   static constexpr std::uint64_t grain(std::uint64_t piece_bytes) noexcept {
     constexpr std::uint64_t kBytes = 256 << 10;
     return std::max<std::uint64_t>(1, kBytes / piece_bytes);
@@ -36,37 +26,44 @@ class Threads {
   std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(spares_.size()); }
   shm::Spares& spares(std::uint32_t thread) noexcept { return spares_[thread]; }
 
-  // Calls body(begin, end, thread) for ranges that make up [0, count), in any order, by this thread alone unless each can
-  // have `grain` and more. A thread's number is used by one thread at a time. Returns when all are done.
+  // Calls body(begin, end, thread) for ranges that together are [0, count), in any order. Uses only this thread unless
+  // each thread can have at least `grain`. No two threads use the same thread number at one time. Returns when all are
+  // done.
   template <class Body>
   void split(std::uint64_t count, std::uint64_t grain, Body&& body) {
     if (!arena_ || count < 2 * grain) return body(std::uint64_t{0}, count, 0U);
-    arena_->execute([&] {
-      tbb::parallel_for(tbb::blocked_range<std::uint64_t>(0, count, grain), [&](const auto& range) {
-        body(range.begin(), range.end(), static_cast<std::uint32_t>(tbb::this_task_arena::current_thread_index()));
-      });
-    });
+    share(count, grain, AnyBody(body));
   }
 
-  // The same, but the ranges, of `grain` each, are begun in their order, whoever takes them: for what comes in that order.
+  // The same, but the ranges, of `grain` each, are started in ascending order, for data that arrives in that order.
   template <class Body>
   void split_in_order(std::uint64_t count, std::uint64_t grain, Body&& body) {
     if (!arena_ || count < 2 * grain) return body(std::uint64_t{0}, count, 0U);
-    shm::AtomicShm<std::uint64_t> next;
-    next.store_relaxed(0);  // relaxed, as what follows: a number for each range, nothing is published by it
-    arena_->execute([&] {
-      tbb::parallel_for(0U, this->count(), [&](std::uint32_t) {
-        const auto thread = static_cast<std::uint32_t>(tbb::this_task_arena::current_thread_index());
-        for (std::uint64_t begin; (begin = next.fetch_add_relaxed(grain)) < count;)
-          body(begin, std::min(begin + grain, count), thread);
-      });
-    });
+    share_in_order(count, grain, AnyBody(body));
   }
 
  private:
+  // A type-erased body, so that oneTBB's templates are compiled once and not for every body.
+  struct AnyBody {
+    const void* body;
+    void (*invoke)(const void* body, std::uint64_t begin, std::uint64_t end, std::uint32_t thread);
+
+    template <class Body>
+    explicit AnyBody(const Body& of) noexcept
+        : body(&of), invoke([](const void* body, std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+            (*static_cast<const Body*>(body))(begin, end, thread);
+          }) {}
+    void operator()(std::uint64_t begin, std::uint64_t end, std::uint32_t thread) const {
+      invoke(body, begin, end, thread);
+    }
+  };
+  struct Arena;
+
+  void share(std::uint64_t count, std::uint64_t grain, AnyBody body);
+  void share_in_order(std::uint64_t count, std::uint64_t grain, AnyBody body);
+
   std::vector<shm::Spares> spares_;
-  std::optional<tbb::global_control> allowed_;
-  std::optional<tbb::task_arena> arena_;
+  std::unique_ptr<Arena> arena_;  // null: one thread
 };
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -2,10 +2,10 @@
 
 #include <cstdio>
 
-#include "ps/errors.hpp"
-#include "shm/clock.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/clock.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::to_ns;
 
@@ -36,11 +36,11 @@ void Wait::notice(const std::string& line) const {
 
 WaitMark::WaitMark(shm::WorkerShm& entry, shm::WaitingFor what, std::uint64_t on) noexcept : entry_(entry) {
   entry_.waiting_on.store_relaxed(on);
-  entry_.waiting_for.store_release(static_cast<std::uint32_t>(what));  // (waiting.W3) after what it is about
+  entry_.waiting_for.store_release(static_cast<std::uint32_t>(what));  // (waiting.W3) after the number above
 }
 
 WaitMark::~WaitMark() {
   entry_.waiting_for.store_release(static_cast<std::uint32_t>(shm::WaitingFor::kNothing));  // (waiting.W3)
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -1,24 +1,25 @@
-// What a worker does while it waits: listens to its caller's stop, says what it waits for, keeps deadlines, and shows
-// in its table entry whom it waits for.
+// What a worker does while it waits: it polls the caller's stop request, reports what it waits for, keeps deadlines,
+// and shows in its table entry what it waits for.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
 
-#include "ps/worker.hpp"
-#include "shm/job_segments.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/job_segments.hpp"
 
-namespace ps {
+namespace ps_shm {
 
-// One wait under way. Call slice() before each sleep.
+// A wait in progress. slice() is to be called before each sleep.
 class Wait {
  public:
-  // `deadline_seconds`: 0 for none. `notice_seconds`: how often to say what it waits for; the first time after as long.
+  // `deadline_seconds`: 0 for none. `notice_seconds`: the interval of progress messages; the first comes after one
+  // interval.
   Wait(const WorkerOptions& options, double deadline_seconds, double notice_seconds);
 
-  // Throws Interrupted when the caller wants to stop. False: the deadline is over. what() is called when it is time
-  // to say something.
+  // Throws Interrupted if the caller asks to stop. Returns false if the deadline has passed. what() is called when a
+  // progress message is due.
   [[nodiscard]] bool slice(const std::function<std::string()>& what);
 
   void notice(const std::string& line) const;
@@ -28,7 +29,7 @@ class Wait {
   std::uint64_t deadline_ns_, notice_ns_, period_ns_;
 };
 
-// Shows in a worker's table entry what it waits for, as long as it lives.
+// While it exists, a worker's table entry shows what the worker waits for.
 class WaitMark {
  public:
   WaitMark(shm::WorkerShm& entry, shm::WaitingFor what, std::uint64_t on) noexcept;
@@ -40,4 +41,4 @@ class WaitMark {
   shm::WorkerShm& entry_;
 };
 
-}  // namespace ps
+}  // namespace ps_shm

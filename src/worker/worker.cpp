@@ -1,4 +1,4 @@
-#include "ps/worker.hpp"
+#include "ps_shm/worker.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,14 +6,15 @@
 #include <bit>
 #include <utility>
 
-#include "ps/errors.hpp"
-#include "shm/worker_table.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/slots/settle.hpp"
+#include "shm/steps/worker_table.hpp"
 #include "update/bytes.hpp"
 #include "worker/barrier_wait.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 using shm::Counter;
 
@@ -96,7 +97,7 @@ LiveSettings Worker::live() const noexcept { return shm::read_live(impl_->job).s
 
 void Worker::wait_for_workers() {
   Impl& impl = *impl_;
-  // When a step is over, nobody is waited for any more.
+  // Once a step is over, no worker is waited for any more.
   const auto to_come = [&] {
     return impl.job.steps_done() != impl.job.first_round(0) ? 0 : impl.meetings.still_to_join();
   };
@@ -116,7 +117,8 @@ void Worker::wait_for_workers() {
 std::uint64_t Worker::step() { return impl_->mode->step(); }
 
 void Worker::barrier() {
-  if (impl_->open_pushes != 0) throw Error("barrier() within a PushGroup: give the group back before");
+  if (impl_->open_pushes != 0)
+    throw Error("barrier() within a PushGroup: end the group first", ErrorCode::kInvalidState);
   const std::uint64_t round = impl_->meetings.round();
   impl_->meetings.arrive(round);
   impl_->meetings.finish(
@@ -132,7 +134,7 @@ void Worker::report(double loss, std::uint64_t examples_done) noexcept {
   impl_->count(Counter::kLossBits).store_relaxed(std::bit_cast<std::uint64_t>(loss));
   auto& examples = impl_->count(Counter::kExamples);
   const std::uint64_t now = impl_->examples_before + examples_done;
-  // Both words stay the same from step to step, so that they fit each other whenever they are looked at.
+  // Both words stay the same from step to step, so that they match each other whenever they are read.
   const std::uint64_t step = impl_->job.steps_done(), steps = step - std::exchange(impl_->reported_step, step);
   if (steps != 0) {
     const std::uint64_t of_step = (now - examples.load_relaxed()) / steps;
@@ -165,4 +167,4 @@ void Worker::leave() noexcept {
   shm::leave(impl_->job, impl_->rank);
 }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "faults/fault_table.hpp"
-#include "ps/job_config.hpp"
+#include "ps_shm/job_config.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 enum class Kind { kAsync, kSsp, kSync, kBackup, kSummed };
 enum class Role { kPs, kChief, kWorker, kOther, kSnapshotter };
@@ -113,4 +113,4 @@ inline std::vector<Case> pairwise(std::vector<Case> cases, std::mt19937_64& rand
   return chosen;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -29,9 +29,9 @@
 #include <utility>
 #include <vector>
 
-#include "shm/fault_points.hpp"
+#include "shm/base/fault_points.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 // What is done at a word, which says what a fiber learns there.
 enum class Watch : std::uint8_t { kNot, kWord, kFloat, kExchanged };  // kExchanged: a store tells what was there, too
@@ -260,7 +260,8 @@ class Explorer {
       if (depth_ == path_.size() && !extend_path()) return kNone;
       const std::size_t choice = path_[depth_].choice;
       if (fibers_[choice % fibers_.size()].is_over())
-        return fail("the choices of an earlier execution led elsewhere: something decides that is not remembered"), kNone;
+        return fail("the choices of an earlier execution led elsewhere: something decides that is not remembered"),
+               kNone;
       ++depth_;
       if (choice < fibers_.size()) return choice;
       fibers_[choice - fibers_.size()].is_dead = true;
@@ -346,4 +347,4 @@ class Explorer {
   Explored found_;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "shm/fault_points.hpp"
+#include "shm/base/fault_points.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 using shm::FaultPoint;
 using shm::kFaultPoints;
@@ -210,4 +210,4 @@ consteval bool is_table_in_order() {
 }
 static_assert(is_table_in_order());
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

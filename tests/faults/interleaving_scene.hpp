@@ -17,12 +17,13 @@
 #include <vector>
 
 #include "faults/explorer.hpp"
+#include "shm/slots/settle.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
-using namespace ps::shm;
+using namespace ps_shm::shm;
 
 inline constexpr std::size_t kMaxFloats = 7, kMaxPushes = 12, kMaxReaders = 2, kMaxPulls = 2;
 inline constexpr std::uint32_t kMaxSceneRanks = 3;
@@ -78,7 +79,7 @@ class Scene {
     }
     std::uint64_t end = records_.back()->shard_end;
     Directory directory(job.segments);
-    for (std::uint32_t i = 0; shape.has_cut && i < shape.variables; ++i) directory.reserve(i, kSnapshotByte);
+    for (std::uint32_t i = 0; shape.has_cut && i < shape.variables; ++i) directory.reserve({i}, kSnapshotByte);
     if (shape.has_cut) end = directory.at(directory.count() - 1).shard_end;
     explorer.emplace(std::span(job.segments.shard_data(0), end));
     for (std::uint32_t i = 0; i < shape.variables; ++i) {
@@ -329,4 +330,4 @@ struct KillScene : Scene {
   }
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -7,7 +7,7 @@
 #include "faults/interleaving_scene.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 enum class Flaw { kNone, kNoCompare, kNoStampCheck, kNoChunkInStamp, kNotBuilding, kStepOnce, kNotedTwice };
 
@@ -97,4 +97,4 @@ inline void settle_by_word(Scene& scene, std::uint32_t rank) {
   }
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -26,11 +26,11 @@
 
 #include "faults/cases.hpp"
 #include "faults/struck_job.hpp"
-#include "ps/job_control.hpp"
+#include "ps_shm/job_control.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using namespace test;
 
 // What is done to a job, by the case's actor.
@@ -283,6 +283,7 @@ class Trial : StruckJob {
       }
       victim = start_worker(rank, orders);
       if (case_.row->way == FaultWay::kShort) {
+        wait_at_work();  // one that starts late would leave before its first step
         wait_progress("the job");
         shared_->others_quit = true;
       }
@@ -353,7 +354,7 @@ int strike_stores(bool full, std::uint64_t only, std::mt19937_64& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool full = std::getenv("PS_TEST_FULL") != nullptr, list = false;
+  bool full = std::getenv("PS_SHM_TEST_FULL") != nullptr, list = false;
   std::uint64_t seed = std::random_device()();
   std::string only;
   std::uint64_t store = 0;

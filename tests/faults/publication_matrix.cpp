@@ -23,8 +23,8 @@
 
 namespace {
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 struct Wishes {
   std::atomic<bool> finish, publisher_ends, reader_leaves;
@@ -210,7 +210,7 @@ class Publication {
       Publisher publisher(spec_, {.wait_seconds = kPatience});
       while (!wishes_->finish && !wishes_->publisher_ends) {
         if (const auto number = publish_next(publisher)) wishes_->published = *number;
-        usleep(100);
+        usleep(100);  // so that readers get some of them; no result depends on it
       }
     });
   }
@@ -310,7 +310,7 @@ class Publication {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool full = std::getenv("PS_TEST_FULL") != nullptr;
+  bool full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
   std::uint64_t seed = std::random_device()();
   std::string only;
   for (int i = 1; i < argc; ++i) {

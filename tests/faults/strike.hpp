@@ -12,9 +12,9 @@
 #include <string>
 
 #include "faults/cases.hpp"
-#include "shm/fault_points.hpp"
+#include "shm/base/fault_points.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 // When it reaches the point for the `passes`-th time. One that shall lose a swap lets the others swap first.
 inline FaultPoint g_point;
@@ -26,6 +26,7 @@ inline void arm(FaultPoint point, Action action, int passes) {
   g_point = point, g_action = action, g_passes = passes;
   g_loses = point == FaultPoint::kPushLost || point == FaultPoint::kPushSettled;
   shm::g_fault_hooks.reached = [](FaultPoint reached) {
+    // Makes it likely that another one swaps meanwhile; the case waits until that has happened, however often it takes.
     if (g_loses && reached == FaultPoint::kPushStamped) usleep(200);
     if (reached != g_point || --g_passes != 0) return;
     raise(g_action == Action::kKill ? SIGKILL : SIGSTOP);
@@ -82,4 +83,4 @@ struct Shared {
   char message[512];                     // of an exception
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -23,13 +24,14 @@
 
 #include "faults/cases.hpp"
 #include "faults/strike.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
-#include "shm/job_segments.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/base/process_state.hpp"
+#include "shm/segment/job_segments.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline constexpr std::uint32_t kWorkers = 3;
 inline constexpr std::uint64_t kElements = 3000;  // several chunks in each of two parts
@@ -150,7 +152,7 @@ class StruckJob {
           if (is_torn(values) || (which == 2 && sees_half(worker, summed, values))) account.tore = true;
         }
         account.begun.fetch_add(1);
-        if (orders.is_slow) usleep(2000);
+        if (orders.is_slow) usleep(2000);  // makes it late in most steps; the case waits until it was late in one
         // So that a strike soon after the first element may be among rows or not.
         const bool are_rows_first = orders.passes % 2 != 0;
         if (are_rows_first) push_rows();
@@ -183,7 +185,7 @@ class StruckJob {
         } catch (const Error& error) {
           if (!shared_->finish && view->info().served) throw;  // else it may be gone
         }
-        usleep(500);
+        usleep(500);  // leaves the others time between two snapshots; no result depends on it
       }
     });
   }
@@ -264,10 +266,21 @@ class StruckJob {
 
   // ---- waiting for them
 
+  // What /proc says of a process that hangs: its state, the kernel's function that it sleeps in, and its system call.
+  static std::string whereabouts(pid_t pid) {
+    std::string text = fmt::format("; state {}", shm::process_state(static_cast<std::uint32_t>(pid)));
+    for (const char* name : {"wchan", "syscall"}) {
+      std::ifstream file(fmt::format("/proc/{}/{}", pid, name));
+      std::string line;
+      if (std::getline(file, line)) text += fmt::format(", {} {}", name, line);
+    }
+    return text;
+  }
+
   void wait_struck(pid_t pid) {
     int status = 0;
     const bool came = wait_for([&] { return waitpid(pid, &status, WNOHANG | WUNTRACED) == pid; });
-    if (!came) throw Failed{fmt::format("{} never got there", running_[pid])};
+    if (!came) throw Failed{fmt::format("{} never got there{}", running_[pid], whereabouts(pid))};
     if (case_.action == Action::kStop && WIFSTOPPED(status)) return;
     const std::string title = running_[pid];
     running_.erase(pid);
@@ -402,4 +415,4 @@ class StruckJob {
   std::uint64_t deaths_in_flight_ = 0;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -2,7 +2,7 @@
 // real functions, on variables of one chunk of one or two floats. And the same with flaws, which the search must find.
 //
 // With one float a write falls between a pull's look at the word and its copy; with two, between the two.
-// With PS_TEST_FULL in the environment there are more pushes and pulls.
+// With PS_SHM_TEST_FULL in the environment there are more pushes and pulls.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -19,13 +19,13 @@
 #include "support/test_job.hpp"
 #include "update/elements.hpp"
 
-using namespace ps;
-using namespace ps::shm;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::shm;
+using namespace ps_shm::test;
 
 namespace {
 
-const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
 // Two writers on one block, and a reader. The exchanges have no point: the update of each element is one, between what
 // it was computed from and the exchange.

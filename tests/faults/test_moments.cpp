@@ -10,19 +10,19 @@
 #include <utility>
 #include <vector>
 
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "shm/fault_points.hpp"
-#include "shm/live_settings.hpp"
-#include "shm/shared_data.hpp"
-#include "shm/validation.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "shm/base/fault_points.hpp"
+#include "shm/checks/validation.hpp"
+#include "shm/segment/live_settings.hpp"
+#include "shm/segment/shared_data.hpp"
 #include "support/conservation.hpp"
 #include "support/member.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -202,7 +202,7 @@ TEST_CASE("moments: a push notes no buffer that it has read in an accumulator's 
   config.workers = config.max_workers = 2;
   TestJob job(config);
   VariableShm& values = job.declare("values", 4);
-  Directory(job.segments).reserve(0, kSnapshotByte);
+  Directory(job.segments).reserve({0}, kSnapshotByte);
   VariableShm& sums = job.declare("sums", 4);
   Spares mine(job.segments, 0), others(job.segments, 1);
   VersionedVariable chunk = job.versioned(values), sum = job.versioned(sums);

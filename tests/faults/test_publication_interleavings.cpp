@@ -9,15 +9,15 @@
 #include <span>
 
 #include "faults/explorer.hpp"
-#include "shm/publication.hpp"
+#include "shm/publication/publication.hpp"
 
-using namespace ps;
-using namespace ps::shm;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::shm;
+using namespace ps_shm::test;
 
 namespace {
 
-const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
 enum class Flaw { kNone, kNoSecondLook, kNameFirst, kOldLook, kSameSlot };
 

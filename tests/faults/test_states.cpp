@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include "faults/interleaving_scene.hpp"
-#include "shm/cut.hpp"
+#include "shm/steps/cut.hpp"
 
-using namespace ps;
-using namespace ps::shm;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::shm;
+using namespace ps_shm::test;
 
 namespace {
 

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/hostile.hpp"
 #include "support/test_job.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using test::Bytes;
 using test::SegmentFile;
 

@@ -10,9 +10,9 @@
 #include <span>
 #include <string>
 
-#include "keep/checkpoint_folder.hpp"
-#include "ps/checkpoint.hpp"
-#include "ps/errors.hpp"
+#include "persistence/checkpoint_folder.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
 
 namespace {
 
@@ -39,16 +39,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }();
   if (ftruncate(kFile, 0) != 0 || pwrite(kFile, data, size, 0) != static_cast<ssize_t>(size)) abort();
   try {
-    const ps::keep::CheckpointFacts facts = ps::keep::read_facts(folder());
-    for (const ps::keep::StoredFile& file : facts.files)
+    const ps_shm::persistence::CheckpointFacts facts = ps_shm::persistence::read_facts(folder());
+    for (const ps_shm::persistence::StoredFile& file : facts.files)
       if (file.name.empty() || file.name.find('/') != std::string::npos || file.name[0] == '.') abort();
-    const ps::Checkpoint checkpoint(folder());
-    for (const ps::StoredVariable& variable : checkpoint.variables()) {
+    const ps_shm::Checkpoint checkpoint(folder());
+    for (const ps_shm::StoredVariable& variable : checkpoint.variables()) {
       float value = 0;
       checkpoint.read(variable.name, std::as_writable_bytes(std::span(&value, 1)));
     }
     checkpoint.verify();
-  } catch (const ps::Error&) {
+  } catch (const ps_shm::Error&) {
   }
   return 0;
 }

@@ -4,19 +4,19 @@
 #include <cstdlib>
 #include <span>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "train/data/idx.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span bytes(data, size);
   try {
-    const ps::train::IdxImages images = ps::train::parse_idx_images(bytes, "fuzz");
+    const ps_shm::train::IdxImages images = ps_shm::train::parse_idx_images(bytes, "fuzz");
     if (images.pixels.size() != images.count * images.rows * images.columns) abort();
-  } catch (const ps::Error&) {
+  } catch (const ps_shm::Error&) {
   }
   try {
-    if (ps::train::parse_idx_labels(bytes, "fuzz").size() + ps::train::kIdxLabelsHeaderBytes != size) abort();
-  } catch (const ps::Error&) {
+    if (ps_shm::train::parse_idx_labels(bytes, "fuzz").size() + ps_shm::train::kIdxLabelsHeaderBytes != size) abort();
+  } catch (const ps_shm::Error&) {
   }
   return 0;
 }

@@ -8,16 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "inspect.hpp"
-#include "inspect_settings.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
-#include "ps/worker.hpp"
+#include "inspect_shm/inspect.hpp"
+#include "inspect_shm/settings.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/test_job.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using inspect::Json;
 
 // Kept to the end of the process: an elastic job with a variable whose elements are their own places.

@@ -2,9 +2,9 @@
 #include "fuzz/fuzz_sparse.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using Format = ps::train::SparseSourceOptions::Format;
+  using Format = ps_shm::train::SparseSourceOptions::Format;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  ps::fuzz::read_all_ways(text, Format::kLibsvm);
-  ps::fuzz::read_all_ways(text, Format::kByContent);
+  ps_shm::fuzz::read_all_ways(text, Format::kLibsvm);
+  ps_shm::fuzz::read_all_ways(text, Format::kByContent);
   return 0;
 }

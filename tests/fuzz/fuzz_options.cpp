@@ -9,17 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "child_arguments.hpp"
+#include "cli/options.hpp"
 #include "config/interval.hpp"
 #include "config/job_settings.hpp"
 #include "config/values.hpp"
-#include "options.hpp"
-#include "ps/errors.hpp"
-#include "ps/schedule.hpp"
+#include "launch_shm/child_arguments.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/schedule.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 
 template <class Read>
 void read(Read&& read_text) {

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/hostile.hpp"
 #include "support/test_bundle.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using test::Bytes;
 using test::SegmentFile;
 

@@ -8,14 +8,14 @@
 #include <cstdlib>
 #include <vector>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "record/order.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using ps::record::Cursor;
-  using What = ps::record::Event::What;
+  using ps_shm::record::Cursor;
+  using What = ps_shm::record::Event::What;
   constexpr std::size_t kMost = 6;
-  std::vector<ps::record::Recorded> records;
+  std::vector<ps_shm::record::Recorded> records;
   const std::span<const std::byte> all = std::as_bytes(std::span(data, size));
   const std::byte magic[] = {std::byte{'p'}, std::byte{'s'}, std::byte{'.'}, std::byte{'r'}};
   for (auto from = all.begin(); from != all.end() && records.size() < kMost;) {
@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     from = to;
   }
   try {
-    const ps::record::Order order(records);
+    const ps_shm::record::Order order(records);
     std::uint64_t pulls = 0, counted = 0, pushes = 0;
     for (std::uint32_t i = 0; i < records.size(); ++i)
       for (Cursor cursor(records[i].name, records[i].bytes);
@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         counted += event.what == What::kPull && order.pulls(chunk, event.version) > 0;
       }
     if (pulls != counted || pushes != order.pushes()) abort();
-  } catch (const ps::Error&) {
+  } catch (const ps_shm::Error&) {
   }
   return 0;
 }

@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "ps/errors.hpp"
-#include "train/sparse/sparse_stream.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/data/sparse/sparse_stream.hpp"
 
-namespace ps::fuzz {
+namespace ps_shm::fuzz {
 
 inline void require(bool holds) {
   if (!holds) abort();
@@ -63,4 +63,4 @@ inline void read_all_ways(std::string_view text, train::SparseSourceOptions::For
     }
 }
 
-}  // namespace ps::fuzz
+}  // namespace ps_shm::fuzz

@@ -1,9 +1,9 @@
 // The GPU benchmark's box, faked.
 #include "../../benches/gpu/box.hpp"
-#include "shm/inplace_slot.hpp"
+#include "shm/slots/inplace_slot.hpp"
 #include "support/fake_cuda.hpp"
 
-namespace ps::bench {
+namespace ps_shm::bench {
 namespace {
 
 test::FakeCuda& fake() {
@@ -31,4 +31,4 @@ device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t ro
   });
 }
 
-}  // namespace ps::bench
+}  // namespace ps_shm::bench

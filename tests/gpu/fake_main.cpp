@@ -5,7 +5,7 @@
 #include "gpu/tables.hpp"
 #include "support/fake_cuda.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 static FakeCuda& fake() {
   static FakeCuda cuda(FakeBox{.native_atomics = true});
@@ -22,4 +22,4 @@ train::ModelKernels& model_kernels() {
   return kernels;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

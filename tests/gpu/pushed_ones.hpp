@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "gpu/tables.hpp"
-#include "shm/layout.hpp"
+#include "shm/segment/layout.hpp"
 #include "support/gpu_cases.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline GpuBox on_tables() { return {cuda(), kernels()}; }
 
@@ -66,4 +66,4 @@ class Whole {
   bool has_moved_ = false;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -12,7 +12,7 @@
 #include "device/transfer_kernels.hpp"
 #include "train/gpu/model_kernels.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 device::CudaCalls& cuda();
 device::TransferKernels& kernels();
@@ -73,4 +73,4 @@ inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -9,9 +9,9 @@
 
 namespace {
 
-using namespace ps::test;
-using namespace ps::device;
-using ps::kernels::SentPiece;
+using namespace ps_shm::test;
+using namespace ps_shm::device;
+using ps_shm::kernels::SentPiece;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

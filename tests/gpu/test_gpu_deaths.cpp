@@ -22,13 +22,13 @@ extern char** environ;
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using test::GpuMember;
 using test::on_tables;
 
 constexpr std::uint64_t kSize = 2'000'003;  // so large that a push takes most of a round
 constexpr int kBell = 3;                    // the descriptor on which a helper says that it pushes
-constexpr char kJobOfHelper[] = "PS_TEST_GPU_JOB";
+constexpr char kJobOfHelper[] = "PS_SHM_TEST_GPU_JOB";
 
 // This program once more, as a worker of the job. After CUDA has begun, a fork could not use it; a new program can.
 class HelperProcess {
@@ -125,7 +125,7 @@ TEST_CASE("gpu deaths: a worker that is killed while its gradient is on the bus 
       std::atomic<bool> is_over{false};
       std::thread killer([&] {
         const bool has_begun = helper.says_that_it_pushes();
-        std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));  // no result depends on the moment
         CHECK(helper.kill());
         CHECK(has_begun);
         is_over = true;

@@ -5,5 +5,5 @@
 #include "support/gpu_model_check.hpp"
 
 TEST_CASE("gpu model: loss and gradients are the processor's, for both models and odd sizes") {
-  ps::test::check_gpu_gradients(ps::test::cuda(), ps::test::model_kernels());
+  ps_shm::test::check_gpu_gradients(ps_shm::test::cuda(), ps_shm::test::model_kernels());
 }

@@ -12,8 +12,8 @@
 
 namespace {
 
-using namespace ps::test;
-using namespace ps::device;
+using namespace ps_shm::test;
+using namespace ps_shm::device;
 
 constexpr float kGuard = -77.0F;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -38,7 +38,7 @@ TEST_CASE("zero sizes: every kernel succeeds and touches nothing") {
   bench.run(kernels().send_pieces(nullptr, 0, nullptr, false, s));
   bench.run(kernels().send_pieces(nullptr, 0, nullptr, true, s));
   bench.run(kernels().add_pieces(nullptr, 0, 1.0F, 0.0F, true, s));
-  ps::train::ModelKernels& k = model_kernels();
+  ps_shm::train::ModelKernels& k = model_kernels();
   bench.run(k.bias_relu(nullptr, nullptr, 0, 0, s));
   bench.run(k.add_bias(nullptr, nullptr, 0, 0, s));
   bench.run(k.relu_gradient(nullptr, nullptr, 0, s));
@@ -231,12 +231,12 @@ TEST_CASE("sgd: has the bits of the CPU's step") {
       const auto of_values = bench.put(gradient);
       bench.run(model_kernels().sgd_step(on_device.on_device(), of_values.on_device(), count, 0.3F, l2, decay,
                                          clip_value, bench.stream()));
-      ps::update::Settings settings;
+      ps_shm::update::Settings settings;
       settings.l2 = l2;
       settings.weight_decay = decay;
       settings.clip_value = clip_value;
       const auto before = values;
-      ps::update::apply(settings, {0.3F, 0}, values.data(), before.data(), 0, gradient.data(), 1.0F, count);
+      ps_shm::update::apply(settings, {0.3F, 0}, values.data(), before.data(), 0, gradient.data(), 1.0F, count);
       CHECK(differing(bench.get(on_device), with_guard(values)) == 0);
     }
 }

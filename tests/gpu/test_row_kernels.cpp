@@ -12,18 +12,18 @@
 
 #include "gpu/tables.hpp"
 #include "kernels/rows.hpp"
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 #include "update/elements.hpp"
 
 namespace {
 
-using namespace ps::test;
-using namespace ps::device;
-using ps::kernels::RowIds;
-using ps::kernels::RowPart;
-using ps::kernels::RowSort;
-using ps::kernels::RowTable;
-using ps::kernels::RowValue;
+using namespace ps_shm::test;
+using namespace ps_shm::device;
+using ps_shm::kernels::RowIds;
+using ps_shm::kernels::RowPart;
+using ps_shm::kernels::RowSort;
+using ps_shm::kernels::RowTable;
+using ps_shm::kernels::RowValue;
 
 constexpr float kGuard = -77.0F;
 constexpr std::uint32_t kRegionBits = 14;
@@ -108,11 +108,11 @@ class Table {
   float value(std::uint64_t row, std::uint64_t element) {
     const float* x = record(row, element);
     if (shape_.value == RowValue::kFirst) return x[0];
-    ps::update::Settings settings;
+    ps_shm::update::Settings settings;
     settings.ftrl_beta = table_.beta;
     settings.l1 = table_.l1;
     settings.l2 = table_.l2;
-    return ps::update::Ftrl::Value::of(settings, table_.inverse_rate, x[0], x[1]);
+    return ps_shm::update::Ftrl::Value::of(settings, table_.inverse_rate, x[0], x[1]);
   }
 
  private:

@@ -9,14 +9,15 @@
 #include <vector>
 
 #include "gpu/tables.hpp"
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
+#include "support/sanitizers.hpp"
 #include "support/stress.hpp"
 
 namespace {
 
-using namespace ps::test;
-using namespace ps::device;
-namespace kernels_of = ps::kernels;
+using namespace ps_shm::test;
+using namespace ps_shm::device;
+namespace kernels_of = ps_shm::kernels;
 using kernels_of::AddedPiece;
 using kernels_of::kPullTorn;
 using kernels_of::PulledPiece;
@@ -172,20 +173,21 @@ TEST_CASE("pull: while somebody pushes, every chunk that is not called torn is o
   Shard shard;
   const auto words = pinned<std::uint64_t>({word_of(0, 0)});
   shard.write(0, kClass, kStamp, std::vector<float>(kCount, 0.0F));
-  auto& word = *reinterpret_cast<ps::shm::AtomicShm<std::uint64_t>*>(words.on_host());
-  ps::shm::AtomicShm<std::uint32_t> end{};
+  auto& word = *reinterpret_cast<ps_shm::shm::AtomicShm<std::uint64_t>*>(words.on_host());
+  ps_shm::shm::AtomicShm<std::uint32_t> end{};
   std::thread pusher([&] {
     for (std::uint64_t version = 1; end.load_acquire() == 0; ++version) {
       const std::uint64_t number = version % 3;
       std::byte* buffer = shard.at(number << kClass);
-      auto& stamp = *reinterpret_cast<ps::shm::AtomicShm<std::uint64_t>*>(buffer);
+      auto& stamp = *reinterpret_cast<ps_shm::shm::AtomicShm<std::uint64_t>*>(buffer);
       stamp.store_relaxed(~std::uint64_t{0});
-      ps::shm::fence_release();
+      ps_shm::shm::fence_release();
       auto* floats = reinterpret_cast<float*>(buffer + kFormat.header_bytes);
       std::fill_n(floats, kCount, static_cast<float>(version % (1 << 24)));
       stamp.store_relaxed(kStamp | version);
       word.store_release(word_of(version, number));
-      std::this_thread::sleep_for(std::chrono::microseconds(version % 100));  // some pulls fit in between
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(version % 100));  // some pulls fit in between; no result depends on it
     }
   });
   std::vector<std::uint64_t> versions;

@@ -1,4 +1,4 @@
-/* Sums of gradients, reduce atomic (barrier.B9): contribute and try_use_sum in src/shm/versioned_slot.hpp,
+/* Sums of gradients, reduce atomic (barrier.B9): contribute and try_use_sum in src/shm/slots/versioned_slot.hpp,
  * SyncWork::apply_sums in src/worker/sync_work.cpp.
  *
  * RANKS ranks add their gradient of one step to two accumulator chunks. The decision has the first DECIDED of them

@@ -1,4 +1,4 @@
-/* The barrier of a sync step: src/shm/barrier.hpp and barrier.cpp, joining in src/shm/worker_table.cpp, taking a
+/* The barrier of a sync step: src/shm/steps/barrier.hpp and barrier.cpp, joining in src/shm/steps/worker_table.cpp, taking a
  * rank over in src/worker/joining.cpp, gradient segments in src/worker/gradients.cpp, applying in
  * src/worker/sync_work.cpp.
  *

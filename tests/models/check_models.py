@@ -1,6 +1,6 @@
 """Searches every state of the protocol models with Spin: what shall hold holds, and what is broken on purpose is found.
 
-usage: check_models.py [MODEL]    PS_TEST_FULL in the environment: the large cases too
+usage: check_models.py [MODEL]    PS_SHM_TEST_FULL in the environment: the large cases too
 """
 import os
 import pathlib
@@ -193,7 +193,7 @@ def main():
     wanted = sys.argv[1] if len(sys.argv) > 1 else None
     # Compiling takes longer than most searches.
     cases = [(*case, "-O1" if case[2] == HOLDS else "-O0", SECONDS, MEGABYTES) for case in CASES]
-    if os.environ.get("PS_TEST_FULL"):
+    if os.environ.get("PS_SHM_TEST_FULL"):
         cases += [(*case, "-O2", LARGE_SECONDS, LARGE_MEGABYTES) for case in LARGE_CASES]
     wrong = 0
     for model, defines, expected, shows, *limits in cases:

@@ -1,4 +1,4 @@
-/* Consistent cuts of sync mode: try_set_epoch() and read_decision() of src/shm/barrier.cpp, CutMaker::between_steps().
+/* Consistent cuts of sync mode: try_set_epoch() and read_decision() of src/shm/steps/barrier.cpp, CutMaker::between_steps().
  *
  * RANKS workers apply STEPS steps, each helping with all of it. A step is decided without more ado (barrier.pml). A
  * snapshotter makes SNAPS cuts, and looks at their images at any moment until it gives them back. At most KILLS of all

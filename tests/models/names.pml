@@ -1,6 +1,6 @@
-/* The life of a job's names: create, create_shard, add_task and remove_job in src/shm/job_segments.cpp, open_job,
+/* The life of a job's names: create, create_shard, add_task and remove_job in src/shm/segment/job_segments.cpp, open_job,
  * join_tasks, Server::Impl::end and ~Server in src/server/server.cpp, Worker::Impl::join in src/worker/joining.cpp,
- * try_join and leave in src/shm/worker_table.cpp, try_change_live in src/shm/live_settings.cpp.
+ * try_join and leave in src/shm/steps/worker_table.cpp, try_change_live in src/shm/segment/live_settings.cpp.
  *
  * A job has a control segment and two shards, one for each ps task. At the same moment CREATORS ps for task 0 start
  * (each adopts the job that has lost its task 0, else creates one), and ADDERS for task 1, WORKERS workers, SETTERS

@@ -7,9 +7,15 @@
     tests/mutants/run.py --list                 what there is
     tests/mutants/run.py --check                only whether each still fits the code and the tests; some seconds
 
-A mutant is a patch beside this file. Above the patch stand what it breaks, "Rule: LABEL", one or more lines
-"Test: [VARIABLE=VALUE] NAME [CASES]", and "Survives: REASON" where no test can notice it. NAME is one of meson's tests.
-CASES is a filter: of doctest's names, or for a process test CLASS.METHOD.
+The tables MUTANTS in the files beside this one have them, by name:
+
+    breaks    what is broken, in words
+    rule      the label of the protocol's rule
+    tests     those that must notice: "[VARIABLE=VALUE] NAME [CASES]". NAME is one of meson's tests; CASES is a filter: of
+              doctest's names, or for a process test CLASS.METHOD
+    survives  where no test can notice: why
+    file      the source
+    changes   what stands there, once in the file, and what stands there instead
 
 It is applied to a copy of the sources in build/mutants/tree, which has a build folder of its own, to begin with a copy
 of build/test, where that is there. Only what its tests need is built there. The first test that fails, or does not end
@@ -21,6 +27,7 @@ import argparse
 import collections
 import fcntl
 import fnmatch
+import importlib
 import json
 import os
 import pathlib
@@ -35,6 +42,7 @@ import time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 HERE = SOURCE / "tests/mutants"
+sys.dont_write_bytecode = True
 FOLDER = SOURCE / "build/mutants"
 TREE = FOLDER / "tree"
 USUAL = SOURCE / "build/test"
@@ -52,16 +60,24 @@ Command = collections.namedtuple("Command", "words environment target prepare")
 
 
 class Mutant:
-    def __init__(self, path):
-        self.path, self.name = path, path.stem
-        head, _, patch = path.read_text().partition("\n--- ")
-        fields = re.findall(r"^([A-Z][a-z]+): (.*)$", head, re.MULTILINE)
-        values = dict(fields)
-        self.tests = [parse_test(value, path) for key, value in fields if key == "Test"]
-        if not self.tests or "Rule" not in values or not patch:
-            sys.exit(f"{path}: a mutant needs the lines Rule: and Test:, and a patch")
-        self.rule, self.survives = values["Rule"], values.get("Survives")
-        self.file = patch.split()[0].removeprefix("a/")
+    def __init__(self, name, breaks, rule, tests, file, changes, survives=None):
+        self.name, self.breaks, self.rule, self.file, self.changes, self.survives = name, breaks, rule, file, changes, survives
+        self.tests = [parse_test(text, name) for text in tests]
+
+    def applied_to(self, text):
+        """The broken text, and None; or None, and why it does not fit."""
+        for old, new in self.changes:
+            if (count := text.count(old)) != 1:
+                return None, f"{self.file} has it {count} times: {old.strip()}"
+            text = text.replace(old, new)
+        return text, None
+
+
+def read_tables():
+    for path in sorted(HERE.glob("*.py")):
+        if path != pathlib.Path(__file__).resolve():
+            for name, fields in importlib.import_module(path.stem).MUTANTS.items():
+                yield Mutant(name, **fields)
 
 
 def parse_test(text, path):
@@ -85,13 +101,14 @@ def find_misfits(mutants):
     for name, body in (found for text in texts for found in re.findall(r"^class (\w+)(.*?)(?=^class |\Z)", text, re.M | re.S)):
         cases += [name, *(f"{name}.{method}" for method in re.findall(r"def (test_\w+)", body))]
     for mutant in mutants:
-        if why := apply(mutant, "--dry-run", tree=SOURCE):
-            yield f"{mutant.path}: {why}"
+        _, why = mutant.applied_to((SOURCE / mutant.file).read_text())
+        if why:
+            yield f"{mutant.name}: {why}"
         for test in mutant.tests:
             if test.filter and not any(fnmatch.fnmatchcase(case, test.filter) for case in cases):
-                yield f"{mutant.path}: {test.name} has no case {test.filter}"
+                yield f"{mutant.name}: {test.name} has no case {test.filter}"
             if "," in test.filter:
-                yield f"{mutant.path}: a comma ends doctest's filter {test.filter}"
+                yield f"{mutant.name}: a comma ends doctest's filter {test.filter}"
 
 
 def copy_tree():
@@ -128,13 +145,6 @@ def copy_build():
         path.write_text(re.sub(f"{re.escape(str(SOURCE))}/(?!build/venv)", f"{TREE}/", path.read_text()))
 
 
-def apply(mutant, *options, tree=TREE):
-    """None, or why it does not fit."""
-    done = run("patch", "-d", str(tree), "-p1", "--forward", "--fuzz=0", "--no-backup-if-mismatch", "-r", "-", *options,
-               "-i", str(mutant.path))
-    return None if done.returncode == 0 else done.stdout.strip().splitlines()[-1]
-
-
 class Builder:
     def __init__(self, jobs, has_changed):
         self.jobs, self.used, self.usual = jobs, {}, {}
@@ -161,7 +171,7 @@ class Builder:
 
     @staticmethod
     def relative(path):
-        return os.path.relpath(path, BUILD)
+        return os.path.relpath(BUILD / path, BUILD)
 
     def ninja(self, *targets):
         """None, or what the compiler says."""
@@ -174,6 +184,8 @@ class Builder:
             sys.exit(f"there is no test {test.name}")
         meson = self.known[test.name]
         words = list(meson["cmd"])
+        if "--" in words:
+            words = words[words.index("--") + 1:]  # the search itself, in any case: tests/once.py remembers
         if words[-1].endswith(".py"):
             why = self.ninja(*(name for one in meson["depends"] for name in self.targets.get(one, [])))
             return ([*words, *filter(None, [test.filter])], None) if why is None else (None, why)
@@ -252,10 +264,11 @@ class Builder:
 
 def try_mutant(mutant, builder):
     """What has become of it, in words; and whether that is as it should be."""
-    if why := apply(mutant):
+    file = TREE / mutant.file
+    broken, why = mutant.applied_to(file.read_text())
+    if why:
         return f"does not fit: {why}", False
-    broken = TREE / mutant.file
-    broken.write_text(QUIET + broken.read_text())
+    file.write_text(QUIET + broken)
     try:
         test, how = builder.find_failure(mutant.tests)
     finally:
@@ -281,7 +294,7 @@ def parse_arguments():
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     options = parse_arguments()
-    mutants = [Mutant(path) for path in HERE.glob("*.patch") if any(part in path.stem for part in options.only)]
+    mutants = [mutant for mutant in read_tables() if any(part in mutant.name for part in options.only)]
     mutants.sort(key=lambda one: (one.file, one.name))
     if options.sample:
         print(f"a sample by seed {options.seed}")
@@ -293,9 +306,6 @@ def main():
         for mutant in mutants:
             print(f"{mutant.name:<34} {mutant.rule:<16} {' '.join(dict.fromkeys(t.name for t in mutant.tests))}")
         return 0
-    if options.check and shutil.which("patch") is None:
-        print("there is no program 'patch'")
-        return 77  # skipped
     if options.check:
         misfits = list(find_misfits(mutants))
         print("\n".join([*misfits, f"{len(mutants)} mutants, {len(misfits)} misfits"]))

@@ -1,5 +1,5 @@
-// A disk that fails, for a program that is started with this in LD_PRELOAD: while the file PS_TEST_DISK exists, what is
-// written below the folder PS_TEST_FOLDER fails with the error whose number the file has.
+// A disk that fails, for a program that is started with this in LD_PRELOAD: while the file PS_SHM_TEST_DISK exists, what is
+// written below the folder PS_SHM_TEST_FOLDER fails with the error whose number the file has.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static int fails(const char* path) {
-  const char *folder = getenv("PS_TEST_FOLDER"), *file = getenv("PS_TEST_DISK");
+  const char *folder = getenv("PS_SHM_TEST_FOLDER"), *file = getenv("PS_SHM_TEST_DISK");
   if (folder == NULL || file == NULL || strncmp(path, folder, strlen(folder)) != 0) return 0;
   FILE* said = fopen(file, "r");
   if (said == NULL) return 0;
@@ -36,6 +36,21 @@ ssize_t write(int descriptor, const void* bytes, size_t count) {
     if (fails(path) == ENOSPC) return -1;
   }
   return next(descriptor, bytes, count);
+}
+
+// EIO: of a folder only, whose files are written.
+int fsync(int descriptor) {
+  static int (*next)(int);
+  if (next == NULL) *(void**)&next = dlsym(RTLD_NEXT, "fsync");
+  char link[64], path[PATH_MAX];
+  struct stat status;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  const ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length > 0 && fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode)) {
+    path[length] = '\0';
+    if (fails(path) == EIO) return -1;
+  }
+  return next(descriptor);
 }
 
 int mkdir(const char* path, mode_t mode) {

@@ -10,9 +10,12 @@ import time
 try:
     import pyte
 except ImportError:  # only the tests' own Python has it
-    python = os.environ.get("PS_VENV_PYTHON", "")
+    python = os.environ.get("PS_SHM_VENV_PYTHON", "")
+    if os.path.lexists(python) and not os.access(python, os.X_OK):
+        print(f"skipped: this user may not start {python}")
+        sys.exit(77)
     if not os.path.exists(python) or os.path.abspath(sys.executable) == os.path.abspath(python):
-        raise AssertionError(f"PS_VENV_PYTHON is {python!r}, no Python with the packages of tests/requirements.txt: "
+        raise AssertionError(f"PS_SHM_VENV_PYTHON is {python!r}, no Python with the packages of tests/requirements.txt: "
                              "tools/test makes it") from None
     os.execv(python, [python, *sys.argv])
 
@@ -65,6 +68,7 @@ class FullScreen(Terminal):
         """Until fact(the text on the screen) is true; returns that text."""
         end = time.monotonic() + support.PATIENCE
         while not fact(self.text()):
+            support.delay()
             if time.monotonic() > end or not self.read():
                 raise AssertionError(f"{what}: not shown\n{self.text()}")
         return self.text()

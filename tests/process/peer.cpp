@@ -9,6 +9,9 @@
 //   peer declare-odd JOB           a job with a variable `odd` of -3, 4, NaN and both infinities
 //   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, a step each
 //   peer hammer JOB RANK           pushes zeros to `w` every 200 ms, a step each
+//   peer stop-within JOB           a worker of a job; at a line of input, a step and two pushes in one group, between which
+//                                  it stops itself
+//   peer hold-snapshot JOB         takes a snapshot of a job, and keeps it
 //   peer declare JOB               a job with a variable of each dtype, called that, of the numbers 1, 2 and 3
 //   peer train JOB MIB             a job of about so many MiB, half of them in chunks and half in rows, and a worker that
 //                                  pushes parts of it until its standard input ends
@@ -19,6 +22,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -26,11 +30,12 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/publisher.hpp"
-#include "ps/server.hpp"
-#include "ps/subscriber.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/publisher.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/subscriber.hpp"
+#include "ps_shm/worker.hpp"
 
 namespace {
 
@@ -42,9 +47,10 @@ void wait_for_end() {
 }
 
 void publish(const std::string& name, int generations) {
-  ps::Publisher publisher({.name = name,
-                           .tensors = {{.name = "w", .shape = {1000}}, {.name = "steps", .dtype = ps::DType::kInt64}},
-                           .subscribers = 4});
+  ps_shm::Publisher publisher(
+      {.name = name,
+       .tensors = {{.name = "w", .shape = {1000}}, {.name = "steps", .dtype = ps_shm::DType::kInt64}},
+       .subscribers = 4});
   for (int i = 1; i <= generations; ++i)
     publisher.publish([](std::uint32_t, std::span<std::byte> out) { std::memset(out.data(), 1, out.size()); },
                       10 * static_cast<std::uint64_t>(i));
@@ -52,33 +58,33 @@ void publish(const std::string& name, int generations) {
 }
 
 void follow(const std::string& name) {
-  ps::Subscriber subscriber(name);
+  ps_shm::Subscriber subscriber(name);
   std::uint64_t generations = 0, step = 0;
   float value = 0;
   try {
     for (std::uint64_t number = 0;; ++generations) {
-      const ps::Generation generation = subscriber.read(number);
+      const ps_shm::Generation generation = subscriber.read(number);
       const float first = generation.values<float>(0).front();
       for (std::uint32_t tensor = 0; tensor < generation.tensor_count(); ++tensor)
         for (const float one : generation.values<float>(tensor))
-          if (one != first) throw ps::Error("a generation is mixed");
-      if (first < value || generation.step() < step) throw ps::Error("a generation is older than the one before");
+          if (one != first) throw ps_shm::Error("a generation is mixed");
+      if (first < value || generation.step() < step) throw ps_shm::Error("a generation is older than the one before");
       number = generation.number(), step = generation.step(), value = first;
     }
-  } catch (const ps::PublisherGone&) {
+  } catch (const ps_shm::PublisherGone&) {
   }
   std::printf("%llu %llu %.0f\n", static_cast<unsigned long long>(generations), static_cast<unsigned long long>(step),
               static_cast<double>(value));
 }
 
-ps::JobConfig config_of(const std::string& job) {
-  ps::JobConfig config;
+ps_shm::JobConfig config_of(const std::string& job) {
+  ps_shm::JobConfig config;
   config.job = job;
   return config;
 }
 
-ps::WorkerOptions options_of(const std::string& job) {
-  ps::WorkerOptions options;
+ps_shm::WorkerOptions options_of(const std::string& job) {
+  ps_shm::WorkerOptions options;
   options.job = job;
   return options;
 }
@@ -86,48 +92,48 @@ ps::WorkerOptions options_of(const std::string& job) {
 // A job of this process, and its worker.
 struct OwnJob {
   explicit OwnJob(const std::string& job) : server(config_of(job)), worker(options_of(job)) {}
-  ps::Server server;
-  ps::Worker worker;
+  ps_shm::Server server;
+  ps_shm::Worker worker;
 };
 
 void declare(const std::string& job) {
   OwnJob own(job);
-  ps::Worker& worker = own.worker;
-  const auto variable = [&](ps::DType dtype, auto one, auto two, auto three) {
+  ps_shm::Worker& worker = own.worker;
+  const auto variable = [&](ps_shm::DType dtype, auto one, auto two, auto three) {
     const decltype(one) values[] = {one, two, three};
     worker.assign(
-        worker.variable({.name = ps::to_string(dtype), .shape = {3}, .dtype = dtype}, [](std::span<float>) {}),
+        worker.variable({.name = ps_shm::to_string(dtype), .shape = {3}, .dtype = dtype}, [](std::span<float>) {}),
         std::as_bytes(std::span(values)));
   };
-  variable(ps::DType::kFloat32, 1.0F, 2.0F, 3.0F);
-  variable(ps::DType::kFloat64, 1.0, 2.0, 3.0);
-  variable(ps::DType::kBFloat16, std::uint16_t{0x3f80}, std::uint16_t{0x4000}, std::uint16_t{0x4040});
-  variable(ps::DType::kFloat16, std::uint16_t{0x3c00}, std::uint16_t{0x4000}, std::uint16_t{0x4200});
-  variable(ps::DType::kInt64, std::int64_t{1}, std::int64_t{2}, std::int64_t{3});
-  variable(ps::DType::kInt32, std::int32_t{1}, std::int32_t{2}, std::int32_t{3});
-  variable(ps::DType::kInt16, std::int16_t{1}, std::int16_t{2}, std::int16_t{3});
-  variable(ps::DType::kInt8, std::int8_t{1}, std::int8_t{2}, std::int8_t{3});
-  variable(ps::DType::kUint64, std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3});
-  variable(ps::DType::kUint32, std::uint32_t{1}, std::uint32_t{2}, std::uint32_t{3});
-  variable(ps::DType::kUint16, std::uint16_t{1}, std::uint16_t{2}, std::uint16_t{3});
-  variable(ps::DType::kUint8, std::uint8_t{1}, std::uint8_t{2}, std::uint8_t{3});
-  variable(ps::DType::kBool, std::uint8_t{1}, std::uint8_t{2}, std::uint8_t{3});
+  variable(ps_shm::DType::kFloat32, 1.0F, 2.0F, 3.0F);
+  variable(ps_shm::DType::kFloat64, 1.0, 2.0, 3.0);
+  variable(ps_shm::DType::kBFloat16, std::uint16_t{0x3f80}, std::uint16_t{0x4000}, std::uint16_t{0x4040});
+  variable(ps_shm::DType::kFloat16, std::uint16_t{0x3c00}, std::uint16_t{0x4000}, std::uint16_t{0x4200});
+  variable(ps_shm::DType::kInt64, std::int64_t{1}, std::int64_t{2}, std::int64_t{3});
+  variable(ps_shm::DType::kInt32, std::int32_t{1}, std::int32_t{2}, std::int32_t{3});
+  variable(ps_shm::DType::kInt16, std::int16_t{1}, std::int16_t{2}, std::int16_t{3});
+  variable(ps_shm::DType::kInt8, std::int8_t{1}, std::int8_t{2}, std::int8_t{3});
+  variable(ps_shm::DType::kUint64, std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3});
+  variable(ps_shm::DType::kUint32, std::uint32_t{1}, std::uint32_t{2}, std::uint32_t{3});
+  variable(ps_shm::DType::kUint16, std::uint16_t{1}, std::uint16_t{2}, std::uint16_t{3});
+  variable(ps_shm::DType::kUint8, std::uint8_t{1}, std::uint8_t{2}, std::uint8_t{3});
+  variable(ps_shm::DType::kBool, std::uint8_t{1}, std::uint8_t{2}, std::uint8_t{3});
   wait_for_end();
 }
 
 void declare_integers(const std::string& job, std::uint64_t number) {
   OwnJob own(job);
-  ps::Worker& worker = own.worker;
-  for (const ps::DType dtype : {ps::DType::kInt64, ps::DType::kUint64})
+  ps_shm::Worker& worker = own.worker;
+  for (const ps_shm::DType dtype : {ps_shm::DType::kInt64, ps_shm::DType::kUint64})
     worker.assign(
-        worker.variable({.name = ps::to_string(dtype), .shape = {1}, .dtype = dtype}, [](std::span<float>) {}),
+        worker.variable({.name = ps_shm::to_string(dtype), .shape = {1}, .dtype = dtype}, [](std::span<float>) {}),
         std::as_bytes(std::span(&number, 1)));
   wait_for_end();
 }
 
 void declare_odd(const std::string& job) {
   OwnJob own(job);
-  ps::Worker& worker = own.worker;
+  ps_shm::Worker& worker = own.worker;
   worker.variable({.name = "odd", .shape = {5}}, [](std::span<float> out) {
     const float values[] = {-3, INFINITY, 4, NAN, -INFINITY};
     std::copy(std::begin(values), std::end(values), out.begin());
@@ -136,8 +142,8 @@ void declare_odd(const std::string& job) {
 }
 
 struct Pusher {
-  ps::Worker worker;
-  ps::Variable w;
+  ps_shm::Worker worker;
+  ps_shm::Variable w;
 
   Pusher(const std::string& job, int rank)
       : worker({.job = job, .rank = static_cast<std::uint32_t>(rank)}),
@@ -165,29 +171,29 @@ void hammer(const std::string& job, int rank) {
 
 // Keeps the second variable's initialiser waiting.
 void declare_half(const std::string& job) {
-  ps::WorkerOptions options;
+  ps_shm::WorkerOptions options;
   options.job = job;
-  ps::Worker worker(options);
+  ps_shm::Worker worker(options);
   worker.variable({.name = "ready", .shape = {4}}, [](std::span<float>) {});
   worker.variable({.name = "awaited", .shape = {4}}, [](std::span<float>) { wait_for_end(); });
 }
 
 void train(const std::string& job, std::uint64_t mebibytes) {
   constexpr std::uint64_t kWidth = 64, kSmall = 16, kIds = 100;
-  ps::JobConfig config;
+  ps_shm::JobConfig config;
   config.job = job, config.max_workers = 2;
-  ps::Server server(config);
-  ps::WorkerOptions options;
+  ps_shm::Server server(config);
+  ps_shm::WorkerOptions options;
   options.job = job;
-  ps::Worker worker(options);
+  ps_shm::Worker worker(options);
   const std::uint64_t half = mebibytes * (1 << 18) / 2;
   const auto ones = [](std::span<float> values) { std::fill(values.begin(), values.end(), 1.0F); };
-  std::vector<ps::Variable> chunks;
+  std::vector<ps_shm::Variable> chunks;
   for (std::uint64_t i = 0; i < kSmall; ++i)
     chunks.push_back(worker.variable({.name = "chunks" + std::to_string(i), .shape = {half / kSmall}}, ones));
   const std::uint64_t rows = half / kWidth;
-  const ps::Variable table =
-      worker.variable({.name = "rows", .shape = {rows, kWidth}, .layout = ps::Layout::kInplace}, ones);
+  const ps_shm::Variable table =
+      worker.variable({.name = "rows", .shape = {rows, kWidth}, .layout = ps_shm::Layout::kInplace}, ones);
   const std::vector<float> gradient(std::max(half / kSmall, kIds * kWidth), 1e-6F);
   std::vector<std::uint64_t> ids(kIds);
   std::puts("ready");
@@ -203,8 +209,8 @@ void train(const std::string& job, std::uint64_t mebibytes) {
 
 // Ten steps; one more addition, in no step, when it is told to end.
 void push_late(const std::string& job) {
-  ps::Worker worker(options_of(job));
-  const ps::Variable w = worker.variable(
+  ps_shm::Worker worker(options_of(job));
+  const ps_shm::Variable w = worker.variable(
       {.name = "w", .shape = {1000}}, [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); });
   const std::vector<float> ones(w.element_count(), 1.0F);
   for (int i = 0; i < 10; ++i) {
@@ -215,9 +221,37 @@ void push_late(const std::string& job) {
   worker.add(w, ones);
 }
 
+// A step; when it is told to go on, another one, and a group of two pushes between which it stops itself.
+void stop_within(const std::string& job) {
+  ps_shm::Worker worker(options_of(job));
+  const auto zeros = [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); };
+  const ps_shm::Variable a = worker.variable({.name = "a", .shape = {4}, .rule = ps_shm::UpdateRule::kAdd}, zeros);
+  const ps_shm::Variable b = worker.variable({.name = "b", .shape = {4}, .rule = ps_shm::UpdateRule::kAdd}, zeros);
+  const std::vector<float> ones(4, 1.0F);
+  worker.step();
+  std::puts("ready");
+  std::fflush(stdout);
+  std::getchar();
+  worker.step();
+  {
+    const ps_shm::PushGroup group = worker.group_pushes();
+    worker.push(a, ones);
+    std::raise(SIGSTOP);
+    worker.push(b, ones);
+  }
+  while (std::getchar() != EOF) {
+  }
+}
+
+void hold_snapshot(const std::string& job) {
+  const ps_shm::JobView view(job);
+  const ps_shm::Snapshot snapshot = view.snapshot();
+  wait_for_end();
+}
+
 void read(const std::string& name) {
-  ps::Subscriber subscriber(name);
-  const ps::Generation newest = subscriber.read();
+  ps_shm::Subscriber subscriber(name);
+  const ps_shm::Generation newest = subscriber.read();
   wait_for_end();
 }
 
@@ -241,6 +275,10 @@ int main(int argc, char** argv) try {
     push(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), std::strtof(argv[5], nullptr));
   else if (role == "push-late")
     push_late(argv[2]);
+  else if (role == "stop-within")
+    stop_within(argv[2]);
+  else if (role == "hold-snapshot")
+    hold_snapshot(argv[2]);
   else if (role == "hammer" && argc == 4)
     hammer(argv[2], std::atoi(argv[3]));
   else if (role == "train" && argc == 4)
@@ -249,7 +287,7 @@ int main(int argc, char** argv) try {
     declare_half(argv[2]);
   else
     return 2;
-} catch (const ps::Error& error) {
+} catch (const ps_shm::Error& error) {
   std::fprintf(stderr, "peer: %s\n", error.what());
   return 1;
 }

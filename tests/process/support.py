@@ -12,12 +12,16 @@ import tempfile
 import time
 import unittest
 
-TOOLS = pathlib.Path(os.environ["PS_TOOLS"])
-SOURCE = pathlib.Path(os.environ["PS_SOURCE"])
+import timing
+from isolation import delay
+from timing import measures_time
+
+TOOLS = pathlib.Path(os.environ["PS_SHM_TOOLS"])
+SOURCE = pathlib.Path(os.environ["PS_SHM_SOURCE"])
 SHM = pathlib.Path("/dev/shm")
-FULL = bool(os.environ.get("PS_TEST_FULL"))
+FULL = bool(os.environ.get("PS_SHM_TEST_FULL"))
 # Sanitizer builds are slower by about this much.
-SLOWNESS = float(os.environ.get("PS_TEST_PATIENCE", "1"))
+SLOWNESS = float(os.environ.get("PS_SHM_TEST_PATIENCE", "1"))
 PATIENCE = SLOWNESS * 60
 
 _numbers = itertools.count()
@@ -27,15 +31,21 @@ def new_job():
     return f"test-{os.getpid()}-{next(_numbers)}"
 
 
+def install(folder):
+    """What is built, installed below the folder, which is elsewhere than it was made for. Returns the prefix there."""
+    subprocess.run(["meson", "install", "-C", TOOLS.parent, "--no-rebuild", "--destdir", folder], check=True, stdout=subprocess.DEVNULL)
+    return next(folder.rglob("include")).parent
+
+
 def segments(job):
-    return sorted(p.name for p in SHM.glob(f"ps.{job}*"))
+    return sorted(p.name for p in SHM.glob(f"ps_shm.{job}*"))
 
 
 Result = collections.namedtuple("Result", "code out err")
 
 
 def environment(extra=None):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PS_") or k.startswith("PS_TEST")}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("PS_SHM_") or k.startswith("PS_SHM_TEST")}
     for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_RANK", "PMI_RANK",
                  "SLURM_LOCALID", "COLUMNS"):
         env.pop(name, None)
@@ -46,6 +56,7 @@ def start(program, *arguments, env=None, **options):
     """One of the programs, or what stands at a path or on PATH where it is none of them."""
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
+    delay()
     own = TOOLS / program
     return subprocess.Popen([str(own if own.exists() else program), *map(str, arguments)], stdin=subprocess.DEVNULL,
                             text=True, env=environment(env), **options)
@@ -81,6 +92,7 @@ def wait_until(fact, what, timeout=None):
     """Returns what made it true: another look may find something else."""
     end = time.monotonic() + (timeout or PATIENCE)
     while time.monotonic() < end:
+        delay()
         if found := fact():
             return found
         time.sleep(0.005)
@@ -92,14 +104,57 @@ def workers_of(job):
     return json.loads(out)["workers"] if code == 0 else None
 
 
-# Global steps for which three workers that wait for 5 ms in each of theirs take five seconds: time for a test to look,
-# and to kill, meanwhile, where the machine is busy as well.
-LASTING_STEPS = {"async": 3000, "ssp": 3000, "sync": 1000}
+# For jobs that a test observes and that then end by themselves. While the gate is closed, each of their workers makes at
+# least FREE_STEPS steps and at most MOST_STEPS, which leaves the job far from its last step: whatever the speed of the
+# machine, the test sees the workers at work. Once the gate is open, the rest takes about a second.
+GATED_STEPS = {"async": 900, "ssp": 900, "sync": 300}
+FREE_STEPS, MOST_STEPS = 40, 82
+GATED_DELAY = ("--delay", "4ms")
 
 
-def lasting(mode="async"):
-    """Options of a launch that makes LASTING_STEPS."""
-    return "--mode", mode, "--delay", "5ms", "--steps", LASTING_STEPS[mode]
+class Gate:
+    """Keeps workers in a --delay after some steps, until they may make more or the gate is opened: see delay_gate.cpp."""
+
+    def __init__(self, test, steps=FREE_STEPS):
+        self.folder = tempfile.mkdtemp(prefix="gate-")
+        test.addCleanup(shutil.rmtree, self.folder)
+        self.file = pathlib.Path(self.folder, "delays")
+        self.allow(steps)
+        self.env = {"LD_PRELOAD": os.environ["PS_SHM_DELAY_GATE"], "DELAY_GATE": str(self.file)}
+        if SLOWNESS > 1:  # the sanitizer's own library asks to be loaded before all others
+            options = [os.environ.get("ASAN_OPTIONS", ""), "verify_asan_link_order=0"]
+            self.env["ASAN_OPTIONS"] = ":".join(filter(None, options))
+
+    def allow(self, steps):
+        """Lets each worker make at least so many steps from its beginning, and at most twice as many and two."""
+        new = self.file.with_suffix(".new")
+        new.write_text(str(steps))
+        new.rename(self.file)
+
+    def open(self):
+        self.file.unlink(missing_ok=True)
+
+
+def stop(process):
+    """Stops a process, and returns when none of its threads runs any more. Takes what has a `pid`, or a number."""
+    pid = getattr(process, "pid", process)
+    os.kill(pid, signal.SIGSTOP)
+
+    def states():
+        return {task.joinpath("stat").read_text().rsplit(")", 1)[1].split()[0]
+                for task in pathlib.Path(f"/proc/{pid}/task").iterdir()}
+    wait_until(lambda: states() <= {"T", "t"}, f"process {pid} is stopped")
+
+
+def wait_for_line(stream, words):
+    """Reads lines until one has these words; returns all that was read."""
+    read = ""
+    while words not in read:
+        line = stream.readline()
+        if not line:
+            raise AssertionError(f"{words!r} is not in: {read}")
+        read += line
+    return read
 
 
 def wait_training(job, count):
@@ -119,6 +174,15 @@ def children(pid):
         return []
 
 
+def is_running(pid):
+    """Also of a process that has ended and was not waited for yet: it does not run."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def programs_of(job):
     """Processes that were started with this job's name and have not ended."""
     found = []
@@ -131,11 +195,46 @@ def programs_of(job):
     return found
 
 
+def venv_python():
+    """The Python with the packages of tests/requirements.txt. Skips the test where it is there, but not for this user."""
+    python = os.environ.get("PS_SHM_VENV_PYTHON", "")
+    if os.path.lexists(python) and not os.access(python, os.X_OK):
+        raise unittest.SkipTest(f"skipped: this user may not start {python}")
+    if not os.path.exists(python):
+        raise AssertionError(f"PS_SHM_VENV_PYTHON is {python!r}, no Python with the packages of tests/requirements.txt: "
+                             "tools/test makes it")
+    return python
+
+
+def may_unshare(*options):
+    """Whether the program unshare is there and may make these namespaces."""
+    return (shutil.which("unshare") is not None
+            and subprocess.run(["unshare", *options, "true"], capture_output=True).returncode == 0)
+
+
+def may_mount():
+    """Whether a file system can be mounted where only one's own children see it."""
+    mount = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/dev/shm"]
+    return may_unshare("-m") and subprocess.run(mount, capture_output=True).returncode == 0
+
+
+def why_not_as(user, program):
+    """Why this process cannot start the program as that user; None: it can."""
+    if os.geteuid() != 0:
+        return "skipped: only root can become another user"
+    try:
+        subprocess.run([program, "--help"], user=user, group=user, extra_groups=[], capture_output=True, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"skipped: this root cannot start {program} as another user: {error}"
+    return None
+
+
 class Peer:
     """A process of peer.cpp, which has come so far as its role says when this object is made."""
 
     def __init__(self, test, *arguments):
-        self.process = subprocess.Popen([os.environ["PS_PEER"], *map(str, arguments)], text=True,
+        delay()
+        self.process = subprocess.Popen([os.environ["PS_SHM_PEER"], *map(str, arguments)], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         test.addCleanup(self.kill)
         line = self.process.stdout.readline()
@@ -156,6 +255,19 @@ class ProcessTest(unittest.TestCase):
     def setUp(self):
         self.job = new_job()
         self.started = []
+        self.gates = []
+
+    def close_gate(self, *steps):
+        """A gate that is opened at the end of the test at the latest."""
+        self.gates.append(Gate(self, *steps))
+        return self.gates[-1]
+
+    def start_gated(self, *arguments, mode="async", job=None):
+        """A launch_shm whose workers stay in a delay after some steps, and the gate whose open() lets them go on."""
+        gate = self.close_gate()
+        launch = self.start("launch_shm", "--job", job or self.job, "--mode", mode, "--steps", GATED_STEPS[mode], *GATED_DELAY,
+                            *arguments, env=gate.env)
+        return launch, gate
 
     def start(self, program, *arguments, **options):
         process = start(program, *arguments, **options)
@@ -169,6 +281,8 @@ class ProcessTest(unittest.TestCase):
         return ps
 
     def tearDown(self):
+        for gate in self.gates:
+            gate.open()
         for process in self.started:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
@@ -207,5 +321,4 @@ class ProcessTest(unittest.TestCase):
         return lines[0]
 
 
-def main():
-    unittest.main(verbosity=2)
+main = timing.main

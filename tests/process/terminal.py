@@ -20,6 +20,7 @@ class Terminal:
         self.here, there = os.openpty()
         self.shown = ""
         self.resize(columns)
+        support.delay()
         self.process = subprocess.Popen([str(support.TOOLS / program), *map(str, arguments)], stdin=there, stdout=there,
                                         stderr=there, env=support.environment(env))
         os.close(there)
@@ -49,6 +50,7 @@ class Terminal:
     def read_until(self, fact, what):
         end = time.monotonic() + support.PATIENCE
         while not fact():
+            support.delay()
             if time.monotonic() > end or not self.read():
                 raise AssertionError(f"{what}: not shown\n{self.shown}")
 

@@ -12,11 +12,14 @@ import tempfile
 import time
 import unittest
 
+import isolation  # noqa: F401: a /dev/shm of its own
+import timing
+
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benches"))
 from rivals.figures import find_python  # noqa: E402
 
-BENCHES = pathlib.Path(os.environ["PS_BENCHES"])
-MAY_REPORT = os.environ["PS_BUILDTYPE"] != "debug" and os.environ["PS_SANITIZE"] == "none"
+BENCHES = pathlib.Path(os.environ["PS_SHM_BENCHES"])
+MAY_REPORT = os.environ["PS_SHM_BUILDTYPE"] != "debug" and os.environ["PS_SHM_SANITIZE"] == "none"
 PATIENCE = 60.0
 
 SIZES = (1, 1000, 100000, 1000000, 16000000)
@@ -79,7 +82,7 @@ def children(pid):
 
 
 def leftovers(pid):
-    return [path.name for kind in ("ps", "ps_publication")
+    return [path.name for kind in ("ps_shm", "ps_shm_publication")
             for path in pathlib.Path("/dev/shm").glob(f"{kind}.bench-{pid}-*")]
 
 
@@ -129,6 +132,7 @@ class Smoke(unittest.TestCase):
         self.assertEqual(leftovers(process.pid), [])
 
 
+@timing.measures_time
 @unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
 class Ratios(unittest.TestCase):
     """Ratios that noise does not reach: each bound is a third of what was measured on a busy machine, or less."""
@@ -336,7 +340,7 @@ class Checkpoints(unittest.TestCase):
                 cells = next(line for line in table.splitlines() if line.startswith(f"| {kind} |")).split("|")[2 + before:]
                 self.assertGreater(int(cells[0]), 0, kind)  # MB/s
                 self.assertGreater(float(cells[1].split()[0]), 0, kind)  # of dd
-        self.assertEqual(list(pathlib.Path("/dev/shm").glob(f"ps.bench-checkpoints-{process.pid}*")), [])
+        self.assertEqual(list(pathlib.Path("/dev/shm").glob(f"ps_shm.bench-checkpoints-{process.pid}*")), [])
 
     def test_a_folder_that_cannot_be_written_is_an_error(self):
         code, _, err = finish(start("--variables", "1", "--rounds", "1", "--dir", "/proc/none", program="checkpoints"))
@@ -410,4 +414,4 @@ class Ends(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    timing.main()

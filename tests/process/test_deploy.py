@@ -47,7 +47,7 @@ class Container:
 
 
 def read_yaml(name):
-    read = subprocess.run([os.environ["PS_VENV_PYTHON"], "-c", "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)"],
+    read = subprocess.run([support.venv_python(), "-c", "import json, sys, yaml; json.dump(yaml.safe_load(sys.stdin), sys.stdout)"],
                           input=(DEPLOY / name).read_text(), capture_output=True, text=True)
     if read.returncode != 0:
         raise AssertionError(f"{name}: {read.stderr}")
@@ -56,6 +56,8 @@ def read_yaml(name):
 
 def why_not(own_user=True):
     """Why no container can be made here; None: they can. Only a root of its own makes those of other users."""
+    if shutil.which("unshare") is None:
+        return "skipped: there is no program unshare"
     made = subprocess.run(["unshare", *(["--user", "--map-root-user"] if own_user else []), *NAMESPACES, "mount", "-t", "tmpfs",
                            "tmpfs", "/dev/shm"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     return None if made.returncode == 0 else f"skipped: no namespaces here: {made.stderr.strip()}"
@@ -93,7 +95,7 @@ class Containers(ProcessTest):
         self.addCleanup(lambda: self.shm.rmdir())  # which has nothing in it then
 
     def contain(self, *command):
-        return Container(self, self.shm, command, {"PS_JOB": self.job})
+        return Container(self, self.shm, command, {"PS_SHM_JOB": self.job})
 
     def inspect(self, *command):
         return self.contain("inspect_shm", *command).finish()
@@ -159,7 +161,7 @@ class Containers(ProcessTest):
         self.assertIn("--shm-size", err)
 
     def test_another_user_is_told_whose_the_job_is(self):
-        if reason := "skipped: only root can become another user" if os.geteuid() != 0 else why_not(own_user=False):
+        if reason := support.why_not_as(65531, "true") or why_not(own_user=False):
             self.skipTest(reason)
         self.shm.chmod(0o1777)
         with tempfile.TemporaryDirectory() as folder:  # where others may look
@@ -171,14 +173,14 @@ class Containers(ProcessTest):
 
     def meet_another_user(self, programs):
         ps = Container(self, self.shm, ["ps_shm", "--job", self.job], user=65531, programs=programs)
-        wait_until(lambda: list(self.shm.glob("ps.*")), "the job is there")
+        wait_until(lambda: list(self.shm.glob("ps_shm.*")), "the job is there")
         code, _, err = Container(self, self.shm, ["worker_shm", "--job", self.job], user=65532, programs=programs).finish()
         self.assertEqual(code, 1)
         self.assertIn("65531", err)
         doctor = Container(self, self.shm, ["inspect_shm", "doctor", "--job", self.job], user=65532, programs=programs)
         code, out, err = doctor.finish()
         self.assertEqual(code, 3, err)
-        self.assertRegex(out, f"WRONG: job {self.job}: it belongs to user 65531, and user 65532, who asks")
+        self.assertRegex(out, f"WRONG: job {self.job}: it belongs to user 65531; the current user 65532")
         ps.stop()
         ps.finish()
 
@@ -202,7 +204,7 @@ class Slurm(ProcessTest):
                 path.chmod(0o755)
             self.job = f"slurm-{os.getpid()}"
             env = {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NTASKS": "2", "SLURM_SUBMIT_DIR": folder,
-                   "PATH": f"{folder}:{TOOLS}:{os.environ['PATH']}", "PS_LINGER": "1"}
+                   "PATH": f"{folder}:{TOOLS}:{os.environ['PATH']}", "PS_SHM_LINGER": "1"}
             batch = DEPLOY / "slurm.sbatch"
             first = self.start("bash", batch, "--quiet", env={**env, "STEPS": "1000000000"})
             workers = support.wait_training(self.job, 2)
@@ -256,7 +258,7 @@ class Systemd(ProcessTest):
 
     def test_a_ps_that_is_killed_is_followed_by_one_that_goes_on(self):
         command = shlex.split(re.search(r"^ExecStart=(.*)$", self.UNIT.read_text(), re.MULTILINE)[1])
-        env = {"PS_JOB": self.job, "PS_LINGER": "1", "PATH": f"{TOOLS}:{os.environ['PATH']}"}
+        env = {"PS_SHM_JOB": self.job, "PS_SHM_LINGER": "1", "PATH": f"{TOOLS}:{os.environ['PATH']}"}
         first = self.start(*command, env=env)
         self.assertIn(self.job, first.stdout.readline())
         worker = self.start("worker_shm", "--job", self.job, "--quiet")

@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 import support
-from support import ProcessTest
+from support import ProcessTest, run
 
 sys.path.insert(0, str(support.SOURCE / "tests"))
 import check_docs
@@ -146,7 +146,7 @@ class Place:
     def start(self, command):
         env = support.environment({"PATH": f"{support.TOOLS}:{os.environ['PATH']}"})
         if command.startswith("tools/run") and not re.search("--(steps|epochs)", command):
-            env["PS_STEPS"] = str(MOST_STEPS)
+            env["PS_SHM_STEPS"] = str(MOST_STEPS)
         return subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=self.folder, stdin=subprocess.DEVNULL, text=True,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
 
@@ -298,19 +298,17 @@ var   []     %s    versioned      0     -  4 B       -  0 B             1       
         with self.assertRaises(AssertionError):
             self.check_output(blocks_of(page % "sgd", "page")[1], printed)
 
-    def test_words_links_paths_and_tables(self):
+    def test_links_paths_and_tables(self):
         root = support.SOURCE
-        for text, words in (
-            ("One " + "word " * 25 + "more.\n", "27 words in one sentence"),
-            ("It ends. Who waits sleeps.\n", "name the actor first: Who waits"),
-        ):
-            self.assertIn(words, "".join(what for _, what in check_docs.check_sentences(text)))
-        self.assertEqual(list(check_docs.check_sentences("What does it cost? It is " + "word " * 23 + "\n\n" + "- a word\n" * 25)), [])
         for target in ("docs/nothing.md", "docs/guide.md#nothing", "#nothing"):
             self.assertTrue(list(check_docs.check_links(root, PAGES[0], f"# Here\n[text]({target})\n")), target)
         self.assertEqual(list(check_docs.check_links(root, PAGES[0], "[a](docs/guide.md#modes) [b](https://nothing.org)")), [])
         self.assertTrue(list(check_docs.check_paths(root, "`src/shm/nothing.hpp`")))
-        self.assertEqual(list(check_docs.check_paths(root, "`src/shm/layout.hpp`, `tools/run --workers 2`, `build/x`")), [])
+        self.assertEqual(list(check_docs.check_paths(root, "`src/shm/segment/layout.hpp`, `tools/run --workers 2`, `build/x`")), [])
+        self.assertEqual([what for _, what in check_docs.check_glossary("It begins anew.\nMeetings of heirs")],
+                         ["'begins anew': write is reset, starts from scratch", "'heirs': write recover, successor",
+                          "'Meetings': write user barrier"])
+        self.assertEqual(list(check_docs.check_glossary("for people who train; tapered")), [])
         for cell in ("97.78 / 1.88 / 30293", "0.00, 0", "85.04 (84.97 to 85.07)"):
             self.assertTrue(list(check_docs.check_tables(f"| a | {cell} |")), cell)
         for cell in ("97.78", "1 000 floats", "23.2 GB/s", "2 P (N - 1) / N", ""):
@@ -325,9 +323,7 @@ class Example(ProcessTest):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        subprocess.run(["meson", "install", "-C", support.TOOLS.parent, "--no-rebuild", "--destdir", cls.folder / "root"],
-                       check=True, stdout=subprocess.DEVNULL)
-        cls.prefix = next((cls.folder / "root").rglob("include")).parent
+        cls.prefix = support.install(cls.folder / "root")
         cls.blocks = blocks_of(PAGES[0].read_text(), "README.md")
         (cls.folder / "example.cpp").write_text(next(block.text for block in cls.blocks if block.language == "cpp"))
 
@@ -338,8 +334,8 @@ class Example(ProcessTest):
         self.assertIn("30", result.stdout)
 
     def test_the_command_of_the_readme_builds_it(self):
-        command = next(block.text for block in self.blocks if block.text.startswith("g++ example.cpp"))
-        config = next(self.prefix.rglob("ps.pc"))
+        command = next(block.text for block in self.blocks if block.text.startswith("g++ -std=c++20 example.cpp"))
+        config = next(self.prefix.rglob("ps_shm.pc"))
         compiler = os.environ.get("CXX", "g++") + " -Wall -Wextra -Werror"
         subprocess.run(["sh", "-ec", command.replace("g++", compiler, 1)], cwd=self.folder, check=True,
                        env={**os.environ, "PKG_CONFIG_PATH": str(config.parent)})
@@ -348,7 +344,7 @@ class Example(ProcessTest):
     def test_the_lines_of_the_page_on_publication_build_and_run(self):
         page = (support.SOURCE / "docs" / "publication.md").read_text()
         lines = "".join(block.text for block in blocks_of(page, "publication.md") if block.language == "cpp")
-        headers = ["cstdio", "cstring", "optional", "utility", "vector", "ps/publisher.hpp", "ps/subscriber.hpp"]
+        headers = ["cstdio", "cstring", "optional", "utility", "vector", "ps_shm/publisher.hpp", "ps_shm/subscriber.hpp"]
         program = "".join(f"#include <{header}>\n" for header in headers)
         program += f"int main() {{\n{lines}std::printf(\"%g\\n\", 30.0 * double(w[0]));\n}}\n"
         self.assertIn('"policy"', program)
@@ -368,7 +364,7 @@ class Example(ProcessTest):
         (lines,) = [block.text for block in blocks_of(guide, "guide.md") if "run_steps" in block.text]
         example = (self.folder / "example.cpp").read_text()
         loop = re.search(r"^  std::vector<float> values.*?^  }\n", example, re.M | re.S)
-        program = '#include "ps/hooks.hpp"\n' + example.replace(loop[0], lines)
+        program = '#include "ps_shm/hooks.hpp"\n' + example.replace(loop[0], lines)
         folder = self.folder / "hooked"
         self.run_example(self.built("hooks", program.replace('"kept"', f'"{folder}"')))
         kept = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
@@ -376,13 +372,45 @@ class Example(ProcessTest):
         self.assertEqual(len(kept), 2)
         self.assertLess(kept[1], 200)  # its loss has stopped it
 
-    def built(self, name, program):
+    def test_a_program_knows_the_versions_of_its_headers_and_of_its_library(self):
+        program = self.built("version", '#include <ps_shm/version.hpp>\n#include <cstdio>\n'
+                             'static_assert(PS_SHM_VERSION_MAJOR * 1000 + PS_SHM_VERSION_MINOR < 2000 && PS_SHM_VERSION_PATCH >= 0);\n'
+                             'int main() { std::printf("%d.%d.%d %s %s\\n", PS_SHM_VERSION_MAJOR, PS_SHM_VERSION_MINOR, '
+                             'PS_SHM_VERSION_PATCH, PS_SHM_VERSION, ps_shm::library_version()); }\n')
+        version = run("ps_shm", "--version").out.split()[1]
+        said = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+        self.assertEqual(said.split(), [version] * 3)
+        needed = subprocess.run(["objdump", "-p", program], check=True, capture_output=True, text=True).stdout
+        self.assertIn("libps_shm.so." + version.rsplit(".", 1)[0] + "\n", needed)
+
+    def test_a_newer_standard_is_kept_and_an_older_one_is_told(self):
+        program = "#include <ps_shm/worker.hpp>\nstatic_assert(__cplusplus > 202002L);\nint main() {}\n"
+        self.built("newer", program, standard="c++2b")
+        with self.assertRaises(subprocess.CalledProcessError) as failure:
+            self.built("older", program, standard="c++17")
+        self.assertIn("ps_shm needs C++20", failure.exception.stderr)
+
+    def test_nothing_that_is_installed_has_a_name_of_another_package(self):
+        """Of pslib1 and pslib-dev (a PostScript library), of ps-lite, and of procps."""
+        theirs = {"libps.so", "libps.so.0", "libps.so.0.4.5", "libps.a", "libps.pc", "pslib.h", "ps.h", "libps", "ps", "ps-lite",
+                  "kv_app.h", "libpslite.a", "ps.1", "ps.pc", "ps-config.cmake"}
+        places = ("bin", "include", "lib", "lib/*", "lib/*/pkgconfig", "lib/*/cmake", "share/man/man1", "lib/pkgconfig", "lib64")
+        ours = {path.name for place in places for path in self.prefix.glob(place + "/*")}
+        self.assertLessEqual({"ps_shm", "libps_shm.so", "ps_shm.pc", "ps_shm.1"}, ours)
+        self.assertEqual(ours & theirs, set())
+        exported = subprocess.run(["nm", "-D", "--defined-only", next(self.prefix.rglob("libps_shm.so"))], check=True,
+                                  capture_output=True, text=True).stdout
+        self.assertEqual([line for line in exported.splitlines() if not re.search(r" _Z\w*N?K?6ps_shm", line)], [])
+
+    def built(self, name, program, standard="c++20"):
         (self.folder / f"{name}.cpp").write_text(program)
-        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "ps"], check=True, capture_output=True, text=True,
-                               env={**os.environ, "PKG_CONFIG_LIBDIR": str(next(self.prefix.rglob("ps.pc")).parent)})  # and nothing else
-        libraries = next(self.prefix.rglob("libps.so")).parent
-        subprocess.run([*os.environ.get("CXX", "g++").split(), "-Wall", "-Wextra", "-Werror", f"{name}.cpp",
-                        *flags.stdout.split(), f"-Wl,-rpath,{libraries}", "-o", name], cwd=self.folder, check=True)
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", "ps_shm"], check=True, capture_output=True, text=True,
+                               env={**os.environ, "PKG_CONFIG_LIBDIR": str(next(self.prefix.rglob("ps_shm.pc")).parent)})  # and nothing else
+        libraries = next(self.prefix.rglob("libps_shm.so")).parent
+        self.assertNotIn("-std", flags.stdout)
+        subprocess.run([*os.environ.get("CXX", "g++").split(), f"-std={standard}", "-Wall", "-Wextra", "-Werror", f"{name}.cpp",
+                        *flags.stdout.split(), f"-Wl,-rpath,{libraries}", "-o", name], cwd=self.folder, check=True, capture_output=True,
+                       text=True)
         return self.folder / name
 
     def configure(self, lists):
@@ -401,7 +429,7 @@ class Example(ProcessTest):
         self.run_example(build / "example")
         for wanted, fits in (("0.1.0 EXACT", True), ("0", True), ("", True), ("0.2", False), ("1.0", False), ("0.0.9", False)):
             with self.subTest(wanted=wanted):
-                configured, _ = self.configure(lists.replace("find_package(ps 0.1 ", f"find_package(ps {wanted} "))
+                configured, _ = self.configure(lists.replace("find_package(ps_shm 0.1 ", f"find_package(ps_shm {wanted} "))
                 self.assertEqual(configured.returncode == 0, fits, configured.stderr)
 
 

@@ -15,10 +15,6 @@ from test_strangers import OWNER, why_not
 MACHINE = ("small-shm", "full-shm", "too-many-threads", "remove-ipc")  # what a sound job may be found on
 
 
-def may_mount():
-    return subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", "/run"], capture_output=True).returncode == 0
-
-
 class Doctor(ProcessTest):
     def setUp(self):
         super().setUp()
@@ -74,12 +70,21 @@ class Jobs(Doctor):
         self.assertEqual("nothing is wrong\n" in result.out, result.code == 0)
         self.assertNotIn(f"WRONG: job {self.job}: worker", result.out)
 
-    def test_a_stopped_worker_is_named_within_two_seconds(self):
+    @support.measures_time
+    def test_it_takes_about_as_long_where_a_worker_is_stopped(self):
         _, workers = self.train(3, "--mode", "sync")
-        workers[2].send_signal(signal.SIGSTOP)
-        began = time.monotonic()
+        took = []
+        for _ in range(2):
+            began = time.monotonic()
+            self.examine()
+            took.append(time.monotonic() - began)
+            support.stop(workers[2])
+        self.assertLess(took[1], 3 * took[0])
+
+    def test_a_stopped_worker_is_named(self):
+        _, workers = self.train(3, "--mode", "sync")
+        support.stop(workers[2])
         found = self.examine()
-        self.assertLess(time.monotonic() - began, 2 * support.SLOWNESS)
         self.assertRegex(found["stopped-worker"], rf"^worker 2 \(process {workers[2].pid}\) is stopped")
         self.assertIn(f"kill -CONT {workers[2].pid}", found["stopped-worker"])
         text = run("inspect_shm", "doctor", "--job", self.job)
@@ -116,14 +121,16 @@ class Jobs(Doctor):
     def test_a_worker_that_gets_nowhere_while_others_do(self):
         self.train(2, worker_1=["--delay", "100s"], busy=1)
         support.wait_until(lambda: len(support.workers_of(self.job)) == 2, "both have joined")
-        self.assertRegex(self.examine()["starving-worker"], r"^worker 1 \(process \d+\) has done no step in 400 ms")
+        # Where the machine is busy, the other worker may have done none in these 400 ms either.
+        found = support.wait_until(lambda: self.examine().get("starving-worker"), "it is named")
+        self.assertRegex(found, r"^worker 1 \(process \d+\) completed no step in 400 ms")
 
     def test_a_variable_that_nobody_initialises(self):
         self.start_ps("--workers", "2")
         peer = self.peer("declare-half", self.job)
-        self.assertRegex(self.examine()["uninitialised-variable"], "variable awaited .*worker 0 has begun to")
+        self.assertRegex(self.examine()["uninitialised-variable"], "variable awaited .*worker 0 has started to initialise it")
         peer.kill()
-        self.assertRegex(self.examine()["uninitialised-variable"], "variable awaited .*nobody is about to")
+        self.assertRegex(self.examine()["uninitialised-variable"], "variable awaited .*no worker is initialising it")
 
     def test_values_that_are_no_numbers(self):
         self.peer("declare-odd", self.job)
@@ -140,8 +147,8 @@ class Jobs(Doctor):
         for process in (ps, *workers):
             process.kill()
             process.communicate()
-        self.assertRegex(self.examine()["leftover"], "nobody uses it, .*its state: dead .*--adopt")
-        with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+        self.assertRegex(self.examine()["leftover"], "it is unused and occupies .*its state: dead .*--adopt")
+        with open(support.SHM / f"ps_shm.{self.job}", "r+b") as control:
             control.truncate(4096)
         self.assertRegex(self.examine()["leftover"], "its state: damaged .*--force")
         self.assertEqual(self.examine("--repair"), {})
@@ -163,14 +170,14 @@ class Jobs(Doctor):
             process.terminate()
             support.finish(process)
         with open(f"/proc/{viewer.pid}/maps") as maps:
-            self.assertIn(f"/dev/shm/ps.{self.job} (deleted)", maps.read())
+            self.assertIn(f"/dev/shm/ps_shm.{self.job} (deleted)", maps.read())
         self.assertEqual(self.examine(), {})
 
 
 class Nan(Doctor):
     def watch(self):
         watcher = self.start("inspect_shm", "doctor", "--job", self.job, "--json", "--nan-watch", "30s")
-        self.assertIn("watches", watcher.stderr.readline())
+        self.assertIn("watching", watcher.stderr.readline())
         return watcher
 
     def found_by(self, watcher):
@@ -195,7 +202,7 @@ class Nan(Doctor):
     def test_in_a_sync_step_it_is_the_one_whose_gradient_has_it(self):
         self.start_ps("--workers", "3", "--mode", "sync")
         # One step each: their gradients stay. They are ready once the third has come.
-        peers = [subprocess.Popen([os.environ["PS_PEER"], "push", self.job, str(rank), "1", "0"], stdin=subprocess.PIPE,
+        peers = [subprocess.Popen([os.environ["PS_SHM_PEER"], "push", self.job, str(rank), "1", "0"], stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in (0, 2)]
         try:
             support.wait_until(lambda: len(support.workers_of(self.job) or []) == 2, "two have joined")
@@ -240,8 +247,8 @@ class Nan(Doctor):
                 watcher = self.watch()
                 for process in (ps, *workers):  # else they end by it, and the watch with them
                     process.send_signal(signal.SIGSTOP)
-                os.truncate(support.SHM / f"ps.{self.job}{segment}", size)
-                self.assert_fails(1, support.finish(watcher), "damaged", "cut off")
+                os.truncate(support.SHM / f"ps_shm.{self.job}{segment}", size)
+                self.assert_fails(1, support.finish(watcher), "damaged", "truncated")
                 for process in (ps, *workers):
                     process.kill()
                     process.communicate()
@@ -269,11 +276,11 @@ class Machine(Doctor):
                       self.examine(of_machine=MACHINE)["too-many-threads"])
 
     def test_a_container_with_a_small_shm_and_one_that_is_full(self):
-        if not may_mount():
+        if not support.may_mount():
             self.skipTest("mounting is not allowed here")
         small = "mount -t tmpfs -o size=64m none /dev/shm"
         found = self.in_own_mounts(small)
-        self.assertRegex(found["small-shm"], "holds 64.0 MiB .*--shm-size")
+        self.assertRegex(found["small-shm"], "has a capacity of 64.0 MiB .*--shm-size")
         self.assertNotIn("full-shm", found)
         found = self.in_own_mounts("mount -t tmpfs -o size=80m none /dev/shm; head -c 79m /dev/zero > /dev/shm/filler")
         self.assertRegex(found["full-shm"], r"nearly full: 1\.0 MiB of 80\.0 MiB")
@@ -282,7 +289,7 @@ class Machine(Doctor):
     def test_systemd_that_removes_segments_at_the_last_logout(self):
         if why := why_not():
             self.skipTest(why)
-        if not may_mount():
+        if not support.may_mount():
             self.skipTest("mounting is not allowed here")
         folder = pathlib.Path("/tmp") / f"ps-test-{os.getpid()}"
         subprocess.run(["install", "-D", "-m", "755", support.TOOLS / "ps_shm", folder / "ps_shm"], check=True)

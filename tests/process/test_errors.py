@@ -4,7 +4,6 @@ import os
 import pathlib
 import signal
 import tempfile
-import unittest
 
 import support
 from support import ProcessTest, run
@@ -52,7 +51,7 @@ class Usage(ProcessTest):
         self.assert_fails(2, run("launch_shm", "--device", "1:gpu"), "unknown device 'gpu'", "cpu, auto, cuda, cuda:N or simulated")
         self.assert_fails(2, run("launch_shm", "--device", "cpu,gpu"), "--device", "gpu")
         self.assert_fails(2, run("worker_shm", "--job", self.job, "--device", "1:cpu"), "1:cpu")
-        self.assert_fails(2, run("worker_shm", "--job", self.job, env={"PS_DEVICE": "gpu"}), "gpu")
+        self.assert_fails(2, run("worker_shm", "--job", self.job, env={"PS_SHM_DEVICE": "gpu"}), "gpu")
 
     def test_an_unknown_wire_is_refused(self):
         for wire in ("bf8", "", "float16", "all"):
@@ -185,7 +184,7 @@ class Jobs(ProcessTest):
 
     def test_a_segment_of_another_version_is_refused(self):
         ps = self.start_ps()
-        path = support.SHM / f"ps.{self.job}"
+        path = support.SHM / f"ps_shm.{self.job}"
         with open(path, "r+b") as segment:
             segment.seek(8)  # HeaderShm::layout_version
             segment.write((99).to_bytes(4, "little"))
@@ -196,13 +195,11 @@ class Jobs(ProcessTest):
         ps.send_signal(signal.SIGTERM)
         support.finish(ps)
 
-    @unittest.skipIf(os.geteuid() != 0, "needs root, to become somebody else")
     def test_a_job_of_another_user_is_refused(self):
+        if why := support.why_not_as(65534, support.TOOLS / "worker_shm"):
+            self.skipTest(why)
         ps = self.start_ps()
-        try:
-            result = run("worker_shm", "--job", self.job, "--wait-job", "5", user=65534, group=65534, extra_groups=[])
-        except PermissionError:
-            self.skipTest("the programs lie in a folder that others may not read")
+        result = run("worker_shm", "--job", self.job, "--wait-job", "5", user=65534, group=65534, extra_groups=[])
         self.assert_fails(1, result, "permission")
         ps.send_signal(signal.SIGTERM)
         support.finish(ps)
@@ -225,12 +222,12 @@ class Data(ProcessTest):
             numbers.write_text("1 1:1\n2 1:1\n3 1:1\n")
             ratings = pathlib.Path(folder) / "ratings"
             ratings.write_text("1::2::3\n2::2::4\n")
-            for words, options in ((("two labels",), ("--model", "svm", "--data", numbers)),
+            for words, options in ((("two-class model",), ("--model", "svm", "--data", numbers)),
                                    (("mf or fm",), ("--model", "logistic", "--data", ratings)),
                                    (("logistic, svm or fm",), ("--model", "mf", "--data", numbers)),
                                    (("numbers:1:6: the rating is missing",),
                                     ("--model", "mf", "--data", ratings, "--test-data", numbers)),
-                                   (("made-up users and items", "--test-share"),
+                                   (("synthetic users and items", "--test-share"),
                                     ("--model", "mf", "--test-data", ratings)),
                                    (("/no/such/file",), ("--model", "svm", "--data", "/no/such/file"))):
                 with self.subTest(options):

@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import tempfile
+import time
 
 import support
 from support import ProcessTest, run
@@ -11,8 +12,7 @@ from test_summaries import read
 
 
 class Evaluation(ProcessTest):
-    PAUSE = f"{3 * support.SLOWNESS:g}ms"  # so that an evaluator is there long before the last step
-    SLOW = ("--delay", PAUSE)
+    SLOW = support.GATED_DELAY
 
     def ps(self, *options):
         return self.start("ps_shm", "--job", self.job, "--workers", "1", "--publish", self.job, "--publish-every", "20ms",
@@ -21,21 +21,28 @@ class Evaluation(ProcessTest):
     def evaluator(self, *options):
         return self.start("worker_shm", "--evaluate", "--job", self.job, "--every", "20ms", *options)
 
-    def evaluations(self, process):
+    def evaluations(self, process, *read):
         code, out, err = support.finish(process)
         self.assertEqual(code, 0, err)
-        publication, *lines = map(json.loads, out.splitlines())
+        publication, *lines = map(json.loads, ("".join(read) + out).splitlines())
         self.assertEqual(publication, {"publication": self.job})
         return lines
 
     def test_it_tests_generation_after_generation_and_the_last_one_in_whatever_order_all_are_started(self):
         roles = {"ps": lambda: self.ps("--steps", "300"),
-                 "worker": lambda: self.start("worker_shm", "--job", self.job, "--json", *self.SLOW),
+                 "worker": lambda: self.start("worker_shm", "--job", self.job, "--json", *self.SLOW, env=gate.env),
                  "evaluator": lambda: self.evaluator("--json")}
         for order in (("evaluator", "worker", "ps"), ("ps", "evaluator", "worker"), ("ps", "worker", "evaluator")):
             with self.subTest(order):
+                gate = self.close_gate(20)
                 started = {role: roles[role]() for role in order}
-                lines = self.evaluations(started["evaluator"])
+                read = [started["evaluator"].stdout.readline()]  # the publication
+                for steps in (40, 80):
+                    read.append(started["evaluator"].stdout.readline())
+                    gate.allow(steps)
+                read.append(started["evaluator"].stdout.readline())
+                gate.open()
+                lines = self.evaluations(started["evaluator"], *read)
                 support.finish(started["worker"])
                 support.finish(started["ps"])
                 self.assertGreater(len(lines), 2)
@@ -49,9 +56,17 @@ class Evaluation(ProcessTest):
         for options in (["--mode", "sync"], ["--model", "logistic", "--data", "zipf:200x2000"],
                         ["--ema", "0.9", "--publish-averages", "--publish", f"{self.job}-other"]):
             with self.subTest(options), tempfile.TemporaryDirectory() as folder:
-                code, out, err = run("launch_shm", "--job", self.job, "--workers", "2", "--steps", "300", *options,
-                                     "--delay", f"all:{self.PAUSE}", "--evaluate-every", "50steps", "--publish-every", "10steps",
-                                     "--json", "--summary-dir", folder)
+                gate, began = self.close_gate(30), time.monotonic()
+                launch = self.start("launch_shm", "--job", self.job, "--workers", "2", "--steps", "300", *options, *self.SLOW,
+                                    "--evaluate-every", "20steps", "--publish-every", "10steps", "--json", "--summary-dir",
+                                    folder, env=gate.env)
+                shown = lambda: read(folder).get("test", {}).get("scalars", {}).get("loss", [])
+                support.wait_until(lambda: len(shown()) >= 1, "an evaluation")
+                gate.allow(60)
+                support.wait_until(lambda: len(shown()) >= 2, "another evaluation")
+                gate.open()
+                code, out, err = support.finish(launch)
+                took = time.monotonic() - began
                 self.assertEqual(code, 0, err)
                 said = json.loads(out)
                 evaluations = said["evaluations"]
@@ -61,17 +76,17 @@ class Evaluation(ProcessTest):
                 self.assertAlmostEqual(evaluations[-1]["loss"], said[kind + "loss"], places=5)
                 self.assertAlmostEqual(evaluations[-1]["accuracy"], said[kind + "accuracy"], places=5)
                 self.assertLessEqual(evaluations[0]["seconds"], evaluations[-1]["seconds"])
-                self.assertLessEqual(evaluations[-1]["seconds"], said["seconds"] + 5)
-                shown = read(folder)["test"]["scalars"]["loss"]
-                self.assertEqual([step for step, _ in shown], [one["step"] for one in evaluations])
-                self.assertAlmostEqual(shown[-1][1], evaluations[-1]["loss"], places=5)
+                self.assertLessEqual(evaluations[-1]["seconds"], took)
+                self.assertEqual([step for step, _ in shown()], [one["step"] for one in evaluations])
+                self.assertAlmostEqual(shown()[-1][1], evaluations[-1]["loss"], places=5)
 
     def test_the_summary_and_the_progress_tell_it(self):
-        code, out, err = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "4000", "--delay", "all:1ms",
-                             "--evaluate-every", "100ms")
+        launch, gate = self.start_gated("--workers", "1", "--evaluate-every", "100ms")
+        self.assertRegex(support.wait_for_line(launch.stderr, "test loss"), r"test loss \d\.\d{4}")
+        gate.open()
+        code, out, err = support.finish(launch)
         self.assertEqual(code, 0, err)
-        self.assertRegex(out, r"\n  evaluated \d+ times: the least loss was 0\.\d{4} at step \d+\n")
-        self.assertRegex(err, r"test loss \d\.\d{4}")
+        self.assertRegex(out, r"\n  evaluated \d+ times: the lowest loss was 0\.\d{4} at step \d+\n")
 
     def test_it_goes_on_with_the_ps_that_takes_the_job_over(self):
         first = self.ps()
@@ -131,7 +146,7 @@ class Evaluation(ProcessTest):
     def test_another_model_than_the_job_s_is_refused(self):
         ps = self.ps()
         worker = self.start("worker_shm", "--job", self.job, *self.SLOW)
-        for options, says in ((["--data", "synthetic:32x4"], "as float32 [64, 128], the model as float32 [32, 64]"),
+        for options, says in ((["--data", "synthetic:32x4"], "as float32 [64, 128], but the model as float32 [32, 64]"),
                               (["--model", "logistic"], "'w'")):
             with self.subTest(says):
                 self.assert_fails(1, support.finish(self.evaluator(*options)), says)
@@ -147,8 +162,7 @@ class Evaluation(ProcessTest):
         support.finish(ps)
 
     def test_where_the_evaluator_dies_the_workers_go_on_and_the_launch_tells_it(self):
-        launch = self.start("launch_shm", "--job", self.job, "--workers", "1", "--steps", "1000", "--delay", "all:1ms",
-                            "--evaluate-every", "20ms")
+        launch, gate = self.start_gated("--workers", "1", "--evaluate-every", "20ms")
         def evaluator():
             for pid in support.children(launch.pid):
                 if b"--evaluate\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -156,10 +170,11 @@ class Evaluation(ProcessTest):
         pid = support.wait_until(evaluator, "an evaluator")
         support.wait_training(self.job, 1)
         os.kill(pid, signal.SIGKILL)
+        support.wait_for_line(launch.stderr, "evaluator was killed by signal 9")
+        gate.open()
         code, out, err = support.finish(launch)
         self.assertEqual(code, 1)
-        self.assertIn("evaluator was killed by signal 9", err)
-        self.assertIn("1000 steps", out)
+        self.assertIn("900 steps", out)
 
 
 if __name__ == "__main__":

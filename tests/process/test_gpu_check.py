@@ -6,7 +6,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import support
@@ -38,11 +37,9 @@ class WithoutGpu(support.ProcessTest):
     def test_gpu_check_says_so_at_once_and_builds_nothing(self):
         build = support.SOURCE / "build" / "gpu"
         before = build.exists()
-        began = time.monotonic()
         code, out, _ = check()
         self.assertEqual(code, 77)
         self.assertRegex(out, r"^gpu_check: no GPU: .+\n$")
-        self.assertLess(time.monotonic() - began, 10)
         self.assertEqual(build.exists(), before)
 
     def test_so_do_the_checks_themselves_of_a_build_also_beside_a_dead_job(self):
@@ -283,10 +280,11 @@ class Report(unittest.TestCase):
         self.assertIn("FAILED", report.as_text())
 
     def test_a_program_that_takes_too_long_is_ended_with_what_it_started(self):
-        began = time.monotonic()
-        done = programs.run(["sh", "-c", "sleep 100 & sleep 100"], 0.2)
-        self.assertEqual(done.code, 124)
-        self.assertLess(time.monotonic() - began, 9)
+        with tempfile.NamedTemporaryFile("r") as said:
+            done = programs.run(["sh", "-c", f"sleep 1000 & echo $! > {said.name}; exec sleep 1000"], 1)
+            self.assertEqual(done.code, 124)
+            [started] = said.read().split()
+        support.wait_until(lambda: not support.is_running(started), "what it has started has ended")
 
     def test_errors_are_found_however_deep(self):
         found = {"a": {"b": [{"error": "x"}]}, "error": "y"}

@@ -145,7 +145,7 @@ class Numbers(ProcessTest):
         (row,) = out["variables"]
         self.assertEqual((row["nan_count"], row["infinite_count"]), (1, 2))
         self.assertEqual((row["min"], row["max"], row["mean"], row["norm"]), (-3.0, 4.0, 0.5, 5.0))
-        self.assertIn("1 of them NaN, 2 of them infinite", run("inspect_shm", "stats", "--job", self.job, "odd").out)
+        self.assertIn("1 NaN, 2 infinite", run("inspect_shm", "stats", "--job", self.job, "odd").out)
         self.assertTrue(json.loads(run("inspect_shm", "diff", self.job, self.job, "--json").out)["equal"])
         self.assertEqual(peer.end(), 0)
 

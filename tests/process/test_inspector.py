@@ -78,7 +78,7 @@ class Inspector(ProcessTest):
                 self.assertIn(struct.pack("<100f", *[3.0] * 100), segment.read())
         table = run("inspect_shm", "vars", "--placement", "--job", job).out.splitlines()
         self.assertEqual(len(table), 3)
-        self.assertRegex(table[1], rf"^var\[0\.\.{first['rows']}\) +0 +ps\.{job}\.0 +{tasks[0].pid} ")
+        self.assertRegex(table[1], rf"^var\[0\.\.{first['rows']}\) +0 +ps_shm\.{job}\.0 +{tasks[0].pid} ")
         tasks[0].terminate()
         support.finish(tasks[0])
         run("inspect_shm", "rm", "--job", job, "--force")
@@ -98,7 +98,7 @@ class Inspector(ProcessTest):
         self.assertIn("[3.0, 3.0, 3.0, 3.0, 3.0]", json.dumps(self.json_of("dump", "var")))
 
     def test_the_job_may_be_left_out_where_there_is_one(self):
-        jobs = [p.name for p in support.SHM.glob("ps.*") if p.name.count(".") == 1]
+        jobs = [p.name for p in support.SHM.glob("ps_shm.*") if p.name.count(".") == 1]
         code, out, err = run("inspect_shm", "vars")
         if len(jobs) == 1:
             self.assertEqual(code, 0, err)
@@ -145,7 +145,7 @@ class Inspector(ProcessTest):
         self.ps.communicate()
         known = json.loads(run("inspect_shm", "ls", "--json").out)  # it is read before
         self.assertTrue(any(row["job"] == self.job and row["state"] == "dead" for row in known["jobs"]))
-        with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+        with open(support.SHM / f"ps_shm.{self.job}", "r+b") as control:
             control.seek(8)
             (version,) = struct.unpack("<I", control.read(4))
             control.seek(8)
@@ -170,7 +170,7 @@ class Inspector(ProcessTest):
         self.ps.kill()
         self.ps.communicate()
         for size in (4096, 100, 0):
-            with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+            with open(support.SHM / f"ps_shm.{self.job}", "r+b") as control:
                 control.truncate(size)
             for command in (["show"], ["vars"], ["workers"], ["events"], ["events", "--follow"], ["dump"], ["stats"],
                             ["set", "lr=1"], ["metrics"], ["doctor", "--nan-watch", "1s"]):
@@ -188,7 +188,7 @@ class Inspector(ProcessTest):
         words += ["var", "var:momentum", "nobody", "", "-", "--", "-1", "0", "3", "1e999", "18446744073709551616", "0:2", "::-1",
                   "[", "9,9", "lr=0.5", "lr=", "=", "lr=nan", "steps=-1", "--limit=x", "--job=", "\u00e9", "%s%n", "a" * 300,
                   "@snapshot", f"{self.job}@snapshot", self.job, "/nowhere"]
-        seed = int(os.environ.get("PS_TEST_SEED", random.randrange(10**6)))
+        seed = int(os.environ.get("PS_SHM_TEST_SEED", random.randrange(10**6)))
         chance = random.Random(seed)
         codes = set()
         for number in range(int(300 / support.SLOWNESS)):

@@ -40,12 +40,19 @@ class Keys(ProcessTest):
 
     def test_a_launch(self):
         known, seen = told("launch_shm, worker_shm"), set()
-        evaluated = ["--curve", "2", "--evaluate-every", "20steps", "--delay", f"all:{5 * support.SLOWNESS:g}ms"]
+        evaluated = ["--curve", "2", "--evaluate-every", "20steps", *support.GATED_DELAY]
         for arguments in (["--ema", "0.9", "--curve", "2"], ["--model", "count"], ["--model", "mf", *evaluated],
                           ["--model", "logistic", *evaluated]):
             with self.subTest(arguments):
-                keys = keys_of(self.printed("launch_shm", "--job", self.job, "--workers", "2", "--steps", "200", "--json",
-                                            *arguments))
+                gate = self.close_gate()
+                launch = self.start("launch_shm", "--job", self.job, "--workers", "2", "--steps", "200", "--json", *arguments,
+                                    env=gate.env)
+                if "--evaluate-every" in arguments:
+                    support.wait_for_line(launch.stderr, "test loss")
+                gate.open()
+                code, out, err = support.finish(launch)
+                self.assertEqual(code, 0, err)
+                keys = keys_of(json.loads(out))
                 self.assertLessEqual(keys, known)
                 seen |= keys
         self.assertEqual(known - seen, {"per_worker[].gpu"})
@@ -103,7 +110,7 @@ class Keys(ProcessTest):
 
     def test_a_job_of_another_layout(self):
         self.printed("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", "--json", "--keep-segments")
-        with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+        with open(support.SHM / f"ps_shm.{self.job}", "r+b") as control:
             control.seek(8)
             control.write(b"\xff")
         self.assertEqual(keys_of(self.printed("inspect_shm", "show", "--job", self.job, "--json")),

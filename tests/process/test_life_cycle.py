@@ -5,7 +5,6 @@ import pathlib
 import re
 import signal
 import tempfile
-import time
 import unittest
 
 import support
@@ -31,7 +30,7 @@ class StartAndEnd(ProcessTest):
             with self.subTest(options):
                 self.job = support.new_job()
                 launcher = self.start("launch_shm", "--job", self.job, "--workers", "3", "--model", "count", "--steps",
-                                      "1000", "--interval", "1s", *options, env={"PS_DEVICE": "auto"})
+                                      "1000", "--interval", "1s", *options, env={"PS_SHM_DEVICE": "auto"})
                 support.wait_until(lambda: len(support.workers_of(self.job) or []) == 3, "all have joined")
                 workers = sorted(support.workers_of(self.job), key=lambda worker: worker["rank"])
                 got = [(*words_after("--device", w["pid"]), *words_after("--wire", w["pid"])) for w in workers]
@@ -41,7 +40,8 @@ class StartAndEnd(ProcessTest):
 
     def test_workers_may_start_before_their_ps(self):
         workers = [self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "10") for _ in range(2)]
-        time.sleep(0.2)  # they wait by now; the test is right without it, too
+        for worker in workers:
+            support.wait_for_line(worker.stderr, "waiting for job")
         ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
         for worker in workers:
             self.assertEqual(support.finish(worker)[0], 0)
@@ -58,7 +58,7 @@ class StartAndEnd(ProcessTest):
         ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
         for _ in range(2):
             self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "5")[0], 0)
-        self.assertEqual(support.finish(ps, 10)[0], 0)
+        self.assertEqual(support.finish(ps)[0], 0)
 
     def test_a_worker_that_finishes_first_holds_up_nobody(self):
         for mode in ("async", "sync"):
@@ -83,7 +83,7 @@ class StartAndEnd(ProcessTest):
     def test_the_ps_lingers_after_the_last_worker_and_then_ends(self):
         ps = self.start("ps_shm", "--job", self.job, "--workers", "3", "--linger", "500ms")
         self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "5")[0], 0)
-        self.assertEqual(support.finish(ps, 10)[0], 0)
+        self.assertEqual(support.finish(ps)[0], 0)
 
     def test_workers_report_as_users_of_such_jobs_know_it(self):
         ps = self.start("ps_shm", "--job", self.job, "--steps", "2000")
@@ -102,7 +102,7 @@ class StartAndEnd(ProcessTest):
         self.assertRegex(out + err, r"var = \d+")
 
     def test_options_come_from_the_environment(self):
-        env = {"PS_JOB": self.job, "PS_WORKERS": "2", "PS_MODEL": "count", "PS_STEPS": "10"}
+        env = {"PS_SHM_JOB": self.job, "PS_SHM_WORKERS": "2", "PS_SHM_MODEL": "count", "PS_SHM_STEPS": "10"}
         code, out, err = run("launch_shm", "--json", env=env)
         self.assertEqual(code, 0, err)
         self.assertEqual(json.loads(out)["value"], 20)
@@ -131,7 +131,7 @@ class Interrupted(ProcessTest):
                 with self.subTest(mode=mode, signal=number):
                     launcher = self.launch_long("--mode", mode)
                     launcher.send_signal(number)
-                    self.assertEqual(support.finish(launcher, 20)[0], 130)
+                    self.assertEqual(support.finish(launcher)[0], 130)
                     self.assertEqual(support.segments(self.job), [])
 
     def test_a_signal_at_any_stage_of_a_launch_leaves_nothing(self):
@@ -145,7 +145,7 @@ class Interrupted(ProcessTest):
                     launcher = self.start("launch_shm", "--job", self.job, "--steps", "100000000")
                     support.wait_until(lambda: has_come(launcher), stage)
                     launcher.send_signal(number)
-                    code, _, err = support.finish(launcher, 20 * support.SLOWNESS)
+                    code, _, err = support.finish(launcher)
                     self.assertEqual(code, 130, err)
                     self.assert_nothing_left()
 
@@ -167,8 +167,22 @@ class Interrupted(ProcessTest):
         code, _, err = support.finish(launcher)
         self.assertEqual(code, 1)
         self.assertIn("worker 1 ended with exit code 1", err)
-        self.assertIn("the launch is ended", err)
+        self.assertIn("the launch is aborted", err)
         self.assert_nothing_left()
+
+    def test_a_worker_that_is_ended_because_another_one_failed_is_not_named(self):
+        for failing in (0, 1):
+            with self.subTest(failing), tempfile.TemporaryDirectory() as folder:
+                program = f"""cd {folder}
+                    if [ $RANK != {failing} ]; then touch other-works; exec sleep 1000; fi
+                    until [ -e other-works ]; do sleep 0.01; done
+                    exit 3"""
+                code, _, err = run("launch_shm", "--job", self.job, "--workers", "2", "--", "sh", "-c", program)
+                self.assertEqual(code, 1)
+                self.assertIn(f"worker {failing} ended with exit code 3", err)
+                self.assertNotIn(f"worker {1 - failing}", err)
+                self.assertNotIn("launch_shm: ps", err)
+                self.assert_nothing_left()
 
     def test_ctrl_c_on_a_waiting_worker_ends_it(self):
         for options, last_words in (((), "worker_shm: interrupted before its first step"), (("--quiet",), "")):
@@ -176,7 +190,7 @@ class Interrupted(ProcessTest):
                 worker = self.start("worker_shm", "--job", self.job, *options)
                 worker.stderr.readline()
                 worker.send_signal(signal.SIGINT)
-                code, _, err = support.finish(worker, 5)
+                code, _, err = support.finish(worker)
                 self.assertEqual((code, err.strip()), (130, last_words))
 
     def test_an_interrupted_worker_says_what_it_has_reached(self):
@@ -213,7 +227,7 @@ class Interrupted(ProcessTest):
         launcher.communicate()
         support.wait_until(lambda: support.segments(self.job) == [], "the ps has ended and removed the job")
         for pid in pids:
-            support.wait_until(lambda: not is_running(pid), f"process {pid} has ended")
+            support.wait_until(lambda: not support.is_running(pid), f"process {pid} has ended")
 
 
 class Deaths(ProcessTest):
@@ -221,12 +235,14 @@ class Deaths(ProcessTest):
         for mode in ("async", "sync"):
             with self.subTest(mode):
                 job = f"{self.job}-{mode}"
+                gate = self.close_gate()
                 ps = self.start("ps_shm", "--job", job, "--workers", "3", "--mode", mode, "--linger", "1s", "--steps",
-                                support.LASTING_STEPS[mode])
-                workers = [self.start("worker_shm", "--job", job, "--rank", rank, "--delay", "5ms", "--together")
-                           for rank in range(3)]
+                                support.GATED_STEPS[mode])
+                workers = [self.start("worker_shm", "--job", job, "--rank", rank, *support.GATED_DELAY, "--together",
+                                      env=gate.env) for rank in range(3)]
                 support.wait_training(job, 3)
                 workers[1].kill()
+                gate.open()
                 for rank in (0, 2):
                     self.assertEqual(support.finish(workers[rank])[0], 0)
                 code, out, err = support.finish(ps)
@@ -234,10 +250,13 @@ class Deaths(ProcessTest):
                 self.assertRegex(out + err, r"worker 1 .*died")
 
     def test_workers_train_on_when_the_ps_is_killed(self):
-        ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", support.LASTING_STEPS["async"])
-        workers = [self.start("worker_shm", "--job", self.job, "--delay", "5ms", "--together") for _ in range(2)]
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", support.GATED_STEPS["async"])
+        gate = self.close_gate()
+        workers = [self.start("worker_shm", "--job", self.job, *support.GATED_DELAY, "--together", env=gate.env)
+                   for _ in range(2)]
         support.wait_until(lambda: len(support.workers_of(self.job) or []) == 2, "both have joined")
         ps.kill()
+        gate.open()
         for worker in workers:
             self.assertEqual(support.finish(worker)[0], 0)
         self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
@@ -254,25 +273,19 @@ class Deaths(ProcessTest):
             with self.subTest(mode):
                 job = f"{self.job}-{mode}"
                 ps = self.start("ps_shm", "--job", job, "--workers", "2", "--mode", mode, "--steps", "1500")
-                other = self.start("worker_shm", "--job", job, "--rank", "0", "--delay", "1ms", "--together")
-                first = self.start("worker_shm", "--job", job, "--rank", "1", "--delay", "1ms", "--together")
-                support.wait_until(lambda: any(w["rank"] == 1 and w["steps"] > 50 for w in support.workers_of(job) or []),
-                                   "rank 1 trains")
+                gate = self.close_gate()
+                other, first = (self.start("worker_shm", "--job", job, "--rank", rank, *support.GATED_DELAY, "--together",
+                                           env=gate.env) for rank in range(2))
+                support.wait_training(job, 2)
                 first.kill()
                 first.communicate()
                 second = self.start("worker_shm", "--job", job, "--rank", "1")
+                support.wait_until(lambda: any(w["pid"] == second.pid for w in support.workers_of(job)), "it has joined")
+                gate.open()
                 for worker in (other, second):
                     code, out, err = support.finish(worker)
                     self.assertEqual(code, 0, err)
                 self.assertEqual(support.finish(ps)[0], 0)
-
-
-def is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
 
 
 if __name__ == "__main__":

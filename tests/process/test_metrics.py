@@ -22,7 +22,7 @@ json.dump([{f.name: f.type for f in families},
 
 
 def parse(text, parser="parser"):
-    done = subprocess.run([os.environ["PS_VENV_PYTHON"], "-c", PARSE % parser], input=text, capture_output=True, text=True,
+    done = subprocess.run([support.venv_python(), "-c", PARSE % parser], input=text, capture_output=True, text=True,
                           timeout=support.PATIENCE)
     if done.returncode != 0:
         raise AssertionError(f"{done.stderr}\n{text}")
@@ -91,7 +91,7 @@ class Metrics(ProcessTest):
             self.assertIn(f"`{name}_total`" if type == "counter" else f"`{name}`", page)
 
     def test_of_other_states_there_is_the_state(self):
-        with open(support.SHM / f"ps.{self.job}", "r+b") as control:
+        with open(support.SHM / f"ps_shm.{self.job}", "r+b") as control:
             control.truncate(4096)
         code, out, err = run("inspect_shm", "metrics")
         self.assertEqual(code, 0, err)

@@ -45,7 +45,7 @@ class Accuracy(ProcessTest):
         seeds = [random.randrange(1 << 30) for _ in range(41)]
         print(f"seeds {seeds}", flush=True)
         for number, optimizer in enumerate(OPTIMIZERS):
-            # Every pair with PS_TEST_FULL; else each optimizer in two of the modes, so that all of both are met.
+            # Every pair with PS_SHM_TEST_FULL; else each optimizer in two of the modes, so that all of both are met.
             modes = MODES if support.FULL else [MODES[number % len(MODES)], MODES[(number + 2) % len(MODES)]]
             for mode in modes:
                 with self.subTest(optimizer=optimizer, mode=mode):
@@ -58,6 +58,15 @@ class Accuracy(ProcessTest):
 
 
 class Modes(ProcessTest):
+    def assert_usually_reaches(self, least, key, *options):
+        """What a launch reaches depends on how its processes take turns: where it falls short, the median of more decides."""
+        reached = []
+        for count in (1, 5, 15):
+            reached += [self.launch("--seed", len(reached) + i, *options)[key] for i in range(count - len(reached))]
+            if statistics.median(reached) >= least:
+                return
+        self.fail(f"{reached} have a median below {least}")
+
     def test_ssp_with_random_delays_never_leads_by_more_than_the_bound(self):
         for bound in (0, 1, 4):
             with self.subTest(bound=bound):
@@ -86,6 +95,11 @@ class Modes(ProcessTest):
         pushed = sum(worker["steps"] for worker in result["per_worker"])
         counted = sum(len(event["ranks"]) for event in events)
         self.assertEqual(counted + result["dropped"], pushed)
+        self.assertEqual(sum(worker["dropped"] for worker in result["per_worker"]), result["dropped"])
+
+    @support.measures_time
+    def test_most_gradients_of_a_slow_worker_come_too_late_for_a_quorum(self):
+        result = self.launch("--mode", "sync", "--quorum", "2", "--delay", "0:3ms", "--steps", "300")
         # Most of what the slow one makes is for a step that has closed meanwhile; it never counts for a later one.
         late = result["per_worker"][0]
         self.assertGreater(late["dropped"], late["steps"] / 2)
@@ -94,11 +108,10 @@ class Modes(ProcessTest):
         for options in ([], ["--mode", "ssp", "--staleness", "2"], ["--mode", "sync"],
                         ["--mode", "sync", "--optimizer", "momentum", "--lr", "1", "--momentum", "0.5"]):
             with self.subTest(options=options):
-                self.assertGreaterEqual(self.launch("--push-every", "8", *options)["test_accuracy"], 0.955)
+                self.assert_usually_reaches(0.955, "test_accuracy", "--push-every", "8", *options)
 
     def test_moving_averages_are_evaluated(self):
-        result = self.launch("--optimizer", "adam", "--ema", "0.99", "--steps", "3000")
-        self.assertGreaterEqual(result["ema_test_accuracy"], 0.96)
+        self.assert_usually_reaches(0.96, "ema_test_accuracy", "--optimizer", "adam", "--ema", "0.99", "--steps", "3000")
 
     def test_sync_digests_do_not_depend_on_shards_placement_or_threads(self):
         digests = {self.launch("--mode", "sync", "--steps", "1000", "--seed", "5", *options)["digest"] for options in (
@@ -125,7 +138,7 @@ class Chunks(CountTest):
         return inspect(self.job, "vars")["variables"][0]["parts"][0]
 
     def test_launch_passes_the_size_on(self):
-        for options, env in ((["--chunk-bytes", "4KiB"], None), ([], {"PS_CHUNK_BYTES": "4096"})):
+        for options, env in ((["--chunk-bytes", "4KiB"], None), ([], {"PS_SHM_CHUNK_BYTES": "4096"})):
             with self.subTest(options=options):
                 result = self.launch("--workers", "2", *self.COUNT, *options, "--keep-segments", env=env)
                 self.assertEqual(inspect(self.job, "show")["settings"]["chunk_bytes"], 4096)
@@ -147,7 +160,7 @@ class Chunks(CountTest):
         worker.send_signal(signal.SIGSTOP)  # nothing ends while we look
         for size, said in (["--chunk-bytes", "4KiB"], "4096"), ([], "0"):
             self.assert_fails(1, run("ps_shm", "--job", self.job, *same, *size),
-                              f"chunk-bytes 1048576, you say {said}")
+                              f"chunk-bytes 1048576, not {said}")
         heir = self.start_ps(*same, "--chunk-bytes", "1MiB")  # has taken over, or it would find a dead job
         worker.send_signal(signal.SIGCONT)
         worker.send_signal(signal.SIGINT)
@@ -286,26 +299,32 @@ class Elastic(ProcessTest):
         for mode in ("async", "ssp", "sync"):
             with self.subTest(mode=mode):
                 job = support.new_job()
-                launch = self.start("launch_shm", "--job", job, "--workers", "2..3", *support.lasting(mode), "--json")
-                at_work = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "under way")
-                os.kill(at_work[0]["pid"], signal.SIGKILL)
+                launch, gate = self.start_gated("--workers", "2..3", "--json", mode=mode, job=job)
+                victim = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "under way")[0]["pid"]
+                os.kill(victim, signal.SIGKILL)
+                alive = lambda: [w for w in workers_of(job) if w["state"] == "alive" and w["pid"] != victim]
+                wait_until(lambda: len(alive()) == 2, "another one has its place")
+                gate.open()
                 code, out, err = finish(launch)
                 self.assertEqual(code, 0, err)
-                self.assertGreaterEqual(json.loads(out)["steps"], support.LASTING_STEPS[mode])
+                self.assertGreaterEqual(json.loads(out)["steps"], support.GATED_STEPS[mode])
 
     def test_a_worker_that_is_not_ready_before_the_job_is_over_holds_nobody_up(self):
         slow = f"""#!/bin/sh
-            case "$*" in *"--rank 1"*) while [ -e /dev/shm/ps.{self.job} ]; do sleep 0.02; done ;; esac
+            case "$*" in *"--rank 1"*) while [ -e /dev/shm/ps_shm.{self.job} ]; do sleep 0.02; done ;; esac
             exec "{support.TOOLS}/worker_shm" "$@"\n"""
+        gate = self.close_gate()
         launch = self.start(self.enterContext(support.programs_beside(slow)), "--job", self.job, "--workers", "1..2",
-                            "--model", "count", "--steps", "1000", "--interval", "3ms", "--linger", "100ms",
-                            "--wait-job", "10000s")
+                            "--model", "count", "--steps", "200", "--interval", "4ms", "--linger", "100ms",
+                            "--wait-job", "10000s", env=gate.env)
         wait_until(lambda: self.alive(), "worker 0 has joined")
         inspect(self.job, "set", "workers=2")
+        support.wait_for_line(launch.stderr, "started worker 1")
+        gate.open()
         code, out, err = finish(launch)
         self.assertEqual(code, 0, err)
-        self.assertIn("the job was over before worker 1 had joined", err)
-        self.assertNotIn("takes its place", err)
+        self.assertIn("the job ended before worker 1 joined", err)
+        self.assertNotIn("it is being replaced", err)
 
 
 if __name__ == "__main__":

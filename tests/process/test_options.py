@@ -30,7 +30,7 @@ class Page(ProcessTest):
         for row in rows():
             with self.subTest(row[0]):
                 self.assertEqual(len(row), 6)
-                self.assertEqual(row[1], "`PS_" + name_of(row).upper().replace("-", "_") + "`")
+                self.assertEqual(row[1], "`PS_SHM_" + name_of(row).upper().replace("-", "_") + "`")
                 self.assertTrue(row[2] and row[3] and row[5])
 
 
@@ -67,7 +67,7 @@ class Help(ProcessTest):
                 shown = self.options_in(out)
                 self.assertEqual(len(shown), 10)
                 self.assertIn("job", shown)
-                self.assertIn(f"These 10 options are needed most; --help-all has all {len(self.options_in(everything))}.",
+                self.assertIn(f"These are the 10 most common options; --help-all lists all {len(self.options_in(everything))}.",
                               out)
                 order = [name for name in self.options_in(everything) if name in shown]
                 self.assertEqual(shown, order)
@@ -80,7 +80,7 @@ class Help(ProcessTest):
             self.assertGreaterEqual(min(len(times), len(sizes)), 3)
         for time in times:
             self.assertEqual(run("ps_shm", "--job", self.job, "--linger", time, "--help")[0], 0, time)
-        self.assert_fails(2, run("ps_shm", "--job", self.job, "--linger", "soon", "--help"), "'soon' is no time")
+        self.assert_fails(2, run("ps_shm", "--job", self.job, "--linger", "soon", "--help"), "'soon' is not a time")
         intervals = re.search(r"INTERVAL is a time with its unit, or global steps: ([^.]+)\.", text)[1]
         for interval in re.split(", | or ", intervals):
             self.assertEqual(run("ps_shm", "--job", self.job, "--publish-every", interval, "--help")[0], 0, interval)
@@ -171,14 +171,14 @@ class Messages(ProcessTest):
         for words, options in ((("--workers must be at least 1",), ("--workers", "0")),
                                (("--threads must be at most 64",), ("--threads", "65")),
                                (("--momentum must be at least 0 and less than 1",), ("--momentum", "1")),
-                               (("--steps: 'many' is no whole number",), ("--steps", "many")),
+                               (("--steps: 'many' is not an integer",), ("--steps", "many")),
                                (("--mode: unknown mode 'fast'; expected async|ssp|sync",), ("--mode", "fast")),
                                (("--mode sync needs --layout versioned",), ("--mode", "sync", "--layout", "inplace")),
                                (("--staleness is the bound of mode ssp",), ("--staleness", "2")),
                                (("--place w=1: shards are 0 to 0",), ("--place", "w=1"))):
             with self.subTest(options):
                 self.assert_fails(2, run("ps_shm", "--job", self.job, *options), *words)
-        self.assert_fails(2, run("ps_shm", "--job", self.job, env={"PS_THREADS": "0"}), "--threads must be at least 1")
+        self.assert_fails(2, run("ps_shm", "--job", self.job, env={"PS_SHM_THREADS": "0"}), "--threads must be at least 1")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ import signal
 import tempfile
 import unittest
 
-from support import (ProcessTest, finish, lasting, main, new_job, programs_of, run, segments, wait_training, wait_until,
-                     workers_of)
+from support import ProcessTest, finish, main, new_job, programs_of, run, segments, stop, wait_until, workers_of
 
 
 class ReplayTest(ProcessTest):
@@ -44,50 +43,45 @@ class ReplayTest(ProcessTest):
                 self.assert_replays(digest, 1)
 
     def test_changes_of_live_settings_are_in_the_record(self):
-        launch = self.start("launch_shm", "--job", self.job, *lasting(), "--record", self.record, "--json")
-        wait_until(lambda: any(w["steps"] > 50 for w in workers_of(self.job) or []), "they train")
+        launch, gate = self.start_gated("--record", self.record, "--json")
+        wait_until(lambda: any(w["steps"] > 20 for w in workers_of(self.job) or []), "they train")
         self.assertEqual(run("inspect_shm", "set", "--job", self.job, "lr=0.03").code, 0)
+        gate.open()
         code, out, err = finish(launch)
         self.assertEqual(code, 0, err)
         self.assert_replays(json.loads(out)["digest"], 1)
 
     def record_with_kills(self, kills, seed):
-        """A launch whose workers are killed at their work, so often or until half is done. Returns its digest, and
-        how many were killed."""
+        """A launch so many of whose workers are killed at their work. Returns its digest."""
         rng = random.Random(seed)
-        launch = self.start("launch_shm", "--job", self.job, "--steps", 1500, "--restart-workers", "--delay", "all:20ms",
-                            "--record", self.record, "--json")
+        launch, gate = self.start_gated("--restart-workers", "--record", self.record, "--json")
         first_steps = {}  # rank -> steps that its lives before had made; a life records before it makes one more
 
         def at_work():
-            workers = workers_of(self.job)
-            if workers is None or sum(w["steps"] for w in workers) > 750:
-                return "late"
-            alive = [w for w in workers if w["state"] == "alive" and w["steps"] > first_steps.get(w["rank"], 0)]
+            alive = [w for w in workers_of(self.job) or [] if w["state"] == "alive" and
+                     w["steps"] > first_steps.get(w["rank"], 0)]
             return alive if len(alive) == 3 else None
 
-        wait_training(self.job, 3)
-        killed = 0
-        while killed < kills and (alive := wait_until(at_work, "all are at work")) != "late":
-            victim = rng.choice(alive)
+        for _ in range(kills):
+            victim = rng.choice(wait_until(at_work, "all are at work"))
+            stop(victim["pid"])
+            [first_steps[victim["rank"]]] = [w["steps"] for w in workers_of(self.job) if w["rank"] == victim["rank"]]
             os.kill(victim["pid"], signal.SIGKILL)
-            killed += 1
-            successor = wait_until(lambda: [w for w in workers_of(self.job) or [] if w["rank"] == victim["rank"] and
-                                            w["pid"] != victim["pid"]], "another one came")[0]
-            first_steps[victim["rank"]] = successor["steps"]
+            wait_until(lambda: [w for w in workers_of(self.job) or [] if w["rank"] == victim["rank"] and
+                                w["pid"] != victim["pid"]], "another one came")
+        wait_until(at_work, "all are at work")
+        gate.open()
         code, out, err = finish(launch)
         self.assertEqual(code, 0, err)
-        self.assertGreater(killed, 0)
-        return json.loads(out)["digest"], killed
+        return json.loads(out)["digest"]
 
     def test_a_run_with_kills_replays_to_the_same_digest_three_times(self):
-        digest, killed = self.record_with_kills(5, 1)
-        self.assertEqual(len(list(self.record.glob("worker-*"))), 3 + killed)
+        digest = self.record_with_kills(5, 1)
+        self.assertEqual(len(list(self.record.glob("worker-*"))), 3 + 5)
         self.assert_replays(digest)
 
     def test_a_run_that_has_lost_a_worker_replays(self):
-        launch = self.start("launch_shm", "--job", self.job, *lasting("ssp"), "--staleness", 3, "--record",
-                            self.record, "--json")
+        launch, gate = self.start_gated("--staleness", 3, "--record", self.record, "--json", mode="ssp")
 
         def at_work():
             working = [w for w in workers_of(self.job) or [] if w["steps"] > 20]
@@ -95,6 +89,7 @@ class ReplayTest(ProcessTest):
 
         victim = wait_until(at_work, "they train")[1]
         os.kill(victim["pid"], signal.SIGKILL)
+        gate.open()
         code, out, err = finish(launch)
         self.assertEqual(code, 1, err)
         self.assert_replays(json.loads(out)["digest"], 1)
@@ -114,50 +109,56 @@ class ReplayTest(ProcessTest):
     def test_a_replay_of_other_data_says_at_which_push_it_differs(self):
         self.launch("--steps", 300, "--record", self.record)
         self.change_arguments("--seed", "8")
-        self.assert_differs("differs from its record at push 1 ", "what is pushed has other bits")
+        self.assert_differs("differs from its recording at push 1 ", "the pushed values differ")
 
     def test_a_replay_with_other_settings_says_where_it_differs(self):
         self.launch("--steps", 300, "--optimizer", "momentum", "--record", self.record)
         self.change_arguments("--momentum", "0.5")
-        self.assert_differs("differs from its record at push ", "what is pushed has other bits")
+        self.assert_differs("differs from its recording at push ", "the pushed values differ")
 
     def test_a_replay_with_other_chunks_says_so(self):
         self.launch("--steps", 300, "--record", self.record)
         self.change_arguments("--chunk-bytes", "1KiB")
-        self.assert_differs("differs from its record at push 0", "chunks, the record has")
+        self.assert_differs("differs from its recording at push 0", "chunks, but the recording has")
+
+    def start_gated_replay(self, *more):
+        """The job of a replay whose workers stay in a delay, its launcher, the gate, and a worker that has replayed."""
+        self.change_arguments("--delay", "4ms")
+        job, gate = new_job(), self.close_gate()
+        launch = self.start("launch_shm", "--job", job, "--replay", self.record, *more, env=gate.env)
+        worker = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "they replay")[0]
+        return job, launch, gate, worker
 
     def test_a_replay_ends_when_one_of_its_workers_is_killed(self):
-        self.launch(*lasting(), "--record", self.record)
-        self.change_arguments("--delay", "5ms")
-        job = new_job()
-        launch = self.start("launch_shm", "--job", job, "--replay", self.record)
-        worker = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "they replay")[0]
+        self.launch("--steps", 900, "--record", self.record)
+        job, launch, gate, worker = self.start_gated_replay()
         os.kill(worker["pid"], signal.SIGKILL)
-        code, _, err = finish(launch, 20)
+        gate.open()
+        code, _, err = finish(launch)
         self.assertEqual(code, 1, err)
         self.assertIn("the replay ends", err)
         self.assertEqual((programs_of(job), segments(job)), ([], []))
 
     def test_a_stopped_worker_is_waited_for(self):
-        digest = self.launch(*lasting(), "--record", self.record)["digest"]
-        self.change_arguments("--delay", "5ms")
-        job = new_job()
-        launch = self.start("launch_shm", "--job", job, "--replay", self.record, "--json")
-        worker = wait_until(lambda: [w for w in workers_of(job) or [] if w["steps"] > 20], "they replay")[0]
-        os.kill(worker["pid"], signal.SIGSTOP)
+        digest = self.launch("--mode", "ssp", "--steps", 900, "--record", self.record)["digest"]
+        job, launch, gate, worker = self.start_gated_replay("--json")
+        stop(worker["pid"])
+        gate.open()
         others = lambda: [w["steps"] for w in workers_of(job) or [] if w["pid"] != worker["pid"]]
         seen = []
         wait_until(lambda: (seen.append(others()) or len(seen) > 20 and seen[-20] == seen[-1]), "the others wait")
+        self.assertIsNone(launch.poll())
         os.kill(worker["pid"], signal.SIGCONT)
         code, out, err = finish(launch)
         self.assertEqual(code, 0, err)
         self.assertEqual(json.loads(out)["digest"], digest)
 
     def test_damaged_records_are_refused(self):
-        self.launch("--steps", 300, "--delay", "all:1ms", "--record", self.record)
+        self.launch("--mode", "ssp", "--steps", 300, "--record", self.record)  # so each worker makes about 100 of them
         first = self.record / "worker-0.1"
         whole = first.read_bytes()
-        for bytes_of, words in ((whole[:20], "too short"), (b"", "made twice, or never"), (b"x" + whole[1:], "no record"),
+        for bytes_of, words in ((whole[:20], "too short"), (b"", "made twice, or never"),
+                                (b"x" + whole[1:], "not a recording"),
                                 (whole[:len(whole) // 2], "made twice, or never")):
             first.write_bytes(bytes_of)
             code, _, err = run("launch_shm", "--replay", self.record)
@@ -167,10 +168,10 @@ class ReplayTest(ProcessTest):
         launch_file = self.record / "launch.json"
         arguments = launch_file.read_text()
         self.change_arguments("--workers", "2")
-        self.assert_differs("it has a record of worker 2; its job has 2 workers")
+        self.assert_differs("it has a recording of worker 2, but its job has 2 workers")
         for text in ("{", "[]", '{"form":"1"}', '{"form":1,"arguments":[1]}', '{"form":1,"arguments":[],"digest":3}'):
             launch_file.write_text(text)
-            self.assert_differs("launch.json is missing, or no record's")
+            self.assert_differs("launch.json is missing, or not of a recording")
         launch_file.write_text(arguments)
         first.unlink()
         self.assertEqual(run("launch_shm", "--replay", self.record).code, 1)
@@ -188,8 +189,8 @@ class ReplayTest(ProcessTest):
 
     def test_options_of_the_job_are_the_records(self):
         self.launch("--steps", 300, "--record", self.record)
-        self.assert_fails(2, run("launch_shm", "--replay", self.record, "--lr", "0.5"), "--lr", "from the record")
-        self.assert_fails(1, run("launch_shm", "--record", self.record), "there is something in it")
+        self.assert_fails(2, run("launch_shm", "--replay", self.record, "--lr", "0.5"), "--lr", "from the recording")
+        self.assert_fails(1, run("launch_shm", "--record", self.record), "it is not empty")
 
 
 if __name__ == "__main__":

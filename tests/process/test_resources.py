@@ -12,7 +12,7 @@ import support
 from support import ProcessTest, run
 
 MIB = 1 << 20
-STRANGER = 65531  # a user who has no other process
+STRANGER = 65530  # a user who has no other process, also while other tests run
 
 
 def limited(*limits):
@@ -23,12 +23,6 @@ def limited(*limits):
     return apply
 
 
-def can_mount():
-    """Whether a file system can be mounted where only one's own children see it."""
-    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs none /dev/shm"]
-    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
-
-
 @unittest.skipIf(support.SLOWNESS > 1, "skipped: sanitizers themselves need more than these limits allow")
 class Limits(ProcessTest):
     """A job of one worker that counts, while another program fails beside it."""
@@ -37,12 +31,14 @@ class Limits(ProcessTest):
         super().setUp()
         self.extra = 0
         self.ps = self.start_ps("--workers", "1", "--max-workers", "2", "--linger", "60")
+        self.gate = self.close_gate()  # it is at work as long as the test takes
         self.worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "200", "--interval",
-                                 "5ms")
+                                 "5ms", env=self.gate.env)
         support.wait_until(lambda: support.workers_of(self.job), "the worker has joined")
 
     def tearDown(self):
         try:
+            self.gate.open()
             code, out, err = support.finish(self.worker)
             self.assertEqual(code, 0, err)
             self.assertIn(f"var = {200 + self.extra}", out)
@@ -106,18 +102,15 @@ class Launches(ProcessTest):
                 self.assertIn("ulimit -n", err.splitlines()[-1])
         self.assertGreater(failed, 20)
 
-    @unittest.skipUnless(os.geteuid() == 0, "needs root, to become somebody else")
     @unittest.skipIf(support.SLOWNESS > 1, "skipped: sanitizers themselves need more than these limits allow")
     def test_wherever_it_runs_out_of_processes(self):
+        if why := support.why_not_as(STRANGER, support.TOOLS / "launch_shm"):
+            self.skipTest(why)
         failed = 0
         for processes in range(1, 14):
             with self.subTest(processes=processes):
-                try:
-                    code, out, err = self.launch_limited((resource.RLIMIT_NPROC, processes), user=STRANGER,
-                                                         group=STRANGER, extra_groups=[],
-                                                         env={"OPENBLAS_NUM_THREADS": "1"})
-                except PermissionError:
-                    self.skipTest("the programs lie in a folder that others may not read")
+                code, out, err = self.launch_limited((resource.RLIMIT_NPROC, processes), user=STRANGER, group=STRANGER,
+                                                     extra_groups=[], env={"OPENBLAS_NUM_THREADS": "1"})
                 if code == 0:
                     continue
                 failed += 1
@@ -136,7 +129,7 @@ class Launches(ProcessTest):
 
     def test_where_dev_shm_is_full(self):
         script = 'mount -t tmpfs -o size=$1 none /dev/shm && shift && "$@"; echo $?; ls /dev/shm'
-        if not can_mount():
+        if not support.may_mount():
             self.skipTest("no mounts of one's own are allowed here")
         for size, elements in (("16k", 1), ("256k", 1), ("64m", 100 * MIB)):
             with self.subTest(size=size):
@@ -246,7 +239,7 @@ class Growth(ProcessTest):
         count = ("worker_shm", "--job", self.job, "--model", "count", "--steps", "5", "--size", "16384")
         self.assertEqual(run(*count)[0], 0)  # one part a row: as many as the directory can have
         result = run("worker_shm", "--job", self.job, "--model", "softmax")
-        self.assert_fails(1, result, "directory", "full", "16384", "partition less")
+        self.assert_fails(1, result, "directory", "full", "16384", "use fewer parts")
         code, out, err = run(*count)
         self.assertEqual(code, 0, err)
         self.assertIn("var = 10", out)
@@ -264,7 +257,7 @@ class Growth(ProcessTest):
     def test_a_small_dev_shm_is_an_error_that_names_it(self):
         script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
         unshare = ["unshare", "-m", "sh", "-c", script, "sh"]
-        if not can_mount():
+        if not support.may_mount():
             self.skipTest("no mounts of one's own are allowed here")
         def launch(size):
             process = subprocess.Popen(
@@ -282,8 +275,8 @@ class Growth(ProcessTest):
     def test_what_killed_tests_have_left_is_removed_and_nothing_else(self):
         child = subprocess.Popen(["true"])
         child.wait()  # its number belongs to nobody now
-        left = [support.SHM / f"ps.test-{child.pid}-0{part}" for part in ("", ".0", ".w1.1")]
-        others = [support.SHM / f"ps.{self.job}", support.SHM / f"ps.mine-{child.pid}-0"]
+        left = [support.SHM / f"ps_shm.test-{child.pid}-0{part}" for part in ("", ".0", ".w1.1")]
+        others = [support.SHM / f"ps_shm.{self.job}", support.SHM / f"ps_shm.mine-{child.pid}-0"]
         for segment in left + others:
             segment.touch()
         try:

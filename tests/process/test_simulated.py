@@ -5,7 +5,7 @@ import unittest
 
 import support
 
-IS_SIMULATED = os.environ.get("PS_CUDA") == "simulated"
+IS_SIMULATED = os.environ.get("PS_SHM_CUDA") == "simulated"
 
 
 @unittest.skipIf(IS_SIMULATED, "skipped: this build has a simulated GPU")

@@ -1,6 +1,6 @@
 """Random deaths, by the hundred, in one job: nothing acknowledged is lost and nothing leaks.
 
-PS_TEST_FULL=1: more than a thousand in each job. PS_TEST_SEED chooses the deaths again that a failure has printed.
+PS_SHM_TEST_FULL=1: more than a thousand in each job. PS_SHM_TEST_SEED chooses the deaths again that a failure has printed.
 """
 import json
 import os
@@ -22,14 +22,14 @@ def descriptors(process):
     """What they lead to: (segments of other workers' gradients, all else)."""
     folder = pathlib.Path(f"/proc/{process.pid}/fd")
     found = [os.readlink(folder / number) for number in os.listdir(folder)]
-    gradients = [name for name in found if re.search(r"/ps\.\S+\.w\d+\.\d+\b", name)]
+    gradients = [name for name in found if re.search(r"/ps_shm\.\S+\.w\d+\.\d+\b", name)]
     return gradients, [name for name in found if name not in gradients]
 
 
 class Storm(ProcessTest):
     def setUp(self):
         super().setUp()
-        self.seed = int(os.environ.get("PS_TEST_SEED") or random.SystemRandom().randrange(2**32))
+        self.seed = int(os.environ.get("PS_SHM_TEST_SEED") or random.SystemRandom().randrange(2**32))
         print(f"seed {self.seed}", flush=True)
         self.random = random.Random(self.seed)
 
@@ -63,7 +63,7 @@ class Storm(ProcessTest):
         self.wait_for_steps(10)
         witness = workers[-1]
         files_before, descriptors_before = support.segments(self.job), descriptors(witness)[1]
-        shard_before = (support.SHM / f"ps.{self.job}.0").stat().st_size
+        shard_before = (support.SHM / f"ps_shm.{self.job}.0").stat().st_size
         killed_workers = killed_servers = 0
         for _ in range(KILLS):
             time.sleep(self.random.uniform(0, 0.03))
@@ -71,8 +71,7 @@ class Storm(ProcessTest):
             stops_first = self.random.random() < 0.1
             process = server if victim == RANKS - 1 else workers[victim]
             if stops_first:
-                process.send_signal(signal.SIGSTOP)
-                time.sleep(0.01)
+                support.stop(process)
             process.kill()
             process.wait(timeout=support.PATIENCE)
             self.started.remove(process)
@@ -92,8 +91,7 @@ class Storm(ProcessTest):
             worker.send_signal(signal.SIGTERM)
             self.assertEqual(support.finish(worker)[0], 130)
         self.wait_for_steps(10)
-        witness.send_signal(signal.SIGSTOP)
-        time.sleep(0.05)
+        support.stop(witness)
         acknowledged, begun, dropped = self.figures()
         table = self.inspect("workers")["workers"]
         doctor = self.inspect("doctor")["jobs"][0]
@@ -107,11 +105,11 @@ class Storm(ProcessTest):
         self.assertLessEqual(doctor["last"]["buffers_in_doubt"], 1)
         self.assertIsNone(doctor["problem"])
         self.assertLessEqual(doctor["last"]["servers"], 1 + killed_servers)
-        of_gradients = lambda names: [n for n in names if ".w" in n[len("ps." + self.job):]]
+        of_gradients = lambda names: [n for n in names if ".w" in n[len("ps_shm." + self.job):]]
         self.assertEqual(len(support.segments(self.job)) - len(of_gradients(support.segments(self.job))),
                          len(files_before) - len(of_gradients(files_before)))
         self.assertLessEqual(len(of_gradients(support.segments(self.job))), RANKS)
-        self.assertEqual((support.SHM / f"ps.{self.job}.0").stat().st_size, shard_before, "the shard has grown")
+        self.assertEqual((support.SHM / f"ps_shm.{self.job}.0").stat().st_size, shard_before, "the shard has grown")
         # A gradient's segment is opened when a step first needs it, which under a quorum may be late.
         gradients, others = descriptors(witness)
         self.assertLessEqual(len(gradients), RANKS - 1, gradients)

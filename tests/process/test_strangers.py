@@ -110,10 +110,10 @@ class Strangers(ProcessTest):
 
     def setUp(self):
         super().setUp()
-        self.name = SHM / f"ps.{self.job}"
+        self.name = SHM / f"ps_shm.{self.job}"
 
     def tearDown(self):
-        for path in SHM.glob(f"ps.{self.job}*"):
+        for path in SHM.glob(f"ps_shm.{self.job}*"):
             if is_folder(path):
                 path.rmdir()
         super().tearDown()
@@ -172,7 +172,7 @@ class Strangers(ProcessTest):
     @row("opens, cuts off, renames, removes or links to a segment, or changes its mode")
     def test_the_kernel_refuses_what_is_done_to_files(self):
         ps = self.serve_as(OWNER, "--workers", "1")
-        other = SHM / f"ps.{self.job}-other"
+        other = SHM / f"ps_shm.{self.job}-other"
         for name in support.segments(self.job):
             path = SHM / name
             for act in (lambda: os.open(path, os.O_RDONLY), lambda: os.open(path, os.O_WRONLY), lambda: os.truncate(path, 0),
@@ -199,7 +199,7 @@ class Strangers(ProcessTest):
         left = support.segments(job)
         for name in left:
             (SHM / name).unlink()
-        self.assertEqual(left, support.segments(other) or [f"ps.{other}", f"ps.{other}.0"])
+        self.assertEqual(left, support.segments(other) or [f"ps_shm.{other}", f"ps_shm.{other}.0"])
 
     @row("starts a worker, a ps or the inspector on the job")
     def test_the_programs_say_whose_the_job_is(self):
@@ -242,7 +242,7 @@ class Strangers(ProcessTest):
     @row("takes the name of a shard")
     def test_a_shard_whose_name_is_taken_ends_the_ps(self):
         for make in (make_file, lambda path, mode: os.mkdir(path, mode), lambda path, mode: os.symlink("/dev/null", path)):
-            shard = SHM / f"ps.{self.job}.0"
+            shard = SHM / f"ps_shm.{self.job}.0"
             as_user(STRANGER, lambda: make(shard, 0o666))
             self.assertIn(f"user {STRANGER}", self.run_as(OWNER, "ps_shm", "--workers", "1")[2])
             self.assertEqual(support.segments(self.job), [shard.name])
@@ -251,10 +251,10 @@ class Strangers(ProcessTest):
     @row("takes the name of a gradient segment")
     def test_a_gradient_segment_gets_another_number(self):
         ps = self.serve_as(OWNER, "--workers", "1", "--mode", "sync")
-        as_user(STRANGER, lambda: make_file(SHM / f"ps.{self.job}.w0.1", 0o666))
+        as_user(STRANGER, lambda: make_file(SHM / f"ps_shm.{self.job}.w0.1", 0o666))
         self.end(self.work_as(OWNER), ps)
-        self.assertEqual(support.segments(self.job), [f"ps.{self.job}.w0.1"])
-        (SHM / f"ps.{self.job}.w0.1").unlink()
+        self.assertEqual(support.segments(self.job), [f"ps_shm.{self.job}.w0.1"])
+        (SHM / f"ps_shm.{self.job}.w0.1").unlink()
 
     @row("has a job of that name, which he shares with everybody or with a group")
     def test_only_those_who_name_the_group_join(self):
@@ -317,7 +317,7 @@ class Strangers(ProcessTest):
     @row("says that his segments are huge, or makes them files of holes")
     def test_the_inspector_reads_no_holes(self):
         self.dead_job_of_stranger()
-        shard = SHM / f"ps.{self.job}.0"
+        shard = SHM / f"ps_shm.{self.job}.0"
         status = os.statvfs(SHM)
         as_user(STRANGER, lambda: os.truncate(shard, status.f_blocks * status.f_frsize))
         before = shard.stat().st_blocks
@@ -331,7 +331,7 @@ class Strangers(ProcessTest):
     @row("cuts his segments off before root looks at them")
     def test_the_inspector_says_that_they_are_damaged(self):
         self.dead_job_of_stranger()
-        for name, size in ((f"ps.{self.job}.0", 4096), (f"ps.{self.job}", 4096), (f"ps.{self.job}", 1)):
+        for name, size in ((f"ps_shm.{self.job}.0", 4096), (f"ps_shm.{self.job}", 4096), (f"ps_shm.{self.job}", 1)):
             as_user(STRANGER, lambda: os.truncate(SHM / name, size))
             self.assert_fails(1, self.inspect_as(0, "show"), "damaged")
         self.assertEqual(self.inspect_as(0, "doctor", "--repair")[0], 0)
@@ -368,8 +368,8 @@ class Strangers(ProcessTest):
         with tempfile.NamedTemporaryFile(dir=SHM, prefix="ps-test-") as precious:
             precious.write(b"precious"), precious.flush()
             ps = self.serve_as(0, "--workers", "1")
-            as_user(STRANGER, lambda: os.symlink(precious.name, SHM / f"ps.{self.job}.7"))
-            os.link(precious.name, SHM / f"ps.{self.job}.w3.1")
+            as_user(STRANGER, lambda: os.symlink(precious.name, SHM / f"ps_shm.{self.job}.7"))
+            os.link(precious.name, SHM / f"ps_shm.{self.job}.w3.1")
             self.end(ps)
             self.assertEqual(support.segments(self.job), [])
             as_user(STRANGER, lambda: os.symlink(precious.name, self.name))
@@ -380,7 +380,7 @@ class Strangers(ProcessTest):
     @row("is of the job's group, and leaves a file that the ps cannot remove")
     def test_what_a_member_leaves_is_emptied_if_it_is_a_segment(self):
         ps = self.serve_as(OWNER, "--workers", "1", "--group", GROUP, groups=self.in_group)
-        segment, file = SHM / f"ps.{self.job}.w3.1", SHM / f"ps.{self.job}.w4.1"
+        segment, file = SHM / f"ps_shm.{self.job}.w3.1", SHM / f"ps_shm.{self.job}.w4.1"
         shutil.copy(self.name, segment)
         make_file(file, 0o660)
         for path in (segment, file):
@@ -405,7 +405,9 @@ class Strangers(ProcessTest):
                 raise OSError(ctypes.get_errno(), "pidfd_getfd")
 
         for number in numbers:
-            self.assertEqual(as_user(STRANGER, lambda: os.open(f"/proc/{ps.pid}/fd/{number}", os.O_RDWR)), "EACCES")
+            # With /proc mounted hidepid=invisible there is nothing of that name for the stranger.
+            self.assertIn(as_user(STRANGER, lambda: os.open(f"/proc/{ps.pid}/fd/{number}", os.O_RDWR)),
+                          ("EACCES", "ENOENT"))
             self.assertEqual(as_user(STRANGER, lambda: fetch(number)), "EPERM")
         self.end(ps)
 

@@ -135,7 +135,7 @@ class Inspector(ProcessTest):
         for changed in (r"tasks +2\b", r"place +{", r"workers +2\b", r"mode +async\b"):
             self.assertRegex(text, changed)
         self.assertNotIn("initial_accumulator", text)
-        self.assertRegex(text, r"\d+ others have their usual values; --wide")
+        self.assertRegex(text, r"\d+ others have their default values; --wide")
         wide = "\n".join(show(80, "inspect_shm", "show", "--job", self.job, "--wide").lines())
         self.assertRegex(wide, r"initial_accumulator +0.1")
         self.assertNotIn("--wide", wide)

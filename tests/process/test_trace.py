@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 
-from support import ProcessTest, finish, lasting, main, run, wait_until, workers_of
+from support import FREE_STEPS, ProcessTest, finish, main, measures_time, run, wait_until, workers_of
 
 PHASES = ("pull", "gradient", "delay", "push", "step()")
 
@@ -58,9 +58,6 @@ class TraceTest(ProcessTest):
             self.assertEqual(names, [name for name in PHASES if name in names], "the phases have their order")
             self.assertTrue({"pull", "gradient", "push", "step()"} <= set(names), names)
             self.assertTrue(all(part["args"]["step"] == step["args"]["step"] for part in parts))
-        # Of all steps: in one of them the worker may have lost its core between two phases.
-        in_phases = sum(part["dur"] for _, parts in steps for part in parts)
-        self.assertGreater(in_phases, 0.9 * sum(step["dur"] for step, _ in steps), "they are nearly all of it")
         numbers = [step["args"]["step"] for step, _ in steps]
         self.assertEqual(numbers, sorted(numbers))
         return steps
@@ -70,9 +67,19 @@ class TraceTest(ProcessTest):
         spans = self.spans()
         self.assertEqual(sorted(spans), [0, 1, 2])
         for worker in result["per_worker"]:
+            self.assert_whole(spans[worker["rank"]], worker["steps"])
+
+    @measures_time
+    def test_steps_cover_the_run_and_phases_cover_the_steps(self):
+        result = self.launch("--steps", 300, "--trace", self.file)
+        spans = self.spans()
+        for worker in result["per_worker"]:
             steps = self.assert_whole(spans[worker["rank"]], worker["steps"])
+            # Of all steps: in one of them the worker may have lost its core between two phases.
+            in_phases = sum(part["dur"] for _, parts in steps for part in parts)
+            self.assertGreater(in_phases, 0.9 * sum(step["dur"] for step, _ in steps), "they are nearly all of it")
             covered = (steps[-1][0]["ts"] + steps[-1][0]["dur"] - steps[0][0]["ts"]) / 1e6
-            self.assertLess(abs(covered - worker["seconds"]), 0.05 + 0.2 * worker["seconds"])
+            self.assertLess(abs(covered - worker["seconds"]), 0.4 * worker["seconds"])
 
     def test_sync_steps_have_waits_and_applying_in_them(self):
         result = self.launch("--steps", 200, "--mode", "sync", "--delay", "1:1ms", "--trace", self.file)
@@ -84,13 +91,21 @@ class TraceTest(ProcessTest):
             applied += names["apply"]
             self.assertEqual(names["delay"], 200 if rank == 1 else 0)
         self.assertGreaterEqual(applied, 200)
+
+    @measures_time
+    def test_a_straggler_waits_less_than_those_who_wait_for_it(self):
+        self.launch("--steps", 200, "--mode", "sync", "--delay", "1:1ms", "--trace", self.file)
         waits = {rank: sum(s["dur"] for s in spans if s["name"] == "wait") for rank, spans in self.spans().items()}
         self.assertLess(waits[1], min(waits[0], waits[2]), "the straggler waits for nobody")
 
     def test_a_killed_workers_trace_is_there(self):
-        launch = self.start("launch_shm", "--job", self.job, *lasting(), "--restart-workers", "--trace", self.file)
-        victim = wait_until(lambda: [w for w in workers_of(self.job) or [] if w["steps"] > 150], "they train")[0]
+        launch, gate = self.start_gated("--restart-workers", "--trace", self.file)
+        # So many steps with their delays take longer than the 100 ms after which a worker writes its spans to its file.
+        victim = wait_until(lambda: [w for w in workers_of(self.job) or [] if w["steps"] >= FREE_STEPS], "they train")[0]
         os.kill(victim["pid"], signal.SIGKILL)
+        wait_until(lambda: [w for w in workers_of(self.job) if w["rank"] == victim["rank"] and w["pid"] != victim["pid"]
+                            and w["steps"] > victim["steps"]], "its successor trains")
+        gate.open()
         self.assertEqual(finish(launch).code, 0)
         spans = self.spans()
         self.assertEqual(sorted(spans), [0, 1, 2])
@@ -104,7 +119,7 @@ class TraceTest(ProcessTest):
             self.assertTrue(all([p["name"] for p in parts] == ["batch", "step()"] for _, parts in self.assert_nested(spans)))
 
     def test_mistakes_are_told(self):
-        self.assert_fails(1, run("launch_shm", "--trace", self.folder / "none" / "x.json"), "--trace", "can't be written")
+        self.assert_fails(1, run("launch_shm", "--trace", self.folder / "none" / "x.json"), "--trace", "cannot be written")
         self.assert_fails(2, run("launch_shm", "--model", "count", "--trace", self.file), "--trace", "count")
 
 

@@ -7,9 +7,13 @@ import subprocess
 import sys
 import time
 
-import pytest
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "process"))
+from isolation import delay  # noqa: E402: it mounts a /dev/shm of its own, before any module has started a thread
+from timing import TIMING  # noqa: E402
 
-import ps_shm
+import pytest  # noqa: E402
+
+import ps_shm  # noqa: E402
 
 PATIENCE = 60
 _numbers = itertools.count()
@@ -19,12 +23,22 @@ def segments(job):
     return sorted(p.name for p in pathlib.Path("/dev/shm").glob(f"ps*.{job}*"))
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "timing: measures time, so it runs with PS_SHM_TEST_TIMING=1 only")
+
+
+def pytest_collection_modifyitems(config, items):
+    left_out = [item for item in items if (item.get_closest_marker("timing") is not None) != TIMING]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
     """Nothing in the environment says which process of a launch this is."""
     from ps_shm import _environment
 
-    for name in (*_environment.RANKS, *_environment.SIZES, "PS_JOB"):
+    for name in (*_environment.RANKS, *_environment.SIZES, "PS_SHM_JOB"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -56,6 +70,7 @@ class Program:
     """A Python program in a process of its own, with lines that it prints."""
 
     def __init__(self, text, *arguments, env=None):
+        delay()
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-c", text, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             text=True, env={**os.environ, **(env or {})})
@@ -94,6 +109,7 @@ def start():
 def wait_until(fact, what):
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
+        delay()
         if found := fact():
             return found
         time.sleep(0.005)

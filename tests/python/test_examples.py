@@ -9,20 +9,27 @@ import sys
 import ps_shm
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "python" / "examples"
+EXAMPLES = ROOT / "examples" / "python"
 
 
 def run(name, *arguments):
-    path = os.pathsep.join([os.environ["PS_TOOLS"], os.environ["PATH"]])
+    path = os.pathsep.join([os.environ["PS_SHM_TOOLS"], os.environ["PATH"]])
     done = subprocess.run([sys.executable, str(EXAMPLES / name), *map(str, arguments)], env={**os.environ, "PATH": path},
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+def test_the_program_of_the_readme_prints_what_training_has_come_to(job):
+    (text,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert text.count('"example-py"') == 2
+    done = subprocess.run([sys.executable, "-c", text.replace("example-py", job)], capture_output=True, text=True, timeout=150)
+    assert re.fullmatch(r"30 values, the first is [\d.e-]+ after 100 steps\n", done.stdout), done.stderr
+
+
 def test_hogwild_trains_as_well_as_the_original_and_loses_nothing():
     line = r"examples/s, accuracy ([\d.]+), (-?\d+) of (\d+) updates lost"
-    for processes in (2, 4) if os.environ.get("PS_TEST_FULL") else (2,):
+    for processes in (2, 4) if os.environ.get("PS_SHM_TEST_FULL") else (2,):
         ours, lost, steps = re.search(line, run("mnist_hogwild.py", "--processes", processes)).groups()
         original = re.search(line, run("mnist_hogwild.py", "--processes", processes, "--original"))[1]
         assert (lost, steps) == ("0", str(processes * 5 * 90))

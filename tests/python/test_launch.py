@@ -14,7 +14,7 @@ import pytest
 import ps_shm
 from conftest import PATIENCE, segments, wait_until
 
-LAUNCH = pathlib.Path(os.environ["PS_TOOLS"]) / "launch_shm"
+LAUNCH = pathlib.Path(os.environ["PS_SHM_TOOLS"]) / "launch_shm"
 
 COUNT = """
 import os, sys, numpy as np, ps_shm
@@ -72,7 +72,7 @@ def test_it_is_replaced_where_it_dies(launch, job):
     wait_until(lambda: [w for w in workers_of(job) if w.rank == 1 and w.pid != first.pid], "another one has its rank")
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130 and "another one takes its place" in err
+    assert process.returncode == 130 and "it is being replaced" in err
 
 
 def test_their_number_follows_the_setting(launch, job):
@@ -89,7 +89,7 @@ def test_their_number_follows_the_setting(launch, job):
 def test_each_is_shown_a_gpu_of_those_that_there_are(job):
     def shown(*options):
         done = subprocess.run([str(LAUNCH), "--job", job, "--workers", "3", *options, "--", "sh", "-c",
-                               "echo $RANK $CUDA_VISIBLE_DEVICES; sleep 0.5"], stdout=subprocess.PIPE, text=True,
+                               "echo $RANK $CUDA_VISIBLE_DEVICES"], stdout=subprocess.PIPE, text=True,
                               env={**os.environ, "CUDA_VISIBLE_DEVICES": "3,5"}, timeout=PATIENCE)
         return sorted(done.stdout.split("\n"))[1:4]
 
@@ -99,12 +99,12 @@ def test_each_is_shown_a_gpu_of_those_that_there_are(job):
 
 @pytest.mark.parametrize("before", ["", "trap '' TERM; "])
 def test_what_it_has_started_ends_with_it(launch, before):
-    inner = before + "echo pid $$; while :; do sleep 0.1; done"
+    inner = before + "echo pid $$; while :; do sleep 1000; done"
     process = launch("--workers", "1", program=["sh", "-c", 'sh -c "$0" & wait; true', inner])
     descriptor = os.pidfd_open(int(process.stdout.readline().split()[1]))
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=PATIENCE)
-    has_ended = select.select([descriptor], [], [], 10)[0]
+    has_ended = select.select([descriptor], [], [], PATIENCE)[0]
     if not has_ended:
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     os.close(descriptor)
@@ -113,13 +113,13 @@ def test_what_it_has_started_ends_with_it(launch, before):
 
 @pytest.mark.parametrize("before", ["", "trap '' TERM; "])
 def test_it_ends_when_the_launcher_is_killed(launch, job, before):
-    inner = before + "echo pid $$; while :; do sleep 0.1; done"
+    inner = before + "echo pid $$; while :; do sleep 1000; done"
     process = launch("--workers", "2", program=["sh", "-c", 'sh -c "$0" & wait; true', inner])
     descriptors = [os.pidfd_open(int(process.stdout.readline().split()[1])) for _ in range(2)]
     process.kill()
     process.wait()
     for descriptor in descriptors:
-        has_ended = select.select([descriptor], [], [], 10)[0]
+        has_ended = select.select([descriptor], [], [], PATIENCE)[0]
         if not has_ended:
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         os.close(descriptor)
@@ -129,29 +129,31 @@ def test_it_ends_when_the_launcher_is_killed(launch, job, before):
 
 
 def test_it_gets_the_environment_but_for_our_options(launch, monkeypatch):
-    for name, value in {"PS_MINE": "1", "PS_LR": "0.5", "OPENBLAS_NUM_THREADS": "3"}.items():
+    for name, value in {"PS_SHM_MINE": "1", "PS_SHM_LR": "0.5", "OPENBLAS_NUM_THREADS": "3"}.items():
         monkeypatch.setenv(name, value)
     process = launch("--workers", "1", program=["sh", "-c", "env; grep SigIgn /proc/self/status"])
     out, _ = process.communicate(timeout=PATIENCE)
     lines = out.split("\n")
-    assert "PS_MINE=1" in lines and "OPENBLAS_NUM_THREADS=3" in lines and "PS_LR=0.5" not in lines
+    assert "PS_SHM_MINE=1" in lines and "OPENBLAS_NUM_THREADS=3" in lines and "PS_SHM_LR=0.5" not in lines
     ignored = int(re.search(r"^SigIgn:\s*(\w+)$", out, re.M)[1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 
 
 def test_what_the_environment_says_of_worker_shm_is_passed_over(launch, monkeypatch):
-    for name, value in {"PS_INIT_FROM": "/not/there", "PS_EVALUATE_EVERY": "5steps", "PS_CURVE": "3", "PS_DELAY": "7:5ms",
-                        "PS_ON_NAN": "restore"}.items():
+    for name, value in {"PS_SHM_INIT_FROM": "/not/there", "PS_SHM_EVALUATE_EVERY": "5steps", "PS_SHM_CURVE": "3", "PS_SHM_DELAY": "7:5ms",
+                        "PS_SHM_ON_NAN": "restore"}.items():
         monkeypatch.setenv(name, value)
     process = launch("--workers", "1", "--steps", "20")
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
 
 
-def test_its_failure_is_the_launchs(launch, job):
-    process = launch("--workers", "2", text="import sys; sys.exit(3)")
+@pytest.mark.parametrize("more", [[], ["--restart-workers"]])
+def test_its_failure_is_the_launchs(launch, job, more):
+    process = launch("--workers", "2", *more, text="import sys; sys.exit(3)")
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 1 and "worker 0 ended with exit code 3" in err
+    assert process.returncode == 1 and re.search(r"worker \d ended with exit code 3", err), err
+    assert "signal" not in err and "launch_shm: ps" not in err
 
 
 def test_a_python_beside_the_launcher_has_the_packages_that_lie_there(job, tmp_path):
@@ -164,8 +166,8 @@ def test_a_python_beside_the_launcher_has_the_packages_that_lie_there(job, tmp_p
 
 
 @pytest.mark.parametrize("options, program, says", [
-    (["--model", "mlp"], ["true"], "--model: of worker_shm"),
-    (["--delay", "1:5ms"], ["true"], "--delay: of worker_shm"),
+    (["--model", "mlp"], ["true"], "--model: an option of worker_shm only"),
+    (["--delay", "1:5ms"], ["true"], "--delay: an option of worker_shm only"),
     ([], [], None),
     ([], ["/not/there"], "cannot start /not/there"),
 ])
@@ -175,4 +177,4 @@ def test_what_it_cannot_be_is_said(launch, job, options, program, says):
     else:
         process = subprocess.Popen([str(LAUNCH), "--"], stderr=subprocess.PIPE, text=True)
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode in (1, 2) and (says or "name a program behind it") in err
+    assert process.returncode in (1, 2) and (says or "name a program after it") in err

@@ -1,6 +1,6 @@
 """What `python -m build` makes of a clean clone: a source archive, and of that a wheel that works where nothing else is.
 
-The wheel is compiled with PS_TEST_FULL only, for minutes. Else the list of what it would have is looked at.
+The wheel is compiled with PS_SHM_TEST_FULL only, for minutes. Else the list of what it would have is looked at.
 """
 import email.parser
 import json
@@ -106,7 +106,7 @@ def test_the_wheel_works(source, tmp_path):
         assert not [name for name in found.namelist() if "blas" in name.lower()]
     python = tmp_path / "venv/bin/python"
     run(sys.executable, "-m", "venv", "--system-site-packages", tmp_path / "venv")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PS_", "PYTHONPATH"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PS_SHM_", "PYTHONPATH"))}
     environment["PATH"] = os.pathsep.join([str(python.parent), environment["PATH"]])
     run(python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", repaired, env=environment)
     assert run(python, "-m", "ps_shm", "--version", env=environment) == run("inspect_shm", "--version", env=environment)
@@ -129,4 +129,4 @@ print(ps_shm.__file__)
     assert out.count(str(tmp_path / "venv")) == 2 and re.search(r"^  20\d steps", out, re.M)
 
 
-test_the_wheel_works.__test__ = bool(os.environ.get("PS_TEST_FULL"))
+test_the_wheel_works.__test__ = bool(os.environ.get("PS_SHM_TEST_FULL"))

@@ -8,17 +8,17 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
-#include "shm/racing.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/base/racing.hpp"
 #include "support/conservation.hpp"
 #include "support/processes.hpp"
 #include "support/stress.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {
@@ -216,7 +216,8 @@ TEST_CASE("reduce atomic: workers killed at any moment leave whole chunks, and t
     const test::Bell ready;
     test::Child victim([&] { return live(1, ~std::uint64_t{0}, &ready); });
     REQUIRE(ready.hear());
-    usleep(static_cast<useconds_t>(random() % 3000));
+    usleep(
+        static_cast<useconds_t>(random() % 3000));  // the kill is to come at any moment: no result depends on this one
     victim.kill();
     const std::uint64_t before = server.global_step();
     CHECK(test::eventually([&] { return server.global_step() > before + 2; }));

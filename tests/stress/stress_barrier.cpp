@@ -12,8 +12,8 @@
 #include "support/member.hpp"
 #include "support/stress.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::Member;
 using test::TestJob;
 

@@ -10,13 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/server.hpp"
 #include "support/stress.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 

@@ -16,8 +16,8 @@
 #include "support/test_job.hpp"
 #include "update/elements.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {
@@ -62,9 +62,15 @@ class Stepping {
   static inline volatile std::sig_atomic_t left_ = 0, is_on_ = 0;
 };
 
+#if defined(__clang__)
+#define APART [[gnu::noinline]]
+#else
+#define APART [[gnu::noipa]]
+#endif
+
 // All of the elements in 16 bytes at once, or all but the first one by one. Compiled without knowledge of its caller.
 template <bool kAtOnce, class Update>
-[[gnu::noipa]] void update_four_floats(float* floats, const float* gradient, Update update) {
+APART void update_four_floats(float* floats, const float* gradient, Update update) {
   constexpr std::size_t kRecord = floats_of<Update>();
   if constexpr (kAtOnce)
     update_16_bytes(floats, gradient, update);

@@ -2,31 +2,35 @@
 // settings that change meanwhile, and quorums whose result is computed a second time from the recorded contributors.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
-#include "shm/counters.hpp"
-#include "shm/job_segments.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/counters.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "support/processes.hpp"
 #include "support/stress.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::options, test::settings;
 
 namespace {
 
 constexpr std::uint32_t kWorkers = 4;
 
+// Makes some workers slower now and then. No result depends on how long it takes.
 void dawdle(std::mt19937_64& random, unsigned one_in, unsigned most_us) {
   if (random() % one_in == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % most_us));
 }
@@ -38,6 +42,9 @@ struct Observer {
   std::atomic<std::uint64_t> done[kWorkers] = {};
   std::atomic<std::uint64_t> violations{0}, worst{0};
 
+  bool is_ahead(std::uint64_t steps) const {
+    return std::any_of(std::begin(done), std::end(done), [&](std::uint64_t theirs) { return theirs > steps; });
+  }
   void begin(std::uint32_t rank, std::uint64_t bound) {
     const std::uint64_t mine = done[rank];
     for (std::uint32_t other = 0; other < kWorkers; ++other) {
@@ -68,6 +75,8 @@ void run_bounded(std::uint64_t bound, std::uint64_t steps, std::uint64_t seed) {
       for (std::uint64_t step = 0; step < mine; ++step) {
         observer.begin(rank, bound);
         dawdle(random, rank == 0 ? 4 : 16, 300);
+        // Once rank 0 waits until another one is held up by it, so that the whole bound was made use of.
+        if (rank == 0 && step == steps / 4) CHECK(test::eventually([&] { return observer.is_ahead(step + bound); }));
         ++observer.done[rank];
         workers[rank].step();
       }
@@ -153,13 +162,11 @@ TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and
   const auto wait_for_progress = [&](std::uint64_t steps) {
     std::uint64_t before[kWorkers];
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) before[rank] = done[rank];
-    bool all = false;
-    for (int waited = 0; !all && waited < 20'000; ++waited) {
-      all = true;
+    return test::eventually([&] {
+      bool all = true;
       for (std::uint32_t rank = 0; rank < kWorkers; ++rank) all = all && done[rank] >= before[rank] + steps;
-      if (!all) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return all;
+      return all;
+    });
   };
   std::uint64_t too_far = 0;
   const JobView view(config.job);

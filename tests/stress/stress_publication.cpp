@@ -13,13 +13,13 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/processes.hpp"
 #include "support/stress.hpp"
 #include "support/test_bundle.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 // What the processes of a test count together.
 struct Tally {
-  std::atomic<std::uint64_t> published{0}, busy{0}, reads{0}, broken{0}, backwards{0}, failed{0};
+  std::atomic<std::uint64_t> published{0}, busy{0}, subscribed{0}, reads{0}, broken{0}, backwards{0}, failed{0};
   std::atomic<bool> stops{false};
 };
 
@@ -43,7 +43,9 @@ class SharedTally {
   Tally* tally_;
 };
 
-// Publishes every `period`.
+constexpr std::uint64_t kLeastPublished = 10;
+
+// Publishes every `period`, or less often: no result depends on it.
 int publish(const BundleSpec& spec, Tally& tally, std::chrono::microseconds period) {
   Publisher publisher(spec, {.wait_seconds = 20});
   for (auto next = Clock::now(); !tally.stops; next += period) {
@@ -63,9 +65,11 @@ int publish(const BundleSpec& spec, Tally& tally, std::chrono::microseconds peri
 int read(const std::string& name, Tally& tally, std::uint64_t reads, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Subscriber subscriber(name, {.wait_seconds = 20});
+  ++tally.subscribed;
   std::optional<Generation> held;
   std::uint64_t last = 0;
-  for (std::uint64_t count = 0; count < reads && !tally.stops;) {
+  // Some generations are to come meanwhile, whatever share of the processor the publisher gets.
+  for (std::uint64_t count = 0; (count < reads || tally.published <= kLeastPublished) && !tally.stops;) {
     try {
       Generation next = subscriber.read(random() % 16 == 0 ? last : 0, 0.05);  // some are the same again
       tally.backwards += next.number() < last;
@@ -96,8 +100,8 @@ TEST_CASE("publication: an actor that reads all the time never sees a mixture of
   CHECK(learner.join() == 0);
   std::printf("%llu reads beside %llu generations\n", static_cast<unsigned long long>(tally->reads),
               static_cast<unsigned long long>(tally->published));
-  CHECK(tally->reads == reads);
-  CHECK(tally->published > 10);
+  CHECK(tally->reads >= reads);
+  CHECK(tally->published > kLeastPublished);
   CHECK(tally->broken == 0);
   CHECK(tally->backwards == 0);
   CHECK(tally->busy == 0);
@@ -118,7 +122,7 @@ TEST_CASE("publication: of 64 readers eight are stopped for good, and the learne
   for (int i = 0; i < kReaders; ++i)
     readers.push_back(
         std::make_unique<Child>([&, i] { return read(name.text(), *tally, ~std::uint64_t{0}, std::uint64_t(i)); }));
-  CHECK(eventually([&] { return tally->reads > 1000; }));
+  CHECK(eventually([&] { return tally->subscribed == kReaders && tally->reads > 1000; }));
   for (int i = 0; i < kStopped; ++i) kill(readers[std::size_t(i)]->pid(), SIGSTOP);
   const std::uint64_t published = tally->published, reads = tally->reads, more = stress_rounds(300);
   CHECK(eventually([&] { return tally->published > published + more && tally->reads > reads + 20 * more; }));

@@ -15,17 +15,17 @@
 #include <thread>
 #include <vector>
 
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
-#include "shm/directory.hpp"
-#include "shm/inplace_rows.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/slots/inplace_rows.hpp"
 #include "support/processes.hpp"
 #include "support/rows_job.hpp"
 #include "support/rule_reference.hpp"
 #include "support/stress.hpp"
 #include "update/elements.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 
 namespace {
 
@@ -214,16 +214,21 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
     Server server(config);
     Worker first(test::quiet_options(config));
     declare(first, width);
+    const test::SharedCount pushed;  // by the victim
     std::vector<std::unique_ptr<test::Child>> children;
     for (std::uint32_t i = 0; i < kPushers; ++i)
       children.push_back(std::make_unique<test::Child>([&, i] {
         Pusher pusher(config.job, seed + i);
         std::vector<std::uint64_t> counts(kRows);
         // The last one goes on until it is killed; the bound ends it where its parent has died.
-        for (std::uint64_t round = 0; round < (i + 1 < kPushers ? rounds : kMaxOfVictim); ++round) pusher.push(counts);
+        for (std::uint64_t round = 0; round < (i + 1 < kPushers ? rounds : kMaxOfVictim); ++round) {
+          pusher.push(counts);
+          if (i + 1 == kPushers) pushed.raise();
+        }
         return 0;
       }));
-    std::this_thread::sleep_for(std::chrono::microseconds(2000 + random() % 10'000));
+    const std::uint64_t wanted = 10 + random() % 200;
+    CHECK(test::eventually([&] { return pushed.get() >= wanted; }));
     children.back()->kill();
     for (std::uint32_t i = 0; i + 1 < kPushers; ++i) CHECK(children[i]->join() == 0);
     // The survivors' pushes, whose seeds are known, are the least that is there.

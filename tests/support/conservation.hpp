@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "shm/placement.hpp"
-#include "shm/versioned_slot.hpp"
+#include "shm/segment/placement.hpp"
+#include "shm/slots/versioned_slot.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 // How often words and records name each buffer of the class that `variables` are all of. Buffers named never are there
 // with 0. Requires: nobody pushes.
@@ -66,4 +66,4 @@ inline bool is_conserved(const std::string& job_name) {
   return std::all_of(classes.begin(), classes.end(), [&](const auto& one) { return is_conserved(*job, one.second); });
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

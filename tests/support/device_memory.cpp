@@ -6,7 +6,7 @@
 #include <cstring>
 #include <mutex>
 
-namespace ps::test {
+namespace ps_shm::test {
 
 namespace {
 
@@ -91,4 +91,4 @@ void drop_shared_memory(std::byte* host, std::size_t bytes) { munmap(host, round
 
 void unlock_device_memory() { addresses().unlock(); }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace ps::test {
+namespace ps_shm::test {
 
 // Filled with what as floats is not a number, so that what is not written shows. Its end is as near to the next page as
 // CUDA's alignment, of 256 bytes, lets it be. nullptr: there is no more room.
@@ -22,4 +22,4 @@ void drop_shared_memory(std::byte* host, std::size_t bytes);
 // Lets the calling thread use the device's addresses; on processors without memory keys every thread can.
 void unlock_device_memory();
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -6,10 +6,10 @@
 #include <chrono>
 #include <cstring>
 
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 #include "support/device_memory.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 using namespace device;
 using Clock = std::chrono::steady_clock;
@@ -366,4 +366,4 @@ CudaError FakeCuda::destroy_graph(Graph graph) {
   return kSuccess;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -23,7 +23,7 @@
 #include "support/cuda_on_cpu/tables.hpp"
 #include "train/gpu/model_kernels.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline constexpr device::CudaError kIllegalAddress = 700, kCaptureUnsupported = 900, kCaptureInvalidated = 901;
 
@@ -36,7 +36,7 @@ struct FakeBox {
   bool host_register = true;
   bool copy_batches = true;  // CUDA 12.8 and later
   bool stream_waits = true;
-  bool refuses_waits = false;  // has the call for them, and refuses it
+  bool refuses_waits = false;                       // has the call for them, and refuses it
   std::size_t memory_bytes = std::size_t{1} << 30;  // of each device
 };
 
@@ -201,4 +201,4 @@ class FakeModelKernels : public train::ModelKernels {
   train::ModelKernels& real_ = on_cpu::model_kernels();
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -6,7 +6,7 @@
 #include "support/fake_cuda.hpp"
 #include "support/gpu_cases.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 struct FakeGpu {
   FakeCuda cuda;
@@ -26,4 +26,4 @@ inline JobConfig adding(Layout layout = Layout::kVersioned) {
   return config;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -7,7 +7,7 @@
 #include "support/device_memory.hpp"
 #include "support/fake_cuda.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 using namespace device;
 
@@ -248,4 +248,4 @@ CudaError FakeCuda::copy_batch(std::span<void* const> to, std::span<const void* 
   });
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -1,7 +1,7 @@
 // Both tables of kernels: what a test told to fail fails, the rest is launched as src/ launches it.
 #include "support/fake_cuda.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 using namespace device;
 using on_cpu::Access;
@@ -143,4 +143,4 @@ CudaError FakeModelKernels::fill(float* values, float value, std::size_t count, 
   return real_.fill(values, value, count, stream);
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

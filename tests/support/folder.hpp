@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ps::test {
+namespace ps_shm::test {
 
 class Folder {
  public:
@@ -57,4 +57,4 @@ class Folder {
   std::string path_ = std::filesystem::temp_directory_path() / "ps-test-XXXXXX";
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

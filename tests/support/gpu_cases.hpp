@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "device/gpu_link.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/server.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 struct GpuBox {
   device::CudaCalls& cuda;
@@ -264,4 +264,4 @@ inline void waits_on_the_stream(GpuBox box) {
   }
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -14,7 +14,7 @@
 #include "device/resources.hpp"
 #include "train/gpu/gpu_model.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 template <class T>
 device::DeviceMemory<T> on_device(device::CudaCalls& cuda, const std::vector<T>& values, device::Stream stream) {
@@ -120,4 +120,4 @@ inline void check_gpu_gradients(device::CudaCalls& cuda, train::ModelKernels& ke
   }
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

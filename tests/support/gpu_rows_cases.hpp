@@ -15,7 +15,7 @@
 #include "support/rows_job.hpp"
 #include "support/rule_reference.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 // A worker's table on a GPU, and device memory for what goes there and comes back.
 class GpuTable {
@@ -239,4 +239,4 @@ inline void loses_no_update(GpuBox box, int pushes) {
     }
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

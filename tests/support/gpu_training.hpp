@@ -15,15 +15,15 @@
 #include <thread>
 #include <vector>
 
-#include "../../tools/embedded_digits.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
+#include "../../tools/common/digits.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
 #include "support/fake_cuda.hpp"
 #include "support/test_job.hpp"
-#include "train/trainer.hpp"
+#include "train/loop/trainer.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline const train::DataSplit& digits() {
   static const train::DataSplit data = train::load_data("digits", train::embedded_digits());
@@ -176,4 +176,4 @@ inline void check_same_as_processor(const JobConfig& config, const train::TrainO
   CHECK(found.results[0].gpu->is_resident == (resident_share > 0));
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

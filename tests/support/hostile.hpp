@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -19,14 +18,15 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/publisher.hpp"
-#include "ps/subscriber.hpp"
-#include "ps/worker.hpp"
-#include "shm/publication.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/publisher.hpp"
+#include "ps_shm/subscriber.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/publication/publication.hpp"
+#include "support/manual_clock.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 using Bytes = std::vector<unsigned char>;
 
@@ -76,13 +76,13 @@ inline void inspect_all(const std::string& job) {
   static_cast<void>(view.digest());
 }
 
-// One worker's life: joins, declares, pulls, pushes, steps, leaves. Its waits end after a fraction of a second.
+// One worker's life: joins, declares, pulls, pushes, steps, leaves. Its waits end after ten seconds, which pass at once.
 inline void train_once(const std::string& job, const std::vector<VariableSpec>& specs) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+  const ManualClock clock(ManualClock::Sleeps::kPass);
   WorkerOptions options;
   options.job = job;
-  options.wait_job_seconds = 0.03;
-  options.stop_requested = [end] { return std::chrono::steady_clock::now() >= end; };
+  options.wait_job_seconds = 1;
+  options.stop_requested = [&clock] { return clock.passed_ns() >= 10 * kSecond; };
   options.notice = [](const std::string&) {};
   Worker worker(options);
   const std::vector<Variable> variables =
@@ -186,4 +186,4 @@ class Cases {
   }
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

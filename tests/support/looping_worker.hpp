@@ -12,15 +12,15 @@
 #include <thread>
 #include <vector>
 
-#include "ps/checkpoint.hpp"
-#include "ps/errors.hpp"
-#include "ps/hooks.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/hooks.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
 #include "support/folder.hpp"
 #include "support/worker_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 namespace fs = std::filesystem;
 
@@ -93,4 +93,4 @@ struct Lines {
 
 inline bool is_in(const std::string& words, const std::string& text) { return text.find(words) != std::string::npos; }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -5,11 +5,11 @@
 #include <optional>
 #include <stdexcept>
 
-#include "shm/barrier.hpp"
-#include "shm/worker_table.hpp"
+#include "shm/steps/barrier.hpp"
+#include "shm/steps/worker_table.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 struct Member {
   shm::JobSegments segments;
@@ -31,4 +31,4 @@ struct Member {
   }
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline JobConfig settings(std::uint32_t tasks, Placement placement = Placement::kRoundRobin) {
   JobConfig config;
@@ -56,4 +56,4 @@ inline std::map<std::string, std::vector<std::uint32_t>> shards(const std::strin
 
 using Shards = std::vector<std::uint32_t>;
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -3,13 +3,17 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline constexpr int kPatienceMs = 20'000;
 
@@ -38,6 +42,26 @@ class Bell {
   int ends_[2];
 };
 
+// A count in memory that a test shares with its children: one that they raise, so that it can act at a count of theirs.
+class SharedCount {
+ public:
+  SharedCount() {
+    void* memory = mmap(nullptr, sizeof(Count), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    count_ = new (memory) Count{0};
+  }
+  ~SharedCount() { munmap(count_, sizeof(Count)); }
+  SharedCount(const SharedCount&) = delete;
+  SharedCount& operator=(const SharedCount&) = delete;
+
+  void raise() const noexcept { ++*count_; }
+  std::uint64_t get() const noexcept { return *count_; }
+
+ private:
+  using Count = std::atomic<std::uint64_t>;
+  Count* count_;
+};
+
 // A forked copy of this process that runs `body` and exits with what it returns; 99: it threw.
 class Child {
  public:
@@ -62,6 +86,12 @@ class Child {
     int status = 0;
     waitpid(std::exchange(pid_, -1), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  // Returns when it runs no more, and cannot until SIGCONT.
+  void stop() const {
+    int status = 0;
+    if (::kill(pid_, SIGSTOP) != 0 || waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status))
+      throw std::runtime_error("cannot stop a child");
   }
   void kill() {
     if (pid_ <= 0) return;
@@ -88,4 +118,4 @@ bool eventually(Fact&& fact) {
   return false;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

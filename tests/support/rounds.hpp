@@ -7,7 +7,7 @@
 
 #include "support/member.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 using shm::Decision;
 
@@ -49,4 +49,4 @@ inline JobConfig with_workers(std::uint32_t workers) {
   return config;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline JobConfig row_config(UpdateRule rule) {
   JobConfig config;
@@ -69,4 +69,4 @@ struct RowsJob {
   }
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

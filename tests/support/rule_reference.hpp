@@ -5,10 +5,10 @@
 #include <cmath>
 #include <vector>
 
-#include "shm/inplace_slot.hpp"
+#include "shm/slots/inplace_slot.hpp"
 #include "update/rules.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 using update::Settings;
 
@@ -120,4 +120,4 @@ inline Element reference(const Settings& s, double rate, double t, const Element
   return to;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

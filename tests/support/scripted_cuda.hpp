@@ -11,7 +11,7 @@
 
 #include "device/cuda_calls.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 using device::AtomicOperation;
 using device::Attribute;
@@ -158,4 +158,4 @@ class ScriptedCuda : public device::CudaCalls {
   std::map<std::string, int> made_;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

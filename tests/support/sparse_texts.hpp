@@ -6,11 +6,11 @@
 #include <string_view>
 #include <vector>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/folder.hpp"
-#include "train/sparse/sparse_stream.hpp"
+#include "train/data/sparse/sparse_stream.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 struct PlainExample {
   float label;
@@ -44,4 +44,4 @@ std::string error_of(Read&& read) {
   return {};
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "ps/publisher.hpp"
-#include "ps/subscriber.hpp"
-#include "shm/names.hpp"
+#include "ps_shm/publisher.hpp"
+#include "ps_shm/subscriber.hpp"
+#include "shm/segment/names.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 // A name whose segment is unlinked at the end, whoever has made it.
 class PublicationName {
@@ -81,4 +81,4 @@ inline bool is_whole(const Generation& generation) {
   return generation.step() == 10 * generation.number();
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

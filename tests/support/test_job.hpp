@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "shm/directory.hpp"
-#include "shm/inplace_slot.hpp"
-#include "shm/job_segments.hpp"
-#include "shm/versioned_slot.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/slots/inplace_slot.hpp"
+#include "shm/slots/versioned_slot.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline std::string unique_job_name() {
   static std::atomic<int> count{0};
@@ -123,4 +123,4 @@ struct TestJob {
   }
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -7,10 +7,10 @@
 #include <span>
 #include <string>
 
-#include "ps/worker.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/test_job.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline JobConfig settings(std::uint32_t workers, Mode mode) {
   JobConfig config;
@@ -37,4 +37,4 @@ inline VariableSpec vector_of(std::uint64_t elements, UpdateRule rule = UpdateRu
   return {.name = "v", .shape = {elements}, .rule = rule};
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -4,14 +4,15 @@
 #include <algorithm>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/slots/settle.hpp"
 #include "support/conservation.hpp"
 #include "support/member.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {

@@ -8,15 +8,16 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
-#include "shm/job_segments.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::Bell;
 using test::Child;
 using test::JobName;
@@ -143,7 +144,7 @@ TEST_CASE("adopting: settings that cannot change must be the job's; the message 
   JobConfig config = settings(name);
   SUBCASE("mode") {
     config.mode = Mode::kSync;
-    CHECK(try_to_serve(config).find("goes on with mode async, you say sync") != std::string::npos);
+    CHECK(try_to_serve(config).find("goes on with mode async, not sync") != std::string::npos);
   }
   SUBCASE("rate") {
     config.optimizer.learning_rate = 0.5F;
@@ -151,27 +152,27 @@ TEST_CASE("adopting: settings that cannot change must be the job's; the message 
   }
   SUBCASE("tasks") {
     config.tasks = 2;
-    CHECK(try_to_serve(config).find("ps-tasks 1, you say 2") != std::string::npos);
+    CHECK(try_to_serve(config).find("ps-tasks 1, not 2") != std::string::npos);
   }
   SUBCASE("chunks") {
     config.chunk_bytes = 4096;
-    CHECK(try_to_serve(config).find("goes on with chunk-bytes 0, you say 4096") != std::string::npos);
+    CHECK(try_to_serve(config).find("goes on with chunk-bytes 0, not 4096") != std::string::npos);
   }
   SUBCASE("memory nodes") {
     config.numa = Numa::kNone;
-    CHECK(try_to_serve(config).find("goes on with numa auto, you say none") != std::string::npos);
+    CHECK(try_to_serve(config).find("goes on with numa auto, not none") != std::string::npos);
   }
   SUBCASE("huge pages") {
     config.huge_pages = true;
-    CHECK(try_to_serve(config).find("goes on with huge-pages off, you say on") != std::string::npos);
+    CHECK(try_to_serve(config).find("goes on with huge-pages off, not on") != std::string::npos);
   }
   SUBCASE("the bounds of an elastic number of workers") {
     config.elastic_min = 1, config.elastic_max = 8;
-    CHECK(try_to_serve(config).find("goes on with workers 1, you say 1..8") != std::string::npos);
+    CHECK(try_to_serve(config).find("goes on with workers 1, not 1..8") != std::string::npos);
   }
   SUBCASE("placed by hand") {
     config.place["v"] = 0;
-    CHECK(try_to_serve(config).find("goes on with place none, you say v=0") != std::string::npos);
+    CHECK(try_to_serve(config).find("goes on with place none, not v=0") != std::string::npos);
   }
   CHECK_FALSE(JobView(name.text()).info().served);
   CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
@@ -303,6 +304,7 @@ TEST_CASE("adopting: a process that waits beside a stopped remover says for whom
   const std::string whom = fmt::format("process {} is removing it", remover.pid());
   std::string said;
   const auto hear = [&](const std::string& line) { said += line; };
+  const test::ManualClock clock(test::ManualClock::Sleeps::kPass);
   int looks = 0;
   const auto is_enough = [&] { return !said.empty() || ++looks > 1000; };
   SUBCASE("a ps") {

@@ -6,9 +6,9 @@
 
 #include "support/rounds.hpp"
 
-using namespace ps;
-using namespace ps::shm;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::shm;
+using namespace ps_shm::test;
 
 TEST_CASE("barrier: a round is decided once all who are alive have arrived") {
   const TestJob job;

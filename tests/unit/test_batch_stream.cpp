@@ -1,21 +1,25 @@
 #include "train/data/batch_stream.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <numeric>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
+#include "support/processes.hpp"
+#include "train/data/prefetch_ring.hpp"
 
 namespace {
 
-using ps::train::Batch;
-using ps::train::BatchStream;
-using ps::train::Dataset;
+using ps_shm::train::Batch;
+using ps_shm::train::BatchStream;
+using ps_shm::train::Dataset;
 
 // Example i has the pixels i and -i and the label i mod 251, so what comes out of a stream tells where it came from.
 Dataset numbered(std::size_t count) {
@@ -113,9 +117,35 @@ TEST_CASE("batch stream: a batch stays as it is until the next one is asked for"
   for (int i = 0; i < 5; ++i) {
     const Batch batch = stream.next();
     const std::vector<float> before(batch.images.begin(), batch.images.end());
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::yield();  // the next ones may be gathered now
     CHECK(std::equal(before.begin(), before.end(), batch.images.begin()));
   }
+}
+
+TEST_CASE("prefetch ring: a slot that was handed out is filled again behind the next call, not before") {
+  constexpr std::size_t kSlots = 3;
+  std::array<std::atomic<std::size_t>, kSlots> fillings{};
+  std::atomic<std::size_t> filled{0};
+  ps_shm::train::PrefetchRing ring(kSlots, [&](std::size_t slot) {
+    ++fillings[slot];
+    ++filled;
+  });
+  for (std::size_t k = 0; k < 20; ++k) {
+    const std::size_t slot = ring.next();
+    CHECK(slot == k % kSlots);
+    CHECK(ps_shm::test::eventually([&] { return filled == k + kSlots; }));  // the others are full
+    CHECK(fillings[slot] == k / kSlots + 1);
+  }
+}
+
+TEST_CASE("prefetch ring: what filling a slot throws, the call for that slot throws") {
+  std::size_t fillings = 0;
+  ps_shm::train::PrefetchRing ring(2, [&](std::size_t) {
+    if (++fillings == 3) throw std::runtime_error("no memory");
+  });
+  CHECK(ring.next() == 0);
+  CHECK(ring.next() == 1);
+  CHECK_THROWS_WITH(ring.next(), "no memory");
 }
 
 TEST_CASE("batch stream: it can be destroyed at once, half-used or idle") {
@@ -127,7 +157,7 @@ TEST_CASE("batch stream: it can be destroyed at once, half-used or idle") {
 TEST_CASE("batch stream: an empty data set and unusable batch sizes are refused") {
   const Dataset data = numbered(3);
   const Dataset empty;
-  CHECK_THROWS_WITH_AS(BatchStream(empty, 1, 1, 0), doctest::Contains("the data set is empty"), ps::Error);
-  CHECK_THROWS_WITH_AS(BatchStream(data, 0, 1, 0), doctest::Contains("batch size 0"), ps::Error);
-  CHECK_THROWS_WITH_AS(BatchStream(data, SIZE_MAX, 1, 0), doctest::Contains("expected 1 to"), ps::Error);
+  CHECK_THROWS_WITH_AS(BatchStream(empty, 1, 1, 0), doctest::Contains("the data set is empty"), ps_shm::Error);
+  CHECK_THROWS_WITH_AS(BatchStream(data, 0, 1, 0), doctest::Contains("batch size 0"), ps_shm::Error);
+  CHECK_THROWS_WITH_AS(BatchStream(data, SIZE_MAX, 1, 0), doctest::Contains("expected 1 to"), ps_shm::Error);
 }

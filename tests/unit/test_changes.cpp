@@ -9,14 +9,14 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/server.hpp"
 #include "support/rule_reference.hpp"
 #include "support/worker_job.hpp"
 #include "update/rules.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 using update::Change;
 
 namespace {

@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
-#include "shm/placement.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/placement.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::JobName;
 
 namespace {

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "shm/counters.hpp"
+#include "shm/segment/counters.hpp"
 
-using namespace ps::shm;
+using namespace ps_shm::shm;
 
 TEST_CASE("staleness: 0 to 63 have a bucket each") {
   for (std::uint64_t staleness = 0; staleness < 64; ++staleness)

@@ -9,12 +9,12 @@
 #include <doctest/doctest.h>
 
 #include "device/transfer_kernels.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "train/gpu/model_kernels.hpp"
 
 namespace {
 
-using namespace ps::device;
+using namespace ps_shm::device;
 
 bool has_gpu() {
   int count = 0;
@@ -92,14 +92,14 @@ TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and products say what
   }
   CudaCalls& calls = cuda_calls();
   TransferKernels& transfers = transfer_kernels();
-  ps::train::ModelKernels& kernels = ps::train::model_kernels();
+  ps_shm::train::ModelKernels& kernels = ps_shm::train::model_kernels();
   float value = 0.0F, other = 1.0F;
   std::uint8_t label = 0;
   std::uint32_t word = 0;
   std::uint64_t result = 0;
-  const ps::kernels::PulledPiece pulled{};
-  const ps::kernels::SentPiece sent{};
-  const ps::kernels::AddedPiece added{};
+  const ps_shm::kernels::PulledPiece pulled{};
+  const ps_shm::kernels::SentPiece sent{};
+  const ps_shm::kernels::AddedPiece added{};
   CHECK_FAILS(transfers.pull_pieces(&pulled, 1, &result, {24, 64, 30}, nullptr));
   CHECK_FAILS(transfers.send_pieces(&sent, 1, &word, false, nullptr));
   CHECK_FAILS(transfers.add_pieces(&added, 1, 1.0F, 0.0F, false, nullptr));
@@ -118,7 +118,7 @@ TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and products say what
   std::string message;
   try {
     kernels.prepare_products(nullptr);
-  } catch (const ps::Error& error) {
+  } catch (const ps_shm::Error& error) {
     message = error.what();
   }
   INFO(message);

@@ -38,7 +38,7 @@ cudaError_t __wrap_cudaGetLastError() {
 }
 }
 
-using namespace ps::device;
+using namespace ps_shm::device;
 
 TEST_CASE("cuda runtime: what a driver is too old for is not supported, and leaves no pending error") {
   CudaCalls& calls = cuda_calls();

@@ -13,17 +13,17 @@
 
 #include <doctest/doctest.h>
 
-#include "../../tools/embedded_digits.hpp"
-#include "ps/errors.hpp"
+#include "../../tools/common/digits.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/folder.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
-using ps::test::Folder;
-using ps::train::Dataset;
-using ps::train::DataSplit;
-using ps::train::EmbeddedData;
+using ps_shm::test::Folder;
+using ps_shm::train::Dataset;
+using ps_shm::train::DataSplit;
+using ps_shm::train::EmbeddedData;
 using Bytes = std::vector<unsigned char>;
 
 Bytes idx(std::initializer_list<std::uint32_t> header, const Bytes& payload) {
@@ -47,8 +47,8 @@ struct Files {
 
 std::string load_error(const std::string& source, const EmbeddedData& digits = {}) {
   try {
-    ps::train::load_data(source, digits);
-  } catch (const ps::Error& error) {
+    ps_shm::train::load_data(source, digits);
+  } catch (const ps_shm::Error& error) {
     return error.what();
   }
   return "no error";
@@ -68,7 +68,7 @@ void write_all(const Folder& folder, const Files& files) {
 }  // namespace
 
 TEST_CASE("dataset: the embedded digits have their published shape and all ten classes in both parts") {
-  const DataSplit digits = ps::train::load_data("digits", ps::train::embedded_digits());
+  const DataSplit digits = ps_shm::train::load_data("digits", ps_shm::train::embedded_digits());
   CHECK(digits.name == "digits");
   CHECK(digits.train.count == 1437);
   CHECK(digits.test.count == 360);
@@ -87,11 +87,11 @@ TEST_CASE("dataset: the embedded digits have their published shape and all ten c
 
 TEST_CASE("dataset: digits are scaled by 16, pixels of a folder by 255") {
   const Files files;
-  const DataSplit digits = ps::train::load_data("digits", files.view());
+  const DataSplit digits = ps_shm::train::load_data("digits", files.view());
   CHECK(digits.train.images == std::vector<float>{0.0F, 1.0F, 0.5F, 0.25F, 0.125F, 0.0625F});
   const Folder folder;
   write_all(folder, files);
-  const DataSplit split = ps::train::load_data(folder.path(), {});
+  const DataSplit split = ps_shm::train::load_data(folder.path(), {});
   CHECK(split.name == folder.path());
   CHECK(split.test.images == std::vector<float>{16.0F / 255.0F, 0.0F});
   CHECK(split.train.labels == std::vector<std::uint8_t>{0, 2, 1});
@@ -105,7 +105,7 @@ TEST_CASE("dataset: a folder may mix plain and gzip files, and both spellings of
   folder.write_gz("train-labels-idx1-ubyte.gz", text(files.train_labels));
   folder.write_gz("t10k-images.idx3-ubyte.gz", text(files.test_images));
   folder.write("t10k-labels-idx1-ubyte", text(files.test_labels));
-  const DataSplit split = ps::train::load_data(folder.path(), {});
+  const DataSplit split = ps_shm::train::load_data(folder.path(), {});
   CHECK(split.train.count == 3);
   CHECK(split.test.count == 1);
 }
@@ -125,7 +125,7 @@ TEST_CASE("dataset: each missing file is named") {
     write_all(folder, {});
     fs::remove(folder.path(name));
     const std::string error = load_error(folder.path());
-    CHECK(has(error, "no file " + name));
+    CHECK(has(error, "file " + name + " not found"));
     CHECK(has(error, folder.path()));
   }
 }
@@ -140,7 +140,7 @@ TEST_CASE("dataset: a damaged file in a folder is named by its path") {
 
 TEST_CASE("dataset: Fashion-MNIST is read from Debian's package, or its absence says what to install") {
   if (fs::exists("/usr/share/datasets/fashion-mnist")) {
-    const DataSplit split = ps::train::load_data("fashion-mnist", {});
+    const DataSplit split = ps_shm::train::load_data("fashion-mnist", {});
     CHECK(split.train.count == 60'000);
     CHECK(split.test.count == 10'000);
     CHECK(split.train.features == 784);
@@ -177,8 +177,8 @@ TEST_CASE("dataset: a digit's pixel above 16 is refused, with its offset") {
 }
 
 TEST_CASE("dataset: a slice is a view of consecutive examples") {
-  const DataSplit split = ps::train::load_data("digits", Files{}.view());
-  const ps::train::Batch batch = ps::train::slice(split.train, 1, 2);
+  const DataSplit split = ps_shm::train::load_data("digits", Files{}.view());
+  const ps_shm::train::Batch batch = ps_shm::train::slice(split.train, 1, 2);
   CHECK(batch.count == 2);
   CHECK(batch.images.data() == split.train.images.data() + 2);
   CHECK(batch.images.size() == 4);

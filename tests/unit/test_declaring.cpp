@@ -3,20 +3,20 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/server.hpp"
+#include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -82,8 +82,8 @@ TEST_CASE("an initialiser that dies is taken over from while its successor holds
   die_initialising(config);
   Worker heir(options(config, 0));
   WorkerOptions given = options(config, 1);
-  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  given.stop_requested = [=] { return std::chrono::steady_clock::now() > patience; };
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  given.stop_requested = [&] { return clock.passed_ns() > 10 * kSecond; };
   Worker survivor(given);
   CHECK(is_all_four(survivor, survivor.variable(vector_of(50'000), four)));  // Interrupted: it waits for the heir
   CHECK(is_all_four(heir, heir.variable(vector_of(50'000), zero)));
@@ -92,13 +92,14 @@ TEST_CASE("an initialiser that dies is taken over from while its successor holds
 TEST_CASE("a worker that waits for another's first values says so") {
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
+  ManualClock clock;
   std::atomic<bool> has_begun{false}, was_said{false};
   std::string said;
   std::thread other([&] {
     Worker worker(options(config, 0));
     worker.variable(vector_of(4), [&](std::span<float> out) {
       has_begun = true;
-      static_cast<void>(eventually([&] { return was_said.load(); }));
+      while (!was_said && clock.passed_ns() < 60 * kSecond && clock.wait_for_sleepers(1)) clock.advance(kSecond);
       zero(out);
     });
   });

@@ -7,7 +7,7 @@
 #include "report/devices.hpp"
 #include "support/scripted_cuda.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using device::Attribute;
 using test::ScriptedCuda;
 using Json = nlohmann::ordered_json;
@@ -90,9 +90,9 @@ TEST_CASE("devices: each GPU's answers, strategies and their reasons are there, 
   CHECK(has(text, "CUDA: build for 13.0; driver for 13.0\n"));
   CHECK(has(text, "GPU 1: NVIDIA H200 at ffff:1c:00.0, memory node 1, 1.5 GiB, compute capability 9.0, 132 multi"));
   CHECK(has(text, "native atomics on host memory: no (only some: unknown); float add: no (bits 0)\n"));
-  CHECK(has(text, "registers host memory: yes, for reading only: yes; streams wait for words: yes; peers: 0\n"));
+  CHECK(has(text, "registers host memory: yes, read-only: yes; stream memory waits: yes; peers: 0\n"));
   CHECK(has(text, "versioned job: pulls: copy engine, small ones: kernel; pushes: staged\n"));
-  CHECK_FALSE(has(text, "added by the GPU"));
+  CHECK_FALSE(has(text, "updated by the GPU"));
   for (const auto& reason : found["gpus"][0]["strategy"]["versioned"]["reasons"])
     CHECK(has(text, "    " + reason.get<std::string>() + "\n"));
 }
@@ -107,8 +107,8 @@ TEST_CASE("devices: native float adds show in the in-place strategy alone") {
   CHECK(strategy["additive_inplace"]["native_adds"] == true);
   CHECK(strategy["additive_inplace"]["wide_adds"] == true);
   CHECK(strategy["versioned"]["native_adds"] == false);
-  CHECK(has(report::devices_as_text(found), "float add: yes, by fours too (bits 72)"));
-  CHECK(has(report::devices_as_text(found), "pushes: staged, in-place ones added by the GPU\n"));
+  CHECK(has(report::devices_as_text(found), "float add: yes, also vectors of 4 (bits 72)"));
+  CHECK(has(report::devices_as_text(found), "pushes: staged, in-place variables updated by the GPU\n"));
 }
 
 TEST_CASE("devices: what the driver does not know is null and unknown") {

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {
@@ -106,7 +106,8 @@ TEST_CASE("directory: a disagreement is an error that names variable, setting an
   SUBCASE("rule") { other.rule = UpdateRule::kAdd, what = "update rule", theirs = "sgd", yours = "add"; }
   SUBCASE("layout") { other.layout = Layout::kInplace, what = "layout", theirs = "versioned", yours = "inplace"; }
   SUBCASE("l2") { other.regularize = true, what = "l2", theirs = "off", yours = "on"; }
-  CHECK(contains(declare_error(directory, other), "'w' exists with " + what + " " + theirs + ", you ask for " + yours));
+  CHECK(contains(declare_error(directory, other),
+                 "'w' already exists with " + what + " " + theirs + ", but " + yours + " was requested"));
   CHECK(directory.count() == 1);
 }
 
@@ -115,7 +116,7 @@ TEST_CASE("directory: a record of another dtype is a disagreement") {
   Directory directory(job.segments);
   VariableShm& record = directory.at(directory.declare(spec("w"), 0, kTaskByte).front());
   record.dtype = std::uint32_t(DType::kInt64);
-  CHECK(contains(declare_error(directory, spec("w")), "dtype int64, you ask for float32"));
+  CHECK(contains(declare_error(directory, spec("w")), "dtype int64, but float32 was requested"));
 }
 
 TEST_CASE("directory: an update rule that there is not is refused") {
@@ -132,7 +133,7 @@ TEST_CASE("directory: names that it cannot hold are refused") {
   Directory directory(job.segments);
   for (const std::string& name :
        {std::string(), std::string(128, 'x'), std::string("a b"), std::string("a\n"), std::string("\xc3\xa9")})
-    CHECK(contains(declare_error(directory, spec(name)), "cannot name a variable"));
+    CHECK(contains(declare_error(directory, spec(name)), "is not a valid variable name"));
   CHECK_THROWS_AS(directory.declare(spec(std::string("a\0b", 3)), 0, kTaskByte), Error);
   CHECK(directory.count() == 0);
   CHECK_NOTHROW(directory.declare(spec(std::string(127, 'x')), 0, kTaskByte));
@@ -146,7 +147,7 @@ TEST_CASE("directory: shapes that it cannot hold are refused") {
   CHECK(contains(declare_error(directory, spec("w", {0})), "every extent must be at least 1"));
   CHECK(contains(declare_error(directory, spec("w", {5, 0, 5})), "every extent must be at least 1"));
   CHECK(contains(declare_error(directory, spec("w", {kMuch, kMuch})), "product at most 2^40"));  // 2^64 is 0
-  CHECK(contains(declare_error(directory, spec("w", std::vector<std::uint64_t>(9, 1))), "at most 8"));
+  CHECK(contains(declare_error(directory, spec("w", std::vector<std::uint64_t>(9, 1))), "the maximum is 8"));
   CHECK(directory.count() == 0);
   CHECK(directory.at(directory.declare(spec("w", {}), 0, kTaskByte).front()).elements == 1);
   CHECK(directory.at(directory.declare(spec("v", std::vector<std::uint64_t>(8, 2)), 0, kTaskByte).front()).elements ==
@@ -236,7 +237,7 @@ TEST_CASE("directory: a full one takes no new name and still finds the old ones"
   Directory directory(job.segments);
   for (std::uint32_t number = 0; number < kMaxVariables; ++number)
     REQUIRE(directory.declare(spec("v" + std::to_string(number), {}), 0, kTaskByte).front() == number);
-  CHECK(contains(declare_error(directory, spec("one more")), "cannot name a variable"));
+  CHECK(contains(declare_error(directory, spec("one more")), "is not a valid variable name"));
   CHECK(contains(declare_error(directory, spec("one-more")), "is full"));
   CHECK(directory.declare(spec("v77", {}), 0, kTaskByte).front() == 77);
   CHECK(directory.count() == kMaxVariables);

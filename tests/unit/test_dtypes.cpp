@@ -7,14 +7,14 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
 #include "support/worker_job.hpp"
 #include "update/rules.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -84,7 +84,7 @@ TEST_CASE("bytes of any dtype are pulled as they were assigned, by workers, view
         Server server(config);
         Worker worker(options(config, 0));
         const VariableSpec spec{.name = "v", .shape = shape, .dtype = dtype};
-        const std::size_t size = spec.element_count() * ps::bytes_of(dtype);
+        const std::size_t size = spec.element_count() * ps_shm::bytes_of(dtype);
         // The first float of it begins with four bytes of 1, whatever their type.
         const Variable variable = worker.variable(spec, [&](std::span<float> values) {
           CHECK(values.size() == (size + 3) / 4);
@@ -197,7 +197,7 @@ TEST_CASE("what gradients and floats are for is refused, with what can be done i
   std::vector<float> four(4);
   std::vector<std::byte> long_one(17);
   const std::string said =
-      "variable 'tokens': it holds int32, and this is for float32; its bytes can be pulled and assigned, and added to";
+      "variable 'tokens': its dtype is int32, and this call is for float32; pull or assign its bytes, or add to them";
   CHECK(contains(error_of([&] { worker.push(tokens, four); }), "push of " + said));
   CHECK(contains(error_of([&] { worker.pull(tokens, four); }), "pull of " + said));
   CHECK(contains(error_of([&] { worker.add(tokens, four); }), "add of " + said));
@@ -206,18 +206,18 @@ TEST_CASE("what gradients and floats are for is refused, with what can be done i
   CHECK(contains(error_of([&] { worker.pull_all(std::span(&tokens, 1), outs); }), "pull of " + said));
   Versions versions;
   CHECK(contains(error_of([&] { worker.pull_if_changed(tokens, four, versions); }), "pull of " + said));
-  CHECK(contains(error_of([&] { worker.pull(mask, std::span(four).first(3)); }), "can be pulled and assigned"));
+  CHECK(contains(error_of([&] { worker.pull(mask, std::span(four).first(3)); }), "pull or assign its bytes"));
   CHECK(!contains(error_of([&] { worker.pull(mask, std::span(four).first(3)); }), "added to"));
   CHECK(contains(error_of([&] { worker.gradient(tokens); }), "a gradient of " + said));
   CHECK(contains(error_of([&] { worker.pull(tokens, std::span(long_one)); }), "are 16 bytes, the span has 17"));
   CHECK(contains(error_of([&] { worker.add(mask, std::vector<std::byte>(3)); }), "bool has no sum; assign it"));
-  CHECK(contains(error_of([&] { JobView(config.job).values("tokens"); }), "holds int32: bytes() gives them"));
+  CHECK(contains(error_of([&] { JobView(config.job).values("tokens"); }), "has dtype int32, not float32: use bytes()"));
   CHECK(contains(error_of([&] { worker.snapshot().copy("tokens", four); }), "give a span of bytes"));
   const auto declare = [&](const VariableSpec& spec) { return error_of([&] { worker.variable(spec, zero); }); };
   VariableSpec spec{.name = "other", .shape = {4}, .rule = UpdateRule::kAdam, .dtype = DType::kInt32};
-  CHECK(contains(declare(spec), "gradients do not change"));
+  CHECK(contains(declare(spec), "takes no gradients"));
   spec = {.name = "other", .shape = {4}, .dtype = DType::kInt32, .layout = Layout::kInplace};
-  CHECK(contains(declare(spec), "gradients do not change"));
+  CHECK(contains(declare(spec), "takes no gradients"));
   spec = {.name = "tokens", .shape = {4}};
-  CHECK(contains(declare(spec), "exists with dtype int32, you ask for float32"));
+  CHECK(contains(declare(spec), "already exists with dtype int32, but float32 was requested"));
 }

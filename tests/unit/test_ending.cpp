@@ -4,17 +4,18 @@
 #include <optional>
 #include <string>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
-#include "shm/job_segments.hpp"
-#include "shm/worker_table.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/steps/worker_table.hpp"
+#include "support/manual_clock.hpp"
 #include "support/test_job.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -51,12 +52,15 @@ TEST_CASE("ending: the last worker of a job that was asked to end clears up wher
 TEST_CASE("ending: the first task that ends a job says why, and the other ends for the same reason") {
   JobConfig config = settings(2, Mode::kAsync);  // of whom one never comes
   config.tasks = 2;
-  config.linger_seconds = 0.05;
+  config.linger_seconds = 100;
   const JobName name(config.job);
+  const ManualClock clock(ManualClock::Sleeps::kPass);
   {
     Server first(config, {.task = 0}), second(config, {.task = 1});
     Worker(options(config)).step();
     CHECK(first.serve({}) == EndReason::kLingerOver);
+    CHECK(clock.passed_ns() >= 100 * kSecond);
+    CHECK(clock.passed_ns() <= 100 * kSecond + kSlice);
     CHECK(second.serve({}) == EndReason::kLingerOver);
   }
   CHECK(name.segments().empty());
@@ -103,6 +107,7 @@ TEST_CASE("ending: a ps without a worker waits for one as long as it lingers") {
 TEST_CASE("ending: a ps that is asked to end waits until its workers have left") {
   const JobConfig config = settings(1, Mode::kAsync);
   const JobName name(config.job);
+  ManualClock clock;  // it never loses its patience
   Server server(config);
   std::optional<Worker> worker(std::in_place, options(config));
   bool has_waited = false;
@@ -113,12 +118,38 @@ TEST_CASE("ending: a ps that is asked to end waits until its workers have left")
     has_waited = true;
     return false;
   };
-  // Where the machine stood still meanwhile, the ps has waited for long enough.
-  hooks.notice = [&](const std::string& line) {
-    has_waited = has_waited || line.find("not left yet") != std::string::npos;
-  };
   CHECK(server.serve(hooks) == EndReason::kStopRequested);
   CHECK(has_waited);
+}
+
+TEST_CASE("ending: a ps that is asked to end names the workers that have not left when its patience is over") {
+  const JobConfig config = settings(1, Mode::kAsync);
+  const JobName name(config.job);
+  Server server(config);
+  const Worker worker(options(config));
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  std::string said;
+  ServeHooks hooks;
+  hooks.stop_requested = [] { return true; };
+  hooks.notice = [&](const std::string& line) { said += line; };
+  CHECK(server.serve(hooks) == EndReason::kStopRequested);
+  CHECK(said.find("not left yet") != std::string::npos);
+  CHECK(clock.passed_ns() > 0);
+}
+
+TEST_CASE("ending: a ps calls what is due once a second") {
+  JobConfig config = settings(2, Mode::kAsync);  // of whom one never comes
+  config.linger_seconds = 10;
+  const JobName name(config.job);
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  Server server(config);
+  Worker(options(config)).step();
+  int seconds = 0;
+  ServeHooks hooks;
+  hooks.every_second = [&] { ++seconds; };
+  CHECK(server.serve(hooks) == EndReason::kLingerOver);
+  CHECK(seconds >= 9);
+  CHECK(seconds <= 10);
 }
 
 TEST_CASE("ending: what is kept stays, and whoever comes is told that it is over") {

@@ -12,16 +12,16 @@
 #include <string>
 #include <vector>
 
-#include "keep/event_file.hpp"
-#include "keep/summary.hpp"
-#include "ps/errors.hpp"
+#include "persistence/event_file.hpp"
+#include "persistence/summary.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/folder.hpp"
 
-using namespace ps;
-using keep::EventFile;
-using keep::Histogram;
-using keep::histogram_of;
-using keep::Summary;
+using namespace ps_shm;
+using persistence::EventFile;
+using persistence::Histogram;
+using persistence::histogram_of;
+using persistence::Summary;
 namespace fs = std::filesystem;
 
 namespace {

@@ -7,14 +7,14 @@
 #include <thread>
 #include <vector>
 
-#include "ps/job_view.hpp"
-#include "shm/events.hpp"
-#include "shm/racing.hpp"
+#include "ps_shm/job_view.hpp"
+#include "shm/base/racing.hpp"
+#include "shm/segment/events.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {
@@ -150,15 +150,14 @@ TEST_CASE("events: a writer that was lapped does not overwrite a newer event") {
 TEST_CASE("events: a child killed at any moment while it writes leaves only whole events") {
   TestJob job;
   for (int round = 0; round < 20; ++round) {
-    const test::Bell ready;
+    const auto written = [&] { return job.segments.state().event_tickets[0].load_acquire(); };
+    const std::uint64_t before = written();
     test::Child child([&] {
       JobSegments own = job.attach();
-      ready.tell();
       for (std::uint64_t number = 1;; ++number) record_event(own, related(number));
       return 0;
     });
-    REQUIRE(ready.hear());
-    usleep(static_cast<useconds_t>(100 + 37 * round));
+    while (written() < before + 10 + static_cast<std::uint64_t>(37 * round)) spin_pause();
     child.kill();
     for (const EventRecord& event : read_events(job.segments)) CHECK(is_related(event));
   }

@@ -16,12 +16,12 @@
 #include <thread>
 #include <vector>
 
-#include "shm/liveness.hpp"
+#include "shm/segment/liveness.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::Bell;
 using test::Child;
 using test::JobName;

@@ -1,20 +1,27 @@
-// Waiting for a fact: a wake is prompt, and a fact without one is noticed within a slice or two.
+// Waiting for a fact: a wake ends the sleep, and a fact without one is noticed after a slice.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
-#include "shm/futex.hpp"
+#include "shm/base/futex.hpp"
+#include "support/manual_clock.hpp"
+#include "support/processes.hpp"
 
-using namespace ps::shm;
-using Clock = std::chrono::steady_clock;
+using namespace ps_shm;
+using namespace ps_shm::shm;
+using test::kSlice;
+using test::ManualClock;
+using SteadyClock = std::chrono::steady_clock;
 
 namespace {
 
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+double ms_since(SteadyClock::time_point start) {
+  return std::chrono::duration<double, std::milli>(SteadyClock::now() - start).count();
 }
 
 void nothing() {}
@@ -37,38 +44,103 @@ TEST_CASE("wait: a fact that nobody has announced is noticed after a slice") {
   CHECK(slices == 1);
 }
 
-TEST_CASE("wait: a fact stored in another thread without a wake is noticed within some slices") {
+TEST_CASE("wait: a fact stored in another thread without a wake is noticed after one slice") {
+  ManualClock clock;
   AtomicShm<std::uint32_t> word{};
-  std::atomic<bool> sleeping{false}, fact{false};
-  Clock::time_point stored;
-  std::thread other([&] {
-    while (!sleeping) std::this_thread::yield();
-    stored = Clock::now();
-    fact = true;
+  std::atomic<bool> fact{false};
+  int sleeps = 0;
+  std::thread waiter([&] {
+    wait_for_fact(
+        word, [&] { return fact.load(); }, [&] { ++sleeps; });
   });
-  wait_for_fact(
-      word, [&] { return fact.load(); }, [&] { sleeping = true; });
-  other.join();
-  CHECK(ms_since(stored) < 50 * kWaitSliceMs);  // two slices and what a busy machine adds
+  CHECK(clock.wait_for_sleepers(1));
+  fact = true;
+  clock.advance(kSlice);
+  waiter.join();
+  CHECK(sleeps == 1);
 }
 
 TEST_CASE("wait: a slice that nobody ends takes its time and not more") {
   AtomicShm<std::uint32_t> word{};
-  const auto start = Clock::now();
+  const auto start = SteadyClock::now();
   futex_wait_slice(word, 0);
   CHECK(ms_since(start) >= 0.9 * kWaitSliceMs);
-  CHECK(ms_since(start) < 50 * kWaitSliceMs);
+  ManualClock clock;
+  std::atomic<bool> is_over{false};
+  std::thread sleeper([&] {
+    futex_wait_slice(word, 0);
+    is_over = true;
+  });
+  CHECK(clock.wait_for_sleepers(1));
+  clock.advance(kSlice - 1);
+  CHECK(clock.sleepers() == 1);
+  CHECK_FALSE(is_over);
+  clock.advance(1);
+  sleeper.join();
 }
 
 TEST_CASE("wait: a word that has changed before the sleep does not let it begin") {
   AtomicShm<std::uint32_t> word{};
   word.fetch_add_acq_rel(kAnnouncement);
-  const auto start = Clock::now();
+  const auto sleeps = [] {  // how often this thread has given up its core to wait
+    rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  const long before = sleeps();
   for (int i = 0; i < 100; ++i) futex_wait_slice(word, 0);
-  CHECK(ms_since(start) < 100 * kWaitSliceMs / 2.0);
+  CHECK(sleeps() - before < 100);
 }
 
-TEST_CASE("wait: a hundred announced facts come sooner than a hundred slices") {
+TEST_CASE("wait: each announced fact ends a sleep, without any slice coming to its end") {
+  constexpr int kFacts = 10;
+  ManualClock clock;
+  AtomicShm<std::uint32_t> word{};
+  std::atomic<int> asked{0}, answered{0};
+  std::thread other([&] {
+    for (int i = 1; i <= kFacts; ++i) {
+      wait_for_fact(
+          word, [&] { return asked >= i; }, nothing);
+      answered = i;
+    }
+  });
+  int woken = 0;
+  for (int i = 1; i <= kFacts; ++i) {
+    CHECK(clock.wait_for_sleepers(1));
+    asked = i;
+    futex_announce(word);
+    if (!test::eventually([&] { return answered >= i; })) break;
+    ++woken;
+  }
+  CHECK(woken == kFacts);
+  CHECK(clock.passed_ns() == 0);
+  asked = kFacts;
+  clock.let_sleeps_pass();
+  other.join();
+}
+
+TEST_CASE("wait: an announcement wakes all who sleep for it") {
+  ManualClock clock;
+  AtomicShm<std::uint32_t> word{};
+  std::atomic<bool> fact{false};
+  std::atomic<int> woken{0};
+  std::vector<std::thread> sleepers;
+  for (int i = 0; i < 3; ++i)
+    sleepers.emplace_back([&] {
+      wait_for_fact(
+          word, [&] { return fact.load(); }, nothing);
+      ++woken;
+    });
+  CHECK(clock.wait_for_sleepers(3));
+  fact = true;
+  futex_announce(word);
+  CHECK(test::eventually([&] { return woken == 3; }));
+  CHECK(clock.passed_ns() == 0);
+  clock.let_sleeps_pass();
+  for (std::thread& sleeper : sleepers) sleeper.join();
+}
+
+TEST_CASE("wait: a hundred announced facts come sooner than a hundred slices" * doctest::test_suite("timing")) {
   constexpr int kFacts = 100;
   AtomicShm<std::uint32_t> ping{}, pong{};
   std::atomic<int> asked{0}, answered{0};
@@ -80,7 +152,7 @@ TEST_CASE("wait: a hundred announced facts come sooner than a hundred slices") {
       futex_announce(pong);
     }
   });
-  const auto start = Clock::now();
+  const auto start = SteadyClock::now();
   for (int i = 1; i <= kFacts; ++i) {
     asked = i;
     futex_announce(ping);

@@ -1,12 +1,12 @@
 // GpuLink on the fake: what gpu_cases.hpp says, and what happens when chunks move under a pull.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <thread>
 
 #include "support/fake_gpu.hpp"
+#include "support/processes.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::adding;
 using test::FakeGpu;
 using test::GpuMember;
@@ -139,11 +139,10 @@ TEST_CASE("gpu link: pieces are applied while later ones are on their way") {
     fake.cuda.before_report = [&](std::size_t piece) {
       if (piece != 1) return;  // the first one is there; the second is not reported before it has been applied
       std::vector<float> now(70001);
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-      while (!was_applied && std::chrono::steady_clock::now() < end) {
-        other.worker.pull(other.variable, now);
-        was_applied = now[0] == 1.0F;
-      }
+      was_applied = was_applied || test::eventually([&] {
+                      other.worker.pull(other.variable, now);
+                      return now[0] == 1.0F;
+                    });
     };
     member.push();
     CHECK(was_applied);

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "ps/job_view.hpp"
+#include "ps_shm/job_view.hpp"
 #include "support/fake_gpu.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::adding;
 using test::FakeGpu;
 using test::GpuMember;
@@ -130,10 +130,10 @@ TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
   GpuMember member(fake.box, config, {5003});
   member.set_gradients(1.0F);
   member.link->start_push();
-  CHECK_THROWS_WITH_AS(member.link->start_push(), doctest::Contains("before has come to its end"), Error);
+  CHECK_THROWS_WITH_AS(member.link->start_push(), doctest::Contains("previous one is still in progress"), Error);
   member.link->finish_push();
   member.link->start_pull();
-  CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("before has come to its end"), Error);
+  CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("previous one is still in progress"), Error);
   CHECK_FALSE(member.link->finish_pull());
   float* nowhere = nullptr;
   const float* nothing = nullptr;
@@ -141,7 +141,7 @@ TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
     return device::make_gpu_link(member.worker, member.variables, std::span(&nowhere, 1), std::span(&nothing, 1), {},
                                  fake.cuda, fake.kernels);
   };
-  CHECK_THROWS_WITH_AS(again(), doctest::Contains("has a link to a GPU already"), Error);
+  CHECK_THROWS_WITH_AS(again(), doctest::Contains("already has a link to a GPU"), Error);
   member.link.reset();
   CHECK(again() != nullptr);
 }

@@ -3,11 +3,11 @@
 
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/fake_cuda.hpp"
 #include "support/gpu_model_check.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 
 TEST_CASE("gpu model: loss and gradients are the CPU's, for both models and odd sizes") {
   test::FakeCuda cuda;

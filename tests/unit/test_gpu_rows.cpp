@@ -1,14 +1,14 @@
 // GpuRows on the fake: what gpu_rows_cases.hpp says, what is shared and refused, and every CUDA call's failure.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <optional>
 #include <thread>
 
 #include "support/fake_cuda.hpp"
 #include "support/gpu_rows_cases.hpp"
+#include "support/processes.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::FakeBox;
 using test::FakeCuda;
 using test::FakeKernels;
@@ -92,11 +92,10 @@ TEST_CASE("gpu rows: pieces are applied while later ones are on their way") {
   fake.cuda.before_report = [&](std::size_t piece) {
     if (piece != 1) return;  // the first one is there; the second is not reported before it has been applied
     std::vector<float> now(16);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    while (!was_applied && std::chrono::steady_clock::now() < end) {
-      other.pull_rows(seen, ids_of({0}), now);
-      was_applied = now[0] == job.first(0, 0) + 1;
-    }
+    was_applied = was_applied || test::eventually([&] {
+                    other.pull_rows(seen, ids_of({0}), now);
+                    return now[0] == job.first(0, 0) + 1;
+                  });
   };
   table.push(ids_of_all(5000), std::vector<float>(5000 * 16, 1.0F));
   CHECK(was_applied);
@@ -139,7 +138,7 @@ TEST_CASE("gpu rows: several pulls may be under way, pushes take turns") {
   const auto gradient = table.put(std::vector<float>(16, 1.0F));
   table.rows->start_push(good, {gradient.on_device(), 16});
   CHECK_THROWS_WITH_AS(table.rows->start_push(good, {gradient.on_device(), 16}),
-                       doctest::Contains("before has come to its end"), Error);
+                       doctest::Contains("while the previous one is still in progress"), Error);
   table.rows->finish_push();
   table.rows->start_push(good, {gradient.on_device(), 16});  // and is never finished
 }
@@ -201,7 +200,7 @@ TEST_CASE("gpu rows: what does not fit together is an error") {
   GpuRowsOptions options;
   options.device = 1;
   CHECK_THROWS_WITH_AS(device::make_gpu_rows(job.worker, job.variable, options, fake.cuda, fake.kernels),
-                       doctest::Contains("a worker has one GPU"), Error);
+                       doctest::Contains("a worker uses one GPU"), Error);
   options.device = 2;
   CHECK_THROWS_WITH_AS(device::make_gpu_rows(job.worker, job.variable, options, fake.cuda, fake.kernels),
                        doctest::Contains("no GPU 2"), Error);

@@ -11,11 +11,11 @@
 #include <doctest/doctest.h>
 
 #include "support/folder.hpp"
-#include "train/count_model.hpp"
-#include "train/span_log.hpp"
-#include "train/train_log.hpp"
+#include "train/log/span_log.hpp"
+#include "train/log/train_log.hpp"
+#include "train/loop/count_model.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::Box;
 using test::check_same_as_processor;
 using test::FakeBox;
@@ -89,7 +89,7 @@ TEST_CASE("gpu training: workers with and without GPUs train together, in every 
     CAPTURE(std::string(one.model));
     CAPTURE(one.push_every);
     Box box;
-    JobConfig config = job(one.mode, 3, one.mode == Mode::kSync ? 200 : 600);
+    JobConfig config = job(one.mode, 3, one.mode == Mode::kSync ? 100 : 300);
     config.layout = one.layout;
     if (one.push_every > 1) config.optimizer.rule = UpdateRule::kAdd;
     train::TrainOptions options;

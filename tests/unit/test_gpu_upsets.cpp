@@ -1,7 +1,6 @@
 // What happens to a GPU worker's training: torn pulls, refused graphs, delays, failures, stops, changes.
 #include "support/gpu_training.hpp"
 
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -10,9 +9,10 @@
 
 #include <doctest/doctest.h>
 
-#include "ps/job_control.hpp"
+#include "ps_shm/job_control.hpp"
+#include "support/processes.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::Box;
 using test::digits;
 using test::FakeBox;
@@ -71,12 +71,7 @@ TEST_CASE("gpu training: a step whose time is taken holds the processor up no mo
   box.cuda.before_report = [&](std::size_t piece) {
     if (piece != 0) return;
     ++pushes;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(3);
-    while (box.cuda.count("gather_rows") < pushes + 1)
-      if (std::chrono::steady_clock::now() > end) {
-        ++waited_for;
-        return;
-      }
+    if (waited_for == 0 && !test::eventually([&] { return box.cuda.count("gather_rows") > pushes; })) ++waited_for;
   };
   train::TrainOptions options;
   options.gpu = box.place();

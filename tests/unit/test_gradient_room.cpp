@@ -6,13 +6,13 @@
 #include <thread>
 #include <vector>
 
-#include "ps/job_control.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 
 namespace {
 

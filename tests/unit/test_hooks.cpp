@@ -10,15 +10,15 @@
 #include <thread>
 #include <vector>
 
-#include "ps/checkpoint.hpp"
-#include "ps/errors.hpp"
-#include "ps/hooks.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/hooks.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
 #include "support/looping_worker.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -104,7 +104,7 @@ TEST_CASE("a loop stops where the mean of its last losses is small enough") {
   member.asked = 0;
   const auto with_nan = [](std::uint64_t step) { return step == 2 ? kNan : 0.1; };
   CHECK(member.run({stop_at_loss(0.25, 2)}, with_nan).steps == 4);
-  CHECK_THROWS_WITH_AS(stop_at_loss(0.1, 0), doctest::Contains("no steps"), Error);
+  CHECK_THROWS_WITH_AS(stop_at_loss(0.1, 0), doctest::Contains("the number of steps is 0"), Error);
 }
 
 TEST_CASE("a loop ends with its job") {
@@ -197,13 +197,13 @@ TEST_CASE("checkpointing writes the job's state, tells the other hooks, and keep
   CHECK(checkpoints_in(folder) == std::vector<std::string>{"step-10", "step-9"});
   const auto first = std::make_shared<Calling>();
   first->on_step = [&](StepLoop&, const StepReport&) {
-    CHECK_THROWS_WITH_AS(member.run({kept()}, falling), doctest::Contains("another process keeps checkpoints"), Error);
+    CHECK_THROWS_WITH_AS(member.run({kept()}, falling), doctest::Contains("another process writes checkpoints"), Error);
   };
   member.run({kept(), first, stop_at_step(21)}, falling);
   CHECK_THROWS_WITH_AS(checkpointing({.dir = ""}), doctest::Contains("name the folder"), Error);
 }
 
-TEST_CASE("checkpointing that fails is said, and training goes on") {
+TEST_CASE("checkpointing that fails is reported, and training continues") {
   const JobConfig config = config_of();
   Folder folder;
   Server server(config);
@@ -222,6 +222,6 @@ TEST_CASE("checkpointing that fails is said, and training goes on") {
                  falling);
   CHECK(last.steps == 3);
   REQUIRE(said.lines.size() == 2);
-  CHECK(is_in("no checkpoint: cannot write", said.lines[0]));
-  CHECK(is_in("training goes on", said.lines[0]));
+  CHECK(is_in("checkpoint failed: cannot write", said.lines[0]));
+  CHECK(is_in("training continues", said.lines[0]));
 }

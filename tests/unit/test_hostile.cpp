@@ -11,23 +11,23 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/worker.hpp"
-#include "shm/truncation.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/truncation.hpp"
 #include "support/hostile.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using test::Bytes;
 using test::SegmentFile;
 
 constexpr unsigned kSeconds = 60;  // of one case, which waits for parts of a second
 
-bool is_full() { return std::getenv("PS_TEST_FULL") != nullptr; }
+bool is_full() { return std::getenv("PS_SHM_TEST_FULL") != nullptr; }
 
 // One word of a segment.
 struct Place {
@@ -167,7 +167,7 @@ void report(const test::Cases& cases, std::size_t count, const auto& name_of) {
   CHECK(cases.refused != 0);
 }
 
-// A share of the alterations, unless PS_TEST_FULL: another share of each kind of job.
+// A share of the alterations, unless PS_SHM_TEST_FULL: another share of each kind of job.
 void alter_every_word(PastJob past, std::size_t share) {
   struct Case {
     Place place;

@@ -13,7 +13,7 @@
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using test::Bytes;
 using test::SegmentFile;
 
@@ -99,5 +99,5 @@ TEST_CASE("hostile publication: cut to a header that says it is all") {
     file.write(offsetof(shm::HeaderShm, initial_bytes), &bytes, sizeof bytes);
     file.cut(bytes);
   });
-  CHECK_THROWS_WITH_AS(Subscriber(past.name.text(), test::hasty()), doctest::Contains("it has been cut off"), Error);
+  CHECK_THROWS_WITH_AS(Subscriber(past.name.text(), test::hasty()), doctest::Contains("it has been truncated"), Error);
 }

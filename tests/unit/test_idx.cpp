@@ -12,13 +12,13 @@
 
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/folder.hpp"
 
 namespace {
 
 namespace fs = std::filesystem;
-using ps::train::IdxImages;
+using ps_shm::train::IdxImages;
 using Bytes = std::vector<unsigned char>;
 
 Bytes big_endian(std::initializer_list<std::uint32_t> words) {
@@ -42,18 +42,18 @@ template <typename Function>
 std::string error_of(Function&& function) {
   try {
     function();
-  } catch (const ps::Error& error) {
+  } catch (const ps_shm::Error& error) {
     return error.what();
   }
   return "no error";
 }
 
 std::string images_error(const Bytes& bytes) {
-  return error_of([&] { ps::train::parse_idx_images(bytes, "blob"); });
+  return error_of([&] { ps_shm::train::parse_idx_images(bytes, "blob"); });
 }
 
 std::string labels_error(const Bytes& bytes) {
-  return error_of([&] { ps::train::parse_idx_labels(bytes, "blob"); });
+  return error_of([&] { ps_shm::train::parse_idx_labels(bytes, "blob"); });
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -77,24 +77,24 @@ void check_good(const IdxImages& images) {
 }  // namespace
 
 TEST_CASE("idx: images and labels are read from memory") {
-  check_good(ps::train::parse_idx_images(good_images(), "blob"));
-  CHECK(ps::train::parse_idx_labels(good_labels(), "blob") == std::vector<std::uint8_t>{0, 7, 14});
+  check_good(ps_shm::train::parse_idx_images(good_images(), "blob"));
+  CHECK(ps_shm::train::parse_idx_labels(good_labels(), "blob") == std::vector<std::uint8_t>{0, 7, 14});
 }
 
 TEST_CASE("idx: a plain and a gzip file give the same, whatever they are called") {
-  const ps::test::Folder folder;
-  check_good(ps::train::read_idx_images(folder.write("plain.gz", text(good_images()))));
-  check_good(ps::train::read_idx_images(folder.write_gz("packed", text(good_images()))));
-  CHECK(ps::train::read_idx_labels(folder.write("l", text(good_labels()))) ==
-        ps::train::read_idx_labels(folder.write_gz("m", text(good_labels()))));
+  const ps_shm::test::Folder folder;
+  check_good(ps_shm::train::read_idx_images(folder.write("plain.gz", text(good_images()))));
+  check_good(ps_shm::train::read_idx_images(folder.write_gz("packed", text(good_images()))));
+  CHECK(ps_shm::train::read_idx_labels(folder.write("l", text(good_labels()))) ==
+        ps_shm::train::read_idx_labels(folder.write_gz("m", text(good_labels()))));
 }
 
 TEST_CASE("idx: a payload of several blocks is read whole") {
-  const ps::test::Folder folder;
+  const ps_shm::test::Folder folder;
   constexpr std::size_t kCount = 5'000'011;
   const Bytes bytes = with_payload(big_endian({0x801, kCount}), kCount);
-  const auto plain = ps::train::read_idx_labels(folder.write("plain", text(bytes)));
-  const auto packed = ps::train::read_idx_labels(folder.write_gz("packed", text(bytes)));
+  const auto plain = ps_shm::train::read_idx_labels(folder.write("plain", text(bytes)));
+  const auto packed = ps_shm::train::read_idx_labels(folder.write_gz("packed", text(bytes)));
   REQUIRE(plain.size() == kCount);
   CHECK(std::equal(plain.begin(), plain.end(), bytes.begin() + 8));
   CHECK(plain == packed);
@@ -116,11 +116,11 @@ TEST_CASE("idx: every cut of a file is refused, with the offset of the cut") {
 }
 
 TEST_CASE("idx: a file that goes on after its payload is refused") {
-  CHECK(has(images_error(with_payload(good_images(), 1)), "blob: byte 40: the file goes on"));
-  CHECK(has(labels_error(with_payload(good_labels(), 100)), "blob: byte 11: the file goes on"));
-  const ps::test::Folder folder;
+  CHECK(has(images_error(with_payload(good_images(), 1)), "blob: byte 40: trailing data"));
+  CHECK(has(labels_error(with_payload(good_labels(), 100)), "blob: byte 11: trailing data"));
+  const ps_shm::test::Folder folder;
   const std::string packed = folder.write_gz("packed", text(with_payload(good_images(), 1)));
-  CHECK(has(error_of([&] { ps::train::read_idx_images(packed); }), packed + ": byte 40: the file goes on"));
+  CHECK(has(error_of([&] { ps_shm::train::read_idx_images(packed); }), packed + ": byte 40: trailing data"));
 }
 
 TEST_CASE("idx: another magic number is refused, and files in each other's place are named") {
@@ -153,19 +153,19 @@ TEST_CASE("idx: a header that announces a gigabyte costs no more than what the f
 }
 
 TEST_CASE("idx: every cut of a gzip file is refused") {
-  const ps::test::Folder folder;
+  const ps_shm::test::Folder folder;
   folder.write_gz("whole", text(good_images()));
   const Bytes whole = read(folder.path("whole"));
   for (std::size_t length = 0; length < whole.size(); ++length) {
     CAPTURE(length);
     const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
     const std::string path = folder.write("cut", text(cut));
-    CHECK(has(error_of([&] { ps::train::read_idx_images(path); }), path + ": byte "));
+    CHECK(has(error_of([&] { ps_shm::train::read_idx_images(path); }), path + ": byte "));
   }
 }
 
 TEST_CASE("idx: no damaged byte of a gzip file passes unnoticed") {
-  const ps::test::Folder folder;
+  const ps_shm::test::Folder folder;
   folder.write_gz("whole", text(good_images()));
   const Bytes whole = read(folder.path("whole"));
   // The fields for time, extra flags and system (bytes 4 to 9) carry no content and have no checksum.
@@ -174,17 +174,17 @@ TEST_CASE("idx: no damaged byte of a gzip file passes unnoticed") {
     Bytes damaged = whole;
     damaged[at] ^= 0x55;
     const std::string path = folder.write("damaged", text(damaged));
-    CHECK(has(error_of([&] { ps::train::read_idx_images(path); }), path + ": byte "));
+    CHECK(has(error_of([&] { ps_shm::train::read_idx_images(path); }), path + ": byte "));
   }
 }
 
 TEST_CASE("idx: damaged gzip content is named as such, once and in one line") {
-  const ps::test::Folder folder;
+  const ps_shm::test::Folder folder;
   folder.write_gz("whole", text(good_images()));
   Bytes damaged = read(folder.path("whole"));
   damaged[damaged.size() - 6] ^= 1;  // in the checksum
   const std::string path = folder.write("damaged", text(damaged));
-  const std::string error = error_of([&] { ps::train::read_idx_images(path); });
+  const std::string error = error_of([&] { ps_shm::train::read_idx_images(path); });
   CHECK(
       has(error, path + ": byte 0: damaged gzip data here or soon after (incorrect data check); fetch the file again"));
   CHECK(error.find(path, 1) == std::string::npos);
@@ -192,10 +192,10 @@ TEST_CASE("idx: damaged gzip content is named as such, once and in one line") {
 }
 
 TEST_CASE("idx: a missing file, a folder and a device are refused by name") {
-  const ps::test::Folder folder;
+  const ps_shm::test::Folder folder;
   const std::string missing = folder.path("missing");
-  CHECK(error_of([&] { ps::train::read_idx_images(missing); }) == missing + ": no such file");
+  CHECK(error_of([&] { ps_shm::train::read_idx_images(missing); }) == missing + ": no such file");
   const std::string parent = folder.path();
-  CHECK(has(error_of([&] { ps::train::read_idx_images(parent); }), parent + ": not a regular file"));
-  CHECK(has(error_of([&] { ps::train::read_idx_labels("/dev/zero"); }), "/dev/zero: not a regular file"));
+  CHECK(has(error_of([&] { ps_shm::train::read_idx_images(parent); }), parent + ": not a regular file"));
+  CHECK(has(error_of([&] { ps_shm::train::read_idx_labels("/dev/zero"); }), "/dev/zero: not a regular file"));
 }

@@ -11,17 +11,17 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 #include "update/elements.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::Bell;
 using test::Child;
 using test::JobName;

@@ -7,8 +7,8 @@
 #include "support/test_job.hpp"
 #include "update/elements.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {

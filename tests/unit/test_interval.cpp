@@ -6,9 +6,9 @@
 #include <string>
 
 #include "config/interval.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using config::Due;
 using config::Interval;
 using config::read_interval;
@@ -33,7 +33,7 @@ TEST_CASE("interval: what is none is refused with what can be written") {
     CAPTURE(text);
     CHECK_THROWS_AS(read_interval(text), Error);
   }
-  CHECK_THROWS_WITH_AS(read_interval("60"), "'60' is no interval; write 60s, 5m or 1000steps", Error);
+  CHECK_THROWS_WITH_AS(read_interval("60"), "'60' is not an interval; write 60s, 5m or 1000steps", Error);
 }
 
 TEST_CASE("interval: steps are due at multiples, from whatever step they count") {

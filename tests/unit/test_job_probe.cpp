@@ -6,15 +6,15 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "shm/counters.hpp"
-#include "shm/worker_table.hpp"
+#include "inspection/probe.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/counters.hpp"
+#include "shm/steps/worker_table.hpp"
 #include "support/rows_job.hpp"
 #include "support/test_job.hpp"
-#include "view/probe.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {

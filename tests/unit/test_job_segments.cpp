@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::Bell;
 using test::Child;
 using test::JobName;
@@ -285,5 +285,5 @@ TEST_CASE("job: it is finished at its last step and over when its ps was told to
 TEST_CASE("settings that have no room in the job's segment are refused") {
   JobConfig config;
   config.restore.assign(sizeof(SettingsShm::text), 'x');
-  CHECK_THROWS_WITH_AS(TestJob{config}, doctest::Contains("12284 are the most"), Error);
+  CHECK_THROWS_WITH_AS(TestJob{config}, doctest::Contains("the maximum is 12284"), Error);
 }

@@ -11,18 +11,18 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "shm/counters.hpp"
-#include "shm/directory.hpp"
-#include "shm/inplace_slot.hpp"
-#include "shm/versioned_slot.hpp"
-#include "shm/worker_table.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "shm/segment/counters.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/slots/inplace_slot.hpp"
+#include "shm/slots/versioned_slot.hpp"
+#include "shm/steps/worker_table.hpp"
 #include "support/test_job.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using shm::VariableShm;
 
 // A job of its own; this object's descriptor holds the ps byte.
@@ -112,7 +112,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 TEST_CASE("job view: a job that does not exist gives an error from the constructor and nothing from try_open") {
   const std::string job = fmt::format("test-{}-none", getpid());
-  CHECK(contains(error_of([&] { JobView view(job); }), "there is no segment /dev/shm/ps." + job));
+  CHECK(contains(error_of([&] { JobView view(job); }), "there is no segment /dev/shm/ps_shm." + job));
   CHECK_FALSE(JobView::try_open(job).has_value());
 }
 
@@ -360,7 +360,7 @@ TEST_CASE("job view: a damaged control segment is refused") {
 TEST_CASE("job view: a job of another version is refused as such") {
   TestJob job;
   job.segments.control().header().layout_version.store_release(shm::kLayoutVersion + 1);
-  CHECK(contains(error_of([&] { JobView view(job.config.job); }), "another layout version"));
+  CHECK(contains(error_of([&] { JobView view(job.config.job); }), "a layout version that differs"));
 }
 
 TEST_CASE("job view: numbers that lead out of the segments are damage, not a crash") {

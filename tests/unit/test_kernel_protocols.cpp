@@ -12,7 +12,7 @@
 #include "device/resources.hpp"
 #include "support/fake_cuda.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using device::kSuccess;
 using kernels::PulledPiece;
 using on_cpu::Access;
@@ -61,7 +61,7 @@ class Watched {
   std::vector<Noted> seen;
 
  private:
-  static constexpr char kOrder[] = "PS_CUDA_ON_CPU_ORDER";
+  static constexpr char kOrder[] = "PS_SHM_CUDA_ON_CPU_ORDER";
   std::optional<std::string> before_;
   std::optional<device::OwnStream> stream_;
 };

@@ -1,4 +1,4 @@
-#include "train/sparse/libsvm.hpp"
+#include "train/data/sparse/libsvm.hpp"
 
 #include <cmath>
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace {
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 using train::FirstIndex;
 using train::SparseData;
 using train::SparseInfo;
@@ -84,7 +84,7 @@ TEST_CASE("libsvm: what is malformed is one error with file, line and column") {
       {"1 18446744073709551616:2", "data:1:3: index '18446744073709551616' is too large, even for hashing"},
       {"1 18446744073709551616:2", "data:1:3: index '18446744073709551616' is too large",
        libsvm(FirstIndex::kByContent, 8)},
-      {"1 3:1 2:1", "data:1:7: index 2 comes after 3; indices are to ascend"},
+      {"1 3:1 2:1", "data:1:7: index 2 comes after 3; indices must ascend"},
       {"1 3:1 3:1", "data:1:7: index 3 is repeated"},
       {"1 3:1 3:1", "data:1:7: index 3 is repeated", libsvm(FirstIndex::kByContent, 1)},
       {"1 0:1", "data:1:3: index 0 in a file whose indices begin with 1", one_based},
@@ -97,9 +97,9 @@ TEST_CASE("libsvm: what is malformed is one error with file, line and column") {
       {"1 1:infinity", "data:1:5: value 'infinity' is not finite"},
       {"1 1:-3.5e38", "data:1:5: value '-3.5e38' is too large"},
       {"1 1:1e400", "data:1:5: value '1e400' is too large"},
-      {"1 qid:x 1:1", "data:1:3: 'qid:x' is no query id; expected qid:NUMBER"},
-      {"1 qid: 1:1", "data:1:3: 'qid:' is no query id"},
-      {"1 qid:-1 1:1", "data:1:3: 'qid:-1' is no query id"},
+      {"1 qid:x 1:1", "data:1:3: 'qid:x' is not a query id; expected qid:NUMBER"},
+      {"1 qid: 1:1", "data:1:3: 'qid:' is not a query id"},
+      {"1 qid:-1 1:1", "data:1:3: 'qid:-1' is not a query id"},
       {"1 1:1 qid:1", "data:1:7: index 'qid' is not a number"},
       {std::string("1 1:1\0 2:1", 10), "data:1:6: control byte 0x00"},
       {std::string("\0", 1), "data:1:1: control byte 0x00"},
@@ -109,8 +109,8 @@ TEST_CASE("libsvm: what is malformed is one error with file, line and column") {
       {"1 1\x7f:1", "data:1:4: control byte 0x7f"},
       {"1 1:\xc3\xa9", "data:1:5: value '\\xc3\\xa9' is not a number"},
       {"1 1:" + std::string(100, '9') + "x", "data:1:5: value '9999999999999999999999999999999999999999...' is not a"},
-      {"", "data: there is no example in it"},
-      {"# nothing\n\n", "data: there is no example in it"},
+      {"", "data: it has no examples"},
+      {"# nothing\n\n", "data: it has no examples"},
   };
   for (const Malformed& one : cases) {
     CAPTURE(one.text);
@@ -165,10 +165,10 @@ TEST_CASE("libsvm: hashed ids ascend, those that meet are added up, and the numb
   CHECK(examples_of(parse("1 1:1 6:2\n", libsvm(FirstIndex::kOne, 2))) ==
         std::vector<PlainExample>{{1, {0, 1}, {1, 2}}});
   CHECK(parse("1 5:1\n", libsvm(FirstIndex::kByContent, 32)).info().features == std::uint64_t{1} << 32);
-  CHECK(error_of([] { parse("1 1:1\n", libsvm(FirstIndex::kByContent, 33)); }).find("32 bits at most") !=
+  CHECK(error_of([] { parse("1 1:1\n", libsvm(FirstIndex::kByContent, 33)); }).find("at most 32 bits") !=
         std::string::npos);
-  CHECK(error_of([] { parse("1 1:3e38 3:3e38\n", libsvm(FirstIndex::kByContent, 1)); }).find("data:1:1: values that") ==
-        0);
+  CHECK(error_of([] { parse("1 1:3e38 3:3e38\n", libsvm(FirstIndex::kByContent, 1)); })
+            .find("data:1:1: the sum of values hashed to one feature") == 0);
 }
 
 TEST_CASE("libsvm: sizes and labels are counted") {

@@ -11,16 +11,16 @@
 #include <utility>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
-#include "ps/job_view.hpp"
-#include "shm/live_settings.hpp"
-#include "shm/racing.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
+#include "shm/base/racing.hpp"
+#include "shm/segment/live_settings.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {
@@ -186,7 +186,7 @@ TEST_CASE("live settings: a change is refused while another descriptor holds the
     const JobSegments other = job.attach();
     REQUIRE(other.locks().try_take(kSetterByte));
     CHECK_FALSE(try_change_live(job.segments, to(wanted)));
-    CHECK_THROWS_WITH_AS(control.change(to(wanted)), doctest::Contains("somebody else"), Error);
+    CHECK_THROWS_WITH_AS(control.change(to(wanted)), doctest::Contains("another process"), Error);
     CHECK(control.current().learning_rate == before.learning_rate);
     CHECK(live_version(job.segments) == 0);
     CHECK(texts(job, "set").empty());
@@ -219,7 +219,7 @@ TEST_CASE("live settings: nobody else can change them between the look and the c
   TestJob job(elastic());
   JobControl first(job.name.text()), second(job.name.text());
   first.change([&](LiveSettings& settings) {
-    CHECK_THROWS_WITH_AS(second.change(keep), doctest::Contains("somebody else"), Error);
+    CHECK_THROWS_WITH_AS(second.change(keep), doctest::Contains("another process"), Error);
     settings.staleness += 1;
   });
   second.change(keep);

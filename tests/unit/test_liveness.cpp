@@ -1,13 +1,13 @@
 // TaskLocks between descriptors and between processes: who holds a byte, and when the kernel drops it.
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
-#include "shm/liveness.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/liveness.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::Bell;
 using test::Child;
 using test::JobName;

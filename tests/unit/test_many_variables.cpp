@@ -14,17 +14,18 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "shm/validation.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "shm/checks/validation.hpp"
+#include "shm/segment/record_check.hpp"
 #include "support/hostile.hpp"
 #include "support/processes.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -225,7 +226,7 @@ TEST_CASE("many variables: a record that the control segment has no bytes for is
     declare(directory, 0, 2 * kRecordsAtOnce);
     const JobView before(job.name.text());
     SegmentFile(job.name.control()).cut(control_bytes(job.segments.ranks(), kept));
-    const std::string what = "is damaged: it has been cut off before record";
+    const std::string what = "is damaged: it has been truncated before record";
     CHECK_THROWS_WITH_AS(JobView(job.name.text()).variables(), doctest::Contains(what.c_str()), Error);
     CHECK_THROWS_WITH_AS(before.variables(), doctest::Contains(what.c_str()), Error);
     WorkerOptions options;
@@ -280,13 +281,13 @@ TEST_CASE("many variables: one name's second first part, and a part of another s
   CHECK_NOTHROW(copy_records(job.segments));
   SUBCASE("a second first part") {
     directory.at(2).name[0] = 'a';
-    CHECK_THROWS_WITH_AS(copy_records(job.segments), doctest::Contains("the name and part of another one"), Error);
+    CHECK_THROWS_WITH_AS(copy_records(job.segments), doctest::Contains("the name and part of another record"), Error);
   }
   SUBCASE("of another shape") {
     directory.at(3).name[0] = 'a';
     job.segments.index(1).store_release(job.segments.index(3).load_acquire());
-    CHECK_THROWS_WITH_AS(copy_records(job.segments), doctest::Contains("another shape or rule than its first part"),
-                         Error);
+    CHECK_THROWS_WITH_AS(copy_records(job.segments),
+                         doctest::Contains("a shape or rule that differs from its first part's"), Error);
   }
 }
 

@@ -6,20 +6,20 @@
 #include <cstdlib>
 #include <vector>
 
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 
 namespace {
 
 constexpr std::uint64_t kVariables = 40, kRows = 64;
 
-// Bytes of a model that /dev/shm can hold `copies` of; 0: none that is worth measuring. 1 GiB with PS_TEST_FULL=1.
+// Bytes of a model that /dev/shm can hold `copies` of; 0: none that is worth measuring. 1 GiB with PS_SHM_TEST_FULL=1.
 std::uint64_t model_bytes(double copies) {
-  const char* full = std::getenv("PS_TEST_FULL");
+  const char* full = std::getenv("PS_SHM_TEST_FULL");
   const double room = 0.8 * double(shm::shm_free_bytes()) / copies;
   for (const std::uint64_t mib : {1024, 256, 128})
     if (room >= double(mib << 20) && (mib < 1024 || (full != nullptr && full[0] == '1'))) return mib << 20;

@@ -1,4 +1,4 @@
-#include "train/dense/model.hpp"
+#include "train/models/dense/model.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,18 +11,18 @@
 
 #include <doctest/doctest.h>
 
-#include "../../tools/embedded_digits.hpp"
-#include "ps/errors.hpp"
+#include "../../tools/common/digits.hpp"
+#include "ps_shm/errors.hpp"
 #include "train/data/batch_stream.hpp"
-#include "train/dense/loss.hpp"
+#include "train/models/dense/loss.hpp"
 
 namespace {
 
-using ps::train::Batch;
-using ps::train::BatchStream;
-using ps::train::Dataset;
-using ps::train::Metrics;
-using ps::train::Model;
+using ps_shm::train::Batch;
+using ps_shm::train::BatchStream;
+using ps_shm::train::Dataset;
+using ps_shm::train::Metrics;
+using ps_shm::train::Model;
 
 // A model's parameters and gradients in the memory of this process.
 class Values {
@@ -92,7 +92,7 @@ void check_gradient(const std::string& name, std::size_t count, std::size_t feat
   CAPTURE(features);
   CAPTURE(classes);
   const Dataset data = make_random(count, features, classes);
-  const auto model = ps::train::make_model(name, features, classes);
+  const auto model = ps_shm::train::make_model(name, features, classes);
   Values parameters(*model);
   Values gradients(*model);
   initialize(*model, 5, parameters);
@@ -103,7 +103,7 @@ void check_gradient(const std::string& name, std::size_t count, std::size_t feat
     std::fill(gradients[i].begin(), gradients[i].end(), std::numeric_limits<float>::quiet_NaN());
   }
 
-  const Batch batch = ps::train::slice(data, 0, count);
+  const Batch batch = ps_shm::train::slice(data, 0, count);
   const float loss = model->gradient(parameters.readers(), batch, gradients.pointers());
 
   CHECK(static_cast<double>(loss) == doctest::Approx(reference_loss(exact, data)).epsilon(1e-5));
@@ -129,8 +129,8 @@ struct Trained {
 };
 
 Trained train_on_digits(const std::string& name, std::uint64_t seed, std::size_t batch_size, std::size_t steps) {
-  static const ps::train::DataSplit digits = ps::train::load_data("digits", ps::train::embedded_digits());
-  const auto model = ps::train::make_model(name, digits.train.features, digits.train.classes);
+  static const ps_shm::train::DataSplit digits = ps_shm::train::load_data("digits", ps_shm::train::embedded_digits());
+  const auto model = ps_shm::train::make_model(name, digits.train.features, digits.train.classes);
   Values parameters(*model);
   Values gradients(*model);
   initialize(*model, seed, parameters);
@@ -149,7 +149,7 @@ Trained train_on_digits(const std::string& name, std::uint64_t seed, std::size_t
 }  // namespace
 
 TEST_CASE("models: softmax and mlp have the parameters of the tutorials, weights regularised and biases not") {
-  const auto softmax = ps::train::make_model("softmax", 64, 10);
+  const auto softmax = ps_shm::train::make_model("softmax", 64, 10);
   REQUIRE(softmax->parameters().size() == 2);
   CHECK(softmax->parameters()[0].name == "sm_w");
   CHECK(softmax->parameters()[0].shape == std::vector<std::size_t>{64, 10});
@@ -158,7 +158,7 @@ TEST_CASE("models: softmax and mlp have the parameters of the tutorials, weights
   CHECK(softmax->parameters()[1].count() == 10);
   CHECK_FALSE(softmax->parameters()[1].regularize);
 
-  const auto mlp = ps::train::make_model("mlp", 784, 10);
+  const auto mlp = ps_shm::train::make_model("mlp", 784, 10);
   std::vector<std::string> names;
   std::vector<std::size_t> counts;
   for (const auto& spec : mlp->parameters()) {
@@ -173,21 +173,21 @@ TEST_CASE("models: softmax and mlp have the parameters of the tutorials, weights
 TEST_CASE("models: the hidden layer of the mlp follows the number of features") {
   for (const auto& [features, hidden] :
        {std::pair<std::size_t, std::size_t>{1, 32}, {16, 32}, {64, 128}, {250, 500}, {784, 500}, {3072, 500}}) {
-    CHECK(ps::train::make_model("mlp", features, 10)->parameters()[1].count() == hidden);
+    CHECK(ps_shm::train::make_model("mlp", features, 10)->parameters()[1].count() == hidden);
   }
 }
 
 TEST_CASE("models: an unknown name or impossible sizes are refused") {
-  CHECK_THROWS_WITH_AS(ps::train::make_model("cnn", 64, 10),
-                       doctest::Contains("model 'cnn': no such model; expected count, softmax, mlp"), ps::Error);
-  CHECK_THROWS_WITH_AS(ps::train::make_model("mlp", 0, 10), doctest::Contains("0 features"), ps::Error);
-  CHECK_THROWS_WITH_AS(ps::train::make_model("mlp", SIZE_MAX, 10), doctest::Contains("features"), ps::Error);
-  CHECK_THROWS_WITH_AS(ps::train::make_model("mlp", 64, 257), doctest::Contains("257 classes"), ps::Error);
+  CHECK_THROWS_WITH_AS(ps_shm::train::make_model("cnn", 64, 10),
+                       doctest::Contains("model 'cnn': no such model; expected count, softmax, mlp"), ps_shm::Error);
+  CHECK_THROWS_WITH_AS(ps_shm::train::make_model("mlp", 0, 10), doctest::Contains("0 features"), ps_shm::Error);
+  CHECK_THROWS_WITH_AS(ps_shm::train::make_model("mlp", SIZE_MAX, 10), doctest::Contains("features"), ps_shm::Error);
+  CHECK_THROWS_WITH_AS(ps_shm::train::make_model("mlp", 64, 257), doctest::Contains("257 classes"), ps_shm::Error);
 }
 
 TEST_CASE("models: initial values depend on the seed and the parameter's name only") {
-  const auto mlp = ps::train::make_model("mlp", 64, 10);
-  const auto other = ps::train::make_model("mlp", 64, 10);
+  const auto mlp = ps_shm::train::make_model("mlp", 64, 10);
+  const auto other = ps_shm::train::make_model("mlp", 64, 10);
   std::vector<float> first(64 * 128);
   std::vector<float> second(64 * 128);
   mlp->initialize(0, 1, first);
@@ -199,7 +199,7 @@ TEST_CASE("models: initial values depend on the seed and the parameter's name on
 }
 
 TEST_CASE("models: initial weights are normal, cut at two deviations of 1 / sqrt(rows), and biases are zero") {
-  const auto mlp = ps::train::make_model("mlp", 784, 10);
+  const auto mlp = ps_shm::train::make_model("mlp", 784, 10);
   std::vector<float> weights(784 * 500);
   mlp->initialize(0, 1, weights);
   double sum = 0.0;
@@ -230,15 +230,15 @@ TEST_CASE("models: the gradient is that of the loss, by central differences") {
 TEST_CASE("models: the gradient is overwritten, not added to, whatever batch size came before") {
   const Dataset data = make_random(40, 9, 4);
   for (const char* name : {"softmax", "mlp"}) {
-    const auto fresh = ps::train::make_model(name, 9, 4);
-    const auto used = ps::train::make_model(name, 9, 4);
+    const auto fresh = ps_shm::train::make_model(name, 9, 4);
+    const auto used = ps_shm::train::make_model(name, 9, 4);
     Values parameters(*fresh);
     Values expected(*fresh);
     Values found(*fresh);
     initialize(*fresh, 1, parameters);
-    const Batch small = ps::train::slice(data, 3, 6);
+    const Batch small = ps_shm::train::slice(data, 3, 6);
     const float loss = fresh->gradient(parameters.readers(), small, expected.pointers());
-    used->gradient(parameters.readers(), ps::train::slice(data, 0, 40), found.pointers());
+    used->gradient(parameters.readers(), ps_shm::train::slice(data, 0, 40), found.pointers());
     CHECK(used->gradient(parameters.readers(), small, found.pointers()) == loss);
     for (std::size_t i = 0; i < expected.size(); ++i) CHECK(expected[i] == found[i]);
   }
@@ -246,12 +246,12 @@ TEST_CASE("models: the gradient is overwritten, not added to, whatever batch siz
 
 TEST_CASE("models: evaluation in pieces gives the mean over the whole data set") {
   const Dataset data = make_random(600, 9, 4);
-  const auto model = ps::train::make_model("mlp", 9, 4);
+  const auto model = ps_shm::train::make_model("mlp", 9, 4);
   Values parameters(*model);
   Values gradients(*model);
   initialize(*model, 1, parameters);
   const Metrics metrics = model->evaluate(parameters.readers(), data);
-  const float loss = model->gradient(parameters.readers(), ps::train::slice(data, 0, 600), gradients.pointers());
+  const float loss = model->gradient(parameters.readers(), ps_shm::train::slice(data, 0, 600), gradients.pointers());
   CHECK(metrics.loss == doctest::Approx(static_cast<double>(loss)).epsilon(1e-5));
   std::size_t correct = 0;
   for (std::size_t i = 0; i < data.count; ++i) {
@@ -268,11 +268,11 @@ TEST_CASE("models: evaluation in pieces gives the mean over the whole data set")
 TEST_CASE("models: a NaN among the parameters shows in the loss and counts no example as right") {
   const Dataset data = make_random(10, 9, 4);
   for (const char* name : {"softmax", "mlp"}) {
-    const auto model = ps::train::make_model(name, 9, 4);
+    const auto model = ps_shm::train::make_model(name, 9, 4);
     Values parameters(*model);
     Values gradients(*model);
     std::fill(parameters[0].begin(), parameters[0].end(), std::numeric_limits<float>::quiet_NaN());
-    CHECK(std::isnan(model->gradient(parameters.readers(), ps::train::slice(data, 0, 10), gradients.pointers())));
+    CHECK(std::isnan(model->gradient(parameters.readers(), ps_shm::train::slice(data, 0, 10), gradients.pointers())));
     const Metrics metrics = model->evaluate(parameters.readers(), data);
     CHECK(std::isnan(metrics.loss));
     CHECK(metrics.accuracy == 0.0);
@@ -282,17 +282,17 @@ TEST_CASE("models: a NaN among the parameters shows in the loss and counts no ex
 TEST_CASE("loss: huge logits neither overflow nor lose the gradient") {
   std::vector<float> logits{1e30F, -1e30F, 0.0F, -5e4F, 5e4F, 0.0F};
   const std::vector<std::uint8_t> labels{0, 1};
-  const auto sum = ps::train::softmax_cross_entropy(logits, labels, 3);
+  const auto sum = ps_shm::train::softmax_cross_entropy(logits, labels, 3);
   CHECK(sum.loss == 0.0);
   CHECK(sum.correct == 2);
-  CHECK(ps::train::softmax_cross_entropy_gradient(logits, labels, 3) == 0.0F);
+  CHECK(ps_shm::train::softmax_cross_entropy_gradient(logits, labels, 3) == 0.0F);
   CHECK(logits == std::vector<float>(6, 0.0F));
 }
 
 TEST_CASE("loss: equal logits cost the logarithm of the number of classes, and count the first class as chosen") {
   const std::vector<float> logits(8, 3.0F);
   const std::vector<std::uint8_t> labels{0, 1};
-  const auto sum = ps::train::softmax_cross_entropy(logits, labels, 4);
+  const auto sum = ps_shm::train::softmax_cross_entropy(logits, labels, 4);
   CHECK(sum.loss == doctest::Approx(2.0 * std::log(4.0)));
   CHECK(sum.correct == 1);
 }

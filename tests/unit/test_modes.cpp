@@ -2,24 +2,24 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <chrono>
 #include <iterator>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "config/modes.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/conservation.hpp"
+#include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
-using test::options, test::settings, test::vector_of, test::zero;
+using namespace ps_shm;
+using test::kSecond, test::kSlice, test::ManualClock, test::options, test::settings, test::vector_of, test::zero;
 
 namespace {
 
@@ -29,33 +29,37 @@ WorkerInfo info_of(const JobConfig& config, std::uint32_t rank) {
   return {};
 }
 
-// A worker's step() that may have to wait, in a thread of its own.
+// A worker's step() that may have to wait, in a thread of its own. The clock stands still: a step that ends by itself
+// was woken.
 struct Stepping {
+  ManualClock& clock;
   std::atomic<bool> done{false};
-  std::chrono::steady_clock::time_point end;
   std::thread thread;
 
-  explicit Stepping(Worker& worker)
-      : thread([this, &worker] {
-          worker.step();
-          end = std::chrono::steady_clock::now();
-          done = true;
+  Stepping(ManualClock& clock, Worker& worker)
+      : clock(clock), thread([this, &worker] {
+          try {
+            worker.step();
+            done = true;
+          } catch (const Error&) {  // the clock was let go after a failure
+          }
         }) {}
-  ~Stepping() { finish(); }
-  void finish() {
-    if (thread.joinable()) thread.join();
+  ~Stepping() {
+    if (!done) clock.let_sleeps_pass();
+    thread.join();
   }
+  // Whether it sleeps again after each of four slices.
   bool is_waiting() const {
-    std::this_thread::sleep_for(std::chrono::milliseconds(40));  // four slices
-    return !done;
+    for (int slice = 0; slice < 4; ++slice) {
+      if (!clock.wait_for_sleepers(1)) return false;
+      clock.advance(kSlice);
+    }
+    return clock.wait_for_sleepers(1) && !done;
   }
-  double milliseconds_since(std::chrono::steady_clock::time_point start) {
-    finish();
-    return std::chrono::duration<double, std::milli>(end - start).count();
+  bool ends() const {
+    return test::eventually([&] { return done.load(); });
   }
 };
-
-constexpr double kSoonMs = 500;  // a slice is 10 ms; the rest is for a busy machine
 
 }  // namespace
 
@@ -88,33 +92,35 @@ TEST_CASE("modes: a step of sync is made of the quorum's pushes, or of all worke
 }
 
 TEST_CASE("ssp: a bound that is large enough never makes anybody wait") {
+  ManualClock clock;
   JobConfig config = settings(2, Mode::kSsp);
   config.staleness = 1000;
   Server server(config);
   Worker fast(options(config)), slow(options(config));
   for (int step = 0; step < 1000; ++step) fast.step();
   CHECK(info_of(config, 0).lead_max == 1000);
-  Stepping beyond(fast);
+  Stepping beyond(clock, fast);
   CHECK(beyond.is_waiting());
   CHECK(test::eventually([&] { return info_of(config, 0).waiting_for.find("rank 1") != std::string::npos; }));
   slow.step();
-  beyond.finish();
+  CHECK(beyond.ends());
   CHECK(info_of(config, 0).lead_max == 1000);
   CHECK(info_of(config, 1).lead_max == 0);
 }
 
 TEST_CASE("ssp: a worker that leaves lets the others go on") {
+  ManualClock clock;
   JobConfig config = settings(2, Mode::kSsp);
   Server server(config);
   Worker fast(options(config)), slow(options(config));
-  Stepping step(fast);
+  Stepping step(clock, fast);
   CHECK(step.is_waiting());
-  const auto start = std::chrono::steady_clock::now();
   slow.leave();
-  CHECK(step.milliseconds_since(start) < kSoonMs);
+  CHECK(step.ends());
 }
 
 TEST_CASE("ssp: a stopped worker holds the others up, its death lets them go on") {
+  ManualClock clock;
   JobConfig config = settings(2, Mode::kSsp);
   config.staleness = 1;
   Server server(config);
@@ -128,12 +134,14 @@ TEST_CASE("ssp: a stopped worker holds the others up, its death lets them go on"
   REQUIRE(ready.hear());
   Worker worker(options(config, 0));
   worker.step();
-  ::kill(child.pid(), SIGSTOP);
-  Stepping step(worker);
+  child.stop();
+  Stepping step(clock, worker);
   CHECK(step.is_waiting());
-  const auto start = std::chrono::steady_clock::now();
   child.kill();
-  CHECK(step.milliseconds_since(start) < kSoonMs);
+  clock.advance(kSlice);  // a death wakes nobody: it is found after a slice, and the fact looked at after one more
+  CHECK(clock.wait_for_sleepers(1));
+  clock.advance(kSlice);
+  CHECK(step.ends());
   for (int i = 0; i < 100; ++i) worker.step();
 }
 
@@ -152,58 +160,64 @@ TEST_CASE("ssp: a late joiner begins where the slowest is, and holds nobody up")
 
 TEST_CASE("ssp: a wait beyond the time-out names whom it was for") {
   JobConfig config = settings(2, Mode::kSsp);
-  config.step_timeout_seconds = 0.05;
+  config.step_timeout_seconds = 30;
   Server server(config);
   Worker fast(options(config)), slow(options(config));
+  const ManualClock clock(ManualClock::Sleeps::kPass);
   CHECK_THROWS_WITH_AS(fast.step(), doctest::Contains("rank 1"), Error);
+  CHECK(clock.passed_ns() >= 30 * kSecond);
+  CHECK(clock.passed_ns() <= 30 * kSecond + kSlice);
 }
 
 TEST_CASE("ssp: the job's last step and its end wake who waits") {
+  ManualClock clock;
   JobConfig config = settings(2, Mode::kSsp);
   config.steps = 2;
   Server server(config);
   Worker fast(options(config)), slow(options(config));
-  Stepping step(fast);
+  Stepping step(clock, fast);
   CHECK(step.is_waiting());
   slow.step();  // the last step
-  step.finish();
+  CHECK(step.ends());
   CHECK(fast.finished());
 }
 
 TEST_CASE("ssp: the end of a job lets a waiting worker go on, whose peer has not moved") {
+  ManualClock clock;
   const JobConfig config = settings(2, Mode::kSsp);
   Server server(config);
   Worker fast(options(config)), slow(options(config));
-  Stepping step(fast);
+  Stepping step(clock, fast);
   CHECK(step.is_waiting());
   ServeHooks hooks;
   hooks.stop_requested = hooks.stop_at_once = [] { return true; };
   CHECK(server.serve(hooks) == EndReason::kStopRequested);
-  step.finish();
+  CHECK(step.ends());
   CHECK(fast.finished());
 }
 
 TEST_CASE("ssp: a change to async, or of the bound, lets a waiting worker go on") {
+  ManualClock clock;
   for (const bool to_async : {true, false}) {
     CAPTURE(to_async);
     const JobConfig config = settings(2, Mode::kSsp);
     Server server(config);
     Worker fast(options(config)), slow(options(config));
-    Stepping step(fast);
+    Stepping step(clock, fast);
     CHECK(step.is_waiting());
     JobControl control(config.job);
-    const auto start = std::chrono::steady_clock::now();
     control.change([&](LiveSettings& settings) {
       if (to_async)
         settings.mode = Mode::kAsync;
       else
         settings.staleness = 1;
     });
-    CHECK(step.milliseconds_since(start) < kSoonMs);
+    CHECK(step.ends());
   }
 }
 
 TEST_CASE("ssp: from async to ssp the steps of before hold nobody up, those since do") {
+  ManualClock clock;
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
   Worker fast(options(config)), slow(options(config));
@@ -216,10 +230,10 @@ TEST_CASE("ssp: from async to ssp the steps of before hold nobody up, those sinc
   slow.step();  // each enters at the end of its step
   fast.step();
   fast.step();
-  Stepping step(fast);
+  Stepping step(clock, fast);
   CHECK(step.is_waiting());
   slow.step();
-  step.finish();
+  CHECK(step.ends());
   CHECK(info_of(config, 0).lead_max == 1);
 }
 

@@ -10,15 +10,15 @@
 #include <thread>
 #include <vector>
 
-#include "ps/checkpoint.hpp"
-#include "ps/errors.hpp"
-#include "ps/hooks.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/hooks.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
 #include "support/looping_worker.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 TEST_CASE("nan guard: stop says which worker, step and loss, and pushes nothing") {
   const JobConfig config = config_of(Mode::kAsync, 2);
@@ -142,7 +142,7 @@ TEST_CASE("nan guard: restore gives the job its newest checkpoint's values, and 
   CHECK(std::all_of(momentum.begin(), momentum.end(), [](float one) { return one == 0; }));
   CHECK(job.member.worker.global_step() == 3);
   REQUIRE(job.said.lines.size() == 1);
-  CHECK(is_in("worker 0: the loss is nan at training step 1 (global step 2): the job has the values of checkpoint",
+  CHECK(is_in("worker 0: the loss is nan at training step 1 (global step 2): the job was reset to checkpoint",
               job.said.lines[0]));
   CHECK(is_in("step-2", job.said.lines[0]));
 }
@@ -153,7 +153,7 @@ TEST_CASE("nan guard: a checkpoint that is damaged, or has a NaN itself, is pass
   job.member.run({job.guard(), stop_at_step(3)}, nan_first);
   CHECK(job.member.value() == 7);
   REQUIRE(job.said.lines.size() == 2);
-  CHECK(is_in("passed over a checkpoint", job.said.lines[0]));
+  CHECK(is_in("skipped a checkpoint", job.said.lines[0]));
   CHECK(is_in("variable 'v' has values that are not finite", job.said.lines[0]));
   CHECK(is_in("step-1", job.said.lines[1]));
   fs::remove(job.folder.path("step-1/model.safetensors"));
@@ -215,7 +215,7 @@ TEST_CASE("nan guard: of a checkpoint with another model nothing is restored") {
   const Variable counter = worker.variable({.name = "n", .dtype = DType::kInt64}, zero);
   static_cast<void>(worker.variable({.name = "v", .shape = {kElements / 2}, .dtype = DType::kFloat64}, zero));
   CHECK_THROWS_WITH_AS(restore(worker, job.folder.path()),
-                       doctest::Contains("variable 'v' is of another type or size than the job's"), Error);
+                       doctest::Contains("variable 'v' has another type or size than the job's"), Error);
   std::int64_t count = 1;
   worker.pull(counter, std::as_writable_bytes(std::span(&count, 1)));
   CHECK(count == 0);
@@ -255,7 +255,7 @@ TEST_CASE("nan guard: restore in sync mode is applied by the step, once, in fron
     CHECK(values == std::vector<float>{6.5F, 6.5F});
     std::size_t restored = 0;
     for (const auto& lines : said)
-      for (const std::string& line : lines) restored += is_in("the job has the values of", line);
+      for (const std::string& line : lines) restored += is_in("the job was reset to", line);
     CHECK(restored == 1);
   }
 }

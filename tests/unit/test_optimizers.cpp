@@ -5,16 +5,16 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/rule_reference.hpp"
 #include "support/worker_job.hpp"
 #include "update/rules.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::options, test::settings, test::vector_of, test::zero;
 
 namespace {

@@ -9,14 +9,14 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "shm/job_segments.hpp"
-#include "shm/memory_policy.hpp"
-#include "shm/placement.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/segment/memory_policy.hpp"
+#include "shm/segment/placement.hpp"
 #include "support/placed_job.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 TEST_CASE("placement: round robin goes through the shards in the order of declaration") {
   const JobConfig config = settings(3);
@@ -259,8 +259,8 @@ TEST_CASE("placement: a part without the one before it is damage, and nobody wai
     REQUIRE(directory.count() == 3);
     char& letter = job->record(damaged).name[0];
     letter = 'x';
-    CHECK_THROWS_WITH_AS(Worker(options(config)), doctest::Contains("no part before it"), Error);
-    CHECK_THROWS_WITH_AS(static_cast<void>(JobView(config.job).variables()), doctest::Contains("no part before it"),
+    CHECK_THROWS_WITH_AS(Worker(options(config)), doctest::Contains("no preceding part"), Error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(JobView(config.job).variables()), doctest::Contains("no preceding part"),
                          Error);
     letter = 'w';
     CHECK(JobView(config.job).variables().size() == 1);

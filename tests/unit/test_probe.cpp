@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "device/probe.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/folder.hpp"
 #include "support/scripted_cuda.hpp"
 
-using namespace ps::device;
-using ps::Error;
-using ps::test::ScriptedCuda;
+using namespace ps_shm::device;
+using ps_shm::Error;
+using ps_shm::test::ScriptedCuda;
 using Kind = DeviceChoice::Kind;
 
 namespace {
@@ -108,7 +108,7 @@ TEST_CASE("probe: device files without the driver's library are told apart from 
 
 TEST_CASE("probe: a driver older than the build names both versions") {
   const GpuProbe probe = without_gpu(kInsufficientDriver, 12020, kOpen);
-  check_reason(probe, NoGpu::kDriverTooOld, {"too old", "CUDA 12.2", "13.0", "newer driver"});
+  check_reason(probe, NoGpu::kDriverTooOld, {"too old", "up to 12.2", "13.0", "newer driver"});
   CHECK(probe.driver_version == 12020);
 }
 
@@ -245,7 +245,7 @@ TEST_CASE("probe: peers are those that can be reached, of each GPU its own") {
 }
 
 TEST_CASE("probe: device files are the control file and the numbered ones") {
-  const ps::test::Folder folder;
+  const ps_shm::test::Folder folder;
   for (const char* name : {"nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "nvidia", "nvidia0x", "null"})
     folder.write(name, "");
   std::vector<std::string> names;
@@ -259,14 +259,14 @@ TEST_CASE("probe: device files are the control file and the numbered ones") {
 
 TEST_CASE("probe: a device file without permission is seen") {
   if (geteuid() == 0) return;  // root may open anything
-  const ps::test::Folder folder;
+  const ps_shm::test::Folder folder;
   folder.write("nvidia0", "");
   chmod(folder.path("nvidia0").c_str(), 0400);
   CHECK_FALSE(nvidia_device_files(folder.path()).at(0).may_open);
 }
 
 TEST_CASE("probe: sysfs tells the memory node, whatever the case of the address") {
-  const ps::test::Folder folder;
+  const ps_shm::test::Folder folder;
   folder.write("0000:1b:00.0/numa_node", "1\n");
   folder.write("0000:1c:00.0/numa_node", "-1\n");
   folder.write("0000:1d:00.0/numa_node", "none\n");
@@ -332,7 +332,7 @@ TEST_CASE("device: auto without a GPU goes on with the CPU and says why, cuda fa
   const GpuProbe probe = without_gpu(kInsufficientDriver, 0, {});
   std::string notice;
   CHECK_FALSE(choose_gpu(parse_device("auto"), probe, 1, notice).has_value());
-  CHECK(notice == "device auto: goes on with the CPU: " + probe.reason);
+  CHECK(notice == "device auto: continues with the CPU: " + probe.reason);
   CHECK(error_of(parse_device("cuda"), probe) == "device cuda: " + probe.reason);
   CHECK(error_of(parse_device("cuda:0"), probe) == "device cuda:0: " + probe.reason);
 }

@@ -4,20 +4,22 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/publisher.hpp"
-#include "ps/subscriber.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/publisher.hpp"
+#include "ps_shm/subscriber.hpp"
+#include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 #include "support/test_bundle.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -122,15 +124,32 @@ TEST_CASE("publication: read waits for the publication, and for its next generat
   CHECK(reader.join() == 0);
 }
 
+TEST_CASE("publication: a new generation wakes a reader before its slice is over") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  ManualClock clock;
+  std::atomic<bool> has_read{false};
+  std::thread reader([&] { has_read = subscriber.read(0, 1000).number() == 1; });
+  CHECK(clock.wait_for_sleepers(1));
+  publish_next(publisher);
+  CHECK(eventually([&] { return has_read.load(); }));
+  clock.advance(test::kSlice);  // lets it go where nobody has woken it
+  reader.join();
+}
+
 TEST_CASE("publication: read ends at its deadline") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));
   Subscriber subscriber(name.text());
-  CHECK(contains(message_of<Timeout>([&] { subscriber.read(0, 0.02); }), "no generation above 0 within 0.02 s"));
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  CHECK(contains(message_of<Timeout>([&] { subscriber.read(0, 20); }), "no generation above 0 within 20 s"));
+  CHECK(clock.passed_ns() == 20 * test::kSecond);
   CHECK_THROWS_AS(subscriber.read(0, 0), Timeout);
   publish_next(publisher);
   CHECK(subscriber.read(0, 0).number() == 1);
-  CHECK_THROWS_AS(subscriber.read(1, 0.02), Timeout);
+  CHECK_THROWS_AS(subscriber.read(1, 20), Timeout);
+  CHECK(clock.passed_ns() == 40 * test::kSecond);
 }
 
 TEST_CASE("publication: a wait ends when its caller asks for it") {
@@ -172,9 +191,10 @@ TEST_CASE("publication: what cannot be published is refused") {
   Publisher publisher(bundle_of(name, 3));
   const std::vector<std::uint32_t> some = {0, 2}, unknown = {3}, twice = {1, 1};
   CHECK(contains(message_of<Error>([&] { publisher.publish(some, write_ones); }),
-                 "the first generation has to have all 3 tensors, not 2"));
-  CHECK(contains(message_of<Error>([&] { publisher.publish(unknown, write_ones); }), "no tensor 3: they are 0 to 2"));
-  CHECK(contains(message_of<Error>([&] { publisher.publish(twice, write_ones); }), "tensor 1 is named twice"));
+                 "the first generation must contain all 3 tensors, not 2"));
+  CHECK(
+      contains(message_of<Error>([&] { publisher.publish(unknown, write_ones); }), "no tensor 3: tensors are 0 to 2"));
+  CHECK(contains(message_of<Error>([&] { publisher.publish(twice, write_ones); }), "tensor 1 is given twice"));
   CHECK(publisher.generation() == 0);
 }
 
@@ -282,6 +302,7 @@ TEST_CASE("publication: a publisher may wait for a lease to be given back, and s
     stops = !first;  // not in the wait that ends with it
   };
   options.busy_seconds = 20;
+  const ManualClock clock(ManualClock::Sleeps::kPass);
   Publisher publisher(spec, options);
   Subscriber one(name.text()), other(name.text());
   publish_next(publisher);
@@ -294,7 +315,7 @@ TEST_CASE("publication: a publisher may wait for a lease to be given back, and s
   const Generation third = one.read();
   publish_next(publisher);
   CHECK_THROWS_AS(publish_next(publisher), Interrupted);
-  CHECK(said == "publication " + name.text() + ": waiting for a lease of subscribers 0, 1");
+  CHECK(said == "publication " + name.text() + ": waiting for a lease to be released by subscribers 0, 1");
 }
 
 TEST_CASE("publication: a forked child has nothing of its parent's publisher and subscriber") {

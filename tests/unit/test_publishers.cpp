@@ -9,16 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/publisher.hpp"
-#include "ps/subscriber.hpp"
-#include "shm/bundle.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/publisher.hpp"
+#include "ps_shm/subscriber.hpp"
+#include "shm/publication/bundle.hpp"
 #include "support/hostile.hpp"
 #include "support/processes.hpp"
 #include "support/test_bundle.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -191,15 +191,13 @@ TEST_CASE("publisher: a publication of other tensors is replaced where nobody us
   dead.kill();
   BundleSpec wanted = bundle_of(name);
   std::string difference;
-  SUBCASE("shape") {
-    wanted.tensors[1].shape = {1, 2}, difference = "tensor 't1' (int64 17), you ask for 't1' (int64 1x2)";
-  }
-  SUBCASE("type") { wanted.tensors[0].dtype = DType::kFloat16, difference = "you ask for 't0' (float16 16)"; }
-  SUBCASE("number") { wanted.tensors.pop_back(), difference = "3 tensors, you ask for 2"; }
+  SUBCASE("shape") { wanted.tensors[1].shape = {1, 2}, difference = "tensor 't1' (int64 17), not 't1' (int64 1x2)"; }
+  SUBCASE("type") { wanted.tensors[0].dtype = DType::kFloat16, difference = "not 't0' (float16 16)"; }
+  SUBCASE("number") { wanted.tensors.pop_back(), difference = "3 tensors, not 2"; }
   SUBCASE("subscribers") {
-    wanted.subscribers = 5, wanted.records = 10, difference = "4 places for subscribers, you ask for 5";
+    wanted.subscribers = 5, wanted.records = 10, difference = "4 places for subscribers, not 5";
   }
-  SUBCASE("records") { wanted.records = 3, difference = "10 records, you ask for 3"; }
+  SUBCASE("records") { wanted.records = 3, difference = "10 records, not 3"; }
   const std::string error = error_of([&] { Publisher(wanted, hasty_publisher()); });
   CHECK(contains(error, difference));
   CHECK(contains(error, "in use by subscriber 0 (process"));

@@ -5,13 +5,13 @@
 #include <optional>
 #include <vector>
 
-#include "shm/events.hpp"
-#include "shm/live_settings.hpp"
+#include "shm/segment/events.hpp"
+#include "shm/segment/live_settings.hpp"
 #include "support/rounds.hpp"
 
-using namespace ps;
-using namespace ps::shm;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::shm;
+using namespace ps_shm::test;
 
 namespace {
 

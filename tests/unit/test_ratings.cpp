@@ -1,4 +1,4 @@
-#include "train/sparse/ratings.hpp"
+#include "train/data/sparse/ratings.hpp"
 
 #include <algorithm>
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace {
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 using train::SparseData;
 using train::SparseInfo;
 using train::SparseKind;
@@ -38,8 +38,8 @@ TEST_CASE("ratings: every separator gives the same examples, with and without ti
       "userId,movieId,rating,timestamp\n7,10,5.0,1\n3,10,+2.5,2\n7,11,-1,3\n",
       "user_id\titem_id\trating\n7\t10\t5\n3\t10\t2.5\n7\t11\t-1\n",
       "7 , 10 , 5\n3,10 ,2.5\n7, 11,-1\n",
-      "\xEF\xBB\xBF"
-      "7;x,10,5\n3,10,2.5\n7;x,11,-1\n",
+      ("\xEF\xBB\xBF"
+       "7;x,10,5\n3,10,2.5\n7;x,11,-1\n"),
   };
   for (const char* text : texts) {
     CAPTURE(text);
@@ -95,12 +95,12 @@ TEST_CASE("ratings: made-up data has no names to know others' users and items by
   const SparseData known = parse("1,2,3\n");
   SparseSourceOptions options = ratings();
   options.names_of = &made_up;
-  CHECK(error_of([&] { parse("1,2,3\n", options); }).find("ratings:10x10x50: made-up users and items have no names") ==
+  CHECK(error_of([&] { parse("1,2,3\n", options); }).find("ratings:10x10x50: synthetic users and items have no names") ==
         0);
   options.names_of = &known;
   CHECK(error_of([&] {
           SparseData::read("ratings:10x10x50", options);
-        }).find("ratings:10x10x50: made-up users and items have no names") == 0);
+        }).find("ratings:10x10x50: synthetic users and items have no names") == 0);
 }
 
 TEST_CASE("ratings: what is malformed is one error with file, line and column") {
@@ -111,11 +111,11 @@ TEST_CASE("ratings: what is malformed is one error with file, line and column") 
   const std::string too_long(65, 'u');
   const Malformed cases[] = {
       {"1::2\n",
-       "data:1:5: the rating is missing; expected user, item, rating and maybe a time, with '::' between them"},
+       "data:1:5: the rating is missing; expected user, item, rating and optional time, with '::' between them"},
       {"1\n", "data:1:2: the item is missing"},
-      {"1 2 3\n1,2,3\n", "data:2:6: the item is missing; expected user, item, rating and maybe a time, with blanks"},
+      {"1 2 3\n1,2,3\n", "data:2:6: the item is missing; expected user, item, rating and optional time, with blanks"},
       {"1,2,3\n1\t2\t3\n", "data:2:6: the item is missing"},
-      {"1\t2\t3\n1 2 3\n", "data:2:6: the item is missing; expected user, item, rating and maybe a time, with tabs"},
+      {"1\t2\t3\n1 2 3\n", "data:2:6: the item is missing; expected user, item, rating and optional time, with tabs"},
       {"1,2,3,4,5\n", "data:1:9: a fifth field"},
       {"1::2::3::4::5::6\n", "data:1:13: a fifth field"},
       {"1,2,x\n", "data:1:5: rating 'x' is not a number"},
@@ -132,9 +132,9 @@ TEST_CASE("ratings: what is malformed is one error with file, line and column") 
       {"1," + too_long + ",3\n", "data:1:3: item 'uuu"},
       {std::string("1,\0,3\n", 6), "data:1:3: control byte 0x00"},
       {"1,2,3\r4,5,6\n", "data:1:6: control byte 0x0d"},
-      {"userId,movieId,rating\n", "data: there is no example in it"},
+      {"userId,movieId,rating\n", "data: it has no examples"},
       {"user item rating\n1 2 3\n", "data:1:11: rating 'rating' is not a number"},
-      {"\n \n", "data: there is no example in it"},
+      {"\n \n", "data: it has no examples"},
   };
   for (const Malformed& one : cases) {
     CAPTURE(one.text);

@@ -12,26 +12,27 @@
 #include <string>
 #include <vector>
 
-#include "ps/checkpoint.hpp"
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/snapshot.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/snapshot.hpp"
+#include "ps_shm/worker.hpp"
 #include "record/folder.hpp"
 #include "record/order.hpp"
 #include "record/recorder.hpp"
 #include "record/replayer.hpp"
-#include "shm/clock.hpp"
 #include "support/folder.hpp"
+#include "support/manual_clock.hpp"
 #include "support/worker_job.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using record::Cursor;
 using record::Order;
 using record::Recorder;
+using test::kSecond, test::ManualClock;
 using What = record::Event::What;
 
 // A recorder that is told of chunks of one variable, without a job.
@@ -143,7 +144,7 @@ TEST_CASE("record: a worker that was killed within any chunk of a variable leave
       std::string bytes(std::istreambuf_iterator<char>(written), {});
       bytes.resize(bytes.find_last_not_of('\0') + 1);
       std::ofstream(file, std::ios::binary) << bytes << '\x05';  // one more behind it
-      CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("goes on behind a push"), Error);
+      CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("goes on after a push"), Error);
     }
 }
 
@@ -222,12 +223,12 @@ TEST_CASE("record: orders that no job has are refused") {
   }
   SUBCASE("a version pulled that nobody has made") {
     Told(folder.path(), 0).pull(1);
-    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("nobody has made"), Error);
+    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("no push has made"), Error);
   }
   SUBCASE("each waits for what the other one does behind it") {
     Told(folder.path(), 0).push(1).pull(0);
     Told(folder.path(), 1).push(0);
-    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("comes behind"), Error);
+    CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("waits for a later event"), Error);
   }
   SUBCASE("a step that nobody has counted") {
     Told told(folder.path(), 0);
@@ -255,7 +256,7 @@ TEST_CASE("record: what has no order is refused, with the reason") {
     Worker worker(test::options(first, 0));
     worker.variable(test::vector_of(10), test::zero);
     config.restore = Checkpoint::save(JobView(first.job), folder.path("checkpoints"));
-    reason = "of jobs that begin anew";
+    reason = "needs a job that starts from scratch";
   }
   SUBCASE("nothing of it") {}
   Server server(config);
@@ -273,8 +274,8 @@ TEST_CASE("record: what has no order is refused, with the reason") {
   const Variable variable = worker.variable(spec, test::zero);
   std::vector<float> out(10);
   Versions since;
-  CHECK_THROWS_WITH_AS(worker.snapshot(), doctest::Contains("a snapshot has no place in a record"), Error);
-  CHECK_THROWS_WITH_AS(worker.pull_if_changed(variable, out, since), doctest::Contains("pull_if_changed has no place"),
+  CHECK_THROWS_WITH_AS(worker.snapshot(), doctest::Contains("a snapshot cannot be recorded or replayed"), Error);
+  CHECK_THROWS_WITH_AS(worker.pull_if_changed(variable, out, since), doctest::Contains("pull_if_changed cannot be"),
                        Error);
   spec.name = "inplace", spec.layout = Layout::kInplace;
   CHECK_THROWS_WITH_AS(worker.variable(spec, test::zero), doctest::Contains("declare it versioned"), Error);
@@ -308,12 +309,12 @@ TEST_CASE("record: what a program does once it has been told the end is replayed
   const auto run = [&](const record::Board* board) {
     config.job = test::unique_job_name();
     Server server(config);
-    const std::uint64_t begin = shm::now_ns();
+    const ManualClock clock(ManualClock::Sleeps::kPass);
     const auto join = [&](std::uint32_t rank) {
       WorkerOptions given = test::options(config, rank);
       (board == nullptr ? given.record : given.replay) = folder.path();
       if (board != nullptr) given.replay_board = board->path();
-      given.stop_requested = [&] { return shm::now_ns() - begin > 20'000'000'000; };  // instead of a wait for ever
+      given.stop_requested = [&] { return clock.passed_ns() > 20 * kSecond; };  // instead of a wait for ever
       return Worker(given);
     };
     std::vector<float> out(10);

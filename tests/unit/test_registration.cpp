@@ -10,8 +10,8 @@
 #include "device/registration.hpp"
 #include "support/scripted_cuda.hpp"
 
-using namespace ps::device;
-using ps::test::ScriptedCuda;
+using namespace ps_shm::device;
+using ps_shm::test::ScriptedCuda;
 using Calls = std::vector<std::string>;
 
 namespace {

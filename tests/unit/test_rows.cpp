@@ -8,14 +8,14 @@
 #include <random>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/rows_job.hpp"
 #include "support/rule_reference.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::ids_of;
 using test::ids_of_all;
 using test::row_config;
@@ -386,22 +386,23 @@ TEST_CASE("rows: what has no meaning in place is refused with what to do") {
     config.layout = Layout::kVersioned;
     Server server(config);
     Worker worker(test::quiet_options(config));
-    CHECK_THROWS_WITH_AS(worker.variable({.name = "t", .shape = {4}, .layout = Layout::kInplace}, zero),
-                         "variable 't' is in-place, where ftrl computes values of the learning rate: use `lr-schedule` "
-                         "constant, or layout versioned",
-                         Error);
+    CHECK_THROWS_WITH_AS(
+        worker.variable({.name = "t", .shape = {4}, .layout = Layout::kInplace}, zero),
+        "variable 't' is in-place, and ftrl computes its values from the learning rate; use `lr-schedule` "
+        "constant, or layout versioned",
+        Error);
   }
   {
     JobConfig config = row_config(UpdateRule::kRowwiseAdagrad);
     Server server(config);
     Worker worker(test::quiet_options(config));
     CHECK_THROWS_WITH_AS(worker.variable({.name = "t", .shape = {4}, .layout = Layout::kVersioned}, zero),
-                         "variable 't' is versioned, and rowwise_adagrad keeps state of rows: use layout inplace",
+                         "variable 't' is versioned, but rowwise_adagrad keeps state for each row; use layout inplace",
                          Error);
     const Variable table = worker.variable({.name = "u", .shape = {4}, .layout = Layout::kInplace}, zero);
     CHECK_THROWS_WITH_AS(
         static_cast<void>(table.view()),
-        "the elements of variable 'u' lie apart, with the state of rowwise_adagrad between them; pull it", Error);
+        "the elements of variable 'u' are not contiguous: the state of rowwise_adagrad lies between; pull it", Error);
   }
   {
     JobConfig config = row_config(UpdateRule::kSgd);

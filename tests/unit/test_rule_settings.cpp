@@ -11,8 +11,8 @@
 
 #include "update/rules.hpp"
 
-using namespace ps;
-using namespace ps::update;
+using namespace ps_shm;
+using namespace ps_shm::update;
 
 namespace {
 

@@ -1,14 +1,14 @@
 // Learning-rate schedules: their factors, and how they are read.
-#include "ps/schedule.hpp"
+#include "ps_shm/schedule.hpp"
 
 #include <initializer_list>
 #include <string>
 
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 
 TEST_CASE("a constant schedule is one at every step") {
   const Schedule schedule = Schedule::parse("constant");
@@ -89,10 +89,10 @@ TEST_CASE("a refusal names the part that cannot be read") {
     }
     return "none";
   };
-  CHECK(refusal("exp:x:3") == "learning-rate schedule 'exp:x:3': DECAY of exp is to be above 0, not 'x'");
-  CHECK(refusal("step:0.5:0") == "learning-rate schedule 'step:0.5:0': STEPS of step is to be above 0, not '0'");
+  CHECK(refusal("exp:x:3") == "learning-rate schedule 'exp:x:3': DECAY of exp must be above 0, not 'x'");
+  CHECK(refusal("step:0.5:0") == "learning-rate schedule 'step:0.5:0': STEPS of step must be above 0, not '0'");
   CHECK(refusal("warmup:10") == "learning-rate schedule 'warmup:10': '+SCHEDULE' is missing");
-  CHECK(refusal("cosine:5:2").find("FLOOR of cosine is to be from 0 to 1, not '2'") != std::string::npos);
-  CHECK(refusal("exp:0.9:3:4").find("':4' is too much") != std::string::npos);
+  CHECK(refusal("cosine:5:2").find("FLOOR of cosine must be from 0 to 1, not '2'") != std::string::npos);
+  CHECK(refusal("exp:0.9:3:4").find("unexpected ':4'") != std::string::npos);
   CHECK(refusal("").find("use constant, exp:DECAY:STEPS") != std::string::npos);
 }

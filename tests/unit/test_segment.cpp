@@ -13,12 +13,12 @@
 #include <string>
 #include <utility>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::JobName;
 
 namespace {
@@ -156,8 +156,8 @@ TEST_CASE("segment: every outcome but ready has a message that names the segment
   for (const AttachOutcome outcome :
        {AttachOutcome::kAbsent, AttachOutcome::kBeingCreated, AttachOutcome::kOtherVersion, AttachOutcome::kOtherBuild,
         AttachOutcome::kDamaged, AttachOutcome::kNoPermission})
-    CHECK(describe(outcome, "ps.some").find("/dev/shm/ps.some") != std::string::npos);
-  CHECK(describe(AttachOutcome::kReady, "ps.some").empty());
+    CHECK(describe(outcome, "ps_shm.some").find("/dev/shm/ps_shm.some") != std::string::npos);
+  CHECK(describe(AttachOutcome::kReady, "ps_shm.some").empty());
 }
 
 TEST_CASE("segment: one that is not ready keeps its descriptor for locks and maps nothing") {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "config/job_settings.hpp"
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using config::job_settings;
 using config::Setting;
 
@@ -57,12 +57,12 @@ TEST_CASE("settings: another elastic number of workers is refused in the words i
   };
   const JobConfig there = config::resolved(with_workers(2, 4));
   CHECK_NOTHROW(check_same(there, with_workers(2, 4)));
-  CHECK_THROWS_WITH_AS(check_same(there, with_workers(2, 5)),
-                       doctest::Contains("goes on with workers 2..4, you say 2..5"), Error);
-  CHECK_THROWS_WITH_AS(check_same(there, with_workers(3, 4)),
-                       doctest::Contains("goes on with workers 2..4, you say 3..4"), Error);
-  CHECK_THROWS_WITH_AS(check_same(there, with_workers(2, 0)),
-                       doctest::Contains("goes on with workers 2..4, you say 2:"), Error);
+  CHECK_THROWS_WITH_AS(check_same(there, with_workers(2, 5)), doctest::Contains("goes on with workers 2..4, not 2..5"),
+                       Error);
+  CHECK_THROWS_WITH_AS(check_same(there, with_workers(3, 4)), doctest::Contains("goes on with workers 2..4, not 3..4"),
+                       Error);
+  CHECK_THROWS_WITH_AS(check_same(there, with_workers(2, 0)), doctest::Contains("goes on with workers 2..4, not 2:"),
+                       Error);
 }
 
 TEST_CASE("settings: each one has a name, a meaning and a text of its own, and is read back") {

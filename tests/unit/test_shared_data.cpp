@@ -1,4 +1,4 @@
-#include "shm/shared_data.hpp"
+#include "shm/segment/shared_data.hpp"
 
 #include <sys/mman.h>
 
@@ -9,15 +9,15 @@
 
 #include <doctest/doctest.h>
 
-#include "ps/job_view.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/worker.hpp"
 #include "support/processes.hpp"
 #include "support/sparse_texts.hpp"
 #include "support/test_job.hpp"
 
 namespace {
 
-using namespace ps;
+using namespace ps_shm;
 using test::Bell;
 using test::Child;
 using test::Folder;
@@ -74,7 +74,7 @@ TEST_CASE("shared data: another key is an error that names both") {
   Worker one(member_of(job)), two(member_of(job));
   one.shared("this", filler(10, 1, loads));
   const std::string found = test::error_of([&] { two.shared("that", filler(10, 1, loads)); });
-  CHECK(found.find("share this already, not that") != std::string::npos);
+  CHECK(found.find("already share this, not that") != std::string::npos);
   const std::string long_key(3000, 'k');
   CHECK(test::error_of([&] { two.shared(long_key, filler(10, 1, loads)); }).size() > 3000);
   CHECK(loads == 1);

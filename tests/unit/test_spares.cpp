@@ -3,11 +3,12 @@
 
 #include <vector>
 
+#include "shm/slots/settle.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {
@@ -146,7 +147,7 @@ TEST_CASE("settling: killed before the swap, and the current buffer has been rep
 
 TEST_CASE("settling: killed before the swap, and a cut keeps the buffer that the dead one expected (cut.C6)") {
   Scene scene;
-  Directory(scene.job.segments).reserve(0, kSnapshotByte);
+  Directory(scene.job.segments).reserve({0}, kSnapshotByte);
   Scene::Pending pending;
   Scene::Rank alive(scene.job, 1);
   {

@@ -1,4 +1,4 @@
-#include "train/sparse/sparse_forms.hpp"
+#include "train/data/sparse/sparse_forms.hpp"
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -19,8 +19,8 @@
 
 namespace {
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 using train::FirstIndex;
 using train::SparseData;
 using train::SparseSourceOptions;
@@ -145,7 +145,7 @@ TEST_CASE("sparse cache: a name that does not end within the form is an error th
   for (const std::string& length : {std::string("\xff\xff\xff\xff"), std::string("\x1d\0\0\0", 4)}) {
     overwrite(scene.form(), names, length);
     const SparseData data = SparseData::read(scene.path, scene.options());
-    CHECK(error_of([&] { data.names(); }).find("its binary form is damaged; remove it") != std::string::npos);
+    CHECK(error_of([&] { data.names(); }).find("its cached binary form is damaged; remove it") != std::string::npos);
   }
 }
 
@@ -182,7 +182,7 @@ TEST_CASE("sparse cache: a form that is damaged or cut off is made again, with a
     if (at == -3) std::filesystem::resize_file(form, size + 4);
     CHECK(scene.read() == expected);
     REQUIRE(scene.notices.size() == 1);
-    CHECK(scene.notices[0].find(form + " is damaged: it is made again") == 0);
+    CHECK(scene.notices[0].find(form + " is damaged: rebuilding it") == 0);
     CHECK(scene.read() == expected);
     CHECK(scene.notices.size() == 1);
   }
@@ -303,7 +303,7 @@ TEST_CASE("sparse cache: who waits stops when it is asked to") {
 TEST_CASE("sparse cache: a folder that can't be made or used is an error that names it") {
   Scene scene;
   scene.cache = scene.path + "/cache";  // below a file
-  CHECK(error_of([&] { scene.read(); }).find("cannot make the folder " + scene.cache) == 0);
+  CHECK(error_of([&] { scene.read(); }).find("cannot create the cache folder " + scene.cache) == 0);
   Scene missing;
   missing.path = missing.folder.path("missing");
   CHECK(error_of([&] { missing.read(); }).find("missing: no such file") != std::string::npos);
@@ -321,7 +321,7 @@ TEST_CASE("sparse data: a full disk is an error that says where, and leaves noth
     const std::string cached = error_of([&] { SparseData::read(scene.path, options); });
     const bool says = unnamed.find("cannot write the binary form of the data") == 0 &&
                       unnamed.find("set TMPDIR to another folder") != std::string::npos &&
-                      cached.find("in the cache's folder " + scene.cache) != std::string::npos;
+                      cached.find("in the cache folder " + scene.cache) != std::string::npos;
     return says && scene.files(".sparse").empty() && scene.files(".new").empty() ? 0 : 1;
   });
   CHECK(limited.join() == 0);
@@ -334,6 +334,6 @@ TEST_CASE("sparse data: the unnamed form lies in $TMPDIR") {
   setenv("TMPDIR", scene.folder.path("missing").c_str(), 1);
   const std::string found = error_of([&] { SparseData::read(scene.path, {}); });
   former != nullptr ? setenv("TMPDIR", kept.c_str(), 1) : unsetenv("TMPDIR");
-  CHECK(found.find("cannot make a temporary file for its binary form in " + scene.folder.path("missing")) !=
+  CHECK(found.find("cannot create a temporary file for its binary form in " + scene.folder.path("missing")) !=
         std::string::npos);
 }

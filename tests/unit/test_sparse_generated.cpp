@@ -1,4 +1,4 @@
-#include "train/sparse/generated.hpp"
+#include "train/data/sparse/generated.hpp"
 
 #include <cmath>
 #include <string>
@@ -7,12 +7,12 @@
 #include <doctest/doctest.h>
 
 #include "support/sparse_texts.hpp"
-#include "train/sparse/zipf.hpp"
+#include "train/data/sparse/zipf.hpp"
 
 namespace {
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 using train::SparseData;
 using train::SparseExample;
 using train::ZipfSampler;

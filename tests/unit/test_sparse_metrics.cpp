@@ -1,4 +1,4 @@
-#include "train/sparse/sparse_metrics.hpp"
+#include "train/models/sparse/sparse_metrics.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -8,11 +8,11 @@
 
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
 namespace {
 
-using namespace ps::train;
+using namespace ps_shm::train;
 
 // By its definition: over all pairs of a positive and a negative example.
 double pairwise_area(const std::vector<Scored>& all) {
@@ -129,5 +129,5 @@ TEST_CASE("a part without examples cannot be tested with") {
   const SparseData data = parse("+1 1:1\n-1 1:2\n");
   const auto model = make_sparse_model("logistic", data.info(), {});
   CHECK_THROWS_WITH_AS(evaluate(*model, std::vector<float>{1}, 1, data, {1e-9, true}),
-                       doctest::Contains("no example to test with"), ps::Error);
+                       doctest::Contains("there are no test examples"), ps_shm::Error);
 }

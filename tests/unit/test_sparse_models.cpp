@@ -1,4 +1,4 @@
-#include "train/sparse/sparse_model.hpp"
+#include "train/models/sparse/sparse_model.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -11,12 +11,12 @@
 
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
-#include "train/sparse/sparse_losses.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/models/sparse/sparse_losses.hpp"
 
 namespace {
 
-using namespace ps::train;
+using namespace ps_shm::train;
 
 SparseInfo features_info(std::uint64_t features, float label_min = -1, float label_max = 1) {
   SparseInfo info;
@@ -225,15 +225,16 @@ TEST_CASE("data that does not suit a model is refused, with what does") {
   many.distinct_labels = 3;
   for (const char* name : {"logistic", "svm", "fm"})
     CHECK_THROWS_WITH_AS(make_sparse_model(name, many, {}),
-                         doctest::Contains("two labels apart, and the data has more, from 0 to 9"), ps::Error);
+                         doctest::Contains("two-class model, but the data has more labels, from 0 to 9"),
+                         ps_shm::Error);
   CHECK_THROWS_WITH_AS(make_sparse_model("mf", features_info(3), {}), doctest::Contains("logistic, svm or fm"),
-                       ps::Error);
+                       ps_shm::Error);
   for (const char* name : {"logistic", "svm"})
-    CHECK_THROWS_WITH_AS(make_sparse_model(name, ratings_info(), {}), doctest::Contains("mf or fm"), ps::Error);
+    CHECK_THROWS_WITH_AS(make_sparse_model(name, ratings_info(), {}), doctest::Contains("mf or fm"), ps_shm::Error);
   CHECK_THROWS_WITH_AS(make_sparse_model("mlp", features_info(3), {}), doctest::Contains("logistic, svm, mf or fm"),
-                       ps::Error);
-  CHECK_THROWS_WITH_AS(make_sparse_model("svm", features_info(0), {}), doctest::Contains("no feature"), ps::Error);
+                       ps_shm::Error);
+  CHECK_THROWS_WITH_AS(make_sparse_model("svm", features_info(0), {}), doctest::Contains("no feature"), ps_shm::Error);
   CHECK(make_sparse_model("svm", features_info(0), {.bias = true})->table().count() == 1);
   CHECK_THROWS_WITH_AS(make_sparse_model("svm", features_info(std::uint64_t{1} << 32), {}),
-                       doctest::Contains("`hash-bits` 31"), ps::Error);
+                       doctest::Contains("`hash-bits` 31"), ps_shm::Error);
 }

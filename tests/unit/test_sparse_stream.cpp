@@ -1,4 +1,4 @@
-#include "train/sparse/sparse_stream.hpp"
+#include "train/data/sparse/sparse_stream.hpp"
 
 #include <unistd.h>
 
@@ -10,12 +10,13 @@
 
 #include <doctest/doctest.h>
 
+#include "support/sanitizers.hpp"
 #include "support/sparse_texts.hpp"
 
 namespace {
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 using train::SparseData;
 using train::SparsePart;
 using train::SparseSourceOptions;

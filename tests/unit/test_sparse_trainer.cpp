@@ -1,4 +1,4 @@
-#include "train/sparse/sparse_trainer.hpp"
+#include "train/loop/sparse_trainer.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -10,18 +10,18 @@
 
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/server.hpp"
 #include "support/rule_reference.hpp"
 #include "support/test_job.hpp"
-#include "train/sparse/row_decay.hpp"
-#include "train/sparse/row_set.hpp"
-#include "train/sparse/sparse_metrics.hpp"
+#include "train/loop/row_decay.hpp"
+#include "train/models/sparse/row_set.hpp"
+#include "train/models/sparse/sparse_metrics.hpp"
 
 namespace {
 
-using namespace ps;
-using namespace ps::train;
+using namespace ps_shm;
+using namespace ps_shm::train;
 
 SparseData zipf() { return SparseData::read("zipf:200x600x8", {}); }
 SparseData ratings() { return SparseData::read("ratings:60x40x1500", {}); }

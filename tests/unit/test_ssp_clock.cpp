@@ -6,14 +6,14 @@
 #include <thread>
 #include <vector>
 
-#include "shm/clock.hpp"
-#include "shm/futex.hpp"
-#include "shm/ssp_clock.hpp"
+#include "shm/base/futex.hpp"
+#include "shm/steps/ssp_clock.hpp"
+#include "support/manual_clock.hpp"
 #include "support/member.hpp"
 #include "support/processes.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::Member;
 using test::TestJob;
 
@@ -136,12 +136,9 @@ TEST_CASE("ssp clock: a stopped process goes on counting, a killed one does not"
     return 0;
   });
   REQUIRE(ready.hear());
-  kill(child.pid(), SIGSTOP);
+  child.stop();
   a.advance(5);
-  for (int i = 0; i < 20; ++i) {
-    CHECK(look(a, 1).blockers == Ranks{1});
-    usleep(1000);
-  }
+  for (int i = 0; i < 20; ++i) CHECK(look(a, 1).blockers == Ranks{1});
   child.kill();
   CHECK(look(a, 1).blockers.empty());
 }
@@ -241,30 +238,25 @@ TEST_CASE("ssp clock: a worker that was never in an epoch does not count") {
   CHECK(look(a, 0).blockers.empty());
 }
 
-TEST_CASE("ssp clock: an advance wakes who sleeps for it long before the slice is over") {
+TEST_CASE("ssp clock: an advance wakes who sleeps for it before the slice is over") {
+  test::ManualClock clock;
   const TestJob job;
   Walker a(job), b(job);
   a.advance(1);
-  int in_time = 0;
-  for (int i = 0; i < 20; ++i) {
-    std::atomic<bool> sleeps{false};
-    std::uint64_t woken = 0;
+  for (int i = 0; i < 3; ++i) {
+    std::atomic<bool> is_woken{false};
     std::thread waiter([&] {
       AtomicShm<std::uint32_t>& word = a.segments.state().clocks;
-      const std::uint32_t seen = futex_prepare(word);
-      sleeps = true;
-      futex_wait_slice(word, seen);
-      woken = now_ns();
+      futex_wait_slice(word, futex_prepare(word));
+      is_woken = true;
     });
-    while (!sleeps) spin_pause();
-    usleep(500);
-    const std::uint64_t told = now_ns();
+    CHECK(clock.wait_for_sleepers(1));
     b.clock.advance();
+    CHECK(test::eventually([&] { return is_woken.load(); }));
+    clock.advance(test::kSlice);  // lets it go where nobody has woken it
     waiter.join();
-    in_time += woken > told && woken - told < 5'000'000;
     a.clock.advance();
   }
-  CHECK(in_time >= 10);  // the slice alone would need 9.5 ms, each time
 }
 
 TEST_CASE("ssp clock: an advance between the look and the sleep is not slept through") {

@@ -1,16 +1,18 @@
-#include "train/straggler.hpp"
+#include "train/log/straggler.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
 #include <doctest/doctest.h>
 
+#include "support/manual_clock.hpp"
+
 namespace {
 
-using ps::train::Delay;
-using ps::train::Straggler;
+using ps_shm::test::ManualClock;
+using ps_shm::train::Delay;
+using ps_shm::train::Straggler;
 
 Delay times(double factor, double share = 1.0) {
   Delay delay;
@@ -103,22 +105,36 @@ TEST_CASE("straggler: a wait ends early when a stop is requested") {
   Delay delay;
   delay.seconds = 60;
   Straggler straggler(delay, 1, 0);
-  const auto begin = std::chrono::steady_clock::now();
-  CHECK(!straggler.slow_down([] { return true; }));
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  int asked = 0;
+  CHECK(!straggler.slow_down([&] { return ++asked == 5; }));
+  CHECK(asked == 5);
+  CHECK(clock.passed_ns() > 0);
+  CHECK(clock.passed_ns() < ps_shm::test::kSecond);
+}
+
+TEST_CASE("straggler: a wait that nobody stops takes its time") {
+  Delay delay;
+  delay.seconds = 60;
+  Straggler straggler(delay, 1, 0);
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  CHECK(straggler.slow_down([] { return false; }));
+  CHECK(clock.passed_ns() == 60 * ps_shm::test::kSecond);
 }
 
 TEST_CASE("straggler: work is this thread's processor time") {
   Straggler straggler(times(3), 1, 0);
-  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  const double before = ps_shm::train::thread_seconds();
   straggler.begin_work();
-  const auto begin = now();
-  while (now() - begin < std::chrono::milliseconds(50)) {
+  const double begin = ps_shm::train::thread_seconds();
+  while (ps_shm::train::thread_seconds() - begin < 0.005) {
   }
-  const auto worked = now();
+  const double worked = ps_shm::train::thread_seconds() - begin;
   CHECK(straggler.slow_down({}));
-  // At most, not about: others may have had the processor while this one span.
-  CHECK(now() - worked > std::chrono::milliseconds(1));
+  const double most = ps_shm::train::thread_seconds() - before;
+  CHECK(double(clock.passed_ns()) * 1e-9 > 2 * worked - 1e-8);
+  CHECK(double(clock.passed_ns()) * 1e-9 < 2 * most);
 }
 
 TEST_CASE("straggler: a delay is written as it is read") {

@@ -7,7 +7,7 @@
 
 #include "device/strategy.hpp"
 
-using namespace ps::device;
+using namespace ps_shm::device;
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include "report/progress.hpp"
 #include "report/summary.hpp"
 
-using namespace ps;
-using namespace ps::report;
+using namespace ps_shm;
+using namespace ps_shm::report;
 
 namespace {
 
@@ -86,11 +86,11 @@ TEST_CASE("summary: it tells how often was evaluated and what was best, also whe
   CHECK_FALSE(to_json(run).contains("evaluations"));
   const double nan = std::nan("");
   run.evaluations = {evaluation(1, nan), evaluation(10, 0.75), evaluation(20, 0.25), evaluation(30, nan)};
-  CHECK(has(to_text(run, std::nullopt), "  evaluated 4 times: the least loss was 0.2500 at step 20\n"));
+  CHECK(has(to_text(run, std::nullopt), "  evaluated 4 times: the lowest loss was 0.2500 at step 20\n"));
   CHECK(to_json(run)["evaluations"][1]["loss"] == 0.75);
   CHECK(to_json(run)["evaluations"][1]["step"] == 10);
   run.evaluations = {evaluation(1, nan)};
-  CHECK(has(to_text(run, std::nullopt), "  evaluated 1 time: the least loss was nan at step 1\n"));
+  CHECK(has(to_text(run, std::nullopt), "  evaluated 1 time: the lowest loss was nan at step 1\n"));
   CHECK_FALSE(read_evaluation(Json::parse(R"({"publication": "a"})")));
   CHECK_FALSE(read_evaluation(Json()));
 }

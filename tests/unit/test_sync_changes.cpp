@@ -6,13 +6,13 @@
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_control.hpp"
-#include "ps/server.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/server.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -105,7 +105,7 @@ TEST_CASE("two kinds of contribution of one worker to one variable in a step are
     worker.push(w, 1.0F);
     CHECK_THROWS_WITH_AS(worker.push(v, all(1)),
                          "variable 'v' was added to in this step and cannot be pushed before step(): in sync mode a "
-                         "worker does one of these to a variable in a step",
+                         "worker may do only one of these to a variable in a step",
                          Error);
     CHECK_THROWS_AS(worker.assign(v, all(1)), Error);
     CHECK_THROWS_AS(worker.add(w, 1.0F), Error);

@@ -7,20 +7,20 @@
 
 #include <doctest/doctest.h>
 
-#include "ps/errors.hpp"
-#include "ps/job_config.hpp"
-#include "train/trainer.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_config.hpp"
+#include "train/loop/trainer.hpp"
 
 namespace {
 
-using ps::train::Dataset;
-using ps::train::DataSplit;
-using ps::train::load_data;
+using ps_shm::train::Dataset;
+using ps_shm::train::DataSplit;
+using ps_shm::train::load_data;
 
 std::string error_of(const std::string& source) {
   try {
     load_data(source, {});
-  } catch (const ps::Error& error) {
+  } catch (const ps_shm::Error& error) {
     return error.what();
   }
   return "no error";
@@ -79,13 +79,13 @@ TEST_CASE("synthetic data: an example's norm does not depend on the number of fe
 
 TEST_CASE("synthetic data: a linear model learns most of it") {
   const DataSplit data = load_data("synthetic:1000x10", {});
-  const auto model = ps::train::make_model("softmax", 1000, 10);
-  ps::JobConfig config;
+  const auto model = ps_shm::train::make_model("softmax", 1000, 10);
+  ps_shm::JobConfig config;
   config.steps = 2000;
   config.optimizer.learning_rate = 1.0F;
-  ps::train::TrainOptions options;
+  ps_shm::train::TrainOptions options;
   options.batch = 10;
-  ps::train::TrainResult result = ps::train::train_alone(config, *model, data.train, options);
+  ps_shm::train::TrainResult result = ps_shm::train::train_alone(config, *model, data.train, options);
   CHECK(model->evaluate(result.parameters.values(), data.test).accuracy > 0.75);  // guessing: 0.1
 }
 

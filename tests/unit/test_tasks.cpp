@@ -13,14 +13,15 @@
 #include <tuple>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "shm/job_segments.hpp"
-#include "shm/validation.hpp"
-#include "shm/worker_table.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/checks/validation.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/steps/worker_table.hpp"
+#include "support/manual_clock.hpp"
 #include "support/placed_job.hpp"
 
-using namespace ps;
-using namespace ps::test;
+using namespace ps_shm;
+using namespace ps_shm::test;
 
 TEST_CASE("tasks: shards are added in any order, and nobody attaches before all are there") {
   for (const std::vector<std::uint32_t>& order : {Shards{1, 2, 3}, Shards{3, 1, 2}, Shards{2, 3, 1}}) {
@@ -48,8 +49,11 @@ TEST_CASE("tasks: shards are added in any order, and nobody attaches before all 
 
 TEST_CASE("tasks: one that no first task comes for gives up, and says what to start") {
   JobConfig config = settings(2);
-  const ServerOptions options{.task = 1, .wait_job_seconds = 0.05};
+  const ServerOptions options{.task = 1, .wait_job_seconds = 10};
+  const ManualClock clock(ManualClock::Sleeps::kPass);
   CHECK_THROWS_WITH_AS(Server(config, options), doctest::Contains("start ps_shm `task` 0"), Error);
+  CHECK(clock.passed_ns() >= 10 * kSecond);
+  CHECK(clock.passed_ns() <= 10 * kSecond + kSlice);
 }
 
 TEST_CASE("tasks: a live task's byte is refused, a dead one's is taken over with its shard") {
@@ -129,7 +133,7 @@ TEST_CASE("tasks: a successor takes a dead task's shard over, of task 0 too") {
     const JobConfig config = settings(2);
     const JobName name(config.job);
     ServerOptions given;
-    given.wait_job_seconds = 2;
+    given.wait_job_seconds = 60;
     std::unique_ptr<Server> tasks[2];
     for (std::uint32_t task : {0U, 1U}) {
       given.task = task;

@@ -12,14 +12,14 @@
 #include <string>
 #include <vector>
 
-#include "keep/half.hpp"
-#include "keep/tensor_files.hpp"
-#include "keep/tensor_reader.hpp"
-#include "ps/errors.hpp"
+#include "persistence/tensor_files.hpp"
+#include "persistence/tensor_reader.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/folder.hpp"
+#include "update/dtypes.hpp"
 
-using namespace ps;
-using keep::TensorFile;
+using namespace ps_shm;
+using persistence::TensorFile;
 
 namespace {
 
@@ -54,13 +54,13 @@ const char* const kNames[] = {"F32", "F64", "BF16", "I64", "F16", "I32", "I16",
 
 TEST_CASE("a file names each dtype as the format does, and each tensor lies where its elements can be read") {
   std::vector<std::byte> bytes(16);
-  std::vector<keep::Tensor> tensors;
+  std::vector<persistence::Tensor> tensors;
   for (const DType dtype : kAll)
     tensors.insert(tensors.begin(),
-                   {to_string(dtype), dtype, {2}, keep::reader_of(std::span(bytes).first(2 * bytes_of(dtype)))});
+                   {to_string(dtype), dtype, {2}, persistence::reader_of(std::span(bytes).first(2 * bytes_of(dtype)))});
   const test::Folder folder;
   const std::string path = folder.path("tensors");
-  keep::write_safetensors(path, tensors, {{"format", "pt"}});
+  persistence::write_safetensors(path, tensors, {{"format", "pt"}});
   std::ifstream file(path, std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(file), {}};
   std::uint64_t size = 0;
@@ -80,7 +80,7 @@ TEST_CASE("a file names each dtype as the format does, and each tensor lies wher
   CHECK(read.tensors().size() == std::size(kAll));
   CHECK(read.metadata().at("format") == "pt");
   for (std::size_t i = 0; i < std::size(kAll); ++i) {
-    const keep::StoredTensor& tensor = read.tensors().find(to_string(kAll[i]))->second;
+    const persistence::StoredTensor& tensor = read.tensors().find(to_string(kAll[i]))->second;
     CHECK(tensor.dtype == kNames[i]);
     CHECK(tensor.shape == std::vector<std::uint64_t>{2});
     CHECK(tensor.bytes == 2 * bytes_of(kAll[i]));
@@ -101,12 +101,12 @@ TEST_CASE("floats of every width are read as float32, also more of them than are
   }
   const test::Folder folder;
   const std::string path = folder.path("tensors");
-  keep::write_safetensors(
+  persistence::write_safetensors(
       path,
-      {{"single", DType::kFloat32, {kCount}, keep::reader_of(std::as_bytes(std::span(singles)))},
-       {"double", DType::kFloat64, {2, kCount / 2}, keep::reader_of(std::as_bytes(std::span(doubles)))},
-       {"brain", DType::kBFloat16, {kCount}, keep::reader_of(std::as_bytes(std::span(brains)))},
-       {"whole", DType::kInt32, {kCount}, keep::reader_of(std::as_bytes(std::span(singles)))}},
+      {{"single", DType::kFloat32, {kCount}, persistence::reader_of(std::as_bytes(std::span(singles)))},
+       {"double", DType::kFloat64, {2, kCount / 2}, persistence::reader_of(std::as_bytes(std::span(doubles)))},
+       {"brain", DType::kBFloat16, {kCount}, persistence::reader_of(std::as_bytes(std::span(brains)))},
+       {"whole", DType::kInt32, {kCount}, persistence::reader_of(std::as_bytes(std::span(singles)))}},
       {});
   const TensorFile file(path);
   for (const char* name : {"single", "double", "brain"}) {
@@ -120,22 +120,22 @@ TEST_CASE("floats of every width are read as float32, also more of them than are
                        doctest::Contains("a tensor of dtype I32 has no floats"), Error);
   CHECK_THROWS_AS(file.read(file.tensors().find("single")->second, std::span(values).first(1)), Error);
   REQUIRE(truncate(path.c_str(), 1000) == 0);
-  CHECK_THROWS_WITH_AS(file.read(file.tensors().find("brain")->second, values), doctest::Contains("has been cut off"),
+  CHECK_THROWS_WITH_AS(file.read(file.tensors().find("brain")->second, values), doctest::Contains("it is truncated"),
                        Error);
 }
 
 TEST_CASE("sixteen bits are the floats that they stand for") {
-  CHECK(keep::from_float16(0x3c00) == 1.0F);
-  CHECK(keep::from_float16(0xc000) == -2.0F);
-  CHECK(keep::from_float16(0x7bff) == 65504.0F);
-  CHECK(keep::from_float16(0x0400) == std::ldexp(1.0F, -14));  // the smallest normal one
-  CHECK(keep::from_float16(0x0001) == std::ldexp(1.0F, -24));  // the smallest one
-  CHECK(keep::from_float16(0x83ff) == -1023 * std::ldexp(1.0F, -24));
-  CHECK(std::signbit(keep::from_float16(0x8000)));
-  CHECK(keep::from_float16(0xfc00) == -std::numeric_limits<float>::infinity());
-  CHECK(std::isnan(keep::from_float16(0x7e00)));
-  CHECK(keep::from_bfloat16(0x3f80) == 1.0F);
-  CHECK(keep::from_bfloat16(0xff80) == -std::numeric_limits<float>::infinity());
+  CHECK(float(update::Float16{0x3c00}) == 1.0F);
+  CHECK(float(update::Float16{0xc000}) == -2.0F);
+  CHECK(float(update::Float16{0x7bff}) == 65504.0F);
+  CHECK(float(update::Float16{0x0400}) == std::ldexp(1.0F, -14));  // the smallest normal one
+  CHECK(float(update::Float16{0x0001}) == std::ldexp(1.0F, -24));  // the smallest one
+  CHECK(float(update::Float16{0x83ff}) == -1023 * std::ldexp(1.0F, -24));
+  CHECK(std::signbit(float(update::Float16{0x8000})));
+  CHECK(float(update::Float16{0xfc00}) == -std::numeric_limits<float>::infinity());
+  CHECK(std::isnan(float(update::Float16{0x7e00})));
+  CHECK(float(update::BFloat16{0x3f80}) == 1.0F);
+  CHECK(float(update::BFloat16{0xff80}) == -std::numeric_limits<float>::infinity());
 }
 
 TEST_CASE("a file that is none is refused, with the reason") {
@@ -147,21 +147,21 @@ TEST_CASE("a file that is none is refused, with the reason") {
   CHECK(with(R"({"dtype":"F32","shape":[0,7],"data_offsets":[0,0]})", 0) == "none");
   CHECK(with(R"({"dtype":"F8_E5M2","shape":[3],"data_offsets":[0,3]})", 3) == "none");
   CHECK(contains(error_of(""), "shorter than a header"));
-  CHECK(contains(error_of(std::string(8, '\xff')), "its header's length is not one"));
-  CHECK(contains(error_of(file_of("{}", 0).substr(0, 9)), "its header's length is not one"));
-  CHECK(contains(error_of(file_of("{", 0)), "its header is no JSON"));
-  CHECK(contains(error_of(file_of("[]", 0)), "no JSON object"));
+  CHECK(contains(error_of(std::string(8, '\xff')), "its header's length is invalid"));
+  CHECK(contains(error_of(file_of("{}", 0).substr(0, 9)), "its header's length is invalid"));
+  CHECK(contains(error_of(file_of("{", 0)), "its header is not valid JSON"));
+  CHECK(contains(error_of(file_of("[]", 0)), "not a JSON object"));
   CHECK(
       contains(error_of(file_of("{\"a\":" + std::string(90, '[') + std::string(90, ']') + "}", 0)), "nested too deep"));
-  CHECK(contains(error_of(file_of("{}", 1)), "it has 1 bytes of tensors, and its header speaks of 0"));
+  CHECK(contains(error_of(file_of("{}", 1)), "it has 1 bytes of tensors, and its header describes 0"));
   CHECK(contains(error_of(file_of(R"({"__metadata__":{"a":1}})", 0)), "\"__metadata__\" has"));
   CHECK(contains(with("{}", 0), "its tensor \"a\" has"));
   CHECK(contains(with(R"({"dtype":"F33","shape":[2],"data_offsets":[0,8]})", 8), "an unknown dtype F33"));
-  CHECK(contains(with(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8), "a number that is none"));
-  CHECK(contains(with(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8), "other bytes than its shape"));
-  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8), "other bytes than its shape"));
-  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8,9]})", 8), "other bytes than its shape"));
-  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[16,24]})", 8), "bytes that the file has not"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[-2],"data_offsets":[0,8]})", 8), "an invalid number"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[3],"data_offsets":[0,8]})", 8), "does not match its shape"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[8,0]})", 8), "does not match its shape"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8,9]})", 8), "does not match its shape"));
+  CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[16,24]})", 8), "bytes beyond the end of the file"));
   CHECK(contains(with(R"({"dtype":"F32","shape":[2],"data_offsets":[4,12]})", 12), "overlap, or leave a gap"));
   CHECK(contains(with(R"({"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]})", 0), "too many"));
   CHECK(contains(error_of(file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"

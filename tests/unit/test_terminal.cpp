@@ -13,8 +13,8 @@
 #include "report/progress.hpp"
 #include "report/terminal.hpp"
 
-using namespace ps;
-using namespace ps::report;
+using namespace ps_shm;
+using namespace ps_shm::report;
 
 namespace {
 

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/schedule.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/schedule.hpp"
 #include "support/rule_reference.hpp"
 #include "support/stress.hpp"
 #include "update/elements.hpp"
 
-using namespace ps;
-using namespace ps::update;
+using namespace ps_shm;
+using namespace ps_shm::update;
 using test::clipped, test::Element, test::reference;
 
 namespace {

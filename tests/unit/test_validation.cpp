@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "shm/live_settings.hpp"
-#include "shm/validation.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/checks/validation.hpp"
+#include "shm/segment/live_settings.hpp"
 #include "support/member.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::Member;
 using test::TestJob;
 
@@ -88,14 +88,14 @@ TEST_CASE("damage: a buffer that is in use twice") {
 
 TEST_CASE("damage: chunks and spares that name no buffer of their class, or another one's") {
   check_refused({
-      {"is in no buffer of its class", [](Past& past) { past.word(1).store_release(make_word(1, kNoBuffer)); }},
+      {"names no buffer of its class", [](Past& past) { past.word(1).store_release(make_word(1, kNoBuffer)); }},
       {"is torn", [](Past& past) { past.current(0).stamp.store_release(make_stamp(past.record.first_chunk, 7)); }},
       {"is torn", [](Past& past) { past.current(0).stamp.store_release(make_stamp(past.record.first_chunk + 1, 1)); }},
-      {"keeps a buffer that is none",
+      {"preserves a buffer that is not of its class",
        [](Past& past) { fork_of(past.current(0)).store_release(make_fork(1, kNoBuffer)); }},
-      {"a spare buffer of rank 0", [](Past& past) { past.idle().record.store_release(kValidSpare | kNoBuffer); }},
-      {"a spare buffer of rank 0", [](Past& past) { past.idle().record.store_release(1); }},
-      {"a spare buffer of rank 0", [](Past& past) { past.in_flight.shared->note_gain.store_release(kNoBuffer); }},
+      {"a free buffer of rank 0", [](Past& past) { past.idle().record.store_release(kValidSpare | kNoBuffer); }},
+      {"a free buffer of rank 0", [](Past& past) { past.idle().record.store_release(1); }},
+      {"a free buffer of rank 0", [](Past& past) { past.in_flight.shared->note_gain.store_release(kNoBuffer); }},
   });
 }
 
@@ -105,14 +105,14 @@ TEST_CASE("damage: entries of workers and of barriers that cannot be") {
       {"the entry of rank 1", [](Past& past) { past.worker(1).holders.store_release(std::uint64_t{1} << 40); }},
       {"a step that is far ahead", [](Past& past) { past.entry(1).published.store_release(9); }},
       {"a step that is far ahead", [](Past& past) { past.entry(0).active_from.store_release(9); }},
-      {"a gradient segment of nobody", [](Past& past) { past.entry(1).generation.store_release(2); }},
-      {"a decision, although it is for meetings",
+      {"a gradient segment without an owner", [](Past& past) { past.entry(1).generation.store_release(2); }},
+      {"a decision, although it is the user barrier",
        [](Past& past) { past.job.segments.barrier(1).decision.store_release(make_decision(1, 0, 0)); }},
       {"a proposer that does not exist",
        [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(1, 0, 2)); }},
-      {"about another step",
+      {"a decision that is not about the step under way",
        [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(3, 0, 0)); }},
-      {"about another step",
+      {"a decision that is not about the step under way",
        [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(0, 0, 1)); }},
       {"nobody has proposed",
        [](Past& past) { past.job.segments.barrier(0).decision.store_release(make_decision(2, 0, 0)); }},
@@ -121,9 +121,9 @@ TEST_CASE("damage: entries of workers and of barriers that cannot be") {
 
 TEST_CASE("damage: live settings that the job cannot have") {
   check_refused({
-      {"its live settings are impossible",
+      {"its runtime settings are impossible",
        [](Past& past) { past.job.segments.state().live[0].quorum.store_relaxed(kMaxRanks + 1); }},
-      {"its live settings are impossible",
+      {"its runtime settings are impossible",
        [](Past& past) {
          past.job.segments.state().live[0].mode.store_relaxed(static_cast<std::uint32_t>(Mode::kAsync));
        }},

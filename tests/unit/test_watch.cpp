@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "watch/keys.hpp"
-#include "watch/pages.hpp"
-#include "watch/rates.hpp"
-#include "watch/text.hpp"
+#include "inspect_shm/watch/keys.hpp"
+#include "inspect_shm/watch/pages.hpp"
+#include "inspect_shm/watch/rates.hpp"
+#include "inspect_shm/watch/text.hpp"
+#include "ps_shm/errors.hpp"
 
 namespace {
 
-using namespace ps;
-using namespace ps::watch;
+using namespace ps_shm;
+using namespace ps_shm::watch;
 
 std::string all_of(const Screenful& screen) {
   std::string text;
@@ -49,7 +49,7 @@ Model made_up() {
   model.workers[1].phase = Phase::kWaiting, model.workers[1].phase_seconds = 3.25;
   model.workers[1].waiting_for = "step 1234: rank 2";
   model.workers[2].phase = Phase::kStopped, model.workers[2].phase_seconds = 1.5;
-  model.alerts = {"worker 2 (process 102) is stopped, for 1.5 s"};
+  model.alerts = {"worker 2 (process 102) has been stopped for 1.5 s"};
   for (std::size_t i = 0; i < 40; ++i) {
     VariableRow& variable = model.variables.emplace_back();
     variable.number = i, variable.name = "layer" + std::to_string(i), variable.layout = "versioned";
@@ -97,7 +97,7 @@ TEST_CASE("watch: an empty model has all pages, too") {
 TEST_CASE("watch: the overview says what is wrong, how far the job is, and who lives") {
   ViewState view;
   const std::string text = all_of(draw_page(made_up(), view, Page::kOverview));
-  for (const char* part : {"! worker 2 (process 102) is stopped", "step 1234 of 5000", "100 steps/s", "37.7 s left",
+  for (const char* part : {"! worker 2 (process 102) has been stopped", "step 1234 of 5000", "100 steps/s", "37.7 s left",
                            "lr 0.05", "3 alive of 3", "stopped: rank 2", "waiting: rank 1", "60.0 %", "30.0 %", "p99 2",
                            "values 1 MiB", "worker 1 (process 101) joined"})
     CHECK_MESSAGE(contains(text, part), part);
@@ -155,7 +155,7 @@ TEST_CASE("watch: lists are sorted by numbers as numbers, and filtered by any te
   CHECK(screen.count == 11);  // layer3, layer30 to layer39
   CHECK(contains(all_of(screen), "filter: layer3"));
   view.filter = "nobody";
-  CHECK(contains(all_of(draw(model, view, 24, 120)), "nothing that fits the filter"));
+  CHECK(contains(all_of(draw(model, view, 24, 120)), "nothing matches the filter"));
 }
 
 TEST_CASE("watch: NaN counts are shown as bad, and a sample says how much it has seen") {
@@ -188,7 +188,7 @@ TEST_CASE("watch: a chunk's mark is as high as its updates, and coloured by its 
 TEST_CASE("watch: a plain line has the step, the workers and what is wrong") {
   const std::string line = plain_line(made_up());
   for (const char* part :
-       {"live", "step 1234 of 5000", "3 of 3 workers", "loss 0.25", "! worker 2 (process 102) is stopped"})
+       {"live", "step 1234 of 5000", "3 of 3 workers", "loss 0.25", "! worker 2 (process 102) has been stopped"})
     CHECK_MESSAGE(contains(line, part), part);
   CHECK(line.back() == '\n');
 }

@@ -13,13 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 
-using namespace ps;
+using namespace ps_shm;
+using test::kSecond, test::kSlice, test::ManualClock;
 
 namespace {
 
@@ -105,7 +107,7 @@ TEST_CASE("what is moved goes on as it was, and its values are there as bytes an
   CHECK(out == 1);
   const JobView view(config.job);
   CHECK(view.values("v") == std::vector<float>{1, 2, 3});
-  CHECK_THROWS_WITH_AS(view.slot("v", 0), doctest::Contains("variable 'v' has no slot 0 of elements"), Error);
+  CHECK_THROWS_WITH_AS(view.slot("v", 0), doctest::Contains("variable 'v' has no per-element slot 0"), Error);
   CHECK(server.global_step() == 0);
 }
 
@@ -263,7 +265,8 @@ TEST_CASE("a wait ends when its caller wants to stop") {
 
 TEST_CASE("a sync step goes on after its time-out, names whom it leaves out, and does not wait for it again") {
   JobConfig config = settings(2, Mode::kSync);
-  config.step_timeout_seconds = 0.1;
+  config.step_timeout_seconds = 5;
+  ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
   std::vector<std::string> said;
   WorkerOptions talking = options(config);
@@ -277,7 +280,9 @@ TEST_CASE("a sync step goes on after its time-out, names whom it leaves out, and
     first.push(variable, std::vector<float>(1, 1.0F));
     first.step();
   }
-  REQUIRE(said.size() == 1);  // and so 49 steps did not wait
+  REQUIRE(said.size() == 1);
+  CHECK(clock.passed_ns() >= 5 * kSecond);
+  CHECK(clock.passed_ns() <= 5 * kSecond + kSlice);  // 49 steps did not wait
   CHECK(said.front().find("goes on without rank 1") != std::string::npos);
   CHECK(first.global_step() == 50);
 
@@ -286,6 +291,7 @@ TEST_CASE("a sync step goes on after its time-out, names whom it leaves out, and
     second.step();
     CHECK(JobView(config.job).values("v").front() == 50.0F);
     CHECK(JobView(config.job).workers()[1].dropped == 1);
+    clock.set(ManualClock::Sleeps::kBlock);  // no time-out from here on
     std::thread other([&] {
       first.push(variable, std::vector<float>(1, 1.0F));
       first.step();
@@ -306,10 +312,13 @@ TEST_CASE("a sync step goes on after its time-out, names whom it leaves out, and
 
 TEST_CASE("a barrier gives up after its time-out and names whom it waited for") {
   JobConfig config = settings(2);
-  config.step_timeout_seconds = 0.1;
+  config.step_timeout_seconds = 10;
+  const ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
   Worker first(options(config)), second(options(config));
   CHECK_THROWS_WITH_AS(first.barrier(), doctest::Contains("rank 1"), Error);
+  CHECK(clock.passed_ns() >= 10 * kSecond);
+  CHECK(clock.passed_ns() <= 10 * kSecond + kSlice);
 }
 
 TEST_CASE("a second push in one sync step is added to the first") {

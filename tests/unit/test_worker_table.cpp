@@ -6,12 +6,12 @@
 #include <optional>
 #include <vector>
 
-#include "shm/worker_table.hpp"
+#include "shm/steps/worker_table.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
 
-using namespace ps;
-using namespace ps::shm;
+using namespace ps_shm;
+using namespace ps_shm::shm;
 using test::TestJob;
 
 namespace {

@@ -1,19 +1,44 @@
 // A worker with several threads: the same values, no buffer lost, also of one that is killed.
 #include <doctest/doctest.h>
 
+#include <random>
 #include <thread>
 #include <vector>
 
-#include "ps/errors.hpp"
-#include "ps/job_view.hpp"
-#include "ps/server.hpp"
-#include "ps/worker.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/slots/settle.hpp"
+#include "shm/slots/versioned_slot.hpp"
 #include "support/conservation.hpp"
 #include "support/processes.hpp"
 #include "support/worker_job.hpp"
 
-using namespace ps;
+using namespace ps_shm;
 using test::options, test::settings, test::vector_of, test::zero;
+
+namespace {
+
+struct Chunks {
+  std::uint64_t count = 0, applied = 0;
+};
+
+// How many chunks the job's only variable has, and how often one of them was replaced.
+Chunks chunks_of(const std::string& job) {
+  shm::AttachOutcome outcome;
+  auto segments = shm::JobSegments::try_attach(job, shm::Access::kReadWrite, outcome);
+  REQUIRE(segments);
+  const shm::VariableShm& record = shm::Directory(*segments).at(0);
+  const shm::VersionedVariable variable(segments->shard_data(0), record);
+  Chunks chunks{.count = record.pieces};
+  for (std::uint64_t chunk = 0; chunk < chunks.count; ++chunk) chunks.applied += variable.version(chunk);
+  return chunks;
+}
+
+}  // namespace
 
 TEST_CASE("threads: a killed worker's lanes are settled by its successor, and no buffer is lost") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
@@ -22,6 +47,7 @@ TEST_CASE("threads: a killed worker's lanes are settled by its successor, and no
     config.reduce = reduce;
     config.threads = 4;
     Server server(config);
+    std::minstd_rand random(1);
     for (int round = 0; round < 15; ++round) {
       const test::Bell ready;
       test::Child child([&] {
@@ -37,7 +63,9 @@ TEST_CASE("threads: a killed worker's lanes are settled by its successor, and no
         return 0;
       });
       REQUIRE(ready.hear());
-      usleep(static_cast<useconds_t>(500 + 531 * round));
+      const Chunks before = chunks_of(config.job);
+      const std::uint64_t more = random() % (3 * before.count);
+      while (chunks_of(config.job).applied < before.applied + more) shm::spin_pause();
       child.kill();
       { const Worker heir(options(config, 0)); }
       CHECK(test::is_conserved(config.job));

@@ -3,14 +3,14 @@
 #include <array>
 #include <optional>
 
-#include "shm/barrier.hpp"
+#include "shm/steps/barrier.hpp"
 #include "support/member.hpp"
 #include "weak/scenes.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 namespace {
 
-using namespace ps::shm;
+using namespace ps_shm::shm;
 
 constexpr std::uint32_t kRanks = 2;
 
@@ -492,4 +492,4 @@ std::vector<WeakCase> scenes_of_ranks() {
   };
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

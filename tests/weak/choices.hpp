@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ps::test {
+namespace ps_shm::test {
 
 class Choices {
  public:
@@ -85,4 +85,4 @@ class Choices {
   std::uint64_t random_ = 0;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -22,7 +22,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline constexpr std::size_t kMaxWords = 128, kMaxThreads = 6;
 
@@ -187,4 +187,4 @@ class Memory {
   View fenced_, ordered_;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

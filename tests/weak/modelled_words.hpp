@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace ps::test {
+namespace ps_shm::test {
 
 struct ModelledWord {
   const void* place;
@@ -93,4 +93,4 @@ class ModelledWords {
   std::map<const void*, std::string> names_;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <tuple>
 
-#include "shm/memory_model.hpp"
+#include "shm/base/memory_model.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 enum class Operation : std::uint8_t { kLoad, kStore, kExchange, kFailure, kFence };
 
@@ -49,4 +49,4 @@ inline std::memory_order weakened(const Mutation& mutation, const shm::Site& sit
   return order;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

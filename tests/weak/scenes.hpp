@@ -8,7 +8,7 @@
 
 #include "weak/weak_explorer.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 struct WeakScene {
   WeakExplorer explorer;
@@ -30,4 +30,4 @@ std::vector<WeakCase> scenes_of_ranks();  // of which ranks are joined and left
 // Of these, each order is asked for (test_orders.cpp).
 std::vector<WeakCase> all_scenes();
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

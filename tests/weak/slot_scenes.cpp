@@ -1,14 +1,15 @@
 // Pushes, pulls, sync steps, accumulators and settling on weak memory.
 #include <bit>
 
+#include "shm/slots/settle.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
 #include "weak/scenes.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 namespace {
 
-using namespace ps::shm;
+using namespace ps_shm::shm;
 
 struct Shape {
   std::uint64_t floats = 2;
@@ -33,7 +34,7 @@ class SlotScene : public WeakScene {
       variables_.push_back(job_.versioned(*records_.back()));
     }
     Directory directory(job_.segments);
-    for (std::uint32_t i = 0; shape.has_cut && i < shape.variables; ++i) directory.reserve(i, kSnapshotByte);
+    for (std::uint32_t i = 0; shape.has_cut && i < shape.variables; ++i) directory.reserve({i}, kSnapshotByte);
     for (std::uint32_t i = 0; i < shape.variables; ++i) {
       explorer.model(&job_.word(*records_[i], 0));
       explorer.name(&job_.word(*records_[i], 0), fmt::format("word {}", i));
@@ -349,4 +350,4 @@ std::vector<WeakCase> scenes_of_slots() {
   };
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -9,7 +9,7 @@
 #include "weak/memory.hpp"
 #include "weak/modelled_words.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 inline void mix(std::uint64_t& hash, std::uint64_t value) noexcept {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15U + 0x632be59bd9b4e019U;
@@ -79,4 +79,4 @@ class StateHash {
   std::size_t count_ = 0;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

@@ -1,5 +1,5 @@
 // The code of the barrier, and of ranks that are left and taken over, through all interleavings of its accesses, as if
-// memory were sequentially consistent. With PS_TEST_FULL also two rounds, a quorum and deaths; else these as far as some
+// memory were sequentially consistent. With PS_SHM_TEST_FULL also two rounds, a quorum and deaths; else these as far as some
 // thousand executions go.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -8,11 +8,11 @@
 
 #include "weak/scenes.hpp"
 
-using namespace ps::test;
+using namespace ps_shm::test;
 
 namespace {
 
-const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
 void follow(const std::vector<WeakCase>& scenes) {
   for (const WeakCase& one : scenes) {

@@ -13,8 +13,8 @@
 
 #include "weak/weak_explorer.hpp"
 
-using namespace ps::test;
-using ps::shm::AtomicShm;
+using namespace ps_shm::test;
+using ps_shm::shm::AtomicShm;
 
 namespace {
 
@@ -32,16 +32,16 @@ struct Litmus {
   std::size_t used = 0;
   WeakExplorer explorer;
 
-  std::uint64_t load(std::size_t word, Order order) { return words[word].load(order, ps::shm::Site::current()); }
+  std::uint64_t load(std::size_t word, Order order) { return words[word].load(order, ps_shm::shm::Site::current()); }
   void store(std::size_t word, std::uint64_t value, Order order) {
-    words[word].store(value, order, ps::shm::Site::current());
+    words[word].store(value, order, ps_shm::shm::Site::current());
   }
   void read(std::size_t into, std::size_t word, Order order) { registers[into] = load(word, order); }
   void fence(Order order) {
-    if (order != kRelaxed) ps::shm::fence(order, ps::shm::Site::current());
+    if (order != kRelaxed) ps_shm::shm::fence(order, ps_shm::shm::Site::current());
   }
   void add(std::size_t word, std::uint64_t delta, Order order) {
-    explorer.change(&words[word], 8, ps::shm::Change::kAdd, delta, order, ps::shm::Site::current());
+    explorer.change(&words[word], 8, ps_shm::shm::Change::kAdd, delta, order, ps_shm::shm::Site::current());
   }
 };
 constexpr std::size_t x = 0, y = 1, z = 2;

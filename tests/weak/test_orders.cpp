@@ -13,11 +13,11 @@
 
 #include "weak/scenes.hpp"
 
-using namespace ps::test;
+using namespace ps_shm::test;
 
 namespace {
 
-const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
 // An order that no scene misses. `what`: file, operation and label, as orders_of() says them.
 struct Spare {
@@ -28,7 +28,7 @@ struct Spare {
 
 std::string line_of(const std::string& file, std::uint32_t line) {
   const std::size_t source = file.find("src/shm/");
-  std::ifstream in(PS_SOURCE_DIR "/" + file.substr(source == std::string::npos ? 0 : source));
+  std::ifstream in(PS_SHM_SOURCE_DIR "/" + file.substr(source == std::string::npos ? 0 : source));
   std::string text;
   for (std::uint32_t i = 0; i < line && std::getline(in, text);) ++i;
   return text;
@@ -89,7 +89,7 @@ std::vector<Order> orders_of(WeakScene& scene) {
     }
     for (const Weaker weaker : weakers)
       orders.push_back({{file, line, column, operation, weaker},
-                        fmt::format("{} {} {}: {} of {}", file.substr(file.find("src/shm/") + 8),
+                        fmt::format("{} {} {}: {} of {}", file.substr(file.rfind('/') + 1),
                                     function.substr(begin, end - begin), label_of(file, line), name_of(weaker),
                                     name_of(operation))});
   }
@@ -104,7 +104,7 @@ bool is_listed(const std::string& what) {
 }  // namespace
 
 TEST_CASE("orders: each is needed, or listed as spare with the reason") {
-  const char* only = std::getenv("PS_WEAK_ORDER");
+  const char* only = std::getenv("PS_SHM_WEAK_ORDER");
   struct Verdict {
     std::string what, caught_by;
     std::set<std::string> scenes;
@@ -146,7 +146,7 @@ TEST_CASE("orders: each is needed, or listed as spare with the reason") {
   for (const auto& one : spare)
     CHECK_MESSAGE(is_listed(one.first),
                   one.first << ", " << one.second.front() << ": no scene misses it, and it is not listed");
-  for (const Spare& one : kSpareOrders)  // without PS_TEST_FULL they are only there
+  for (const Spare& one : kSpareOrders)  // without PS_SHM_TEST_FULL they are only there
     if (only == nullptr)
       CHECK_MESSAGE(spare.count(one.what) == 1, one.what << " is listed as spare, and is needed or gone");
 }

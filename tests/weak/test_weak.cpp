@@ -1,20 +1,20 @@
 // The real protocol code on weak memory (weak_explorer.hpp): all executions of the small scenes, and of the others many at
-// random. PS_TEST_FULL makes both more; PS_WEAK_SEED begins elsewhere; PS_WEAK_SCENE="PART OF A NAME" runs those alone;
-// with PS_WEAK_SCHEDULE they repeat an execution that failed, with a line for each of its operations.
+// random. PS_SHM_TEST_FULL makes both more; PS_SHM_WEAK_SEED begins elsewhere; PS_SHM_WEAK_SCENE="PART OF A NAME" runs those alone;
+// with PS_SHM_WEAK_SCHEDULE they repeat an execution that failed, with a line for each of its operations.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
 #include <string>
 
-#include "shm/racing.hpp"
+#include "shm/base/racing.hpp"
 #include "weak/scenes.hpp"
 
-using namespace ps::test;
+using namespace ps_shm::test;
 
 namespace {
 
-const bool g_full = std::getenv("PS_TEST_FULL") != nullptr;
+const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
 std::string setting(const char* name) {
   const char* value = std::getenv(name);
@@ -30,8 +30,8 @@ void show(WeakScene& scene, const std::string& schedule) {
 }
 
 void check_all(const std::vector<WeakCase>& cases) {
-  const std::string seed = setting("PS_WEAK_SEED"), only = setting("PS_WEAK_SCENE"),
-                    schedule = setting("PS_WEAK_SCHEDULE");
+  const std::string seed = setting("PS_SHM_WEAK_SEED"), only = setting("PS_SHM_WEAK_SCENE"),
+                    schedule = setting("PS_SHM_WEAK_SCHEDULE");
   for (const WeakCase& one : cases) {
     if (one.name.find(only) == std::string::npos) continue;
     CAPTURE(one.name);

@@ -3,19 +3,19 @@
 #include <memory>
 #include <optional>
 
-#include "shm/cut.hpp"
-#include "shm/events.hpp"
-#include "shm/futex.hpp"
-#include "shm/live_settings.hpp"
-#include "shm/publication.hpp"
-#include "shm/ssp_clock.hpp"
+#include "shm/base/futex.hpp"
+#include "shm/publication/publication.hpp"
+#include "shm/segment/events.hpp"
+#include "shm/segment/live_settings.hpp"
+#include "shm/steps/cut.hpp"
+#include "shm/steps/ssp_clock.hpp"
 #include "support/member.hpp"
 #include "weak/scenes.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 namespace {
 
-using namespace ps::shm;
+using namespace ps_shm::shm;
 
 using Word = AtomicShm<std::uint64_t>;
 
@@ -436,4 +436,4 @@ std::vector<WeakCase> all_scenes() {
   return all;
 }
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

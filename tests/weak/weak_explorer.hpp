@@ -1,7 +1,7 @@
 // Runs a few fibers of real protocol code on a model of weak memory (memory.hpp), in one thread: all executions that
 // there are, or many at random.
 //
-// All operations are those of AtomicShm and the fences of shm/atomic.hpp, which come here through shm/memory_model.hpp.
+// All operations are those of AtomicShm and the fences of shm/base/atomic.hpp, which come here through shm/base/memory_model.hpp.
 // What varies is who goes next, which message a load reads and where in its history a store comes. A fiber is switched
 // away from before each access to a word that is contended: that several fibers use and one of them stores to. Words are
 // found to be so while the search goes on; it starts anew then. Fences of sequential consistency, futexes and looks at
@@ -32,14 +32,14 @@
 #include <utility>
 #include <vector>
 
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 #include "weak/choices.hpp"
 #include "weak/memory.hpp"
 #include "weak/modelled_words.hpp"
 #include "weak/mutation.hpp"
 #include "weak/state_hash.hpp"
 
-namespace ps::test {
+namespace ps_shm::test {
 
 struct WeakFiber {
   std::uint32_t after = 0;                 // begins when the fibers of these bits have ended or died
@@ -486,4 +486,4 @@ class WeakExplorer final : public shm::MemoryModel {
   WeakFound found_;
 };
 
-}  // namespace ps::test
+}  // namespace ps_shm::test

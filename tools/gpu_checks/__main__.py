@@ -63,7 +63,7 @@ def soak(report, build, minutes):
     cases = "--test-case=pull: while somebody pushes*,gpu link: pulled chunks are whole*,gpu link: no update of two*"
     end = time.monotonic() + 60 * minutes
     while time.monotonic() < end and not found["failures"]:
-        done = programs.run([build / "tests" / "gpu_tests_on_gpu", cases], 300, {"PS_TEST_ROUNDS": "1000"})
+        done = programs.run([build / "tests" / "gpu_tests_on_gpu", cases], 300, {"PS_SHM_TEST_ROUNDS": "1000"})
         found["rounds"] += 1
         if done.code != 0:
             found["failures"].append((done.out + done.err)[-4000:])

@@ -11,7 +11,7 @@ import subprocess
 import time
 
 SHM = pathlib.Path("/dev/shm")
-PATIENCE = 180 * float(os.environ.get("PS_TEST_PATIENCE", "1"))  # seconds until what has not ended hangs
+PATIENCE = 180 * float(os.environ.get("PS_SHM_TEST_PATIENCE", "1"))  # seconds until what has not ended hangs
 SHM_BYTES, DISK_BYTES = 512 << 20, 64 << 20
 WORKERS_OPTIONS = ("--model", "--data", "--size", "--steps", "--batch", "--interval", "--delay")
 ENDS = (0, 1, 130, -signal.SIGTERM)  # the last: it was asked to leave before it had begun to listen
@@ -32,7 +32,7 @@ class Programs:
 
     def __init__(self, tools, folder, has_own_mounts):
         self.tools, self.folder, self.disk, self.has_own_mounts = tools, folder, folder / "disk", has_own_mounts
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith("PS_")}
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("PS_SHM_")}
 
     def __enter__(self):
         self.disk.mkdir()
@@ -129,7 +129,7 @@ class Round:
         for pid in pids if shutil.which("gdb") else []:
             got = subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 12"], text=True,
                                  capture_output=True)
-            lines += [f"  {pid}", *("    " + line for line in got.stdout.splitlines() if " in ps::" in line)]
+            lines += [f"  {pid}", *("    " + line for line in got.stdout.splitlines() if " in ps_shm::" in line)]
         return "\n".join(lines)
 
     # Orders.
@@ -230,7 +230,7 @@ class Round:
     # The round.
 
     def segments(self):
-        return sorted(path.name for path in SHM.glob(f"ps.{self.job}*"))
+        return sorted(path.name for path in SHM.glob(f"ps_shm.{self.job}*"))
 
     def give_orders(self):
         begin = time.monotonic()

@@ -1,9 +1,19 @@
-"""PyTorch models as workers of a job: gradients are pushed exactly, and staleness is measured.
+"""Train PyTorch models as workers of a job.
 
-    opt = ps_shm.torch.Optimizer(model, "job", lr=0.1, create=True)
-    loss.backward(); opt.step()                            # push, step, pull
+    opt = ps_shm.torch.Optimizer(model, "job", lr=0.1, create=True)      # instead of torch.optim.SGD
+    for batch in batches:
+        opt.zero_grad()
+        loss(model, batch).backward()
+        opt.step()                                                       # pushes, ends the step, pulls
 
-Parameters are of float32. A model that an Optimizer trains may be on a GPU; other models are on the CPU.
+Every push is applied exactly once, and its staleness is measured. Parameters must be float32. An Optimizer can train a
+model on the CPU or on one GPU; Elastic trains a model on the CPU.
+
+Optimizer    replaces an optimizer of torch.optim
+Embedding    an embedding whose table is in shared memory; a process pulls only the rows of its batch
+Elastic      elastic averaging SGD: each worker has its own model, and a common centre holds the models together
+Publisher,   pass a model's weights from a learner to actors, one consistent generation at a time
+  Subscriber
 """
 
 from ._elastic import Elastic

@@ -1,4 +1,4 @@
-"""A model's buffers, such as the running means of a batch normalisation, among the workers of a job."""
+"""Shares a model's buffers, such as the running means of batch normalisation, among the workers of a job."""
 
 from typing import Literal
 
@@ -11,8 +11,11 @@ Policy = Literal["chief", "mean", "local"]
 
 
 class Buffers:
-    """chief: rank 0's hold for all. mean: each adds what has changed in its own, divided by the number of workers; whole
-    numbers, such as counts of batches, are not divided. local: nothing is shared."""
+    """Shares the buffers by one of three policies.
+
+    chief: all workers use those of rank 0. mean: each worker adds the change in its own buffers divided by the number
+    of workers; the change in integers, such as counts of batches, is not divided. local: nothing is shared.
+    """
 
     def __init__(self, worker: Worker, model: torch.nn.Module, policy: Policy) -> None:
         if policy not in ("chief", "mean", "local"):
@@ -21,7 +24,7 @@ class Buffers:
         self._tensors: Tensors = {} if policy == "local" else buffers(model)
         if not self._tensors:
             return
-        self._staged = {name: tensor.cpu() for name, tensor in self._tensors.items()}  # on the CPU: the very same
+        self._staged = {name: tensor.cpu() for name, tensor in self._tensors.items()}  # no copy if on the CPU
         self._bundle: Bundle = worker.variables(dict(self._staged), rule="add")
         self._pulled: Tensors = {}
         self.pull()

@@ -11,13 +11,35 @@ from ._model import own, parameters
 
 
 class Elastic(Closing):
-    """Workers train models of their own, and a centre holds them together: every `every` steps a model x and the centre c
-    move towards each other, x -= alpha (x - c) and c += alpha (x - c).
+    """Elastic averaging: each worker trains its own model, and a common centre holds the models together.
 
-        elastic = ps_shm.torch.Elastic(model, "job", alpha=0.2, every=10, create=True)
-        loss.backward(); local.step(); elastic.step()
+    Every `every` steps the worker's model x and the centre c move towards each other: x -= alpha (x - c) and
+    c += alpha (x - c). The centre lies in shared memory. The model must be on the CPU, with float32 parameters.
 
-    job, create, rank, wait, group, threads, settings: as of Optimizer; a job that is made here has the optimizer add.
+        local = torch.optim.SGD(model.parameters(), lr=0.1)
+        with ps_shm.torch.Elastic(model, "job", alpha=0.2, every=10, create=True) as elastic:
+            for batch in batches:
+                local.zero_grad()
+                loss(model, batch).backward()
+                local.step()
+                elastic.step()
+            elastic.pull()                       # sets the model to the centre, to evaluate it
+
+    Args:
+        model: the first worker's model gives the centre its initial values; the other workers' models start from the
+            centre.
+        job, create, rank, wait, group, threads, settings: as for Optimizer. A job that is created here has the
+            optimizer `add` unless another one is given.
+        alpha: the fraction of the distance that each of the two moves, between 0 and 1.
+        every: number of steps between two moves, at least 1.
+
+    Raises:
+        ValueError: alpha or every is out of range.
+        TypeError: the model is not on the CPU, not float32, or has no parameters to train.
+        Error: the job has other settings.
+
+    Attributes:
+        worker: the Worker by which this process takes part in the job.
     """
 
     def __init__(
@@ -52,7 +74,10 @@ class Elastic(Closing):
             raise
 
     def step(self) -> bool:
-        """Ends a step of the worker; every `every`-th time model and centre move. Returns whether they did."""
+        """Ends a step of the worker. At every `every`-th call the model and the centre move. Returns whether they did.
+
+        In the modes ssp and sync it waits for other workers. Raises JobFinished if the job ends while it waits.
+        """
         self._steps += 1
         moves = self._steps % self._every == 0
         if moves:
@@ -65,9 +90,12 @@ class Elastic(Closing):
         return moves
 
     def pull(self) -> None:
-        """Sets the model to the centre, as for an evaluation at the end."""
+        """Sets the model to the centre, for example to evaluate it at the end."""
         self._bundle.pull([p.detach() for p in self._parameters.values()])
 
     def close(self) -> None:
-        """Leaves the job. A process that has made it waits for the others to leave. Happens at the program's end, too."""
+        """Leaves the job. The process that has created the job waits for the other workers to leave.
+
+        This also happens when the program ends.
+        """
         self._membership.close()

@@ -1,4 +1,4 @@
-"""An embedding whose table is the job's."""
+"""An embedding whose table is a variable of the job."""
 
 from typing import Optional
 
@@ -9,12 +9,28 @@ from .. import Error, Variable, Worker
 
 
 class Embedding(torch.nn.Module):
-    """Rows of a table in shared memory: forward(ids) pulls the rows that a batch names, push() sends their gradients.
+    """An embedding whose table lies in shared memory. A process pulls and pushes only the rows of its batch.
 
-    The table is one for all workers, and in nobody's own memory. Workers give the same name, num_embeddings and
-    embedding_dim. rule: the update rule of its rows; their rate is the job's. deviation: of the normal distribution that
-    first values are drawn from. Rows of the job's modes async and ssp only.
-    An Optimizer attaches the embeddings of its model, and pushes their gradients in step(). Alone: attach(worker).
+    There is one table for all workers, and no process has a copy of it, so it may be as large as /dev/shm. All workers
+    must give the same name, num_embeddings and embedding_dim. The table requires a job in mode async or ssp.
+
+        model = torch.nn.Sequential(ps_shm.torch.Embedding("items", 100_000, 16), torch.nn.Linear(16, 1))
+        opt = ps_shm.torch.Optimizer(model, "job", create=True, lr=0.1)
+
+    An Optimizer attaches the embeddings of its model and pushes their gradients in step(). Without an Optimizer, pass
+    `worker` or call attach(worker), and call push() after backward().
+
+    Args:
+        name: the name of the variable.
+        num_embeddings, embedding_dim: the table's shape, as for torch.nn.Embedding.
+        rule: the update rule of the rows. Their learning rate is that of the job.
+        deviation: standard deviation of the normal distribution from which the initial values are drawn.
+        seed: random seed of the initial values.
+        worker: a Worker to attach to at once.
+
+    Raises:
+        Error: a job with `worker` has the variable with another shape or rule, or is in mode sync. attach() raises the
+            same. forward(), prefetch() and push() raise Error if the embedding has not been attached or the worker has left.
     """
 
     def __init__(
@@ -37,7 +53,7 @@ class Embedding(torch.nn.Module):
             self.attach(worker)
 
     def attach(self, worker: Worker) -> None:
-        """Makes the table, or finds it."""
+        """Creates the table in the worker's job, or finds it if another worker has created it."""
 
         def fill(out: "numpy.typing.NDArray[numpy.float32]") -> None:
             random = numpy.random.default_rng(self._seed)
@@ -52,13 +68,17 @@ class Embedding(torch.nn.Module):
 
     @property
     def variable(self) -> Variable:
-        """The table, for its rows. Raises Error where it has not been attached."""
+        """The table as a ps_shm.Variable. Raises Error if the embedding has not been attached to a worker."""
         if self._variable is None:
             raise Error(f"embedding '{self.name}' is of no job yet: give its model to ps_shm.torch.Optimizer, or attach(worker)")
         return self._variable
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Rows `ids` (int64, of any shape), as a tensor of ids.shape + (embedding_dim,), on the ids' device."""
+        """Pulls the rows `ids` (int64, any shape) and returns them as a tensor of shape ids.shape + (embedding_dim,).
+
+        The result is on the device of `ids`. In training mode its gradient is remembered for push(). Raises Error if an
+        id is out of range.
+        """
         device, ids = ids.device, ids.cpu().contiguous()
         rows = torch.empty(*ids.shape, self.embedding_dim)
         self.variable.pull_rows(ids, rows)
@@ -69,15 +89,18 @@ class Embedding(torch.nn.Module):
         return rows
 
     def prefetch(self, ids: torch.Tensor) -> None:
-        """Asks for the memory of these rows, such as those of the next batch."""
+        """Prefetches the rows `ids` into the cache, for example those of the next batch."""
         self.variable.prefetch_rows(ids.cpu().contiguous())
 
     def drop(self) -> None:
-        """Forgets the gradients that there are, as of a batch that shall not count."""
+        """Discards the gradients computed since the last push(), for example of a batch that is not to count."""
         self._pulled = [(ids, rows) for ids, rows in self._pulled if rows.grad is None]
 
     def push(self) -> None:
-        """Pushes the gradients of all rows that forward() has given since the last call. Repeated ids are summed up."""
+        """Pushes the gradients of all rows that forward() has returned since the last call.
+
+        The gradients of repeated ids are summed first, so each row is updated once.
+        """
         pulled, self._pulled = self._pulled, []
         given = [(ids, rows.grad.cpu()) for ids, rows in pulled if rows.grad is not None]
         if not given:
@@ -90,4 +113,5 @@ class Embedding(torch.nn.Module):
         self.variable.push_rows(torch.cat([ids for ids, _ in flat]), torch.cat([gradients for _, gradients in flat]))
 
     def extra_repr(self) -> str:
+        """What repr() shows of the embedding."""
         return f"'{self.name}', {self.num_embeddings}, {self.embedding_dim}, rule={self._rule}"

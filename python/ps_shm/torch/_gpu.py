@@ -1,4 +1,4 @@
-"""A model's way to and from a job when it is on a GPU: its parameters and gradients lie in two blocks of device memory."""
+"""Transfers a model on a GPU to and from a job. Parameters and gradients lie in two blocks of device memory."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from .. import Bundle
 from ._model import Tensors
 
-ALIGNMENT = 64  # floats: what a link wants of each place
+ALIGNMENT = 64  # in floats; a link requires this alignment of each tensor
 
 
 def _aligned(floats: int, device: torch.device) -> torch.Tensor:
@@ -21,8 +21,11 @@ def _stream_of(link: Any, device: torch.device) -> Any:
 
 
 class Gpu:
-    """Moves the parameters into a block of its own. What PyTorch has enqueued on the current stream comes before each push
-    and pull; what it enqueues afterwards comes behind them, for they return when they are done."""
+    """Moves the parameters into one block of device memory, and transfers them and their gradients.
+
+    A push or a pull waits for the work that PyTorch has enqueued on the current stream. It returns when it is done, so
+    work that is enqueued afterwards runs after it.
+    """
 
     def __init__(self, bundle: Bundle, parameters: dict[str, torch.nn.Parameter]) -> None:
         self._device = next(iter(parameters.values())).device
@@ -48,22 +51,22 @@ class Gpu:
         self._stream = _stream_of(self._link, self._device)
 
     def push(self) -> None:
-        """Pushes the gradients that are in `rooms`."""
+        """Pushes the gradients in `rooms`, a tensor in device memory for each parameter."""
         self._wait_for_current()
-        with torch.cuda.device(self._device):  # a link leaves the thread at its own
+        with torch.cuda.device(self._device):  # the link changes the thread's current device
             self._link.push()
 
     def pull(self) -> None:
-        """Pulls the parameters."""
+        """Pulls the parameters into the model."""
         for name, p in self._parameters.items():
-            if p.data_ptr() != self._places[name].data_ptr():  # somebody has given it other memory
+            if p.data_ptr() != self._places[name].data_ptr():  # the parameter has been given other memory
                 p.data = self._places[name]
         self._wait_for_current()
         with torch.cuda.device(self._device):
             self._link.pull()
 
     def close(self) -> None:
-        """Waits for the GPU. The parameters stay where they are."""
+        """Waits for the GPU. The parameters stay in the block."""
         with torch.cuda.device(self._device):
             self._link.close()
 

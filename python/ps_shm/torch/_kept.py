@@ -1,4 +1,4 @@
-"""A job's optimizer in a checkpoint of torch's: what is kept of it, and how a job begins with that."""
+"""Saves the state of a job's optimizer in a state_dict(), and begins a job with such a state."""
 
 import contextlib
 import tempfile
@@ -13,7 +13,10 @@ from ._model import state
 
 
 def moments(job: str, names: list[str], group: str) -> tuple[dict[int, dict[str, torch.Tensor]], dict[str, Any]]:
-    """Of each parameter, by its number, the slots that the job's optimizer has for it; and what else restoring them needs."""
+    """Returns the optimizer slots of each parameter, by its number, and what else is needed to restore them.
+
+    All of it is a snapshot: it is from one moment.
+    """
     slots = _core.optimizer_slots(job, names, group)
     found = {}
     for number, name in enumerate(names):
@@ -29,7 +32,12 @@ def moments(job: str, names: list[str], group: str) -> tuple[dict[int, dict[str,
 
 @contextlib.contextmanager
 def folder(restore: Union[str, dict[str, Any], None], model: torch.nn.Module) -> Iterator[Union[str, None]]:
-    """A checkpoint's folder with that; one that is made here is there until the variables have begun."""
+    """Yields the folder of a checkpoint with the state to restore, or None.
+
+    `restore` is such a folder, or the result of state_dict(), which is combined with the model's current values in a
+    temporary folder. The temporary folder exists until the context ends. Raises TypeError for another dict, and Error
+    for a model that contains an Embedding, because state_dict() does not contain its table.
+    """
     if restore is None or isinstance(restore, str):
         yield restore
         return

@@ -1,4 +1,4 @@
-"""How a process comes into a job, and leaves it: as a worker, and as the job's ps where it is the first to come."""
+"""Joins and leaves a job: as a worker, and also as its server (ps) if this process is the first one."""
 
 import multiprocessing.util
 import os
@@ -14,7 +14,7 @@ _open: "weakref.WeakSet[Membership]" = weakref.WeakSet()
 def _is_served(job: str) -> bool:
     try:
         return View(job).served
-    except Error:  # there is none, or it is being made
+    except Error:  # there is no such job, or it is being created
         return False
 
 
@@ -24,15 +24,16 @@ def _try_serve(job: str, restore: Optional[str], settings: dict[str, Any]) -> Op
     try:
         return Server(job, restore=restore, **{"linger": 1.0, **settings})
     except Error:
-        if _is_served(job):  # another process was quicker
+        if _is_served(job):  # another process was faster
             return None
         raise
 
 
 class Membership:
-    """A worker of a job and, with `create`, its ps if nobody else is.
+    """A worker of a job and, with `create`, also its server if there is no other one.
 
-    The process that has made the job waits at its end for the other workers to leave; Ctrl-C ends the job then.
+    The process that has created the job waits at its end for the other workers to leave. Ctrl-C during this wait ends
+    the job.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Membership:
                     self._server.close()
                 raise
         _open.add(self)
-        multiprocessing.util.Finalize(None, _close_all, exitpriority=10)  # a forked process of multiprocessing has no atexit
+        multiprocessing.util.Finalize(None, _close_all, exitpriority=10)  # forked by multiprocessing: no atexit
         try:
             self.worker.check_settings({k: v for k, v in settings.items() if k not in ("workers", "linger")})
         except BaseException:
@@ -71,13 +72,14 @@ class Membership:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process has made the job, and no other one has come so far."""
+        """Whether this process has created the job and no other worker has joined so far."""
         return self._server is not None and len(View(self._server.job).workers()) == 1
 
     def close(self, has_failed: bool = False) -> None:
-        """Leaves; waits for the others where this process has made the job. May be called again.
+        """Leaves the job. If this process has created it, waits for the other workers to leave. May be called again.
 
-        has_failed: an error is to be told, so those who have not come yet are not waited for.
+        has_failed: close() is called because of an error. The error is to be reported soon, so if no other worker is in
+            the job now, close() does not wait for any to come.
         """
         if self not in _open or self._pid != os.getpid():
             return

@@ -1,4 +1,4 @@
-"""A model's tensors by the names of its state_dict()."""
+"""The tensors of a model, by their names in its state_dict()."""
 
 from typing import Any, Iterable
 
@@ -8,7 +8,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def own(model: torch.nn.Module) -> torch.nn.Module:
-    """What torch.compile was given: what it returns has the same parameters under other names."""
+    """Returns the model that was given to torch.compile, whose result has other names for its parameters."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
 
@@ -18,8 +18,11 @@ def is_on_gpu(p: torch.Tensor) -> bool:
 
 
 def parameters(model: torch.nn.Module, may_be_on_gpu: bool = False) -> dict[str, torch.nn.Parameter]:
-    """Those that are trained, by their names; one that has several names has the first. Raises TypeError for what a job
-    cannot have."""
+    """Returns the parameters that are trained, by name; a parameter with several names has the first one.
+
+    Raises TypeError if a parameter is not on the CPU (or, if allowed, one GPU), not float32 or not contiguous, or if
+    there are none.
+    """
     found = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not found:
         raise TypeError("the model has no parameters to train")
@@ -37,13 +40,13 @@ def parameters(model: torch.nn.Module, may_be_on_gpu: bool = False) -> dict[str,
 
 
 def buffers(model: torch.nn.Module) -> Tensors:
-    """Those that state_dict() has, such as the running means of a batch normalisation."""
+    """Returns the buffers that state_dict() contains, such as the running means of batch normalisation."""
     kept = model.state_dict(keep_vars=True)
     return {name: b for name, b in model.named_buffers() if name in kept}
 
 
 def state(model: torch.nn.Module) -> Tensors:
-    """All of state_dict(), where it lies."""
+    """Returns all tensors of state_dict(), without copying them."""
     return {name: t.detach() for name, t in model.state_dict(keep_vars=True).items()}
 
 

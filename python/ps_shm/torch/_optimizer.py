@@ -1,4 +1,4 @@
-"""The optimizer of a job, as a model's optimizer."""
+"""An optimizer for PyTorch models that pushes to a job in shared memory."""
 
 from typing import Any, Callable, Literal, Optional, Union
 
@@ -15,19 +15,47 @@ from ._model import is_on_gpu, own, parameters, pointers
 
 
 class Optimizer(torch.optim.Optimizer, Closing):
-    """Takes the place of a torch.optim optimizer: step() pushes the gradients, steps, and pulls the parameters.
+    """Replaces an optimizer of torch.optim: step() pushes the gradients, ends the step, and pulls the parameters.
 
-    model: its trained parameters become the job's variables, with their names. Whoever comes first gives their first
-    values; every other model begins with the job's.
-    job: its name, or a Worker; None: that of PS_JOB. create: whoever comes first makes the job, with these settings.
-    buffers: "chief": all have those of rank 0; "mean": each adds its share; "local": each keeps its own.
-    push_every, local: with local=torch.optim.SGD(model.parameters(), ...) that many steps of it are taken between two
-    pushes, of the difference that they have made (local SGD).
-    restore: what a job that is made here begins with: the folder of a checkpoint, or what state_dict() gave, beside the
-    model as it is. Where another process has made the job, it is the other's that counts.
-    settings: those of ps_shm.Server: lr, optimizer, momentum, mode, ... Without `create` the job must have these.
-    rank, wait, group, threads: those of ps_shm.Worker.
-    Raises TypeError for a model that is on several devices or not of float32; Error where the job has other settings.
+    The model's parameters become variables of the job, with their names in state_dict(). The first worker's model gives
+    the variables their initial values; every other model starts from the job's values. The job keeps the optimizer's
+    state (momentum and the like), one for all workers. The model is on the CPU or on one GPU, with float32 parameters.
+
+        opt = ps_shm.torch.Optimizer(model, "job", create=True, optimizer="adam", lr=0.01)
+        for batch in batches:
+            opt.zero_grad()
+            loss(model, batch).backward()
+            opt.step()
+        opt.close()
+
+    Start this program once or several times: the first process creates the job, and the others join it. A scheduler of
+    torch.optim.lr_scheduler can be used; the one in the process of rank 0 sets the job's learning rate.
+
+    Args:
+        model: the model to train, or what torch.compile made of it.
+        job: the job's name, or a Worker. None: the value of PS_SHM_JOB, which launch_shm and ps_shm.Server set.
+        create: create the job with these settings, and serve it, if no other process does.
+        buffers: how the workers share the model's buffers, such as running means. "chief": all use those of rank 0.
+            "mean": each adds the change in its own buffers divided by the number of workers. "local": each keeps its
+            own.
+        push_every, local: local SGD. With local=torch.optim.SGD(model.parameters(), ...) and push_every above 1, step()
+            takes a step of `local`; every push_every-th call pushes the resulting difference and pulls the parameters.
+        rank, wait, group, threads: as for ps_shm.Worker.
+        restore: the state with which a job that is created here begins: the folder of a checkpoint, or the result of
+            state_dict() together with the current values of the model. Ignored if another process has created the job.
+            Requires create=True.
+        settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
+            have these settings.
+
+    Raises:
+        TypeError: the model's parameters are on several devices, not float32 or not contiguous, or none is trained.
+        ValueError: push_every and local, or restore and create, do not match.
+        Error: the job has other settings.
+        Timeout: there is no such job within `wait` seconds.
+        JobFinished: the last step of the job is done.
+
+    Attributes:
+        worker: the Worker by which this process takes part in the job.
     """
 
     def __init__(
@@ -59,7 +87,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
         self._group = group
         self._join(restore)
         try:
-            # What a torch user looks for in param_groups: the job's, as it is now.
+            # The keys that PyTorch users expect in param_groups, with the job's current values.
             said = self.worker.settings
             super().__init__(
                 self._parameters.values(),
@@ -91,13 +119,13 @@ class Optimizer(torch.optim.Optimizer, Closing):
         self._bundle: Bundle = self.worker.variables(first, regularize=True)
         self._pinned: Optional[Pinned] = None
         self._pointers: list[int] = []
-        self._owed = 0  # steps that the worker shall have ended
+        self._owed = 0  # the number of steps that the worker has to have ended
         self._buffers = Buffers(self.worker, self._model, self._buffers_policy)
         self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
         for embedding in self._embeddings:
             embedding.attach(self.worker)
         self._lr = self._live_lr()
-        # A link to a GPU comes when all variables are declared.
+        # The link to the GPU has to be created after all variables have been declared.
         self._gpu = Gpu(self._bundle, self._parameters) if is_on_gpu(next(iter(self._parameters.values()))) else None
         if self._gpu is not None:
             self._rooms = self._gpu.rooms
@@ -111,10 +139,12 @@ class Optimizer(torch.optim.Optimizer, Closing):
                 p.grad = self._rooms[name]
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Pushes the gradients, ends the step, and pulls the parameters. Returns what `closure` does.
+        """Pushes the gradients, ends the step, and pulls the parameters. Returns what `closure` returns.
 
-        In the modes ssp and sync it waits for others; Ctrl-C ends that. Raises JobFinished where a wait was for a job
-        that is over.
+        closure: a function that computes the loss and the gradients, as for torch.optim; it is called first.
+
+        In the modes ssp and sync it waits for other workers. Ctrl-C ends the wait, and the next call completes the
+        step. Raises JobFinished if the job ends while it waits.
         """
         loss = None
         if closure is not None:
@@ -144,12 +174,12 @@ class Optimizer(torch.optim.Optimizer, Closing):
         return loss
 
     def pull(self) -> None:
-        """Pulls parameters, and buffers as their policy says: the next step begins with these."""
+        """Pulls the parameters, and the buffers as their policy says, into the model. step() does this at its end."""
         if self._gpu is not None:
             self._gpu.pull()
         else:
             now = pointers(self._parameters.values())
-            if self._pinned is None or now != self._pointers:  # somebody has given a parameter other memory
+            if self._pinned is None or now != self._pointers:  # a parameter has been given other memory
                 self._pinned = self._bundle.pin([p.detach() for p in self._parameters.values()])
                 self._pointers = now
             self._bundle.pull(self._pinned)
@@ -158,7 +188,10 @@ class Optimizer(torch.optim.Optimizer, Closing):
         self._buffers.pull()
 
     def assign(self) -> None:
-        """Gives the job the model's values, such as those of a checkpoint; the optimizer's state begins anew."""
+        """Sets the job's variables to the model's current values, for example after loading weights into the model.
+
+        The optimizer's state is reset. In mode sync this ends a step, and so waits for the other workers.
+        """
         self._bundle.assign([p.detach().cpu() for p in self._parameters.values()], reset=True)
         self._buffers.assign()
         if self._is_sync:
@@ -166,20 +199,22 @@ class Optimizer(torch.optim.Optimizer, Closing):
         self.pull()
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings, and of each parameter what the job's optimizer keeps of it (momentum; m and v; ...), for torch.save.
+        """Returns the learning rate, other settings and the job's optimizer state of each parameter, for torch.save().
 
-        The tensors are of one moment, copied while others train. Give it to load_state_dict(), or as `restore` to the next
-        job's Optimizer. Tables of Embedding are not in it: ps_shm.checkpoint keeps those.
+        The state consists of CPU tensors such as `momentum`, or `m` and `v`. They are a snapshot from one moment, taken
+        while the workers continue. Pass the result to load_state_dict(), or as `restore` to the Optimizer of the next
+        job. It does not contain the tables of Embedding modules: use ps_shm.checkpoint for these.
         """
         kept: dict[str, Any] = super().state_dict()
         kept["state"], kept["ps_shm"] = _kept.moments(self.worker.job, list(self._parameters), self._group)
         return kept
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Lets the job begin anew with what state_dict() gave, and with the model as it is: load that one first.
+        """Restarts the job with the result of state_dict() and the model's current values: load the model first.
 
-        For a process that has made the job and is alone in it; the job is made once more, and `worker` is another one then.
-        Raises Error where others have come already: there the rate is all that can change. Give such jobs `restore`.
+        This is for the process that has created the job, before any other process has joined. The job is created again,
+        so the attribute `worker` becomes a new Worker. Raises Error if others have joined, unless the state is empty;
+        then only the learning rate is taken. Use `restore` to begin such a job.
         """
         if state_dict["state"] or self._membership.is_alone:
             if not self._membership.is_alone:
@@ -193,7 +228,10 @@ class Optimizer(torch.optim.Optimizer, Closing):
         self._take_group(state_dict)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
-        """Fills the gradients with zeros where they lie; they are never set to None. Embeddings forget theirs."""
+        """Sets the gradients to zero where they are stored; they never become None. Embeddings discard their gradients.
+
+        set_to_none is ignored, except that it is passed to the optimizer `local`.
+        """
         self._settle()
         for embedding in self._embeddings:
             embedding.drop()
@@ -206,31 +244,35 @@ class Optimizer(torch.optim.Optimizer, Closing):
 
     @property
     def global_step(self) -> int:
-        """Global steps of the job so far."""
+        """The number of global steps that the job has done."""
         return self.worker.global_step
 
     @property
     def finished(self) -> bool:
-        """Whether the job's last step is done."""
+        """Whether the job's last step is done, or the job has been ended."""
         return self.worker.finished
 
     def staleness(self) -> Staleness:
-        """How many updates by others came between this worker's pulls and its pushes."""
+        """The staleness of this worker's pushes: the number of updates by others between its pulls and its pushes."""
         return self.worker.staleness()
 
     def close(self) -> None:
-        """Leaves the job. A process that has made it waits for the others to leave. Happens at the program's end, too."""
+        """Leaves the job. The process that has created the job waits for the other workers to leave.
+
+        This also happens when the program ends.
+        """
         if self._gpu is not None:
             self._gpu.close()
         self._rooms = {}
         self._membership.close()
 
     def add_param_group(self, param_group: Any) -> None:
+        """Raises Error for any `param_group`: all parameters of a job have the same settings, so there is only one group."""
         if getattr(self, "param_groups", None):
             raise Error("a job has one group of parameters: its settings are the same for all")
         super().add_param_group(param_group)
 
-    # Ends a step that has pushed. After Ctrl-C in its wait others may still read the gradients.
+    # Ends a step that has pushed. If Ctrl-C interrupted its wait, others may still read the gradients.
     def _settle(self) -> None:
         if self.worker.steps < self._owed:
             self.worker.step()
@@ -240,7 +282,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
             room = self._rooms[name]
             if p.grad is room:
                 continue
-            if p.grad is None:  # model.zero_grad() does so, and this step did not need the parameter
+            if p.grad is None:  # after model.zero_grad(), if this step did not use the parameter
                 room.zero_()
             else:
                 room.copy_(p.grad)
@@ -255,13 +297,13 @@ class Optimizer(torch.optim.Optimizer, Closing):
     def _live_lr(self) -> float:
         return float(self.worker.live["lr"])
 
-    # The rate, and what schedulers keep there.
+    # Takes over the learning rate and the values that schedulers store in the group.
     def _take_group(self, state_dict: dict[str, Any]) -> None:
         for key, value in state_dict["param_groups"][0].items():
             if key not in ("params", "momentum", "optimizer", "mode"):
                 self.param_groups[0][key] = value
 
-    # A scheduler of torch alters the group. The chief's holds for the job; the other ranks' schedulers say the same later.
+    # A PyTorch scheduler changes the group. Only the chief passes the new learning rate on to the job.
     def _follow_scheduler(self) -> None:
         group = self.param_groups[0]
         if group["momentum"] != self._momentum:

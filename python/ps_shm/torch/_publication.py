@@ -1,4 +1,4 @@
-"""A model's weights as a publication: a learner publishes them, actors read whole generations."""
+"""Publishes a model's weights: a learner publishes them, and actors read whole generations."""
 
 from typing import Any, Optional
 
@@ -10,9 +10,20 @@ from ._model import own, state
 
 
 class Publisher(Closing):
-    """Publishes a model's state_dict(), generation by generation, for any number of Subscriber. Needs no ps.
+    """Publishes a model's state_dict(), generation by generation, for any number of Subscriber objects.
 
-    settings: subscribers, records, group, wait, busy_wait of ps_shm.Publisher.
+    No server is needed.
+
+        learner = ps_shm.torch.Publisher("weights", model)
+        learner.publish(step=1)
+
+    Args:
+        name: the name of the publication.
+        model: the model to publish; its tensors must be on the CPU.
+        settings: subscribers, records, group, wait and busy_wait as for ps_shm.Publisher.
+
+    Raises:
+        Error: the publication has another publisher, or /dev/shm is full.
     """
 
     def __init__(self, name: str, model: torch.nn.Module, **settings: Any) -> None:
@@ -20,21 +31,43 @@ class Publisher(Closing):
         self._publisher = _publication.Publisher(name, state(self._model), **settings)
 
     def publish(self, step: int = 0) -> Optional[int]:
-        """Publishes the model as it is, and returns the generation's number. None: subscribers use every record."""
+        """Publishes the current weights and returns the generation's number, or None if subscribers hold all records.
+
+        step: a number for the subscribers, such as the training step.
+        """
         return self._publisher.publish(state(self._model), step)
 
     @property
     def generation(self) -> int:
-        """The newest generation's number; 0: there is none yet."""
+        """The number of the newest generation; 0 if there is none yet."""
         return self._publisher.generation
 
     def close(self) -> None:
-        """Ends the publication. Subscribers keep what they have."""
+        """Ends the publication. Subscribers keep the generations that they hold."""
         self._publisher.close()
 
 
 class Subscriber(Closing):
-    """Keeps a model at the newest weights that a Publisher has published: all of one generation, never mixed."""
+    """Copies the newest published weights into a model: always those of one generation, never a mixture.
+
+        actor = ps_shm.torch.Subscriber("weights", model)
+        actor.update(wait=True)                      # the first weights
+        for episode in range(100):
+            actor.update()                           # newer weights, if there are any
+
+    Args:
+        name: the name of the publication.
+        model: a model with the same state_dict() names, shapes and types as the published one, on the CPU.
+        group: the Unix group that may use the publication. Empty: only this user's publications are accepted.
+        wait: how long to wait for the publication to exist, in seconds.
+
+    Raises:
+        Timeout: the publication did not appear within `wait` seconds.
+
+    Attributes:
+        generation: the number of the generation in the model; 0 before the first update().
+        step: the `step` with which that generation was published.
+    """
 
     def __init__(self, name: str, model: torch.nn.Module, *, group: str = "", wait: float = 60.0) -> None:
         self._model = own(model)
@@ -43,9 +76,15 @@ class Subscriber(Closing):
         self.step = 0
 
     def update(self, wait: bool = False, timeout: float = 60.0) -> Optional[int]:
-        """Copies a newer generation into the model and returns its number; None where there is none.
+        """Copies the newest generation into the model and returns its number, or None if the model has it already.
 
-        wait: until there is one, up to `timeout` seconds. Raises Timeout, and PublisherGone where nobody publishes.
+        Args:
+            wait: wait for a newer generation instead of returning None.
+            timeout: how long to wait, in seconds.
+
+        Raises:
+            Timeout: no newer generation was published within `timeout` seconds.
+            PublisherGone: there is no newer generation and no live publisher.
         """
         if wait:
             generation = self._subscriber.read(self.generation, timeout=timeout)
@@ -59,5 +98,5 @@ class Subscriber(Closing):
         return self.generation
 
     def close(self) -> None:
-        """Gives its place back."""
+        """Ends the subscription. The model keeps its weights."""
         self._subscriber.close()

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
 std::vector<BatchStream::Room> rooms_of(std::span<const BatchStream::Room> given, auto& memory, std::size_t batch_size,
@@ -47,4 +47,4 @@ void BatchStream::gather(const Room& room) {
   }
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -7,18 +7,19 @@
 #include <filesystem>
 #include <system_error>
 
-#include "ps/errors.hpp"
+#include "config/error_code.hpp"
+#include "ps_shm/errors.hpp"
 #include "train/data/idx.hpp"
 #include "train/data/synthetic.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";
 constexpr float kMaxPixel = 255.0F;
-constexpr float kMaxDigitsPixel = 16.0F;  // each counts the dark ones among 4x4 finer pixels
+constexpr float kMaxDigitsPixel = 16.0F;  // each value counts the dark pixels in a 4x4 block
 
 struct Part {
   std::string images_name;
@@ -36,7 +37,7 @@ std::vector<std::string> names_of_mnist() {
   return names;
 }
 
-// Of train-images, idx3: the distributions differ in the character between and in compression. Empty: there is none.
+// The file for train-images, idx3: distributions differ in the separator and in compression. Empty if there is none.
 std::string look_for_file(const fs::path& folder, const std::string& stem, const std::string& kind) {
   for (const char* separator : {"-", "."}) {
     for (const char* compression : {"", ".gz"}) {
@@ -48,7 +49,7 @@ std::string look_for_file(const fs::path& folder, const std::string& stem, const
   return {};
 }
 
-// The four files of MNIST in their order. Throws Error that names all that are missing.
+// The four files of MNIST in order. Throws Error that names all missing files.
 std::array<std::string, 4> find_files(const fs::path& folder) {
   std::array<std::string, 4> found;
   std::vector<std::string> missing;
@@ -58,7 +59,7 @@ std::array<std::string, 4> find_files(const fs::path& folder) {
     if (found[i].empty()) missing.push_back(fmt::format("{}-{}-ubyte", stem, kind));
   }
   if (!missing.empty())
-    throw Error(fmt::format("{}: no file{} {}, plain or .gz; put the four files of MNIST there", folder.string(),
+    throw Error(fmt::format("{}: file{} {} not found, plain or .gz; put the four files of MNIST there", folder.string(),
                             missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
   return found;
 }
@@ -144,25 +145,28 @@ DataSplit load_data(const std::string& source, const EmbeddedData& digits) {
   const fs::file_status status = fs::status(folder, unreadable);
   const bool missing = status.type() == fs::file_type::not_found;
   if (missing && source == "fashion-mnist") {
-    throw Error(fmt::format("{}: no such folder; run: apt install dataset-fashion-mnist", folder.string()));
+    throw Error(fmt::format("{}: no such folder; run: apt install dataset-fashion-mnist", folder.string()),
+                ErrorCode::kNotFound);
   }
   if (missing && (source == "mnist" || source == "MNIST")) {
     throw Error(
-        fmt::format("data source '{}': it is not included; put its four files ({}) into a folder, and give that",
+        fmt::format("data source '{}' is not included; put its four files ({}) into a folder, and give that folder",
                     source, fmt::join(names_of_mnist(), ", ")));
   }
   if (missing) {
-    throw Error(
-        fmt::format("data source '{}': no such folder; give digits, fashion-mnist or a folder with the four "
-                    "files of MNIST, or synthetic:FEATURESxCLASSES",
-                    source));
+    throw Error(fmt::format("data source '{}': no such folder; give digits, fashion-mnist or a folder with the four "
+                            "files of MNIST, or synthetic:FEATURESxCLASSES",
+                            source),
+                ErrorCode::kNotFound);
   }
-  if (unreadable) throw Error(fmt::format("{}: cannot open: {}", folder.string(), unreadable.message()));
+  if (unreadable)
+    throw Error(fmt::format("{}: cannot open: {}", folder.string(), unreadable.message()),
+                config::code_of(unreadable.value()));
   if (!fs::is_directory(status)) {
     const bool is_csv = folder.extension() == ".csv";
     throw Error(fmt::format(
         "{}: {}; give the folder that holds the four files of MNIST", folder.string(),
-        is_csv ? "CSV is not read: write it as IDX, or with a sparse `model` as LIBSVM text" : "not a folder"));
+        is_csv ? "CSV is not supported; convert it to IDX, or to LIBSVM text for a sparse `model`" : "not a folder"));
   }
   const std::array<std::string, 4> files = find_files(folder);
   Part train = read_part(files[0], files[1]);
@@ -174,4 +178,4 @@ Batch slice(const Dataset& data, std::size_t first, std::size_t count) {
           std::span(data.labels).subspan(first, count)};
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

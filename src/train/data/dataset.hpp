@@ -1,7 +1,7 @@
-// Labelled examples in memory, and where they come from: the embedded digits, Fashion-MNIST, a folder of IDX files or
+// Labelled examples in memory, and their sources: the embedded digits, Fashion-MNIST, a folder of IDX files or
 // synthetic.hpp.
 //
-// A loaded data set is never changed, so any number of threads may read it. Invariants of one made by load_data:
+// A loaded data set never changes, so any number of threads may read it. Invariants of the result of load_data:
 //  1. count, features and classes are at least 1; images holds count x features values in 0..1, row by row.
 //  2. labels holds count values below classes, which train and test share, as they share features.
 #pragma once
@@ -12,7 +12,10 @@
 #include <string>
 #include <vector>
 
-namespace ps::train {
+namespace ps_shm::train {
+
+inline constexpr std::size_t kMaxFeatures = std::size_t{1} << 24;  // of an example; with 500 hidden units: 34 GB
+inline constexpr std::size_t kMaxClasses = 256;                    // a label is a byte
 
 struct Dataset {
   std::vector<float> images;  // count x features
@@ -28,14 +31,14 @@ struct DataSplit {
   Dataset test;
 };
 
-// Some consecutive examples; a view, valid as long as what it looks at.
+// Some consecutive examples; a view, valid as long as the underlying data.
 struct Batch {
   std::size_t count = 0;
   std::span<const float> images;  // count x features
   std::span<const std::uint8_t> labels;
 };
 
-// The four files of a data set as bytes of uncompressed IDX, which whoever links them in hands to load_data.
+// The four files of a data set as uncompressed IDX bytes, passed to load_data by programs that embed them.
 struct EmbeddedData {
   std::span<const unsigned char> train_images;
   std::span<const unsigned char> train_labels;
@@ -44,12 +47,12 @@ struct EmbeddedData {
 };
 
 // Loads `digits` (the embedded bytes), `fashion-mnist` (Debian's package) or a folder with the four files of MNIST by
-// their usual names, plain or .gz, or makes `synthetic:...`. A folder that is called like one of these is reached as
+// their usual names, plain or .gz, or makes `synthetic:...`. A folder with one of these names is given as
 // ./digits.
-// Throws ps::Error with one line that names the file and says what to do.
+// Throws ps_shm::Error with one line that names the file and says what to do.
 DataSplit load_data(const std::string& source, const EmbeddedData& digits);
 
 // A view of `count` examples from `first` on. Requires: first + count <= data.count.
 Batch slice(const Dataset& data, std::size_t first, std::size_t count);
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -6,13 +6,13 @@
 #include <numeric>
 #include <utility>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "train/data/random.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
-// 1 GiB of floats a batch. It also keeps every size of a matrix product far within BLAS's 32 bits.
+// 1 GiB of floats per batch. It also keeps all sizes of matrix products far within BLAS's 32 bits.
 constexpr std::size_t kMaxBatchValues = std::size_t{1} << 28;
 
 }  // namespace
@@ -56,4 +56,4 @@ void ExampleOrder::shuffle() {
   }
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

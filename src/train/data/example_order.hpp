@@ -2,8 +2,8 @@
 //
 // Invariants:
 //  1. Each epoch visits every example once, in a fresh order.
-//  2. The order is a function of the number of examples, the seed and the rank only: not of timing, platform or how it
-//     is cut into batches.
+//  2. The order is a function of the number of examples, the seed and the rank only: not of timing, platform or the
+//     batch size.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 
 #include "train/data/dataset.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
 class ExampleOrder {
  public:
   // Requires: examples > 0.
   ExampleOrder(std::size_t examples, std::uint64_t seed, unsigned rank);
 
-  // The next example's number. Takes long where an epoch begins: it is shuffled at once.
+  // The next example's number. The first call in an epoch is slow: it shuffles the whole epoch.
   std::size_t next();
 
-  // As so many calls of next().
+  // Equivalent to this many calls of next().
   void skip(std::uint64_t examples);
 
  private:
@@ -34,7 +34,7 @@ class ExampleOrder {
   std::size_t position_ = 0;
 };
 
-// Throws ps::Error if the data is empty or no batch can have that size.
+// Throws ps_shm::Error if the data is empty or the batch size is not possible.
 std::size_t checked_batch_size(const Dataset& data, std::size_t batch_size);
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -10,14 +10,15 @@
 #include <memory>
 #include <system_error>
 
-#include "ps/errors.hpp"
+#include "config/error_code.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
-constexpr std::size_t kBlockBytes = std::size_t{1} << 20;  // the first step of growth, and what one gzread is asked for
+constexpr std::size_t kReadBytes = std::size_t{1} << 20;  // the first step of growth, and the size of a gzread
 
-// Where the bytes come from. read() gives fewer than asked for at the end of the content only.
+// The source of the bytes. read() returns fewer than requested only at the end of the content.
 class Source {
  public:
   explicit Source(std::string name) : name_(std::move(name)) {}
@@ -32,7 +33,7 @@ class Source {
   }
 
   [[noreturn]] void fail(std::uint64_t at_byte, const std::string& what) const {
-    throw Error(fmt::format("{}: byte {}: {}", name_, at_byte, what));
+    throw Error(fmt::format("{}: byte {}: {}", name_, at_byte, what), ErrorCode::kDamaged);
   }
 
   std::uint64_t offset() const { return offset_; }
@@ -66,7 +67,7 @@ class FileSource final : public Source {
     std::error_code unreadable;
     const auto status = std::filesystem::status(path, unreadable);
     if (status.type() == std::filesystem::file_type::not_found) {
-      throw Error(fmt::format("{}: no such file", path));
+      throw Error(fmt::format("{}: no such file", path), ErrorCode::kNotFound);
     }
     if (!unreadable && !std::filesystem::is_regular_file(status)) {
       throw Error(fmt::format("{}: not a regular file; expected an IDX file, plain or gzip", path));
@@ -74,7 +75,8 @@ class FileSource final : public Source {
     errno = 0;
     file_.reset(gzopen(path.c_str(), "rbe"));
     if (!file_) {
-      throw Error(fmt::format("{}: cannot open: {}", path, errno != 0 ? std::strerror(errno) : "out of memory"));
+      throw Error(fmt::format("{}: cannot open: {}", path, errno != 0 ? std::strerror(errno) : "out of memory"),
+                  config::code_of(errno));
     }
   }
 
@@ -86,7 +88,7 @@ class FileSource final : public Source {
   std::size_t read_some(std::span<std::uint8_t> out) override {
     std::size_t received = 0;
     while (received < out.size()) {
-      const auto wanted = static_cast<unsigned>(std::min(out.size() - received, kBlockBytes));
+      const auto wanted = static_cast<unsigned>(std::min(out.size() - received, kReadBytes));
       const int got = gzread(file_.get(), out.data() + received, wanted);
       if (got > 0) received += static_cast<std::size_t>(got);
       if (got < static_cast<int>(wanted)) {
@@ -97,7 +99,7 @@ class FileSource final : public Source {
     return received;
   }
 
-  // gzread returns what it has before it reports a damaged or cut stream, so a short read may be more than an end.
+  // gzread returns what it has before it reports a damaged or truncated stream, so a short read may precede an error.
   void check_end() const {
     const auto at_byte = static_cast<std::uint64_t>(gztell(file_.get()));
     int code = Z_OK;
@@ -146,7 +148,7 @@ std::size_t read_size(const Source& source, std::span<const std::uint8_t> header
   if (size == 0) source.fail(at, fmt::format("number of {} is 0; expected at least 1", what));
   product *= size;
   if (product > kIdxMaxPayloadBytes) {
-    source.fail(at, fmt::format("number of {} is {}, which makes more than the {} bytes allowed; the header is damaged",
+    source.fail(at, fmt::format("number of {} is {}, which exceeds the limit of {} bytes in all; the header is damaged",
                                 what, size, kIdxMaxPayloadBytes));
   }
   return size;
@@ -156,7 +158,7 @@ std::vector<std::uint8_t> read_payload(Source& source, std::size_t size) {
   std::vector<std::uint8_t> payload;
   while (payload.size() < size) {
     const std::size_t filled = payload.size();
-    payload.resize(std::min(size, std::max(kBlockBytes, filled * 2)));
+    payload.resize(std::min(size, std::max(kReadBytes, filled * 2)));
     const std::uint64_t start = source.offset();
     const std::size_t received = source.read(std::span(payload).subspan(filled));
     if (received < payload.size() - filled) {
@@ -166,8 +168,9 @@ std::vector<std::uint8_t> read_payload(Source& source, std::size_t size) {
   }
   std::uint8_t beyond = 0;
   const std::uint64_t end = source.offset();
-  // This read is also what makes zlib verify the checksum at the end of a gzip file.
-  if (source.read(std::span(&beyond, 1)) != 0) source.fail(end, "the file goes on; expected its end, by its header");
+  // This read also makes zlib verify the checksum at the end of a gzip file.
+  if (source.read(std::span(&beyond, 1)) != 0)
+    source.fail(end, "trailing data; the header announces the end of the file here");
   return payload;
 }
 
@@ -213,4 +216,4 @@ std::vector<std::uint8_t> parse_idx_labels(std::span<const unsigned char> bytes,
   return read_labels(source);
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

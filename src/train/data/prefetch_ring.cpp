@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace ps::train {
+namespace ps_shm::train {
 
 PrefetchRing::PrefetchRing(std::size_t slots, std::function<void(std::size_t slot)> fill)
     : slots_(slots), fill_(std::move(fill)), filler_([this] { run(); }) {}
@@ -18,9 +18,10 @@ PrefetchRing::~PrefetchRing() {
 
 std::size_t PrefetchRing::next() {
   std::unique_lock lock(mutex_);
-  const std::uint64_t number = handed_out_++;  // gives the one before this back
+  const std::uint64_t number = handed_out_++;  // releases the previous one
   changed_.notify_all();
-  changed_.wait(lock, [&] { return filled_ > number; });
+  changed_.wait(lock, [&] { return filled_ > number || failure_; });
+  if (filled_ <= number) std::rethrow_exception(failure_);
   return number % slots_;
 }
 
@@ -32,11 +33,18 @@ void PrefetchRing::run() {
     if (stopping_) return;
     const std::uint64_t number = filled_;
     lock.unlock();
-    fill_(number % slots_);
+    std::exception_ptr failure;
+    try {
+      fill_(number % slots_);
+    } catch (...) {
+      failure = std::current_exception();
+    }
     lock.lock();
-    ++filled_;
+    failure_ = failure;
+    if (!failure_) ++filled_;
     changed_.notify_all();
+    if (failure_) return;
   }
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -1,4 +1,4 @@
-// Random numbers that come out the same everywhere: the standard fixes its generators but not its distributions.
+// Random numbers that are identical on all platforms: the standard fixes its generators but not its distributions.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <random>
 #include <string_view>
 
-namespace ps::train {
+namespace ps_shm::train {
 
 // The finaliser of splitmix64: neighbouring inputs give unrelated outputs.
 inline std::uint64_t mix(std::uint64_t value) {
@@ -18,10 +18,10 @@ inline std::uint64_t mix(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// A seed for a purpose of its own. The order of the two matters, so (1, 2) and (2, 1) are unrelated.
+// A seed for a separate purpose. The order of the arguments matters, so (1, 2) and (2, 1) are unrelated.
 inline std::uint64_t mix(std::uint64_t seed, std::uint64_t purpose) { return mix(mix(seed) ^ purpose); }
 
-// FNV-1a, to make a purpose of a name.
+// FNV-1a, to derive a purpose from a name.
 inline std::uint64_t hash_name(std::string_view name) {
   std::uint64_t hash = 0xCBF29CE484222325;
   for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001B3;
@@ -30,7 +30,7 @@ inline std::uint64_t hash_name(std::string_view name) {
 
 // Draws from 0..bound-1, each equally likely. Requires: bound > 0.
 inline std::uint64_t draw_below(std::mt19937_64& generator, std::uint64_t bound) {
-  // The draws above the largest multiple of the bound are thrown away; at least half are kept, whatever the bound.
+  // Draws above the largest multiple of the bound are rejected; at least half are kept, whatever the bound.
   const std::uint64_t limit = std::numeric_limits<std::uint64_t>::max() / bound * bound;
   for (;;) {
     const std::uint64_t drawn = generator();
@@ -50,4 +50,4 @@ inline double draw_truncated_normal(std::mt19937_64& generator) {
   }
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -12,21 +12,20 @@
 #include <random>
 #include <vector>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 #include "train/data/random.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
 constexpr std::string_view kPrefix = "synthetic:";
 constexpr std::size_t kFactors = 16;
-constexpr std::size_t kMaxFeatures = std::size_t{1} << 24, kMaxClasses = 256;  // as models have them
-constexpr std::size_t kMaxValues = std::size_t{1} << 29;                       // 2 GiB of floats in each process
+constexpr std::size_t kMaxValues = std::size_t{1} << 29;  // 2 GiB of floats in each process
 constexpr std::size_t kDefaultExamples = 1000, kMaxExamples = kMaxValues;
-constexpr float kSpread = 0.3F;  // of a feature by the factors, around 0.5: one value in thirty is cut at 0 or 1
+constexpr float kSpread = 0.3F;  // of a feature by the factors, around 0.5: one value in thirty is clipped at 0 or 1
 constexpr float kNoise = 0.05F;
 constexpr float kMargin = 1.5F;  // between the best class and the next, whose scores deviate by about 3
-constexpr int kMaxDraws = 100;   // for it: with very many classes it is rare
+constexpr int kMaxDraws = 100;   // to obtain the margin: with very many classes it is rare
 
 struct Sizes {
   std::size_t features = 0, classes = 0, examples = kDefaultExamples;
@@ -63,7 +62,7 @@ Sizes read_sizes(const std::string& source) {
   return sizes;
 }
 
-// Normally distributed, for the factors; and a cheaper, even noise for the many features.
+// Normally distributed, for the factors; and a cheaper, uniform noise for the many features.
 float draw_normal(std::mt19937_64& generator) { return static_cast<float>(draw_truncated_normal(generator)); }
 
 class UniformNoise {
@@ -78,7 +77,7 @@ class UniformNoise {
   std::uint64_t state_;
 };
 
-// What all examples have in common.
+// Shared by all examples.
 struct Teacher {
   std::vector<float> mixing;   // factors x features
   std::vector<float> classes;  // classes x factors
@@ -91,7 +90,7 @@ Dataset draw(const Teacher& teacher, const Sizes& sizes, std::size_t count, std:
   data.classes = sizes.classes;
   data.images.resize(count * sizes.features);
   data.labels.resize(count);
-  // An example's norm is about 2 whatever the number of features, so that the usual learning rates do.
+  // An example's norm is about 2 whatever the number of features, so that the default learning rates are suitable.
   const float scale = std::min(1.0F, 4.0F / std::sqrt(static_cast<float>(sizes.features)));
   std::mt19937_64 generator(seed);
   UniformNoise noise(mix(seed));
@@ -140,4 +139,4 @@ DataSplit make_synthetic(const std::string& source) {
           draw(teacher, sizes, std::max<std::size_t>(1, sizes.examples / 4), mix(seed, 2))};
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

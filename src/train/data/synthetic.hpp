@@ -1,8 +1,8 @@
-// Examples made up on the spot, of any size: for the cost of a step rather than for what it learns.
+// Synthetic examples of any size: meant for measuring the cost of a step, not for what is learned.
 //
-// Some hidden factors are drawn for each example; its features are mixtures of them with noise, its label is the class
-// whose linear function of the factors is the largest, by a margin. So a linear model can learn nearly all of it from
-// some examples of each class, however many features there are.
+// Each example has some hidden factors, drawn at random; its features are mixtures of them with noise, its label is the
+// class whose linear function of the factors is the largest, by a margin. So a linear model can learn most of it from
+// a few examples of each class, however many features there are.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 #include "train/data/dataset.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
-// Whether a data source is one of these by its name.
+// Whether a data source has this form.
 bool is_synthetic(std::string_view source);
 
-// Makes `synthetic:FEATURESxCLASSES[xEXAMPLES]`: EXAMPLES to train on (1000), a quarter as many to test. The same text
-// gives the same examples everywhere. Throws Error where there are no such sizes.
+// Makes `synthetic:FEATURESxCLASSES[xEXAMPLES]`: EXAMPLES for training (1000), a quarter as many for testing. Equal
+// texts give equal examples everywhere. Throws Error if the sizes are invalid.
 DataSplit make_synthetic(const std::string& source);
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -4,14 +4,14 @@
 #include <limits>
 #include <vector>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
-// Steps whose numbers are drawn ahead: shuffling 60000 examples takes some ten steps of a small model.
+// Number of steps whose examples are drawn ahead: shuffling 60000 examples takes some ten steps of a small model.
 constexpr std::size_t kIndexSlots = 64;
-constexpr std::size_t kMaxIndexRing = std::size_t{1} << 20;  // numbers, where a step has very many
+constexpr std::size_t kMaxIndexRing = std::size_t{1} << 20;  // in numbers, for very large steps
 
 std::size_t index_slots(std::size_t examples) {
   return std::clamp<std::size_t>(kMaxIndexRing / examples, 2, kIndexSlots);
@@ -41,14 +41,14 @@ GpuBatches::~GpuBatches() { static_cast<void>(cuda_.synchronize(stream_.get()));
 
 bool GpuBatches::try_to_reside(double share) {
   std::size_t free_bytes = 0, total_bytes = 0;
-  device::check(cuda_, cuda_.memory_info(free_bytes, total_bytes), "tell how much memory is free");
+  device::check(cuda_, cuda_.memory_info(free_bytes, total_bytes), "report its free memory");
   const std::size_t bytes = data_.count * (data_.features * sizeof(float) + 1);
   if (double(bytes) > share * double(free_bytes) || data_.count > std::numeric_limits<std::uint32_t>::max())
     return false;
   try {
     set_ = {cuda_, data_.count * data_.features};
     set_labels_ = {cuda_, data_.count};
-  } catch (const Error&) {  // another process was faster
+  } catch (const Error&) {  // another process allocated the memory first
     set_ = {};
     set_labels_ = {};
     return false;
@@ -82,7 +82,7 @@ void GpuBatches::gather_ahead(std::uint64_t seed, unsigned rank, std::uint64_t s
 
 void GpuBatches::prepare(std::size_t slot) {
   const device::Stream stream = stream_.get();
-  // What lies on the host is given back by asking for the next; the GPU has long read it.
+  // The host buffer is released by requesting the next batch; the GPU has long read it.
   if (prepared_) device::check(cuda_, cuda_.synchronize(slots_[*prepared_].ready.get()), "read a batch");
   prepared_ = slot;
   Slot& to = slots_[slot];
@@ -111,4 +111,4 @@ GpuBatch GpuBatches::in(std::size_t slot) const {
   return {slots_[slot].images.on_device(), slots_[slot].labels.on_device(), examples_};
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

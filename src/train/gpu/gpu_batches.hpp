@@ -1,7 +1,7 @@
-// The examples of a GPU's steps, brought into its memory one step ahead, on a stream of their own.
+// Brings the examples of a GPU's steps into its memory one step ahead, on a separate stream.
 //
-// Where the training set fits, it is copied there once and each step's examples are gathered by their numbers; else
-// they are gathered on the host, into page-locked memory, and sent. Either way they come in the order of a BatchStream.
+// If the training set fits, it is copied once and each step's examples are gathered by their numbers; otherwise
+// they are gathered on the host, into page-locked memory, and sent. In both cases the order is that of a BatchStream.
 // Used by one thread.
 #pragma once
 
@@ -14,14 +14,15 @@
 #include "train/data/batch_stream.hpp"
 #include "train/gpu/gpu_model.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
 class GpuBatches {
  public:
-  // So many lie in the GPU's memory: one in use, one on its way.
+  // Number of batches in the GPU's memory: one in use, one being transferred.
   static constexpr std::size_t kSlots = 2;
 
-  // `examples`: of a step; `skipped`: that are behind. `resident_share`: of the memory that is free now, which the training set may have.
+  // `examples`: per step; `skipped`: examples already consumed; `resident_share`: fraction of the memory that is free
+  // now which the training set may use.
   // Throws Error as BatchStream does, and where the memory is too small. Requires: the data outlives this object.
   GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t seed, unsigned rank, std::uint64_t skipped,
              double resident_share, device::CudaCalls& cuda, ModelKernels& kernels);
@@ -29,13 +30,13 @@ class GpuBatches {
   GpuBatches(const GpuBatches&) = delete;
   GpuBatches& operator=(const GpuBatches&) = delete;
 
-  // Enqueues the next examples' way into the slot. Requires: what computed with that slot's last ones is done.
+  // Enqueues the transfer of the next examples into the slot. Requires: work on its previous contents is complete.
   void prepare(std::size_t slot);
 
-  // What is enqueued on `stream` from now on waits until the slot is ready.
+  // Work enqueued on `stream` from now on waits until the slot is ready.
   void await(std::size_t slot, device::Stream stream);
 
-  // Where its examples lie; always the same place.
+  // The location of its examples; always the same.
   GpuBatch in(std::size_t slot) const;
 
   bool is_resident() const { return set_.on_device() != nullptr; }
@@ -64,13 +65,13 @@ class GpuBatches {
   device::DeviceMemory<float> set_;
   device::DeviceMemory<std::uint8_t> set_labels_;
   device::PinnedMemory<std::uint32_t> indices_;
-  std::optional<ExampleOrder> order_;  // touched by the filling thread alone
+  std::optional<ExampleOrder> order_;  // used by the filling thread only
   std::optional<PrefetchRing> filled_;
 
-  // Else: batches in page-locked memory.
+  // Otherwise: batches in page-locked memory.
   device::PinnedMemory<float> images_;
   device::PinnedMemory<std::uint8_t> labels_;
   std::optional<BatchStream> batches_;
 };
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

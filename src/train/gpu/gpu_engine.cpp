@@ -1,28 +1,28 @@
 // The engine of a worker with a GPU, a pipeline: while the CPU applies a gradient and waits for the step, the next pull
-// and compute already lie on the GPU's stream, behind a gate that opens with the step.
+// and compute are already enqueued on the GPU's stream, behind a gate that opens with the step.
 //
 //   stream   push k | gate ...................... | pull k+1 | compute k+1 | push k+1
 //   CPU             | apply pieces | step() | open | (next batch) | apply ...
 //
-// A pull that was torn is repaired by the link; what was computed from it is computed again.
+// A torn pull is repaired by the link; the computation based on it is repeated.
 #include <fmt/format.h>
 
 #include <chrono>
 #include <optional>
 
 #include "device/gpu_link.hpp"
-#include "ps/errors.hpp"
-#include "train/engine.hpp"
+#include "ps_shm/errors.hpp"
 #include "train/gpu/gpu_batches.hpp"
 #include "train/gpu/gpu_steps.hpp"
 #include "train/gpu/gpu_timeline.hpp"
-#include "train/local_steps.hpp"
+#include "train/loop/engine.hpp"
+#include "train/loop/local_steps.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
-// Local steps behind the gate: some 24 launches each, and about a thousand fill the queue, where the launching thread,
-// which is to open the gate, would wait.
+// Local steps behind the gate: some 24 launches each, and about a thousand fill the queue. Then the launching thread,
+// which has to open the gate, would block.
 constexpr std::uint64_t kMaxGatedSteps = 8;
 
 device::CudaCalls& use_device(const GpuPlace& place) {
@@ -57,7 +57,7 @@ class GpuEngine final : public Engine {
     batches_.prepare(slot_);
   }
 
-  ~GpuEngine() override { open(); }  // or the stream would never come to its end
+  ~GpuEngine() override { open(); }  // otherwise the stream would never finish
 
   void pull() override {
     if (!is_enqueued_) {
@@ -66,7 +66,7 @@ class GpuEngine final : public Engine {
       enqueue_compute();
     }
     const bool has_moved = link_->finish_pull();
-    // Behind a gate the rate is that of before the step; live settings may have changed it.
+    // Behind a gate the rate is that of before the step; the runtime settings may have changed it.
     if (has_moved || (was_gated_ && rate_ != present_rate())) {
       timeline_.drop();
       enqueue_compute();
@@ -74,14 +74,14 @@ class GpuEngine final : public Engine {
     is_enqueued_ = was_gated_ = false;
   }
 
-  // The kernels are on the stream already; what is done here is done while the GPU computes.
+  // The kernels are on the stream already; the work here is done while the GPU computes.
   bool compute(const Pause& pause) override {
     if (!pause) start_push();
     const std::size_t next = other(slot_);
     batches_.prepare(next);
     steps_.capture(next);
     if (!pause) return true;
-    device::check(cuda_, cuda_.synchronize(stream_), "finish its work");  // a straggler's work is not behind its wait
+    device::check(cuda_, cuda_.synchronize(stream_), "finish its work");  // a straggler's delay follows the GPU work
     loss_ = steps_.loss(slot_);
     for (std::uint64_t k = 0; k < parts_.push_every(); ++k)
       if (!pause()) return false;
@@ -112,14 +112,14 @@ class GpuEngine final : public Engine {
   void begin_next() override { open(); }
   float loss() const override { return loss_; }
 
-  // With pause, pull() to pause() spans just what the GPU does.
+  // With pause, the interval from pull() to pause() is exactly the GPU's work.
   double work_seconds() const override {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
   void finish(TrainResult& result) override {
     open();
-    if (is_enqueued_) static_cast<void>(link_->finish_pull());  // thrown away
+    if (is_enqueued_) static_cast<void>(link_->finish_pull());  // discarded
     is_enqueued_ = false;
     device::check(cuda_, cuda_.synchronize(stream_), "finish its work");
     timeline_.read();
@@ -134,7 +134,7 @@ class GpuEngine final : public Engine {
  private:
   static std::size_t other(std::size_t slot) { return (slot + 1) % GpuBatches::kSlots; }
 
-  // One rate for all of this step's local steps: the GPU does not see the global step move meanwhile.
+  // One rate for all of this step's local steps: the GPU does not see changes of the global step meanwhile.
   float present_rate() const {
     return parts_.has_local_steps() ? local_rate(parts_.worker, parts_.options, parts_.worker.global_step()) : 0.0F;
   }
@@ -167,10 +167,10 @@ class GpuEngine final : public Engine {
   GpuBatches batches_;
   GpuSteps steps_;
   GpuTimeline timeline_;
-  std::size_t slot_ = 0;      // of the step under way
+  std::size_t slot_ = 0;      // of the step in progress
   bool is_enqueued_ = false;  // its pull and compute
   bool was_gated_ = false, is_gate_closed_ = false, is_push_started_ = false;
-  float rate_ = 0.0F;  // that it was enqueued with
+  float rate_ = 0.0F;  // with which it was enqueued
   float loss_ = 0.0F;
 };
 
@@ -178,4 +178,4 @@ class GpuEngine final : public Engine {
 
 std::unique_ptr<Engine> make_gpu_engine(const EngineParts& parts) { return std::make_unique<GpuEngine>(parts); }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

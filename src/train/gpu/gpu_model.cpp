@@ -5,12 +5,12 @@
 #include <cassert>
 #include <limits>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
-// Sizes of models and batches are limited where they are made (make_model, checked_batch_size), far below 2^31.
+// Sizes of models and batches are limited at their creation (make_model, checked_batch_size), far below 2^31.
 int size(std::size_t value) {
   assert(value <= std::size_t{std::numeric_limits<int>::max()});
   return static_cast<int>(value);
@@ -26,14 +26,15 @@ GpuModel::GpuModel(const Model& model, std::size_t largest_batch, device::CudaCa
     if (weights.size() != 2 || biases != std::vector{weights[1]} ||
         (i > 0 && static_cast<int>(weights[0]) != layers_.back().outputs))
       throw Error(
-          fmt::format("a GPU computes dense layers only: {} and {} make none", specs[i].name, specs[i + 1].name));
+          fmt::format("a GPU computes dense layers only: {} and {} do not form one", specs[i].name, specs[i + 1].name));
     Layer& layer = layers_.emplace_back();
     layer.inputs = size(weights[0]);
     layer.outputs = size(weights[1]);
     layer.values = {cuda, largest_batch * weights[1]};
     if (i + 2 < specs.size()) layer.gradient = {cuda, largest_batch * weights[1]};
   }
-  if (layers_.empty() || specs.size() % 2 != 0) throw Error("a GPU computes dense layers only: this model has others");
+  if (layers_.empty() || specs.size() % 2 != 0)
+    throw Error("a GPU computes dense layers only: this model has other layers");
 }
 
 void GpuModel::enqueue(std::span<const float* const> parameters, const GpuBatch& batch,
@@ -76,4 +77,4 @@ void GpuModel::enqueue(std::span<const float* const> parameters, const GpuBatch&
   }
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "ps/errors.hpp"
-#include "train/local_steps.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/loop/local_steps.hpp"
 #include "update/rules.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
 GpuArrays::GpuArrays(std::span<const ParameterSpec> specs, device::CudaCalls& cuda) {
   constexpr std::size_t kFloats = 256 / sizeof(float);
@@ -97,7 +97,7 @@ void GpuSteps::capture(std::size_t slot) {
   if (why.empty()) why = cuda_.error_text(error);
   if (parts_.options.warn)
     parts_.options.warn(
-        fmt::format("worker {}: the GPU's steps are enqueued kernel by kernel, for no graph can be made: {}",
+        fmt::format("worker {}: GPU steps are enqueued kernel by kernel because no CUDA graph can be created: {}",
                     parts_.worker.rank(), why));
 }
 
@@ -133,4 +133,4 @@ void GpuSteps::enqueue_local_steps(std::size_t slot, float rate) {
           "subtract parameters");
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

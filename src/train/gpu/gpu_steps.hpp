@@ -1,5 +1,5 @@
-// What a step computes on a GPU, from pulled parameters to what is to be pushed: a gradient, or the way that some local
-// steps have gone. Recorded into a graph once it has run, so that enqueueing it again costs one call.
+// What a step computes on a GPU, from pulled parameters to what is pushed: a gradient, or the difference made by some
+// local steps. Recorded into a graph after its first run, so that enqueueing it again costs one call.
 //
 // The pulled parameters are only read, so a step whose parameters have changed is simply enqueued again. One thread.
 #pragma once
@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "device/resources.hpp"
-#include "train/engine.hpp"
 #include "train/gpu/gpu_batches.hpp"
 #include "train/gpu/gpu_model.hpp"
+#include "train/loop/engine.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
-// Values of all parameters of a model in one piece of device memory, each aligned to 256 bytes.
+// Values of all parameters of a model in one block of device memory, each aligned to 256 bytes.
 class GpuArrays {
  public:
   GpuArrays(std::span<const ParameterSpec> specs, device::CudaCalls& cuda);
@@ -34,29 +34,29 @@ class GpuArrays {
 
 class GpuSteps {
  public:
-  // All of it outlives this object. `stream` is what everything is enqueued on.
+  // All arguments outlive this object. All work is enqueued on `stream`.
   GpuSteps(const EngineParts& parts, const GpuArrays& parameters, const GpuArrays& gradients, GpuBatches& batches,
            device::Stream stream);
   ~GpuSteps();  // waits for the stream
   GpuSteps(const GpuSteps&) = delete;
   GpuSteps& operator=(const GpuSteps&) = delete;
 
-  // Enqueues a step on the slot's examples; local steps go by `rate`. Throws Error.
+  // Enqueues a step on the slot's examples; local steps use `rate`. Throws Error.
   void enqueue(std::size_t slot, float rate);
 
-  // Records the slot's step into a graph, where it has run kernel by kernel and can be expected to run again as it was.
-  // Throws nothing: where that is refused, says so once and goes on without. Requires: the slot's last step is done;
-  // the stream waits for nothing that this thread has yet to do.
+  // Records the slot's step into a graph, if it ran kernel by kernel and can be expected to run again unchanged.
+  // Throws nothing: if that is refused, reports it once and continues without. Requires: the slot's last step is done;
+  // the stream does not wait for anything that this thread has yet to do.
   void capture(std::size_t slot);
 
-  // Whether enqueueing brings nothing new to the GPU. What is new (kernels, graphs) may have to wait for the stream,
-  // which must not wait for this thread then.
+  // Whether enqueueing adds nothing new to the GPU. New objects (kernels, graphs) may have to wait for the stream,
+  // which then must not wait for this thread.
   bool is_known(std::size_t slot, float rate) const;
 
   // The mean loss of the slot's last batch. Requires: the step is done.
   float loss(std::size_t slot) const { return losses_.on_host()[slot]; }
 
-  // Whether the rate of local steps depends on the global step: then no two steps are alike.
+  // Whether the rate of local steps depends on the global step: then no two steps are identical.
   bool has_changing_rates() const;
 
   bool is_captured() const { return steps_[0].graph != nullptr || steps_[1].graph != nullptr; }
@@ -64,7 +64,7 @@ class GpuSteps {
  private:
   struct Step {
     device::Graph graph = nullptr;
-    float rate = 0.0F;  // that the graph goes by
+    float rate = 0.0F;  // the rate in the graph
     bool was_launched = false;
     bool has_run = false;  // kernel by kernel
     float ran_at = 0.0F;
@@ -88,4 +88,4 @@ class GpuSteps {
   bool may_capture_;
 };
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

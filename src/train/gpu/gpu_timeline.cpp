@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-#include "train/train_log.hpp"
+#include "train/log/train_log.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
 void GpuTimeline::end_step() {
   mark(kPushed);
@@ -26,7 +26,7 @@ void GpuTimeline::read() {
   sums_.push += push;
   ++sums_.sampled;
   if (trace_ == nullptr) return;
-  // The GPU has a clock of its own: its times are laid so that they end now.
+  // The GPU has a clock of its own: its times are shifted so that they end now.
   std::uint64_t end = PhaseTimer::ns(PhaseTimer::Clock::now());
   const auto add = [&](const char* name, double seconds) {
     const auto begin = end - static_cast<std::uint64_t>(seconds * 1e9);
@@ -41,7 +41,8 @@ void GpuTimeline::read() {
 
 double GpuTimeline::between(Mark begin, Mark end) {
   float milliseconds = 0.0F;
-  device::check(cuda_, cuda_.elapsed_ms(events_[begin].get(), events_[end].get(), milliseconds), "tell the time");
+  device::check(cuda_, cuda_.elapsed_ms(events_[begin].get(), events_[end].get(), milliseconds),
+                "measure the time between events");
   return double(milliseconds) * 1e-3;
 }
 
@@ -56,4 +57,4 @@ GpuStepSeconds GpuTimeline::means() const {
   return means;
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -1,7 +1,7 @@
-// What a step consists of, by the GPU's own clock: events on its stream, in one step of 64, for they cost time; with a
+// The phases of a step by the GPU's own clock: events on its stream, in one step of 64, because they cost time; with a
 // trace in every second one.
 //
-//   end of the push before | wait (for the step, and its gate) | pull | compute | wait (for the CPU) | push
+//   end of the previous push | wait (for the step, and its gate) | pull | compute | wait (for the CPU) | push
 #pragma once
 
 #include <array>
@@ -9,10 +9,10 @@
 #include <cstdint>
 
 #include "device/resources.hpp"
-#include "train/gpu/gpu_place.hpp"
-#include "train/span_log.hpp"
+#include "train/log/span_log.hpp"
+#include "train/loop/gpu_place.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
 class GpuTimeline {
  public:
@@ -22,28 +22,28 @@ class GpuTimeline {
       : cuda_(cuda), stream_(stream), trace_(trace), events_{Timed(cuda), Timed(cuda), Timed(cuda),
                                                              Timed(cuda), Timed(cuda), Timed(cuda)} {}
 
-  // Records, in a step that is sampled. Throws Error, as all below.
+  // Records an event if the step is sampled. Throws Error, like all functions below.
   void mark(Mark which) {
     if (is_sampled_) device::check(cuda_, cuda_.record(events_[which].get(), stream_), "record an event");
   }
 
-  // To be recorded by somebody else; nullptr where the step is not sampled.
+  // To be recorded by the caller; nullptr if the step is not sampled.
   void* event(Mark which) const { return is_sampled_ ? events_[which].get() : nullptr; }
 
-  // The push is enqueued: what comes on the stream belongs to the next step.
+  // The push is enqueued: what follows on the stream belongs to the next step.
   void end_step();
 
-  // Something was done twice: this step is no sample.
+  // Some work was repeated: this step is not used as a sample.
   void drop() { is_sampled_ = false; }
 
-  // Reads the last sample, if there is a new one, before a third step begins. Waits for its push: call it at once when
-  // that has been finished, since a trace takes this moment for the push's end.
+  // Reads the last sample, if there is a new one, before a third step begins. Waits for its push: call it as soon as
+  // the push has finished, since a trace takes this moment for its end.
   void read();
 
   GpuStepSeconds means() const;
 
  private:
-  static constexpr std::uint64_t kEvery = 64, kTracedEvery = 2;  // a step's events are set anew in the next one
+  static constexpr std::uint64_t kEvery = 64, kTracedEvery = 2;  // a step's events are reused in the next one
   static constexpr std::uint64_t kFirst = 10;                    // graphs are recorded and launched by then
 
   struct Timed : device::OwnEvent {
@@ -61,4 +61,4 @@ class GpuTimeline {
   GpuStepSeconds sums_;
 };
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -1,11 +1,11 @@
-// ModelKernels by the launchers of kernels/ and by cuBLAS.
+// ModelKernels implemented by the launchers of kernels/ and by cuBLAS.
 #include "train/gpu/model_kernels.hpp"
 
 #include "kernels/model_launchers.hpp"
 #include "kernels/transfer_launchers.hpp"
 #include "train/gpu/products.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
 using device::CudaError;
@@ -62,4 +62,4 @@ ModelKernels& model_kernels() {
   return kernels;
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

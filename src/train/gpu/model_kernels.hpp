@@ -1,6 +1,6 @@
-// What models compute on a GPU: their kernels of kernels/ and cuBLAS's product, behind a table that tests replace.
+// GPU computations of models: the kernels of kernels/ and cuBLAS's product, behind a table that tests can replace.
 //
-// All calls only enqueue, in stream order, and return cudaError_t's number; pointers are the device's; matrices are
+// All calls only enqueue, in stream order, and return cudaError_t's number; pointers are device pointers; matrices are
 // float32, row by row without gaps. Results do not depend on timing. Zero rows or columns are allowed and do nothing.
 #pragma once
 
@@ -9,17 +9,17 @@
 
 #include "device/cuda_calls.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
 class ModelKernels {
  public:
   virtual ~ModelKernels() = default;
 
   // Loads all kernels, on the current device: see device::TransferKernels::load.
-  // What multiply launches is loaded by its first run with the same shapes: do that first, too.
+  // The kernels of multiply are loaded by its first run with the same shapes: do that first, too.
   virtual device::CudaError load() = 0;
 
-  // What multiply needs on this stream: a workspace and a handle. Throws Error where cuBLAS cannot be loaded.
+  // Prepares multiply on this stream: a workspace and a handle. Throws Error if cuBLAS cannot be loaded.
   virtual void prepare_products(device::Stream stream) = 0;
   virtual void release_products(device::Stream stream) = 0;
   // out (m x n) = op(a) (m x k) op(b) (k x n) + beta out. a_transposed: `a` is stored k x m; b_transposed: n x k.
@@ -54,7 +54,7 @@ class ModelKernels {
   virtual device::CudaError fill(float* values, float value, std::size_t count, device::Stream stream) = 0;
 };
 
-// The real ones. Without CUDA in the build every call returns kInsufficientDriver.
+// The real implementation. Without CUDA in the build every call returns kInsufficientDriver.
 ModelKernels& model_kernels();
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -1,8 +1,8 @@
-// ModelKernels in a build without CUDA: every call says so.
-#include "ps/errors.hpp"
+// ModelKernels in a build without CUDA: every call fails.
+#include "ps_shm/errors.hpp"
 #include "train/gpu/model_kernels.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
 using device::CudaError;
@@ -14,7 +14,8 @@ class NoKernels final : public ModelKernels {
  public:
   CudaError load() override { return kNone; }
   void prepare_products(Stream) override {
-    throw Error("cannot multiply on a GPU: this program was built without CUDA; build it where nvcc is found");
+    throw Error("cannot multiply on a GPU: this program was built without CUDA; build it on a machine with nvcc",
+                ErrorCode::kDevice);
   }
   void release_products(Stream) override {}
   CudaError multiply(bool, bool, int, int, int, const float*, const float*, float, float*, Stream) override {
@@ -41,4 +42,4 @@ ModelKernels& model_kernels() {
   return kernels;
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -1,13 +1,14 @@
-// Where the CUDA toolkit of the build had no cuBLAS header: everything but the matrix products.
-#include "ps/errors.hpp"
+// For builds whose CUDA toolkit has no cuBLAS header: everything except the matrix products.
+#include "ps_shm/errors.hpp"
 #include "train/gpu/products.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
 void prepare_products(device::Stream) {
   throw Error(
       "cannot multiply on the GPU: cublas_v2.h was missing when this was built; install libcublas-dev of the CUDA "
-      "toolkit and build again");
+      "toolkit and build again",
+      ErrorCode::kDevice);
 }
 
 void release_products(device::Stream) {}
@@ -16,4 +17,4 @@ device::CudaError multiply(bool, bool, int, int, int, const float*, const float*
   return device::kNotSupported;
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -11,18 +11,18 @@
 #include <mutex>
 #include <string>
 
-#include "ps/errors.hpp"
+#include "ps_shm/errors.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 namespace {
 
 using device::CudaError;
 using device::Stream;
 
-// cuBLAS's advice for GPUs of compute capability 9.0; less is enough for others, and of no weight.
+// cuBLAS's recommendation for GPUs of compute capability 9.0; others need less.
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
-// The functions that are used, by the types of the header.
+// The functions used, with the types of the header.
 struct Cublas {
   decltype(&cublasCreate_v2) create = nullptr;
   decltype(&cublasDestroy_v2) destroy = nullptr;
@@ -38,8 +38,9 @@ template <class Function>
 void find(void* library, const std::string& file, const char* name, Function& function) {
   void* found = dlsym(library, name);
   if (found == nullptr)
-    throw Error(fmt::format("cannot use {}: it has no {}; install cuBLAS {} (or newer) for the GPU's matrix products",
-                            file, name, CUBLAS_VER_MAJOR));
+    throw Error(fmt::format("cannot use {}: it lacks {}; install cuBLAS {} or newer for matrix products on the GPU",
+                            file, name, CUBLAS_VER_MAJOR),
+                ErrorCode::kDevice);
   function = reinterpret_cast<Function>(found);
 }
 
@@ -56,10 +57,12 @@ Cublas load() {
     if (why.empty()) why = dlerror();
   }
   if (library == nullptr)
-    throw Error(fmt::format(
-        "cannot load cuBLAS for the GPU's matrix products: {}; install CUDA {}'s libcublas and put its folder into "
-        "LD_LIBRARY_PATH or /etc/ld.so.conf.d",
-        why, CUBLAS_VER_MAJOR));
+    throw Error(
+        fmt::format(
+            "cannot load cuBLAS for matrix products on the GPU: {}; install libcublas of CUDA {} and add its folder to "
+            "LD_LIBRARY_PATH or /etc/ld.so.conf.d",
+            why, CUBLAS_VER_MAJOR),
+        ErrorCode::kDevice);
   Cublas cublas;
   find(library, file, "cublasCreate_v2", cublas.create);
   find(library, file, "cublasDestroy_v2", cublas.destroy);
@@ -73,23 +76,25 @@ Cublas load() {
 }
 
 const Cublas& cublas() {
-  static const Cublas loaded = load();  // that throws: the next call tries again
+  static const Cublas loaded = load();  // if it throws, the next call tries again
   return loaded;
 }
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // so that it does not come up again elsewhere
-  throw Error(fmt::format("cannot prepare the GPU's matrix products: {}: {}: {}", what, cudaGetErrorName(error),
-                          cudaGetErrorString(error)));
+  cudaGetLastError();  // clears the error, so that it is not reported elsewhere
+  throw Error(fmt::format("cannot prepare matrix products on the GPU: {}: {}: {}", what, cudaGetErrorName(error),
+                          cudaGetErrorString(error)),
+              ErrorCode::kDevice);
 }
 
 void check(cublasStatus_t status, const char* what) {
   if (status != CUBLAS_STATUS_SUCCESS)
-    throw Error(fmt::format("cannot prepare the GPU's matrix products: {}: {}", what, cublas().text(status)));
+    throw Error(fmt::format("cannot prepare matrix products on the GPU: {}: {}", what, cublas().text(status)),
+                ErrorCode::kDevice);
 }
 
-// What one stream needs.
+// The handle and workspace of one stream.
 class Prepared {
  public:
   explicit Prepared(cudaStream_t stream) {
@@ -123,7 +128,7 @@ class Prepared {
 
 std::mutex mutex;
 std::map<Stream, std::unique_ptr<Prepared>>& prepared() {
-  static auto* all = new std::map<Stream, std::unique_ptr<Prepared>>;  // not destroyed: CUDA may end before
+  static auto* all = new std::map<Stream, std::unique_ptr<Prepared>>;  // never destroyed: CUDA may end before
   return *all;
 }
 
@@ -171,7 +176,7 @@ void release_products(Stream stream) {
 CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, int k, const float* a, const float* b,
                    float beta, float* out, Stream stream) {
   if (m == 0 || n == 0) return device::kSuccess;
-  // An empty sum; of what cuBLAS does then its manual says nothing.
+  // An empty sum, for which cuBLAS's manual defines no behaviour.
   if (k == 0 && beta == 1.0F) return device::kSuccess;
   if (k == 0 && beta == 0.0F)
     return cudaMemsetAsync(out, 0,
@@ -184,11 +189,11 @@ CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, int k, co
     if (found == prepared().end()) return device::kInvalidValue;
     handle = found->second->handle();
   }
-  // cuBLAS counts by columns, so what it sees are the transposed matrices: out' = op(b)' op(a)'.
+  // cuBLAS is column-major, so it sees the transposed matrices: out' = op(b)' op(a)'.
   const float one = 1.0F;
   return error_of(cublas().sgemm(
       handle, b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &one, b,
       std::max(1, b_transposed ? k : n), a, std::max(1, a_transposed ? m : k), &beta, out, n));
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -12,7 +12,7 @@
 
 #include "cuda_runtime_api.h"
 #include "grid.hpp"
-#include "shm/atomic.hpp"
+#include "shm/base/atomic.hpp"
 
 #define __CUDA_ARCH__ 900
 #define __global__
@@ -33,20 +33,22 @@ struct ulonglong2 {
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
-using ps::on_cpu::blockDim;
-using ps::on_cpu::blockIdx;
-using ps::on_cpu::gridDim;
-using ps::on_cpu::threadIdx;
+using ps_shm::on_cpu::blockDim;
+using ps_shm::on_cpu::blockIdx;
+using ps_shm::on_cpu::gridDim;
+using ps_shm::on_cpu::threadIdx;
 
 // A barrier is known by its line: threads that wait at different ones are a fault.
-inline void __syncthreads(int line = __builtin_LINE()) { ps::on_cpu::meet(line, false); }
-inline int __syncthreads_or(int fact, int line = __builtin_LINE()) { return ps::on_cpu::meet(line, fact != 0) ? 1 : 0; }
+inline void __syncthreads(int line = __builtin_LINE()) { ps_shm::on_cpu::meet(line, false); }
+inline int __syncthreads_or(int fact, int line = __builtin_LINE()) {
+  return ps_shm::on_cpu::meet(line, fact != 0) ? 1 : 0;
+}
 inline float __shfl_xor_sync(unsigned mask, float value, unsigned apart, int line = __builtin_LINE()) {
-  return std::bit_cast<float>(ps::on_cpu::exchange(line, mask, std::bit_cast<std::uint32_t>(value), apart));
+  return std::bit_cast<float>(ps_shm::on_cpu::exchange(line, mask, std::bit_cast<std::uint32_t>(value), apart));
 }
 inline void __threadfence_system() {
-  ps::on_cpu::note(ps::on_cpu::Access::kFence, nullptr, 0);
-  ps::shm::fence_store_load();
+  ps_shm::on_cpu::note(ps_shm::on_cpu::Access::kFence, nullptr, 0);
+  ps_shm::shm::fence_store_load();
 }
 
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
@@ -64,9 +66,9 @@ template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments... arguments) {
   if (config->dynamicSmemBytes != 0) return cudaErrorInvalidValue;
-  if (!ps::on_cpu::may_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
+  if (!ps_shm::on_cpu::may_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
   const std::tuple<Parameters...> kept{static_cast<Parameters>(arguments)...};
-  return ps::on_cpu::enqueue(config->stream, [grid = config->gridDim, block = config->blockDim, kernel, kept] {
-    ps::on_cpu::run_grid(grid, block, [&] { std::apply(kernel, kept); });
+  return ps_shm::on_cpu::enqueue(config->stream, [grid = config->gridDim, block = config->blockDim, kernel, kept] {
+    ps_shm::on_cpu::run_grid(grid, block, [&] { std::apply(kernel, kept); });
   });
 }

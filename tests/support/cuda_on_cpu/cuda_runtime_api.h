@@ -7,7 +7,7 @@
 enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorInvalidConfiguration = 9 };
 
 struct CUstream_st;
-using cudaStream_t = CUstream_st*;  // a ps::on_cpu::Queue
+using cudaStream_t = CUstream_st*;  // a ps_shm::on_cpu::Queue
 
 struct dim3 {
   unsigned x, y, z;

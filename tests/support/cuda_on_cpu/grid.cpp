@@ -1,3 +1,4 @@
+#include "../sanitizers.hpp"
 #include "grid.hpp"
 
 #include <sys/mman.h>
@@ -45,7 +46,7 @@ ps_on_cpu_switch:
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-namespace ps::on_cpu {
+namespace ps_shm::on_cpu {
 
 constinit thread_local Index threadIdx{}, blockIdx{}, blockDim{}, gridDim{};
 
@@ -80,7 +81,7 @@ struct Fiber {
 };
 
 unsigned order_of_turns() {
-  const char* wanted = std::getenv("PS_CUDA_ON_CPU_ORDER");
+  const char* wanted = std::getenv("PS_SHM_CUDA_ON_CPU_ORDER");
   return wanted == nullptr ? 0U : static_cast<unsigned>(std::strtoul(wanted, nullptr, 10));
 }
 
@@ -364,4 +365,4 @@ std::uint32_t exchange(int line, unsigned mask, std::uint32_t value, unsigned ap
   return self.value;
 }
 
-}  // namespace ps::on_cpu
+}  // namespace ps_shm::on_cpu

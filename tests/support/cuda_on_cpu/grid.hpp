@@ -1,6 +1,6 @@
 // Runs a kernel's grid on the CPU: a block's threads are fibers of the OS thread that runs the stream, and take turns.
 //
-// A fiber has its turn until it comes to a barrier or an exchange of its warp, or ends. PS_CUDA_ON_CPU_ORDER says in
+// A fiber has its turn until it comes to a barrier or an exchange of its warp, or ends. PS_SHM_CUDA_ON_CPU_ORDER says in
 // which order fibers and blocks have theirs, so that what only works in one of them shows:
 //   0, or not set   by number
 //   1               the last one first
@@ -16,9 +16,9 @@
 
 #include "cuda_runtime_api.h"
 
-#define PS_ON_CPU_EXPORT __attribute__((visibility("default")))
+#define PS_SHM_ON_CPU_EXPORT __attribute__((visibility("default")))
 
-namespace ps::on_cpu {
+namespace ps_shm::on_cpu {
 
 struct Index {
   unsigned x, y, z;
@@ -46,7 +46,7 @@ struct Noted {
 // Called before each of them in all kernels that this OS thread, a stream's, runs from now on. An empty one: no more.
 // While a watcher looks on, turns end at barriers and exchanges only.
 using Watcher = std::function<void(const Noted&)>;
-PS_ON_CPU_EXPORT void watch(Watcher watcher);
+PS_SHM_ON_CPU_EXPORT void watch(Watcher watcher);
 
 // For cuda_runtime.h and its like.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);  // cudaErrorInvalidValue where there is no stream
@@ -57,4 +57,4 @@ const void* whole(const void* address, std::size_t bytes);  // a fault where it 
 bool meet(int line, bool fact);                             // the block's barrier; whether anybody's fact is true
 std::uint32_t exchange(int line, unsigned mask, std::uint32_t value, unsigned apart);
 
-}  // namespace ps::on_cpu
+}  // namespace ps_shm::on_cpu

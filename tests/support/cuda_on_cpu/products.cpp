@@ -5,7 +5,7 @@
 
 #include "grid.hpp"
 
-namespace ps::train {
+namespace ps_shm::train {
 
 // Threads of OpenBLAS's own may not be able to reach the device's memory.
 void prepare_products(device::Stream) { openblas_set_num_threads(1); }
@@ -20,4 +20,4 @@ device::CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, i
   });
 }
 
-}  // namespace ps::train
+}  // namespace ps_shm::train

@@ -2,7 +2,7 @@
 #include "support/cuda_on_cpu/tables.hpp"
 #include "support/fake_cuda.hpp"
 
-namespace ps {
+namespace ps_shm {
 
 device::CudaCalls& device::cuda_calls() {
   static auto* calls = new test::FakeCuda({.name = "simulated GPU: kernels run on the CPU",
@@ -15,4 +15,4 @@ device::TransferKernels& device::transfer_kernels() { return on_cpu::transfer_ke
 
 train::ModelKernels& train::model_kernels() { return on_cpu::model_kernels(); }
 
-}  // namespace ps
+}  // namespace ps_shm

@@ -10,7 +10,7 @@
 
 #include "launch.cuh"
 
-namespace ps::kernels {
+namespace ps_shm::kernels {
 
 template <class T>
 inline T load_single(const T* from, on_cpu::Access access = on_cpu::Access::kLoad) {
@@ -65,4 +65,4 @@ inline void add_relaxed_system(float4* to, float4 value) {
   add_relaxed_system(floats + 3, value.w);
 }
 
-}  // namespace ps::kernels
+}  // namespace ps_shm::kernels

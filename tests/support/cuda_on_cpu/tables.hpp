@@ -5,9 +5,9 @@
 #include "grid.hpp"
 #include "train/gpu/model_kernels.hpp"
 
-namespace ps::on_cpu {
+namespace ps_shm::on_cpu {
 
-PS_ON_CPU_EXPORT device::TransferKernels& transfer_kernels();
-PS_ON_CPU_EXPORT train::ModelKernels& model_kernels();
+PS_SHM_ON_CPU_EXPORT device::TransferKernels& transfer_kernels();
+PS_SHM_ON_CPU_EXPORT train::ModelKernels& model_kernels();
 
-}  // namespace ps::on_cpu
+}  // namespace ps_shm::on_cpu

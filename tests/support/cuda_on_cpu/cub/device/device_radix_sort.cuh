@@ -21,7 +21,7 @@ struct DeviceRadixSort {
       return cudaSuccess;
     }
     if (bytes < needs) return cudaErrorInvalidValue;
-    return ps::on_cpu::enqueue(stream, [=] {
+    return ps_shm::on_cpu::enqueue(stream, [=] {
       std::memset(room, 0xff, needs);
       const auto digits_of = [&](Key key) {
         const int width = end_bit - first_bit;

@@ -13,7 +13,7 @@ struct DeviceSelect {
       bytes = 1;
       return cudaSuccess;
     }
-    return ps::on_cpu::enqueue(stream, [=] {
+    return ps_shm::on_cpu::enqueue(stream, [=] {
       Number found = 0;
       for (int i = 0; i < count; ++i) {
         if (i != 0 && keys[i] == keys[i - 1]) continue;

@@ -1,0 +1,66 @@
+// What a publication consists of: a bundle of named tensors, entries for subscribers, and records that hold
+// generations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps_shm/export.hpp"
+#include "ps_shm/types.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// One tensor of a bundle. The library never reads the elements: a tensor is bytes, with what its readers need to know
+// of them.
+struct TensorSpec {
+  std::string name;               // 1 to 127 characters of [A-Za-z0-9_.:/-], unique in the bundle
+  DType dtype = DType::kFloat32;  // type of its elements
+  // Extents of at most 8 axes, each at least 1, with at most 2^40 elements in all. Empty: a scalar.
+  std::vector<std::uint64_t> shape{};
+
+  std::uint64_t element_count() const noexcept;  // product of the extents, 1 for a scalar
+  std::uint64_t byte_count() const noexcept;     // element_count() times the size of an element
+
+  bool operator==(const TensorSpec&) const = default;
+};
+
+// A publication. It takes all of its memory_bytes() of /dev/shm when it begins: each record has room for every tensor.
+struct BundleSpec {
+  std::string name;                 // 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
+  std::vector<TensorSpec> tensors;  // 1 to 16384
+  std::uint32_t subscribers = 16;   // most subscribers at one time, 1 to 256
+  // Number of generations that it can hold at one time, at least 3. With enough_records() publishing never finds all
+  // records in use. 0: as many records as fit into 256 MiB, at least 4, at most enough_records().
+  std::uint32_t records = 0;
+
+  bool operator==(const BundleSpec&) const = default;
+};
+
+// The number of records with which publishing always finds a free one: two for each of `subscribers`, one for the
+// newest generation, and one for the generation that is being written.
+PS_SHM_API std::uint32_t enough_records(std::uint32_t subscribers) noexcept;
+
+// Checks the limits above.
+//
+// Throws: Error (kInvalidArgument), which names the limit that is exceeded.
+PS_SHM_API void check(const BundleSpec& spec);
+
+// Checks that `name` can name a publication.
+//
+// Throws: Error (kInvalidArgument) otherwise.
+PS_SHM_API void check_publication_name(const std::string& name);
+
+// Returns `spec` with the number of records that `records` = 0 stands for.
+//
+// Throws: Error as check().
+PS_SHM_API BundleSpec resolved(BundleSpec spec);
+
+// The bytes of /dev/shm that the publication takes.
+//
+// Throws: Error as check().
+PS_SHM_API std::uint64_t memory_bytes(const BundleSpec& spec);
+
+}  // namespace ps_shm

@@ -1,0 +1,250 @@
+// A worker's link to one GPU: it pulls variables into the GPU's memory, and pushes gradients from there. GpuLink moves
+// whole variables; GpuRows moves those rows of one variable that a batch names.
+//
+//   ps_shm::GpuLink link(worker, variables, parameters, gradients, {.device = 0});
+//   while (!worker.finished()) {
+//     link.start_pull();
+//     enqueue_gradient(link.stream());
+//     if (link.finish_pull()) enqueue_gradient(link.stream());  // some parameters had changed: compute again
+//     link.start_push();
+//     link.finish_push();
+//     worker.step();
+//   }
+//
+// In a build without CUDA, or on a machine without a GPU, the constructor of a GpuLink throws Error (kDevice) and says
+// why; the rest of the library works. One thread uses a link at a time. Addresses are plain pointers, and streams are
+// cudaStream_t as void*, so that this header does not need CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps_shm/export.hpp"
+#include "ps_shm/worker.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// The transfer dtype of gradients: the type of an element on its way from the GPU to the host. Optimizer slots hold
+// float32 in either case.
+enum class Wire {
+  kFloat32,  // as the gradients are, without a conversion
+  kBfloat16  // rounded on the GPU to the nearest bfloat16, ties to even: a relative error of at most 2^-8
+};
+
+// Options of a GpuLink.
+struct GpuOptions {
+  int device = 0;              // CUDA's number of the GPU
+  Wire wire = Wire::kFloat32;  // transfer dtype of gradients
+  bool stream_waits = false;   // whether can_wait() may be true; only for a process that has one link, see there
+  std::function<void(const std::string&)> warn;  // log callback: something was refused and costs speed; unset: stderr
+};
+
+// What a link has done so far.
+struct GpuTransfers {
+  std::string strategy;                        // how it pulls and pushes, in a few words; diagnostic only
+  std::uint64_t registered_bytes = 0;          // bytes of host memory registered with CUDA
+  std::uint64_t registrations = 0;             // calls that registered it, refused ones included
+  double registration_seconds = 0.0;           // time that they took
+  std::uint64_t pulls = 0, redone_chunks = 0;  // pulls so far; repeated copies of chunks that changed meanwhile
+  // Chunks that the CPU copied in the end, since they kept changing or lie outside of the registered memory.
+  std::uint64_t bounced_chunks = 0;
+  std::uint64_t pushes = 0;  // pushes so far
+};
+
+// Moves whole variables between the worker and a GPU. One thread uses it at a time.
+class GpuLink {
+ public:
+  // Makes a link that pulls variables[i] to parameters[i] and pushes gradients[i]. These are device memory of
+  // element_count() floats each, aligned to 256 bytes, that must outlive the link.
+  //
+  // It registers the shards of these variables with CUDA, as a whole. If CUDA refuses, it says so (GpuOptions::warn)
+  // and goes on through host memory. It makes options.device the calling thread's current device, as other functions of
+  // this class do, and lets threads that wait for that device yield.
+  //
+  // Requires: the worker outlives the link; no other variable is pulled or pushed while the GPU works.
+  // Throws: Error with kDevice if there is no such GPU; kInvalidState if the worker has a link already or uses another
+  // GPU; kInvalidArgument if the spans differ in length, a dtype is not float32, or the elements of an in-place
+  // variable do not lie side by side (use GpuRows).
+  GpuLink(Worker& worker, std::span<const Variable> variables, std::span<float* const> parameters,
+          std::span<const float* const> gradients, const GpuOptions& options);
+  ~GpuLink();  // waits for the GPU
+  GpuLink(const GpuLink&) = delete;
+  GpuLink& operator=(const GpuLink&) = delete;
+
+  // The link's stream, a cudaStream_t. Work that the caller enqueues on it runs in order with what the link enqueues.
+  void* stream() const noexcept;
+
+  // Enqueues a pull of all variables. Work that is enqueued on the stream after it sees the parameters. Large models
+  // are copied chunk by chunk under control of the CPU; then the call returns when the parameters are there.
+  //
+  // Throws: Error with kInvalidState if the previous pull is still in progress, kDevice if the GPU fails.
+  void start_pull();
+
+  // Whether start_pull_when_opened() may be called: GpuOptions::stream_waits is set, and the device can wait for the
+  // CPU and then pull all variables by itself.
+  bool can_wait() const noexcept;
+
+  // Enqueues a pull before which the stream waits until open(), so that the work of a step can be enqueued while the
+  // previous step is still under way. `opened`: a cudaEvent_t to record when the stream stops waiting, or nullptr.
+  //
+  // Requires: can_wait(). Until open(), no thread of the process does anything that may wait for the device: it
+  // allocates and releases no device memory and no page-locked memory, registers none, launches no kernel or graph for
+  // the first time, does not synchronise, and does not call finish_pull(). It also launches no more than some hundred
+  // kernels, since a launching thread waits while the queue is full. Debuggers and profilers that serialise launches do
+  // not work with it.
+  // Throws: Error as start_pull().
+  void start_pull_when_opened(void* opened = nullptr);
+
+  // Lets the stream go on with the pull that start_pull_when_opened() has enqueued. Does not throw.
+  void open();
+
+  // Waits until the pull is done. Returns true if a chunk had changed while it was copied, and has been copied again;
+  // the work that was enqueued after start_pull() must then be enqueued again. Each chunk is one version of that chunk,
+  // and each element of an in-place variable is whole.
+  //
+  // Throws: Error with kDevice if the GPU fails.
+  // Progress: lock-free, apart from the wait for the GPU.
+  [[nodiscard]] bool finish_pull();
+
+  // Enqueues the transfer of the gradients to host memory, after the work that computes them. Where a GPU's additions
+  // to host memory are atomic for CPUs as well, it adds gradients of some in-place variables by itself instead
+  // (docs/gpu.md).
+  //
+  // Throws: Error with kInvalidState if the previous push is still in progress, or as Worker::push(); kDevice if the
+  // GPU fails.
+  void start_push();
+
+  // Pushes the gradients chunk by chunk as they arrive, as Worker::push() does. In mode sync a gradient may replace
+  // what was pushed of the variable before in the same step, as one pushed from Worker::gradient() does. When it
+  // returns, the gradients in device memory may be overwritten.
+  //
+  // Throws: Error with kDevice if the GPU fails; some chunks may have been pushed then, as when a worker dies.
+  // Otherwise as Worker::push().
+  void finish_push();
+
+  // What this link has moved so far.
+  const GpuTransfers& transfers() const noexcept;
+
+ private:
+  friend struct GpuLinkAccess;  // internal: makes links with other function tables (src/device/gpu_link.hpp)
+  struct Impl;
+  class Pull;
+  class Push;
+  explicit GpuLink(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Options of a GpuRows.
+struct GpuRowsOptions {
+  int device = 0;                                // CUDA's number of the GPU
+  std::function<void(const std::string&)> warn;  // log callback: something was refused and costs speed; unset: stderr
+};
+
+// What a GpuRows has done so far.
+struct GpuRowTransfers {
+  std::string strategy;                      // how it pulls and pushes, in a few words; diagnostic only
+  std::uint64_t registered_bytes = 0;        // bytes of host memory registered with CUDA
+  std::uint64_t pulls = 0, pulled_rows = 0;  // pulls so far; rows that they have copied, repeated ones counted
+  std::uint64_t pushes = 0, given_rows = 0;  // pushes so far; rows as the caller gave them, repeated ones counted
+  std::uint64_t sent_rows = 0;               // rows that went to the host after repeated ones were summed
+};
+
+// Moves rows of one in-place variable, which may be larger than the GPU's memory. A kernel reads the rows that a batch
+// names directly from host memory that is registered with CUDA. Pushed gradients are summed by row on the GPU and sent
+// in portions, which the worker's threads apply as they arrive.
+//
+//   ps_shm::GpuRows rows(worker, table);
+//   rows.pull(ids, embeddings);  // then kernels of the caller's own on rows.stream()
+//   rows.push(ids, gradients);
+//
+// Ids and rows are in device memory of GpuRowsOptions::device. An id is the number of a row, in 32 or 64 bits
+// (PyTorch's int64 can be used as it is; a negative id is out of range). Ids may be in any order and may repeat. A
+// worker may have several GpuRows and a GpuLink besides, all on one device; they share what one of them has registered.
+class GpuRows {
+ public:
+  // Registers the shards that contain the variable with CUDA. If CUDA refuses, it says so (GpuRowsOptions::warn) and
+  // goes on through host memory. It makes options.device the calling thread's current device, as other functions of
+  // this class do.
+  //
+  // Requires: the worker outlives this object, and is not used while one of these functions runs.
+  // Throws: Error with kDevice if there is no such GPU, kInvalidArgument if the variable is not in-place or has no
+  // axis, kInvalidState if the worker uses another GPU.
+  GpuRows(Worker& worker, const Variable& variable, const GpuRowsOptions& options = {});
+  ~GpuRows();  // waits for the GPU
+  GpuRows(const GpuRows&) = delete;
+  GpuRows& operator=(const GpuRows&) = delete;
+
+  // The stream, a cudaStream_t. Work that the caller enqueues on it runs in order with what this object enqueues.
+  void* stream() const noexcept;
+
+  // Enqueues a copy of row ids[i] to out[i * row_size()] and the elements after it. Each element is whole; two elements
+  // may be from different moments. Work that is enqueued on the stream after it sees the rows. Several pulls may be in
+  // progress at one time. Without registration it returns when the rows are there.
+  //
+  // Throws: Error if out.size() does not fit; kDevice if the GPU fails.
+  void start_pull(std::span<const std::uint32_t> ids, std::span<float> out);
+  void start_pull(std::span<const std::uint64_t> ids, std::span<float> out);
+
+  // Waits until the pulls in progress are done. These pulls do not measure staleness.
+  //
+  // Throws: Error if an id was out of range: no such row is read, and the contents of `out` of these pulls must not be
+  // used; kDevice if the GPU fails.
+  // Progress: blocks on the GPU.
+  void finish_pull();
+
+  // Enqueues the transfer of gradients to host memory: the gradient that begins at gradients[i * row_size()] is for row
+  // ids[i]. Gradients of repeated ids are summed, in an order that depends on this push only. At most 2^31 - 1 ids.
+  // Memory for the largest push so far is kept, on the GPU and page-locked on the host; a larger push waits for the
+  // GPU.
+  //
+  // Throws: Error with kInvalidState if the previous push is still in progress, kInvalidArgument if a size does not
+  // fit, kDevice if the GPU fails.
+  void start_push(std::span<const std::uint32_t> ids, std::span<const float> gradients);
+  void start_push(std::span<const std::uint64_t> ids, std::span<const float> gradients);
+
+  // Pushes the gradients portion by portion as they arrive, as Worker::push_rows() does. With clip_norm, which limits
+  // the norm over all gradients of a push, it waits until all have arrived. When it returns, ids and gradients may be
+  // overwritten.
+  //
+  // Throws: Error if an id was out of range, before anything is applied; kDevice if the GPU fails: some rows may have
+  // been pushed then. Otherwise as Worker::push_rows().
+  // Progress: blocks on the GPU.
+  void finish_push();
+
+  // start_pull() and finish_pull() in one call: copies row ids[i] to out[i * row_size()] and the elements after it.
+  //
+  // Throws: Error as these.
+  // Progress: blocks on the GPU.
+  void pull(std::span<const std::uint32_t> ids, std::span<float> out) { start_pull(ids, out), finish_pull(); }
+  void pull(std::span<const std::uint64_t> ids, std::span<float> out) { start_pull(ids, out), finish_pull(); }
+
+  // start_push() and finish_push() in one call: pushes the gradient that begins at gradients[i * row_size()] to row
+  // ids[i].
+  //
+  // Throws: Error as these.
+  // Progress: blocks on the GPU.
+  void push(std::span<const std::uint32_t> ids, std::span<const float> gradients) {
+    start_push(ids, gradients), finish_push();
+  }
+  void push(std::span<const std::uint64_t> ids, std::span<const float> gradients) {
+    start_push(ids, gradients), finish_push();
+  }
+
+  // What this object has moved so far.
+  const GpuRowTransfers& transfers() const noexcept;
+
+ private:
+  friend struct GpuRowsAccess;  // internal: makes them with other function tables (src/device/gpu_rows.hpp)
+  struct Impl;
+  class Push;
+  explicit GpuRows(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ps_shm

@@ -1,0 +1,89 @@
+// What a job is: the settings that its ps fixes when it creates the job, and those that can change while it runs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ps_shm/export.hpp"
+#include "ps_shm/optimizer.hpp"
+#include "ps_shm/types.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// The settings of a job. docs/options.md lists the programs' options for them.
+struct JobConfig {
+  std::string job;            // name: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
+  std::uint32_t workers = 1;  // number of workers that the job starts with; the first sync step waits for all of them
+  std::uint32_t max_workers = 0;     // most workers at one time; 0: max(16, 2 * workers), at most kMaxWorkers
+  std::uint32_t threads = 1;         // threads of a worker that may push at one time; each has free buffers of its own
+  Mode mode = Mode::kAsync;          // when a push takes effect, and what a worker waits for
+  std::uint64_t staleness = 0;       // ssp: how many steps a worker may be ahead of the slowest
+  std::uint32_t quorum = 0;          // sync: gradients required per step; 0: one from each live worker
+  Reduce reduce = Reduce::kOrdered;  // sync: how the gradients of a step are combined
+  Layout layout = Layout::kVersioned;  // of variables whose specification has none
+  std::uint64_t chunk_bytes = 0;  // chunk size of versioned variables: a power of two, 1 KiB to 1 MiB; 0: by their size
+  Adds adds = Adds::kExact;       // how pushes update in-place variables
+  Optimizer optimizer;            // its rule is that of variables whose specification has none
+  std::uint64_t steps = 0;        // global step at which the job is finished; 0: no limit
+  std::uint64_t seed = 1;         // random seed (initial values, data order)
+  double linger_seconds = 30.0;   // how long the ps stays when no worker is left
+  // Limit on waiting for live peers in step() and barrier(). When it expires, a sync step goes on without them; a step
+  // of mode ssp and a barrier() throw Error (kTimedOut). 0: no limit.
+  double step_timeout_seconds = 0.0;
+  std::uint32_t tasks = 1;                       // number of ps tasks; each has one shard
+  Placement placement = Placement::kRoundRobin;  // how variables are distributed over the shards
+  std::uint32_t partitions = 0;  // placement partition: parts per variable; 0: as many as there are shards
+  // Placement partition, instead of `partitions`: as few parts as keep each within this many bytes. 0: unused.
+  std::uint64_t max_part_bytes = 0;
+  PartitionBy partition_by = PartitionBy::kRange;  // placement partition: for in-place variables
+  // Variable name -> shard, for variables placed by hand (at most 64). They are not partitioned, whatever the
+  // placement.
+  std::map<std::string, std::uint32_t> place;
+  Numa numa = Numa::kAuto;                // memory nodes of the shards
+  std::vector<std::uint32_t> numa_nodes;  // for Numa::kNodes: 1 to 64 nodes
+  bool huge_pages = false;                // request huge pages, if the system has any for shared memory
+  std::string restore;           // folder of a checkpoint whose state the job begins with; empty: with initial values
+  std::uint64_t first_step = 0;  // global step of that checkpoint; filled in by Server
+  std::string group;             // Unix group whose users share the job; empty: only the user of its ps
+  // Bounds on the number of workers that a launcher keeps in an elastic job; 0: the number is fixed.
+  std::uint32_t elastic_min = 0, elastic_max = 0;
+
+  bool operator==(const JobConfig&) const = default;
+};
+
+// Runtime settings: those that can change while the job runs (JobControl). A change takes effect at every worker's next
+// step.
+struct LiveSettings {
+  Mode mode = Mode::kAsync;     // async and ssp can change into each other; sync cannot be entered or left
+  std::uint64_t staleness = 0;  // ssp: how many steps a worker may be ahead of the slowest
+  std::uint32_t quorum = 0;     // sync: gradients required per step; 0: one from each live worker
+  float learning_rate = 0.0F;   // at step 0; the schedule multiplies it
+  float clip_norm = 0.0F;       // 0: no clipping
+  std::uint32_t workers = 0;    // number of workers that a launcher keeps, within elastic_min and elastic_max
+
+  bool operator==(const LiveSettings&) const = default;
+};
+
+// Checks that a job can run with these settings.
+//
+// Throws: Error (kInvalidArgument), which names the setting at fault.
+PS_SHM_API void check(const JobConfig& config);
+
+// Checks that a ps with the settings `wanted` may take over a job that has the settings `there`.
+//
+// Throws: Error (kIncompatible), which names the first setting that differs.
+PS_SHM_API void check_same(const JobConfig& there, const JobConfig& wanted);
+
+// Checks that a job with the configuration `config` can change to the runtime settings `settings`.
+//
+// Throws: Error (kInvalidArgument), which names the setting at fault.
+PS_SHM_API void check(const LiveSettings& settings, const JobConfig& config);
+
+// Checks that `name` can name a job. It becomes part of a file name.
+//
+// Throws: Error (kInvalidArgument) otherwise.
+PS_SHM_API void check_job_name(const std::string& name);
+
+}  // namespace ps_shm

@@ -1,0 +1,114 @@
+// Publishing: one process provides a bundle of tensors to any number of others, generation by generation. A generation
+// is complete when others see it, and stays unchanged while anybody reads it. No ps is needed.
+//
+//   ps_shm::Publisher publisher({.name = "policy", .tensors = {{.name = "w", .shape = {512, 512}}}});
+//   publisher.publish([&](std::uint32_t, std::span<std::byte> out) { std::memcpy(out.data(), w, out.size()); });
+//
+// A Publisher is used by one thread at a time. After a fork() it belongs to the parent; the child cannot use it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps_shm/bundle_spec.hpp"
+#include "ps_shm/export.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// What publish() does if living subscribers have a lease on every record but the newest one. This cannot happen with
+// enough_records().
+enum class BusyPolicy {
+  kReturn,  // publishes nothing, and returns std::nullopt
+  kWait,    // waits for a subscriber to release its lease, or to die
+};
+
+// Options of a Publisher.
+struct PublisherOptions {
+  std::string group{};  // Unix group whose users may subscribe or take the publication over; empty: only this user
+  // How long the constructor waits for the present publisher, or the users of an incompatible publication, to end or
+  // die.
+  double wait_seconds = 1.0;
+  BusyPolicy busy = BusyPolicy::kReturn;   // what publish() does if all records are in use
+  double busy_seconds = 60.0;              // BusyPolicy::kWait: how long; then publish() returns std::nullopt
+  std::function<bool()> stop_requested{};  // polled while a call waits; if true, the call throws Interrupted
+  // Log callback: a line when a publication is taken over, and once a second while a call waits.
+  std::function<void(const std::string&)> notice{};
+};
+
+// The one process that writes a publication.
+//
+// A Publisher is used by one thread at a time.
+class Publisher {
+ public:
+  // Creates the publication, or takes over one whose publisher has died or left: its generations continue where they
+  // were, and subscribers notice nothing. A publication of that name with other tensors, `subscribers` or
+  // `records` is replaced if nobody uses it.
+  //
+  // Throws: Error with kAlreadyExists if, after wait_seconds, it still has a publisher, or differs in
+  // these and has subscribers; kInvalidArgument if `spec` is invalid; kNoSpace if /dev/shm is full; kPermissionDenied
+  // if it is another user's; Interrupted.
+  // Progress: blocks on the present publisher, up to wait_seconds.
+  explicit Publisher(const BundleSpec& spec, const PublisherOptions& options = {});
+
+  // Ends the publication. Existing subscribers keep what they have, and can still read the last generation. The last
+  // one to go removes the publication. If the process dies instead, the publication stays for the next publisher.
+  ~Publisher();
+  Publisher(Publisher&&) noexcept;
+  Publisher& operator=(Publisher&&) = delete;
+
+  // Fills one tensor of the next generation, directly in shared memory. It must write all of `out`, whose initial
+  // content is undefined.
+  using Write = std::function<void(std::uint32_t tensor, std::span<std::byte> out)>;
+
+  // Publishes the next generation; `write` is called for each tensor. Returns the generation's number, which is one
+  // more than the last one's, or std::nullopt if every record is in use (busy_ranks()). `step` is a number of the
+  // caller's own for the readers.
+  //
+  // Throws: Error with kInvalidState in a forked child; Interrupted with BusyPolicy::kWait; and whatever `write`
+  // throws. Nothing is published then.
+  // Progress: wait-free with enough_records(), apart from `write`. It makes a system call only if a subscriber waits.
+  // With BusyPolicy::kWait it may block on subscribers.
+  std::optional<std::uint64_t> publish(const Write& write, std::uint64_t step = 0);
+
+  // Publishes a generation in which only the tensors in `changed` are new; `write` is called for these. The others are
+  // shared with the generation before, without a copy. `step` and the result are as above.
+  //
+  // Throws: Error with kInvalidArgument if there is no such tensor, if one is named twice, or if the first generation
+  // does not name all of them; and as publish().
+  std::optional<std::uint64_t> publish(std::span<const std::uint32_t> changed, const Write& write,
+                                       std::uint64_t step = 0);
+
+  // The subscribers that had leases when publish() last returned std::nullopt.
+  const std::vector<std::uint32_t>& busy_ranks() const noexcept;
+
+  // The number of the newest generation, by this publisher or an earlier one; 0: there is none yet.
+  std::uint64_t generation() const noexcept;
+
+  // The `step` that the newest generation was published with; 0: there is none yet.
+  std::uint64_t step() const noexcept;
+
+  // A tensor of the newest generation, also while the next one is being written.
+  //
+  // Requires: there is a generation, and a tensor of that number.
+  std::span<const std::byte> tensor(std::uint32_t number) const noexcept;
+
+  // The specification, with the actual number of records.
+  const BundleSpec& spec() const noexcept;
+
+  // The number of a tensor in the bundle.
+  //
+  // Throws: Error (kNotFound) if there is no tensor of that name.
+  std::uint32_t find(const std::string& tensor) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ps_shm

@@ -1,0 +1,111 @@
+// A consistent snapshot of all of a job's variables, taken while training goes on.
+//
+//   const ps_shm::Snapshot snapshot = worker.snapshot();
+//   std::vector<float> weights(20000);
+//   snapshot.copy("weights", weights);  // the values at the snapshot point, whatever is pushed since
+//
+// A push is contained in a snapshot or it is not, over all variables and shards. A snapshot contains a prefix of each
+// worker's pushes, in program order. Worker::push(variables, gradients) and a PushGroup count as one push. No
+// versioned variable is copied when the snapshot is taken: later pushes preserve the old buffers that it shows
+// (copy-on-write). In-place variables of up to SnapshotOptions::pause_bytes in all are copied then.
+//
+// A Snapshot is used by one thread at a time. After a fork() it belongs to the parent; the child must not use it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps_shm/export.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// How long a snapshot waits, and for what.
+struct SnapshotOptions {
+  // How long pushes wait at most for a push that does not end because its worker is stopped. Up to 20 times as long if
+  // that worker is not stopped but has no core to run on. 0: ten times the longest push measured lately, and at least
+  // 0.1 s. The time that copying in-place variables may take is added, and if a worker is in its first push, an
+  // estimate of a push of all variables.
+  //
+  // Mode sync, where no push waits: how long to wait for a step that is being applied; 0: wait_seconds.
+  double patience_seconds = 0.0;
+  // How long to wait for another snapshot of the job to be released.
+  double wait_seconds = 60.0;
+  // In-place variables are copied while pushes pause, the smallest first, up to this many bytes in all. Larger ones are
+  // not point-in-time (is_fuzzy()).
+  std::uint64_t pause_bytes = 256 << 10;
+};
+
+// A snapshot, as Worker, Server and JobView return it. A job has one at a time; the destructor releases it. While it
+// exists pushes cost a little more: the first push of each chunk leaves the chunk's old buffer to the snapshot.
+class Snapshot {
+ public:
+  ~Snapshot();  // releases the snapshot
+  Snapshot(Snapshot&&) noexcept;
+  Snapshot& operator=(Snapshot&&) = delete;
+
+  // The snapshot's number in its job, from 1 on.
+  std::uint64_t epoch() const noexcept;
+
+  // The number of global steps done at the snapshot point. Mode sync: the snapshot contains exactly the updates of
+  // these steps. Modes async and ssp: exact up to the steps that were under way.
+  std::uint64_t global_step() const noexcept;
+
+  // The partially included ranks: those whose worker was stopped for longer than the patience within a push, of which a
+  // part may be in the snapshot. Mode sync: all ranks, if all workers died while a step was being applied.
+  const std::vector<std::uint32_t>& split() const noexcept;
+
+  // The names of the variables in the snapshot: those that were initialised when it was asked for.
+  //
+  // Throws: std::bad_alloc.
+  std::vector<std::string> variables() const;
+
+  // Whether the variable `name` is not point-in-time: its elements may be from different moments since the snapshot was
+  // taken. This is so for in-place variables beyond SnapshotOptions::pause_bytes, and for all in-place variables of a
+  // job with Hogwild! updates (JobConfig::adds). Additions that a GPU makes by itself are not waited for, and not
+  // reported here.
+  //
+  // Throws: Error (kNotFound) if the snapshot has no such variable.
+  bool is_fuzzy(const std::string& name) const;
+
+  // The number of updates that a chunk of the variable `name` has had at the snapshot point, on average. In-place: the
+  // average number of pushes of the whole variable that a block has had by now.
+  //
+  // Throws: Error (kNotFound) if the snapshot has no such variable.
+  std::uint64_t updates(const std::string& name) const;
+
+  // Copies the values of the variable `name` (array 0), or its optimizer slot number array - 1, in the order of
+  // VariableInfo::slots, to `out`.
+  //
+  // Throws: Error with kNotFound if the snapshot has no such variable or slot; kInvalidArgument if the dtype is not
+  // float32, or if out.size() is not the element count (for a slot that belongs to rows: the number of rows).
+  // Progress: lock-free.
+  void copy(const std::string& name, std::span<float> out, std::uint64_t array = 0) const;
+
+  // As above, for a variable of any dtype, as bytes.
+  //
+  // Throws: Error as above, except for the dtype; out.size() is the size in bytes.
+  // Progress: lock-free.
+  void copy(const std::string& name, std::span<std::byte> out, std::uint64_t array = 0) const;
+
+  // Copies bytes [begin, begin + out.size()) of what copy() gives for `name` and `array`, for streaming writers.
+  // In-place variables that are not point-in-time, and those partitioned by hash, are copied as a whole when byte 0 is
+  // read; later reads are of that copy.
+  //
+  // Throws: Error as copy(), and if `begin` is not a multiple of 4 or the range does not lie within the variable.
+  // Progress: lock-free.
+  void read(const std::string& name, std::uint64_t begin, std::span<std::byte> out, std::uint64_t array = 0) const;
+
+ private:
+  friend class JobView;
+  friend class Server;
+  friend class Worker;
+  struct Impl;
+  explicit Snapshot(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ps_shm

@@ -1,0 +1,146 @@
+// Reading what a publisher publishes: the newest generation of a bundle of tensors, in place in shared memory, for as
+// long as it is needed. Nothing is copied, nobody waits for a lock, and no reader delays the publisher.
+//
+//   ps_shm::Subscriber subscriber("policy");
+//   const ps_shm::Generation policy = subscriber.read();
+//   const std::span<const float> w = policy.values<float>(subscriber.find("w"));
+//
+// A Subscriber and its Generations are used by one thread at a time. Threads that read independently need a Subscriber
+// each. After a fork() they belong to the parent; the child cannot use them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ps_shm/bundle_spec.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/export.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// Options of a Subscriber.
+struct SubscriberOptions {
+  std::string group{};                               // Unix group that another user's publication is shared with
+  double wait_seconds = 60.0;                        // how long the constructor waits for the publication to exist
+  std::function<bool()> stop_requested{};            // polled while a call waits; if true, the call throws Interrupted
+  std::function<void(const std::string&)> notice{};  // log callback: a line a second while the constructor waits
+};
+
+// A leased generation: all of its tensors stay unchanged until this object is destroyed, even if its publisher dies or
+// its Subscriber is destroyed first.
+class Generation {
+ public:
+  Generation(Generation&& other) noexcept
+      : impl_(std::exchange(other.impl_, nullptr)), newest_(other.newest_), lease_(other.lease_) {}
+  Generation& operator=(Generation&& other) noexcept {
+    std::swap(impl_, other.impl_);
+    std::swap(newest_, other.newest_);
+    std::swap(lease_, other.lease_);
+    return *this;
+  }
+  ~Generation();  // releases the lease; wait-free
+
+  std::uint64_t number() const noexcept;   // 1, 2, ...
+  std::uint64_t step() const noexcept;     // the `step` that the publisher gave it
+  std::uint64_t unix_ns() const noexcept;  // when it was published, in nanoseconds since 1970
+
+  std::uint32_t tensor_count() const noexcept;  // number of tensors in the bundle
+
+  // The specification of a tensor.
+  //
+  // Requires: tensor < tensor_count().
+  const TensorSpec& spec(std::uint32_t tensor) const noexcept;
+
+  // The bytes of a tensor, aligned to 128 bytes and mapped read-only.
+  //
+  // Requires: tensor < tensor_count().
+  std::span<const std::byte> tensor(std::uint32_t tensor) const noexcept;
+
+  // The elements of a tensor.
+  //
+  // Requires: tensor < tensor_count().
+  // Throws: Error if the tensor's elements have another size than T.
+  template <class T>
+  std::span<const T> values(std::uint32_t tensor) const {
+    if (bytes_of(spec(tensor).dtype) != sizeof(T)) fail_size(tensor, sizeof(T));
+    const std::span<const std::byte> bytes = this->tensor(tensor);
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+
+ private:
+  friend class Subscriber;
+  struct Impl;
+  Generation(Impl* impl, std::uint32_t lease, std::uint64_t newest) noexcept
+      : impl_(impl), newest_(newest), lease_(lease) {}
+  [[noreturn]] void fail_size(std::uint32_t tensor, std::size_t bytes) const;
+
+  Impl* impl_;
+  std::uint64_t newest_;
+  std::uint32_t lease_;
+};
+
+// A reader of a publication, which holds one of its subscriber entries.
+//
+// A Subscriber is used by one thread at a time.
+class Subscriber {
+ public:
+  // Waits for the publication `name`, and takes one of its subscriber entries.
+  //
+  // Throws: Timeout if it was not there in time; Error with kExhausted if all entries are taken, kPermissionDenied if
+  // it is another user's, kDamaged, kIncompatible if another build made it; Interrupted.
+  // Progress: blocks until the publication exists.
+  explicit Subscriber(const std::string& name, const SubscriberOptions& options = {});
+  ~Subscriber();  // releases the entry; outstanding Generations keep it until they are destroyed
+  Subscriber(Subscriber&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {}
+  Subscriber& operator=(Subscriber&&) = delete;
+
+  // Returns the newest generation as soon as its number is above `newer_than`. A subscriber holds at most two
+  // generations at one time. `timeout_seconds` of 0 or less: does not wait.
+  //
+  // Throws: Timeout if there was none in time; PublisherGone if there is no such generation and the publisher has ended
+  // the publication or died (another one may come, and reading may be tried again); Error with kExhausted if two are
+  // held already; Interrupted.
+  // Progress: blocks until the publisher publishes.
+  Generation read(std::uint64_t newer_than = 0, double timeout_seconds = 60.0);
+
+  // Returns the newest generation if its number is above `newer_than`, otherwise std::nullopt, without waiting.
+  //
+  // Throws: Error with kExhausted if two are held already.
+  // Progress: lock-free; it repeats only if a generation has been published meanwhile.
+  std::optional<Generation> try_read(std::uint64_t newer_than = 0);
+
+  // The number of the newest generation; 0: nothing has been published yet.
+  //
+  // Progress: wait-free.
+  std::uint64_t newest() const noexcept;
+
+  // Whether the publication has a living publisher. Takes one system call. Does not throw.
+  bool is_published() const;
+
+  // Whether the publisher has ended the publication. If not, it is alive or has died.
+  //
+  // Progress: wait-free.
+  bool has_ended() const noexcept;
+
+  // The specification of the publication, with the actual number of records.
+  const BundleSpec& spec() const noexcept;
+
+  // The number of this subscriber's entry.
+  std::uint32_t rank() const noexcept;
+
+  // The number of a tensor in the bundle.
+  //
+  // Throws: Error (kNotFound) if there is no tensor of that name.
+  std::uint32_t find(const std::string& tensor) const;
+
+ private:
+  Generation::Impl* impl_;
+};
+
+}  // namespace ps_shm

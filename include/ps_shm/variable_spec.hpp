@@ -1,0 +1,31 @@
+// The declaration of a named variable: its shape and element type, its layout, and its update rule.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ps_shm/export.hpp"
+#include "ps_shm/optimizer.hpp"
+#include "ps_shm/types.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// Declares one variable. All workers of a job must declare a variable alike (Worker::variable()).
+struct VariableSpec {
+  std::string name;  // 1 to 127 characters of [A-Za-z0-9_.:/-]
+  // Extents of at most 8 axes, each at least 1, with at most 2^40 elements in all. Empty: a scalar.
+  std::vector<std::uint64_t> shape{};
+  std::optional<UpdateRule> rule{};  // unset: the rule of the job's optimizer
+  // Gradients apply to float32 only. A variable of another type holds bytes such as counters or tables of tokens: it
+  // can be pulled, added to and assigned, its rule is add, and its layout is versioned.
+  DType dtype = DType::kFloat32;
+  std::optional<Layout> layout{};  // unset: JobConfig::layout
+  bool regularize = false;         // whether the job's l2, l1 and weight_decay apply to this variable
+
+  // The number of elements: the product of the extents, 1 for a scalar.
+  std::uint64_t element_count() const noexcept;
+};
+
+}  // namespace ps_shm

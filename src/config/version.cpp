@@ -1,0 +1,7 @@
+#include "ps_shm/version.hpp"
+
+namespace ps_shm {
+
+const char* library_version() noexcept { return PS_SHM_VERSION; }
+
+}  // namespace ps_shm

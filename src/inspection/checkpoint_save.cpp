@@ -1,0 +1,112 @@
+// Checkpoint::save: a snapshot of a job, written as a checkpoint.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "config/job_settings.hpp"
+#include "config/modes.hpp"
+#include "persistence/checkpoint_folder.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+
+namespace ps_shm {
+namespace {
+
+// The variables of a snapshot, in the order of their names. They are read when they are written.
+persistence::CheckpointArrays arrays_of(const Snapshot& snapshot, const std::vector<VariableInfo>& variables) {
+  persistence::CheckpointArrays all;
+  for (const VariableInfo& variable : variables) {
+    const auto array = [&](std::uint64_t which) {
+      return [&snapshot, name = variable.name, which](std::uint64_t begin, std::span<std::byte> out) {
+        snapshot.read(name, begin, out, which);
+      };
+    };
+    all.add({.name = variable.name,
+             .dtype = variable.dtype,
+             .shape = variable.shape,
+             .updates = snapshot.updates(variable.name),
+             .is_fuzzy = snapshot.is_fuzzy(variable.name),
+             .slots = {}},
+            array(0));
+    for (std::size_t slot = 0; slot < variable.slots.size(); ++slot) {
+      std::vector<std::uint64_t> shape = variable.shape;
+      if (slot + variable.row_slots >= variable.slots.size()) shape.resize(1);  // of rows
+      all.add_slot(variable.slots[slot], std::move(shape), array(1 + slot));
+    }
+  }
+  return all;
+}
+
+// The number of examples that each rank had trained on. Ignores workers that are not alive and have a rank beyond the
+// job's number of workers: they had only joined temporarily.
+std::vector<std::uint64_t> examples_of(const std::vector<WorkerInfo>& workers, const JobConfig& config,
+                                       std::uint64_t step) {
+  std::vector<std::uint64_t> examples;
+  for (const WorkerInfo& worker : workers) {
+    const bool is_alive = worker.state == WorkerState::kAlive;
+    if (!is_alive && worker.rank >= config.workers) continue;
+    examples.resize(std::max<std::size_t>(examples.size(), worker.rank + 1));
+    // sync: as of that step; a worker's own count may include the step under way.
+    const bool is_by_step = traits_of(config.mode).steps_together() && is_alive && worker.step_examples != 0;
+    examples[worker.rank] = worker.restored_examples +
+                            (is_by_step ? worker.examples_offset + step * worker.step_examples : worker.examples);
+  }
+  return examples;
+}
+
+// async: the counts from before the snapshot point, so that nothing counts that is not in the snapshot. sync: the
+// counts after it, once each worker has reported the size of a step, which it does just after its first one.
+std::vector<WorkerInfo> workers_behind(const JobView& job, std::uint64_t step, std::uint64_t first_step) {
+  constexpr int kLooks = 50;
+  for (int look = 1;; ++look) {
+    std::vector<WorkerInfo> workers = job.workers();
+    const bool has_said = std::all_of(workers.begin(), workers.end(), [](const WorkerInfo& worker) {
+      return worker.state != WorkerState::kAlive || worker.step_examples != 0;
+    });
+    if (has_said || step == first_step || look == kLooks) return workers;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+}  // namespace
+
+std::string Checkpoint::save(const JobView& job, const std::string& dir, const CheckpointOptions& options) {
+  std::vector<WorkerInfo> workers = job.workers();
+  const Snapshot snapshot = job.snapshot({.wait_seconds = options.wait_seconds}, options.group);
+  const JobInfo info = job.info();
+  const bool is_sync = traits_of(info.config.mode).steps_together();
+  if (is_sync && !snapshot.split().empty())
+    throw Error(fmt::format("all workers of job '{}' died while step {} was being applied: a part of it is in the "
+                            "variables; continue from the previous checkpoint",
+                            info.config.job, snapshot.global_step()),
+                ErrorCode::kInvalidState);
+  if (is_sync) workers = workers_behind(job, snapshot.global_step(), info.config.first_step);
+  std::vector<VariableInfo> variables = job.variables();  // read after the snapshot: contains all of its variables
+  const std::vector<std::string> there = snapshot.variables();
+  std::erase_if(variables, [&](const VariableInfo& one) {
+    return std::find(there.begin(), there.end(), one.name) == there.end();
+  });
+  if (variables.empty())
+    throw Error(fmt::format("job '{}' has nothing to save yet: no variable is initialised", info.config.job),
+                ErrorCode::kInvalidState);
+  std::sort(variables.begin(), variables.end(),
+            [](const VariableInfo& a, const VariableInfo& b) { return a.name < b.name; });
+  const JobConfig config = config::with_live(info.config, info.live);
+  persistence::CheckpointFacts facts{
+      .job = config.job,
+      .global_step = snapshot.global_step(),
+      .loss = options.loss,
+      .settings = persistence::settings_as_text(config),
+      .learning_rate = double(config.optimizer.schedule.rate(info.live.learning_rate, snapshot.global_step())),
+      .examples = examples_of(workers, config, snapshot.global_step()),
+      .split = snapshot.split(),
+      .variables = {},
+      .files = {}};
+  return persistence::write_checkpoint(dir, std::move(facts), arrays_of(snapshot, variables), options.max_file_bytes);
+}
+
+}  // namespace ps_shm

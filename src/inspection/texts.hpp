@@ -1,0 +1,19 @@
+// The inspector's texts for waits and events.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ps_shm/job_view.hpp"
+#include "shm/segment/events.hpp"
+#include "shm/segment/job_segments.hpp"
+
+namespace ps_shm {
+
+// What the worker of that rank waits for, and for which workers; empty if it does not wait. `states`: of all ranks.
+std::string waiting_text(const shm::JobSegments& job, std::uint32_t rank, const std::vector<WorkerState>& states);
+
+Event describe_event(const shm::JobSegments& job, const shm::EventRecord& record);
+
+}  // namespace ps_shm

@@ -1,0 +1,210 @@
+#include "persistence/tensor_files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "config/error_code.hpp"
+#include "ps_shm/errors.hpp"
+#include "update/dtypes.hpp"
+
+namespace ps_shm::persistence {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kAlignment =
+    64;  // of the values, so that the tensors of a mapped file are aligned; both formats allow it
+constexpr std::size_t kPiece = 256 << 10;  // copied, hashed and written at once: fits into a second-level cache
+
+std::string folder_of(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
+const update::DTypeTraits& traits_of(DType dtype) {
+  const update::DTypeTraits* row = update::find_dtype(dtype);
+  if (row == nullptr) throw Error(fmt::format("unknown dtype {}", static_cast<std::uint32_t>(dtype)));
+  return *row;
+}
+
+// XXH3 of data that is added in blocks.
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState(), &XXH3_freeState) {
+    if (!state_ || XXH3_64bits_reset(state_.get()) != XXH_OK) throw std::bad_alloc();
+  }
+  void add(const void* bytes, std::size_t count) { XXH3_64bits_update(state_.get(), bytes, count); }
+  std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
+
+ private:
+  std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state_;
+};
+
+class NewFile {
+ public:
+  explicit NewFile(std::string path) : path_(std::move(path)), partial_(fmt::format("{}.partial-{}", path_, getpid())) {
+    descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail();
+  }
+  ~NewFile() {
+    if (descriptor_ < 0) return;
+    ::close(descriptor_);
+    ::unlink(partial_.c_str());
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void write(const void* bytes, std::size_t count) {
+    const auto* next = static_cast<const std::byte*>(bytes);
+    hash_.add(bytes, count);
+    const std::uint64_t begin = bytes_;
+    bytes_ += count;
+    while (count != 0) {
+      const ssize_t written = ::write(descriptor_, next, count);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) fail();
+      next += written, count -= static_cast<std::size_t>(written);
+    }
+    // Asks the kernel to start writing, so that little is left for the sync at the end. This affects speed only.
+    ::sync_file_range(descriptor_, static_cast<off64_t>(begin), static_cast<off64_t>(bytes_ - begin),
+                      SYNC_FILE_RANGE_WRITE);
+  }
+  void write(const std::string& text) { write(text.data(), text.size()); }
+
+  void write(const Tensor& tensor) {
+    std::vector<std::byte> piece(std::min<std::uint64_t>(kPiece, tensor.bytes()));
+    for (std::uint64_t begin = 0, end = tensor.bytes(); begin < end; begin += piece.size()) {
+      const std::span<std::byte> here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), end - begin));
+      tensor.read(begin, here);
+      write(here.data(), here.size());
+    }
+  }
+
+  // From now on the file exists, even after a power failure.
+  FileFacts finish() {
+    if (::fsync(descriptor_) != 0 || ::rename(partial_.c_str(), path_.c_str()) != 0) fail();
+    ::close(std::exchange(descriptor_, -1));
+    sync_folder(folder_of(path_));
+    return {bytes_, hash_.value()};
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw Error(fmt::format("cannot write {}: {}", path_, std::strerror(errno)), config::code_of(errno));
+  }
+
+  std::string path_, partial_;
+  int descriptor_ = -1;
+  std::uint64_t bytes_ = 0;
+  Hash hash_;
+};
+
+}  // namespace
+
+const char* safetensors_name(DType dtype) { return traits_of(dtype).safetensors; }
+
+std::uint64_t Tensor::bytes() const noexcept {
+  std::uint64_t count = bytes_of(dtype);
+  for (const std::uint64_t extent : shape) count *= extent;
+  return count;
+}
+
+std::function<void(std::uint64_t, std::span<std::byte>)> reader_of(std::span<const std::byte> bytes) {
+  return
+      [=](std::uint64_t begin, std::span<std::byte> out) { std::memcpy(out.data(), bytes.data() + begin, out.size()); };
+}
+
+void sync_folder(const std::string& path) {
+  const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // EINVAL: a file system that cannot sync folders.
+  const bool is_synced = folder >= 0 && (::fsync(folder) == 0 || errno == EINVAL);
+  const int error = errno;
+  if (folder >= 0) ::close(folder);
+  if (!is_synced)
+    throw Error(fmt::format("cannot sync the folder {}: {}", path, std::strerror(error)), config::code_of(error));
+}
+
+FileFacts facts_of(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) throw Error(fmt::format("cannot read {}: {}", path, std::strerror(errno)), config::code_of(errno));
+  Hash hash;
+  std::uint64_t bytes = 0;
+  std::vector<std::byte> piece(kPiece);
+  for (;;) {
+    const ssize_t got = ::read(file, piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    const int reason = errno;
+    if (got <= 0) ::close(file);
+    if (got < 0) throw Error(fmt::format("cannot read {}: {}", path, std::strerror(reason)), config::code_of(reason));
+    if (got == 0) return {bytes, hash.value()};
+    hash.add(piece.data(), static_cast<std::size_t>(got));
+    bytes += static_cast<std::uint64_t>(got);
+  }
+}
+
+FileFacts write_safetensors(const std::string& path, const std::vector<Tensor>& given,
+                            const std::map<std::string, std::string>& metadata) {
+  constexpr const char* kMetadata = "__metadata__";
+  nlohmann::ordered_json header = {{kMetadata, metadata}};
+  // The widest elements come first, so that each tensor is aligned to the size of its elements.
+  std::vector<Tensor> tensors = given;
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const Tensor& a, const Tensor& b) { return bytes_of(a.dtype) > bytes_of(b.dtype); });
+  std::uint64_t begin = 0;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.name == kMetadata) throw Error(fmt::format("{}: a tensor cannot be named {}", path, kMetadata));
+    const std::uint64_t end = begin + tensor.bytes();
+    header[tensor.name] = {
+        {"dtype", traits_of(tensor.dtype).safetensors}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
+    begin = end;
+  }
+  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text.resize((text.size() + sizeof(std::uint64_t) + kAlignment - 1) / kAlignment * kAlignment - sizeof(std::uint64_t),
+              ' ');
+  NewFile file(path);
+  const std::uint64_t size = text.size();
+  file.write(&size, sizeof size);
+  file.write(text);
+  for (const Tensor& tensor : tensors) file.write(tensor);
+  return file.finish();
+}
+
+void write_npy(const std::string& path, const Tensor& tensor) {
+  std::string shape;
+  for (const std::uint64_t extent : tensor.shape) shape += fmt::format("{},", extent);
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", traits_of(tensor.dtype).npy, shape);
+  constexpr std::size_t kBefore = 10;  // magic, version, length
+  header.resize((header.size() + 1 + kBefore + kAlignment - 1) / kAlignment * kAlignment - kBefore - 1, ' ');
+  header += '\n';
+  NewFile file(path);
+  const auto size = static_cast<std::uint16_t>(header.size());
+  file.write("\x93NUMPY\x01\x00", 8);
+  file.write(&size, sizeof size);
+  file.write(header);
+  file.write(tensor);
+  file.finish();
+}
+
+void check_writable(const std::string& path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) throw Error(fmt::format("cannot write {}: it is a folder; name a file", path));
+  static_cast<void>(NewFile(path));
+}
+
+FileFacts write_text(const std::string& path, const std::string& text) {
+  NewFile file(path);
+  file.write(text);
+  return file.finish();
+}
+
+}  // namespace ps_shm::persistence

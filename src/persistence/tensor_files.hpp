@@ -1,0 +1,59 @@
+// Files with the values of a job: safetensors, and NumPy's .npy. A file appears when it is complete: it is written
+// under another name, synced and renamed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ps_shm/types.hpp"
+
+namespace ps_shm::persistence {
+
+struct Tensor {
+  std::string name;
+  DType dtype;
+  std::vector<std::uint64_t> shape;
+  // Copies bytes [begin, begin + out.size()) of its elements. Called for consecutive blocks, in order.
+  std::function<void(std::uint64_t begin, std::span<std::byte> out)> read;
+
+  std::uint64_t bytes() const noexcept;
+};
+
+// The dtype's name in safetensors files.
+const char* safetensors_name(DType dtype);
+
+// A `read` for elements in memory that stays valid.
+std::function<void(std::uint64_t begin, std::span<std::byte> out)> reader_of(std::span<const std::byte> bytes);
+
+// Size and hash of a file that was written.
+struct FileFacts {
+  std::uint64_t bytes = 0;
+  std::uint64_t hash = 0;  // XXH3
+};
+
+// Writes all tensors to one file, in the format of huggingface/safetensors, whose tools show `metadata`. Throws Error
+// that names the file and says why it cannot be written, or names a tensor whose name is reserved by the format.
+FileFacts write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+                            const std::map<std::string, std::string>& metadata);
+
+// Reads the file. Throws Error if it cannot be read.
+FileFacts facts_of(const std::string& path);
+
+// NumPy's format, version 1.0. NumPy has no bfloat16: it is stored as elements of two bytes. Throws Error: as above.
+void write_npy(const std::string& path, const Tensor& tensor);
+
+// Throws Error unless a file could be written there. To be called before hours are spent on its contents.
+void check_writable(const std::string& path);
+
+// Makes renames in a folder survive a power failure, if the file system can. Throws Error if that fails.
+void sync_folder(const std::string& path);
+
+// Writes a text file, such as an index of other files. Throws Error: as above.
+FileFacts write_text(const std::string& path, const std::string& text);
+
+}  // namespace ps_shm::persistence

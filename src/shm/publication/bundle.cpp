@@ -1,0 +1,182 @@
+#include "shm/publication/bundle.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "ps_shm/errors.hpp"
+#include "shm/publication/publication.hpp"
+#include "shm/segment/damage.hpp"
+
+namespace ps_shm::shm {
+namespace {
+
+constexpr std::uint64_t kInstance = 1;  // a publication is a single segment, with no others to be told apart
+
+BundlePlaces places_of(const BundleSpec& spec) noexcept {
+  return {static_cast<std::uint32_t>(spec.tensors.size()), spec.subscribers, spec.records};
+}
+
+}  // namespace
+
+std::uint64_t bundle_bytes(const BundleSpec& spec) noexcept {
+  std::uint64_t bytes = places_of(spec).slots;
+  for (const TensorSpec& tensor : spec.tensors) bytes += spec.records * BundlePlaces::slot_stride(tensor.byte_count());
+  return bytes;
+}
+
+void Bundle::place_tensors() {
+  places_ = places_of(spec_);
+  std::size_t offset = places_.slots;
+  slots_.clear();
+  for (const TensorSpec& tensor : spec_.tensors) {
+    slots_.push_back({offset, BundlePlaces::slot_stride(tensor.byte_count()), tensor.byte_count()});
+    offset += spec_.records * slots_.back().stride;
+  }
+}
+
+Bundle Bundle::create(const BundleSpec& spec, const Sharing& sharing) {
+  const std::uint64_t bytes = bundle_bytes(spec);
+  Segment segment = Segment::create(SegmentKind::kBundle, 0, spec.name, kInstance, bytes, bytes, sharing);
+  auto& counts = *reinterpret_cast<BundleShm*>(segment.data() + kBundleOffset);
+  counts.tensors = static_cast<std::uint32_t>(spec.tensors.size());
+  counts.subscribers = spec.subscribers;
+  counts.records = spec.records;
+  const BundlePlaces places = places_of(spec);
+  auto* tensors = reinterpret_cast<TensorShm*>(segment.data() + places.tensors);
+  std::size_t offset = places.slots;
+  for (const TensorSpec& tensor : spec.tensors) {
+    TensorShm& out = *tensors++;
+    out.offset = offset;
+    out.bytes = tensor.byte_count();
+    out.stride = BundlePlaces::slot_stride(out.bytes);
+    out.dtype = static_cast<std::uint32_t>(tensor.dtype);
+    out.axes = static_cast<std::uint32_t>(tensor.shape.size());
+    for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) out.extents[axis] = tensor.shape[axis];
+    tensor.name.copy(out.name, sizeof out.name - 1);
+    offset += spec.records * out.stride;
+  }
+  fault_point(FaultPoint::kBundleMade);
+  Bundle bundle(std::move(segment));
+  bundle.newest().pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: diagnostic only
+  bundle.newest().publishers.store_relaxed(1);
+  if (!bundle.locks().try_take(kPublisherByte))
+    throw Error("cannot lock a new segment: the file system of /dev/shm must support OFD locks", ErrorCode::kSystem);
+  fault_point(FaultPoint::kBundleLocked);
+  bundle.segment_.publish();  // before it has a name: no process finds it incomplete
+  fault_point(FaultPoint::kBundlePublished);
+  return bundle;
+}
+
+bool Bundle::link() {
+  const bool is_named = segment_.link(bundle_name(spec_.name));
+  if (is_named) fault_point(FaultPoint::kBundleNamed);
+  return is_named;
+}
+
+Bundle::Bundle(Segment segment) : segment_(std::move(segment)) {
+  spec_ = read_spec();
+  place_tensors();
+  check_tensors();
+  check_newest();
+}
+
+BundleSpec Bundle::read_spec() const {
+  BundleSpec spec;
+  spec.name = text_of(segment_.header().job);
+  const std::string& file = segment_.name();
+  if (segment_.usable_bytes() < kSubscribersOffset) fail_damaged(file, "it has been truncated");
+  const auto& counts = at<BundleShm>(kBundleOffset);
+  const std::uint32_t tensors = read_once(counts.tensors);
+  spec.subscribers = read_once(counts.subscribers);
+  spec.records = read_once(counts.records);
+  if (tensors == 0 || tensors > kMaxTensors || spec.subscribers == 0 || spec.subscribers > kMaxSubscribers ||
+      spec.records < kMinRecords || spec.records > kMaxRecords)
+    fail_damaged(file, "its numbers of tensors, subscribers and records are impossible");
+  const BundlePlaces places(tensors, spec.subscribers, spec.records);
+  if (segment_.usable_bytes() < places.slots) fail_damaged(file, "it has been truncated");
+  const auto* found = reinterpret_cast<const TensorShm*>(segment_.data() + places.tensors);
+  for (std::uint32_t number = 0; number < tensors; ++number) {
+    TensorSpec& tensor = spec.tensors.emplace_back();
+    tensor.name = text_of(found[number].name);
+    tensor.dtype = static_cast<DType>(read_once(found[number].dtype));
+    const std::uint32_t axes = read_once(found[number].axes);
+    if (axes > kMaxAxes) fail_damaged(file, fmt::format("tensor {} has {} axes", number, axes));
+    tensor.shape.resize(axes);
+    for (std::uint32_t axis = 0; axis < axes; ++axis) tensor.shape[axis] = read_once(found[number].extents[axis]);
+  }
+  try {
+    check(spec);
+  } catch (const Error& error) {
+    fail_damaged(file, error.what());
+  }
+  return spec;
+}
+
+void Bundle::check_tensors() const {
+  const auto* found = reinterpret_cast<const TensorShm*>(segment_.data() + places_.tensors);
+  for (std::uint32_t number = 0; number < tensors(); ++number)
+    if (read_once(found[number].offset) != slots_[number].offset ||
+        read_once(found[number].stride) != slots_[number].stride ||
+        read_once(found[number].bytes) != slots_[number].bytes)
+      fail_damaged(segment_.name(), fmt::format("tensor {} is not at its place", number));
+  const std::uint64_t bytes = bundle_bytes(spec_);
+  if (segment_.usable_bytes() < bytes || segment_.header().initial_bytes != bytes)
+    fail_damaged(segment_.name(), "its size is not the one it was created with");
+}
+
+void Bundle::check_newest() const {
+  const std::string why = why_newest_is_damaged(*this);
+  if (!why.empty()) fail_damaged(segment_.name(), why);
+}
+
+void Bundle::protect_as_subscriber() {
+  segment_.protect(0, kWaitersOffset);
+  segment_.protect(places_.tensors / kPage * kPage, segment_.mapped_bytes() - places_.tensors / kPage * kPage);
+}
+
+std::uint32_t Bundle::find(const std::string& tensor) const {
+  for (std::uint32_t number = 0; number < tensors(); ++number)
+    if (spec_.tensors[number].name == tensor) return number;
+  throw Error(fmt::format("publication '{}' has no tensor '{}'", spec_.name, tensor), ErrorCode::kNotFound);
+}
+
+RemoveOutcome remove_bundle(const std::string& publication, int own, const Trust& trust) {
+  const std::string name = bundle_name(publication);
+  Segment segment;
+  int descriptor = own;
+  if (own < 0) {
+    const AttachOutcome outcome = segment.open(name, Access::kReadWrite, trust);
+    if (outcome == AttachOutcome::kAbsent) return RemoveOutcome::kAbsent;
+    if (outcome == AttachOutcome::kNoPermission || segment.descriptor() < 0) throw attach_error(outcome, name);
+    descriptor = segment.descriptor();
+  }
+  const TaskLocks locks(descriptor);
+  if (!locks.try_take_all()) return RemoveOutcome::kAlive;  // names.N2: no publisher, subscriber or joiner has any byte
+  RemoveOutcome removed = RemoveOutcome::kAbsent;
+  if (leads_to(name, descriptor)) {  // names.N2: the name still leads to it
+    fault_point(FaultPoint::kBundleLockedAll);
+    if (!unlink_segment(name)) {
+      locks.release_all();
+      throw Error(
+          fmt::format("cannot remove /dev/shm/{}: it belongs to {}, and only its owner can", name, owner_of(name)),
+          ErrorCode::kPermissionDenied);
+    }
+    fault_point(FaultPoint::kBundleUnlinked);
+    removed = RemoveOutcome::kRemoved;
+  }
+  locks.release_all();  // the next process to take a byte finds that the name is gone (names.N3)
+  return removed;
+}
+
+void remove_if_ended(const Bundle& bundle) noexcept {
+  if (bundle.newest().ended.load_acquire() == 0) return;  // (publication.P10)
+  try {
+    remove_bundle(bundle.spec().name, bundle.segment().descriptor());
+  } catch (const Error&) {
+    // It belongs to another user, and only its owner can remove it.
+  }
+}
+
+}  // namespace ps_shm::shm

@@ -1,0 +1,129 @@
+#include "shm/publication/publication.hpp"
+
+#include <fmt/format.h>
+
+#include "shm/base/clock.hpp"
+
+namespace ps_shm::shm {
+namespace {
+
+constexpr std::uint64_t kNoGeneration = 0;  // RecordShm::stamp
+
+}  // namespace
+
+// A dead rank's lease may belong to its successor a moment later. It is not cleared, and the death is not remembered.
+void GenerationWriter::find_taken(bool looks_at_locks) {
+  const std::uint64_t newest = bundle_.newest().newest.load_relaxed();  // relaxed: only publishers write it
+  taken_.reset();
+  busy_ranks_.clear();
+  if (generation_of(newest) != 0) taken_.set(record_of(newest));
+  for (std::uint32_t rank = 0; rank < bundle_.subscribers(); ++rank)
+    for (const AtomicShm<std::uint64_t>& word : bundle_.subscriber(rank).leases) {
+      const std::uint64_t lease = word.load_acquire();  // (publication.P2) pairs with publication.P4, publication.P12
+      if (lease == 0 || lease > bundle_.records()) continue;
+      if (looks_at_locks && !bundle_.locks().is_held_by_other(kSubscriberByte + rank)) continue;
+      taken_.set(lease - 1);
+      if (lease - 1 != record_of(newest) && (busy_ranks_.empty() || busy_ranks_.back() != rank))
+        busy_ranks_.push_back(rank);
+    }
+}
+
+bool GenerationWriter::find_record() {
+  fence_store_load();  // (publication.P1) after `newest` advanced, before leases are read; pairs with publication.P4
+  for (const bool looks_at_locks : {false, true}) {
+    find_taken(looks_at_locks);
+    if (taken_.count() < bundle_.records()) break;
+  }
+  living_.clear();
+  record_ = bundle_.records();
+  for (std::uint32_t number = bundle_.records(); number-- > 0;)  // the first one: its bytes may still be cached
+    taken_[number] ? living_.push_back(number) : void(record_ = number);
+  if (record_ == bundle_.records()) {
+    bundle_.newest().busy.bump_relaxed(1);  // relaxed: diagnostic only
+    return false;
+  }
+  busy_ranks_.clear();
+  return true;
+}
+
+std::uint32_t GenerationWriter::free_slot(std::uint32_t tensor) const noexcept {
+  Records used;
+  for (const std::uint32_t record : living_) {
+    const std::uint32_t slot = bundle_.slots(record)[tensor].load_relaxed();  // relaxed: stored by a publisher long ago
+    if (slot < bundle_.records()) used.set(slot);
+  }
+  std::uint32_t slot = 0;
+  while (used[slot]) ++slot;  // ends: fewer records are taken than there are slots
+  return slot;
+}
+
+std::uint64_t GenerationWriter::publish(const std::vector<bool>& changed, std::uint64_t step, const Fill& fill) {
+  NewestShm& state = bundle_.newest();
+  const std::uint64_t before = state.newest.load_relaxed(), generation = generation_of(before) + 1;
+  RecordShm& record = bundle_.record(record_);
+  AtomicShm<std::uint16_t>* const slots = bundle_.slots(record_);
+  const AtomicShm<std::uint16_t>* const old_slots = bundle_.slots(record_of(before));
+  record.stamp.store_relaxed(kNoGeneration);
+  fault_point(FaultPoint::kPublishBuilding);
+  fence_release();  // (publication.P6) before everything that follows; pairs with publication.P11
+  std::uint64_t written = 0, count = 0;
+  for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor) {
+    if (!changed[tensor]) {
+      slots[tensor].store_relaxed(old_slots[tensor].load_relaxed());
+      continue;
+    }
+    const std::uint32_t slot = free_slot(tensor);
+    slots[tensor].store_relaxed(static_cast<std::uint16_t>(slot));
+    fault_point(FaultPoint::kPublishSlot);
+    fill(tensor, bundle_.slot(tensor, slot));
+    fault_point(FaultPoint::kPublishTensor);
+    written += bundle_.tensor_bytes(tensor), ++count;
+  }
+  record.step.store_relaxed(step);
+  record.unix_ns.store_relaxed(unix_now_ns());
+  record.changed.store_relaxed(count);
+  fault_point(FaultPoint::kPublishWritten);
+  record.stamp.store_release(generation);  // (publication.P7) pairs with publication.P11
+  fault_point(FaultPoint::kPublishStamped);
+  state.newest.store_release(make_newest(generation, record_));  // (publication.P8) pairs with publication.P4
+  fault_point(FaultPoint::kPublishMoved);
+  state.written_bytes.bump_relaxed(written);
+  futex_announce(bundle_.waiters().futex);  // publication.P9
+  fault_point(FaultPoint::kPublishAnnounced);
+  return generation;
+}
+
+std::optional<SeenRecord> look_at(const Bundle& bundle, std::uint32_t record) noexcept {
+  const RecordShm& shared = bundle.record(record);
+  SeenRecord seen;
+  seen.generation = shared.stamp.load_acquire();  // (publication.P11) pairs with publication.P7
+  if (seen.generation == kNoGeneration) return std::nullopt;
+  seen.step = shared.step.load_relaxed();
+  seen.unix_ns = shared.unix_ns.load_relaxed();
+  seen.changed = shared.changed.load_relaxed();
+  fence_acquire();  // (publication.P11) pairs with publication.P6
+  if (shared.stamp.load_relaxed() != seen.generation) return std::nullopt;
+  return seen;
+}
+
+std::string why_newest_is_damaged(const Bundle& bundle) {
+  for (;;) {  // ends: another generation has come in each round but the last
+    const std::uint64_t newest = bundle.newest().newest.load_acquire();  // (publication.P4)
+    if (newest == 0) return {};
+    const std::uint32_t record = record_of(newest);
+    std::string why;
+    if (generation_of(newest) == 0 || record >= bundle.records()) {
+      why = "the word that names the newest generation is impossible";
+    } else {
+      for (std::uint32_t tensor = 0; tensor < bundle.tensors() && why.empty(); ++tensor)
+        if (bundle.slots(record)[tensor].load_relaxed() >= bundle.records())
+          why = fmt::format("tensor {} of the newest generation names no slot", tensor);
+      const std::uint64_t stamp = bundle.record(record).stamp.load_acquire();  // (publication.P11)
+      if (stamp != generation_of(newest)) why = "the newest generation is not in the record that `newest` names";
+    }
+    fence_acquire();  // (publication.P11) pairs with publication.P6
+    if (bundle.newest().newest.load_relaxed() == newest) return why;
+  }
+}
+
+}  // namespace ps_shm::shm

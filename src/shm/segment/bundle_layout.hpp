@@ -1,0 +1,131 @@
+// The bytes of a publication: a bundle of tensors in immutable generations, and the words through which publisher and
+// subscribers coordinate (publication.hpp has the protocol).
+//
+// /ps_shm_publication.NAME   of fixed size; created by its first publisher, complete before it has a name
+//
+//   0        +---------------------+  written by                          read by
+//            | HeaderShm           |  creator                             all
+//   512      | BundleShm           |  creator                             all          the numbers T, N and K
+//   640      | NewestShm           |  publisher                           all          which generation is the newest
+//   4096     | WaitersShm          |  waiting and waking processes        all          } the only pages that
+//   4224     | SubscriberShm[N]    |  owner of the rank                   publisher    } subscribers can write
+//            +---------------------+  4096-aligned
+//            | TensorShm[T]        |  creator                             all          name, dtype, shape, offset
+//            | RecordShm, u16[T]   |  publisher                           all          K of them: each tensor's slot
+//            +---------------------+  4096-aligned
+//            | slots of a tensor   |  publisher                           all          K of each, 128-aligned
+//            +---------------------+
+//
+// A generation is a record. A tensor that a generation does not change keeps its slot in the next record. Publishing
+// therefore costs only the bytes that change, and each tensor is contiguous. At most K - 1 records in use name at most
+// K - 1 slots of a tensor, so one of its K slots is free.
+//
+// Lock bytes are those of a job (layout.hpp): task 0's for the publisher, rank r's for subscriber r, and the remover's.
+//
+// A publisher that dies between two stores leaves a record that `newest` does not name and that nobody uses. A
+// subscriber leaves leases. Each takes a record until the rank is used again or a publisher needs the record
+// (publication.P2).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "shm/segment/layout.hpp"
+
+namespace ps_shm::shm {
+
+inline constexpr std::uint32_t kMaxTensors = 16384;
+inline constexpr std::uint32_t kMaxSubscribers = kMaxRanks;
+inline constexpr std::uint32_t kLeases = 2;  // for each subscriber: one to use while the next one is taken
+inline constexpr std::uint32_t kMinRecords = 3;
+inline constexpr std::uint32_t kMaxRecords = kMaxSubscribers * kLeases + 2;
+
+// Plain fields, complete before the segment has a name.
+struct alignas(kWriterLine) BundleShm {
+  std::uint32_t tensors, subscribers, records, pad0;
+  std::uint8_t reserved[112];
+};
+
+// All of it is stored by the publisher alone.
+struct alignas(kWriterLine) NewestShm {
+  AtomicShm<std::uint64_t> newest;         // {generation : 48, record : 16}; 0: nothing yet (publication.P8)
+  AtomicShm<std::uint32_t> ended;          // 1: the publisher has ended the publication (publication.P10)
+  AtomicShm<std::uint32_t> pid;            // diagnostic only, as all below
+  AtomicShm<std::uint64_t> publishers;     // number of owners of the publisher's byte so far
+  AtomicShm<std::uint64_t> busy;           // publications that found every record leased
+  AtomicShm<std::uint64_t> written_bytes;  // of tensors, by all publications
+  std::uint8_t reserved[88];
+};
+
+struct alignas(kWriterLine) WaitersShm {
+  AtomicShm<std::uint32_t> futex;  // where subscribers wait for a generation (waiting.W1)
+  std::uint8_t reserved[124];
+};
+
+// One subscriber. Only the owner of its lock byte writes it (locks.L4).
+struct alignas(kWriterLine) SubscriberShm {
+  AtomicShm<std::uint64_t> leases[kLeases];  // record + 1; 0: none (publication.P4)
+  AtomicShm<std::uint32_t> pid;              // 0: not used yet, or it has left; diagnostic only
+  AtomicShm<std::uint32_t> pad0;
+  AtomicShm<std::uint64_t> joined_ns;  // CLOCK_MONOTONIC; diagnostic only
+  std::uint8_t reserved[96];
+};
+
+// Plain fields, complete before the segment has a name.
+struct alignas(kWriterLine) TensorShm {
+  std::uint64_t offset;  // of slot 0
+  std::uint64_t stride;  // from one slot to the next
+  std::uint64_t bytes;
+  std::uint32_t dtype, axes;
+  std::uint64_t extents[kMaxAxes];
+  char name[128];
+  std::uint8_t reserved[32];
+};
+
+// Followed by the slot numbers. A reader without a lease checks the stamp before and after it reads the rest.
+struct alignas(kWriterLine) RecordShm {
+  AtomicShm<std::uint64_t> stamp;    // its generation; 0: none, or it is being written (publication.P7)
+  AtomicShm<std::uint64_t> step;     // the step that the publisher gave
+  AtomicShm<std::uint64_t> unix_ns;  // when it was published
+  AtomicShm<std::uint64_t> changed;  // number of tensors that it does not share with the previous generation
+  std::uint8_t reserved[96];
+};
+
+inline constexpr std::uint64_t kGenerationBits = 48;
+constexpr std::uint64_t make_newest(std::uint64_t generation, std::uint32_t record) noexcept {
+  return generation << 16 | record;
+}
+constexpr std::uint64_t generation_of(std::uint64_t newest) noexcept { return newest >> 16; }
+constexpr std::uint32_t record_of(std::uint64_t newest) noexcept { return static_cast<std::uint32_t>(newest & 0xffff); }
+
+inline constexpr std::size_t kBundleOffset = 512;
+inline constexpr std::size_t kNewestOffset = kBundleOffset + sizeof(BundleShm);
+inline constexpr std::size_t kWaitersOffset = kPage;
+inline constexpr std::size_t kSubscribersOffset = kWaitersOffset + sizeof(WaitersShm);
+
+inline constexpr std::uint32_t kPublisherByte = kTaskByte;
+inline constexpr std::uint32_t kSubscriberByte = kRankByte;  // + subscriber
+
+// Where everything lies in a bundle. It all follows from these three numbers and the sizes of the tensors.
+struct BundlePlaces {
+  std::size_t tensors, records, record_stride, slots;
+
+  constexpr BundlePlaces(std::uint32_t tensor_count, std::uint32_t subscriber_count,
+                         std::uint32_t record_count) noexcept
+      : tensors(round_up(kSubscribersOffset + subscriber_count * sizeof(SubscriberShm), kPage)),
+        records(tensors + tensor_count * sizeof(TensorShm)),
+        record_stride(sizeof(RecordShm) + round_up(tensor_count * sizeof(std::uint16_t), kWriterLine)),
+        slots(round_up(records + record_count * record_stride, kPage)) {}
+
+  static constexpr std::size_t slot_stride(std::size_t bytes) noexcept { return round_up(bytes, kWriterLine); }
+};
+
+// layout_fields.hpp lists every field and pins its offset; these are the facts that the code relies on.
+static_assert(sizeof(BundleShm) == 128 && sizeof(NewestShm) == 128 && sizeof(WaitersShm) == 128 &&
+                  sizeof(SubscriberShm) == 128 && sizeof(TensorShm) == 256 && sizeof(RecordShm) == 128,
+              "the picture above is out of date");
+static_assert(kBundleOffset >= sizeof(HeaderShm) && kNewestOffset + sizeof(NewestShm) <= kWaitersOffset,
+              "two areas of a segment would overlap, or subscribers could write what is the publisher's");
+static_assert(kMaxRecords < 0xffff, "a record would not fit into the word that names the newest");
+
+}  // namespace ps_shm::shm

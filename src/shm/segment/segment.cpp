@@ -1,0 +1,407 @@
+#include "shm/segment/segment.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <grp.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "config/error_code.hpp"
+#include "config/job_settings.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/base/clock.hpp"
+#include "shm/segment/layout_fields.hpp"
+#include "shm/segment/memory_policy.hpp"
+
+namespace ps_shm::shm {
+namespace {
+
+constexpr mode_t kMode = 0600, kGroupMode = 0660, kOthers = 0007;
+constexpr std::size_t kMaxReserved = std::size_t{1} << 46;  // half of a process's address space
+
+// The fingerprint of this build: of its structures and of the settings that it knows.
+std::uint64_t fingerprint() noexcept {
+  static const std::uint64_t kOfBuild = kFingerprint ^ config::hash_of_stored();
+  return kOfBuild;
+}
+
+// (names.N10)
+bool is_trusted(const struct stat& status, const Trust& trust) {
+  return trust.anybody || status.st_uid == geteuid() ||
+         ((status.st_mode & kGroupMode) == kGroupMode && trust.group == status.st_gid);
+}
+
+// (names.N10) Whether `name` is the name that the segment of this header has, not another one that someone else gave
+// it.
+bool is_called(const HeaderShm& header, const std::string& name) {
+  const std::string job(header.job, strnlen(header.job, sizeof header.job));
+  switch (static_cast<SegmentKind>(header.kind)) {
+    case SegmentKind::kControl:
+      return name == control_name(job);
+    case SegmentKind::kShard:
+      return name == shard_name(job, header.number);
+    case SegmentKind::kGradient:
+      return name.starts_with(gradient_prefix(job, header.number));
+    case SegmentKind::kData:
+      return name == data_name(job);
+    case SegmentKind::kBundle:
+      return name == bundle_name(job);
+  }
+  return false;
+}
+
+// Describes a segment that has no name yet, for messages.
+std::string what_is_new(SegmentKind kind, const std::string& job) {
+  return fmt::format("{} {}", kind == SegmentKind::kBundle ? "publication" : "a segment of job", job);
+}
+
+// What to do about a system error, to be appended to a message; empty if there is nothing to suggest.
+std::string advice(int error) {
+  switch (error) {
+    case EMFILE:
+      return "; raise the limit on open files (ulimit -n)";
+    case ENFILE:
+      return "; raise the machine's limit on open files (sysctl fs.file-max)";
+    case ENOMEM:
+      return "; raise the limit on address space (ulimit -v), or the machine's or container's memory";
+    case EFBIG:
+      return "; raise the limit on file sizes (ulimit -f)";
+    default:
+      return {};
+  }
+}
+
+[[noreturn]] void fail_no_room(const std::string& what, std::size_t bytes, int error) {
+  if (error == ENOSPC || error == ENOMEM || error == EDQUOT)
+    throw Error(
+        fmt::format("cannot reserve {:.1f} MiB for {}: /dev/shm has {:.1f} MiB left; free some (inspect_shm ls), "
+                    "or enlarge it (mount -o remount,size=..., a container's `shm-size`)",
+                    double(bytes) / 1048576, what, double(shm_free_bytes()) / 1048576),
+        ErrorCode::kNoSpace);
+  throw Error(fmt::format("cannot reserve {:.1f} MiB for {}: {}{}", double(bytes) / 1048576, what, std::strerror(error),
+                          advice(error)),
+              ErrorCode::kNoSpace);
+}
+
+// Only for the part to be added: each page that exists already costs time, too.
+int fallocate_retrying(int descriptor, std::size_t begin, std::size_t end) {
+  int error;
+  do error = posix_fallocate(descriptor, static_cast<off_t>(begin), static_cast<off_t>(end - begin));
+  while (error == EINTR);
+  return error;
+}
+
+}  // namespace
+
+std::string describe(AttachOutcome outcome, const std::string& name) {
+  switch (outcome) {
+    case AttachOutcome::kAbsent:
+      return fmt::format(
+          "there is no segment /dev/shm/{}; start its ps_shm, or list the existing jobs with inspect_shm ls", name);
+    case AttachOutcome::kBeingCreated:
+      return fmt::format(
+          "/dev/shm/{} is still being created; try again or, if its ps has died, remove it with inspect_shm rm", name);
+    case AttachOutcome::kShardMissing:
+      return fmt::format("/dev/shm/{} has no segment yet for one of its shards; start the ps_shm `task` that serves it",
+                         name);
+    case AttachOutcome::kOtherVersion:
+      return fmt::format(
+          "/dev/shm/{} has a layout version that differs from this program's ({}); use the programs that created "
+          "it, or remove it with their inspect_shm rm",
+          name, kLayoutVersion);
+    case AttachOutcome::kOtherBuild:
+      return fmt::format("/dev/shm/{} was made by a build whose structures differ; use the programs of one build",
+                         name);
+    case AttachOutcome::kDamaged:
+      return fmt::format(
+          "/dev/shm/{} is damaged, or is not a segment of a parameter server; remove it with inspect_shm rm `force`",
+          name);
+    case AttachOutcome::kExposed:
+      return fmt::format(
+          "/dev/shm/{} can be changed by every user of this machine, so its contents cannot be trusted; "
+          "chmod o-rwx it, or remove it with inspect_shm rm `force`",
+          name);
+    case AttachOutcome::kNoPermission:
+      if (name.starts_with(kBundlePrefix))
+        return fmt::format(
+            "no permission to use /dev/shm/{}; it belongs to {}: choose another name, run as that user, or give its "
+            "publisher and its subscribers one `group`",
+            name, owner_of(name));
+      return fmt::format(
+          "no permission to use /dev/shm/{}; it belongs to {}: choose another job name, run as that user, or share the "
+          "job: start its ps and its other programs with one `group`",
+          name, owner_of(name));
+    case AttachOutcome::kReady:
+      break;
+  }
+  return {};
+}
+
+Error attach_error(AttachOutcome outcome, const std::string& name) {
+  const ErrorCode code = [&] {
+    switch (outcome) {
+      case AttachOutcome::kAbsent:
+        return ErrorCode::kNotFound;
+      case AttachOutcome::kBeingCreated:
+      case AttachOutcome::kShardMissing:
+        return ErrorCode::kUnavailable;
+      case AttachOutcome::kOtherVersion:
+      case AttachOutcome::kOtherBuild:
+        return ErrorCode::kIncompatible;
+      case AttachOutcome::kExposed:
+      case AttachOutcome::kNoPermission:
+        return ErrorCode::kPermissionDenied;
+      case AttachOutcome::kDamaged:
+      case AttachOutcome::kReady:
+        break;
+    }
+    return ErrorCode::kDamaged;
+  }();
+  return Error(describe(outcome, name), code);
+}
+
+Segment::Segment(Segment&& other) noexcept = default;
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  if (this != &other) {
+    close();
+    file_ = std::move(other.file_);
+    name_ = std::move(other.name_);
+    watch_ = std::move(other.watch_);
+  }
+  return *this;
+}
+
+Segment::~Segment() { close(); }
+
+void Segment::close() noexcept {
+  watch_ = TruncationWatch();
+  file_ = OpenFile();
+}
+
+void Segment::map(std::size_t bytes, Access access) {
+  if (!file_.map(bytes, access))
+    throw Error(fmt::format("cannot map {:.1f} MiB of /dev/shm/{}: {}{}", double(bytes) / 1048576, name_,
+                            std::strerror(errno), advice(errno)),
+                config::code_of(errno));
+  if (access == Access::kReadOnly) watch_ = TruncationWatch(data(), mapped_bytes());
+}
+
+Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
+                        std::size_t bytes, std::size_t reserved_bytes, const Sharing& sharing) {
+  Segment segment;
+  const std::string what = what_is_new(kind, job);
+  segment.name_ = "(new: " + what + ")";
+  if (!segment.file_.open(kDirectory, O_TMPFILE | O_RDWR, kMode))
+    throw Error(fmt::format("cannot create a segment in /dev/shm: {}{}", std::strerror(errno),
+                            advice(errno).empty() ? "; check that a tmpfs is mounted there and that you may write to it"
+                                                  : advice(errno)),
+                config::code_of(errno));
+  const int descriptor = segment.descriptor();
+  constexpr auto kKeep = static_cast<uid_t>(-1);
+  if ((sharing.owner || sharing.group) &&
+      fchown(descriptor, sharing.owner.value_or(kKeep), sharing.group.value_or(kKeep)) != 0)
+    throw Error(
+        fmt::format("cannot share {} with its group: {}; you must be a member of it", what, std::strerror(errno)),
+        ErrorCode::kPermissionDenied);
+  // The mode given to O_TMPFILE went through the umask.
+  if (fchmod(descriptor, sharing.group ? kGroupMode : kMode) != 0)
+    throw Error(fmt::format("cannot set the mode of {}: {}", what, std::strerror(errno)), config::code_of(errno));
+  reserved_bytes = std::clamp(reserved_bytes, bytes, std::max(bytes, kMaxReserved));
+  if (const int error = fallocate_retrying(descriptor, 0, bytes)) fail_no_room(what, bytes, error);
+  segment.map(reserved_bytes, Access::kReadWrite);
+  HeaderShm& header = segment.header();
+  header.magic = kMagic;
+  header.kind = static_cast<std::uint32_t>(kind);
+  header.fingerprint = fingerprint();
+  header.instance = instance;
+  header.initial_bytes = bytes;
+  header.reserved_bytes = reserved_bytes;
+  header.created_unix_ns = unix_now_ns();
+  header.creator_pid = static_cast<std::uint32_t>(getpid());
+  header.number = number;
+  header.node = -1;
+  job.copy(header.job, sizeof header.job - 1);
+  return segment;
+}
+
+std::string Segment::place_memory(std::optional<std::uint32_t> node, bool huge_pages) {
+  std::string refused;
+  if (node) {
+    if (prefer_node(data(), mapped_bytes(), *node))
+      header().node = static_cast<std::int32_t>(*node);
+    else
+      refused = fmt::format(
+          "memory node {} was refused (no such node here, or mbind is not allowed); pages go where they are first "
+          "touched",
+          *node);
+  }
+  if (huge_pages) {
+    const std::string why = why_no_huge_pages();
+    if (why.empty()) {
+      header().huge_pages = 1;
+      advise_huge_pages(data(), mapped_bytes());
+    } else {
+      refused += fmt::format("{}no huge pages: {}", refused.empty() ? "" : "; ", why);
+    }
+  }
+  return refused;
+}
+
+bool Segment::link(const std::string& name) {
+  const std::string self = fmt::format("/proc/self/fd/{}", descriptor());
+  if (linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path_of(name).c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    if (errno == EEXIST) return false;
+    throw Error(fmt::format("cannot name the segment /dev/shm/{}: {}", name, std::strerror(errno)),
+                config::code_of(errno));
+  }
+  name_ = name;
+  return true;
+}
+
+void Segment::publish() noexcept {
+  header().layout_version.store_release(kLayoutVersion);  // (names.N6) after all of the creator's stores
+}
+
+AttachOutcome Segment::open(const std::string& name, Access access, const Trust& trust) {
+  close();
+  name_ = name;
+  struct stat status;
+  const int flags =
+      (access == Access::kReadWrite ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK;  // a FIFO does not block
+  if (!file_.open(path_of(name).c_str(), flags)) {
+    const int error = errno;
+    if (error == ENOENT) return AttachOutcome::kAbsent;
+    if (error == EACCES || error == EPERM) return AttachOutcome::kNoPermission;
+    // Another user's link, folder or socket, or a file on which that user holds a lease: this user cannot repair it.
+    if (lstat(path_of(name).c_str(), &status) == 0 && !is_trusted(status, trust)) return AttachOutcome::kNoPermission;
+    if (error == ELOOP || error == EISDIR || error == ENXIO) return AttachOutcome::kDamaged;
+    throw Error(fmt::format("cannot open /dev/shm/{}: {}{}", name, std::strerror(error), advice(error)),
+                config::code_of(error));
+  }
+  if (fstat(descriptor(), &status) != 0) return AttachOutcome::kDamaged;
+  if (!is_trusted(status, trust)) {
+    close();
+    return AttachOutcome::kNoPermission;
+  }
+  if (!S_ISREG(status.st_mode)) return AttachOutcome::kDamaged;
+  if ((status.st_mode & kOthers) != 0) return AttachOutcome::kExposed;
+  if (static_cast<std::size_t>(status.st_size) < sizeof(HeaderShm))
+    return AttachOutcome::kDamaged;  // names.N4: before touching a page
+  // Every segment has all the memory that its size says. Reading a sparse file of another user would allocate that
+  // memory.
+  constexpr std::size_t kBlock = 512;  // of st_blocks
+  if (status.st_uid != geteuid() &&
+      static_cast<std::size_t>(status.st_blocks) * kBlock < static_cast<std::size_t>(status.st_size))
+    return AttachOutcome::kDamaged;
+  map(sizeof(HeaderShm), access);
+  const HeaderShm& found = header();
+  AttachOutcome outcome = AttachOutcome::kReady;
+  const std::uint32_t version = found.layout_version.load_acquire();  // (names.N6) pairs with publish
+  const std::uint64_t initial = read_once(found.initial_bytes), reserved_bytes = read_once(found.reserved_bytes);
+  if (found.magic != kMagic)
+    outcome = AttachOutcome::kDamaged;
+  else if (version == 0)
+    outcome = AttachOutcome::kBeingCreated;
+  else if (version != kLayoutVersion)
+    outcome = AttachOutcome::kOtherVersion;
+  else if (found.fingerprint != fingerprint())
+    outcome = AttachOutcome::kOtherBuild;
+  else if (initial > static_cast<std::size_t>(status.st_size) ||
+           reserved_bytes < static_cast<std::size_t>(status.st_size) || reserved_bytes > kMaxReserved ||
+           initial < sizeof(HeaderShm) || found.node < -1 || found.node >= 64 || found.huge_pages > 1 ||
+           !is_called(found, name))
+    outcome = AttachOutcome::kDamaged;
+  std::size_t reserved = outcome == AttachOutcome::kReady ? reserved_bytes : 0;
+  const bool huge_pages = found.huge_pages == 1;
+  if (was_cut_off()) outcome = AttachOutcome::kDamaged, reserved = 0;
+  watch_ = TruncationWatch();
+  file_.unmap();
+  if (reserved != 0) map(reserved, access);
+  if (reserved != 0 && huge_pages) advise_huge_pages(data(), mapped_bytes());
+  return outcome;
+}
+
+void Segment::protect(std::size_t begin, std::size_t bytes) {
+  if (bytes != 0 && mprotect(data() + begin, bytes, PROT_READ) != 0)
+    throw Error(fmt::format("cannot map /dev/shm/{} read-only: {}{}", name_, std::strerror(errno), advice(errno)),
+                config::code_of(errno));
+}
+
+void Segment::grow(std::size_t bytes) {
+  if (bytes > mapped_bytes())
+    fail_no_room(fmt::format("/dev/shm/{}, which may have {:.1f} MiB at most", name_, double(mapped_bytes()) / 1048576),
+                 bytes, ENOSPC);
+  const std::size_t before = file_bytes();
+  if (before >= bytes) return;
+  // Extends and reserves in one call. If two processes do this at once, both get what they asked for. Everything
+  // before `before` exists: a file grows only together with its pages.
+  if (const int error = fallocate_retrying(descriptor(), before, bytes))
+    fail_no_room("/dev/shm/" + name_, bytes, error);
+  if (header().huge_pages == 1) {
+    const std::size_t begin = before / kPage * kPage;
+    collapse_huge_pages(data() + begin, bytes - begin);
+  }
+}
+
+void Segment::allocate(std::size_t begin, std::size_t end) {
+  if (const int error = fallocate_retrying(descriptor(), begin, end)) fail_no_room("/dev/shm/" + name_, end - begin, error);
+}
+
+void Segment::give_back(std::size_t begin, std::size_t end) noexcept {
+  const std::size_t first = (begin + kPage - 1) / kPage * kPage, last = end / kPage * kPage;
+  if (first < last)
+    fallocate(descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+              static_cast<off_t>(last - first));
+}
+
+std::size_t Segment::file_bytes() const {
+  struct stat status;
+  return fstat(descriptor(), &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+}
+
+Sharing Segment::sharing() const {
+  Sharing sharing;
+  struct stat status;
+  if (fstat(descriptor(), &status) != 0) return sharing;
+  if ((status.st_mode & kGroupMode) == kGroupMode) sharing.group = status.st_gid;
+  if (geteuid() == 0 && status.st_uid != 0) sharing.owner = status.st_uid;
+  return sharing;
+}
+
+bool Segment::is_of(SegmentKind kind, std::uint32_t number, const std::string& job,
+                    std::uint64_t instance) const noexcept {
+  const HeaderShm& found = header();
+  return found.kind == static_cast<std::uint32_t>(kind) && found.number == number && found.instance == instance &&
+         job == std::string_view(found.job, strnlen(found.job, sizeof found.job));
+}
+
+bool Segment::is_named(const std::string& name) const { return leads_to(name, descriptor()); }
+
+void empty_segment(const std::string& name) noexcept {
+  OpenFile file;
+  struct stat status;
+  decltype(HeaderShm::magic) magic = 0;
+  if (file.open(path_of(name).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK) && fstat(file.descriptor(), &status) == 0 &&
+      S_ISREG(status.st_mode) && status.st_nlink == 1 &&
+      pread(file.descriptor(), &magic, sizeof magic, offsetof(HeaderShm, magic)) == sizeof magic && magic == kMagic)
+    (void)!ftruncate(file.descriptor(), 0);  // on failure, the caller has already reported what is left
+}
+
+Sharing shared_with_group(const std::string& name) {
+  if (name.empty()) return {};
+  const ::group* found = getgrnam(name.c_str());
+  if (found == nullptr)
+    throw Error(fmt::format("there is no group '{}' on this machine; correct the setting `group`", name),
+                ErrorCode::kNotFound);
+  return {std::nullopt, found->gr_gid};
+}
+
+}  // namespace ps_shm::shm

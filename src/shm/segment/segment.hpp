@@ -1,0 +1,130 @@
+// A mapped POSIX shared-memory object. It is created unnamed, filled, then named; attaching to it reports an outcome;
+// it grows in place. Only this file, names and open_file deal with the files of /dev/shm.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ps_shm/errors.hpp"
+#include "shm/base/open_file.hpp"
+#include "shm/segment/layout.hpp"
+#include "shm/segment/names.hpp"
+#include "shm/segment/truncation.hpp"
+
+namespace ps_shm::shm {
+
+// The result of attaching. Only for the first three is it worth trying again.
+enum class AttachOutcome {
+  kAbsent,
+  kBeingCreated,
+  kShardMissing,  // of a job: a ps task has not started yet, or the job is being removed
+  kReady,
+  kOtherVersion,
+  kOtherBuild,
+  kDamaged,
+  kExposed,      // every user may write to it, so its contents cannot be trusted
+  kNoPermission  // it belongs to another user and is not trusted
+};
+
+// The users of a segment: its owner, and possibly a group.
+struct Sharing {
+  std::optional<std::uint32_t> owner, group;  // unset: the creator's
+};
+
+// Throws Error if there is no such group. With an empty name, no group is set.
+Sharing shared_with_group(const std::string& name);
+
+// Whose segments a process uses besides those of its own user. There is no exception for root, because the contents of
+// a segment determine what the process writes.
+struct Trust {
+  std::optional<std::uint32_t> group;  // segments that are shared with this group
+  bool anybody = false;                // every segment that can be opened: for reading with checks, or for removing
+};
+inline constexpr Trust kTrustAnybody{.group = std::nullopt, .anybody = true};
+
+// Says what the outcome means and what to do ("no such segment ..."), for messages. Empty for kReady.
+std::string describe(AttachOutcome outcome, const std::string& name);
+
+// The error to throw for the outcome, with that text and the matching code.
+Error attach_error(AttachOutcome outcome, const std::string& name);
+
+class Segment {
+ public:
+  Segment() noexcept = default;
+  Segment(Segment&& other) noexcept;
+  Segment& operator=(Segment&& other) noexcept;
+  ~Segment();
+
+  // Makes a segment without a name (names.N1): `bytes` of it reserved and zero, the header filled except for the
+  // version. Throws Error if /dev/shm cannot hold it.
+  static Segment create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
+                        std::size_t bytes, std::size_t reserved_bytes, const Sharing& sharing = {});
+
+  // Requests pages of a memory node, and huge pages, and notes in the header what was granted. Only the creator may
+  // call this, before the segment has its name. Returns why a request was refused, or an empty string.
+  std::string place_memory(std::optional<std::uint32_t> node, bool huge_pages);
+
+  // Gives the segment its name. False: another segment has that name already.
+  [[nodiscard]] bool link(const std::string& name);
+
+  // Lets other processes attach: stores the layout version.
+  void publish() noexcept;
+
+  // Attaches to a segment in any state. On kReady the segment is mapped. On kBeingCreated, kOtherVersion, kOtherBuild
+  // and kDamaged only the descriptor is held (for locks, see names.N2).
+  AttachOutcome open(const std::string& name, Access access, const Trust& trust = {});
+
+  // Makes this part of the mapping read-only. Requires: whole pages within the mapping.
+  void protect(std::size_t begin, std::size_t bytes);
+
+  // Makes the first `bytes` exist; never shrinks. Lock-free. Throws Error if /dev/shm is full; nothing has changed
+  // then.
+  void grow(std::size_t bytes);
+  // Makes sure that the bytes from `begin` to `end`, which are part of the file, have memory. Lock-free. Throws Error if
+  // /dev/shm is full.
+  void allocate(std::size_t begin, std::size_t end);
+  // Gives the memory of the complete pages between `begin` and `end` back; they read as zero. Requires: no process uses
+  // them before it has called allocate(). Lock-free.
+  void give_back(std::size_t begin, std::size_t end) noexcept;
+
+  bool is_mapped() const noexcept { return file_.address() != nullptr; }
+  std::byte* data() const noexcept { return static_cast<std::byte*>(file_.address()); }
+  HeaderShm& header() const noexcept { return *reinterpret_cast<HeaderShm*>(data()); }
+  std::size_t mapped_bytes() const noexcept { return file_.mapped_bytes(); }  // includes room to grow
+  int descriptor() const noexcept { return file_.descriptor(); }
+  const std::string& name() const noexcept { return name_; }
+  std::size_t file_bytes() const;  // current size of the file
+  // How much of the mapping the file covers now. The bytes beyond must not be touched.
+  std::size_t usable_bytes() const { return std::min(file_bytes(), mapped_bytes()); }
+
+  // How this segment is shared, for segments that belong with it. Segments made by root go to this segment's owner.
+  Sharing sharing() const;
+
+  // Whether a read found a page missing because the file was truncated (truncation.hpp). Only for read-only mappings.
+  bool was_cut_off() const noexcept { return watch_.has_missed_pages(); }
+
+  // Whether the header says that the segment is this one. Requires: mapped.
+  bool is_of(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance) const noexcept;
+
+  // Whether its name no longer leads to this segment (names.N3).
+  bool is_orphaned() const { return !is_named(name_); }
+  // Whether `name` leads to this very segment.
+  bool is_named(const std::string& name) const;
+
+ private:
+  void map(std::size_t bytes, Access access);
+  void close() noexcept;
+
+  OpenFile file_;
+  std::string name_;
+  TruncationWatch watch_;
+};
+
+// Frees the memory of a segment whose name cannot be removed because it belongs to another user. Ignores files that
+// are no segments. Requires: no process uses the segment.
+void empty_segment(const std::string& name) noexcept;
+
+}  // namespace ps_shm::shm

@@ -1,0 +1,441 @@
+// Versioned variables: exact, lock-free updates chunk by chunk, without torn reads and without locks.
+//
+// Protocol of a chunk, whose `word` {version : 40, buffer : 24} names the current buffer (docs/protocols.md, slot)
+//   push   slot.W1 old = word, acquire                          pairs with slot.W6: the buffer's bytes
+//          slot.W2 a free buffer is noted as in flight          spares.hpp
+//          slot.W3 stamp = building, relaxed; fence release     pairs with slot.R3
+//          slot.W4 free buffer's bytes = update(current buffer's bytes)
+//          slot.W5 stamp = {chunk, old.version + 1}, relaxed    slot.W6 carries it
+//          slot.W6 word: old -> {old.version + 1, free buffer}, acq_rel   pairs with slot.W1, slot.R1; if it fails,
+//                  start again. The first push of a snapshot epoch to a chunk performs a copy-on-write: it preserves
+//                  the replaced buffer as the chunk's image in the snapshot, and the new buffer's pre-image field names
+//                  it (cut.C6)
+//   pull   slot.R1 word, acquire                                pairs with slot.W6
+//          slot.R2 the bytes
+//          slot.R3 fence acquire; stamp, relaxed, is {chunk, version of slot.R1}; otherwise start again
+// A buffer that is being written is not current, so the current buffer is never torn (invariant.I4). slot.W6 fails only
+// because another swap has succeeded: pushes are lock-free, and each is applied once (invariant.I3). A kill at any
+// point leaves word and current buffer intact (invariant.I2).
+// Accumulators (--reduce atomic) are versioned chunks of gradients (barrier.B9).
+// Two workers that contend for a variable of one chunk take turns; the turns are hints (slot.V7).
+// Versions wrap after 24 to 43 hours of uninterrupted pushes to one chunk. A wrap misleads only a process that sleeps
+// inside one chunk for exactly an integer number of wraps (docs/protocols.md has the arithmetic).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "shm/base/clock.hpp"
+#include "shm/base/racing.hpp"
+#include "shm/segment/layout.hpp"
+#include "shm/segment/rank_set.hpp"
+#include "shm/slots/spares.hpp"
+
+namespace ps_shm::shm {
+
+// The updating rank and its step, which go into the buffer's header, and the snapshot epoch of the update (cut.hpp).
+struct UpdateLabel {
+  std::uint32_t rank = 0;
+  std::uint64_t step = 0;
+  std::uint64_t epoch = 0;
+};
+
+// The pre-image field of a buffer that is not an accumulator's: {epoch : 40, buffer : 24}, the epoch of the chunk's
+// last copy-on-write and the buffer that it preserved (cut.C6). Buffer 0: the chunk's buffer of the reserve, still
+// unused.
+inline AtomicShm<std::uint64_t>& fork_of(BufferHeaderShm& header) noexcept { return header.contributors.bits[0]; }
+inline const AtomicShm<std::uint64_t>& fork_of(const BufferHeaderShm& header) noexcept {
+  return header.contributors.bits[0];
+}
+constexpr std::uint64_t make_fork(std::uint64_t epoch, std::uint64_t buffer) noexcept { return epoch << 24 | buffer; }
+constexpr std::uint64_t fork_epoch(std::uint64_t fork) noexcept { return fork >> 24; }
+
+// The buffer that a chunk preserves beside its current one: the one that the pre-image field names, or initially the
+// chunk's own buffer of the variable's reserve. 0 if there is none; accumulators have none.
+inline std::uint64_t kept_buffer(const VariableShm& variable, std::uint64_t chunk, std::uint64_t fork) noexcept {
+  if (variable.base != 0) return 0;
+  if (buffer_of(fork) != 0) return buffer_of(fork);
+  const std::uint64_t reserve = variable.reserve.load_acquire();  // (cut.C6) its bytes are there
+  return reserve == 0 ? 0 : reserve + chunk;
+}
+
+// The update that made a chunk's current values.
+struct ChunkFacts {
+  std::uint64_t version = 0;
+  UpdateLabel label;
+};
+
+struct SwapResult {
+  std::uint64_t version = 0;  // to which the update was applied
+  std::uint64_t retries = 0;
+};
+
+enum class StepResult { kApplied, kAlreadyIncluded };
+
+enum class ContributeResult { kAdded, kAlreadyIn, kTooLate };
+
+enum class PullResult { kWhole, kTorn, kNoBuffer };
+
+// May be shared by threads, except that pushes to a variable of one chunk, which it counts, come from one thread at a
+// time.
+class VersionedVariable {
+ public:
+  VersionedVariable(std::byte* shard, const VariableShm& variable) noexcept
+      : shard_(shard),
+        words_(reinterpret_cast<PieceWordShm*>(shard + variable.words_offset)),
+        variable_(variable),
+        buffer_class_(variable.buffer_class),
+        chunk_elements_(variable.piece_elements),
+        elements_(variable.elements) {}
+
+  std::uint64_t chunks() const noexcept { return variable_.pieces; }
+  std::uint64_t chunk_begin(std::uint64_t chunk) const noexcept { return chunk * chunk_elements_; }
+  std::uint64_t chunk_size(std::uint64_t chunk) const noexcept {
+    return std::min(chunk_elements_, elements_ - chunk * chunk_elements_);
+  }
+  std::uint64_t version(std::uint64_t chunk) const noexcept { return version_of(word(chunk)); }
+
+  // Approximate number of swaps that pushes have lost: two simultaneous increments may count as one.
+  std::uint32_t lost_swaps(std::uint64_t chunk) const noexcept { return words_[chunk].lost_swaps.hint(); }
+
+  // Where the chunk's parameters probably will be when they are needed, for prefetching.
+  const float* likely_place(std::uint64_t chunk) const noexcept {
+    return parameters(at(buffer_of(words_[chunk].word.hint())));
+  }
+
+  // For a GPU, which reads chunks by other means than the processor: the word, its place, and whether the copy of the
+  // buffer named by the word is untorn. The last requires that every byte of the copy has been read.
+  std::uint64_t word(std::uint64_t chunk) const noexcept { return words_[chunk].word.load_acquire(); }  // (slot.R1)
+  const std::byte* word_place(std::uint64_t chunk) const noexcept {
+    return reinterpret_cast<const std::byte*>(&words_[chunk].word);
+  }
+  bool is_still_whole(std::uint64_t chunk, std::uint64_t word) const noexcept {
+    return is_whole(at(buffer_of(word)), chunk, word);
+  }
+
+  // Optimizer slot k of a chunk lies (k + 1) * stride() floats behind its parameters.
+  std::uint64_t stride() const noexcept { return chunk_elements_; }
+
+  // Stores the initial values, and into the optimizer slots, which are zero, what fill(values, slots, count) writes.
+  // `version`: how many updates the values already contain. Only for the task that has claimed the initialisation;
+  // wait-free.
+  template <class FillSlots>
+  void initialise_chunk(std::uint64_t chunk, std::span<const float> values, std::uint64_t version,
+                        FillSlots&& fill) noexcept {
+    float* out = begin_chunk(chunk, values, version);
+    fill(static_cast<const float*>(out), out + chunk_elements_, values.size());
+  }
+  void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values, 0); }
+
+  // Copies the chunk's parameters (array 0) or optimizer slot array - 1 to `out`; returns their version. Lock-free;
+  // adds the number of repeats to `retries`.
+  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries,
+                           std::uint64_t array = 0) const noexcept {
+    for (;; ++retries) {
+      const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+      const BufferHeaderShm& buffer = at(buffer_of(word));
+      racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
+      if (is_whole(buffer, chunk, word)) return version_of(word);
+    }
+  }
+
+  // A single attempt of the same, for a job that may be dead and a segment that may be damaged. kNoBuffer: the word
+  // names a buffer beyond the shard's first `shard_bytes`, and nothing was read. Wait-free.
+  [[nodiscard]] PullResult try_pull_chunk(std::uint64_t chunk, float* out, std::uint64_t shard_bytes,
+                                          std::uint64_t array = 0) const noexcept {
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+    if (buffer_of(word) >= shard_bytes >> buffer_class_) return PullResult::kNoBuffer;
+    const BufferHeaderShm& buffer = at(buffer_of(word));
+    racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
+    return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
+  }
+
+  // The same for the parameters, together with the update that the buffer's header names.
+  [[nodiscard]] PullResult try_pull_labelled(std::uint64_t chunk, float* out, std::uint64_t shard_bytes,
+                                             ChunkFacts& facts) const noexcept {
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+    if (buffer_of(word) >= shard_bytes >> buffer_class_) return PullResult::kNoBuffer;
+    const BufferHeaderShm& buffer = at(buffer_of(word));
+    racing_copy(out, parameters(buffer), chunk_size(chunk));  // (slot.R2)
+    facts = {version_of(word), label_of(buffer)};
+    return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
+  }
+
+  // The same for buffer `number`, which may have been the chunk's current buffer before `version`. False: it was not,
+  // or it has been reused. Requires: this thread has read the chunk's word with that version. An older buffer is then
+  // completely visible, since its swap came before. Wait-free.
+  [[nodiscard]] bool try_pull_old(std::uint64_t chunk, std::uint64_t version, std::uint64_t number, float* out,
+                                  std::uint64_t shard_bytes, ChunkFacts& facts) const noexcept {
+    if (number >= shard_bytes >> buffer_class_) return false;
+    const BufferHeaderShm& buffer = at(number);
+    const std::uint64_t stamp = buffer.stamp.load_relaxed();  // relaxed: checked below, as slot.R3 does
+    facts.version = stamp & kVersionMask;
+    if (stamp != make_stamp(variable_.first_chunk + chunk, facts.version) || facts.version >= version) return false;
+    racing_copy(out, parameters(buffer), chunk_size(chunk));  // (slot.R2)
+    facts.label = label_of(buffer);
+    fence_acquire();  // (slot.R3) pairs with slot.W3
+    return buffer.stamp.load_relaxed() == stamp;
+  }
+
+  // Copies the chunk's parameters (array 0) or optimizer slot array - 1 as they are in the snapshot of that epoch;
+  // returns their version. Lock-free. Requires: it is the job's last snapshot point, and it is open; the chunk has a
+  // reserve.
+  std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out,
+                           std::uint64_t array = 0) const noexcept {
+    return with_image(chunk, epoch, [&](const float* image) {
+      racing_copy(out, image + array * chunk_elements_, chunk_size(chunk));  // (cut.C9)
+    });
+  }
+  // The same for the version alone.
+  std::uint64_t image_version(std::uint64_t chunk, std::uint64_t epoch) const noexcept {
+    return with_image(chunk, epoch, [](const float*) {});
+  }
+
+  // The buffer that the chunk preserves beside its current one (cut.C6), or 0. A single attempt; wait-free.
+  std::uint64_t kept_by(std::uint64_t chunk) const noexcept {
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+    const BufferHeaderShm& buffer = at(buffer_of(word));
+    const std::uint64_t fork = fork_of(buffer).load_relaxed();
+    return is_whole(buffer, chunk, word) ? kept_buffer(variable_, chunk, fork) : 0;
+  }
+
+  // Applies exactly one update to the chunk. update(out, in, version) computes new parameters and optimizer slots from
+  // `in` into `out`; `version` is the number of updates before. It may be called several times. Lock-free.
+  template <class Update>
+  SwapResult push_chunk(std::uint64_t chunk, Spares& spares, UpdateLabel label, Update&& update) noexcept {
+    SwapResult result;
+    for (;; ++result.retries) {
+      std::uint64_t old = words_[chunk].word.load_acquire();                            // (slot.W1)
+      const std::uint64_t included = at(buffer_of(old)).included_steps.load_relaxed();  // slot.V4: slot.W6 checks it
+      const auto compute = [&](float* out, const float* in) {
+        update(out, in, version_of(old));
+        return true;
+      };
+      if (try_swap(chunk, old, spares, label, included, nullptr, compute)) {
+        result.version = version_of(old);
+        if (variable_.pieces == 1) count_win(result.retries);
+        return result;
+      }
+      words_[chunk].lost_swaps.leave_hint(words_[chunk].lost_swaps.hint() + 1);
+      if (variable_.pieces == 1) back_off(result.retries);
+    }
+  }
+
+  // Applies a sync step (barrier.B5), unless the chunk already includes `step`. Every helper computes the same bits,
+  // and one helper's swap succeeds. If what update(out, in, version) has read changed in the meantime, it returns
+  // false and is called again. Lock-free.
+  template <class Update>
+  StepResult apply_step(std::uint64_t chunk, std::uint64_t step, Spares& spares, UpdateLabel label,
+                        Update&& update) noexcept {
+    for (;;) {
+      std::uint64_t old = words_[chunk].word.load_acquire();  // (slot.W1)
+      const BufferHeaderShm& buffer = at(buffer_of(old));
+      const std::uint64_t included = buffer.included_steps.load_relaxed();
+      if (!is_whole(buffer, chunk, old)) continue;  // slot.V4: otherwise `included` may be another chunk's
+      if (included > step) return StepResult::kAlreadyIncluded;
+      const auto compute = [&](float* out, const float* in) { return update(out, in, version_of(old)); };
+      if (try_swap(chunk, old, spares, label, step + 1, nullptr, compute)) return StepResult::kApplied;
+    }
+  }
+
+  // For an accumulator: adds the gradient of label.rank for label.step. sum(out, in) writes in + gradient, or only the
+  // gradient if `in` is nullptr. `again`: the caller has already contributed to this step, and adds more. Lock-free.
+  template <class Sum>
+  ContributeResult contribute(std::uint64_t chunk, Spares& spares, UpdateLabel label, bool again, Sum&& sum) noexcept {
+    for (;;) {
+      std::uint64_t old = words_[chunk].word.load_acquire();  // (slot.W1)
+      const BufferHeaderShm& buffer = at(buffer_of(old));
+      const std::uint64_t summed = buffer.included_steps.load_relaxed();
+      RankSet contributors = contributors_of(buffer);
+      if (!is_whole(buffer, chunk, old)) continue;  // slot.V4
+      if (summed > label.step + 1) return ContributeResult::kTooLate;
+      const bool is_first = summed < label.step + 1;
+      if (is_first) contributors = {};
+      if (contributors.contains(label.rank) && !again) return ContributeResult::kAlreadyIn;
+      contributors.insert(label.rank);
+      const auto compute = [&](float* out, const float* in) {
+        sum(out, is_first ? nullptr : in);
+        return true;
+      };
+      if (try_swap(chunk, old, spares, label, label.step + 1, &contributors, compute)) return ContributeResult::kAdded;
+    }
+  }
+
+  // For an accumulator: calls use(sum, contributors) with the sum of `step`, to which other workers may still be
+  // adding. True: the sum was untorn until use() returned. False: try again. Calls nothing if no rank has contributed
+  // to `step`.
+  template <class Use>
+  bool try_use_sum(std::uint64_t chunk, std::uint64_t step, Use&& use) const noexcept {
+    const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+    const BufferHeaderShm& buffer = at(buffer_of(word));
+    const std::uint64_t summed = buffer.included_steps.load_relaxed();
+    const RankSet contributors = contributors_of(buffer);
+    if (!is_whole(buffer, chunk, word)) return false;  // slot.V4
+    if (summed != step + 1) return true;
+    if (kThreadSanitizer || model_of(&buffer) != nullptr) {
+      float* copy = racing_scratch(2);
+      racing_copy(copy, parameters(buffer), chunk_size(chunk));
+      use(static_cast<const float*>(copy), contributors);
+    } else {
+      use(parameters(buffer), contributors);
+    }
+    return is_whole(buffer, chunk, word);
+  }
+
+  // Whether an accumulator's chunk has a contribution to `step` from one of `ranks`. Lock-free.
+  bool has_sum(std::uint64_t chunk, std::uint64_t step, const RankSet& ranks) const noexcept {
+    bool has = false;
+    while (!try_use_sum(chunk, step, [&](const float*, const RankSet& in) { has = in.intersects(ranks); })) has = false;
+    return has;
+  }
+
+  // Whether the chunk includes sync step `step`. Lock-free.
+  bool includes(std::uint64_t chunk, std::uint64_t step) const noexcept {
+    for (;;) {
+      const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+      const BufferHeaderShm& buffer = at(buffer_of(word));
+      const std::uint64_t included = buffer.included_steps.load_relaxed();
+      if (is_whole(buffer, chunk, word)) return included > step;
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kStreak = 128;      // pushes in a row by the worker whose cache has the chunk
+  static constexpr std::uint64_t kTurnNs = 20'000;   // about as long as a streak
+  static constexpr std::uint64_t kHandOverNs = 500;  // until the other worker has noticed
+  enum Wanted : std::uint32_t { kFree, kWanted, kGranted };
+
+  // slot.V7: announces that this worker wants a turn, and waits for it.
+  void wait_turn() noexcept {
+    auto& wanted = words_[0].wanted;
+    wanted.leave_hint(kWanted);
+    for (const std::uint64_t until = monotonic_ns() + kTurnNs; wanted.hint() == kWanted && monotonic_ns() < until;)
+      spin_pause();
+    wanted.leave_hint(kFree);
+  }
+
+  // After a lost swap of the variable's only chunk; `losses` swaps of the same push were lost before. One is lost by
+  // chance.
+  void back_off(std::uint64_t losses) noexcept {
+    if (losses != 0) wait_turn();
+  }
+
+  // After a successful swap: passes the turn on after a streak of them.
+  void count_win(std::uint64_t losses) noexcept {
+    streak_ = losses == 0 ? streak_ + 1 : 0;
+    if (streak_ < kStreak) return;
+    streak_ = 0;
+    if (words_[0].wanted.hint() != kWanted) return;
+    words_[0].wanted.leave_hint(kGranted);
+    for (const std::uint64_t until = monotonic_ns() + kHandOverNs; monotonic_ns() < until;) spin_pause();
+    wait_turn();
+  }
+
+  BufferHeaderShm& at(std::uint64_t buffer) const noexcept {
+    return *reinterpret_cast<BufferHeaderShm*>(shard_ + (buffer << buffer_class_));
+  }
+  static float* parameters(BufferHeaderShm& buffer) noexcept { return reinterpret_cast<float*>(&buffer + 1); }
+  static const float* parameters(const BufferHeaderShm& buffer) noexcept {
+    return reinterpret_cast<const float*>(&buffer + 1);
+  }
+  std::uint64_t stamp_of(std::uint64_t chunk, std::uint64_t word) const noexcept {
+    return make_stamp(variable_.first_chunk + chunk, version_of(word));
+  }
+  bool is_whole(const BufferHeaderShm& buffer, std::uint64_t chunk, std::uint64_t word) const noexcept {
+    fence_acquire();  // (slot.R3) pairs with slot.W3
+    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);
+  }
+
+  float* begin_chunk(std::uint64_t chunk, std::span<const float> values, std::uint64_t version) noexcept;
+
+  // Calls read(parameters of the image) until what it has read is the untorn image; returns its version.
+  template <class Read>
+  std::uint64_t with_image(std::uint64_t chunk, std::uint64_t epoch, Read&& read) const noexcept {
+    for (;;) {
+      const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
+      const BufferHeaderShm& buffer = at(buffer_of(word));
+      const std::uint64_t fork = fork_of(buffer).load_relaxed();
+      if (!is_whole(buffer, chunk, word)) continue;      // slot.V4: otherwise `fork` may belong to another chunk
+      const bool is_forked = fork_epoch(fork) >= epoch;  // then the image is the preserved buffer, which stays as it is
+      const BufferHeaderShm& image = is_forked ? at(buffer_of(fork)) : buffer;
+      read(parameters(image));
+      const std::uint64_t version = image.stamp.load_relaxed() & kVersionMask;
+      if (is_forked || is_whole(buffer, chunk, word)) return version;
+    }
+  }
+
+  // relaxed: the stamp check covers these fields
+  static UpdateLabel label_of(const BufferHeaderShm& buffer) noexcept {
+    return {.rank = buffer.writer.load_relaxed(), .step = buffer.writer_step.load_relaxed()};
+  }
+  static RankSet contributors_of(const BufferHeaderShm& buffer) noexcept {
+    RankSet set;
+    for (std::size_t i = 0; i < set.bits.size(); ++i) set.bits[i] = buffer.contributors.bits[i].load_relaxed();
+    return set;
+  }
+
+  // compute(out, in) returns false if what it was computed from has changed in the meantime.
+  template <class Compute>
+  bool try_swap(std::uint64_t chunk, std::uint64_t old, Spares& spares, UpdateLabel label, std::uint64_t included,
+                const RankSet* contributors, Compute&& compute) noexcept {
+    const BufferHeaderShm& in = at(buffer_of(old));
+    std::uint64_t gain = buffer_of(old), fork = 0;
+    if (contributors == nullptr) {
+      fork = fork_of(in).load_relaxed();  // (cut.C5) counts if slot.W6 wins (slot.V4)
+      if (fork_epoch(fork) < label.epoch) {
+        if (!is_whole(in, chunk, old)) return false;  // another chunk's: its buffer must not be noted
+        if (const std::uint64_t before = kept_buffer(variable_, chunk, fork); before != 0) {
+          fork = make_fork(label.epoch, gain);  // (cut.C6) preserves the image of the snapshot
+          gain = before;
+        }
+      }
+    }
+    const Spare spare = spares.begin(variable_, variable_.first_chunk + chunk, old, gain);  // (slot.W2)
+    BufferHeaderShm& out = at(spare.buffer);
+    const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
+    out.stamp.store_relaxed(kBuilding);  // (slot.W3)
+    fault_point(FaultPoint::kPushBuilding);
+    fence_release();  // (slot.W3) slot.V2: no byte before the stamp; pairs with slot.R3
+    const bool is_good = racing_update(parameters(out), parameters(in), payload_floats(), compute);  // (slot.W4)
+    fault_point(FaultPoint::kPushComputed);
+    if (!is_good) {
+      Spares::lost(spare);
+      return false;
+    }
+    if (contributors != nullptr) {
+      for (std::size_t i = 0; i < contributors->bits.size(); ++i)
+        out.contributors.bits[i].store_relaxed(contributors->bits[i]);
+    } else {
+      fork_of(out).store_relaxed(fork);  // (cut.C6)
+    }
+    out.included_steps.store_relaxed(included);
+    out.writer.store_relaxed(label.rank);
+    out.writer_step.store_relaxed(label.step);
+    fault_point(FaultPoint::kPushLabelled);
+    out.stamp.store_relaxed(stamp_of(chunk, next));  // (slot.W5)
+    fault_point(FaultPoint::kPushStamped);
+    if (words_[chunk].word.try_exchange_acq_rel(old, next)) {  // (slot.W6) pairs with slot.W1, slot.R1
+      fault_point(FaultPoint::kPushSwapped);
+      Spares::won(spare, gain);
+      return true;
+    }
+    fault_point(FaultPoint::kPushLost);
+    Spares::lost(spare);
+    return false;
+  }
+
+  std::size_t payload_floats() const noexcept {
+    return ((std::size_t{1} << buffer_class_) - sizeof(BufferHeaderShm)) / sizeof(float);
+  }
+
+  std::byte* shard_;
+  PieceWordShm* words_;
+  const VariableShm& variable_;
+  std::uint32_t buffer_class_;
+  std::uint64_t chunk_elements_, elements_;
+  std::uint32_t streak_ = 0;
+};
+
+}  // namespace ps_shm::shm

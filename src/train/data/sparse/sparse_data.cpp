@@ -1,0 +1,175 @@
+#include "train/data/sparse/sparse_data.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <mutex>
+#include <vector>
+
+#include "ps_shm/errors.hpp"
+#include "ps_shm/worker.hpp"
+#include "train/data/sparse/generated.hpp"
+#include "train/data/sparse/libsvm.hpp"
+#include "train/data/sparse/ratings.hpp"
+#include "train/data/sparse/sparse_cursor.hpp"
+#include "train/data/sparse/sparse_file.hpp"
+#include "train/data/sparse/sparse_forms.hpp"
+#include "train/data/sparse/text_lines.hpp"
+
+namespace ps_shm::train {
+namespace {
+
+constexpr std::uint64_t kMaxCounted = std::uint64_t{1} << 28;  // features: 1 GiB of counts
+constexpr std::chrono::seconds kBetweenNotices{2};
+
+void check_options(const std::string& source, const SparseSourceOptions& options) {
+  if (options.hash_bits > 32) throw Error("features can be hashed to at most 32 bits (`hash-bits` 1..32)");
+  if (options.names_of == nullptr) return;
+  const bool is_nameless = options.names_of->names().empty();
+  if (is_nameless || is_generated(source))
+    throw Error(
+        fmt::format("{}: synthetic users and items have no names to match; hold out a fraction of {} with `test-share`",
+                    is_nameless ? options.names_of->name() : source, options.names_of->name()));
+}
+
+// Stops at the first line that identifies the format.
+bool are_ratings(TextLines& lines, SparseSourceOptions::Format format) {
+  using Format = SparseSourceOptions::Format;
+  if (format != Format::kByContent) return format == Format::kRatings;
+  std::string_view line;
+  while (lines.next(line)) {
+    const std::size_t text = line.find_first_not_of(" \t");
+    if (text == line.npos || line[text] == '#') continue;
+    lines.unread();
+    return looks_like_ratings(line);
+  }
+  return false;
+}
+
+void read_text(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out) {
+  if (are_ratings(lines, options.format))
+    read_ratings(lines, options.names_of, out);
+  else
+    read_libsvm(lines, options, out);
+  if (out.info().examples == 0)
+    throw Error(fmt::format("{}: it has no examples; expected LIBSVM text or ratings", lines.name()));
+}
+
+void watch(TextLines& lines, const SparseSourceOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  lines.watch([&options, name = lines.name(), next = Clock::now() + kBetweenNotices](std::uint64_t bytes) mutable {
+    if (options.stop_requested && options.stop_requested()) throw Interrupted();
+    if (!options.notice || Clock::now() < next) return;
+    next = Clock::now() + kBetweenNotices;
+    options.notice(fmt::format("reading {}: {} MiB", name, bytes >> 20));
+  });
+}
+
+}  // namespace
+
+struct SparseData::Impl {
+  std::string name;
+  std::shared_ptr<const void> memory;
+  SparseInfo info;
+  std::span<const std::uint32_t> words, name_words;
+  std::once_flag are_counted;
+  std::vector<std::uint32_t> occurrences;
+
+  // `header` and the words are in `memory`.
+  static SparseData of(std::string name, std::shared_ptr<const void> memory, const SparseHeader& header) {
+    auto impl = std::make_unique<Impl>();
+    impl->name = std::move(name);
+    impl->memory = std::move(memory);
+    impl->info = header.info;
+    impl->words = words_behind(header);
+    impl->name_words = name_words_behind(header);
+    return SparseData(std::move(impl));
+  }
+  static SparseData of(std::string name, std::unique_ptr<SparseMapping> mapping) {
+    const std::shared_ptr<const SparseMapping> kept = std::move(mapping);
+    return of(std::move(name), kept, kept->header());
+  }
+};
+
+SparseData::SparseData(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SparseData::SparseData(SparseData&&) noexcept = default;
+SparseData& SparseData::operator=(SparseData&&) noexcept = default;
+SparseData::~SparseData() = default;
+
+SparseData SparseData::read(const std::string& source, const SparseSourceOptions& options) {
+  check_options(source, options);
+  if (is_generated(source))
+    return Impl::of(
+        source, make_unnamed_form(source, [&](SparseWriter& out) { generate(source, options.stop_requested, out); }));
+  const auto make = [&](SparseWriter& out) {
+    TextLines lines = TextLines::of_file(source);
+    watch(lines, options);
+    read_text(lines, options, out);
+  };
+  return Impl::of(source,
+                  options.cache.empty() ? make_unnamed_form(source, make) : open_cached_form(source, options, make));
+}
+
+SparseData SparseData::parse(std::string_view text, const std::string& name, const SparseSourceOptions& options) {
+  check_options(name, options);
+  return Impl::of(name, make_unnamed_form(name, [&](SparseWriter& out) {
+                    TextLines lines = TextLines::of_memory(text, name);
+                    read_text(lines, options, out);
+                  }));
+}
+
+SparseData SparseData::share(Worker& worker, const std::string& source, const SparseSourceOptions& options) {
+  const std::string key =
+      fmt::format("{} (format {}, first index {}, hash bits {}, features {})", source, static_cast<int>(options.format),
+                  static_cast<int>(options.first_index), options.hash_bits, options.features);
+  const SharedBytes shared = worker.shared(key, [&](const auto& room) {
+    const SparseData data = read(source, options);
+    const auto* const words = data.words().data();
+    const std::span<std::byte> out =
+        room(kSparseDataOffset + data.words().size_bytes() + data.impl_->name_words.size_bytes());
+    copy_pages(words - kSparseDataOffset / 4, out);
+  });
+  const auto& header = *reinterpret_cast<const SparseHeader*>(shared.bytes.data());
+  if (shared.bytes.size() < kSparseDataOffset || !is_sound(header, shared.bytes.size()))
+    throw Error(fmt::format("{}: the data shared by the workers of job '{}' is damaged; start the job again", source,
+                            worker.config().job),
+                ErrorCode::kDamaged);
+  return Impl::of(source, shared.memory, header);
+}
+
+const std::string& SparseData::name() const { return impl_->name; }
+const SparseInfo& SparseData::info() const { return impl_->info; }
+std::span<const std::uint32_t> SparseData::words() const { return impl_->words; }
+
+std::vector<std::string_view> SparseData::names() const {
+  std::vector<std::string_view> names;
+  const std::span<const std::uint32_t> words = impl_->name_words;
+  for (std::size_t at = 0; at < words.size(); at += name_record_words(words[at])) {
+    if (name_record_words(words[at]) > words.size() - at)
+      throw Error(
+          fmt::format("{}: its cached binary form is damaged; remove it from the cache folder, or run again", name()),
+          ErrorCode::kDamaged);
+    names.emplace_back(reinterpret_cast<const char*>(&words[at] + 1), words[at]);
+  }
+  return names;
+}
+
+std::span<const std::uint32_t> SparseData::occurrences() const {
+  if (impl_->info.features > kMaxCounted)
+    throw Error(fmt::format("{}: {} features are too many to count their occurrences (at most 2^28); hash them "
+                            "(`hash-bits` 28)",
+                            impl_->name, impl_->info.features),
+                ErrorCode::kExhausted);
+  std::call_once(impl_->are_counted, [this] {
+    std::vector<std::uint32_t> counts(impl_->info.features);
+    for (SparseCursor cursor(*this); cursor.next();)
+      for (const std::uint32_t id : cursor.example().ids) {
+        if (id >= counts.size()) cursor.fail_damaged();
+        ++counts[id];
+      }
+    impl_->occurrences = std::move(counts);
+  });
+  return impl_->occurrences;
+}
+
+}  // namespace ps_shm::train

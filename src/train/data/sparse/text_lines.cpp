@@ -1,0 +1,173 @@
+#include "train/data/sparse/text_lines.hpp"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "config/error_code.hpp"
+#include "ps_shm/errors.hpp"
+
+namespace ps_shm::train {
+namespace {
+
+constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+}  // namespace
+
+class TextLines::Source {
+ public:
+  virtual ~Source() = default;
+  // Returning fewer than requested does not mean the end; 0 does. `problem` describes an error in the file, if any.
+  virtual std::size_t read(char* out, std::size_t bytes, std::string& problem) = 0;
+};
+
+class TextLines::MemorySource final : public Source {
+ public:
+  explicit MemorySource(std::string_view text) : rest_(text) {}
+  std::size_t read(char* out, std::size_t bytes, std::string&) override {
+    const std::size_t received = rest_.copy(out, bytes);
+    rest_.remove_prefix(received);
+    return received;
+  }
+
+ private:
+  std::string_view rest_;
+};
+
+class TextLines::FileSource final : public Source {
+ public:
+  explicit FileSource(const std::string& path) {
+    std::error_code unreadable;
+    const auto status = std::filesystem::status(path, unreadable);
+    if (status.type() == std::filesystem::file_type::not_found)
+      throw Error(fmt::format("{}: no such file; expected LIBSVM text or ratings, plain or gzip", path),
+                  ErrorCode::kNotFound);
+    if (!unreadable && !std::filesystem::is_regular_file(status))
+      throw Error(fmt::format("{}: not a regular file; expected LIBSVM text or ratings, plain or gzip", path));
+    errno = 0;
+    file_.reset(gzopen(path.c_str(), "rbe"));
+    if (!file_)
+      throw Error(fmt::format("{}: cannot open: {}", path, errno != 0 ? std::strerror(errno) : "out of memory"),
+                  config::code_of(errno));
+    gzbuffer(file_.get(), 1U << 18);  // zlib's default of 8 KiB costs a system call for each
+  }
+
+  std::size_t read(char* out, std::size_t bytes, std::string& problem) override {
+    const auto wanted = static_cast<unsigned>(std::min(bytes, kBlockBytes));
+    const int got = gzread(file_.get(), out, wanted);
+    // gzread returns what it has before it reports a damaged or truncated stream, so a short read may precede an error.
+    if (got < static_cast<int>(wanted)) problem = find_problem();
+    return got > 0 ? static_cast<std::size_t>(got) : 0;
+  }
+
+ private:
+  struct Close {
+    void operator()(gzFile_s* file) const { gzclose(file); }
+  };
+
+  std::string find_problem() const {
+    int code = Z_OK;
+    const std::string_view message = gzerror(file_.get(), &code);
+    if (code == Z_OK || code == Z_STREAM_END) return {};
+    if (code == Z_ERRNO) return fmt::format("cannot read: {}", std::strerror(errno));
+    if (code == Z_BUF_ERROR) return "the gzip data ends too early; fetch the file again";
+    const std::size_t detail = message.rfind(": ");  // zlib puts the path in front of its message
+    return fmt::format("damaged gzip data here or soon after ({}); fetch the file again",
+                       detail == message.npos ? message : message.substr(detail + 2));
+  }
+
+  std::unique_ptr<gzFile_s, Close> file_;
+};
+
+TextLines TextLines::of_file(const std::string& path) { return {path, std::make_unique<FileSource>(path)}; }
+TextLines TextLines::of_memory(std::string_view text, const std::string& name) {
+  return {name, std::make_unique<MemorySource>(text)};
+}
+
+TextLines::TextLines(std::string name, std::unique_ptr<Source> source)
+    : name_(std::move(name)), source_(std::move(source)), buffer_(2 * kBlockBytes) {
+  while (end_ < kByteOrderMark.size() && fill()) continue;
+  if (std::string_view(buffer_.data(), end_).starts_with(kByteOrderMark)) begin_ = kByteOrderMark.size();
+}
+
+TextLines::TextLines(TextLines&&) noexcept = default;
+TextLines::~TextLines() = default;
+
+// Reads another block after the remaining bytes; false: there is no more.
+bool TextLines::fill() {
+  if (is_at_end_) return false;
+  if (begin_ != 0) {
+    std::copy(buffer_.begin() + std::ptrdiff_t(begin_), buffer_.begin() + std::ptrdiff_t(end_), buffer_.begin());
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  if (buffer_.size() - end_ < kBlockBytes) buffer_.resize(end_ + kBlockBytes);
+  std::string problem;
+  const std::size_t received = source_->read(buffer_.data() + end_, kBlockBytes, problem);
+  end_ += received;
+  bytes_ += received;
+  if (!problem.empty()) {
+    const std::string_view rest(buffer_.data(), end_);
+    const auto lines = static_cast<std::uint64_t>(std::count(rest.begin(), rest.end(), '\n'));
+    number_ += lines + 1;
+    fail(rest.size() - (lines == 0 ? 0 : rest.rfind('\n') + 1), problem);
+  }
+  is_at_end_ = received == 0;
+  if (watcher_ && received != 0) watcher_(bytes_);
+  return received != 0;
+}
+
+bool TextLines::next(std::string_view& line) {
+  if (is_unread_) {
+    is_unread_ = false;
+    line = line_;
+    return true;
+  }
+  std::size_t searched = 0;
+  for (;;) {
+    const char* const first = buffer_.data() + begin_;
+    const std::size_t rest = end_ - begin_;
+    const void* const found = rest == searched ? nullptr : std::memchr(first + searched, '\n', rest - searched);
+    const std::size_t size = found != nullptr ? std::size_t(static_cast<const char*>(found) - first) : rest;
+    if (size > kMaxLineBytes) {
+      ++number_;
+      fail(kMaxLineBytes, fmt::format("the line is longer than {} MiB; is this a text file?", kMaxLineBytes >> 20));
+    }
+    if (found == nullptr) {
+      searched = rest;
+      if (fill()) continue;
+      if (rest == 0) return false;
+    }
+    ++number_;
+    line_ = std::string_view(buffer_.data() + begin_, size);
+    begin_ += size + (found != nullptr ? 1 : 0);
+    if (line_.ends_with('\r')) line_.remove_suffix(1);
+    line = line_;
+    return true;
+  }
+}
+
+void TextLines::fail(std::size_t column, const std::string& what) const {
+  throw Error(fmt::format("{}:{}:{}: {}", name_, number_, column + 1, what));
+}
+
+std::string quoted(std::string_view text) {
+  constexpr std::size_t kMax = 40;
+  std::string out = "'";
+  for (const char letter : text.substr(0, kMax)) {
+    const auto byte = static_cast<unsigned char>(letter);
+    if (byte < 0x20 || byte >= 0x7f)
+      out += fmt::format("\\x{:02x}", byte);
+    else
+      out += letter;
+  }
+  return out + (text.size() > kMax ? "...'" : "'");
+}
+
+}  // namespace ps_shm::train

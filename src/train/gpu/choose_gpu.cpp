@@ -1,0 +1,39 @@
+#include "train/gpu/choose_gpu.hpp"
+#include "train/gpu/model_kernels.hpp"
+
+#include <numa.h>
+#include <sched.h>
+
+namespace ps_shm::train {
+
+void run_near(const device::GpuInfo& gpu) {
+  if (numa_available() < 0 || numa_max_node() == 0 || gpu.numa_node < 0 || gpu.numa_node > numa_max_node()) return;
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  bitmask* near = numa_allocate_cpumask();
+  if (numa_node_to_cpus(gpu.numa_node, near) == 0) {
+    // Not numa_run_on_node(): that would restore processors that were taken from this process (taskset).
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (cpu >= near->size || numa_bitmask_isbitset(near, cpu) == 0) CPU_CLR(cpu, &allowed);
+    if (CPU_COUNT(&allowed) > 0) static_cast<void>(sched_setaffinity(0, sizeof allowed, &allowed));  // only for speed
+  }
+  numa_free_cpumask(near);
+}
+
+std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,
+                                         std::string& notice) {
+  if (choice.kind == device::DeviceChoice::Kind::kCpu) return {};
+  device::CudaCalls& cuda = device::cuda_calls();
+  const std::optional<device::GpuInfo> gpu = device::choose_gpu(choice, device::probe_gpus(cuda), rank, notice);
+  if (!gpu) return {};
+  run_near(*gpu);
+  GpuPlace place;
+  place.gpu = *gpu;
+  place.wire = wire;
+  place.cuda = &cuda;
+  place.transfers = &device::transfer_kernels();
+  place.kernels = &model_kernels();
+  return place;
+}
+
+}  // namespace ps_shm::train

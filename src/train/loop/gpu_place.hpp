@@ -1,0 +1,43 @@
+// The GPU on which a worker computes, and statistics of what it did there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "device/cuda_calls.hpp"
+#include "device/probe.hpp"
+#include "device/transfer_kernels.hpp"
+#include "ps_shm/gpu.hpp"
+
+namespace ps_shm::train {
+
+class ModelKernels;  // train/gpu/model_kernels.hpp
+
+struct GpuPlace {
+  device::GpuInfo gpu;
+  Wire wire = Wire::kFloat32;
+  bool stream_waits = false;    // steps are enqueued ahead, behind a stream wait: only for one worker per process
+  double resident_share = 0.5;  // fraction of the free memory for the training set; otherwise it is sent batch by batch
+  device::CudaCalls* cuda = nullptr;  // these three outlive their users
+  device::TransferKernels* transfers = nullptr;
+  ModelKernels* kernels = nullptr;
+};
+
+// Means over some steps by the GPU's own clock: the phases of a step, from one push's end to the next one's.
+struct GpuStepSeconds {
+  std::uint64_t sampled = 0;                                 // steps
+  double wait = 0.0, pull = 0.0, compute = 0.0, push = 0.0;  // seconds of one step
+  double total() const { return wait + pull + compute + push; }
+  double idle_share() const { return total() > 0 ? wait / total() : 0.0; }
+};
+
+struct GpuReport {
+  std::string device;  // its name
+  GpuTransfers transfers;
+  GpuStepSeconds step;
+  bool is_resident = false;  // the training set is in the GPU's memory
+  bool is_captured = false;  // a step's kernels are recorded into a graph
+};
+
+}  // namespace ps_shm::train

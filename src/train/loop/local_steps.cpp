@@ -1,0 +1,50 @@
+#include "train/loop/local_steps.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "config/modes.hpp"
+#include "update/rules.hpp"
+
+namespace ps_shm::train {
+
+float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_t global_step) {
+  const Optimizer& optimizer = worker.config().optimizer;
+  const float usual = default_learning_rate(UpdateRule::kSgd);
+  const bool is_sum = update::traits_of(optimizer.rule).is_sum;
+  return options.local_learning_rate.value_or(is_sum ? worker.live().learning_rate : usual) *
+         optimizer.schedule.factor(global_step);
+}
+
+float pushed_factor(const JobConfig& config) {
+  const float share = traits_of(config.mode).steps_together() ? 1.0F / static_cast<float>(config.workers) : 1.0F;
+  return update::traits_of(config.optimizer.rule).is_sum ? share : -1.0F;
+}
+
+LocalSteps::LocalSteps(const Worker& worker, const Model& model, const TrainOptions& options)
+    : worker_(worker), model_(model), options_(options), start_(model.parameters()), updated_(model.parameters()) {}
+
+void LocalSteps::begin(ParameterArrays& parameters) {
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    std::copy(parameters[i].begin(), parameters[i].end(), start_[i].begin());
+}
+
+void LocalSteps::step(ParameterArrays& parameters, ParameterArrays& gradients, std::uint64_t global_step) {
+  const Optimizer& optimizer = worker_.config().optimizer;
+  const float rate = local_rate(worker_, options_, global_step);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    update::Settings settings = update::settings_of(optimizer, UpdateRule::kSgd, model_.parameters()[i].regularize);
+    settings.ema = 0;  // averages are of the shared values
+    update::apply(settings, {rate, 0}, updated_[i].data(), parameters[i].data(), 0, gradients[i].data(), 1.0F,
+                  updated_[i].size());
+  }
+  std::swap(parameters, updated_);
+}
+
+void LocalSteps::end(ParameterArrays& parameters, ParameterArrays& out) {
+  const float factor = pushed_factor(worker_.config());
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    for (std::size_t k = 0; k < out[i].size(); ++k) out[i][k] = factor * (parameters[i][k] - start_[i][k]);
+}
+
+}  // namespace ps_shm::train

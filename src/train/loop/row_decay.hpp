@@ -1,0 +1,44 @@
+// L2 regularisation that touches only the rows an example touches (Niu et al., Hogwild!, 2011, section 2).
+//
+// The objective is the mean loss + l2 / 2 ||w||^2. Of the n examples d_u touch row u, so if each of them adds
+// l2 * n / d_u * w_u to its gradient, the mean over all is the gradient of that term: l2 * w_u.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "train/data/sparse/sparse_data.hpp"
+#include "train/data/sparse/sparse_stream.hpp"
+
+namespace ps_shm::train {
+
+// How strongly: for a row's first float (a weight or a bias), and for the rest (factors).
+struct RowL2 {
+  float first = 0.0F, factors = 0.0F;
+};
+
+class RowDecay {
+ public:
+  // Counts the part's examples in one pass, unless both are 0. `rows`: of the table; those that are no features (a bias
+  // row) are not regularised.
+  RowDecay(const RowL2& l2, const SparseData& data, const SparsePart& part, std::size_t rows);
+
+  // Adds to the gradients of an example's rows, each of `width` floats.
+  void add_to(std::span<const std::uint32_t> ids, std::size_t width, const float* rows,
+              float* gradients) const noexcept {
+    if (of_row_.empty()) return;
+    for (const std::uint32_t id : ids) {
+      const float of_row = of_row_[id], of_factors = of_row * l2_.factors;
+      *gradients++ += of_row * l2_.first * *rows++;
+      for (std::size_t k = 1; k < width; ++k) *gradients++ += of_factors * *rows++;
+    }
+  }
+
+ private:
+  RowL2 l2_;
+  std::vector<float> of_row_;  // n / d
+};
+
+}  // namespace ps_shm::train

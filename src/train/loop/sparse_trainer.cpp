@@ -1,0 +1,185 @@
+#include "train/loop/sparse_trainer.hpp"
+
+#include <fmt/format.h>
+
+#include "config/modes.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/log/digest.hpp"
+#include "train/loop/example_steps.hpp"
+#include "train/loop/local_table.hpp"
+#include "train/loop/row_decay.hpp"
+
+namespace ps_shm::train {
+namespace {
+
+// Times are measured in one of so many batches: measuring each example would slow all of them down.
+constexpr std::uint64_t kTimedBatches = 16;
+
+// The table's rows in the parameter server.
+struct ServerRows {
+  Worker& worker;
+  const Variable& table;
+  static constexpr bool kSumsUp = true;
+
+  void pull(std::span<const std::uint32_t> ids, std::span<float> out) const { worker.pull_rows(table, ids, out); }
+  void push(std::span<const std::uint32_t> ids, std::span<const float> gradients) const {
+    worker.push_rows(table, ids, gradients);
+  }
+  void prefetch(std::span<const std::uint32_t> ids) const noexcept { worker.prefetch_rows(table, ids); }
+};
+
+RowL2 decay_of(const Optimizer& optimizer, const SparseTrainOptions& options) noexcept {
+  if (update::traits_of(optimizer.rule).regularizes_itself) return {};
+  return {optimizer.l2, options.factor_l2.value_or(optimizer.l2)};
+}
+
+void check_rule(const Optimizer& optimizer) {
+  const update::Traits& traits = update::traits_of(optimizer.rule);
+  if (traits.is_sum)
+    throw Error(fmt::format(
+        "optimizer {} would only sum the gradients: use another one for a sparse model, such as sgd or adagrad",
+        traits.name));
+  if (traits.reads_by_rate && !optimizer.schedule.is_constant())
+    throw Error(fmt::format(
+        "optimizer {} computes rows from a fixed learning rate: use `lr-schedule` constant, or another `optimizer`",
+        traits.name));
+}
+
+// Extrapolates the time of the phases of all batches from those that were measured.
+void share_out(const PhaseSeconds& timed, double seconds, PhaseSeconds& phases) {
+  const double sum = timed.pull + timed.gradient + timed.push;
+  if (sum <= 0) return;
+  phases.pull = seconds * timed.pull / sum;
+  phases.gradient = seconds * timed.gradient / sum;
+  phases.push = seconds * timed.push / sum;
+}
+
+}  // namespace
+
+TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                         const SparseTrainOptions& options, std::optional<Variable>* table) {
+  const JobConfig& config = worker.config();
+  if (traits_of(config.mode).needs_versioned)
+    throw Error(
+        fmt::format("job {} has mode {}: rows are updated in place, without steps; start it with `mode` async or ssp",
+                    config.job, to_string(config.mode)));
+  check_rule(config.optimizer);
+  hooks::NanGuard guard = options.nan_guard(fmt::format("worker {}", worker.rank()), &worker);
+  VariableSpec spec;
+  spec.name = model.table().name;
+  spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
+  spec.layout = Layout::kInplace;
+  spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
+  const Variable variable = worker.variable(spec, [&](std::span<float> out) {
+    model.initialize(config.seed, 0, out);
+    options.replace_first(spec.name, out);
+  });
+  if (table != nullptr) *table = variable;
+  const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
+  SparseStream stream(data, part, options.seed.value_or(config.seed), worker.rank());
+  stream.skip(worker.examples_before());
+  ExampleSteps examples(model, stream, decay, guard, options.batch, options.combine);
+  ServerRows rows{worker, variable};
+
+  TrainTotals totals;
+  Straggler straggler(options.delay, config.seed, worker.rank());
+  TrainLog log(options, options.batch);
+  const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
+  std::uint64_t steps = 0, global_steps = worker.global_step();
+  double work_seconds = 0.0;
+  PhaseSeconds timed;
+  PhaseTimer timer(options.trace);
+  try {
+    while (!is_over()) {
+      timer.begin_step(global_steps);
+      straggler.begin_work();
+      const double loss = examples.run(rows, steps % kTimedBatches == 0 ? &timed : nullptr);
+      timer.end(work_seconds, "batch");
+      if (straggler.is_one()) {
+        const bool goes_on = straggler.slow_down(is_over);
+        timer.end(totals.phases.delay, "delay");
+        if (!goes_on) break;
+      }
+      if (options.is_observed(global_steps)) {
+        options.observer->observe({.step = global_steps,
+                                   .steps = steps,
+                                   .examples = steps * options.batch,
+                                   .loss = loss,
+                                   .gradients = {{spec.name, examples.last_gradients()}}});
+        timer.begin();
+      }
+      global_steps = worker.step();
+      timer.end(totals.phases.step, "step()");
+      timer.end_step();
+      worker.report(loss, ++steps * options.batch);
+      log.enter(loss, global_steps);
+    }
+  } catch (const JobFinished&) {  // the ps was told to end while this worker waited
+  } catch (const Interrupted&) {
+  }
+  totals.is_interrupted = log.is_stop_requested();
+  share_out(timed, work_seconds, totals.phases);
+  log.finish(totals);
+  return totals;
+}
+
+SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model, const SparseData& data,
+                                     const SparsePart& part, const SparseTrainOptions& options) {
+  check_rule(config.optimizer);
+  hooks::NanGuard guard = options.nan_guard("standalone", nullptr);
+  LocalTable table(config, model, options);
+  const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
+  const std::uint64_t seed = options.seed.value_or(config.seed);
+  SparseStream stream(data, part, seed, 0);
+  stream.skip(options.examples_before());
+  ExampleSteps examples(model, stream, decay, guard, options.batch, options.combine);
+
+  SparseAloneResult result;
+  Straggler straggler(options.delay, seed, 0);
+  TrainLog log(options, options.batch);
+  const auto is_over = [&] { return log.is_stop_requested(); };
+  double loss = 0.0;
+  std::uint64_t step = options.first_step(), seen = options.examples_before();
+  const auto keep = [&](bool is_last) {
+    if (options.keep)
+      options.keep(step, loss, is_last, [&] { return LocalState{step, seen, table.arrays(model.table())}; });
+  };
+  while (step < config.steps && !is_over()) {
+    straggler.begin_work();
+    table.set_step(step);
+    loss = table.with_rows([&](auto& rows) { return examples.run(rows); });
+    if (!straggler.slow_down(is_over)) break;
+    if (options.is_observed(step)) {
+      const std::vector<float> values = table.values();
+      options.observer->observe({.step = step,
+                                 .steps = step,
+                                 .examples = step * options.batch,
+                                 .loss = loss,
+                                 .gradients = {{model.table().name, examples.last_gradients()}},
+                                 .parameters = {{model.table().name, values}}});
+    }
+    log.enter(loss, ++step);
+    seen += options.batch;
+    keep(false);
+  }
+  keep(true);
+  result.is_interrupted = is_over();
+  log.finish(result);
+  result.table = table.values();
+  return result;
+}
+
+std::uint64_t digest(const SparseModel& model, std::span<const float> table) {
+  Digest all;
+  all.add(model.table().name, table);
+  return all.value();
+}
+
+std::uint64_t count_examples(const SparseInfo& info, const SparsePart& part) {
+  if (part.test_share <= 0) return part.is_test ? 0 : info.examples;
+  std::uint64_t count = 0;
+  for (std::uint64_t example = 0; example < info.examples; ++example) count += part.has(example);
+  return count;
+}
+
+}  // namespace ps_shm::train

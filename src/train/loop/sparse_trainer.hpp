@@ -1,0 +1,51 @@
+// The training loop for models of sparse examples: as a worker of a job, and standalone.
+//
+// A global step is a batch. Within it, each example is pulled, its gradient computed and pushed individually, as in the
+// Hogwild! paper (Niu et al. 2011, algorithm 1), or `combine` of them at once. Both run on the calling thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "ps_shm/job_config.hpp"
+#include "ps_shm/worker.hpp"
+#include "train/data/sparse/sparse_data.hpp"
+#include "train/data/sparse/sparse_stream.hpp"
+#include "train/log/straggler.hpp"
+#include "train/log/train_log.hpp"
+#include "train/models/sparse/sparse_model.hpp"
+
+namespace ps_shm::train {
+
+struct SparseTrainOptions : TrainHooks {
+  static constexpr std::size_t kBatch = 100;  // so large that workers do not contend for the global step's counter
+
+  std::size_t batch = kBatch;
+  std::size_t combine = 1;            // number of examples whose gradients are summed and pushed together
+  std::optional<std::uint64_t> seed;  // of the data order; none: the job's, which always determines the initial values
+  std::optional<float> factor_l2;     // for the factors of mf and fm; none: the optimizer's l2
+  Delay delay;                        // simulates a straggler: between a batch's last push and its step
+};
+
+// Trains as a worker of its job, until that is finished or a stop is requested; `table` gets the table's variable.
+// Throws Error in sync mode, with optimizer add, and if the job has a different variable of the table's name.
+TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                         const SparseTrainOptions& options, std::optional<Variable>* table = nullptr);
+
+struct SparseAloneResult : TrainTotals {
+  std::vector<float> table;  // values, after the last step
+};
+
+// Trains standalone for config.steps steps, on a table in ordinary memory, with the arithmetic of a one-worker job.
+SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model, const SparseData& data,
+                                     const SparsePart& part, const SparseTrainOptions& options);
+
+// Equal to JobView::digest of a job with only this table.
+std::uint64_t digest(const SparseModel& model, std::span<const float> table);
+
+// Number of examples of a part.
+std::uint64_t count_examples(const SparseInfo& info, const SparsePart& part);
+
+}  // namespace ps_shm::train

@@ -1,0 +1,302 @@
+#include "train/loop/trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+
+#include "config/modes.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/data/batch_stream.hpp"
+#include "train/log/digest.hpp"
+#include "train/loop/engine.hpp"
+#include "update/rules.hpp"
+
+namespace ps_shm::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kAlignment = 64;
+
+std::size_t padded(std::size_t count) {
+  constexpr std::size_t kFloats = kAlignment / sizeof(float);
+  return (count + kFloats - 1) / kFloats * kFloats;
+}
+
+std::vector<Variable> declare(Worker& worker, const Model& model, const TrainHooks& hooks) {
+  std::vector<VariableSpec> specs;
+  for (const ParameterSpec& parameter : model.parameters()) {
+    VariableSpec& spec = specs.emplace_back();
+    spec.name = parameter.name;
+    spec.shape.assign(parameter.shape.begin(), parameter.shape.end());
+    spec.regularize = parameter.regularize;
+  }
+  return worker.variables(specs, [&](std::size_t i, std::span<float> out) {
+    model.initialize(i, worker.config().seed, out);
+    hooks.replace_first(specs[i].name, out);
+  });
+}
+
+// Parameters with their optimizer slots, as a ps would hold them, updated in this process.
+class LocalVariables {
+ public:
+  LocalVariables(const JobConfig& config, const Model& model, const TrainHooks& hooks) : config_(config) {
+    for (std::size_t i = 0; i < model.parameters().size(); ++i) {
+      const ParameterSpec& spec = model.parameters()[i];
+      One& one = all_.emplace_back();
+      one.settings = update::settings_of(config.optimizer, config.optimizer.rule, spec.regularize);
+      one.stride = padded(spec.count());
+      one.now.resize(one.stride * (1 + update::slots_per_element(one.settings)));
+      one.next.resize(one.now.size());
+      const std::span<float> values(one.now.data(), spec.count());
+      one.spec = &spec;
+      if (!hooks.read_checkpoint(spec.name, "", values)) {
+        model.initialize(i, config.seed, values);
+        hooks.replace_first(spec.name, values);
+      }
+      update::initialise_slots(one.settings, base_rate(), values.data(), values.data() + one.stride, one.stride,
+                               values.size());
+      for (std::size_t slot = 0; slot < update::slots_per_element(one.settings); ++slot)
+        hooks.read_checkpoint(spec.name, one.slot_name(slot), one.array(1 + slot));
+    }
+  }
+
+  std::vector<LocalArray> arrays() {
+    std::vector<LocalArray> all;
+    for (One& one : all_)
+      for (std::size_t array = 0; array <= update::slots_per_element(one.settings); ++array) {
+        const std::span<const float> numbers = one.array(array);
+        all.push_back({.variable = one.spec->name,
+                       .slot = array == 0 ? "" : one.slot_name(array - 1),
+                       .shape = {one.spec->shape.begin(), one.spec->shape.end()},
+                       .numbers = {numbers.begin(), numbers.end()}});
+      }
+    return all;
+  }
+
+  void copy_to(ParameterArrays& out, std::size_t array = 0) const {
+    for (std::size_t i = 0; i < out.size(); ++i)
+      std::copy_n(all_[i].now.begin() + std::ptrdiff_t(array * all_[i].stride), out[i].size(), out[i].begin());
+  }
+
+  void copy_averages_to(ParameterArrays& out) const { copy_to(out, update::slots_per_element(all_.front().settings)); }
+
+  void update(ParameterArrays& gradients, std::uint64_t step) {
+    double squares = 0;
+    if (config_.optimizer.clip_norm > 0)
+      for (std::size_t i = 0; i < gradients.size(); ++i)
+        squares += update::squared_norm(gradients[i].data(), gradients[i].size());
+    const float scale = update::clip_scale(squares, config_.optimizer.clip_norm);
+    const float rate = base_rate() * config_.optimizer.schedule.factor(step);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      One& one = all_[i];
+      update::apply(one.settings, {rate, step}, one.next.data(), one.now.data(), one.stride, gradients[i].data(), scale,
+                    gradients[i].size());
+      one.now.swap(one.next);
+    }
+  }
+
+ private:
+  struct One {
+    std::string slot_name(std::size_t slot) const { return update::slot_name(settings.rule, false, slot); }
+    std::span<float> array(std::size_t which) { return {now.data() + which * stride, spec->count()}; }
+
+    const ParameterSpec* spec = nullptr;
+    update::Settings settings;
+    std::size_t stride = 0;
+    std::vector<float> now, next;
+  };
+
+  float base_rate() const {
+    return config_.optimizer.learning_rate.value_or(default_learning_rate(config_.optimizer.rule));
+  }
+
+  const JobConfig& config_;
+  std::vector<One> all_;
+};
+
+}  // namespace
+
+ParameterArrays::ParameterArrays(std::span<const ParameterSpec> specs) {
+  std::size_t total = 0;
+  for (const ParameterSpec& spec : specs) {
+    counts_.push_back(spec.count());
+    total += padded(spec.count());
+  }
+  memory_.reset(static_cast<float*>(::operator new(total * sizeof(float), std::align_val_t(kAlignment))));
+  std::fill_n(memory_.get(), total, 0.0F);
+  float* next = memory_.get();
+  for (const std::size_t count : counts_) {
+    arrays_.push_back(next);
+    next += padded(count);
+  }
+}
+
+ParameterArrays::ParameterArrays(std::span<const std::span<float>> rooms) {
+  for (const std::span<float> room : rooms) {
+    counts_.push_back(room.size());
+    arrays_.push_back(room.data());
+  }
+}
+
+void ParameterArrays::Free::operator()(float* memory) const { ::operator delete(memory, std::align_val_t(kAlignment)); }
+
+std::vector<NamedValues> named(std::span<const ParameterSpec> specs, std::span<const std::span<const float>> values) {
+  std::vector<NamedValues> all;
+  for (std::size_t i = 0; i < specs.size(); ++i) all.push_back({specs[i].name, values[i]});
+  return all;
+}
+
+std::vector<NamedValues> named(std::span<const ParameterSpec> specs, ParameterArrays& values) {
+  std::vector<NamedValues> all;
+  for (std::size_t i = 0; i < specs.size(); ++i) all.push_back({specs[i].name, values[i]});
+  return all;
+}
+
+TrainResult train(Worker& worker, Model& model, const Dataset& data, const TrainOptions& options) {
+  const std::string who = fmt::format("worker {}", worker.rank());
+  hooks::NanGuard guard = options.nan_guard(who, &worker);
+  const std::vector<Variable> variables = declare(worker, model, options);
+  TrainResult result(model.parameters());
+  const EngineParts parts{worker, variables, model, data, options};
+  const std::unique_ptr<Engine> engine =
+      options.gpu ? make_gpu_engine(parts) : make_cpu_engine(parts, result.parameters);
+  const std::uint64_t examples = parts.batch() * parts.push_every();  // per step
+  const bool waits_for_others = traits_of(worker.config().mode).steps_together();
+  Straggler straggler(options.delay, worker.config().seed, worker.rank(), [&] { return engine->work_seconds(); });
+
+  TrainLog log(options, examples);
+  const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
+  std::uint64_t steps = 0, global_steps = worker.global_step();
+  PhaseSeconds& phases = result.phases;
+  PhaseTimer timer(options.trace);
+  Engine::Pause pause;
+  if (straggler.is_one())
+    pause = [&] {
+      timer.end(phases.gradient, "gradient");
+      const bool goes_on = straggler.slow_down(is_over);
+      timer.end(phases.delay, "delay");
+      straggler.begin_work();
+      return goes_on;
+    };
+  else if (guard.is_on())
+    pause = [] { return true; };  // so that a GPU's loss is available before its push begins
+  try {
+    while (!is_over()) {
+      timer.begin_step(global_steps);
+      straggler.begin_work();
+      guard.begin_step();
+      engine->pull();
+      timer.end(phases.pull, "pull");
+      const bool goes_on = engine->compute(pause);
+      timer.end(phases.gradient, "gradient");
+      if (!goes_on || (straggler.is_one() && is_over())) break;
+      if (options.is_observed(global_steps)) {
+        options.observer->observe({.step = global_steps,
+                                   .steps = steps,
+                                   .examples = steps * examples,
+                                   .loss = double(engine->loss()),
+                                   .is_update = parts.has_local_steps(),
+                                   .gradients = engine->gradients()});
+        timer.begin();
+      }
+      if (!guard.is_on() || guard.takes(engine->loss()))
+        engine->push();
+      else
+        engine->skip();
+      timer.end(phases.push, "push");
+      const Clock::time_point begin = Clock::now();
+      global_steps = worker.step();
+      engine->begin_next();
+      double start = 0.0;
+      const bool is_first = waits_for_others && steps == 0;  // other workers' programs are still starting
+      if (is_first) log.skip(Clock::now() - begin);
+      timer.end(is_first ? start : phases.step, "step()");
+      timer.end_step();
+      if (!guard.is_on()) guard.takes(engine->loss());  // warns
+      worker.report(engine->loss(), ++steps * examples);
+      log.enter(engine->loss(), global_steps);
+    }
+  } catch (const JobFinished&) {  // the ps was told to end while this worker waited
+  } catch (const Interrupted&) {
+  }
+  result.is_interrupted = log.is_stop_requested();
+  log.finish(result);
+  engine->finish(result);
+  for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], result.parameters[i]);
+  if (worker.config().optimizer.ema > 0 && !update::traits_of(worker.config().optimizer.rule).is_sum) {
+    result.averages.emplace(model.parameters());
+    for (std::size_t i = 0; i < variables.size(); ++i) worker.pull_average(variables[i], (*result.averages)[i]);
+  }
+  return result;
+}
+
+TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& data, const TrainOptions& options) {
+  if (update::traits_of(config.optimizer.rule).is_sum)
+    throw Error(fmt::format(
+        "optimizer {} sums the differences that workers push, which a standalone process does not have; use sgd",
+        to_string(config.optimizer.rule)));
+  hooks::NanGuard guard = options.nan_guard("standalone", nullptr);
+  TrainResult result(model.parameters());
+  ParameterArrays& parameters = result.parameters;
+  ParameterArrays gradients(model.parameters());
+  LocalVariables variables(config, model, options);
+  const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
+  BatchStream batches(data, batch, options.seed.value_or(config.seed), 0, {}, options.examples_before());
+
+  Straggler straggler(options.delay, options.seed.value_or(config.seed), 0);
+
+  TrainLog log(options, batch);
+  const auto is_over = [&] { return log.is_stop_requested(); };
+  float loss = 0.0F;
+  std::uint64_t step = options.first_step(), examples = options.examples_before();
+  const auto keep = [&](bool is_last) {
+    if (options.keep) options.keep(step, loss, is_last, [&] { return LocalState{step, examples, variables.arrays()}; });
+  };
+  while (step < config.steps && !is_over()) {
+    straggler.begin_work();
+    guard.begin_step();
+    variables.copy_to(parameters);
+    loss = model.gradient(parameters.values(), batches.next(), gradients.pointers());
+    if (!straggler.slow_down(is_over)) break;
+    if (options.is_observed(step))
+      options.observer->observe({.step = step,
+                                 .steps = step,
+                                 .examples = step * batch,
+                                 .loss = double(loss),
+                                 .gradients = named(model.parameters(), gradients),
+                                 .parameters = named(model.parameters(), parameters)});
+    if (guard.takes(loss)) variables.update(gradients, step);
+    log.enter(loss, ++step);
+    examples += batch;
+    keep(false);
+  }
+  keep(true);
+  result.is_interrupted = is_over();
+  log.finish(result);
+  variables.copy_to(parameters);
+  if (config.optimizer.ema > 0) variables.copy_averages_to(result.averages.emplace(model.parameters()));
+  return result;
+}
+
+std::uint64_t digest(const Model& model, ParameterArrays& parameters) {
+  std::vector<std::size_t> order(parameters.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return model.parameters()[a].name < model.parameters()[b].name; });
+  Digest all;
+  for (const std::size_t i : order) all.add(model.parameters()[i].name, parameters[i]);
+  return all.value();
+}
+
+// 100 is the batch size of tutorials for MNIST.
+std::size_t default_batch(const Dataset& data) { return data.features >= 784 ? 100 : 32; }
+
+// About 130 epochs of the 1437 digits with default batches; 50 of MNIST.
+std::uint64_t default_steps(const std::string& source) { return source == "digits" ? 6000 : 30000; }
+
+}  // namespace ps_shm::train

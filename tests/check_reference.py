@@ -1,0 +1,119 @@
+"""The API reference is complete: every public name, parameter and exception is documented, and Doxygen has no warning.
+
+Doxygen reads the headers and the pages with docs/Doxyfile. It warns of names without a comment and of links that lead
+nowhere. From its XML this test learns the rest:
+
+  - An enumerator has a comment.
+  - The comment of a function, or of an overload, names each parameter, unless the parameter is named after its type,
+    such as `const WorkerOptions& options`: the comment of the type describes it.
+  - The comment of a function, or of its class, says what it throws ("Throws: ..." or "Does not throw."), unless the
+    function is noexcept.
+
+Of the Python package tools/docs_python.py checks the same, and Doxygen reads what it writes.
+
+    tests/check_reference.py ROOT [PYTHON PACKAGES]      PACKAGES: the folder with the built package, for this Python
+"""
+import collections
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+
+SKIPPED = 77
+MEMBERS = {"function", "variable", "typedef", "enum", "define"}
+
+
+def run_python(root, python, packages, *arguments):
+    """What tools/docs_python.py says."""
+    done = subprocess.run([python, root / "tools" / "docs_python.py", *arguments], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"})
+    said = (done.stdout + done.stderr).splitlines()
+    return said or [f"tools/docs_python.py: exit code {done.returncode}"] if done.returncode else []
+
+
+def run_doxygen(root, folder):
+    """What Doxygen warns of."""
+    settings = [(root / "docs" / "Doxyfile").read_text(), f"OUTPUT_DIRECTORY = {folder}", "GENERATE_XML = YES",
+                "GENERATE_MAN = NO", f"INPUT += {folder}/python"]
+    pathlib.Path(folder, "python").mkdir(exist_ok=True)
+    done = subprocess.run(["doxygen", "-"], input="\n".join(settings), cwd=root, capture_output=True, text=True)
+    return done.stderr.splitlines() or ([f"doxygen: exit code {done.returncode}"] if done.returncode else [])
+
+
+def text_of(element):
+    parts = [element.find("briefdescription"), element.find("detaileddescription")]
+    return " ".join("".join(part.itertext()) for part in parts if part is not None).strip()
+
+
+def is_header(member):
+    return member.find("location").get("file").endswith(".hpp")
+
+
+def says_what_it_throws(element):
+    return element.find("detaileddescription//parameterlist[@kind='exception']") is not None or re.search(
+        "Throws, and progress guarantee|Does not throw", text_of(element))
+
+
+def is_usual(member):
+    """A destructor, a move, or what the compiler defines."""
+    name, arguments = member.findtext("name"), member.findtext("argsstring")
+    return name.startswith("~") or re.search(r"= ?(default|delete)$|^\(\w+ ?&& ?(other)?\)", arguments)
+
+
+def is_named_after_its_type(name, kind):
+    last = re.findall(r"\w+", re.sub("<.*|(const|noexcept)", "", kind))[-1]
+    return last.lower().endswith(name.replace("_", ""))
+
+
+def faults_of(member, owner, text_of_overloads):
+    if not text_of(member):
+        yield "has no comment"
+    for value in member.iter("enumvalue"):
+        if not text_of(value):
+            yield f"{value.findtext('name')} has no comment"
+    if member.get("kind") != "function" or is_usual(member):
+        return
+    for parameter in member.iter("param"):
+        name, kind = parameter.findtext("declname"), "".join(parameter.find("type").itertext())
+        if name and not re.search(rf"\b{name}\b", text_of_overloads) and not is_named_after_its_type(name, kind):
+            yield f"the comment does not name the parameter {name}"
+    if "noexcept" not in member.findtext("argsstring") and not any(map(says_what_it_throws, (member, owner))):
+        yield "the comment does not say what it throws, and it is not noexcept"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]).resolve()
+    if not shutil.which("doxygen"):
+        print("skipped: there is no doxygen")
+        return SKIPPED
+    with tempfile.TemporaryDirectory() as folder:
+        faults = []
+        if len(sys.argv) > 2:
+            faults += run_python(root, *sys.argv[2:], "--check") + run_python(root, *sys.argv[2:], folder)
+        faults += run_doxygen(root, folder)
+        owners = [owner for path in pathlib.Path(folder, "xml").glob("*.xml")
+                  for owner in ElementTree.parse(path).iter("compounddef")]
+    members, texts = {}, collections.defaultdict(str)
+    for owner in owners:
+        for member in owner.iter("memberdef"):
+            if member.get("kind") in MEMBERS and member.get("prot") == "public" and is_header(member):
+                name = member.findtext("qualifiedname") or member.findtext("name")
+                if member.get("id") not in members:
+                    texts[name] += text_of(member)
+                members[member.get("id")] = (name, member, owner)
+    for name, member, owner in members.values():
+        place = member.find("location")
+        where = f"include/{place.get('file')}:{place.get('line')}: {name}{member.findtext('argsstring') or ''}"
+        faults += [f"{where}: {fault}" for fault in faults_of(member, owner, texts[name])]
+    if len(members) < 300:
+        faults.append(f"only {len(members)} names were seen")
+    print("\n".join(sorted(set(faults))) or f"{len(members)} public names are documented")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

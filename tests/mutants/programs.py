@@ -1,0 +1,269 @@
+"""The server and the launcher. What the fields mean: tests/mutants/run.py."""
+
+MUTANTS = {
+    "server_adopts_any_settings": {
+        "breaks": "A job is taken over with other settings.",
+        "rule": "names.N5",
+        "tests": ['adopting "adopting: settings*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  check_same(job->config(), config);\n",
+             ""),
+        ],
+    },
+    "server_adopts_from_the_living": {
+        "breaks": "A job with a live ps is taken over.",
+        "rule": "names.N5",
+        "tests": ['adopting "adopting: a job with a live*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  if (is_alive && job->locks().is_held_by_other(shm::kTaskByte) && !job->locks().is_being_removed()) {",
+             "  if (is_alive && job->locks().is_being_removed()) {"),
+        ],
+    },
+    "server_adopts_the_ended": {
+        "breaks": "A job that was ended is taken over while workers of it live.",
+        "rule": "names.N7",
+        "tests": ['adopting "adopting: a job that was ended*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("    if (is_alive || !try_revive(*job)) return std::nullopt;",
+             "    if (!is_alive && !try_revive(*job)) return std::nullopt;"),
+        ],
+    },
+    "server_adopts_unasked": {
+        "breaks": "A dead job is gone on with though nobody asked for it.",
+        "rule": "names.N5",
+        "tests": ['adopting "adopting: a dead job is begun*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  if (!is_alive && !options.adopt) return std::nullopt;  // the remains of a dead job, for the next creator to remove\n",
+             ""),
+        ],
+    },
+    "server_adopts_uncounted": {
+        "breaks": "A ps that takes a job over is not counted.",
+        "rule": "names.N5",
+        "tests": ['adopting "adopting: a plain*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  const std::uint32_t servers = job->state().servers.fetch_add_acq_rel(1) + 1;  // (names.N5)",
+             "  const std::uint32_t servers = job->state().servers.load_acquire() + 1;  // (names.N5)"),
+        ],
+    },
+    "server_begins_at_zero": {
+        "breaks": "A job from a checkpoint begins with no decision.",
+        "rule": "barrier.B3",
+        "tests": ["hooks",
+                  "checkpoint"],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  job.barrier(0).decision.store_relaxed(shm::make_decision(step, 0, 0));\n",
+             ""),
+        ],
+    },
+    "server_bytes_last": {
+        "breaks": "A task that ends keeps its byte while it looks whether it is the last one.",
+        "rule": "names.N2",
+        "tests": ['interleavings "moments: a task that ends*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  for (const std::uint32_t task : impl_->own_tasks) impl_->job.locks().release(shm::kTaskByte + task);\n",
+             ""),
+        ],
+    },
+    "server_child_removes": {
+        "breaks": "A forked child ends its parent's job.",
+        "rule": "locks.L2",
+        "tests": ["worker",
+                  "liveness",
+                  "tasks",
+                  "adopting"],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  if (!impl_ || impl_->owner != getpid()) return;  // a forked child has no lock (locks.L2)",
+             "  if (!impl_) return;  // a forked child has no lock (locks.L2)"),
+        ],
+    },
+    "server_end_overwritten": {
+        "breaks": "The reason that was said last stands.",
+        "rule": "names.N7",
+        "tests": ['ending "ending: a task that ends a job*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  const bool is_first = job.state().ended.try_exchange_acq_rel(said, static_cast<std::uint32_t>(why));  // (names.N7)",
+             '''  const bool is_first = said == static_cast<std::uint32_t>(shm::JobEnd::kNotYet);
+  job.state().ended.store_release(static_cast<std::uint32_t>(why));'''),
+        ],
+    },
+    "server_ends_with_the_first": {
+        "breaks": "A job ends with the first of its workers.",
+        "rule": "names.N7",
+        "tests": ['ending "ending: a job goes on until*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ('''    const bool everybody_came = census.ever_joined >= config.workers && !census.anybody_alive;
+    // A job without a last step is done when all of its workers have left.
+    if (everybody_came && (impl.job.is_finished() || (config.steps == 0 && census.left == census.ever_joined)))''',
+             '''    const bool everybody_came = census.ever_joined >= config.workers;
+    // A job without a last step is done when all of its workers have left.
+    if (everybody_came && (impl.job.is_finished() || (config.steps == 0 && census.left != 0)))'''),
+        ],
+    },
+    "server_leaves_at_once": {
+        "breaks": "A ps ends as soon as nobody is alive.",
+        "rule": "names.N7",
+        "tests": ['ending "ending: a ps without a worker*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("      if (double(now - alone_since) * 1e-9 >= config.linger_seconds) return impl.end(shm::JobEnd::kLingerOver, hooks);",
+             "      if (double(now - alone_since) * 1e-9 >= 0) return impl.end(shm::JobEnd::kLingerOver, hooks);"),
+        ],
+    },
+    "server_no_farewell": {
+        "breaks": "A ps that ends its job does not wait for the workers.",
+        "rule": "names.N7",
+        "tests": ['ending "ending: a ps that is asked to end*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  wait_for_farewells(hooks);\n",
+             ""),
+        ],
+    },
+    "server_removes_kept": {
+        "breaks": "What is to be kept is removed.",
+        "rule": "names.N8",
+        "tests": ['ending "ending: what is kept*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  if (impl_->job.is_kept()) return;\n",
+             ""),
+        ],
+    },
+    "server_says_each_death_twice": {
+        "breaks": "Each task writes down each death.",
+        "rule": "events.E1",
+        "tests": ['tasks "tasks: a worker\'s death is one event*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("    if (is_alive && task < own_tasks.front()) is_first_task = false;",
+             "    ;"),
+        ],
+    },
+    "launch_lost_output": {
+        "breaks": "What an ended child has printed last is lost.",
+        "rule": "launch",
+        "tests": ["process_life_cycle StartAndEnd"],
+        "survives": "a child would have to print and to end between two calls of the launcher",
+        "file": "tools/common/children.cpp",
+        "changes": [
+            ('''    child->look();  // before reading: the output of an ended child is already in the pipes
+    child->read(child->out_, on_line);
+    child->read(child->error_, on_line);''',
+             '''    child->read(child->out_, on_line);
+    child->read(child->error_, on_line);
+    child->look();'''),
+        ],
+    },
+    "launch_orphans": {
+        "breaks": "A killed launcher leaves its children.",
+        "rule": "launch",
+        "tests": ["process_life_cycle Interrupted.test_the_death_of_the_launcher_ends_its_children"],
+        "file": "tools/common/children.cpp",
+        "changes": [
+            ("  prctl(PR_SET_PDEATHSIG, SIGTERM);\n",
+             ""),
+        ],
+    },
+    "launch_asks_twice": {
+        "breaks": "A second interruption asks again.",
+        "rule": "launch",
+        "tests": ["process_survival Ends.test_a_second_ctrl_c_ends_a_launch_at_once_and_clean"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("    send_all(requests == 1 ? stop_signal() : SIGKILL);",
+             "    send_all(stop_signal());"),
+        ],
+    },
+    "launch_hides_failure": {
+        "breaks": "A launch that has lost a worker ends as if it had not.",
+        "rule": "launch",
+        "tests": ["process_survival DeadServers.test_a_job_that_lost_a_worker_without_that_says_so_and_fails"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("  return has_failed_ || evaluator_failed_ ? kFailed : 0;",
+             "  return evaluator_failed_ ? kFailed : 0;"),
+        ],
+    },
+    "launch_leaves_leftovers": {
+        "breaks": "A launch that is interrupted twice leaves its job.",
+        "rule": "launch",
+        "tests": ["process_survival Ends.test_a_second_ctrl_c_ends_a_launch_at_once_and_clean"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("  if (was_killed && !settings_.ps.keep_segments && (view_ || was_free_)) shm::remove_job(settings_.ps.job.job);",
+             "  if (was_killed && !settings_.ps.keep_segments && view_ && was_free_ && was_killed == stop_requests()) shm::remove_job(settings_.ps.job.job);"),
+        ],
+    },
+    "launch_never_gives_up": {
+        "breaks": "A launch waits for a worker that is stopped.",
+        "rule": "launch",
+        "tests": ["process_life_cycle Interrupted.test_a_launch_that_gives_up_does_not_wait_for_a_stopped_worker"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("  if (give_up_at_ != 0.0 && now_seconds() > give_up_at_) give_up();\n",
+             ""),
+        ],
+    },
+    "launch_ps_begins_anew": {
+        "breaks": "Another ps in the place of a dead one begins the job anew.",
+        "rule": "launch",
+        "tests": ["process_survival DeadServers.test_launch_restarts_a_dead_ps"],
+        "survives": "without that option a ps takes an orphaned job over, too; it tells a ps whose workers have died as well not to begin anew",
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("  settings.adopt = true;",
+             "  settings.adopt = false;"),
+        ],
+    },
+    "launch_ps_stays_dead": {
+        "breaks": "A ps that dies is not replaced.",
+        "rule": "launch",
+        "tests": ["process_survival DeadServers.test_launch_restarts_a_dead_ps"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("  wants_ps_ = has_work && may_follow(ps(), has_served);",
+             "  wants_ps_ = false && has_work && may_follow(ps(), has_served);"),
+        ],
+    },
+    "launch_replaces_for_ever": {
+        "breaks": "Workers that fail again and again are replaced again and again.",
+        "rule": "launch",
+        "tests": ["process_survival DeadServers.test_workers_that_fail_again_and_again_end_the_launch"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("  return early_ends_.own < kMaxEarlyFailures && early_ends_.killed < kMaxEarlyKills;",
+             "  return true;"),
+        ],
+    },
+    "launch_replaces_nobody": {
+        "breaks": "A worker that dies is not replaced.",
+        "rule": "launch",
+        "tests": ["process_survival DeadServers.test_launch_restarts_dead_workers_when_asked_to"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("    if (may_follow(member.child, holder && holder->steps > member.steps_before)) {",
+             "    if (may_follow(member.child, holder && holder->steps > member.steps_before) && member.rank == ~0U) {"),
+        ],
+    },
+    "launch_without_pauses": {
+        "breaks": "A worker that ends before its work is replaced at once.",
+        "rule": "launch",
+        "tests": ["process_survival DeadServers.test_workers_that_are_killed_before_their_work_are_replaced_after_longer_and_longer_pauses"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("  restart_at_ = now_seconds() + std::min(std::ldexp(kFirstPauseSeconds, early_ends_.all++), kLongestPauseSeconds);\n",
+             ""),
+        ],
+    },
+}

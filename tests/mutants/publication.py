@@ -1,0 +1,95 @@
+"""Publications. What the fields mean: tests/mutants/run.py."""
+
+MUTANTS = {
+    "look_at_unchecked": {
+        "breaks": "Who has no lease does not look at the stamp again.",
+        "rule": "publication.P11",
+        "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("  if (shared.stamp.load_relaxed() != seen.generation) return std::nullopt;\n",
+             ""),
+        ],
+    },
+    "publication_leases_of_the_dead": {
+        "breaks": "The leases of the dead keep records.",
+        "rule": "publication.P2",
+        "tests": ['publishers "publisher: the leases of dead*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("      if (looks_at_locks && !bundle_.locks().is_held_by_other(kSubscriberByte + rank)) continue;",
+             "      if (looks_at_locks && rank >= bundle_.subscribers()) continue;"),
+        ],
+    },
+    "publication_moved_first": {
+        "breaks": "The newest generation moves before it is written.",
+        "rule": "publication.P8",
+        "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("  std::uint64_t written = 0, count = 0;",
+             '''  state.newest.store_release(make_newest(generation, record_));
+  std::uint64_t written = 0, count = 0;'''),
+        ],
+    },
+    "publication_newest_free": {
+        "breaks": "The newest record is not taken.",
+        "rule": "publication.P2",
+        "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("  if (generation_of(newest) != 0) taken_.set(record_of(newest));\n",
+             ""),
+        ],
+    },
+    "publication_silent": {
+        "breaks": "A new generation wakes nobody.",
+        "rule": "publication.P9",
+        "tests": ['publication "publication: a new generation wakes*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("  futex_announce(bundle_.waiters().futex);  // publication.P9\n",
+             ""),
+        ],
+    },
+    "publication_unfenced": {
+        "breaks": "A publisher reads the leases without a fence.",
+        "rule": "publication.P1",
+        "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("  fence_store_load();  // (publication.P1) after `newest` advanced, before leases are read; pairs with publication.P4\n",
+             ""),
+        ],
+    },
+    "publication_unmarked": {
+        "breaks": "A record that is being written does not say so.",
+        "rule": "publication.P6",
+        "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("  record.stamp.store_relaxed(kNoGeneration);\n",
+             ""),
+        ],
+    },
+    "publication_used_slot": {
+        "breaks": "Slots of one taken record alone are left alone.",
+        "rule": "publication.P3",
+        "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("    if (slot < bundle_.records()) used.set(slot);",
+             "    if (slot < bundle_.records() && record == living_.front()) used.set(slot);"),
+        ],
+    },
+    "lease_no_second_look": {
+        "breaks": "A lease holds without a second look.",
+        "rule": "publication.P5",
+        "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
+        "file": "src/shm/publication/publication.hpp",
+        "changes": [
+            ("    if (newest.newest.load_acquire() == word) return word;  // (publication.P5)",
+             "    return word;  // (publication.P5)"),
+        ],
+    },
+}

@@ -1,0 +1,640 @@
+"""Variables: slots, free buffers, the directory, what is checked at attaching, shared data. What the fields mean: tests/mutants/run.py."""
+
+MUTANTS = {
+    "directory_any_index": {
+        "breaks": "An index that names no record is followed.",
+        "rule": "directory.D7",
+        "tests": ['directory "directory: an index that names*"'],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("  if (entry == 0 || (entry > covered_ && !job_.has_records(entry)))  // directory.D7",
+             "  if (entry == 0)  // directory.D7"),
+        ],
+    },
+    "directory_claim_lost": {
+        "breaks": "A record that a dead declarer had claimed is lost to its successor.",
+        "rule": "directory.D4",
+        "tests": ['directory "directory: a record that a dead*"'],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("    if (claimed == byte + 1) return number;  // directory.D4: a predecessor's, or this task's own from a lost race\n",
+             ""),
+        ],
+    },
+    "directory_claim_shared": {
+        "breaks": "A record that another one has claimed is taken.",
+        "rule": "directory.D4",
+        "tests": ['directory "directory: *"'],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("    if (claimed == byte + 1) return number;  // directory.D4: a predecessor's, or this task's own from a lost race",
+             "    if (claimed != 0) return number;  // directory.D4: a predecessor's, or this task's own from a lost race"),
+        ],
+    },
+    "directory_dtype": {
+        "breaks": "Another dtype is no disagreement.",
+        "rule": "directory.D2",
+        "tests": ['directory "directory: a record of another dtype*"'],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("  if (record.dtype != static_cast<std::uint32_t>(spec.dtype))",
+             "  if (record.dtype == 0xffff)"),
+        ],
+    },
+    "directory_full": {
+        "breaks": "A part of a variable takes the room that there is.",
+        "rule": "directory.D2",
+        "tests": ['directory "directory: a full one*"',
+                  "many_variables"],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("  if (known.count() + wanted > kMaxVariables) fail_full();",
+             "  static_cast<void>(wanted);"),
+        ],
+    },
+    "directory_inplace_sync": {
+        "breaks": "A variable in place is accepted in sync mode.",
+        "rule": "directory.D2",
+        "tests": ['directory "directory: an in-place variable*"'],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("  if (layout == Layout::kInplace && ps_shm::traits_of(config.mode).needs_versioned)",
+             "  if (layout == Layout::kInplace && config.workers == 0)"),
+        ],
+    },
+    "directory_not_grown": {
+        "breaks": "A variable is published before its shard has room for it.",
+        "rule": "directory.D3",
+        "tests": ["directory"],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("    job_.shard(record->shard).grow(record->shard_end);  // directory.D3\n",
+             ""),
+        ],
+    },
+    "directory_overwrites": {
+        "breaks": "Who publishes a record does not ask whether its place is taken.",
+        "rule": "directory.D1",
+        "tests": ['interleavings "moments: a record that was published*"'],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("    if (!job_.index(position).try_exchange_acq_rel(found, number + 1)) continue;  // (directory.D1) pairs with at()",
+             "    job_.index(position).store_release(number + 1 + found);  // (directory.D1) pairs with at()"),
+        ],
+    },
+    "directory_second_look": {
+        "breaks": "Who declares does not look again behind the filling of its record.",
+        "rule": "directory.D1",
+        "tests": ['directory "directory: threads that declare*"'],
+        "survives": "where others have declared since, the exchange of the index fails, and the look comes then; the first look saves choosing a place in vain",
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ("      continue;  // another task may have declared it since: its place depends on this reading\n",
+             ""),
+        ],
+    },
+    "directory_shape": {
+        "breaks": "Another shape is no disagreement.",
+        "rule": "directory.D2",
+        "tests": ['directory "directory: a disagreement*"'],
+        "file": "src/shm/segment/directory.cpp",
+        "changes": [
+            ('  if (theirs != yours) disagree(record, "shape", theirs, yours);',
+             "  static_cast<void>(theirs), static_cast<void>(yours);"),
+        ],
+    },
+    "inplace_counted_first": {
+        "breaks": "A push of a block is counted before it is made.",
+        "rule": "inplace.P2",
+        "tests": ['interleavings "interleavings: in-place elements*"'],
+        "file": "src/shm/slots/inplace_slot.hpp",
+        "changes": [
+            ('''    for_rows(block, [&](float* target, std::uint64_t begin, std::uint64_t count) {
+      update_row(target, gradient + begin, count, adds, update);
+    });
+    fault_point(FaultPoint::kInplaceBlock);
+    return count_push(block);''',
+             '''    const std::uint64_t before = count_push(block);
+    for_rows(block, [&](float* target, std::uint64_t begin, std::uint64_t count) {
+      update_row(target, gradient + begin, count, adds, update);
+    });
+    return before;'''),
+        ],
+    },
+    "inplace_lost_update": {
+        "breaks": "An element is stored without a look at what it was.",
+        "rule": "inplace.P1",
+        "tests": ['interleavings "interleavings: in-place elements*"'],
+        "file": "src/shm/slots/inplace_slot.hpp",
+        "changes": [
+            ('''    if (__atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+      return values[0];''',
+             '''    __atomic_store_n(word, desired, __ATOMIC_RELAXED);
+    return values[0];'''),
+        ],
+    },
+    "inplace_pull_counts_last": {
+        "breaks": "A pull of a block counts its pushes behind the copy.",
+        "rule": "inplace.P3",
+        "tests": ['interleavings "interleavings: in-place elements*"'],
+        "file": "src/shm/slots/inplace_slot.hpp",
+        "changes": [
+            ('''    const std::uint64_t pushed = pushes(block);
+    for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
+      read_elements(out + begin, from, record_floats(), count, value_of);
+    });
+    return pushed;''',
+             '''    for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
+      read_elements(out + begin, from, record_floats(), count, value_of);
+    });
+    return pushes(block);'''),
+        ],
+    },
+    "scalar_uncounted": {
+        "breaks": "A push of a scalar is not counted.",
+        "rule": "inplace.P4",
+        "tests": ["scalar_word"],
+        "file": "src/shm/slots/inplace_slot.hpp",
+        "changes": [
+            ("      if (shared.try_exchange_acq_rel(old, make_scalar(scalar_pushes(old) + 1, value))) break;  // (inplace.P4)",
+             "      if (shared.try_exchange_acq_rel(old, make_scalar(scalar_pushes(old), value))) break;  // (inplace.P4)"),
+        ],
+    },
+    "scalar_unlooked": {
+        "breaks": "A push of a scalar does not look at what it replaces.",
+        "rule": "inplace.P4",
+        "tests": ["scalar_word"],
+        "file": "src/shm/slots/inplace_slot.hpp",
+        "changes": [
+            ("      if (shared.try_exchange_acq_rel(old, make_scalar(scalar_pushes(old) + 1, value))) break;  // (inplace.P4)",
+             '''      shared.store_release(make_scalar(scalar_pushes(old) + 1, value));
+      break;  // (inplace.P4)'''),
+        ],
+    },
+    "data_named_first": {
+        "breaks": "Data has its name before it is complete.",
+        "rule": "data.D3",
+        "tests": ["shared_data"],
+        "file": "src/shm/segment/shared_data.cpp",
+        "changes": [
+            ("  segment.publish();  // before it has a name: no process finds it incomplete\n",
+             ""),
+        ],
+    },
+    "data_of_another_instance": {
+        "breaks": "Data of an earlier job of the name is used.",
+        "rule": "data.D3",
+        "tests": ['shared_data "shared data: what an earlier*"'],
+        "file": "src/shm/segment/shared_data.cpp",
+        "changes": [
+            ("  if (segment.header().instance != job.instance()) return std::nullopt;  // data.D3\n",
+             ""),
+        ],
+    },
+    "data_of_another_key": {
+        "breaks": "Data with another key is used.",
+        "rule": "data.D3",
+        "tests": ['shared_data "shared data: keys*"'],
+        "file": "src/shm/segment/shared_data.cpp",
+        "changes": [
+            ("  return found.key_bytes == key.size() &&",
+             "  return"),
+        ],
+    },
+    "data_of_any_size": {
+        "breaks": "Data that was cut off is used.",
+        "rule": "data.D3",
+        "tests": ['shared_data "shared data: what is damaged*"'],
+        "file": "src/shm/segment/shared_data.cpp",
+        "changes": [
+            ('''  if (usable < kSharedDataOffset || data.record().bytes != usable - kSharedDataOffset ||
+      data.segment_.header().initial_bytes != usable)''',
+             "  if (usable < kSharedDataOffset)"),
+        ],
+    },
+    "settle_alone": {
+        "breaks": "Dead ranks in doubt about the same buffers are not settled together.",
+        "rule": "slot.V6",
+        "tests": ["spares",
+                  'interleavings "interleavings: two writers die*"'],
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("      if (!locks.try_take(kRankByte + other)) break;  // alive: it will note its buffer itself",
+             "      if (other < job.ranks()) break;  // alive: it will note its buffer itself"),
+        ],
+    },
+    "settle_believes_in_flight": {
+        "breaks": "A record in flight proves to a settler who owns a buffer.",
+        "rule": "slot.V6",
+        "tests": ["spares",
+                  'interleavings "interleavings: two writers die*"'],
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("        if (!is_in_flight(record) && spare_buffer(record, *variables_[0], lane, which) == buffer) return true;",
+             "        if (spare_buffer(record, *variables_[0], lane, which) == buffer) return true;"),
+        ],
+    },
+    "settle_forgets_forks": {
+        "breaks": "A settler does not ask which buffers are kept beside current ones.",
+        "rule": "cut.C6",
+        "tests": ['spares "settling: *a cut keeps*"'],
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("        if (buffer_of(word(*variable, chunk)) == buffer || chunks.kept_by(chunk) == buffer) return true;",
+             "        if (buffer_of(word(*variable, chunk)) == buffer) return true;"),
+        ],
+    },
+    "settle_guesses": {
+        "breaks": "A settler who finds no name takes it for swapped.",
+        "rule": "slot.V6",
+        "tests": ['interleavings "interleavings: two writers die*"'],
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("    return Fate::kUnknown;",
+             "    return Fate::kSwapped;"),
+        ],
+    },
+    "settle_ignores_word": {
+        "breaks": "The settler does not look at the noted word.",
+        "rule": "slot.V6",
+        "tests": ['interleavings "interleavings: two writers die*"'],
+        "survives": "a word that is still the noted one names the gain, by itself or by its header, which says the same",
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("      if (word(*variable, doubt.chunk - variable->first_chunk) == doubt.word) return Fate::kNotSwapped;",
+             "      if (word(*variable, doubt.chunk - variable->first_chunk) == doubt.word) break;"),
+        ],
+    },
+    "settle_keeps_taken": {
+        "breaks": "Who settles jointly keeps the bytes of the dead.",
+        "rule": "slot.V6",
+        "tests": ["spares",
+                  'interleavings "interleavings: two writers die*"'],
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("  for (const std::uint32_t other : taken) locks.release(kRankByte + other);\n",
+             ""),
+        ],
+    },
+    "settle_one_round": {
+        "breaks": "A record that is settled decides nothing about those before it.",
+        "rule": "slot.V6",
+        "tests": ["spares",
+                  'interleavings "interleavings: two writers die*"'],
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("    if (open.empty() || open.size() == doubts.size()) return open;",
+             "    return open;"),
+        ],
+    },
+    "settle_takes_the_living": {
+        "breaks": "Joint settling does not take the bytes of those whose buffers it settles.",
+        "rule": "slot.V6",
+        "tests": ["spares",
+                  'interleavings "interleavings: a writer dies at any access while*"'],
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("      if (!locks.try_take(kRankByte + other)) break;  // alive: it will note its buffer itself\n",
+             ""),
+        ],
+    },
+    "settle_uninitialised": {
+        "breaks": "A settler looks at the words of variables that have no first values yet.",
+        "rule": "directory.D6",
+        "tests": ["spares",
+                  'interleavings "interleavings: two writers die*"'],
+        "survives": "a word without a first value leads to buffer 0, where the words themselves lie: it is nobody's",
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ('''          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned) &&
+          variable.init.load_acquire() == kInitialised)  // (directory.D6) its words name buffers''',
+             "          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned))  // (directory.D6) its words name buffers"),
+        ],
+    },
+    "settle_wrong_way": {
+        "breaks": "A spare whose swap was lost is taken for swapped, and the other way round.",
+        "rule": "slot.V6",
+        "tests": ["spares"],
+        "file": "src/shm/slots/settle.cpp",
+        "changes": [
+            ("  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.gain : doubt.spare;",
+             "  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.spare : doubt.gain;"),
+        ],
+    },
+    "spare_forgets_gain": {
+        "breaks": "A won swap keeps the spare that is current now.",
+        "rule": "slot.V5",
+        "tests": ['interleavings "interleavings: a writer dies at any access while*"'],
+        "file": "src/shm/slots/spares.hpp",
+        "changes": [
+            ("    spare.shared->record.store_release(kValidSpare | gain);  // (slot.S2) slot.V5: both in one store",
+             "    spare.shared->record.store_release(kValidSpare | (gain != 0 ? spare.buffer : gain));  // (slot.S2) slot.V5: both in one store"),
+        ],
+    },
+    "spare_lost_stays_in_flight": {
+        "breaks": "Who loses a swap leaves the spare in flight.",
+        "rule": "slot.S2",
+        "tests": ['spares "spares: *"'],
+        "file": "src/shm/slots/spares.hpp",
+        "changes": [
+            ("    spare.shared->record.store_release(kValidSpare | spare.buffer);  // (slot.S2)",
+             "    spare.shared->record.store_release(kValidSpare | kSpareInFlight | spare.buffer);  // (slot.S2)"),
+        ],
+    },
+    "spare_not_in_flight": {
+        "breaks": "A spare that is being filled is not noted as in flight.",
+        "rule": "slot.V5",
+        "tests": ['interleavings "interleavings: a writer dies at any access while*"'],
+        "file": "src/shm/slots/spares.hpp",
+        "changes": [
+            ("      shared.record.store_release(kValidSpare | kSpareInFlight | buffer);  // (slot.S1) the note is complete",
+             "      shared.record.store_release(kValidSpare | buffer);  // (slot.S1) the note is complete"),
+        ],
+    },
+    "damage_conservation": {
+        "breaks": "Whoever joins does not ask whether a buffer is in use twice.",
+        "rule": "slot.V5",
+        "tests": ['validation "damage: *twice*"'],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("    check_conservation();",
+             "    static_cast<void>(&ClassCheck::check_conservation);"),
+        ],
+    },
+    "damage_doubt": {
+        "breaks": "A spare in flight whose two buffers are both held is accepted.",
+        "rule": "slot.V5",
+        "tests": ['validation "damage: *twice*"'],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("      if (spare != nullptr && gain != nullptr && stays([&] {",
+             "      if (spare != nullptr && gain == spare && stays([&] {"),
+        ],
+    },
+    "damage_far_ahead": {
+        "breaks": "An entry of a barrier that is far ahead is accepted.",
+        "rule": "barrier.B6",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ('    require(latest == 0 || latest - 1 <= round, "an entry for a step that is far ahead");',
+             "    static_cast<void>(latest), static_cast<void>(round);"),
+        ],
+    },
+    "damage_gain": {
+        "breaks": "A gain that is no buffer of its class is accepted.",
+        "rule": "slot.V5",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("    if (record != 0 && (!is_possible || !has(buffer_of(record)) || (is_in_flight(record) && !has(gain))))",
+             "    if (record != 0 && (!is_possible || !has(buffer_of(record)) || false))"),
+        ],
+    },
+    "damage_generation": {
+        "breaks": "A gradient segment of nobody is accepted.",
+        "rule": "barrier.G1",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ('    require((generation & kHolderMask) <= holders, "a gradient segment without an owner");',
+             "    static_cast<void>(generation), static_cast<void>(holders);"),
+        ],
+    },
+    "damage_kept": {
+        "breaks": "A buffer that is kept beside the current one is not looked at.",
+        "rule": "cut.C6",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("        if (const std::uint64_t kept = kept_buffer(record, chunk, fork); kept != 0) {",
+             "        if (const std::uint64_t kept = kept_buffer(record, chunk, fork); kept == ~std::uint64_t{0}) {"),
+        ],
+    },
+    "damage_meeting_decided": {
+        "breaks": "A decision about a meeting is accepted.",
+        "rule": "barrier.A4",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ('  if (which == 1) return require(decision == 0, "a decision, although it is the user barrier");',
+             "  if (which == 1) return;"),
+        ],
+    },
+    "damage_once": {
+        "breaks": "A variable that is declared meanwhile makes a sound job a damaged one.",
+        "rule": "directory.D1",
+        "tests": ['interleavings "moments: a chunk whose*"'],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("      if (directory.count() == records.size()) throw;",
+             "      throw;"),
+        ],
+    },
+    "damage_other_round": {
+        "breaks": "A decision about another round is accepted.",
+        "rule": "barrier.B3",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ('  require(decided >= before && decided <= after + 1, "a decision that is not about the step under way");',
+             "  static_cast<void>(before);"),
+        ],
+    },
+    "damage_proposer": {
+        "breaks": "A proposer that does not exist is accepted.",
+        "rule": "barrier.B3",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ('  require(decision == 0 || proposer < job.ranks(), "a proposer that does not exist");',
+             "  if (proposer >= job.ranks()) return;"),
+        ],
+    },
+    "damage_settings": {
+        "breaks": "Live settings that cannot be are accepted.",
+        "rule": "settings.S2",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("  check_live(job);",
+             "  static_cast<void>(check_live);"),
+        ],
+    },
+    "damage_spare": {
+        "breaks": "A spare that is no buffer of its class is accepted.",
+        "rule": "slot.V5",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("    if (record != 0 && (!is_possible || !has(buffer_of(record)) || (is_in_flight(record) && !has(gain))))",
+             "    if (record != 0 && !is_possible)"),
+        ],
+    },
+    "damage_stamp": {
+        "breaks": "A chunk whose stamp differs from its word is accepted.",
+        "rule": "slot.V1",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("      if (shared.load_acquire() == word)  // (slot.R1)",
+             '''      if (shared.load_acquire() == word) return;  // (slot.R1)
+      if (word == 1)'''),
+        ],
+    },
+    "damage_unproposed": {
+        "breaks": "A decision that nobody has proposed is accepted.",
+        "rule": "barrier.B3",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ('  require(decided != after + 1 || proposal == decided, "a decision that nobody has proposed");',
+             "  static_cast<void>(proposal);"),
+        ],
+    },
+    "damage_word": {
+        "breaks": "A chunk whose word names no buffer of its class is accepted.",
+        "rule": "slot.V1",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ('''      if (!has(buffer_of(word)))
+        fail(fmt::format("chunk {} of variable '{}' names no buffer of its class", chunk, text_of(record.name)));
+''',
+             ""),
+        ],
+    },
+    "damage_worker": {
+        "breaks": "An entry of a worker that cannot be is accepted.",
+        "rule": "ranks.J1",
+        "tests": ["validation"],
+        "file": "src/shm/checks/validation.cpp",
+        "changes": [
+            ("  check_workers(job);",
+             "  static_cast<void>(check_workers);"),
+        ],
+    },
+    "contribute_unchecked": {
+        "breaks": "A contributor believes the header of a buffer that is being reused.",
+        "rule": "slot.V4",
+        "tests": ['interleavings "interleavings: a contributor whose*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ('''      if (!is_whole(buffer, chunk, old)) continue;  // slot.V4
+      if (summed > label.step + 1) return ContributeResult::kTooLate;''',
+             "      if (summed > label.step + 1) return ContributeResult::kTooLate;"),
+        ],
+    },
+    "contribution_too_late": {
+        "breaks": "A late contribution replaces the sum of a later step.",
+        "rule": "barrier.B9",
+        "tests": ['accumulator "accumulator: too late*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("      if (summed > label.step + 1) return ContributeResult::kTooLate;\n",
+             ""),
+        ],
+    },
+    "contribution_twice": {
+        "breaks": "A successor adds what its predecessor has added.",
+        "rule": "barrier.B9",
+        "tests": ['accumulator "accumulator: a successor*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("      if (contributors.contains(label.rank) && !again) return ContributeResult::kAlreadyIn;",
+             "      if (contributors.contains(label.rank) && again) return ContributeResult::kAlreadyIn;"),
+        ],
+    },
+    "fork_again": {
+        "breaks": "A push forks a chunk again for the cut that it is forked for.",
+        "rule": "cut.C6",
+        "tests": ['interleavings "interleavings: two writers after a cut*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("      if (fork_epoch(fork) < label.epoch) {",
+             "      if (fork_epoch(fork) <= label.epoch && label.epoch != 0) {"),
+        ],
+    },
+    "fork_unchecked": {
+        "breaks": "A push believes the fork of a buffer that is being reused.",
+        "rule": "cut.C5",
+        "tests": ['interleavings "moments: a push notes no buffer*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("        if (!is_whole(in, chunk, old)) return false;  // another chunk's: its buffer must not be noted\n",
+             ""),
+        ],
+    },
+    "image_unchecked": {
+        "breaks": "A reader of an image that is the current buffer does not look at the stamp again.",
+        "rule": "cut.C9",
+        "tests": ['interleavings "interleavings: *cut*"',
+                  'weak_weak "weak: slots*"'],
+        "survives": "only a push that the maker has given up could overwrite that buffer, and no scene has one",
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("      if (is_forked || is_whole(buffer, chunk, word)) return version;",
+             "      return version;"),
+        ],
+    },
+    "slot_no_stamp_check": {
+        "breaks": "Any complete stamp will do.",
+        "rule": "slot.R3",
+        "tests": ['interleavings "interleavings: a writer goes round its spares while a reader sleeps"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);",
+             "    return buffer.stamp.load_relaxed() != kBuilding || word == 0 || chunk == ~std::uint64_t{0};"),
+        ],
+    },
+    "slot_not_building": {
+        "breaks": "A buffer that is being built does not say so.",
+        "rule": "slot.V2",
+        "tests": ['interleavings "interleavings: a writer goes round its spares while a reader sleeps"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    out.stamp.store_relaxed(kBuilding);  // (slot.W3)\n",
+             ""),
+        ],
+    },
+    "slot_stamp_without_chunk": {
+        "breaks": "The version alone is compared.",
+        "rule": "slot.V1",
+        "tests": ['interleavings "interleavings: two chunks exchange their buffers"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);",
+             "    return ((buffer.stamp.load_relaxed() ^ stamp_of(chunk, word)) & kVersionMask) == 0;"),
+        ],
+    },
+    "step_applied_again": {
+        "breaks": "A helper does not ask whether the chunk includes the step.",
+        "rule": "barrier.B5",
+        "tests": ['interleavings "interleavings: two helpers*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("      if (included > step) return StepResult::kAlreadyIncluded;\n",
+             ""),
+        ],
+    },
+    "swap_unchecked": {
+        "breaks": "A swap does not look at what it replaces.",
+        "rule": "slot.W6",
+        "tests": ['interleavings "interleavings: two writers and a reader of one float"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    if (words_[chunk].word.try_exchange_acq_rel(old, next)) {  // (slot.W6) pairs with slot.W1, slot.R1",
+             "    if (words_[chunk].word.store_release(next); true) {"),
+        ],
+    },
+    "use_sum_unchecked_behind": {
+        "breaks": "Nobody looks at the stamp behind the use of a sum.",
+        "rule": "barrier.B9",
+        "tests": ['interleavings "interleavings: sums and the sets*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    return is_whole(buffer, chunk, word);",
+             "    return true;"),
+        ],
+    },
+}

@@ -1,0 +1,405 @@
+#include "cli/options.hpp"
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+#include <string>
+
+#include "cli/command_line.hpp"
+#include "cli/option_names.hpp"
+#include "cli/option_tables.hpp"
+#include "cli/options_page.hpp"
+#include "cli/output.hpp"
+#include "cli/recording.hpp"
+#include "cli/sparse_options.hpp"
+#include "config/job_settings.hpp"
+#include "config/spelling.hpp"
+#include "config/values.hpp"
+#include "ps_shm/bundle_spec.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "train/models/models.hpp"
+#include "update/traits.hpp"
+
+namespace ps_shm::tools {
+namespace {
+
+// Reserves ranks for the maximum number of workers of an elastic job.
+void make_room_for_elastic(JobConfig& job) {
+  if (job.max_workers == 0 && job.elastic_max > std::max(16U, 2 * job.workers)) job.max_workers = job.elastic_max;
+}
+
+std::string default_job_name() {
+  const passwd* user = getpwuid(geteuid());
+  std::string name = user != nullptr ? user->pw_name : "job";
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-') c = '_';
+  if (name.empty() || !std::isalnum(static_cast<unsigned char>(name[0]))) name.insert(0, 1, 'u');
+  return fmt::format("{}-{}", name.substr(0, 40), getpid());
+}
+
+template <class Value>
+void check_ranks(const char* option, const std::map<std::uint32_t, Value>& of_rank, const JobConfig& job) {
+  const std::uint32_t most = std::max(job.workers, job.elastic_max);
+  if (!of_rank.empty() && of_rank.rbegin()->first >= most)
+    throw Error(fmt::format("{}: there is no worker {}; ranks are 0 to {}", option, of_rank.rbegin()->first, most - 1));
+}
+
+// A ps may wait for workers that are started by hand, but a launcher starts all of them.
+void check_quorum(const JobConfig& job) {
+  const std::uint32_t most = std::max(job.workers, job.elastic_max);
+  if (job.quorum > most)
+    throw Error(fmt::format("--quorum {}: exceeds --workers {}; give at most --quorum {}, or more workers", job.quorum,
+                            config::workers_text(job), most));
+}
+
+// The process's rank on its machine, from the variables set by launchers of other systems.
+void look_for_rank(std::optional<std::uint32_t>& rank) {
+  for (const char* variable : {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_RANK",
+                               "PMI_RANK", "SLURM_LOCALID"}) {
+    const char* text = std::getenv(variable);
+    if (rank || text == nullptr || *text == '\0') continue;
+    try {
+      rank = static_cast<std::uint32_t>(config::read_whole(text, 0, kMaxWorkers - 1));
+    } catch (const Error& error) {
+      throw Error(fmt::format("environment variable {}: {}", variable, error.what()));
+    }
+  }
+}
+
+// Throws Error for a setting of other update rules.
+void check_hyper_parameters(const CommandLine& line, const Optimizer& optimizer) {
+  const auto has = [](const update::Traits& rule, float Optimizer::*member) {
+    return std::any_of(std::begin(rule.hyper_parameters), std::end(rule.hyper_parameters),
+                       [&](const update::HyperParameter& one) { return one.from == member; });
+  };
+  for (const config::Setting<Optimizer>& row : config::optimizer_settings()) {
+    if (row.traits.hyper_parameter == nullptr || !line.was_given(row.name)) continue;
+    if (has(update::traits_of(optimizer.rule), row.traits.hyper_parameter)) continue;
+    std::vector<std::string> others;
+    for (const update::Traits& rule : update::all_rules())
+      if (has(rule, row.traits.hyper_parameter)) others.emplace_back(rule.name);
+    throw Error(fmt::format("{}: not used by optimizer {}; leave it out, or choose --optimizer {}", option_of(row.name),
+                            to_string(optimizer.rule), fmt::join(others, " or ")));
+  }
+}
+
+// A worker gets the job's settings from its ps, except those that identify the job. Environment variables are ignored,
+// because the ps and the workers may share their environment.
+void check_job_settings(const CommandLine& line) {
+  const std::set<std::string> finding = {"job", "group"};
+  for (const config::Setting<JobConfig>& row : config::job_settings())
+    if ((row.programs & config::kWorker) != 0 && finding.count(row.name) == 0 && line.was_typed(row.name))
+      throw Error(fmt::format("{0}: set by the job's ps; give {0} to ps_shm, or to a worker with --standalone",
+                              option_of(row.name)));
+}
+
+// Reports variables PS_SHM_* that no program reads. This is not an error, since they may belong to another program.
+// Programs started by launch_shm get none of them.
+void check_environment(const char* program) {
+  const std::vector<std::string> known = option_variables();
+  for (char** one = environ; *one != nullptr; ++one) {
+    const std::string variable = std::string(*one).substr(0, std::string_view(*one).find('='));
+    if (!variable.starts_with("PS_SHM_") || variable.starts_with("PS_SHM_TEST") ||
+        std::find(known.begin(), known.end(), variable) != known.end())
+      continue;
+    fmt::print(stderr, "{}: the environment variable {} does not name an option{}\n", program, variable,
+               config::did_you_mean(variable, known));
+  }
+}
+
+void check_publish(const PsSettings& settings) {
+  if (settings.publish.name.empty()) {
+    if (settings.publish.averages || settings.publish.every != PublishSettings().every)
+      throw Error("--publish-every, --publish-averages: give --publish NAME");
+    return;
+  }
+  check_publication_name(settings.publish.name);
+  if (settings.publish.averages && settings.job.optimizer.ema == 0)
+    throw Error("--publish-averages: the job keeps no moving averages; give --ema");
+}
+
+void check_checkpoint(const CheckpointSettings& settings) {
+  CheckpointSettings without = CheckpointSettings();
+  without.dir = settings.dir;
+  if (settings.dir.empty() && !(settings == without))
+    throw Error("--checkpoint-every, --keep, --keep-best, --max-file-bytes, --fresh: give --checkpoint-dir DIR");
+}
+
+void check_summary(const SummarySettings& settings) {
+  if (settings.dir.empty() && settings.every != SummarySettings().every)
+    throw Error("--summary-every: give --summary-dir DIR");
+}
+
+// An evaluator does not join a job: it reads what the ps publishes.
+void check_evaluation(const CommandLine& line, const WorkerSettings& settings) {
+  if (!settings.evaluate) {
+    for (const char* option : {"every", "publication"})
+      if (line.was_given(option)) throw Error(fmt::format("--{}: requires --evaluate", option));
+    return;
+  }
+  for (const char* option : {"standalone", "rank", "together", "delay", "device", "wire", "threads", "seed"})
+    if (line.was_typed(option))
+      throw Error(fmt::format("--{}: cannot be combined with --evaluate, which does not train", option));
+  if (settings.training.is_count())
+    throw Error("--evaluate: model count has no loss; choose --model " + train::model_names(train::ModelKind::kDense));
+  if (!settings.publication.empty()) check_publication_name(settings.publication);
+}
+
+void check_on_nan(const TrainingSettings& training, const CheckpointSettings& checkpoint) {
+  if (training.on_nan == OnNan::kWarn) return;
+  if (training.is_count()) throw Error("--on-nan: count has no loss; leave it out");
+  if (training.on_nan == OnNan::kRestore && checkpoint.dir.empty())
+    throw Error("--on-nan restore: give --checkpoint-dir DIR, where the job's checkpoints are");
+}
+
+// For workers that run another program: options that only worker_shm uses are refused; in the environment they are
+// ignored.
+void complete_program(const CommandLine& line, LaunchSettings& settings) {
+  const auto refuse = [&](const std::string& name) {
+    if (line.was_typed(name))
+      throw Error(fmt::format("{}: an option of worker_shm only; the program after -- defines its own training",
+                              option_of(name)));
+  };
+  for (const config::Setting<TrainingSettings>& row : training_settings())
+    if (std::string_view(row.name) != "steps") refuse(row.name);
+  for (const char* name : {"delay", "wire", "curve", "evaluate-every"}) refuse(name);
+  if (!settings.training.epoch_schedule.empty())
+    throw Error("--lr-schedule: epochs of a program after -- are not known; give step:DECAY:STEPS");
+  if (!line.was_given("device"))
+    settings.device.kind = device::DeviceChoice::Kind::kAuto;  // each worker uses a GPU if it has one
+  TrainingSettings nothing;
+  nothing.steps = settings.training.steps;
+  settings.training = nothing;
+  settings.evaluate_every = {};
+  settings.curve_points = 0;
+  settings.delay = {};
+  settings.delay_of_rank.clear();
+  settings.wire = Wire::kFloat32;
+  settings.wire_of_rank.clear();
+  const std::string& program = settings.program.front();
+  settings.training.model = program.substr(program.rfind('/') + 1);
+  JobConfig& job = settings.ps.job;
+  job.steps = settings.training.steps;
+  check_hyper_parameters(line, job.optimizer);
+  check_publish(settings.ps);
+  check_checkpoint(settings.ps.checkpoint);
+  check_summary(settings.ps.summary);
+  make_room_for_elastic(job);
+  check(job);
+  check_quorum(job);
+  check_ranks("--device", settings.device_of_rank, job);
+}
+
+std::optional<int> parse_ps(int argc, char** argv, PsSettings& settings) {
+  CommandLine line(
+      {.name = "ps_shm",
+       .taker = config::kPs,
+       .purpose = "Runs the parameter server of a job: creates the job in shared memory, monitors its workers, and "
+                  "removes it at the end.",
+       .examples = {{"ps_shm --job demo --workers 2 --steps 2000", "a job for two workers; ends when both have left"},
+                    {"ps_shm --job demo --workers 4 --mode ssp --staleness 4",
+                     "no worker gets more than four steps ahead of the slowest"},
+                    {"ps_shm --job demo --adopt", "takes over a job whose ps has died"}}});
+  line.add(ps_options(), settings);
+  return line.parse(argc, argv, [&] {
+    if (settings.job.job.empty()) throw Error("--job: give the job a name");
+    if (settings.task && *settings.task >= settings.job.tasks)
+      throw Error(fmt::format("--task: tasks are 0 to {}; raise --ps-tasks", settings.job.tasks - 1));
+    check_hyper_parameters(line, settings.job.optimizer);
+    check_publish(settings);
+    check_checkpoint(settings.checkpoint);
+    check_summary(settings.summary);
+    make_room_for_elastic(settings.job);
+    check(settings.job);
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> option_variables() {
+  std::vector<std::string> all;
+  const auto add = [&](const auto& rows) {
+    for (const auto& row : rows) all.push_back(variable_of(row.name));
+  };
+  add(ps_options());
+  add(worker_options());
+  add(launch_options());
+  return all;
+}
+
+std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
+  const std::optional<int> code = parse_ps(argc, argv, settings);
+  if (!code) check_environment("ps_shm");
+  if (code || !settings.adopt) return code;
+  try {
+    const std::optional<JobView> job = JobView::try_open(settings.job.job);
+    if (!job) return code;  // the server reports it
+    PsSettings again;
+    again.job = job->info().config;
+    settings = again;
+  } catch (const Error& error) {
+    return fail("ps_shm", kFailed, error.what());
+  }
+  return parse_ps(argc, argv, settings);  // given options override the job's settings
+}
+
+std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
+  CommandLine line(
+      {.name = "worker_shm",
+       .taker = config::kWorker,
+       .purpose = "Runs a worker of a job: pulls parameters, computes gradients, and pushes them to the ps.",
+       .examples = {
+           {"worker_shm --job demo", "trains on the embedded digits with the job's other workers"},
+           {"worker_shm --job demo --rank 1 --data fashion-mnist --batch 64", "trains on other data, as rank 1"},
+           {"worker_shm --standalone --steps 2000", "trains the same model in one process, without a ps"}}});
+  line.add(worker_options(), settings);
+  return line.parse(argc, argv, [&] {
+    check_environment("worker_shm");
+    if (settings.standalone && settings.training.is_count())
+      throw Error("--standalone: model count needs a ps; choose --model " +
+                  train::model_names(train::ModelKind::kDense));
+    if (settings.standalone && settings.device.must_be_gpu())
+      throw Error("--device: a worker on a GPU needs a ps; leave --standalone out, or choose --device cpu");
+    if (settings.alone.job.empty() && !settings.standalone) throw Error("--job: name the job to work for");
+    if (!settings.standalone) check_job_settings(line);
+    const bool restores = settings.training.on_nan == OnNan::kRestore;
+    if (!settings.standalone && !restores && line.was_typed("checkpoint-dir"))
+      throw Error(
+          "--checkpoint-dir: the ps writes the checkpoints; give it to ps_shm, or to a worker with --standalone or "
+          "--on-nan "
+          "restore");
+    if (settings.standalone && restores)
+      throw Error(
+          "--on-nan restore: only for workers of a job; with --standalone choose --on-nan stop, and start again");
+    if (settings.standalone) check_checkpoint(settings.checkpoint);
+    if (!settings.standalone && settings.training.epochs != 0)
+      throw Error("--epochs: only for launch_shm and --standalone; a job ends after the --steps of its ps");
+    check_evaluation(line, settings);
+    check_summary(settings.summary);
+    if (!settings.summary.dir.empty() && settings.training.is_count())
+      throw Error("--summary-dir: model count has no loss and no gradients; give it to the ps");
+    complete_training(line, settings.training);
+    check_on_nan(settings.training, settings.checkpoint);
+    check_sparse_device(settings.training, settings.device);
+    if (settings.standalone && settings.training.sparse.share_data)
+      throw Error("--share-data: only for workers of a job; with --standalone there is one process");
+    if (settings.standalone) {
+      complete_sparse_job(line, settings.training, settings.alone);
+      check_hyper_parameters(line, settings.alone.optimizer);
+    }
+    look_for_rank(settings.rank);
+  });
+}
+
+namespace {
+
+std::optional<int> parse_launch(int argc, char** argv, LaunchSettings& settings, bool is_recorded) {
+  if (argc == 2 && std::string(argv[1]) == "--help-markdown") {
+    write_out(options_page());
+    return 0;
+  }
+  for (int i = 1; i < argc && settings.program.empty(); ++i) {
+    if (std::string_view(argv[i]) != "--") continue;
+    settings.program.assign(argv + i + 1, argv + argc);
+    if (settings.program.empty()) return fail("launch_shm", kWrongUsage, "--: name a program after it");
+    argc = i;
+  }
+  CommandLine line(
+      {.name = "launch_shm",
+       .taker = config::kLaunch,
+       .purpose =
+           "Starts a parameter server and its workers on this machine, and shows their progress and a summary. A "
+           "program after -- replaces worker_shm: launch_shm --workers 4 -- python train.py",
+       .examples = {
+           {"launch_shm", "trains on the embedded digits with three workers"},
+           {"launch_shm --mode sync --workers 4 --optimizer adam", "each step applies the mean of four gradients"},
+           {"launch_shm --model logistic --data zipf:1000x5000 --json",
+            "trains a sparse model on synthetic data; prints JSON"}}});
+  line.add(launch_options(), settings);
+  settings.job_arguments = arguments_of_job(argc, argv);
+  return line.parse(argc, argv, [&] {
+    if (!is_recorded) check_environment("launch_shm");
+    if (!settings.replay.empty() && !is_recorded) {
+      for (const config::Setting<LaunchSettings>& row : launch_options())
+        if (line.was_given(row.name) && !is_of_replay(row.name))
+          throw Error(
+              fmt::format("{}: --replay takes its settings from the recording; leave it out", option_of(row.name)));
+      if (!settings.program.empty()) throw Error("--replay: for worker_shm only; leave out the program after --");
+    }
+    if (settings.ps.job.job.empty()) settings.ps.job.job = default_job_name();
+    if (!settings.program.empty()) {
+      check_recording(settings);
+      if (!settings.trace.empty()) throw Error("--trace: for worker_shm only; leave out the program after --");
+      return complete_program(line, settings);
+    }
+    complete_training(line, settings.training);
+    if (settings.training.is_sparse() && line.was_given("layout") && settings.ps.job.layout == Layout::kVersioned)
+      throw Error(fmt::format("--layout versioned: the rows of model {} are updated in place; choose --layout inplace",
+                              settings.training.model));
+    complete_sparse_job(line, settings.training, settings.ps.job);
+    check_sparse_device(settings.training, settings.device);
+    for (const auto& [rank, device] : settings.device_of_rank) check_sparse_device(settings.training, device);
+    if (settings.training.push_every > 1 && !line.was_given("optimizer"))
+      settings.ps.job.optimizer.rule = UpdateRule::kAdd;
+    check_hyper_parameters(line, settings.ps.job.optimizer);
+    if (settings.evaluate_every.is_given()) {
+      if (settings.training.is_count())
+        throw Error("--evaluate-every: count has no loss; choose --model " +
+                    train::model_names(train::ModelKind::kDense));
+      if (settings.ps.publish.name.empty()) {
+        settings.ps.publish.name = settings.ps.job.job;
+        if (!line.was_given("publish-every")) settings.ps.publish.every = settings.evaluate_every;
+      }
+    }
+    check_publish(settings.ps);
+    check_checkpoint(settings.ps.checkpoint);
+    check_summary(settings.ps.summary);
+    check_on_nan(settings.training, settings.ps.checkpoint);
+    make_room_for_elastic(settings.ps.job);
+    check(settings.ps.job);
+    check_quorum(settings.ps.job);
+    check_ranks("--delay", settings.delay_of_rank, settings.ps.job);
+    check_ranks("--device", settings.device_of_rank, settings.ps.job);
+    check_ranks("--wire", settings.wire_of_rank, settings.ps.job);
+    if (settings.curve_points != 0 && settings.training.is_count())
+      throw Error("--curve: count has no loss; choose --model " + train::model_names(train::ModelKind::kDense));
+    if (settings.ps.job.optimizer.rule == UpdateRule::kAdd && settings.training.is_count() &&
+        settings.training.push_every > 1)
+      throw Error("--push-every: count has nothing to train; choose --model " +
+                  train::model_names(train::ModelKind::kDense));
+    check_recording(settings);
+    if (!settings.trace.empty() && settings.training.is_count())
+      throw Error("--trace: count has no phases; choose --model " + train::model_names(train::ModelKind::kDense));
+  });
+}
+
+}  // namespace
+
+// The settings of a replay are those of the recorded run.
+std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
+  const std::optional<int> code = parse_launch(argc, argv, settings, false);
+  if (code || settings.replay.empty()) return code;
+  try {
+    std::vector<std::string> arguments = recorded_arguments(settings.replay);
+    arguments.insert(arguments.begin(), argv[0]);
+    arguments.insert(arguments.end(), argv + 1, argv + argc);
+    for (const std::string& variable : option_variables()) unsetenv(variable.c_str());
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    settings = LaunchSettings();
+    return parse_launch(static_cast<int>(pointers.size()), pointers.data(), settings, true);
+  } catch (const Error& error) {
+    return fail("launch_shm", kFailed, error.what());
+  }
+}
+
+std::string to_string(Wire wire) { return wire == Wire::kBfloat16 ? "bf16" : "float32"; }
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,168 @@
+// The command lines of ps_shm, worker_shm and launch_shm: every option, its environment variable and its checks.
+//
+// If an option such as --lr-schedule is not given, PS_SHM_LR_SCHEDULE is read; an empty variable counts as not set.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/interval.hpp"
+#include "device/probe.hpp"
+#include "ps_shm/gpu.hpp"
+#include "ps_shm/hooks.hpp"
+#include "ps_shm/job_config.hpp"
+#include "train/data/sparse/sparse_data.hpp"
+#include "train/log/straggler.hpp"
+
+namespace ps_shm::tools {
+
+// What a ps publishes.
+struct PublishSettings {
+  std::string name;  // of the publication; empty: nothing is published
+  config::Interval every = {.steps = 100};
+  bool averages = false;  // publish the moving averages of variables that have them
+
+  bool operator==(const PublishSettings&) const = default;
+};
+
+// Where and when checkpoints are written.
+struct CheckpointSettings {
+  std::string dir;  // empty: no checkpoints
+  config::Interval every{.seconds = 600};
+  std::uint64_t keep = 5;  // number of newest checkpoints to keep
+  bool keep_best = false;
+  std::uint64_t max_file_bytes = 5'000'000'000;
+  bool fresh = false;
+
+  bool operator==(const CheckpointSettings&) const = default;
+};
+
+// Summaries for TensorBoard.
+struct SummarySettings {
+  std::string dir;  // empty: no summaries
+  config::Interval every = {.seconds = 10};
+
+  bool operator==(const SummarySettings&) const = default;
+};
+
+struct PsSettings {
+  JobConfig job;
+  CheckpointSettings checkpoint;
+  PublishSettings publish;
+  SummarySettings summary;
+  std::optional<std::uint32_t> task;  // one of job.tasks; none: all of them in this process
+  double wait_job_seconds = 60.0;     // how long a task other than 0 waits for task 0
+  bool keep_segments = false;
+  bool adopt = false;
+
+  bool operator==(const PsSettings&) const = default;
+};
+
+// Additional settings of sparse models and their data.
+struct SparseSettings {
+  std::string test_data;             // a file; empty: a fraction of the data is held out
+  std::optional<double> test_share;  // none: kDefaultTestShare, or 0 if there is test data
+  train::SparseSourceOptions::Format format = train::SparseSourceOptions::Format::kByContent;
+  train::FirstIndex first_index = train::FirstIndex::kByContent;
+  std::uint32_t hash_bits = 0;
+  std::string cache;
+  bool share_data = false;
+  std::optional<std::uint32_t> factors;  // none: the model's default
+  std::optional<float> factor_l2;        // none: the optimizer's l2
+  bool bias = false;
+  std::uint64_t combine = 1;
+
+  bool operator==(const SparseSettings&) const = default;
+};
+
+// Settings that all workers of a job share.
+struct TrainingSettings {
+  std::string model = "mlp";
+  std::string data;  // parse() fills in the model's default if none is given
+  SparseSettings sparse;
+  std::uint64_t epochs = 0;       // instead of steps, if there is no ps; 0: not given
+  std::string epoch_schedule;     // a learning-rate schedule that contains epoch: and is not resolved yet; empty: none
+  std::uint64_t batch = 0;        // 0: train::default_batch
+  std::uint64_t steps = 0;        // count: adds of each worker; without a ps: global steps; 0: default
+  std::uint64_t size = 1;         // count: elements of `var`
+  double interval_seconds = 0.0;  // count: pause after each add
+  double wait_job_seconds = 60.0;
+  std::uint64_t push_every = 1;
+  std::optional<float> local_learning_rate;
+  bool no_stream_waits = false;  // on a GPU
+  std::string init_from;         // a safetensors file; empty: none
+  std::string init_match;        // a regular expression for names of variables; empty: all
+
+  OnNan on_nan = OnNan::kWarn;
+
+  bool is_count() const { return model == "count"; }
+  bool is_sparse() const;
+
+  bool operator==(const TrainingSettings&) const = default;
+};
+
+struct WorkerSettings {
+  TrainingSettings training;
+  CheckpointSettings checkpoint;  // for --standalone; with --on-nan restore the folder of the job's checkpoints
+  JobConfig alone;                // `job` names the job; the rest is for --standalone, which has no ps
+  std::optional<std::uint32_t> rank;
+  std::optional<std::uint64_t> seed;
+  std::uint32_t threads = 1;
+  train::Delay delay;
+  device::DeviceChoice device;
+  Wire wire = Wire::kFloat32;
+  SummarySettings summary;
+  bool evaluate = false;  // evaluate instead of training
+  config::Interval every = {.seconds = 10};
+  std::string publication;                   // empty: the job's name
+  std::string record, replay, replay_board;  // as in WorkerOptions
+  std::string trace;                         // a file; empty: none
+  bool standalone = false, together = false, json = false, quiet = false;
+
+  bool operator==(const WorkerSettings&) const = default;
+};
+
+struct LaunchSettings {
+  LaunchSettings() { ps.job.workers = 3; }
+
+  PsSettings ps;
+  TrainingSettings training;
+  train::Delay delay;
+  std::map<std::uint32_t, train::Delay> delay_of_rank;  // overrides the above
+  device::DeviceChoice device;
+  std::map<std::uint32_t, device::DeviceChoice> device_of_rank;
+  Wire wire = Wire::kFloat32;
+  std::map<std::uint32_t, Wire> wire_of_rank;
+  std::uint64_t curve_points = 0;          // 0: no curve
+  config::Interval evaluate_every;         // not given: no evaluation
+  std::string save;                        // a file; empty: none
+  std::string record;                      // a folder; empty: no recording
+  std::string replay;                      // the folder of a recording; empty: none
+  std::string trace;                       // a file; empty: none
+  std::vector<std::string> job_arguments;  // as given on the command line: a recording stores them for its replay
+  std::vector<std::string> program;        // runs instead of worker_shm: a program and its arguments; empty: worker_shm
+  bool restart_workers = false, replace = false;
+  bool json = false, verbose = false;
+};
+
+inline constexpr std::uint64_t kDefaultCountSteps = 1000;
+inline constexpr std::uint64_t kDefaultSparseEpochs = 10;
+inline constexpr double kDefaultTestShare = 0.1;
+
+std::string to_string(Wire wire);  // float32, bf16
+
+// The environment variables of all options of all programs.
+std::vector<std::string> option_variables();
+
+// Each fills `settings`, or returns the exit code with which the program ends now: 0 after --help, 2 after one
+// line on stderr about wrong usage.
+std::optional<int> parse(int argc, char** argv, PsSettings& settings);
+std::optional<int> parse(int argc, char** argv, WorkerSettings& settings);
+std::optional<int> parse(int argc, char** argv, LaunchSettings& settings);
+
+inline constexpr int kFailed = 1, kWrongUsage = 2, kInterrupted = 130;
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,132 @@
+#include "cli/sparse_options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
+#include "cli/option_tables.hpp"
+#include "cli/init_match.hpp"
+#include "config/modes.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/loop/sparse_trainer.hpp"
+#include "train/models/models.hpp"
+#include "update/traits.hpp"
+
+namespace ps_shm::tools {
+namespace {
+
+constexpr std::string_view kOfCount[] = {"size", "interval"};
+constexpr const char* kOfDenseModels[] = {"push-every", "local-lr", "no-stream-waits"};
+constexpr const char* kEpoch = "epoch:";
+
+}  // namespace
+
+std::string names_with_factors() {
+  return train::model_names([](const train::ModelRow& row) { return row.has_factors; });
+}
+
+std::string names_with_bias() {
+  return train::model_names(
+      [](const train::ModelRow& row) { return row.kind == train::ModelKind::kSparse && !row.has_factors; }, "and");
+}
+
+bool TrainingSettings::is_sparse() const { return train::model_row(model).kind == train::ModelKind::kSparse; }
+
+bool is_epoch_schedule(const std::string& text) {
+  return text.starts_with(kEpoch) || text.find(std::string("+") + kEpoch) != std::string::npos;
+}
+
+Schedule resolve_schedule(const std::string& text, std::uint64_t steps_per_epoch) {
+  if (!is_epoch_schedule(text)) return Schedule::parse(text);
+  std::string resolved = text;
+  resolved.replace(resolved.find(kEpoch), std::string(kEpoch).size(), "step:");
+  try {
+    return Schedule::parse(fmt::format("{}:{}", resolved, steps_per_epoch));
+  } catch (const Error&) {
+    throw Error(fmt::format(
+        "learning-rate schedule '{}': use epoch:DECAY with DECAY above 0, optionally after warmup:STEPS+", text));
+  }
+}
+
+void complete_training(const CommandLine& line, TrainingSettings& training) {
+  if (training.epochs != 0 && training.steps != 0) throw Error("--epochs: give either --epochs or --steps, not both");
+  if (training.is_count() && (training.epochs != 0 || !training.epoch_schedule.empty()))
+    throw Error("--epochs, --lr-schedule epoch: count has no epochs; choose another --model");
+  if (!training.init_match.empty() && training.init_from.empty())
+    throw Error("--init-match: requires --init-from FILE");
+  check_init_match(training.init_match);
+  const train::ModelRow& row = train::model_row(training.model);
+  for (const std::string_view option : kOfCount)
+    if (!training.is_count() && line.was_given(std::string(option)))
+      throw Error(fmt::format("--{}: for --model count only; leave it out", option));
+  if (!training.is_sparse()) {
+    for (const config::Setting<SparseSettings>& setting : sparse_settings())
+      if (line.was_given(setting.name))
+        throw Error(fmt::format("--{}: for sparse models only; choose --model {}", setting.name,
+                                train::model_names(train::ModelKind::kSparse)));
+    if (training.is_count())
+      for (const config::Setting<TrainingSettings>& setting : training_settings())
+        if ((setting.group == config::Group::kData || setting.group == config::Group::kOptimizer) &&
+            setting.name != std::string("model") && line.was_given(setting.name) &&
+            std::find(std::begin(kOfCount), std::end(kOfCount), setting.name) == std::end(kOfCount))
+          throw Error(fmt::format("--{}: not used by model count; leave it out", setting.name));
+    if (training.data.empty()) training.data = row.usual_data;
+    return;
+  }
+  for (const char* option : kOfDenseModels)
+    if (line.was_given(option))
+      throw Error(
+          fmt::format("--{}: not used by model {}; leave it out, or choose --model mlp", option, training.model));
+  SparseSettings& sparse = training.sparse;
+  if (!row.has_factors && sparse.factors)
+    throw Error(
+        fmt::format("--factors: model {} has no factors; choose --model {}", training.model, names_with_factors()));
+  if (!row.has_factors && sparse.factor_l2)
+    throw Error(
+        fmt::format("--factor-l2: model {} has no factors; choose --model {}", training.model, names_with_factors()));
+  if (row.has_factors && sparse.bias)
+    throw Error(fmt::format("--bias: for {} only; model {} does not need it", names_with_bias(), training.model));
+  if (!sparse.test_data.empty() && sparse.test_share)
+    throw Error("--test-share: give either --test-data or --test-share, not both");
+  const std::uint64_t batch = training.batch != 0 ? training.batch : train::SparseTrainOptions::kBatch;
+  if (sparse.combine > batch)
+    throw Error(fmt::format("--combine: {} exceeds the {} examples of a --batch", sparse.combine, batch));
+  if (training.data.empty()) training.data = row.usual_data;
+}
+
+void complete_sparse_job(const CommandLine& line, const TrainingSettings& training, JobConfig& job) {
+  if (!training.is_sparse()) return;
+  Optimizer& optimizer = job.optimizer;
+  if (traits_of(job.mode).needs_versioned)
+    throw Error(fmt::format("--mode {}: the rows of model {} are updated in place; choose --mode async or ssp",
+                            to_string(job.mode), training.model));
+  if (optimizer.ema > 0) throw Error(fmt::format("--ema: model {} keeps no averages; leave it out", training.model));
+  if (optimizer.staleness_scaling)
+    throw Error(fmt::format("--lr-staleness: the rows of model {} have no staleness; leave it out", training.model));
+  if (optimizer.weight_decay)
+    throw Error(fmt::format("--weight-decay: not used by model {}; use --l2 instead", training.model));
+  const update::Traits& traits = update::traits_of(optimizer.rule);
+  if (line.was_given("optimizer") && traits.reads_by_rate && !optimizer.schedule.is_constant())
+    throw Error(fmt::format(
+        "--lr-schedule: optimizer {} computes rows from a fixed learning rate; use constant, or another --optimizer",
+        traits.name));
+  job.layout = Layout::kInplace;
+  if (line.was_given("optimizer")) {
+    if (traits.is_sum)
+      throw Error(fmt::format("--optimizer {}: not supported by model {}; choose sgd, adagrad, ftrl or adam",
+                              traits.name, training.model));
+    return;
+  }
+  const train::ModelRow& row = train::model_row(training.model);
+  optimizer.rule = row.usual_rule;
+  if (!optimizer.learning_rate) optimizer.learning_rate = row.usual_learning_rate;
+}
+
+void check_sparse_device(const TrainingSettings& training, const device::DeviceChoice& device) {
+  if (training.is_sparse() && device.must_be_gpu())
+    throw Error(fmt::format("--device: model {} computes on the CPU; choose --device cpu", training.model));
+}
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,105 @@
+// The table of training settings: model, data, batches.
+#include "cli/option_tables.hpp"
+#include "cli/sparse_options.hpp"
+#include "config/values.hpp"
+#include "train/models/models.hpp"
+
+namespace ps_shm::tools {
+namespace {
+
+using config::Group;
+constexpr unsigned kBoth = config::kWorker | config::kLaunch;
+constexpr auto kData = Group::kData, kOptimizer = Group::kOptimizer;
+
+}  // namespace
+
+const config::Settings<SparseSettings>& sparse_settings() {
+  using namespace config;
+  using S = SparseSettings;
+  using Format = train::SparseSourceOptions::Format;
+  using train::FirstIndex;
+  // clang-format off
+  static const Settings<S> kRows = {
+      {"test-data", text(&S::test_data, "FILE"), kData, kBoth, "sparse models: file of test examples",
+       {.otherwise = "a fraction of --data"}},
+      {"test-share", share(&S::test_share), kData, kBoth,
+       "sparse models: fraction of --data that is held out for testing; 0: test on the training data",
+       {.otherwise = "0.1; 0 with --test-data"}},
+      {"format", choice(&S::format, Choices<Format>{{Format::kLibsvm, "libsvm"}, {Format::kRatings, "ratings"}},
+       true), kData, kBoth,
+       "format of --data: LIBSVM text, or lines of `user item rating [time]`", {.otherwise = "detected"}},
+      {"index-base", choice(&S::first_index, Choices<FirstIndex>{{FirstIndex::kZero, "0"}, {FirstIndex::kOne, "1"}},
+       true), kData, kBoth, "LIBSVM: first feature index", {.otherwise = "1, or 0 if a 0 occurs"}},
+      {"hash-bits", whole_or_none(&S::hash_bits, 1, 31), kData, kBoth,
+       "LIBSVM: hash features into a table of 2^N entries", {.otherwise = "no hashing"}},
+      {"cache", text(&S::cache, "DIR"), kData, kBoth, "cache the data in this directory in binary form, for reuse"},
+      {"share-data", flag(&S::share_data), kData, kBoth, "keep one copy of the data for all workers, in shared memory"},
+      {"factors", whole_or_none(&S::factors, 0, 4096), kData, kBoth, names_with_factors() + ": factors per row",
+       {.otherwise = "8"}},
+      {"factor-l2", amount(&S::factor_l2), kData, kBoth, names_with_factors() + ": L2 regularisation of factors",
+       {.otherwise = "the value of --l2"}},
+      {"bias", flag(&S::bias), kData, kBoth, names_with_bias() + ": add a bias weight"},
+      {"combine", whole(&S::combine, 1, 1'000'000'000), kData, kBoth,
+       "sparse models: number of examples whose gradients a worker sums before it pushes them",
+       {.unit = "examples"}},
+  };
+  // clang-format on
+  return kRows;
+}
+
+const config::Settings<TrainingSettings>& training_settings() {
+  using namespace config;
+  using T = TrainingSettings;
+  static const Settings<T> kRows = [] {
+    Choices<std::string> models;
+    for (const train::ModelRow& row : train::models()) models.emplace_back(row.name, row.name);
+    // clang-format off
+    Settings<T> rows = {
+        {"model", choice(&T::model, models), kData, kBoth, "model to train; count adds 1.0 to the variable var; " +
+         train::model_names(train::ModelKind::kSparse, "and") + " take sparse examples", {.common = kBoth}},
+        {"data", text(&T::data, "SOURCE"), kData, kBoth,
+         "training data: digits, fashion-mnist, a folder of IDX files, or synthetic:FEATURESxCLASSES[xEXAMPLES]; "
+         "sparse models: a file of LIBSVM text or of ratings, also .gz, or synthetic data: "
+         "zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]], ratings:USERSxITEMSxRATINGS",
+         {.otherwise = "digits; sparse models: synthetic data", .common = kBoth}},
+        {"batch", whole_or_none(&T::batch, 1, 1'000'000'000), kData, kBoth, "number of examples per batch",
+         {.unit = "examples",
+          .otherwise = "32; 100 for sparse models and for images of 784 pixels or more",
+          .common = config::kWorker}},
+        {"steps", whole_or_none(&T::steps, 1, kAny), Group::kJob, kBoth,
+         "global steps of the job, with launch_shm or --standalone; count: adds of each worker",
+         {.unit = "steps",
+          .otherwise = "6000; 30000 for data other than digits; sparse models: --epochs; count: 1000",
+          .common = kBoth}},
+        {"epochs", whole_or_none(&T::epochs, 1, 1'000'000'000), Group::kJob, kBoth,
+         "number of epochs, instead of --steps, with launch_shm or --standalone",
+         {.unit = "epochs", .otherwise = "none; sparse models: 10"}},
+        {"init-from", text(&T::init_from, "FILE"), kData, kBoth,
+         "initialise variables from a safetensors file, such as --save or PyTorch writes, instead of at random",
+         {.otherwise = "the model's initial values"}},
+        {"init-match", text(&T::init_match, "REGEX"), kData, kBoth,
+         "--init-from: only variables whose names this regular expression matches, in whole or in part",
+         {.otherwise = "all"}},
+        {"push-every", whole(&T::push_every, 1, 1'000'000), kOptimizer, kBoth,
+         "local SGD: number of steps on a worker's local copy before it pushes the difference", {.unit = "steps"}},
+        {"local-lr", amount(&T::local_learning_rate), kOptimizer, kBoth, "local SGD: learning rate of the local steps",
+         {.otherwise = "--lr with optimizer add, otherwise 0.1"}},
+        {"size", whole(&T::size, 1, kAny), kData, kBoth, "count: size of the variable", {.unit = "elements"}},
+        {"interval", seconds(&T::interval_seconds), kData, kBoth, "count: pause after each add", {.unit = "s"}},
+        {"on-nan", choice(&T::on_nan, Choices<OnNan>{{OnNan::kWarn, "warn"}, {OnNan::kStop, "stop"},
+         {OnNan::kSkip, "skip"}, {OnNan::kRestore, "restore"}}), Group::kWorkers, kBoth,
+         "action on a loss that is not finite: warn once and push, stop this worker, skip the gradient, or skip it and "
+         "restore the job's newest checkpoint from --checkpoint-dir"},
+        {"wait-job", seconds(&T::wait_job_seconds), Group::kRun, kBoth, "how long to wait for the job to exist",
+         {.unit = "s"}},
+        {"no-stream-waits", flag(&T::no_stream_waits), Group::kWorkers, kBoth,
+         "on a GPU: enqueue the work of a step when the previous step has finished, not ahead of it by a stream wait"},
+    };
+    // clang-format on
+    add_within(rows, &T::sparse, sparse_settings());
+    return rows;
+  }();
+  return kRows;
+}
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,60 @@
+#include "common/checkpoint_dir.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "ps_shm/errors.hpp"
+
+namespace ps_shm::tools {
+
+std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
+                                         const std::function<void(const std::string&)>& notice) {
+  if (settings.dir.empty()) return std::nullopt;
+  if (!settings.fresh) return Checkpoint::latest(settings.dir, notice);
+  std::error_code error;
+  const std::filesystem::directory_iterator entry(settings.dir, error);
+  if (!error && entry != std::filesystem::directory_iterator())
+    throw Error(
+        fmt::format("--fresh: {} is not empty; choose another folder, or leave --fresh out to resume from "
+                    "its checkpoint",
+                    settings.dir));
+  return std::nullopt;
+}
+
+std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters) {
+  std::vector<VariableSpec> all;
+  for (const train::ParameterSpec& one : parameters)
+    all.push_back({.name = one.name, .shape = {one.shape.begin(), one.shape.end()}});
+  return all;
+}
+
+void require_steps_left(const Checkpoint& checkpoint, const JobConfig& job) {
+  if (job.steps == 0 || checkpoint.global_step() < job.steps) return;
+  throw Error(
+      fmt::format("checkpoint {} is at step {}, but the run ends at --steps {}: give more steps, or another "
+                  "--checkpoint-dir",
+                  checkpoint.folder(), checkpoint.global_step(), job.steps));
+}
+
+std::string written_line(const std::string& folder, double seconds) {
+  return fmt::format("checkpoint {} written in {:.2f} s", folder, seconds);
+}
+
+std::string unwritten_line(const std::string& why) {
+  return fmt::format("checkpoint failed: {}; training continues", why);
+}
+
+std::string lost_line(const std::string& why, std::uint64_t saved) {
+  return fmt::format("checkpoint of the last state failed: {}; {}", why,
+                     saved == 0 ? "what was trained is lost" : fmt::format("what came after step {} is lost", saved));
+}
+
+std::optional<double> MeanLoss::mean() const noexcept {
+  const double mean = count_ == 0 ? NAN : sum_ / double(count_);
+  return std::isfinite(mean) ? std::optional(mean) : std::nullopt;
+}
+
+}  // namespace ps_shm::tools

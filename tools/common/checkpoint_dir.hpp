@@ -1,0 +1,46 @@
+// --checkpoint-dir: the checkpoint that a run resumes from, and the messages about new ones.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/options.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "train/models/dense/model.hpp"
+
+namespace ps_shm::tools {
+
+// The newest complete checkpoint; `notice` reports incomplete ones. None: the run starts from scratch. Throws Error
+// if there are checkpoints but none is complete, or with --fresh if the folder is not empty.
+std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
+                                         const std::function<void(const std::string&)>& notice);
+
+// The variables of a model, as Checkpoint::require() takes them.
+std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters);
+
+// Throws Error if the run has already done all its steps by then.
+void require_steps_left(const Checkpoint& checkpoint, const JobConfig& job);
+
+std::string written_line(const std::string& folder, double seconds);
+std::string unwritten_line(const std::string& why);
+// Of the last state; `saved` is the step of the checkpoint before, 0: there is none.
+std::string lost_line(const std::string& why, std::uint64_t saved);
+
+// The mean of the training losses reported since the previous checkpoint.
+class MeanLoss {
+ public:
+  void add(double loss) noexcept { sum_ += loss, ++count_; }
+  std::optional<double> mean() const noexcept;  // none: no loss was reported, or one was not finite
+  void reset() noexcept { sum_ = 0.0, count_ = 0; }
+
+ private:
+  double sum_ = 0.0;
+  std::uint64_t count_ = 0;
+};
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,74 @@
+#include "common/sparse_setup.hpp"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "cli/output.hpp"
+#include "common/children.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/loop/sparse_trainer.hpp"
+#include "train/models/sparse/sparse_metrics.hpp"
+
+namespace ps_shm::tools {
+namespace {
+
+train::SparseSourceOptions source_options(const SparseSettings& sparse) {
+  train::SparseSourceOptions options;
+  options.format = sparse.format;
+  options.first_index = sparse.first_index;
+  options.hash_bits = sparse.hash_bits;
+  options.cache = sparse.cache;
+  options.stop_requested = is_stop_requested;
+  options.notice = [](const std::string& line) { tell(line); };
+  return options;
+}
+
+train::SparseData read_data(const TrainingSettings& training, Worker* worker) {
+  const train::SparseSourceOptions options = source_options(training.sparse);
+  if (training.sparse.share_data && worker != nullptr) return train::SparseData::share(*worker, training.data, options);
+  return train::SparseData::read(training.data, options);
+}
+
+// The test set has the same kind and ids as its training set.
+train::SparseData read_test_data(const SparseSettings& sparse, const train::SparseData& training) {
+  using Format = train::SparseSourceOptions::Format;
+  const bool is_rating = training.info().kind == train::SparseKind::kRatings;
+  train::SparseSourceOptions options = source_options(sparse);
+  options.format = is_rating ? Format::kRatings : Format::kLibsvm;
+  if (is_rating) options.names_of = &training;
+  options.first_index = training.info().first_index;
+  options.features = training.info().features;
+  return train::SparseData::read(sparse.test_data, options);
+}
+
+train::SparsePart part_of(const SparseSettings& sparse) {
+  return {sparse.test_share.value_or(sparse.test_data.empty() ? kDefaultTestShare : 0.0), false};
+}
+
+}  // namespace
+
+SparseSetup::SparseSetup(const TrainingSettings& training, bool is_to_be_tested, Worker* worker)
+    : data_(read_data(training, worker)),
+      part_(part_of(training.sparse)),
+      examples_(train::count_examples(data_.info(), part_)),
+      batch_(training.batch != 0 ? training.batch : train::SparseTrainOptions::kBatch) {
+  train::SparseModelOptions options;
+  options.factors = training.sparse.factors.value_or(options.factors);
+  options.bias = training.sparse.bias;
+  model_ = train::make_sparse_model(training.model, data_.info(), options);
+  if (is_to_be_tested && !training.sparse.test_data.empty()) test_ = read_test_data(training.sparse, data_);
+  if (part_.test_share > 0 && examples_ == data_.info().examples)
+    throw Error(
+        fmt::format("{}: a fraction of {} of its {} examples leaves none for testing; give a larger --test-share, or 0 "
+                    "to test on the training data",
+                    data_.name(), part_.test_share, examples_));
+}
+
+report::Metrics SparseSetup::evaluate(std::span<const float> table) const {
+  const std::uint64_t features = data_.info().features;
+  if (test_) return train::evaluate(*model_, table, features, *test_, {});
+  return train::evaluate(*model_, table, features, data_, {part_.test_share, part_.test_share > 0});
+}
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,58 @@
+#include "common/summaries.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "common/repeating.hpp"
+#include "ps_shm/errors.hpp"
+
+namespace ps_shm::tools {
+
+SummaryWriter::SummaryWriter(const SummarySettings& settings, const std::string& folder, persistence::Summary opening,
+                             Notice notice)
+    : every_(settings.every), file_(settings.dir + "/" + folder, std::move(opening)), notice_(std::move(notice)) {}
+
+bool SummaryWriter::is_due(std::uint64_t step) const { return !due_ || due_->is_now(steady_seconds(), step); }
+
+void SummaryWriter::write(std::uint64_t step, const persistence::Summary& summary) {
+  if (!due_) due_.emplace(every_, steady_seconds(), step);
+  due_->move_past(steady_seconds(), step);
+  written_ = step;
+  try {
+    file_.write(step, summary);
+    if (std::exchange(is_failing_, false)) notice_("summaries are being written again");
+  } catch (const Error& error) {
+    if (!std::exchange(is_failing_, true))
+      notice_(fmt::format("cannot write summaries: {}; training continues", error.what()));
+  }
+}
+
+std::optional<double> Speed::per_second(double seconds, std::uint64_t count) {
+  std::optional<double> speed;
+  if (seconds_ && seconds > *seconds_ && count >= count_) speed = double(count - count_) / (seconds - *seconds_);
+  seconds_ = seconds, count_ = count;
+  return speed;
+}
+
+void add_metrics(persistence::Summary& summary, const report::Metrics& metrics, const std::string& prefix) {
+  const auto add = [&](const char* name, const std::optional<double>& value) {
+    if (value) summary.add_scalar(prefix + name, *value);
+  };
+  add("loss", metrics.loss);
+  add("accuracy", metrics.accuracy);
+  add("auc", metrics.auc);
+  add("log_loss", metrics.log_loss);
+  add("rmse", metrics.rmse);
+}
+
+void write_test(const SummarySettings& settings, std::uint64_t step, const report::Metrics& test,
+                const std::optional<report::Metrics>& average_test, Notice notice) {
+  if (settings.dir.empty()) return;
+  persistence::Summary summary;
+  add_metrics(summary, test);
+  if (average_test) add_metrics(summary, *average_test, "average/");
+  SummaryWriter(settings, "test", {}, std::move(notice)).write(step, summary);
+}
+
+}  // namespace ps_shm::tools

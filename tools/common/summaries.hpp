@@ -1,0 +1,64 @@
+// --summary-dir: summaries for TensorBoard, written during a run. Each writer has its own folder there: the ps, each
+// worker, and the test. TensorBoard shows values with the same tag side by side.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "cli/options.hpp"
+#include "config/interval.hpp"
+#include "config/setting.hpp"
+#include "persistence/event_file.hpp"
+#include "report/summary.hpp"
+
+namespace ps_shm::tools {
+
+using Notice = std::function<void(const std::string& line)>;
+
+// The folder of one writer. Errors are reported once; training continues, and writing resumes when it can.
+class SummaryWriter {
+ public:
+  SummaryWriter(const SummarySettings& settings, const std::string& folder, persistence::Summary opening, Notice notice);
+
+  bool is_due(std::uint64_t step) const;
+  void write(std::uint64_t step, const persistence::Summary& summary);
+  // Nothing has been written for this step yet.
+  bool lacks(std::uint64_t step) const noexcept { return !written_ || *written_ != step; }
+
+ private:
+  const config::Interval every_;
+  const std::string folder_;
+  persistence::EventFile file_;
+  const Notice notice_;
+  std::optional<config::Due> due_;  // none: at once
+  std::optional<std::uint64_t> written_;
+  bool is_failing_ = false;
+};
+
+// The growth rate of a counter that is read now and then.
+class Speed {
+ public:
+  std::optional<double> per_second(double seconds, std::uint64_t count);  // since the last call; none: first call
+
+ private:
+  std::optional<double> seconds_;
+  std::uint64_t count_ = 0;
+};
+
+// A table of settings in Markdown.
+template <class Struct>
+std::string settings_table(const config::Settings<Struct>& rows, const Struct& settings) {
+  std::string text = "| setting | value |\n|---|---|\n";
+  for (const config::Setting<Struct>& row : rows)
+    text += std::string("| ") + row.name + " | " + config::show(row, settings) + " |\n";
+  return text;
+}
+
+// Metrics of a model with the parameters of a step, and with their moving averages.
+void add_metrics(persistence::Summary& summary, const report::Metrics& metrics, const std::string& prefix = "");
+void write_test(const SummarySettings& settings, std::uint64_t step, const report::Metrics& test,
+                const std::optional<report::Metrics>& average_test, Notice notice);
+
+}  // namespace ps_shm::tools

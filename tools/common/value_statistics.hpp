@@ -1,0 +1,34 @@
+// Statistics of a variable's values, of any type, as inspect_shm prints them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "persistence/summary.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/types.hpp"
+
+namespace ps_shm::inspect {
+
+// Computed in float64 from finite values only, except for the counts. If there is no finite value, the numbers are NaN.
+struct ValueStatistics {
+  std::uint64_t elements = 0;  // of the variable
+  std::uint64_t looked_at = 0;
+  double min = 0, max = 0, mean = 0;
+  double norm = 0;                        // of the whole variable; estimated if it was sampled
+  std::uint64_t nans = 0, infinites = 0;  // among the elements that were read
+
+  bool is_sampled() const noexcept { return looked_at < elements; }
+};
+
+// `bytes`: all values of a variable with `elements` elements, or a sample of them. 0: these are all.
+ValueStatistics statistics_of(DType dtype, std::span<const std::byte> bytes, std::uint64_t elements = 0);
+
+// The same for a variable of a job, of which about `most` elements are read. Requires: initialised, most > 0.
+ValueStatistics statistics_of(const JobView& view, const VariableInfo& variable, std::uint64_t most);
+
+// Of the finite values, in 64 buckets of equal width.
+persistence::Histogram histogram_of(DType dtype, std::span<const std::byte> bytes);
+
+}  // namespace ps_shm::inspect

@@ -1,0 +1,248 @@
+#include "inspect_shm/inspect.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "inspect_shm/jobs.hpp"
+#include "inspect_shm/settings.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/steps/barrier.hpp"
+
+namespace ps_shm::inspect {
+namespace {
+
+using shm::AttachOutcome;
+
+shm::JobSegments attach(const std::string& job) {
+  AttachOutcome outcome;
+  std::optional<shm::JobSegments> attached =
+      shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
+  if (!attached) throw shm::attach_error(outcome, shm::control_name(job));
+  return std::move(*attached);
+}
+
+Json node_of(int node) { return node < 0 ? Json() : Json(node); }
+
+Json staleness_of(const StalenessSummary& staleness) {
+  return {{"mean", staleness.mean}, {"p50", staleness.p50}, {"p99", staleness.p99}, {"max", staleness.max}};
+}
+
+// The header of a control segment of another layout version; its first fields are the same in all versions. Empty for
+// other segments.
+std::optional<Json> show_header(const std::string& job) {
+  shm::Segment control;
+  const AttachOutcome outcome = control.open(shm::control_name(job), shm::Access::kReadOnly, shm::kTrustAnybody);
+  if (outcome != AttachOutcome::kOtherVersion && outcome != AttachOutcome::kOtherBuild) return std::nullopt;
+  std::array<std::byte, sizeof(shm::HeaderShm)> bytes{};
+  if (pread(control.descriptor(), bytes.data(), bytes.size(), 0) != ssize_t(bytes.size())) return std::nullopt;
+  const auto at = [&](auto value, std::size_t offset) {
+    std::memcpy(&value, bytes.data() + offset, sizeof value);
+    return value;
+  };
+  const auto created = at(std::uint64_t{}, offsetof(shm::HeaderShm, created_unix_ns));
+  return Json{{"job", job},
+              {"state", state_of(control, outcome)},
+              {"header",
+               {{"layout_version", at(std::uint32_t{}, offsetof(shm::HeaderShm, layout_version))},
+                {"known_layout_version", shm::kLayoutVersion},
+                {"fingerprint", fmt::format("{:016x}", at(std::uint64_t{}, offsetof(shm::HeaderShm, fingerprint)))},
+                {"instance", fmt::format("{:016x}", at(std::uint64_t{}, offsetof(shm::HeaderShm, instance)))},
+                {"creator_pid", at(std::uint32_t{}, offsetof(shm::HeaderShm, creator_pid))},
+                {"age_seconds", age_seconds(created)},
+                {"initial_bytes", at(std::uint64_t{}, offsetof(shm::HeaderShm, initial_bytes))},
+                {"reserved_bytes", at(std::uint64_t{}, offsetof(shm::HeaderShm, reserved_bytes))}}}};
+}
+
+}  // namespace
+
+Json show_job(const std::string& job) {
+  check_job_name(job);
+  if (std::optional<Json> header = show_header(job)) return *header;
+  const JobView view(job);
+  const JobInfo info = view.info();
+  const JobConfig& config = info.config;
+  const shm::JobSegments segments = attach(job);
+  Json shown = {{"job", job},
+                {"state", state_of(segments.control(), AttachOutcome::kReady)},
+                {"ps_pid", info.ps_pid},
+                {"servers", info.servers},
+                {"instance", fmt::format("{:016x}", info.instance)},
+                {"age_seconds", age_seconds(info.created_unix_ns)},
+                {"settings", settings_of(config)},
+                {"live", live_json(info.live)},
+                {"live_version", info.live_version},
+                {"global_step", info.global_step},
+                {"finished", info.finished},
+                {"ended", segments.state().ended.load_acquire() != 0}};
+  // From the barrier of training steps: the last step whose contributors are decided, and the rank that proposed them.
+  const std::uint64_t decision = segments.barrier(0).decision.load_acquire();
+  shown["decision"] = {{"word", decision}, {"step", nullptr}, {"proposer", nullptr}};
+  if (const std::uint64_t rounds = shm::decided_rounds(decision); rounds != 0)
+    shown["decision"]["step"] = rounds - 1, shown["decision"]["proposer"] = shm::proposer_of(decision);
+  shown["snapshot"] = {{"epoch", info.snapshots},
+                       {"age_seconds", info.snapshots == 0 ? Json() : Json(info.snapshot_age_seconds)},
+                       {"held", info.has_snapshot},
+                       {"pushes_wait", info.is_cutting}};
+  shown["segments"] = Json::array();
+  std::vector<std::string> names = shm::list_segments(shm::control_name(job) + ".");
+  names.insert(names.begin(), shm::control_name(job));
+  for (const std::string& name : names) shown["segments"].push_back({{"name", name}, {"bytes", bytes_of({name})}});
+  shown["shards"] = Json::array();
+  for (std::size_t shard = 0; shard < info.tasks.size(); ++shard) {
+    const TaskInfo& task = info.tasks[shard];
+    shown["shards"].push_back({{"shard", shard},
+                               {"served", task.is_alive},
+                               {"pid", task.pid},
+                               {"node", node_of(task.node)},
+                               {"huge_pages", task.huge_pages},
+                               {"variables", task.variables},
+                               {"used_bytes", task.used_bytes},
+                               {"file_bytes", task.file_bytes},
+                               {"reserved_bytes", task.reserved_bytes}});
+  }
+  const ByteCount& bytes = info.bytes;
+  shown["bytes"] = {
+      {"values", bytes.values},     {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
+      {"reserves", bytes.reserves}, {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
+      {"spares", bytes.spares},     {"words", bytes.words},           {"padding", bytes.padding},
+      {"control", bytes.control},   {"total", bytes.total()}};
+  return shown;
+}
+
+Json list_variables(const std::string& job) {
+  Json all = Json::array();
+  for (const VariableInfo& variable : JobView(job).variables()) {
+    Json parts = Json::array();
+    for (const PartInfo& part : variable.parts)
+      parts.push_back({{"shard", part.shard},
+                       {"node", node_of(part.node)},
+                       {"first_row", part.first_row},
+                       {"rows", part.rows},
+                       {"bytes", part.bytes},
+                       {"slot_bytes", part.slot_bytes},
+                       {"pieces", part.pieces},
+                       {"piece_elements", part.piece_elements}});
+    all.push_back({{"name", variable.name},
+                   {"dtype", to_string(variable.dtype)},
+                   {"shape", variable.shape},
+                   {"rule", to_string(variable.rule)},
+                   {"layout", to_string(variable.layout)},
+                   {"element_count", variable.element_count},
+                   {"bytes", variable.bytes},
+                   {"slots", variable.slots},
+                   {"parts", std::move(parts)},
+                   {"updates", variable.updates},
+                   {"initialised", variable.initialised}});
+  }
+  return {{"job", job}, {"variables", std::move(all)}};
+}
+
+namespace {
+
+Json events_of(const JobView& view, const std::string& kind) {
+  Json all = Json::array();
+  for (const Event& event : view.events()) {
+    if (!kind.empty() && event.kind != kind) continue;
+    all.push_back({{"unix_ns", event.unix_ns},
+                   {"kind", event.kind},
+                   {"rank", event.rank ? Json(*event.rank) : Json()},
+                   {"step", event.step},
+                   {"ranks", event.ranks},
+                   {"text", event.text}});
+  }
+  return all;
+}
+
+}  // namespace
+
+Json list_events(const std::string& job, const std::string& kind) {
+  return {{"job", job}, {"events", events_of(JobView(job), kind)}};
+}
+
+void follow_events(const std::string& job, const std::string& kind, const std::function<void(const Json&)>& use) {
+  constexpr auto kPause = std::chrono::milliseconds(50);  // for human readers
+  const JobView view(job);
+  const shm::JobSegments segments = attach(job);
+  std::set<std::string> known;
+  for (bool is_last = false;; std::this_thread::sleep_for(kPause)) {
+    // In this order, so that what happens before the last process leaves is still printed.
+    is_last = segments.control().is_orphaned() || !segments.locks().is_in_use_by_other();
+    std::set<std::string> seen;
+    const Json events = events_of(view, kind);
+    for (const Json& event : events) {
+      const auto [text, is_first] = seen.insert(event.dump(-1, ' ', false, Json::error_handler_t::replace));
+      if (is_first && known.count(*text) == 0) use(event);
+    }
+    known = std::move(seen);  // a ring: overwritten events do not come back
+    if (is_last) return;
+  }
+}
+
+Json list_uninitialised(const std::string& job) {
+  Json names = Json::array();
+  for (const VariableInfo& variable : JobView(job).variables())
+    if (!variable.initialised) names.push_back(variable.name);
+  return {{"job", job}, {"uninitialised", std::move(names)}};
+}
+
+Json list_placement(const std::string& job) {
+  const JobView view(job);
+  const std::vector<TaskInfo> tasks = view.info().tasks;
+  Json all = Json::array();
+  for (const VariableInfo& variable : view.variables())
+    for (std::size_t part = 0; part < variable.parts.size(); ++part) {
+      const PartInfo& where = variable.parts[part];
+      const TaskInfo& task = tasks.at(where.shard);
+      all.push_back({{"name", variable.name},
+                     {"part", part},
+                     {"parts", variable.parts.size()},
+                     {"first_row", where.first_row},
+                     {"rows", where.rows},
+                     {"shard", where.shard},
+                     {"segment", shm::shard_name(job, where.shard)},
+                     {"served", task.is_alive},
+                     {"ps_pid", task.is_alive ? Json(task.pid) : Json()},
+                     {"node", node_of(where.node)},
+                     {"offset", where.offset},
+                     {"bytes", where.bytes},
+                     {"slot_bytes", where.slot_bytes}});
+    }
+  return {{"job", job}, {"placement", std::move(all)}};
+}
+
+Json list_workers(const std::string& job) {
+  Json all = Json::array();
+  for (const WorkerInfo& worker : JobView(job).workers())
+    all.push_back({{"rank", worker.rank},
+                   {"state", to_string(worker.state)},
+                   {"pid", worker.pid},
+                   {"holders", worker.holders},
+                   {"steps", worker.steps},
+                   {"pushes", worker.pushes},
+                   {"pulls", worker.pulls},
+                   {"push_retries", worker.push_retries},
+                   {"pull_retries", worker.pull_retries},
+                   {"dropped", worker.dropped},
+                   {"clock", worker.clock},
+                   {"lead_max", worker.lead_max},
+                   {"examples", worker.examples},
+                   {"training_loss", worker.examples != 0 ? Json(worker.loss) : Json()},
+                   {"seconds", worker.seconds},
+                   {"staleness", staleness_of(worker.staleness)},
+                   {"waiting_for", worker.waiting_for.empty() ? Json() : Json(worker.waiting_for)}});
+  return {{"job", job}, {"workers", std::move(all)}};
+}
+
+}  // namespace ps_shm::inspect

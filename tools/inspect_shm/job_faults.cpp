@@ -1,0 +1,302 @@
+// Findings about a single job: dead, stopped or starving processes, uninitialised variables, NaN values.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/value_statistics.hpp"
+#include "config/modes.hpp"
+#include "inspect_shm/findings.hpp"
+#include "inspect_shm/processes.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "shm/base/process_state.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/segment/memory_policy.hpp"
+#include "shm/segment/record_check.hpp"
+
+namespace ps_shm::inspect {
+namespace {
+
+constexpr auto kBetweenLooks = std::chrono::milliseconds(400);
+
+template <class List>
+std::string joined(const List& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "worker" : "workers", fmt::join(ranks, ", "));
+}
+
+// Two reads of one job.
+class JobFaults {
+ public:
+  JobFaults(std::string job, shm::JobSegments segments, Json& findings)
+      : job_(std::move(job)), segments_(std::move(segments)), findings_(findings), view_(job_), info_(view_.info()) {
+    for (const shm::LockHolder& holder : shm::lock_holders(segments_.control().descriptor()))
+      for (std::uint32_t byte = holder.first; byte <= std::min(holder.last, shm::kLockBytes - 1); ++byte)
+        holders_[byte] = holder.pid;
+  }
+
+  const std::string& job() const noexcept { return job_; }
+
+  // Whether a second read is needed.
+  bool look() {
+    before_ = view_.workers();
+    uninitialised_before_ = uninitialised();
+    find_dead();
+    find_stopped();
+    find_quorum();
+    find_shards();
+    find_odd_values();
+    find_unregistered();
+    return !uninitialised_before_.empty() || std::any_of(before_.begin(), before_.end(), is_alive);
+  }
+
+  void look_again() {
+    find_starving(view_.workers());
+    find_uninitialised();
+  }
+
+ private:
+  static bool is_alive(const WorkerInfo& worker) { return worker.state == WorkerState::kAlive; }
+  void add(const char* kind, std::string what, std::string todo) {
+    add_finding(findings_, kind, job_, std::move(what), std::move(todo));
+  }
+
+  // As visible in this container; none: it is in another one.
+  std::optional<std::uint32_t> process_at(std::uint32_t byte) const {
+    const auto found = holders_.find(byte);
+    return found == holders_.end() ? std::nullopt : std::optional(found->second);
+  }
+  bool is_stopped(std::uint32_t byte) const {
+    const auto process = process_at(byte);
+    const char state = process ? shm::process_state(*process) : '\0';
+    return state == 'T' || state == 't';
+  }
+
+  void find_dead() {
+    for (const WorkerInfo& worker : before_)
+      if (worker.state == WorkerState::kDead)
+        add("dead-worker",
+            fmt::format("worker {} (process {}) has died, after {} steps", worker.rank, worker.pid, worker.steps),
+            fmt::format("start a replacement: worker_shm --job {} --rank {}; or launch with --restart-workers", job_,
+                        worker.rank));
+    for (std::size_t task = 0; task < info_.tasks.size(); ++task)
+      if (!info_.tasks[task].is_alive)
+        add("dead-ps",
+            info_.tasks.size() == 1
+                ? fmt::format("its ps (process {}) has died; its workers continue, but further deaths go unnoticed",
+                              info_.tasks[task].pid)
+                : fmt::format("ps task {} (process {}) has died", task, info_.tasks[task].pid),
+            fmt::format("take it over: ps_shm --job {} --adopt{}", job_,
+                        info_.tasks.size() == 1 ? "" : fmt::format(" --task {}", task)));
+  }
+
+  void find_stopped() {
+    for (const WorkerInfo& worker : before_) {
+      if (!is_alive(worker) || !is_stopped(shm::kRankByte + worker.rank)) continue;
+      const std::uint32_t pid = *process_at(shm::kRankByte + worker.rank);
+      std::vector<std::uint32_t> waiting;
+      for (const WorkerInfo& other : before_)
+        if (is_alive(other) && !other.waiting_for.empty() && !is_stopped(shm::kRankByte + other.rank))
+          waiting.push_back(other.rank);
+      add("stopped-worker",
+          fmt::format("worker {} (process {}) is stopped, by a signal or a debugger{}", worker.rank, pid,
+                      waiting.empty()
+                          ? ""
+                          : fmt::format("; {} wait{} for it", joined(waiting), waiting.size() == 1 ? "s" : "")),
+          fmt::format("kill -CONT {0} resumes it; kill -9 {0} ends it, and the others continue without it", pid));
+    }
+    for (std::uint32_t task = 0; task < info_.tasks.size(); ++task)
+      if (info_.tasks[task].is_alive && is_stopped(shm::kTaskByte + task)) {
+        const std::uint32_t pid = *process_at(shm::kTaskByte + task);
+        add("stopped-ps",
+            fmt::format("its ps (process {}) is stopped: deaths and the end of the job go unnoticed", pid),
+            fmt::format("kill -CONT {0} resumes it; after kill -9 {0}, ps_shm --job {1} --adopt takes the job over",
+                        pid, job_));
+      }
+  }
+
+  void find_quorum() {
+    const auto alive = static_cast<std::uint32_t>(std::count_if(before_.begin(), before_.end(), is_alive));
+    if (!traits_of(info_.live.mode).has_quorum || info_.finished || alive == 0 || info_.live.quorum <= alive) return;
+    const bool have_all_come = before_.size() >= info_.config.workers;
+    if (!have_all_come && segments_.state().short_quorum.load_relaxed() == 0) return;  // relaxed: diagnostic only
+    add("unmet-quorum",
+        fmt::format("its quorum of {} cannot be met: {} alive; steps complete with fewer gradients than requested",
+                    info_.live.quorum, alive == 1 ? "one worker is" : fmt::format("{} workers are", alive)),
+        fmt::format("start more workers, or inspect_shm set --job {} quorum={}", job_, alive));
+  }
+
+  // Workers that made no progress between the two reads, while others made much.
+  void find_starving(const std::vector<WorkerInfo>& now) {
+    constexpr std::uint64_t kMany = 20;
+    std::map<std::uint32_t, std::uint64_t> steps;  // of live workers
+    std::uint64_t most = 0;
+    for (const WorkerInfo& worker : now)
+      for (const WorkerInfo& old : before_)
+        if (old.rank == worker.rank && old.holders == worker.holders && is_alive(old) && is_alive(worker)) {
+          steps[worker.rank] = worker.steps - old.steps;
+          most = std::max(most, worker.steps - old.steps);
+        }
+    if (most < kMany) return;
+    for (const WorkerInfo& worker : now) {
+      const auto found = steps.find(worker.rank);
+      if (found == steps.end() || found->second != 0 || !worker.waiting_for.empty() ||
+          is_stopped(shm::kRankByte + worker.rank))
+        continue;
+      const auto old =
+          std::find_if(before_.begin(), before_.end(), [&](const WorkerInfo& w) { return w.rank == worker.rank; });
+      const auto process = process_at(shm::kRankByte + worker.rank);
+      const char state = process ? shm::process_state(*process) : '\0';
+      const std::uint64_t retries = worker.push_retries - old->push_retries;
+      std::string why = "its own work, or its data, is slow";
+      std::string todo = "examine that process with a profiler, or with py-spy";
+      if (retries > kMany)
+        why = fmt::format("it lost {} compare-and-swaps to other workers meanwhile", retries),
+        todo = "give it a core of its own, or use larger batches, so that pushes are less frequent";
+      else if (state == 'R')
+        why = "it is runnable, but gets no core, or its computation takes long",
+        todo = "start no more workers than there are cores; check nice values and CPU limits";
+      else if (state == 'D')
+        why = "it waits for a disk or a device", todo = "check the disk or device that holds its data";
+      add("starving-worker",
+          fmt::format("worker {} (process {}) completed no step in {} ms, in which another worker completed {}: {}",
+                      worker.rank, worker.pid, kBetweenLooks.count(), most, why),
+          todo);
+    }
+  }
+
+  std::map<std::string, std::uint64_t> uninitialised() {
+    std::map<std::string, std::uint64_t> all;
+    for (const shm::CheckedRecord& record : shm::copy_records(segments_))
+      if (record->base == 0 && record->init.load_relaxed() != shm::kInitialised)  // relaxed: a copy's
+        all.emplace(shm::text_of(record->name), record->init.load_relaxed());
+    return all;
+  }
+
+  void find_uninitialised() {
+    for (const auto& [name, claim] : uninitialised()) {
+      if (uninitialised_before_.count(name) == 0) continue;  // it is new
+      std::vector<std::uint32_t> waiting;
+      for (const WorkerInfo& worker : view_.workers())
+        if (is_alive(worker) && worker.waiting_for.find(fmt::format("variable {} ", name)) == 0)
+          waiting.push_back(worker.rank);
+      const auto byte = static_cast<std::uint32_t>(claim & 0xffff);  // + 1
+      const bool is_busy = byte > shm::kRankByte && segments_.locks().is_held_by_other(byte - 1);
+      const std::string who = is_busy ? fmt::format("worker {} has started to initialise it, and has not finished",
+                                                    byte - 1 - shm::kRankByte)
+                                      : "no worker is initialising it";
+      add("uninitialised-variable",
+          fmt::format("variable {} has no values yet: {}{}", name, who,
+                      waiting.empty()
+                          ? ""
+                          : fmt::format("; {} wait{} for it", joined(waiting), waiting.size() == 1 ? "s" : "")),
+          is_busy ? fmt::format("check what worker {} is doing", byte - 1 - shm::kRankByte)
+                  : "let a worker declare it with its initial values");
+    }
+  }
+
+  void find_shards() {
+    constexpr std::uint64_t kWorthIt = 1 << 20;
+    std::vector<std::uint64_t> bytes(info_.tasks.size());
+    for (const VariableInfo& variable : view_.variables())
+      for (const PartInfo& part : variable.parts) bytes.at(part.shard) += part.bytes + part.slot_bytes;
+    std::uint64_t sum = 0;
+    for (const std::uint64_t one : bytes) sum += one;
+    const auto largest = std::max_element(bytes.begin(), bytes.end());
+    if (bytes.size() > 1 && *largest >= kWorthIt && 2 * *largest * bytes.size() > 3 * sum)
+      add("unbalanced-shards",
+          fmt::format("shard {} has {:.0f} % of the values' bytes, of {} shards", largest - bytes.begin(),
+                      100 * double(*largest) / double(sum), bytes.size()),
+          "start the job with --placement greedy, or --placement partition, which divides large variables");
+    for (std::uint32_t shard = 0; shard < info_.tasks.size(); ++shard) {
+      const int node = info_.tasks[shard].node;
+      if (node < 0) continue;
+      const std::uint64_t used =
+          std::min<std::uint64_t>(info_.tasks[shard].used_bytes, segments_.shard(shard).usable_bytes());
+      const double others =
+          shm::share_on_other_nodes(segments_.shard_data(shard), used, static_cast<std::uint32_t>(node));
+      if (others > 0.1)
+        add("wrong-node", fmt::format("{:.0f} % of shard {}'s memory is not on its node {}", 100 * others, shard, node),
+            fmt::format("free memory on node {} (numactl --hardware shows it), and restart the job", node));
+    }
+  }
+
+  void find_odd_values() {
+    constexpr std::uint64_t kMost = 1 << 20;  // takes some milliseconds
+    for (const VariableInfo& variable : view_.variables()) {
+      if (!variable.initialised) continue;
+      const ValueStatistics found = statistics_of(view_, variable, kMost);
+      if (found.nans + found.infinites == 0) continue;
+      add("not-finite",
+          fmt::format("variable {} has {} NaN and {} infinities in {} values{}", variable.name, found.nans,
+                      found.infinites, found.looked_at, found.is_sampled() ? " that were sampled" : ""),
+          "resume from a checkpoint, with --on-nan stop or restore; doctor --nan-watch reports who pushes the next "
+          "one");
+    }
+  }
+
+  // For live owners of ranks: events before the last one joined are of predecessors.
+  void find_unregistered() {
+    std::map<std::uint32_t, bool> ranks;
+    for (const Event& event : view_.events())
+      if (event.rank && (event.kind == "joined" || event.kind == "unregistered"))
+        ranks[*event.rank] = event.kind == "unregistered";
+    for (const WorkerInfo& worker : before_)
+      if (is_alive(worker) && ranks[worker.rank])
+        add("unregistered-gpu",
+            fmt::format("worker {} (process {}) has a GPU that copies through the host, which is slower: CUDA refused "
+                        "to register the shards' memory",
+                        worker.rank, worker.pid),
+            "the worker's first lines on stderr contain the driver's reason; often it is a limit on locked memory, of "
+            "the "
+            "container or of ulimit -l");
+  }
+
+  const std::string job_;
+  shm::JobSegments segments_;
+  Json& findings_;
+  const JobView view_;
+  const JobInfo info_;
+  std::map<std::uint32_t, std::uint32_t> holders_;  // of lock bytes, as processes visible here
+  std::vector<WorkerInfo> before_;
+  std::map<std::string, std::uint64_t> uninitialised_before_;
+};
+
+}  // namespace
+
+void find_job_faults(const Json& examined, Json& findings) {
+  std::vector<std::unique_ptr<JobFaults>> jobs;
+  bool has_living = false;
+  const auto guarded = [&](const std::string& job, const auto& look) {
+    try {
+      look();
+    } catch (const Error& error) {
+      add_finding(findings, "damaged-job", job, error.what(),
+                  fmt::format("end its processes, then inspect_shm rm --force --job {}", job));
+    }
+  };
+  for (const Json& row : examined["jobs"]) {
+    const std::string job = row["job"], state = row["state"];
+    if (state != "live" && state != "orphaned") continue;
+    guarded(job, [&] {
+      shm::AttachOutcome outcome;
+      auto segments = shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
+      if (!segments) return;  // it is gone meanwhile
+      auto faults = std::make_unique<JobFaults>(job, std::move(*segments), findings);
+      if (faults->look()) jobs.push_back(std::move(faults)), has_living = true;
+    });
+  }
+  if (!has_living) return;
+  std::this_thread::sleep_for(kBetweenLooks);
+  for (const auto& faults : jobs) guarded(faults->job(), [&] { faults->look_again(); });
+}
+
+}  // namespace ps_shm::inspect

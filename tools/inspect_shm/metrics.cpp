@@ -1,0 +1,245 @@
+// Metrics of jobs for Prometheus, with names and units that follow its conventions.
+#include <fmt/format.h>
+#include <prometheus/collectable.h>
+#include <prometheus/exposer.h>
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <csignal>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/value_statistics.hpp"
+#include "inspect_shm/inspect.hpp"
+#include "inspect_shm/jobs.hpp"
+#include "persistence/tensor_files.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "shm/segment/names.hpp"
+
+namespace ps_shm::inspect {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using Labels = std::vector<std::pair<const char*, std::string>>;
+
+// Families in the order of their first use.
+class Families {
+ public:
+  void gauge(const char* name, const char* help, const Labels& labels, double value) {
+    add(name, help, MetricType::Gauge, labels).gauge.value = value;
+  }
+  void counter(const char* name, const char* help, const Labels& labels, double value) {
+    add(name, help, MetricType::Counter, labels).counter.value = value;
+  }
+  ClientMetric& add(const char* name, const char* help, MetricType type, const Labels& labels) {
+    const auto [place, is_new] = places_.emplace(name, families_.size());
+    if (is_new) families_.push_back({name, help, type, {}});
+    ClientMetric& metric = families_[place->second].metric.emplace_back();
+    for (const auto& [label, value] : labels) metric.label.push_back({label, value});
+    return metric;
+  }
+  std::vector<MetricFamily> take() { return std::move(families_); }
+
+ private:
+  std::vector<MetricFamily> families_;
+  std::map<std::string, std::size_t> places_;
+};
+
+void add_bytes(Families& out, const std::string& job, const ByteCount& bytes) {
+  const std::pair<const char*, std::uint64_t> parts[] = {
+      {"control", bytes.control},           {"values", bytes.values},
+      {"optimizer_slots", bytes.slots},     {"words", bytes.words},
+      {"padding", bytes.padding},           {"spares", bytes.spares},
+      {"accumulators", bytes.accumulators}, {"reserves", bytes.reserves},
+      {"gradients", bytes.gradients},       {"shared_data", bytes.shared_data}};
+  for (const auto& [part, count] : parts)
+    out.gauge("ps_shm_job_bytes", "Shared memory of the job, by use.", {{"job", job}, {"part", part}}, double(count));
+}
+
+void add_workers(Families& out, const std::string& job, const JobView& view) {
+  std::map<WorkerState, int> states = {{WorkerState::kAlive, 0}, {WorkerState::kDead, 0}, {WorkerState::kLeft, 0}};
+  for (const WorkerInfo& worker : view.workers()) {
+    ++states[worker.state];
+    const Labels of = {{"job", job}, {"rank", fmt::to_string(worker.rank)}};
+    const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
+      out.counter(name, help, of, double(value));
+    };
+    counter("ps_shm_worker_steps_total", "Steps of this rank.", worker.steps);
+    counter("ps_shm_worker_pushes_total", "Pushes of variables.", worker.pushes);
+    counter("ps_shm_worker_pulls_total", "Pulls of variables.", worker.pulls);
+    counter("ps_shm_worker_push_retries_total", "Retried pushes of chunks.", worker.push_retries);
+    counter("ps_shm_worker_pull_retries_total", "Retried pulls of chunks.", worker.pull_retries);
+    counter("ps_shm_worker_dropped_gradients_total", "Gradients dropped because the quorum was complete.",
+            worker.dropped);
+    counter("ps_shm_worker_examples_total", "Training examples.", worker.examples);
+    if (worker.examples != 0)
+      out.gauge("ps_shm_worker_training_loss", "Loss on the worker's last batch.", of, worker.loss);
+    out.gauge("ps_shm_worker_waiting", "1 if the worker waits for others.", of, worker.waiting_for.empty() ? 0 : 1);
+  }
+  for (const auto& [state, count] : states)
+    out.gauge("ps_shm_workers", "Number of workers, by state.", {{"job", job}, {"state", to_string(state)}}, count);
+}
+
+void add_staleness(Families& out, const std::string& job, const JobView& view) {
+  // From 64 on, a count is for numbers up to twice its minimum: the bounds lie between them.
+  constexpr std::uint64_t kBounds[] = {0, 1, 2, 4, 8, 16, 32, 63, 127, 255, 1023, 4095, 65535};
+  const std::vector<StalenessCount> counts = view.staleness_counts();
+  std::uint64_t all = 0;
+  for (const StalenessCount& one : counts) all += one.count;
+  ClientMetric& metric =
+      out.add("ps_shm_staleness_updates", "Updates by other workers between a worker's pull and push, per chunk.",
+              MetricType::Histogram, {{"job", job}});
+  metric.histogram.sample_count = all;
+  metric.histogram.sample_sum = view.staleness().mean * double(all);
+  for (const std::uint64_t bound : kBounds) {
+    std::uint64_t up_to = 0;
+    for (const StalenessCount& one : counts)
+      if (one.least <= bound) up_to += one.count;
+    metric.histogram.bucket.push_back({up_to, double(bound)});
+  }
+}
+
+void add_variables(Families& out, const std::string& job, const JobView& view, bool has_values) {
+  constexpr std::uint64_t kLookedAt = 1 << 16;
+  for (const VariableInfo& variable : view.variables()) {
+    const Labels of = {{"job", job}, {"variable", variable.name}};
+    out.gauge("ps_shm_variable_bytes", "Size of the variable's values.", of, double(variable.bytes));
+    out.counter("ps_shm_variable_updates_total", "Pushes to the variable.", of, double(variable.updates));
+    if (!has_values || !variable.initialised) continue;
+    const ValueStatistics found = statistics_of(view, variable, kLookedAt);
+    out.gauge("ps_shm_variable_norm", "Euclidean norm of the finite values, estimated for large variables.", of,
+              found.norm);
+    out.gauge("ps_shm_variable_nonfinite_ratio", "Fraction of values that are NaN or infinite.", of,
+              double(found.nans + found.infinites) / double(found.looked_at));
+  }
+}
+
+void add_job(Families& out, const std::string& job, bool has_values) {
+  const JobView view(job);
+  const JobInfo info = view.info();
+  const Labels of = {{"job", job}};
+  out.gauge("ps_shm_job_info", "Description of the job; always 1.",
+            {{"job", job}, {"mode", to_string(info.live.mode)}, {"optimizer", to_string(info.config.optimizer.rule)}},
+            1);
+  out.counter("ps_shm_global_steps_total", "Global steps completed.", of, double(info.global_step));
+  out.gauge("ps_shm_job_created_timestamp_seconds", "When the job was created, in Unix time.", of,
+            double(info.created_unix_ns) * 1e-9);
+  out.gauge("ps_shm_learning_rate", "Learning rate of the next step.", of,
+            double(info.config.optimizer.schedule.rate(info.live.learning_rate, info.global_step)));
+  out.counter("ps_shm_snapshots_total", "Snapshots taken.", of, double(info.snapshots));
+  add_bytes(out, job, info.bytes);
+  add_workers(out, job, view);
+  add_staleness(out, job, view);
+  add_variables(out, job, view, has_values);
+}
+
+std::vector<MetricFamily> collect(const MetricsRequest& request) {
+  Families out;
+  out.gauge("ps_shm_filesystem_size_bytes", "Size of /dev/shm.", {}, double(shm::shm_capacity_bytes()));
+  out.gauge("ps_shm_filesystem_free_bytes", "Free bytes of /dev/shm.", {}, double(shm::shm_free_bytes()));
+  const Json listed = list_jobs();
+  for (const Json& row : listed["jobs"]) {
+    const std::string job = row["job"];
+    if (!request.job.empty() && job != request.job) continue;
+    out.gauge("ps_shm_job_state", "1 for the job's current state.", {{"job", job}, {"state", row["state"]}}, 1);
+  }
+  for (const Json& row : listed["jobs"]) {
+    const std::string job = row["job"];
+    if (row["global_step"].is_null() || (!request.job.empty() && job != request.job)) continue;
+    try {
+      add_job(out, job, request.has_values);
+    } catch (const Error&) {
+      // Gone or damaged since; the next scrape reports its state.
+    }
+  }
+  if (!request.job.empty()) return out.take();
+  const Json publications = list_publications("");
+  for (const Json& row : publications["publications"]) {
+    if (row["generation"].is_null()) continue;
+    const Labels of = {{"publication", row["publication"]}};
+    out.counter("ps_shm_publication_generations_total", "Generations published.", of, row["generation"]);
+    out.gauge("ps_shm_publication_subscribers", "Subscribers.", of, double(row["subscribers"].size()));
+    out.counter("ps_shm_publication_written_bytes_total", "Bytes written by the publisher.", of, row["written_bytes"]);
+  }
+  return out.take();
+}
+
+// OpenMetrics: a counter's family has no _total, bounds are floats, and there is an end marker.
+std::string as_openmetrics(const std::string& text) {
+  constexpr std::string_view kSuffix = "_total", kBound = "le=\"";
+  std::istringstream lines(text);
+  std::string changed;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("# HELP ") || line.starts_with("# TYPE ")) {
+      const std::size_t end = line.find(' ', std::string_view("# HELP ").size());
+      if (end != line.npos && std::string_view(line).substr(0, end).ends_with(kSuffix))
+        line.erase(end - kSuffix.size(), kSuffix.size());
+    } else if (const std::size_t begin = line.find(kBound); begin != line.npos) {
+      const std::size_t end = line.find('"', begin + kBound.size());
+      const std::size_t digits = line.find_first_not_of("0123456789", begin + kBound.size());
+      if (digits == end) line.insert(end, ".0");
+    }
+    changed += line + "\n";
+  }
+  return changed + "# EOF\n";
+}
+
+class Jobs : public prometheus::Collectable {
+ public:
+  explicit Jobs(MetricsRequest request) : request_(std::move(request)) {}
+  std::vector<MetricFamily> Collect() const override {
+    try {
+      return collect(request_);
+    } catch (const std::exception&) {  // out of memory or descriptors at the moment
+      return {};
+    }
+  }
+
+ private:
+  MetricsRequest request_;
+};
+
+}  // namespace
+
+Json gather_metrics(const MetricsRequest& request) {
+  if (!request.job.empty()) static_cast<void>(JobView(request.job));  // throws an Error with the reason
+  std::string text = prometheus::TextSerializer().Serialize(collect(request));
+  if (request.is_openmetrics) text = as_openmetrics(text);
+  if (!request.textfile.empty()) persistence::write_text(request.textfile, text);
+  return {{"textfile", request.textfile.empty() ? Json() : Json(request.textfile)}, {"text", std::move(text)}};
+}
+
+std::string metrics_as_text(const Json& gathered, Columns) {
+  return gathered["textfile"].is_null() ? gathered["text"].get<std::string>() : std::string();
+}
+
+void serve_metrics(const MetricsRequest& request, const std::string& address, std::uint16_t port,
+                   const std::function<void(const std::string& url)>& begun) {
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int one : {SIGINT, SIGTERM}) sigaddset(&ends, one);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before any thread is created, so that none of them receives a signal
+  std::unique_ptr<prometheus::Exposer> exposer;
+  const bool is_ipv6 = address.find(':') != std::string::npos;
+  const std::string host = is_ipv6 ? fmt::format("[{}]", address) : address;
+  try {
+    exposer = std::make_unique<prometheus::Exposer>(fmt::format("{}:{}", host, port), 1);
+  } catch (const std::exception& error) {
+    throw Error(fmt::format("cannot listen on {}:{}: {}; choose another port with --port", host, port, error.what()),
+                ErrorCode::kSystem);
+  }
+  const auto jobs = std::make_shared<Jobs>(request);
+  exposer->RegisterCollectable(jobs);
+  begun(fmt::format("http://{}:{}/metrics", host, exposer->GetListeningPorts().at(0)));
+  int received = 0;
+  sigwait(&ends, &received);
+}
+
+}  // namespace ps_shm::inspect

@@ -1,0 +1,314 @@
+// The results of inspect.cpp as tables.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+
+#include "inspect_shm/cells.hpp"
+#include "inspect_shm/inspect.hpp"
+#include "report/devices.hpp"
+
+namespace ps_shm::inspect {
+namespace {
+
+using report::fitted;
+using report::Row;
+using report::table;
+
+std::string or_none(const Json& list) {
+  std::string text;
+  for (const Json& entry : list) {
+    if (!text.empty()) text += ',';
+    text += entry.get<std::string>();
+  }
+  return text.empty() ? "-" : text;
+}
+
+}  // namespace
+
+std::string jobs_as_text(const Json& jobs, Columns columns) {
+  std::vector<Row> rows = {{"JOB", "STATE", "PS", "WORKERS", "STEP", "SIZE", "AGE"}};
+  for (const Json& row : jobs["jobs"])
+    rows.push_back({cell(row["job"]), cell(row["state"]), row["state"] == "live" ? cell(row["ps_pid"]) : "-",
+                    row["workers"].is_null() ? "-" : cell(row["workers_alive"]) + "/" + cell(row["workers"]),
+                    cell(row["global_step"]), bytes_as_text(row["bytes"]),
+                    row["age_seconds"].is_null() ? "-" : age_as_text(row["age_seconds"])});
+  const std::string text = rows.size() == 1 ? "no jobs\n" : table(rows, columns);
+  if (jobs["publications"].empty()) return text;
+  rows = {{"PUBLICATION", "STATE", "PUBLISHER", "GENERATION", "SUBSCRIBERS", "SIZE", "AGE"}};
+  for (const Json& row : jobs["publications"])
+    rows.push_back({cell(row["publication"]), cell(row["state"]), row["state"] == "live" ? cell(row["pid"]) : "-",
+                    cell(row["generation"]), cell(row["subscribers"]), bytes_as_text(row["bytes"]),
+                    row["age_seconds"].is_null() ? "-" : age_as_text(row["age_seconds"])});
+  return text + "\n" + table(rows, columns);
+}
+
+std::string publications_as_text(const Json& listed, Columns columns) {
+  std::string text;
+  for (const Json& row : listed["publications"]) {
+    text += fmt::format("publication {}: {}, {}", cell(row["publication"]), cell(row["state"]),
+                        bytes_as_text(row["bytes"]));
+    if (row["generation"].is_null()) {  // nothing is known of it
+      text += "\n";
+      continue;
+    }
+    text += fmt::format(", {} old\n", age_as_text(row["age_seconds"]));
+    text += fmt::format("  publisher number {} (process {}), {}\n", cell(row["publishers"]), cell(row["pid"]),
+                        row["state"] == "live"    ? "alive"
+                        : row["state"] == "ended" ? "has closed it"
+                                                  : "dead");
+    text += fmt::format("  {} tensors of {}, {} records, {} times busy, {} written\n", cell(row["tensors"]),
+                        bytes_as_text(row["tensor_bytes"]), cell(row["records"]), cell(row["busy"]),
+                        bytes_as_text(row["written_bytes"]));
+    text += row["generation"] == 0
+                ? "  no generation yet\n"
+                : fmt::format("  generation {}, step {}, {} tensors changed, {} old\n", cell(row["generation"]),
+                              cell(row["step"]), cell(row["changed"]), age_as_text(row["generation_age_seconds"]));
+    for (const Json& subscriber : row["subscribers"]) {
+      std::vector<std::string> held;
+      for (const Json& generation : subscriber["generations"]) held.push_back(cell(generation));
+      text += fmt::format("  subscriber {} (process {}), {}: has {}\n", cell(subscriber["rank"]),
+                          cell(subscriber["pid"]), cell(subscriber["state"]),
+                          held.empty() ? "nothing" : fmt::format("generation {}", fmt::join(held, " and ")));
+    }
+    text += fmt::format("  {} of {} subscriber entries in use\n", row["subscribers"].size(), cell(row["places"]));
+  }
+  return text.empty() ? "no publications\n" : fitted(text, columns);
+}
+
+std::string settings_as_text(const Json& shown, Columns columns) {
+  const Json& live = shown["live"];
+  std::vector<std::string> lines;
+  std::size_t others = 0;
+  for (const auto& [key, value] : shown["settings"].items()) {
+    const auto now = live.find(key);
+    const bool has_changed = now != live.end() && *now != value;
+    if (columns && !has_changed && !is_of_interest(key, value))
+      ++others;
+    else
+      lines.push_back(fmt::format("  {:<19} {}{}", key, cell(value), has_changed ? ", now " + cell(*now) : ""));
+  }
+  const Json& changes = shown["live_version"];
+  std::string text = changes == 0
+                         ? "settings\n"
+                         : fmt::format("settings, changed {} time{}\n", cell(changes), changes == 1 ? "" : "s");
+  text += report::listed(lines, columns);
+  if (others != 0) text += fmt::format("  {} others have their default values; --wide shows them\n", others);
+  return text;
+}
+
+namespace {
+
+// For a job that this program cannot read.
+std::string header_as_text(const Json& shown) {
+  const Json& header = shown["header"];
+  std::string text = fmt::format("job {}: {}; this program knows layout version {}\nheader\n", cell(shown["job"]),
+                                 cell(shown["state"]), cell(header["known_layout_version"]));
+  for (const auto& [key, value] : header.items())
+    if (key != "known_layout_version")
+      text += key == "age_seconds" ? fmt::format("  {:<15} {}\n", "age", age_as_text(value))
+                                   : fmt::format("  {:<15} {}\n", key, cell(value));
+  return text + "inspect it with the inspect_shm of its programs' build\n";
+}
+
+}  // namespace
+
+std::string job_as_text(const Json& shown, Columns columns) {
+  if (shown.contains("header")) return fitted(header_as_text(shown), columns);
+  const Json& decision = shown["decision"];
+  std::string text = fmt::format("job {}: {}, ps pid {}, {} old\n", cell(shown["job"]), cell(shown["state"]),
+                                 cell(shown["ps_pid"]), age_as_text(shown["age_seconds"]));
+  text += fmt::format("global step {}{}{}\n", cell(shown["global_step"]), shown["finished"] ? ", finished" : "",
+                      shown["ended"] ? ", ended" : "");
+  text += fmt::format("decision word {:#x}: {}\n", decision["word"].get<std::uint64_t>(),
+                      decision["step"].is_null()
+                          ? "none yet"
+                          : fmt::format("step {} by rank {}", cell(decision["step"]), cell(decision["proposer"])));
+  if (const Json& snapshot = shown["snapshot"]; snapshot["epoch"] != 0)
+    text +=
+        fmt::format("snapshot {}: taken {} ago, {}{}\n", cell(snapshot["epoch"]), age_as_text(snapshot["age_seconds"]),
+                    snapshot["held"] ? "held" : "given back", snapshot["pushes_wait"] ? "; pushes wait for it" : "");
+  text += settings_as_text(shown, columns) + "segments\n";
+  for (const Json& segment : shown["segments"])
+    text += fmt::format("  {:<24} {:>12}\n", cell(segment["name"]), bytes_as_text(segment["bytes"]));
+  text += "shards\n";
+  for (const Json& shard : shown["shards"])
+    text += fmt::format("  {}: {} variables or parts, {} in use of {}, may grow to {}; node {}, {}{}\n",
+                        cell(shard["shard"]), cell(shard["variables"]), bytes_as_text(shard["used_bytes"]),
+                        bytes_as_text(shard["file_bytes"]), bytes_as_text(shard["reserved_bytes"]), cell(shard["node"]),
+                        shard["huge_pages"] ? "huge pages, " : "",
+                        shard["served"] ? fmt::format("served by process {}", cell(shard["pid"])) : "not served");
+  const Json& bytes = shown["bytes"];
+  const double total = bytes["total"].get<double>(), values = bytes["values"].get<double>();
+  text += "memory use\n";
+  std::vector<std::string> parts;
+  for (const char* key : {"values", "optimizer_slots", "accumulators", "gradients", "shared_data", "spares", "words",
+                          "reserves", "padding", "control"})
+    if (!columns || bytes[key] != 0)
+      parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", key, bytes_as_text(bytes[key]),
+                                  100 * bytes[key].get<double>() / total));
+  text += report::listed(parts, columns) + fmt::format("  {:<16} {:>10}", "total", bytes_as_text(bytes["total"]));
+  text += values > 0 ? fmt::format(", {:.3f} times the values\n", total / values) : "\n";
+  return fitted(text, columns);
+}
+
+namespace {
+
+// The rows of its variable that a part contains; empty if it contains all of it.
+std::string rows_of(const Json& part, std::size_t parts) {
+  const std::uint64_t first = part["first_row"], end = first + part["rows"].get<std::uint64_t>();
+  return parts == 1 ? "" : fmt::format("[{}..{})", first, end);
+}
+
+}  // namespace
+
+std::string variables_as_text(const Json& listed, Columns columns) {
+  std::vector<Row> rows = {
+      {"NAME", "SHAPE", "RULE", "LAYOUT", "SHARD", "NODE", "SIZE", "SLOTS", "SLOT SIZE", "PIECES", "UPDATES", "STATE"}};
+  for (const Json& row : listed["variables"])
+    for (const Json& part : row["parts"]) {
+      rows.push_back({cell(row["name"]) + rows_of(part, row["parts"].size()), shape_of(row), cell(row["rule"]),
+                      cell(row["layout"]), cell(part["shard"]), cell(part["node"]), bytes_as_text(part["bytes"]),
+                      or_none(row["slots"]), bytes_as_text(part["slot_bytes"]), cell(part["pieces"]),
+                      cell(row["updates"]), row["initialised"] ? "ready" : "NOT INITIALISED"});
+    }
+  return rows.size() == 1 ? "no variables\n" : table(rows, columns);
+}
+
+std::string uninitialised_as_text(const Json& listed, Columns) {
+  std::string text;
+  for (const Json& name : listed["uninitialised"]) text += cell(name) + "\n";
+  return text;
+}
+
+std::string placement_as_text(const Json& listed, Columns columns) {
+  std::vector<Row> rows = {{"NAME", "SHARD", "SEGMENT", "PS", "NODE", "OFFSET", "BYTES", "SLOT BYTES"}};
+  for (const Json& row : listed["placement"])
+    rows.push_back({cell(row["name"]) + rows_of(row, row["parts"]), cell(row["shard"]), cell(row["segment"]),
+                    cell(row["ps_pid"]), cell(row["node"]), cell(row["offset"]), cell(row["bytes"]),
+                    cell(row["slot_bytes"])});
+  return rows.size() == 1 ? "no variables\n" : table(rows, columns);
+}
+
+std::string workers_as_text(const Json& listed, Columns columns) {
+  std::vector<Row> rows = {{"RANK", "STATE", "PID", "HOLDERS", "STEPS", "PUSHES", "PULLS", "RETRIES", "DROPPED",
+                            "CLOCK", "LEAD MAX", "STALE MEAN", "P99", "MAX", "LOSS", "WAITING FOR"}};
+  for (const Json& row : listed["workers"]) {
+    const Json& staleness = row["staleness"];
+    rows.push_back({cell(row["rank"]), cell(row["state"]), cell(row["pid"]), cell(row["holders"]), cell(row["steps"]),
+                    cell(row["pushes"]), cell(row["pulls"]),
+                    fmt::to_string(row["push_retries"].get<std::uint64_t>() + row["pull_retries"].get<std::uint64_t>()),
+                    cell(row["dropped"]), cell(row["clock"]), cell(row["lead_max"]),
+                    fmt::format("{:.2f}", staleness["mean"].get<double>()), cell(staleness["p99"]),
+                    cell(staleness["max"]), cell(row["training_loss"]), cell(row["waiting_for"])});
+  }
+  return rows.size() == 1 ? "no worker has joined yet\n" : table(rows, columns);
+}
+
+namespace {
+
+std::string what_is(const Json& row) {
+  return row.contains("job") ? "job " + cell(row["job"]) : "publication " + cell(row["publication"]);
+}
+
+std::string reclaimed_as_text(const Json& found) {
+  std::string text;
+  for (const Json& removed : found["removed"])
+    text += fmt::format("{}: reclaimed {}\n", what_is(removed), bytes_as_text(removed["bytes"]));
+  for (const Json& failed : found["failed"])
+    text += fmt::format("{}: not reclaimed: {}\n", what_is(failed), cell(failed["why"]));
+  return text;
+}
+
+}  // namespace
+
+std::string examination_as_text(const Json& examined, Columns columns) {
+  const Json& system = examined["system"];
+  const auto limit = [&](const char* key) { return system[key].is_null() ? "no limit" : cell(system[key]); };
+  std::string text =
+      fmt::format("/dev/shm: {} of {} free; {} processors, {} memory node{}; huge pages: {}\n",
+                  bytes_as_text(system["shm_free_bytes"]), bytes_as_text(system["shm_bytes"]),
+                  cell(system["processors"]), cell(system["memory_nodes"]), system["memory_nodes"] == 1 ? "" : "s",
+                  system["no_huge_pages"] == "" ? "available" : cell(system["no_huge_pages"]));
+  text += fmt::format("limits: open files {}, address space {}, locked memory {}\n", limit("open_files_limit"),
+                      limit("address_space_limit"), limit("locked_memory_limit"));
+  text += report::devices_as_text(examined["cuda"]);
+  text += reclaimed_as_text(examined);
+  std::uint64_t bytes = 0, dead = 0;
+  for (const Json& row : examined["jobs"]) {
+    const std::string job = cell(row["job"]);
+    text += fmt::format("job {}: {}{}, {}", job, cell(row["state"]), row["kept"] ? ", kept on purpose" : "",
+                        bytes_as_text(row["bytes"]));
+    if (!row["age_seconds"].is_null()) text += fmt::format(", {} old", age_as_text(row["age_seconds"]));
+    if (const Json& last = row["last"]; !last.is_null())
+      text += fmt::format(", step {}{}; workers: {} alive, {} dead, {} left; ps number {} (process {})",
+                          cell(last["global_step"]),
+                          last["finished"]     ? ", finished"
+                          : last["steps"] != 0 ? fmt::format(" of {}", cell(last["steps"]))
+                                               : "",
+                          cell(last["workers_alive"]), cell(last["workers_dead"]), cell(last["workers_left"]),
+                          cell(last["servers"]), cell(last["ps_pid"]));
+    text += "\n";
+    if (!row["problem"].is_null()) text += fmt::format("  {}\n", cell(row["problem"]));
+    if (row["state"] == "orphaned")
+      text += fmt::format("  its ps is dead and its workers continue: ps_shm --job {} --adopt takes it over\n", job);
+    if (row["state"] == "dead" && !row["last"].is_null() && !row["last"]["finished"])
+      text += fmt::format("  ps_shm --job {} --adopt would resume it\n", job);
+    if (!row["reclaimable"]) continue;
+    bytes += row["bytes"].get<std::uint64_t>();
+    ++dead;
+  }
+  if (dead != 0)
+    text += fmt::format("{} of {} dead job{} can be reclaimed: inspect_shm doctor --repair\n", bytes_as_text(bytes),
+                        dead, dead == 1 ? "" : "s");
+  else
+    text += examined["jobs"].empty() ? "no jobs\n" : "nothing to reclaim\n";
+  for (const Json& row : examined.value("publications", Json::array()))
+    text += fmt::format("publication {}: {}, {}{}\n", cell(row["publication"]), cell(row["state"]),
+                        bytes_as_text(row["bytes"]),
+                        row["reclaimable"] ? "; its next publisher takes it over, or inspect_shm doctor --repair "
+                                             "reclaims it"
+                                           : "");
+  for (const Json& finding : examined["findings"])
+    text += fmt::format("WRONG: {}{}\n  what to do: {}\n",
+                        finding["job"].is_null() ? "" : fmt::format("job {}: ", cell(finding["job"])),
+                        cell(finding["what"]), cell(finding["todo"]));
+  if (examined["findings"].empty()) text += "nothing is wrong\n";
+  return fitted(text, columns);
+}
+
+std::string events_as_text(const Json& listed, Columns columns) {
+  std::string text;
+  for (const Json& event : listed["events"]) {
+    const std::uint64_t ns = event["unix_ns"];
+    text +=
+        fmt::format("{:%H:%M:%S}.{:06} step {:<8} {}\n", fmt::localtime(static_cast<std::time_t>(ns / 1'000'000'000)),
+                    ns / 1000 % 1'000'000, cell(event["step"]), cell(event["text"]));
+  }
+  return text.empty() ? "no events\n" : fitted(text, columns);
+}
+
+std::string changes_as_text(const Json& changes, Columns columns) {
+  std::string text;
+  for (const auto& [key, change] : changes["changed"].items()) {
+    std::string name = key;
+    std::replace(name.begin(), name.end(), '_', '-');
+    text += fmt::format("{}: {} -> {}\n", name, cell(change["before"]), cell(change["after"]));
+  }
+  return text.empty() ? "nothing changes\n" : fitted(text, columns);
+}
+
+std::string removal_as_text(const Json& removed, Columns columns) {
+  if (removed.contains("failed")) {
+    const std::string text = reclaimed_as_text(removed);
+    return fitted(text.empty() ? "there are no dead jobs or publications\n" : text, columns);
+  }
+  const std::size_t segments = removed["removed"].size();
+  return fitted(fmt::format("removed {}: {} segment{}, {}\n", what_is(removed), segments, segments == 1 ? "" : "s",
+                            bytes_as_text(removed["bytes"])),
+                columns);
+}
+
+}  // namespace ps_shm::inspect

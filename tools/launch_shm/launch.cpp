@@ -1,0 +1,496 @@
+#include "launch_shm/launch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "cli/output.hpp"
+#include "common/checkpoint_dir.hpp"
+#include "common/warm_start.hpp"
+#include "config/modes.hpp"
+#include "config/spelling.hpp"
+#include "launch_shm/child_arguments.hpp"
+#include "launch_shm/launch_result.hpp"
+#include "launch_shm/visible_gpus.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "train/loop/count_model.hpp"
+#include "update/traits.hpp"
+
+namespace ps_shm::tools {
+namespace {
+
+constexpr int kTickMs = 100;          // maximum delay until a signal is noticed
+constexpr int kMaxEarlyFailures = 5;  // children that ended by themselves before they began to work
+constexpr int kMaxEarlyKills = 20;    // including pauses: half a minute, in which the cause may disappear
+constexpr double kFirstPauseSeconds = 0.1, kLongestPauseSeconds = 2;  // before a replacement; doubled each time
+constexpr double kPsEndsSeconds = 3;           // a ps that ends by itself takes some milliseconds
+constexpr double kEvaluatorSpeaksSeconds = 1;  // it reports immediately what it has found
+constexpr double kCleanEndSeconds = 8;         // a ps waits up to 5 s for workers that do not respond
+constexpr double kSavingSeconds = 600;         // and may have to write a checkpoint; a second signal ends it at once
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Detects the GPUs once for all workers. If auto finds none, it reports that, and the workers compute on the CPU;
+// if some are listed but cannot be used, each worker reports why.
+// Throws Error if a requested GPU does not exist.
+void choose_devices(LaunchSettings& settings) {
+  using Kind = device::DeviceChoice::Kind;
+  std::optional<device::GpuProbe> probe;
+  bool has_said = false;
+  const auto settle = [&](device::DeviceChoice& choice, std::uint32_t rank) {
+    if (choice.kind == Kind::kCpu) return;
+    if (!probe) probe = device::probe_gpus(device::cuda_calls());
+    std::string notice;
+    if (device::choose_gpu(choice, *probe, rank, notice) || !visible_gpus().empty()) return;
+    choice = {};
+    if (!std::exchange(has_said, true)) fmt::print(stderr, "launch_shm: {}\n", notice);
+  };
+  settle(settings.device, 0);
+  for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);
+}
+
+// Fills in settings that depend on the model, its data and this machine.
+LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
+  TrainingSettings& training = settings.training;
+  if (workload != nullptr)
+    complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
+  else if (training.steps == 0 && settings.program.empty())
+    training.steps = kDefaultCountSteps;
+  if (settings.program.empty()) choose_devices(settings);  // another program chooses for itself
+  return settings;
+}
+
+// Throws Error if --place names a variable that the model does not have.
+void check_places(const JobConfig& job, const Workload* workload) {
+  std::vector<std::string> names;
+  if (workload == nullptr) names.emplace_back(train::kCountVariable);
+  if (workload != nullptr)
+    for (const train::ParameterSpec& variable : workload->variables()) names.push_back(variable.name);
+  for (const auto& [name, shard] : job.place)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw Error(fmt::format("--place {}={}: the model has no variable '{}'; it has {}{}", name, shard, name,
+                              fmt::join(names, ", "), config::did_you_mean(name, names)));
+}
+
+// Throws Error if the job would resume from a checkpoint of another model, or from one at its final step.
+void check_beginning(const PsSettings& settings, const Workload& workload) {
+  const std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
+  if (!checkpoint) return;
+  checkpoint->require(variables_of(workload.variables()));
+  require_steps_left(*checkpoint, settings.job);
+}
+
+// For a ps that succeeds a dead one.
+PsSettings adopting(PsSettings settings) {
+  settings.adopt = true;
+  return settings;
+}
+
+}  // namespace
+
+Launch::Launch(const LaunchSettings& settings)
+    : workload_(settings.training.is_count() || !settings.program.empty() ? nullptr : load_workload(settings.training)),
+      settings_(completed(settings, workload_.get())) {
+  const JobConfig& job = settings_.ps.job;
+  const TrainingSettings& training = settings_.training;
+  if (has_program()) {
+    target_steps_ = job.steps;
+  } else if (!workload_) {
+    target_steps_ = traits_of(job.mode).steps_together() ? training.steps : training.steps * job.workers;
+  } else {
+    target_steps_ = job.steps;
+    if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *workload_);
+  }
+  if (!has_program()) check_places(job, workload_.get());
+  if (workload_) check_beginning(settings_.ps, *workload_);
+  if (workload_ && !training.init_from.empty()) static_cast<void>(WarmStart(training, workload_->variables()));
+  if (!settings_.record.empty()) recorded_.emplace(settings_.record, settings_.job_arguments);
+  if (!settings_.replay.empty()) replayed_.emplace(settings_.replay, job.workers);
+  if (!settings_.trace.empty()) traces_.emplace(settings_.trace);
+  progress_.emplace(stderr);
+  if (curve_ && curve_->was_thinned())
+    progress_->print(fmt::format("launch_shm: the copies for --curve {} would exceed 256 MiB: reduced to {}",
+                                 settings_.curve_points, curve_->points()));
+  if (!workload_ && !has_program() && training.steps > train::kMaxExactCount / job.workers)
+    progress_->print(fmt::format("launch_shm: float32 counts exactly only up to {}", train::kMaxExactCount));
+}
+
+int Launch::run() {
+  check_place_of_result(settings_);
+  try {
+    const std::string control = shm::control_name(settings_.ps.job.job);
+    const std::vector<std::string> there = shm::list_segments(control);
+    if (has_program()) guard_.emplace();
+    was_free_ = !std::binary_search(there.begin(), there.end(), control);
+    const int code = run_job();
+    remove_leftovers();
+    return code;
+  } catch (...) {
+    end_all();
+    throw;
+  }
+}
+
+int Launch::run_job() {
+  if (const int code = start_ps()) return code;
+  if (stop_requests() == 0 && settings_.evaluate_every.is_given())
+    evaluator_.emplace("evaluator", "worker_shm", worker_arguments(evaluator_settings(settings_)));
+  if (stop_requests() == 0) start_workers();
+  while (is_any_worker_running() || is_pausing_) {
+    attend(curve_ ? curve_->wait_ms(kTickMs) : kTickMs);
+    if (curve_) curve_->look(*view_);
+    note_beginnings();
+    keep_ps();
+    keep_number();
+    call_off();
+    begin_next_lives();
+    show_progress();
+  }
+  progress_->clear();
+  const bool is_interrupted = stop_requests() != 0;
+  if (!is_interrupted) collect();
+  if (!is_interrupted) attempt([this] { finish_record(); });
+  if (traces_) attempt([this] { traces_->merge(); });
+  if (!settings_.save.empty()) attempt([this] { progress_->print("launch_shm: " + save_result(*view_, settings_)); });
+  end_ps();
+  end_evaluator();
+  report_evaluations();
+  if (is_interrupted) {
+    progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));
+    return kInterrupted;
+  }
+  return has_failed_ || evaluator_failed_ ? kFailed : 0;
+}
+
+// Returns the exit code of a ps that failed to start. Without a view before the first worker, a short job might end
+// before it is seen.
+int Launch::start_ps() {
+  constexpr int kLookMs = 2;
+  servers_.emplace_back("ps", "ps_shm", ps_arguments(settings_.ps));
+  while (!view_) {
+    attend(kLookMs);
+    if (ps().has_ended()) {
+      progress_->print(stop_requests() != 0          ? "launch_shm: interrupted"
+                       : error_of_.count(&ps()) != 0 ? error_of_[&ps()]
+                                                     : fmt::format("launch_shm: ps_shm {}", ps().outcome()));
+      return stop_requests() != 0 ? kInterrupted : std::max(ps().exit_code(), 1);
+    }
+    // A dead job of that name may still exist; the ps is about to reclaim it.
+    std::optional<JobView> view = JobView::try_open(settings_.ps.job.job);
+    if (view && view->info().ps_pid == static_cast<std::uint32_t>(ps().pid())) view_.emplace(std::move(*view));
+  }
+  return 0;
+}
+
+bool Launch::is_ps(const Child& child) const {
+  return std::any_of(servers_.begin(), servers_.end(), [&](const Child& one) { return &one == &child; });
+}
+
+void Launch::start_workers() {
+  for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank)
+    if (!replayed_ || replayed_->lives_of(rank) != 0) start_worker(rank, true);
+}
+
+void Launch::start_worker(std::uint32_t rank, bool together) {
+  const std::optional<WorkerInfo> before = holder_of(rank);
+  WorkerSettings worker = worker_settings(settings_, rank, together);
+  if (replayed_) worker.replay_board = replayed_->board();
+  if (traces_) worker.trace = traces_->add(rank);
+  if (!gpus_ && worker.device.may_be_cuda()) gpus_ = visible_gpus();
+  std::vector<std::string> variables = show_one_gpu(gpus_.value_or(std::vector<std::string>()), rank, worker.device);
+  std::vector<std::string> command = settings_.program;
+  if (has_program()) {
+    const std::vector<std::string> place = program_variables(settings_, rank);
+    variables.insert(variables.end(), place.begin(), place.end());
+  } else {
+    command = worker_arguments(worker);
+    command.insert(command.begin(), "worker_shm");
+  }
+  workers_.emplace_back(rank, before, command, variables, !has_program());
+  if (guard_) guard_->watch(workers_.back().child.pid());
+}
+
+Launch::Member::Member(std::uint32_t of, const std::optional<WorkerInfo>& before,
+                       const std::vector<std::string>& command, const std::vector<std::string>& variables, bool is_ours)
+    : rank(of),
+      steps_before(before ? before->steps : 0),
+      holders_before(before ? before->holders : 0),
+      child(fmt::format("worker {}", rank), command.front(), {command.begin() + 1, command.end()}, variables, is_ours) {
+}
+
+const Launch::Member* Launch::last_of(std::uint32_t rank) const {
+  const auto found = std::find_if(workers_.rbegin(), workers_.rend(), [&](const Member& m) { return m.rank == rank; });
+  return found == workers_.rend() ? nullptr : &*found;
+}
+
+// Starts a replacement for a dead ps.
+void Launch::keep_ps() {
+  if (!wants_ps_ || has_failed_ || stop_requests() != 0 || now_seconds() < restart_at_) return;
+  wants_ps_ = false;
+  servers_.emplace_back("ps", "ps_shm", ps_arguments(adopting(settings_.ps)));
+}
+
+// Starts replacements for dead workers; in elastic jobs up to the current number, and asks the youngest to leave
+// if there are more.
+void Launch::keep_number() {
+  is_pausing_ = false;
+  if (!replaces_workers() || has_failed_ || stop_requests() != 0 || view_->info().finished) return;
+  std::uint32_t running = 0;
+  for (const Member& member : workers_) {
+    if (member.child.has_ended() && member.child.exit_code() == 0 && !member.was_asked_to_leave)
+      return;  // it has seen the end of the job
+    running += !member.child.has_ended() && !member.was_asked_to_leave;
+  }
+  const std::uint32_t wanted = is_elastic() ? view_->info().live.workers : settings_.ps.job.workers;
+  const std::uint32_t ranks = is_elastic() ? settings_.ps.job.elastic_max : settings_.ps.job.workers;
+  is_pausing_ = running < wanted && now_seconds() < restart_at_;
+  for (std::uint32_t rank = 0; !is_pausing_ && running < wanted && rank < ranks; ++rank) {
+    const Member* last = last_of(rank);
+    if (last != nullptr && !last->child.has_ended()) continue;
+    start_worker(rank, false);
+    progress_->print(fmt::format("launch_shm: started worker {}", rank));
+    ++running;
+  }
+  for (auto member = workers_.rbegin(); running > wanted && member != workers_.rend(); ++member) {
+    if (member->child.has_ended() || member->was_asked_to_leave) continue;
+    ask_to_leave(*member, fmt::format("told worker {} to leave", member->rank));
+    --running;
+  }
+}
+
+void Launch::ask_to_leave(Member& member, const std::string& why) {
+  member.was_asked_to_leave = true;
+  member.child.send(SIGTERM);
+  progress_->print("launch_shm: " + why);
+}
+
+// A worker that has not joined when the job ends would wait in vain.
+void Launch::call_off() {
+  if (has_program() || !ps().has_ended() || ps().exit_code() != 0) return;
+  for (Member& member : workers_) {
+    const std::optional<WorkerInfo> holder = holder_of(member.rank);
+    const bool has_joined = holder && holder->holders > member.holders_before;  // or a successor
+    if (!has_joined && !member.child.has_ended() && !member.was_asked_to_leave)
+      ask_to_leave(member, fmt::format("the job ended before worker {} joined", member.rank));
+  }
+}
+
+// A worker that was killed in the recorded run ends in its replay where its recording does. Then its successor begins.
+void Launch::begin_next_lives() {
+  if (!replayed_ || has_failed_ || stop_requests() != 0) return;
+  for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank) {
+    const auto begun = std::count_if(workers_.begin(), workers_.end(), [&](const Member& m) { return m.rank == rank; });
+    if (begun == 0 || begun >= replayed_->lives_of(rank) || !last_of(rank)->child.has_ended()) continue;
+    start_worker(rank, false);
+    progress_->print(fmt::format("launch_shm: started worker {} again, as in the recorded run", rank));
+  }
+}
+
+bool Launch::is_any_worker_running() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Member& m) { return !m.child.has_ended(); });
+}
+
+std::vector<Child*> Launch::children() {
+  std::vector<Child*> all;
+  for (Child& server : servers_) all.push_back(&server);
+  for (Member& member : workers_) all.push_back(&member.child);
+  if (evaluator_) all.push_back(&*evaluator_);
+  return all;
+}
+
+void Launch::send_all(int signal) {
+  for (Member& member : workers_) member.child.send(signal);
+  if (evaluator_) evaluator_->send(signal);
+  for (Child& server : servers_) server.send(signal);
+}
+
+// Kills those that have not ended in time.
+void Launch::give_up() {
+  for (Member& member : workers_) member.child.send(SIGKILL);
+  const bool may_save = !settings_.ps.checkpoint.dir.empty() && now_seconds() < give_up_at_ + kSavingSeconds;
+  for (Child& server : servers_)
+    if (!may_save) server.send(SIGKILL);
+}
+
+void Launch::ask_all_to_end() {
+  send_all(SIGTERM);
+  give_up_at_ = now_seconds() + kCleanEndSeconds;
+}
+
+// Handles output, signals and ends.
+void Launch::attend(int timeout_ms) {
+  tools::attend(children(), timeout_ms, [this](const Child& child, bool is_error, const std::string& line) {
+    take_line(child, is_error, line);
+  });
+  const int requests = stop_requests();
+  if (requests > signals_sent_) {
+    if (signals_sent_ == 0) give_up_at_ = now_seconds() + kCleanEndSeconds;
+    signals_sent_ = requests;
+    send_all(requests == 1 ? stop_signal() : SIGKILL);
+  }
+  if (give_up_at_ != 0.0 && now_seconds() > give_up_at_) give_up();
+  note_ends();
+}
+
+void Launch::take_line(const Child& child, bool is_error, const std::string& line) {
+  const bool of_ps = is_ps(child);
+  if (has_program() && !of_ps && !is_error && !settings_.json) {
+    progress_->clear();
+    write_out(line + "\n");
+  } else if (has_program() && !of_ps) {
+    progress_->print(fmt::format("[{}] {}", child.title(), line));
+  } else if (!is_error && !of_ps) {
+    report::Json json = report::Json::parse(line, nullptr, false);
+    if (evaluator_ && &child == &*evaluator_) return take_evaluation(json);
+    if (json.is_object()) last_object_of_[&child] = std::move(json);
+  } else if (is_error && line.starts_with(of_ps ? "ps_shm: " : "worker_shm: ")) {
+    error_of_[&child] = line;
+  } else if (is_error || settings_.verbose) {
+    progress_->print(fmt::format("[{}] {}", child.title(), line));
+  }
+}
+
+// The current or last owner of the rank; none if nobody has joined with it yet.
+std::optional<WorkerInfo> Launch::holder_of(std::uint32_t rank) const {
+  for (const WorkerInfo& worker : view_->workers())
+    if (worker.rank == rank) return worker;
+  return std::nullopt;
+}
+
+// Describes a child that has failed, the reason, and the consequence for the job.
+std::string Launch::describe_end(const Child& child, const char* what_now) {
+  const auto error = error_of_.find(&child);
+  const std::string why = error != error_of_.end() ? error->second.substr(error->second.find(':')) : "";
+  return fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now);
+}
+
+// Whether to replace the child: immediately if it was killed during its work, otherwise after a pause. A child that
+// ends by itself before its work would fail again; the cause of kills may disappear.
+bool Launch::may_follow(const Child& child, bool has_worked) {
+  const bool was_killed = child.was_killed() || child.exit_code() == kInterrupted;
+  if (has_worked) {
+    early_ends_ = {};
+    restart_at_ = was_killed ? 0.0 : now_seconds() + kFirstPauseSeconds;
+    return true;
+  }
+  ++(was_killed ? early_ends_.killed : early_ends_.own);
+  restart_at_ = now_seconds() + std::min(std::ldexp(kFirstPauseSeconds, early_ends_.all++), kLongestPauseSeconds);
+  return early_ends_.own < kMaxEarlyFailures && early_ends_.killed < kMaxEarlyKills;
+}
+
+void Launch::note_worker_end(Member& member) {
+  const std::optional<WorkerInfo> holder = holder_of(member.rank);
+  if (replaces_workers()) {
+    if (member.was_asked_to_leave) return;
+    if (may_follow(member.child, holder && holder->steps > member.steps_before)) {
+      progress_->print(describe_end(member.child, "; it is being replaced"));
+      return;
+    }
+    has_failed_ = true;
+    progress_->print(describe_end(member.child, "; so did its predecessors: the launch is aborted"));
+    return ask_all_to_end();
+  }
+  has_failed_ = true;
+  progress_->print(describe_end(member.child, !is_any_worker_running() ? ""
+                                              : replayed_              ? "; the replay ends"
+                                              : holder                 ? "; the others continue"
+                                                                       : "; the job can't start without it"));
+  if (!holder || replayed_) ask_all_to_end();
+}
+
+void Launch::note_ends() {
+  // Once a child has failed, those that the launcher asks to end because of it are not failures of their own.
+  const auto is_news = [&](const Child& child) {
+    return child.has_ended() && noted_.insert(&child).second && child.exit_code() != 0 && stop_requests() == 0 &&
+           !(has_failed_ && child.ended_as_asked());
+  };
+  for (Member& member : workers_)
+    if (is_news(member.child)) note_worker_end(member);
+  if (evaluator_ && is_news(*evaluator_)) {
+    evaluator_failed_ = true;
+    progress_->print(describe_end(*evaluator_, is_any_worker_running() ? "; the workers continue" : ""));
+  }
+  if (!view_ || !is_news(ps())) return;
+  const bool is_to_be_replaced = replaces_workers() && !view_->info().finished;
+  const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_;
+  const bool has_served = view_->info().ps_pid == static_cast<std::uint32_t>(ps().pid());
+  wants_ps_ = has_work && may_follow(ps(), has_served);
+  progress_->print(describe_end(ps(), wants_ps_ ? "; the workers continue, and another ps takes the job over"
+                                      : is_any_worker_running() ? "; the workers continue"
+                                                                : ""));
+  if (!wants_ps_) has_failed_ = true;
+}
+
+void Launch::attempt(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    has_failed_ = true;
+    progress_->print(fmt::format("launch_shm: {}", error.what()));
+  }
+}
+
+void Launch::finish_record() {
+  if (recorded_ && report_) recorded_->finish(report_->digest);
+  if (replayed_ && report_ && !has_failed_) replayed_->check_digest(report_->digest);
+}
+
+// It ends by itself once all workers have joined and left, but would linger if one died or came too late.
+void Launch::end_ps() {
+  const bool ends_by_itself = !has_failed_ && view_->workers().size() >= settings_.ps.job.workers;
+  const double ask_at = now_seconds() + (ends_by_itself ? kPsEndsSeconds : 0.0);
+  bool was_asked = stop_requests() != 0;
+  while (!ps().has_ended()) {
+    attend(kTickMs);
+    if (was_asked || now_seconds() < ask_at) continue;
+    was_asked = true;
+    noted_.insert(&ps());  // its exit code will report an interruption
+    ps().send(SIGTERM);
+    give_up_at_ = now_seconds() + kCleanEndSeconds;
+  }
+}
+
+// It ends by itself after the last generation, unless the job ended before it found its publication.
+void Launch::end_evaluator() {
+  const double ask_at = now_seconds() + kEvaluatorSpeaksSeconds;
+  if (stop_requests() == 0) give_up_at_ = 0.0;  // an evaluation may take long
+  while (evaluator_ && !evaluator_->has_ended()) {
+    attend(kTickMs);
+    if (evaluates_ || now_seconds() < ask_at || !noted_.insert(&*evaluator_).second) continue;
+    progress_->print("launch_shm: the job ended before the evaluator found its publication");
+    evaluator_->send(SIGTERM);
+  }
+}
+
+// After an error in the launcher itself, with the children in an unknown state.
+void Launch::end_all() noexcept try {
+  const std::vector<Child*> all = children();
+  const auto is_any_running = [&] {
+    return std::any_of(all.begin(), all.end(), [](const Child* child) { return !child->has_ended(); });
+  };
+  ask_all_to_end();
+  while (is_any_running()) {
+    tools::attend(all, kTickMs, [](const Child&, bool, const std::string&) {});
+    if (stop_requests() > signals_sent_ || now_seconds() > give_up_at_) send_all(SIGKILL);
+  }
+  remove_leftovers();
+} catch (const std::exception&) {
+  // The original error is reported. Children that still run are killed by their destructors.
+}
+
+// A ps removes its job at its end, unless it was killed. Another job of that name is not touched: a live one has locks,
+// and a dead one existed before.
+void Launch::remove_leftovers() {
+  const bool was_killed = !servers_.empty() && ps().exit_code() != 0;
+  if (was_killed && !settings_.ps.keep_segments && (view_ || was_free_)) shm::remove_job(settings_.ps.job.job);
+}
+
+}  // namespace ps_shm::tools

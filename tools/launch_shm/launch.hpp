@@ -1,0 +1,127 @@
+// A complete job: a ps and its workers as children, supervised from their start to the summary.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/options.hpp"
+#include "cli/recording.hpp"
+#include "common/children.hpp"
+#include "common/workload.hpp"
+#include "launch_shm/curve.hpp"
+#include "launch_shm/guard.hpp"
+#include "launch_shm/tracing.hpp"
+#include "ps_shm/job_view.hpp"
+#include "report/progress.hpp"
+#include "report/summary.hpp"
+
+namespace ps_shm::tools {
+
+class Launch {
+ public:
+  // Loads what the summary needs. Throws Error.
+  explicit Launch(const LaunchSettings& settings);
+
+  // Starts the ps and the workers, waits for all of them, and reports errors on stderr. Returns the overall exit code.
+  // On return, and if an exception is thrown, its children have ended and none of their segments are left.
+  int run();
+
+  // Requires: run() has returned. None if it was interrupted, or nothing was trained.
+  const std::optional<report::RunReport>& report() const { return report_; }
+
+ private:
+  // A worker of the job, alive or ended.
+  struct Member {
+    Member(std::uint32_t rank, const std::optional<WorkerInfo>& before, const std::vector<std::string>& command,
+           const std::vector<std::string>& variables, bool is_ours);
+
+    std::uint32_t rank;
+    std::uint64_t steps_before, holders_before;  // of the rank
+    bool was_asked_to_leave = false;
+    Child child;
+  };
+
+  int run_job();
+  int start_ps();
+  void start_workers();
+  void start_worker(std::uint32_t rank, bool together);
+  void keep_ps();
+  void keep_number();
+  void ask_to_leave(Member& member, const std::string& why);
+  void call_off();
+  void begin_next_lives();
+  bool has_program() const { return !settings_.program.empty(); }
+  bool is_elastic() const { return settings_.ps.job.elastic_max != 0; }
+  bool replaces_workers() const { return is_elastic() || settings_.restart_workers; }
+  const Member* last_of(std::uint32_t rank) const;
+  std::optional<WorkerInfo> holder_of(std::uint32_t rank) const;
+  bool may_follow(const Child& child, bool has_worked);
+  void note_worker_end(Member& member);
+  std::string describe_end(const Child& child, const char* what_now);
+  void attend(int timeout_ms);
+  void take_line(const Child& child, bool is_error, const std::string& line);
+  void note_ends();
+  void note_beginnings();
+  void show_progress();
+  void attempt(const std::function<void()>& act);
+  void finish_record();
+  void collect();
+  void end_ps();
+  void end_all() noexcept;
+  void remove_leftovers();
+  Child& ps() { return servers_.back(); }
+  std::vector<Child*> children();
+  bool is_ps(const Child& child) const;
+  void end_evaluator();
+  void take_evaluation(const report::Json& json);
+  void report_evaluations();
+  bool is_any_worker_running() const;
+  void send_all(int signal);
+  void ask_all_to_end();
+  void give_up();
+
+  std::unique_ptr<Workload> workload_;  // none: count
+  const LaunchSettings settings_;
+  std::uint64_t target_steps_ = 0;
+
+  std::optional<Curve> curve_;
+  std::optional<RecordedLaunch> recorded_;
+  std::optional<ReplayedLaunch> replayed_;
+  std::optional<Traces> traces_;
+
+  std::optional<report::Progress> progress_;
+  std::optional<JobView> view_;                   // its mappings remain valid after the job's names are removed
+  std::optional<std::vector<std::string>> gpus_;  // each worker sees one; queried when one may be used
+  std::optional<Guard> guard_;                    // for the processes of another program; ends after them
+  std::deque<Member> workers_;
+  bool has_begun_ = false;                    // all initial workers have joined
+  std::map<std::uint32_t, double> began_of_;  // when a rank's first owner joined, if owners are replaced
+  std::optional<Child> evaluator_;
+  bool evaluator_failed_ = false;
+  bool evaluates_ = false;                               // it has found its publication
+  std::vector<report::CurvePoint> evaluations_;          // with Unix time in seconds
+  std::deque<Child> servers_;                            // the last one is the ps; destroyed before the workers
+  std::map<const Child*, std::string> error_of_;         // the last error message of a program
+  std::map<const Child*, report::Json> last_object_of_;  // the JSON object that a worker printed at its end
+  std::set<const Child*> noted_;                         // children whose end has been handled
+  int signals_sent_ = 0;
+  double give_up_at_ = 0.0;  // deadline for a clean end
+  bool has_failed_ = false;
+  bool was_free_ = false;    // the job's name was unused before
+  bool wants_ps_ = false;    // start another one after the pause
+  bool is_pausing_ = false;  // before workers are replaced
+  double restart_at_ = 0.0;  // no replacement before this time
+  struct {
+    int own = 0, killed = 0, all = 0;
+  } early_ends_;  // consecutive early ends of replacements
+  std::optional<report::RunReport> report_;
+};
+
+}  // namespace ps_shm::tools

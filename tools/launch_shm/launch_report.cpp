@@ -1,0 +1,105 @@
+// Reports of a launch about its job: progress, and the result.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/repeating.hpp"
+#include "common/summaries.hpp"
+#include "launch_shm/launch.hpp"
+#include "train/loop/count_model.hpp"
+#include "update/traits.hpp"
+
+namespace ps_shm::tools {
+// Workers that are killed do not report when they began. The first workers of all ranks begin together.
+void Launch::note_beginnings() {
+  if (!replaces_workers()) return;
+  for (const WorkerInfo& worker : view_->workers()) began_of_.try_emplace(worker.rank, unix_seconds() - worker.seconds);
+  if (has_begun_ || began_of_.size() < settings_.ps.job.workers) return;
+  has_begun_ = true;
+  double last = 0.0;
+  for (const auto& [rank, began] : began_of_) last = std::max(last, began);
+  for (auto& [rank, began] : began_of_) began = last;
+}
+
+void Launch::show_progress() {
+  if (!progress_->is_due() || stop_requests() != 0) return;
+  report::JobProgress now;
+  now.first_step = view_->info().config.first_step;
+  now.steps = view_->info().global_step;
+  now.target_steps = target_steps_;
+  now.mean_staleness = view_->staleness().mean;
+  now.workers = view_->info().live.workers;
+  double loss = 0.0;
+  std::uint32_t with_loss = 0;
+  for (const WorkerInfo& worker : view_->workers()) {
+    now.live_workers += worker.state == WorkerState::kAlive;
+    if (worker.examples == 0) continue;
+    loss += worker.loss;
+    ++with_loss;
+  }
+  if (with_loss != 0) now.loss = loss / with_loss;
+  if (!evaluations_.empty()) now.test_loss = evaluations_.back().metrics.loss;
+  progress_->show(now);
+}
+
+// A line printed by the evaluator.
+void Launch::take_evaluation(const report::Json& json) {
+  evaluates_ = true;
+  if (std::optional<report::CurvePoint> point = report::read_evaluation(json)) evaluations_.push_back(*point);
+}
+
+void Launch::report_evaluations() {
+  if (!report_) return;
+  report_->evaluations = std::move(evaluations_);
+  for (report::CurvePoint& point : report_->evaluations) {
+    point.seconds = std::max(0.0, point.seconds - report_->began_unix);
+    point.epoch = workload_->epochs(point.step);
+  }
+}
+
+void Launch::collect() {
+  const std::vector<VariableInfo> variables = view_->variables();
+  if (variables.empty() || view_->info().global_step == view_->info().config.first_step ||
+      !std::all_of(variables.begin(), variables.end(), [](const VariableInfo& v) { return v.initialised; }))
+    return;
+  report::RunReport run = report::RunReport::of_job(*view_);
+  run.model = settings_.training.model;
+  for (report::WorkerReport& worker : run.per_worker) {
+    run.seconds = std::max(run.seconds, worker.seconds);  // unless all report when they began
+    const Member* member = last_of(worker.rank);
+    const auto said = member != nullptr ? last_object_of_.find(&member->child) : last_object_of_.end();
+    if (said != last_object_of_.end()) report::read_times(said->second, worker);
+    const auto of_rank = [&](const Member& one) { return one.rank == worker.rank; };
+    const auto began = began_of_.find(worker.rank);
+    if (began != began_of_.end() && std::count_if(workers_.begin(), workers_.end(), of_rank) > 1)
+      worker.extend_to(began->second);
+  }
+  run.sum_up();
+  if (workload_) {
+    const auto values_of = [&](std::vector<float> (JobView::*read)(const std::string&) const) {
+      std::vector<std::vector<float>> values;
+      for (const train::ParameterSpec& variable : workload_->variables())
+        values.push_back(((*view_).*read)(variable.name));
+      return values;
+    };
+    run.data = settings_.training.data;
+    run.epochs = workload_->epochs(run.steps - run.first_step);
+    run.test = workload_->evaluate(spans_of(values_of(&JobView::values)));
+    run.is_test_of_training = workload_->is_judged_by_training_data();
+    if (curve_) {
+      run.curve = curve_->evaluate(*workload_, run.began_unix);
+      run.curve.push_back({run.seconds, run.steps, run.epochs, *run.test});
+    }
+    const Optimizer& optimizer = settings_.ps.job.optimizer;
+    if (optimizer.ema > 0 && !update::traits_of(optimizer.rule).is_sum)
+      run.average_test = workload_->evaluate(spans_of(values_of(&JobView::averages)));
+    if (!evaluator_)
+      write_test(settings_.ps.summary, run.steps, *run.test, run.average_test,
+                 [this](const std::string& line) { progress_->print("launch_shm: " + line); });
+  } else if (!has_program()) {
+    run.count = report::CountedValues(view_->values(train::kCountVariable));
+  }
+  report_ = std::move(run);
+}
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,24 @@
+// --trace of launch_shm: merges the workers' traces into one file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ps_shm::tools {
+
+class Traces {
+ public:
+  explicit Traces(std::string path);  // throws Error if it cannot be written
+
+  // The file for one more worker.
+  std::string add(std::uint32_t rank);
+  // Merges the files and removes them. Requires: their workers have ended. Throws Error.
+  void merge() const;
+
+ private:
+  std::string path_;
+  std::vector<std::string> parts_;
+};
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,113 @@
+// ps_shm: the ps of a job. Creates it in shared memory, monitors its workers, and removes it at the end.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "cli/options.hpp"
+#include "cli/output.hpp"
+#include "common/checkpoint_dir.hpp"
+#include "common/children.hpp"
+#include "ps_shm/checkpointing.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_summaries.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/publishing.hpp"
+#include "ps_shm/server.hpp"
+#include "train/loop/count_model.hpp"
+
+namespace {
+
+using namespace ps_shm;
+
+void say(const std::string& line) { tools::write_out(line + '\n'); }
+
+// The value of the variable of `worker_shm --model count`, if the job has it.
+void report_count(const JobView& view) {
+  for (const VariableInfo& variable : view.variables())
+    if (variable.name == train::kCountVariable && variable.rule == UpdateRule::kAdd && variable.initialised)
+      say(fmt::format("{} = {}", variable.name, view.values(variable.name)[0]));
+}
+
+int serve(const tools::PsSettings& settings) {
+  JobConfig job = settings.job;
+  ServerOptions options;
+  options.task = settings.task;
+  options.adopt = settings.adopt;
+  options.wait_job_seconds = settings.wait_job_seconds;
+  options.stop_requested = [] { return tools::stop_requests() != 0; };
+  options.notice = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const bool keeps = !settings.checkpoint.dir.empty() && settings.task.value_or(0) == 0;
+  std::optional<persistence::CheckpointDir> dir;  // locked before the checkpoints in it are read
+  if (keeps) dir.emplace(settings.checkpoint.dir);
+  if (keeps && !settings.adopt)
+    if (const std::optional<Checkpoint> found = tools::find_beginning(settings.checkpoint, options.notice)) {
+      tools::require_steps_left(*found, job);
+      job.restore = found->folder();
+    }
+  Server server(job, options);
+  if (settings.keep_segments) server.keep_segments();
+  if (settings.task.value_or(0) != 0)
+    say(fmt::format("job {}: task {} serves its shard", job.job, *settings.task));
+  else
+    say(fmt::format("job {}{}: {}, {}; workers can join; ends when {} {} joined and left", job.job,
+                    settings.task ? ": task 0" : "", to_string(job.mode), to_string(job.layout), job.workers,
+                    job.workers == 1 ? "has" : "have"));
+
+  ServeHooks hooks;
+  hooks.stop_requested = [] { return tools::stop_requests() != 0; };
+  hooks.stop_at_once = [] { return tools::stop_requests() > 1; };
+  hooks.notice = say;
+  std::optional<JobView> view;
+  hooks.every_second = [&] {
+    try {
+      if (!view) view.emplace(job.job);
+      report_count(*view);
+    } catch (const Error&) {
+      // A segment was damaged. A diagnostic message must not end the job.
+    }
+  };
+  std::optional<tools::Publishing> publishing;
+  if (!settings.publish.name.empty() && settings.task.value_or(0) == 0)
+    publishing.emplace(job.job, job.group, settings.publish, options.notice);
+  std::optional<tools::JobSummaries> summaries;
+  if (!settings.summary.dir.empty() && settings.task.value_or(0) == 0)
+    summaries.emplace(job, settings.summary, options.notice);
+  std::optional<tools::Checkpointing> checkpointing;
+  if (keeps) checkpointing.emplace(job.job, job.group, settings.checkpoint, say, options.notice);
+  const EndReason reason = server.serve(hooks);
+  summaries.reset();  // while the job still exists
+  const bool is_saved = !checkpointing || checkpointing->finish();
+  checkpointing.reset();  // a job can have only one snapshot at a time
+  publishing.reset();
+
+  const std::uint64_t step = server.global_step();
+  if (reason == EndReason::kAllWorkersLeft) say(fmt::format("job {} finished at step {}", job.job, step));
+  if (reason == EndReason::kLingerOver)
+    say(fmt::format("job {} ended at step {}: no worker for {} s", job.job, step, job.linger_seconds));
+  if (reason == EndReason::kStopRequested) say(fmt::format("job {} was interrupted at step {}", job.job, step));
+  if (!is_saved) return tools::kFailed;
+  return reason == EndReason::kStopRequested ? tools::kInterrupted : 0;
+}
+
+int run(int argc, char** argv) {
+  tools::catch_signals(tools::SecondSignal::kIsCounted);
+  tools::end_with_launcher();
+  tools::PsSettings settings;
+  if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
+  try {
+    return serve(settings);
+  } catch (const Interrupted&) {
+    return tools::kInterrupted;
+  } catch (const std::exception& error) {
+    return tools::fail("ps_shm", tools::kFailed, error.what());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ps_shm::tools::run_main("ps_shm", argc, argv, [&] { return run(argc, argv); });
+}

@@ -1,0 +1,106 @@
+#include "ps_shm/publishing.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "ps_shm/errors.hpp"
+#include "ps_shm/publisher.hpp"
+#include "update/traits.hpp"
+
+namespace ps_shm::tools {
+
+// Publishes the job's variables as a bundle.
+class Publishing::Bundle {
+ public:
+  Bundle(JobView& view, const std::string& group, const PublishSettings& settings) : view_(view) {
+    BundleSpec spec{.name = settings.name, .tensors = {}};
+    for (const VariableInfo& variable : view.variables()) {
+      if (!variable.initialised) continue;
+      const bool has_average = settings.averages && !update::traits_of(variable.rule).is_sum;
+      spec.tensors.push_back({.name = variable.name, .dtype = variable.dtype, .shape = variable.shape});
+      arrays_.push_back(has_average ? variable.slots.size() : 0);  // the last slot
+    }
+    PublisherOptions options;
+    options.group = group;
+    publisher_.emplace(spec, options);
+  }
+
+  // Whether the newest generation equals the job's current values, bit for bit. Of the last call.
+  bool is_up_to_date() {
+    const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(true)});
+    std::vector<std::byte> now;
+    for (std::uint32_t tensor = 0; tensor < arrays_.size(); ++tensor) {
+      const std::span<const std::byte> newest = publisher_->tensor(tensor);
+      now.resize(newest.size());
+      snapshot.copy(publisher_->spec().tensors[tensor].name, now, arrays_[tensor]);
+      if (!std::equal(now.begin(), now.end(), newest.begin())) return false;
+    }
+    return true;
+  }
+
+  // False: subscribers hold leases on all generations that fit. Throws Error for a state that has a part of a push: a
+  // generation promises complete pushes, so that state is left out.
+  bool publish(bool is_last) {
+    const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(is_last)});
+    if (!snapshot.split().empty()) {
+      ++left_out_;
+      throw Error(fmt::format("not published: a push of worker {} is unfinished, and a part of it would be visible",
+                              fmt::join(snapshot.split(), ", ")),
+                  ErrorCode::kUnavailable);
+    }
+    return publisher_
+        ->publish(
+            [&](std::uint32_t tensor, std::span<std::byte> out) {
+              snapshot.copy(publisher_->spec().tensors[tensor].name, out, arrays_[tensor]);
+            },
+            snapshot.global_step())
+        .has_value();
+  }
+
+  // How many states have been left out since the last call.
+  std::uint64_t take_left_out() noexcept { return std::exchange(left_out_, 0); }
+
+ private:
+  JobView& view_;
+  std::vector<std::uint64_t> arrays_;  // index for each variable: its values, or its average
+  std::optional<Publisher> publisher_;
+  std::uint64_t left_out_ = 0;
+};
+
+Publishing::Publishing(std::string job, std::string group, PublishSettings settings, Notice notice)
+    : job_(std::move(job)),
+      group_(std::move(group)),
+      settings_(std::move(settings)),
+      notice_(std::move(notice)),
+      repeating_([this](bool is_last) { return look(is_last); },
+                 [this](const std::string& what, bool) { notice_(fmt::format("publication {}: {}", settings_.name, what)); }) {}
+
+Publishing::~Publishing() = default;
+
+bool Publishing::look(bool is_last) {
+  if (!view_) view_.emplace(job_);
+  const std::uint64_t step = view_->global_step();
+  const double now = steady_seconds();
+  // There may be pushes after the last step: the last generation has the final state of the job.
+  if (step == published_ && (!is_last || !bundle_ || bundle_->is_up_to_date())) return false;
+  if (!is_last && due_ && !due_->is_now(now, step)) return false;
+  if (!due_) due_.emplace(settings_.every, now, step);
+  due_->move_past(now, step);  // even after a failure: training continues, and the next attempt may succeed
+  if (!bundle_) bundle_ = std::make_unique<Bundle>(*view_, group_, settings_);
+  if (!bundle_->publish(is_last)) throw Error("its subscribers hold every generation that fits");
+  if (const std::uint64_t left_out = bundle_->take_left_out(); left_out != 0)
+    notice_(fmt::format("publication {}: published again; left out: {} {} with an unfinished push", settings_.name,
+                        left_out, left_out == 1 ? "state" : "states"));
+  published_ = step;
+  return true;
+}
+
+}  // namespace ps_shm::tools

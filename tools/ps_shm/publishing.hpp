@@ -1,0 +1,42 @@
+// ps_shm --publish: publishes a job's variables during training, all of them from one snapshot each time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/options.hpp"
+#include "common/repeating.hpp"
+#include "config/interval.hpp"
+#include "ps_shm/job_view.hpp"
+
+namespace ps_shm::tools {
+
+// Works in a thread of its own from the job's first step until its destruction, when it publishes the last state.
+class Publishing {
+ public:
+  using Notice = std::function<void(const std::string& line)>;
+
+  // `group`: whose users may subscribe; empty: only this user. `notice` is called in the thread with errors.
+  Publishing(std::string job, std::string group, PublishSettings settings, Notice notice);
+  ~Publishing();
+  Publishing(const Publishing&) = delete;
+  Publishing& operator=(const Publishing&) = delete;
+
+ private:
+  class Bundle;
+  bool look(bool is_last);
+
+  const std::string job_, group_;
+  const PublishSettings settings_;
+  const Notice notice_;
+  std::optional<JobView> view_;
+  std::unique_ptr<Bundle> bundle_;
+  std::optional<config::Due> due_;  // none: immediately, when the first step has ended, at which the model is known
+  std::uint64_t published_ = 0;
+  Repeating repeating_;  // the last member: it uses the others
+};
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,175 @@
+// worker_shm: a worker of a job. Trains a model with the job's ps, or standalone.
+#include <fmt/format.h>
+
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cli/options.hpp"
+#include "cli/output.hpp"
+#include "common/children.hpp"
+#include "common/digits.hpp"
+#include "common/warm_start.hpp"
+#include "common/workload.hpp"
+#include "device/probe.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/worker.hpp"
+#include "report/gpu_summary.hpp"
+#include "report/summary.hpp"
+#include "train/gpu/choose_gpu.hpp"
+#include "train/loop/count_model.hpp"
+#include "train/loop/trainer.hpp"
+#include "worker_shm/evaluation.hpp"
+#include "worker_shm/local_checkpoints.hpp"
+#include "worker_shm/sparse_runs.hpp"
+#include "worker_shm/training_summaries.hpp"
+#include "worker_shm/worker_run.hpp"
+
+namespace {
+
+using namespace ps_shm;
+using tools::say;
+using tools::tell;
+using tools::WorkerSettings;
+using tools::write_out;
+
+train::TrainOptions train_options(const WorkerSettings& settings, const std::string& who, const train::Model& model) {
+  train::TrainOptions options;
+  options.batch = settings.training.batch;
+  options.seed = settings.seed;
+  options.delay = settings.delay;
+  options.push_every = settings.training.push_every;
+  options.local_learning_rate = settings.training.local_learning_rate;
+  tools::set_hooks(settings, who, options);
+  tools::begin_with_file(settings, who, model.parameters(), options);
+  return options;
+}
+
+int train_alone(const WorkerSettings& settings) {
+  const tools::TrainingSettings& training = settings.training;
+  const train::DataSplit data = train::load_data(training.data, train::embedded_digits());
+  const auto model = train::make_model(training.model, data.train.features, data.train.classes);
+  JobConfig config = settings.alone;
+  config.seed = settings.seed.value_or(config.seed);
+  train::TrainOptions options = train_options(settings, "standalone", *model);
+  tools::complete_job(data.train.count, options.batch != 0 ? options.batch : train::default_batch(data.train), training,
+                      config);
+  const tools::LocalCheckpoints checkpoints(settings, model->parameters(), config, options);
+  std::optional<tools::TrainingSummaries> summaries = tools::training_summaries(settings, 0, config);
+  options.observer = summaries ? &*summaries : nullptr;
+  train::TrainResult result = train::train_alone(config, *model, data.train, options);
+  if (summaries) summaries->finish(result, named(model->parameters(), result.parameters));
+  if (result.is_interrupted) {
+    const int code = tools::interrupted(settings, "standalone", result);
+    return checkpoints.has_lost_last() ? tools::kFailed : code;
+  }
+  report::RunReport run = report::RunReport::of_one(result, training.model, training.data);
+  run.test = report::metrics_of(model->evaluate(result.parameters.values(), data.test));
+  if (result.averages) run.average_test = report::metrics_of(model->evaluate(result.averages->values(), data.test));
+  tools::write_test(settings.summary, result.last.global_steps, *run.test, run.average_test, tell);
+  run.digest = train::digest(*model, result.parameters);
+  run.optimizer = to_string(config.optimizer.rule);
+  run.first_step = config.first_step;
+  run.steps += config.first_step;
+  tools::print_report(settings, run);
+  return checkpoints.has_lost_last() ? tools::kFailed : 0;
+}
+
+// From here on the process runs near its GPU, if it has one.
+std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who,
+                                            std::uint32_t rank) {
+  std::string notice;
+  auto place = train::choose_gpu_place(settings.device, settings.wire, rank, notice);
+  if (place) place->stream_waits = !settings.training.no_stream_waits;
+  if (!notice.empty()) tell(fmt::format("{}: {}", who, notice));  // also with --quiet
+  return place;
+}
+
+void say_gpu(const WorkerSettings& settings, const std::string& who, const std::optional<train::GpuReport>& gpu) {
+  if (gpu) say(settings, fmt::format("{}: {}", who, report::to_text(*gpu)));
+}
+
+int count(Worker& worker, const WorkerSettings& settings, std::optional<train::GpuPlace> place) {
+  const std::string who = fmt::format("worker {}", worker.rank());
+  train::CountOptions options;
+  options.gpu = std::move(place);
+  options.warn = [](const std::string& line) { tell(line); };
+  options.size = settings.training.size;
+  options.steps = settings.training.steps != 0 ? settings.training.steps : tools::kDefaultCountSteps;
+  options.interval_seconds = settings.training.interval_seconds;
+  options.stop_requested = tools::is_stop_requested;
+  options.report = [&](std::uint64_t steps, std::uint64_t global_steps) {
+    say(settings, fmt::format("{}: after {} adds ({} global steps)", who, steps, global_steps));
+  };
+  const train::CountResult result = count_up(worker, options);
+  if (settings.json)
+    write_out(report::worker_json(worker, result.began_unix, result.seconds, true, {}, result.gpu) + "\n");
+  worker.leave();
+  say_gpu(settings, who, result.gpu);
+  say(settings, fmt::format("{}: {}after {} adds in {}, {} = {}", who, result.is_interrupted ? "interrupted " : "",
+                            result.steps, report::duration(result.seconds), train::kCountVariable,
+                            to_text(report::CountedValues(result.values))));
+  return result.is_interrupted ? tools::kInterrupted : 0;
+}
+
+int train_in_job(const WorkerSettings& settings) {
+  std::optional<train::DataSplit> data;
+  if (!settings.training.is_count()) data = train::load_data(settings.training.data, train::embedded_digits());
+  const std::unique_ptr<train::SpanLog> trace = tools::trace_of(settings);
+  Worker worker = tools::join(settings, trace.get());
+  const std::string who = fmt::format("worker {}", worker.rank());
+  std::optional<train::GpuPlace> place = choose_place(settings, who, worker.rank());
+  if (settings.together) worker.wait_for_workers();
+  if (!data) return count(worker, settings, std::move(place));
+
+  const auto model = train::make_model(settings.training.model, data->train.features, data->train.classes);
+  train::TrainOptions training = train_options(settings, who, *model);
+  training.gpu = std::move(place);
+  training.trace = trace.get();
+  std::optional<tools::TrainingSummaries> summaries = tools::training_summaries(settings, worker.rank());
+  training.observer = summaries ? &*summaries : nullptr;
+  const train::TrainResult result = train::train(worker, *model, data->train, training);
+  if (summaries) summaries->finish(result);
+  if (settings.json)
+    write_out(report::worker_json(worker, result.began_unix, result.seconds, false, result.phases, result.gpu) + "\n");
+  worker.leave();  // no one must wait for the evaluation
+  say_gpu(settings, who, result.gpu);
+  if (result.is_interrupted) return tools::interrupted(settings, who, result);
+  if (worker.is_chief() && !settings.quiet) {
+    const train::Metrics test = model->evaluate(result.parameters.values(), data->test);
+    say(settings, fmt::format("{}: test accuracy {:.4f}, test loss {:.4f}", who, test.accuracy, test.loss));
+    tools::write_test(settings.summary, result.last.global_steps, report::metrics_of(test), std::nullopt, tell);
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  tools::catch_signals(tools::SecondSignal::kEndsProcess);
+  tools::end_with_launcher();
+  WorkerSettings settings;
+  if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
+  try {
+    if (settings.evaluate) return tools::evaluate(settings);
+    if (settings.training.is_sparse())
+      return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
+    return settings.standalone ? train_alone(settings) : train_in_job(settings);
+  } catch (const JobFinished& finished) {
+    tell(finished.what());
+    return 0;
+  } catch (const Interrupted&) {  // while reading data or waiting for others
+    if (!settings.quiet)
+      tools::fail("worker_shm", tools::kInterrupted,
+                  settings.evaluate ? "interrupted before the first evaluation" : "interrupted before its first step");
+    return tools::kInterrupted;
+  } catch (const std::exception& error) {
+    return tools::fail("worker_shm", tools::kFailed, error.what());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return ps_shm::tools::run_main("worker_shm", argc, argv, [&] { return run(argc, argv); });
+}

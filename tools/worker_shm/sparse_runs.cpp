@@ -1,0 +1,103 @@
+#include "worker_shm/sparse_runs.hpp"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/output.hpp"
+#include "common/sparse_setup.hpp"
+#include "common/workload.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/loop/sparse_trainer.hpp"
+#include "worker_shm/local_checkpoints.hpp"
+#include "worker_shm/training_summaries.hpp"
+#include "worker_shm/worker_run.hpp"
+
+namespace ps_shm::tools {
+namespace {
+
+train::SparseTrainOptions train_options(const WorkerSettings& settings, const SparseSetup& setup,
+                                        const std::string& who) {
+  train::SparseTrainOptions options;
+  options.batch = setup.batch();
+  options.combine = settings.training.sparse.combine;
+  options.factor_l2 = settings.training.sparse.factor_l2;
+  options.seed = settings.seed;
+  options.delay = settings.delay;
+  set_hooks(settings, who, options);
+  begin_with_file(settings, who, {&setup.model().table(), 1}, options);
+  return options;
+}
+
+}  // namespace
+
+int train_sparse_alone(const WorkerSettings& settings) {
+  const TrainingSettings& training = settings.training;
+  const SparseSetup setup(training, true);
+  JobConfig config = settings.alone;
+  config.seed = settings.seed.value_or(config.seed);
+  complete_job(setup.examples(), setup.batch(), training, config);
+  train::SparseTrainOptions options = train_options(settings, setup, "standalone");
+  const LocalCheckpoints checkpoints(settings, {&setup.model().table(), 1}, config, options);
+  std::optional<TrainingSummaries> summaries = training_summaries(settings, 0, config);
+  options.observer = summaries ? &*summaries : nullptr;
+  const train::SparseAloneResult result =
+      train::train_sparse_alone(config, setup.model(), setup.data(), setup.part(), options);
+  if (summaries) summaries->finish(result, {{setup.model().table().name, result.table}});
+  if (result.is_interrupted) {
+    const int code = interrupted(settings, "standalone", result);
+    return checkpoints.has_lost_last() ? kFailed : code;
+  }
+  report::RunReport run = report::RunReport::of_one(result, training.model, training.data);
+  run.optimizer = to_string(config.optimizer.rule);
+  run.first_step = config.first_step;
+  run.steps += config.first_step;
+  run.epochs = double(run.examples) / double(setup.examples());
+  run.test = setup.evaluate(result.table);
+  run.is_test_of_training = setup.is_judged_by_training_data();
+  write_test(settings.summary, result.last.global_steps, *run.test, std::nullopt, tell);
+  run.digest = train::digest(setup.model(), result.table);
+  print_report(settings, run);
+  return checkpoints.has_lost_last() ? kFailed : 0;
+}
+
+int train_sparse_in_job(const WorkerSettings& settings) {
+  const bool tells = !settings.quiet;
+  std::optional<SparseSetup>
+      read_first;  // an error in the data is reported before joining the job, unless the job has the data
+  if (!settings.training.sparse.share_data) read_first.emplace(settings.training, tells);
+  const std::unique_ptr<train::SpanLog> trace = trace_of(settings);
+  Worker worker = join(settings, trace.get());
+  if (!read_first) read_first.emplace(settings.training, tells, &worker);
+  const SparseSetup& setup = *read_first;
+  const std::string who = fmt::format("worker {}", worker.rank());
+  if (settings.together) worker.wait_for_workers();
+  std::optional<Variable> table;
+  train::SparseTrainOptions options = train_options(settings, setup, who);
+  options.trace = trace.get();
+  std::optional<TrainingSummaries> summaries = training_summaries(settings, worker.rank());
+  options.observer = summaries ? &*summaries : nullptr;
+  const train::TrainTotals totals =
+      train::train_sparse(worker, setup.model(), setup.data(), setup.part(), options, &table);
+  if (summaries) summaries->finish(totals);
+  if (settings.json)
+    write_out(report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, std::nullopt) +
+              "\n");
+  std::vector<float> values;
+  if (tells && worker.is_chief() && !totals.is_interrupted) {
+    values.resize(table->element_count());
+    worker.pull(*table, values);
+  }
+  worker.leave();  // no one must wait for the evaluation
+  if (totals.is_interrupted) return interrupted(settings, who, totals);
+  if (!values.empty()) {
+    const report::Metrics test = setup.evaluate(values);
+    say(settings,
+        fmt::format("{}: {}", who, report::to_text(test, setup.is_judged_by_training_data() ? "training " : "test ")));
+    write_test(settings.summary, totals.last.global_steps, test, std::nullopt, tell);
+  }
+  return 0;
+}
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,74 @@
+#include "worker_shm/worker_run.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/option_names.hpp"
+#include "cli/output.hpp"
+#include "common/children.hpp"
+#include "common/warm_start.hpp"
+#include "report/progress.hpp"
+
+namespace ps_shm::tools {
+
+void say(const WorkerSettings& settings, const std::string& line) {
+  if (settings.quiet) return;
+  if (settings.json) return tell(line);
+  write_out(line + '\n');
+}
+
+void set_hooks(const WorkerSettings& settings, const std::string& who, train::TrainHooks& hooks) {
+  hooks.stop_requested = is_stop_requested;
+  hooks.report = [=](const train::TrainStatus& status) { say(settings, report::worker_line(who, status)); };
+  hooks.warn = [](const std::string& line) { tell(with_option_names(line)); };
+  hooks.on_nan = settings.training.on_nan;
+  hooks.restore_dir = settings.checkpoint.dir;
+}
+
+void print_report(const WorkerSettings& settings, const report::RunReport& run) {
+  write_out(settings.json ? to_json(run).dump() + "\n" : to_text(run, report::columns_of(stdout)));
+}
+
+int interrupted(const WorkerSettings& settings, const std::string& who, const train::TrainTotals& totals) {
+  say(settings, report::interruption_line(who, totals.last.steps, totals.last.global_steps));
+  return kInterrupted;
+}
+
+std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings) {
+  return settings.trace.empty() ? nullptr : std::make_unique<train::SpanLog>(settings.trace);
+}
+
+Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
+  WorkerOptions options;
+  options.job = settings.alone.job;
+  options.group = settings.alone.group;
+  options.rank = settings.rank;
+  options.threads = settings.threads;
+  options.wait_job_seconds = settings.training.wait_job_seconds;
+  options.stop_requested = is_stop_requested;
+  options.record = settings.record;
+  options.replay = settings.replay;
+  options.replay_board = settings.replay_board;
+  if (trace != nullptr)
+    options.on_part = [trace](const char* part, std::uint64_t begin_ns, std::uint64_t end_ns) {
+      trace->add(part, begin_ns, end_ns);
+    };
+  Worker worker(options);
+  if (trace != nullptr) trace->begin_worker(worker.rank());
+  return worker;
+}
+
+void begin_with_file(const WorkerSettings& settings, const std::string& who,
+                     std::span<const train::ParameterSpec> variables, train::TrainHooks& hooks) {
+  if (settings.training.init_from.empty()) return;
+  const auto start = std::make_shared<const WarmStart>(settings.training, variables);
+  hooks.first_values = [=](const std::string& name, std::span<float> values) {
+    if (name == variables.front().name)
+      say(settings, fmt::format("{}: {} of {} variables are initialised from {}", who, start->count(), variables.size(),
+                                settings.training.init_from));
+    start->fill(name, values);
+  };
+}
+
+}  // namespace ps_shm::tools

@@ -1,0 +1,37 @@
+// What all runs of worker_shm share: output, signals, and joining.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "cli/options.hpp"
+#include "ps_shm/worker.hpp"
+#include "report/summary.hpp"
+#include "train/log/train_log.hpp"
+#include "train/models/dense/model.hpp"
+
+namespace ps_shm::tools {
+
+// Prints a line of text. With --json, stdout is reserved for the object.
+void say(const WorkerSettings& settings, const std::string& line);
+
+void set_hooks(const WorkerSettings& settings, const std::string& who, train::TrainHooks& hooks);
+
+// Initialises training from the file's values, and reports it when it happens; does nothing if no file is given.
+void begin_with_file(const WorkerSettings& settings, const std::string& who,
+                     std::span<const train::ParameterSpec> variables, train::TrainHooks& hooks);
+
+// The summary of training without a ps.
+void print_report(const WorkerSettings& settings, const report::RunReport& run);
+
+// Reports what an interrupted worker has reached. Returns its exit code.
+int interrupted(const WorkerSettings& settings, const std::string& who, const train::TrainTotals& totals);
+
+// None without --trace.
+std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings);
+
+// Throws as Worker's constructor does. `trace`, if given, must outlive the worker.
+Worker join(const WorkerSettings& settings, train::SpanLog* trace);
+
+}  // namespace ps_shm::tools
