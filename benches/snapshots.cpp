@@ -1,5 +1,5 @@
-// What snapshots cost those who push: how long a push waits for a cut, and how much of its rate a trainer loses beside a
-// process that copies a snapshot, against one that copies as many private bytes.
+// What snapshots cost those who push: how long a push waits for a snapshot point, and how much of its rate a trainer
+// loses beside a process that copies a snapshot, against one that copies as many private bytes.
 //
 //     snapshots [--variables 256] [--mib 4] [--rounds 20]     a Markdown table; twice the model in /dev/shm, and some
 //
@@ -62,7 +62,8 @@ std::uint64_t copy_all(const Snapshot& snapshot, const Options& options, const b
   return options.variables * options.elements() * sizeof(float);
 }
 
-// How long pushes of two workers take: with nothing else, while a cut is made, and while a snapshot is copied.
+// How long pushes of two workers take: with nothing else, while a snapshot point is made, and while a snapshot is
+// copied.
 void measure_delays(const Options& options) {
   TrainedJob job(options, 2);
   SharedBytes logs(2 * sizeof(PushLog));
@@ -77,7 +78,7 @@ void measure_delays(const Options& options) {
     const std::uint64_t begin = shm::now_ns();
     const Snapshot snapshot = view.snapshot();
     const std::uint64_t taken = shm::now_ns();
-    if (!snapshot.split().empty()) throw std::runtime_error("a cut was split");
+    if (!snapshot.partial_ranks().empty()) throw std::runtime_error("a snapshot point was split");
     if (round == 0)
       first = double(taken - begin) * 1e-6;
     else
@@ -88,19 +89,19 @@ void measure_delays(const Options& options) {
   job.stop();
   std::vector<Span> any = cuts;
   any.insert(any.end(), copies.begin(), copies.end());
-  std::vector<std::uint64_t> alone, at_cut, copying;
+  std::vector<std::uint64_t> alone, at_snapshot_point, copying;
   for (int rank = 0; rank < 2; ++rank) {
     const auto add = [&](std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& times) {
       to.insert(to.end(), times.begin(), times.end());
     };
     add(alone, times_of(log[rank], any, false));
-    add(at_cut, times_of(log[rank], cuts, true));
+    add(at_snapshot_point, times_of(log[rank], cuts, true));
     add(copying, times_of(log[rank], copies, true));
   }
   fmt::print("\n| pushes of {} MiB, two workers | number | p50, ms | p99, ms | max, ms |\n|---|---|---|---|---|\n",
              options.mib);
   print_times("no snapshot", alone);
-  print_times("while a cut is made", at_cut);
+  print_times("while a snapshot point is made", at_snapshot_point);
   print_times("while a snapshot is copied", copying);
   std::vector<std::uint64_t> taking;
   for (const Span& cut : cuts) taking.push_back(cut.end - cut.begin);

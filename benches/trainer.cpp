@@ -79,7 +79,7 @@ TrainedJob::TrainedJob(const Model& model, std::uint32_t workers)
   start([&] {
     Server server(config);
     ++shared_.ready;
-    server.serve({.stop_requested = [&] { return must_stop(); }, .stop_at_once = {}, .notice = {}, .every_second = {}});
+    server.serve({.stop_requested = [&] { return must_stop(); }, .stop_at_once = {}, .log = {}, .every_second = {}});
   });
 }
 

@@ -21,9 +21,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # name: (file, what stands there, what is put instead); None is the value in use.
 VARIANTS = {
     "spares": {
-        "2": ("src/shm/segment/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 2;"),
+        "2": ("src/shm/segment/layout.hpp", r"kFreeBuffersPerClass = \d+;", "kFreeBuffersPerClass = 2;"),
         "4": None,
-        "8": ("src/shm/segment/layout.hpp", r"kSparesPerClass = \d+;", "kSparesPerClass = 8;"),
+        "8": ("src/shm/segment/layout.hpp", r"kFreeBuffersPerClass = \d+;", "kFreeBuffersPerClass = 8;"),
     },
     "spins": {
         "0": ("src/shm/base/futex.hpp", r"int spins = \d+;", "int spins = 0;"),

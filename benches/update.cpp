@@ -1,8 +1,8 @@
 // Update rules on private memory, one process: the memory traffic of an apply() against the same streams without rules.
 //
-// A gradient is pushed chunk by chunk, as a worker does: out of the chunk's buffer into a spare, which becomes the
-// chunk's. Beside each rate stands `limit`: a triad with as many streams to read and to write over the same buffers, the
-// faster of two, taken immediately before and after. Rates count every stream once (no write-allocate).
+// A gradient is pushed chunk by chunk, as a worker does: out of the chunk's buffer into a free buffer, which becomes
+// the chunk's. Beside each rate stands `limit`: a triad with as many streams to read and to write over the same
+// buffers, the faster of two, taken immediately before and after. Rates count every stream once (no write-allocate).
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -25,9 +25,9 @@ namespace {
 using update::Settings;
 
 constexpr std::size_t kHeaderFloats = 16;  // 64 bytes in front of every chunk's values
-constexpr std::size_t kSpares = 3;
+constexpr std::size_t kFreeBuffers = 3;
 
-// Chunks of one variable as in a segment: values and slots in one buffer each, and a few spare buffers.
+// Chunks of one variable as in a segment: values and slots in one buffer each, and a few free buffers.
 class Chunks {
  public:
   Chunks(std::size_t gradient_count, std::size_t buffer_bytes, const Settings& settings)
@@ -36,18 +36,18 @@ class Chunks {
         stride_((buffer_floats_ - kHeaderFloats) / arrays_ / 16 * 16),
         count_(gradient_count),
         chunks_((gradient_count + stride_ - 1) / stride_),
-        memory_(map_floats((chunks_ + kSpares) * buffer_floats_)),
+        memory_(map_floats((chunks_ + kFreeBuffers) * buffer_floats_)),
         gradient_(map_floats(gradient_count)) {
     for (std::size_t i = 0; i < count_; ++i) gradient_[i] = float(i % 1000) * 1e-3F - 0.5F;
-    for (std::size_t i = 0; i < chunks_ + kSpares; ++i) {
+    for (std::size_t i = 0; i < chunks_ + kFreeBuffers; ++i) {
       float* values = memory_ + i * buffer_floats_ + kHeaderFloats;
       std::fill_n(values, stride_, 0.5F);
       update::initialise_slots(settings, 0.01F, values, values + stride_, stride_, stride_);
-      (i < chunks_ ? current_ : spares_).push_back(values);
+      (i < chunks_ ? current_ : free_buffers_).push_back(values);
     }
   }
   ~Chunks() {
-    munmap(memory_, (chunks_ + kSpares) * buffer_floats_ * sizeof(float));
+    munmap(memory_, (chunks_ + kFreeBuffers) * buffer_floats_ * sizeof(float));
     munmap(gradient_, count_ * sizeof(float));
   }
   Chunks(const Chunks&) = delete;
@@ -58,9 +58,9 @@ class Chunks {
   double push(Work work) {
     const auto start = std::chrono::steady_clock::now();
     for (std::size_t i = 0; i < chunks_; ++i) {
-      float*& spare = spares_[next_spare_++ % kSpares];
-      work(spare, current_[i], stride_, gradient_ + i * stride_, std::min(stride_, count_ - i * stride_));
-      std::swap(spare, current_[i]);
+      float*& free_buffer = free_buffers_[next_free_buffer_++ % kFreeBuffers];
+      work(free_buffer, current_[i], stride_, gradient_ + i * stride_, std::min(stride_, count_ - i * stride_));
+      std::swap(free_buffer, current_[i]);
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     return double(count_) * sizeof(float) * double(2 * arrays_ + 1) / seconds.count() * 1e-9;
@@ -76,8 +76,8 @@ class Chunks {
 
   std::size_t arrays_, buffer_floats_, stride_, count_, chunks_;
   float *memory_, *gradient_;
-  std::vector<float*> current_, spares_;
-  std::size_t next_spare_ = 0;
+  std::vector<float*> current_, free_buffers_;
+  std::size_t next_free_buffer_ = 0;
 };
 
 struct Figures {

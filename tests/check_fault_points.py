@@ -8,15 +8,15 @@ source = pathlib.Path(sys.argv[1])
 # What others may see: a published word, a lock byte, a name, a file's size.
 STORE = re.compile(r"store_release\(|try_exchange_acq_rel\(|fetch_(add|or|and)_acq_rel\(|futex_(announce|mark)\(|"
                    r"\.(try_take|release|try_take_all|release_all|link|publish|grow|make_record)\(|(?<!void )(?<!> )unlink_(segment|parts)\(|"
-                   r"Spares::(won|lost)\(|spares\.begin\(")
+                   r"FreeBuffers::(won|lost)\(|spares\.begin\(")
 # Data for such a store: a run of them counts as one.
 PLAIN = re.compile(r"store_relaxed\(|racing_update\(|write_config\(")
 POINT = re.compile(r"fault_point\((?:shm::)?FaultPoint::(k\w+)\)")
 
 # Stores that stand side by side on purpose: function -> why a death between them needs no point.
 WITHOUT = {
-    "Spares::won": "one store",
-    "Spares::lost": "one store",
+    "FreeBuffers::won": "one store",
+    "FreeBuffers::lost": "one store",
     "keep_segments": "one store",
     "wait_until_open": "what the inspector shows: for people",
     "entry_": "what the inspector shows: for people",
@@ -34,7 +34,7 @@ WITHOUT = {
     "remove_bundle": "letting go of all bytes: the kernel does the same at a death",
     "open_bundle": "the byte is of what was found, the name of what was made where nothing was",
     "Publisher::~Publisher": "the wake may be missing (waiting.W2)",
-    "settle_jointly": "letting go of bytes: the kernel does the same at a death",
+    "recover_jointly": "letting go of bytes: the kernel does the same at a death",
     "create": "giving up: the kernel lets go of the bytes at a death",
     "try_load": "letting go of the byte: the kernel does the same at a death",
     "step": "the last wake may be missing (waiting.W2)",

@@ -87,7 +87,7 @@ class LinkedJob {
     WorkerOptions options;
     options.job = job;
     options.threads = of.threads;
-    options.notice = [](const std::string&) {};
+    options.log = [](const std::string&) {};
     return options;
   }
   static Variable declare(Worker& worker, const Case& of) {

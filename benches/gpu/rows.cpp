@@ -64,7 +64,7 @@ class TableJob {
     WorkerOptions options;
     options.job = job;
     options.threads = threads;
-    options.notice = [](const std::string&) {};
+    options.log = [](const std::string&) {};
     return options;
   }
   static Variable declare(Worker& worker, std::uint64_t rows, std::uint64_t elements) {
@@ -142,10 +142,10 @@ struct RowsWay {
   void (Batches::*run)();
 };
 constexpr RowsWay kRowsWays[] = {{"pull", &Batches::pull},
-                         {"processor_gathers_then_copy", &Batches::pull_by_processor},
-                         {"bare_copy", &Batches::to_gpu},
-                         {"push", &Batches::push},
-                         {"copy_then_processor_pushes", &Batches::push_by_processor}};
+                                 {"processor_gathers_then_copy", &Batches::pull_by_processor},
+                                 {"bare_copy", &Batches::to_gpu},
+                                 {"push", &Batches::push},
+                                 {"copy_then_processor_pushes", &Batches::push_by_processor}};
 
 Json measure(TableJob& job, const RowsCase& of, const SectionOptions& options) {
   Batches batches(job, of);

@@ -90,7 +90,7 @@ class Job {
     config.mode = mode;
     return config;
   }
-  static ps_shm::WorkerOptions options() { return {.job = name(), .rank = {}, .stop_requested = {}, .notice = {}}; }
+  static ps_shm::WorkerOptions options() { return {.job = name(), .rank = {}, .stop_requested = {}, .log = {}}; }
 
   ps_shm::Server server_;
   ps_shm::Worker worker_;

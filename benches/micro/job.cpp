@@ -30,7 +30,7 @@ Worker Job::join(int number) const {
   options.job = config_.job;
   options.rank = std::uint32_t(number);
   options.threads = config_.threads;
-  options.notice = [](const std::string&) {};  // large vectors take their time to be initialised
+  options.log = [](const std::string&) {};  // large vectors take their time to be initialised
   return Worker(std::move(options));
 }
 

@@ -1,5 +1,6 @@
-// push/<who>/floats:<n>/processes:<p>: GB/s of gradient, summed over the processes, that add to one vector. Ours are real
-// jobs and Worker::push with rule sgd. push_rule/...: the same with each update rule; push_chunk/...: by size of chunks.
+// push/<who>/floats:<n>/processes:<p>: GB/s of gradient, summed over the processes, that add to one vector. Ours are
+// real jobs and Worker::push with rule sgd. push_rule/...: the same with each update rule; push_chunk/...: by size of
+// chunks.
 #include <fmt/format.h>
 
 #include <memory>
@@ -121,7 +122,7 @@ void add_chunks() {
         const std::uint64_t floats = floats_of(said);
         JobConfig config = counting_config(kProcesses);
         config.chunk_bytes = bytes;
-        config.max_workers = kProcesses;  // spares of 1 MiB for 16 take more than a container's /dev/shm
+        config.max_workers = kProcesses;  // free buffers of 1 MiB for 16 take more than a container's /dev/shm
         const TriadRates limit = triad_rates(floats, kProcesses);
         const Pushed pushed = push_job(config, floats, kProcesses);
         require_exact(pushed.lost);

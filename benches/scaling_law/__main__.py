@@ -34,7 +34,7 @@ from scaling_law.paths import PATHS, Measuring  # noqa: E402
 PATIENCE_FOR_BUILDING = 1800
 
 
-def usual_workers(cores):
+def default_workers(cores):
     """1, 2, 3, 4, 6, 8, 12 ... and the cores."""
     return sorted({count for power in range(9) for count in (1 << power, 3 << power) if count < cores} | {cores})
 
@@ -44,7 +44,7 @@ def parse_arguments():
         prog="benches/scaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", nargs="+", type=int, default=usual_workers(cores), metavar="N",
+    parser.add_argument("--workers", nargs="+", type=int, default=default_workers(cores), metavar="N",
                         help="for so many workers (1, 2, 3, 4, 6, 8 ... and the cores)")
     parser.add_argument("--only", default="", metavar="TEXT", help="the paths whose name has it")
     parser.add_argument("--pin", action="store_true",

@@ -42,7 +42,7 @@ Worker join(const JobConfig& config, int number) {
   WorkerOptions options;
   options.job = config.job;
   options.rank = std::uint32_t(number);
-  options.notice = [](const std::string&) {};  // large tables take their time to be initialised
+  options.log = [](const std::string&) {};  // large tables take their time to be initialised
   return Worker(std::move(options));
 }
 

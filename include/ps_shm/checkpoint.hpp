@@ -48,7 +48,7 @@ struct StoredVariable {
   DType dtype = DType::kFloat32;     // type of its elements
   std::vector<std::uint64_t> shape;  // extents; empty: a scalar
   std::uint64_t updates = 0;         // updates that it has had, as Snapshot::updates() counts them
-  bool is_fuzzy = false;             // it is not point-in-time, see Snapshot::is_fuzzy()
+  bool is_point_in_time = true;      // see Snapshot::is_point_in_time()
   std::vector<std::string> slots{};  // names of its optimizer slots; a moving average is called "ema"
 };
 
@@ -100,12 +100,12 @@ class Checkpoint {
   // died while a step was being applied; and if the files cannot be written, in which case nothing of them stays.
   static std::string save(const JobView& job, const std::string& dir, const CheckpointOptions& options = {});
 
-  // Opens the newest checkpoint in `dir` that verify() finds intact; std::nullopt if there is no checkpoint. `notice`
+  // Opens the newest checkpoint in `dir` that verify() finds intact; std::nullopt if there is no checkpoint. `log`
   // (log callback) gets a line for each one that is not intact.
   //
   // Throws: Error with kDamaged if there are checkpoints but none is intact; and if `dir` cannot be read.
   static std::optional<Checkpoint> latest(const std::string& dir,
-                                          const std::function<void(const std::string&)>& notice = {});
+                                          const std::function<void(const std::string&)>& log = {});
 
  private:
   struct Impl;

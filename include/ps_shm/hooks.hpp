@@ -109,7 +109,7 @@ class StepLoop {
 PS_SHM_API StepReport run_steps(Worker& worker, const Hooks& hooks, const std::function<double()>& gradient,
                                 const std::function<void()>& push);
 
-using Notice = std::function<void(const std::string& line)>;  // log callback; unset: stderr
+using LogCallback = std::function<void(const std::string& line)>;  // log callback; unset: stderr
 
 // An interval: multiples of a number of global steps, or a number of seconds. One of the two must be above 0, or making
 // the hook throws Error (kInvalidArgument); if both are, `steps` counts.
@@ -144,7 +144,7 @@ struct NanGuardOptions {
   std::string dir{};            // kRestore: folder of the checkpoints
   // How often the same checkpoint is restored at most, by all workers of the job together; then Error, as kStop.
   std::uint64_t max_restores = 3;
-  Notice notice{};  // log callback: what was pushed, skipped or restored
+  LogCallback log{};  // log callback: what was pushed, skipped or restored
 };
 
 // Checks each loss before its gradient is pushed. If several workers meet the same NaN, one of them restores; those
@@ -155,22 +155,22 @@ PS_SHM_API std::shared_ptr<Hook> nan_guard(NanGuardOptions options = {});
 
 // Assigns the values of the newest checkpoint in `dir` that is intact and finite to the job's variables that it
 // contains, while the job goes on; returns the checkpoint's folder. The optimizer's state is reset, and the global
-// step stays. In mode sync, step() applies the values. `notice` gets a line for each checkpoint that is passed over.
+// step stays. In mode sync, step() applies the values. `log` gets a line for each checkpoint that is passed over.
 //
 // Throws: Error with kNotFound if there is no such checkpoint or the job lacks one of its variables, kIncompatible if
 // the job has another variable of that name; and as Worker::assign().
-PS_SHM_API std::string restore(Worker& worker, const std::string& dir, const Notice& notice = {});
+PS_SHM_API std::string restore(Worker& worker, const std::string& dir, const LogCallback& log = {});
 
-// Logs step and loss: `worker 0: step 100 (global step 300), loss 0.25`. `every`: how often.
+// Logs step and loss: `worker 0: step 100 (global step 300), loss 0.25`. `every`: how often. `log`: the log callback.
 //
 // Throws: Error if `every` is empty.
-PS_SHM_API std::shared_ptr<Hook> logging(Every every, Notice notice = {});
+PS_SHM_API std::shared_ptr<Hook> logging(Every every, LogCallback log = {});
 
 // Logs the speed, in steps of this worker and of the job: `worker 0: 812.0 steps/s, 2431.0 of the job`. `every`: how
-// often.
+// often. `log`: the log callback.
 //
 // Throws: Error if `every` is empty.
-PS_SHM_API std::shared_ptr<Hook> timing(Every every, Notice notice = {});
+PS_SHM_API std::shared_ptr<Hook> timing(Every every, LogCallback log = {});
 
 // Options of checkpointing().
 struct CheckpointingOptions {
@@ -179,7 +179,7 @@ struct CheckpointingOptions {
   // Number of checkpoints to keep, the newest ones; above 0. The one that the job began with is kept, too.
   std::size_t keep = 5;
   std::string group{};  // Unix group whose users' job it may be, as JobConfig::group
-  Notice notice{};      // what was written, and what could not be; training goes on in either case
+  LogCallback log{};    // what was written, and what could not be; training goes on in either case
 };
 
 // Writes checkpoints of the job from rank 0; on other ranks it does nothing. The mean loss since the checkpoint before

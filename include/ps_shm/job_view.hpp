@@ -32,7 +32,7 @@ struct WorkerInfo {
   std::uint64_t push_retries = 0, pull_retries = 0;  // repeated pushes of a chunk; repeated pulls of a chunk
   std::uint64_t dropped = 0;                         // sync: gradients that came too late for their step
   std::uint64_t clock = 0;                           // ssp: steps done since the mode began
-  std::uint64_t lead_max = 0;  // ssp: largest clock skew, in steps ahead of the slowest, at which a step began
+  std::uint64_t max_clock_skew = 0;  // ssp: largest clock skew, in steps ahead of the slowest, at which a step began
   std::uint64_t examples = 0, step_examples = 0;  // processed in this job; processed per global step, lately
   std::uint64_t examples_offset = 0;              // sync: the examples at global step s were this + s * step_examples
   std::uint64_t restored_examples = 0;            // examples of this rank before the checkpoint that the job began with
@@ -86,14 +86,15 @@ struct ByteCount {
   std::uint64_t values = 0, slots = 0;  // values of the variables; their optimizer slots
   std::uint64_t words = 0;              // chunk words and block counters
   std::uint64_t padding = 0;       // buffer headers, ends of buffers and pages, alignment, growth that is not used yet
-  std::uint64_t spares = 0;        // free buffers and their tables
+  std::uint64_t free_buffers = 0;  // free buffers and their tables
   std::uint64_t accumulators = 0;  // reduce atomic: accumulators
   std::uint64_t reserves = 0;      // additional buffers that snapshots need, from the first snapshot on
   std::uint64_t gradients = 0;     // gradient segments
   std::uint64_t shared_data = 0;   // Worker::shared()
   // The sum of these.
   std::uint64_t total() const noexcept {
-    return control + values + slots + words + padding + spares + accumulators + reserves + gradients + shared_data;
+    return control + values + slots + words + padding + free_buffers + accumulators + reserves + gradients +
+           shared_data;
   }
 };
 
@@ -126,7 +127,7 @@ struct JobInfo {
   std::uint64_t snapshots = 0;        // number of snapshots asked for: the epoch of the last one
   double snapshot_age_seconds = 0;    // since the last one was asked for
   bool has_snapshot = false;          // some process is taking or holding a snapshot
-  bool is_cutting = false;            // pushes are waiting for a snapshot that is being taken
+  bool is_pausing_pushes = false;     // pushes are waiting for a snapshot that is being taken
 };
 
 // An account of the versioned buffers. Each buffer must be named exactly once: by a chunk, by a snapshot image (or the

@@ -38,7 +38,7 @@ struct PublisherOptions {
   double busy_seconds = 60.0;              // BusyPolicy::kWait: how long; then publish() returns std::nullopt
   std::function<bool()> stop_requested{};  // polled while a call waits; if true, the call throws Interrupted
   // Log callback: a line when a publication is taken over, and once a second while a call waits.
-  std::function<void(const std::string&)> notice{};
+  std::function<void(const std::string&)> log{};
 };
 
 // The one process that writes a publication.

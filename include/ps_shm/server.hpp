@@ -29,8 +29,8 @@ enum class EndReason {
 struct ServeHooks {
   std::function<bool()> stop_requested;  // polled; true ends the job
   std::function<bool()> stop_at_once;    // polled while the job ends; true: serve() stops waiting for workers to leave
-  std::function<void(const std::string&)> notice;  // log callback: a line for each join, leave and death
-  std::function<void()> every_second;              // called once a second
+  std::function<void(const std::string&)> log;  // log callback: a line for each join, leave and death
+  std::function<void()> every_second;           // called once a second
 };
 
 // Options of a Server.
@@ -38,8 +38,8 @@ struct ServerOptions {
   std::optional<std::uint32_t> task{};  // the one ps task of config.tasks that this object is; unset: all of them
   bool adopt = false;  // take over an existing job, even one that has no living process, instead of creating one
   double wait_job_seconds = 60.0;  // tasks other than 0: how long the constructor waits for task 0 to create the job
-  std::function<bool()> stop_requested{};  // polled while the constructor waits; if true, it throws Interrupted
-  std::function<void(const std::string&)> notice{};  // log callback: progress while it waits, and warnings
+  std::function<bool()> stop_requested{};         // polled while the constructor waits; if true, it throws Interrupted
+  std::function<void(const std::string&)> log{};  // log callback: progress while it waits, and warnings
 };
 
 // The ps of a job, or one of its tasks.

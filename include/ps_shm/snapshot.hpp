@@ -35,7 +35,7 @@ struct SnapshotOptions {
   // How long to wait for another snapshot of the job to be released.
   double wait_seconds = 60.0;
   // In-place variables are copied while pushes pause, the smallest first, up to this many bytes in all. Larger ones are
-  // not point-in-time (is_fuzzy()).
+  // not point-in-time (is_point_in_time()).
   std::uint64_t pause_bytes = 256 << 10;
 };
 
@@ -56,20 +56,20 @@ class Snapshot {
 
   // The partially included ranks: those whose worker was stopped for longer than the patience within a push, of which a
   // part may be in the snapshot. Mode sync: all ranks, if all workers died while a step was being applied.
-  const std::vector<std::uint32_t>& split() const noexcept;
+  const std::vector<std::uint32_t>& partial_ranks() const noexcept;
 
   // The names of the variables in the snapshot: those that were initialised when it was asked for.
   //
   // Throws: std::bad_alloc.
   std::vector<std::string> variables() const;
 
-  // Whether the variable `name` is not point-in-time: its elements may be from different moments since the snapshot was
-  // taken. This is so for in-place variables beyond SnapshotOptions::pause_bytes, and for all in-place variables of a
-  // job with Hogwild! updates (JobConfig::adds). Additions that a GPU makes by itself are not waited for, and not
-  // reported here.
+  // Whether all elements of the variable `name` are from the snapshot point. Otherwise they may be from different
+  // moments since then: this is so for in-place variables beyond SnapshotOptions::pause_bytes, and for all in-place
+  // variables of a job with Hogwild! updates (JobConfig::adds). Additions that a GPU makes by itself are not waited
+  // for, and not reported here.
   //
   // Throws: Error (kNotFound) if the snapshot has no such variable.
-  bool is_fuzzy(const std::string& name) const;
+  bool is_point_in_time(const std::string& name) const;
 
   // The number of updates that a chunk of the variable `name` has had at the snapshot point, on average. In-place: the
   // average number of pushes of the whole variable that a block has had by now.

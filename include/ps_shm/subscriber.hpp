@@ -26,10 +26,10 @@ namespace PS_SHM_API ps_shm {
 
 // Options of a Subscriber.
 struct SubscriberOptions {
-  std::string group{};                               // Unix group that another user's publication is shared with
-  double wait_seconds = 60.0;                        // how long the constructor waits for the publication to exist
-  std::function<bool()> stop_requested{};            // polled while a call waits; if true, the call throws Interrupted
-  std::function<void(const std::string&)> notice{};  // log callback: a line a second while the constructor waits
+  std::string group{};                            // Unix group that another user's publication is shared with
+  double wait_seconds = 60.0;                     // how long the constructor waits for the publication to exist
+  std::function<bool()> stop_requested{};         // polled while a call waits; if true, the call throws Interrupted
+  std::function<void(const std::string&)> log{};  // log callback: a line a second while the constructor waits
 };
 
 // A leased generation: all of its tensors stay unchanged until this object is destroyed, even if its publisher dies or

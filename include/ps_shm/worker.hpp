@@ -47,7 +47,7 @@ struct WorkerOptions {
   std::function<bool()> stop_requested{};
   // Log callback, which gets one line at a time: a progress message while a call blocks, once a second (step() and
   // barrier(): every 10 s), and warnings. Unset: stderr.
-  std::function<void(const std::string&)> notice{};
+  std::function<void(const std::string&)> log{};
   // Called after each phase of step(): "wait" (for other workers) or "apply" (of the gradients, mode sync). Times are
   // of CLOCK_MONOTONIC, in nanoseconds.
   std::function<void(const char* part, std::uint64_t begin_ns, std::uint64_t end_ns)> on_part{};

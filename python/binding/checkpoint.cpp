@@ -115,8 +115,7 @@ void add_checkpoint(nb::module_& module) {
           },
           nb::sig("def shape(self) -> tuple[int, ...]"), "The extents of the axes; () for a scalar.")
       .def_ro("updates", &StoredVariable::updates, "The number of updates that it has had, on average over its chunks.")
-      .def_ro("is_fuzzy", &StoredVariable::is_fuzzy,
-              "Whether it is not point-in-time, that is, its elements may be from different moments.")
+      .def_ro("is_point_in_time", &StoredVariable::is_point_in_time, "Whether all of its elements are from one moment.")
       .def_ro("slots", &StoredVariable::slots, "The names of its optimizer slots; a moving average is called 'ema'.");
   nb::class_<Checkpoint>(
       module, "Checkpoint",

@@ -171,7 +171,7 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
                                                     .busy = busy_wait > 0 ? BusyPolicy::kWait : BusyPolicy::kReturn,
                                                     .busy_seconds = busy_wait,
                                                     .stop_requested = look_for_signals,
-                                                    .notice = tell})));
+                                                    .log = tell})));
 }
 
 std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict& given, std::uint64_t step) {
@@ -193,7 +193,7 @@ std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict
 std::shared_ptr<Subscribing> subscriber(const std::string& name, const std::string& group, double wait) {
   const nb::gil_scoped_release release;
   return shared_unless_inherited(std::make_unique<Subscribing>(
-      Subscriber(name, {.group = group, .wait_seconds = wait, .stop_requested = look_for_signals, .notice = tell})));
+      Subscriber(name, {.group = group, .wait_seconds = wait, .stop_requested = look_for_signals, .log = tell})));
 }
 
 SharedLease read(const SubscriberHandle& self, std::uint64_t newer_than, double timeout) {

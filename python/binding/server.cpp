@@ -109,7 +109,7 @@ struct ServerHandle {
 // Destroying the last reference releases the global interpreter lock, because the thread may wait for workers to leave.
 std::shared_ptr<Serving> serve(JobConfig config, bool adopt) {
   const nb::gil_scoped_release release;
-  Server server(config, {.task = {}, .adopt = adopt, .stop_requested = look_for_signals, .notice = tell});
+  Server server(config, {.task = {}, .adopt = adopt, .stop_requested = look_for_signals, .log = tell});
   return {new Serving(config, std::move(server)), [](Serving* serving) {
             if (serving->is_inherited()) return;  // its thread exists in the parent only
             const nb::gil_scoped_release release_again;
@@ -189,8 +189,7 @@ Raises:
             JobControl control(self.serving->job);
             control.change([&](LiveSettings& live) { alter(live, control.config(), settings); });
           },
-          "settings"_a, nb::sig("def set(self, **settings: typing.Any) -> None"),
-          set_help.c_str())
+          "settings"_a, nb::sig("def set(self, **settings: typing.Any) -> None"), set_help.c_str())
       .def(
           "keep_segments",
           [](const ServerHandle& self) {

@@ -33,7 +33,7 @@ SharedRank join(const std::string& job, const std::string& group, std::optional<
                  .threads = threads,
                  .wait_job_seconds = wait,
                  .stop_requested = look_for_signals,
-                 .notice = tell});
+                 .log = tell});
   const std::string what = fmt::format("worker {} of job '{}'", worker.rank(), job);
   return shared_unless_inherited(std::make_unique<Rank>(what, std::move(worker)));
 }

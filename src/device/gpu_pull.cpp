@@ -4,7 +4,7 @@
 #include <map>
 
 #include "device/polling.hpp"
-#include "shm/slots/spares.hpp"
+#include "shm/slots/free_buffers.hpp"
 
 namespace ps_shm {
 

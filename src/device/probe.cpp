@@ -267,7 +267,7 @@ std::string to_string(const DeviceChoice& choice) {
 }
 
 std::optional<GpuInfo> choose_gpu(const DeviceChoice& choice, const GpuProbe& probe, std::uint32_t rank,
-                                  std::string& notice) {
+                                  std::string& log) {
   if (choice.kind == DeviceChoice::Kind::kCpu) return std::nullopt;
   const bool wants_simulated = choice.kind == DeviceChoice::Kind::kSimulated;
   std::string reason = probe.reason;
@@ -277,7 +277,7 @@ std::optional<GpuInfo> choose_gpu(const DeviceChoice& choice, const GpuProbe& pr
   if (probe.gpus.empty() || probe.is_simulated != wants_simulated) {
     if (choice.kind != DeviceChoice::Kind::kAuto)
       throw Error(fmt::format("device {}: {}", to_string(choice), reason), ErrorCode::kDevice);
-    notice = "device auto: continues with the CPU: " + reason;
+    log = "device auto: continues with the CPU: " + reason;
     return std::nullopt;
   }
   if (!choice.index) return probe.gpus[rank % probe.gpus.size()];

@@ -67,8 +67,8 @@ DeviceChoice parse_device(const std::string& text);  // throws Error
 std::string to_string(const DeviceChoice& choice);
 
 // The GPU for a worker of this rank: the chosen one, or rank modulo their number; none for the CPU. For kAuto without a
-// GPU, `notice` receives the reason in one line. Throws Error if kCuda or kSimulated finds none, or not the chosen one.
+// GPU, `log` receives the reason in one line. Throws Error if kCuda or kSimulated finds none, or not the chosen one.
 std::optional<GpuInfo> choose_gpu(const DeviceChoice& choice, const GpuProbe& probe, std::uint32_t rank,
-                                  std::string& notice);
+                                  std::string& log);
 
 }  // namespace ps_shm::device

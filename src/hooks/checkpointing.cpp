@@ -57,10 +57,11 @@ class Checkpointing final : public Hook {
       folder = Checkpoint::save(view, options_.dir, options);
       saved_ = Checkpoint(folder).global_step();
       losses_ = 0.0, count_ = 0;
-      persistence::remove_old_checkpoints(options_.dir, {.newest = options_.keep}, folder, loop.worker().config().restore);
-      hooks::tell(options_.notice, fmt::format("checkpoint {} written in {:.2f} s", folder, seconds_now() - began));
+      persistence::remove_old_checkpoints(options_.dir, {.newest = options_.keep}, folder,
+                                          loop.worker().config().restore);
+      hooks::tell(options_.log, fmt::format("checkpoint {} written in {:.2f} s", folder, seconds_now() - began));
     } catch (const Error& error) {
-      return hooks::tell(options_.notice, fmt::format("checkpoint failed: {}; training continues", error.what()));
+      return hooks::tell(options_.log, fmt::format("checkpoint failed: {}; training continues", error.what()));
     }
     loop.saved(folder);
   }

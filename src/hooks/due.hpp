@@ -16,9 +16,9 @@ inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-inline void tell(const Notice& notice, const std::string& line) {
-  if (notice)
-    notice(line);
+inline void tell(const LogCallback& log, const std::string& line) {
+  if (log)
+    log(line);
   else
     std::fprintf(stderr, "%s\n", line.c_str());
 }

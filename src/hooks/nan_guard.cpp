@@ -32,7 +32,7 @@ bool NanGuard::take_nan(double loss) {
   switch (options_.on_nan) {
     case OnNan::kWarn:
       if (!std::exchange(has_warned_, true))
-        tell(options_.notice,
+        tell(options_.log,
              fmt::format("{}: the loss is not finite at training step {}; try a smaller `lr`", who_, steps_));
       return true;
     case OnNan::kStop:
@@ -49,8 +49,8 @@ bool NanGuard::take_nan(double loss) {
 
 void NanGuard::note_skip(double loss) {
   if (!std::has_single_bit(++skipped_)) return;
-  tell(options_.notice, fmt::format("{}: {}: its gradient is not pushed{}", who_, where(loss),
-                                    skipped_ == 1 ? "" : fmt::format(" ({} so far)", skipped_)));
+  tell(options_.log, fmt::format("{}: {}: its gradient is not pushed{}", who_, where(loss),
+                                 skipped_ == 1 ? "" : fmt::format(" ({} so far)", skipped_)));
 }
 
 void NanGuard::put_back(double loss) {
@@ -63,7 +63,7 @@ void NanGuard::put_back(double loss) {
   }();
   switch (done.outcome) {
     case Restored::kHere:
-      return tell(options_.notice,
+      return tell(options_.log,
                   fmt::format("{}: {}: the job was reset to checkpoint {}", who_, where(loss), done.folder));
     case Restored::kByAnother:
       return note_skip(loss);

@@ -71,17 +71,17 @@ class Periodic final : public Hook {
 
 }  // namespace
 
-std::shared_ptr<Hook> logging(Every every, Notice notice) {
-  return std::make_shared<Periodic>(every, false, [notice = std::move(notice)](StepLoop& loop, const Since&) {
-    hooks::tell(notice, fmt::format("worker {}: step {} (global step {}), loss {:.4g}", loop.worker().rank(),
-                                    loop.last().steps, loop.last().global_step, loop.last().loss));
+std::shared_ptr<Hook> logging(Every every, LogCallback log) {
+  return std::make_shared<Periodic>(every, false, [log = std::move(log)](StepLoop& loop, const Since&) {
+    hooks::tell(log, fmt::format("worker {}: step {} (global step {}), loss {:.4g}", loop.worker().rank(),
+                                 loop.last().steps, loop.last().global_step, loop.last().loss));
   });
 }
 
-std::shared_ptr<Hook> timing(Every every, Notice notice) {
-  return std::make_shared<Periodic>(every, false, [notice = std::move(notice)](StepLoop& loop, const Since& since) {
-    hooks::tell(notice, fmt::format("worker {}: {:.1f} steps/s, {:.1f} of the job", loop.worker().rank(),
-                                    since.rate(since.steps), since.rate(since.global_steps)));
+std::shared_ptr<Hook> timing(Every every, LogCallback log) {
+  return std::make_shared<Periodic>(every, false, [log = std::move(log)](StepLoop& loop, const Since& since) {
+    hooks::tell(log, fmt::format("worker {}: {:.1f} steps/s, {:.1f} of the job", loop.worker().rank(),
+                                 since.rate(since.steps), since.rate(since.global_steps)));
   });
 }
 

@@ -52,7 +52,7 @@ Found read_all(const std::string& folder) {
   return found;
 }
 
-Found newest(const std::string& dir, const Notice& notice) {
+Found newest(const std::string& dir, const LogCallback& log) {
   constexpr int kAttempts = 3;  // a checkpoint may be removed while it is read, for a newer one
   std::string last = "it has none yet";
   for (int attempt = 0; attempt < kAttempts; ++attempt)
@@ -60,7 +60,7 @@ Found newest(const std::string& dir, const Notice& notice) {
         return read_all(folder);
       } catch (const Error& error) {
         last = error.what();
-        if (notice && attempt == 0) notice(fmt::format("skipped a checkpoint: {}", last));
+        if (log && attempt == 0) log(fmt::format("skipped a checkpoint: {}", last));
       }
   throw Error(fmt::format("no checkpoint in {} can be restored: {}", dir, last), ErrorCode::kNotFound);
 }
@@ -161,8 +161,8 @@ std::int64_t steady_ns() noexcept {
 
 }  // namespace
 
-std::string restore(Worker& worker, const std::string& dir, const Notice& notice) {
-  const Found found = newest(dir, notice);
+std::string restore(Worker& worker, const std::string& dir, const LogCallback& log) {
+  const Found found = newest(dir, log);
   assign(worker, found);
   return found.folder;
 }
@@ -183,7 +183,7 @@ Restoration restore_once(Worker& worker, const NanGuardOptions& options, const M
   const bool with_step = traits_of(worker.live().mode).steps_together();  // sync: step() applies assigned values
   if (is_of_job && (pulled.ns <= last.ns || (with_step && pulled.global_step <= last.step)))
     return {Restored::kByAnother, ""};
-  const Found found = newest(options.dir, options.notice);
+  const Found found = newest(options.dir, options.log);
   const bool is_again = is_of_job && last.folder == found.folder;
   if (is_again && last.count >= options.max_restores) return {Restored::kTooOften, found.folder};
   assign(worker, found);

@@ -115,8 +115,8 @@ void add_buffers(JobSegments& job, const std::vector<const VariableShm*>& variab
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
       for (const std::uint64_t first : {variable->data_offset >> variable->buffer_class, reserve_of(*variable)})
         if (first != 0) names.emplace(first + chunk, 0);
-  for (std::uint32_t spare = 0; spare < job.lanes() * kSparesPerClass; ++spare)
-    names.emplace((first.spares_offset >> first.buffer_class) + spare, 0);
+  for (std::uint32_t free_buffer = 0; free_buffer < job.lanes() * kFreeBuffersPerClass; ++free_buffer)
+    names.emplace((first.free_buffers_offset >> first.buffer_class) + free_buffer, 0);
   for (const VariableShm* variable : variables) {
     const auto* words = reinterpret_cast<const PieceWordShm*>(job.shard_data(variable->shard) + variable->words_offset);
     const VersionedVariable chunks(job.shard_data(variable->shard), *variable);
@@ -129,15 +129,16 @@ void add_buffers(JobSegments& job, const std::vector<const VariableShm*>& variab
   }
   std::vector<std::pair<std::uint64_t, std::uint64_t>> doubts;  // for each: the rank owns one of the two
   for (std::uint32_t lane = 0; lane < job.lanes(); ++lane)
-    for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-      const SpareShm& spare = job.spare_table(first.shard, lane).spares[index][which];
-      const std::uint64_t record = spare.record.load_acquire();  // (slot.S3) pairs with slot.S1: the note
+    for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
+      const FreeBufferShm& free_buffer = job.free_buffer_table(first.shard, lane).free_buffers[index][which];
+      const std::uint64_t record = free_buffer.record.load_acquire();  // (slot.S3) pairs with slot.S1: the note
       if (is_in_flight(record))
-        doubts.emplace_back(buffer_of(record), buffer_of(spare.note_gain.load_relaxed()));  // relaxed: after the record
+        doubts.emplace_back(buffer_of(record),
+                            buffer_of(free_buffer.note_gain.load_relaxed()));  // relaxed: after the record
       else
-        ++names[spare_buffer(record, first, lane, which)];
+        ++names[free_buffer_of(record, first, lane, which)];
     }
-  for (const auto& [spare, gain] : doubts) ++names[names[spare] == 0 ? spare : gain];
+  for (const auto& [free_buffer, gain] : doubts) ++names[names[free_buffer] == 0 ? free_buffer : gain];
   count.in_doubt += doubts.size();
   count.buffers += names.size();
   for (const auto& [buffer, times] : names) {

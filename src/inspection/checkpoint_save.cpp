@@ -29,7 +29,7 @@ persistence::CheckpointArrays arrays_of(const Snapshot& snapshot, const std::vec
              .dtype = variable.dtype,
              .shape = variable.shape,
              .updates = snapshot.updates(variable.name),
-             .is_fuzzy = snapshot.is_fuzzy(variable.name),
+             .is_point_in_time = snapshot.is_point_in_time(variable.name),
              .slots = {}},
             array(0));
     for (std::size_t slot = 0; slot < variable.slots.size(); ++slot) {
@@ -79,7 +79,7 @@ std::string Checkpoint::save(const JobView& job, const std::string& dir, const C
   const Snapshot snapshot = job.snapshot({.wait_seconds = options.wait_seconds}, options.group);
   const JobInfo info = job.info();
   const bool is_sync = traits_of(info.config.mode).steps_together();
-  if (is_sync && !snapshot.split().empty())
+  if (is_sync && !snapshot.partial_ranks().empty())
     throw Error(fmt::format("all workers of job '{}' died while step {} was being applied: a part of it is in the "
                             "variables; continue from the previous checkpoint",
                             info.config.job, snapshot.global_step()),
@@ -103,7 +103,7 @@ std::string Checkpoint::save(const JobView& job, const std::string& dir, const C
       .settings = persistence::settings_as_text(config),
       .learning_rate = double(config.optimizer.schedule.rate(info.live.learning_rate, snapshot.global_step())),
       .examples = examples_of(workers, config, snapshot.global_step()),
-      .split = snapshot.split(),
+      .partial_ranks = snapshot.partial_ranks(),
       .variables = {},
       .files = {}};
   return persistence::write_checkpoint(dir, std::move(facts), arrays_of(snapshot, variables), options.max_file_bytes);

@@ -80,7 +80,7 @@ struct PS_SHM_HIDDEN JobView::Impl {
     std::uint64_t in_shards = 0;
     for (std::uint32_t shard = 0; shard < shards; ++shard) {
       in_shards += job.shard(shard).file_bytes();
-      bytes.spares += job.shard_data_offset();
+      bytes.free_buffers += job.shard_data_offset();
     }
     std::set<std::pair<std::uint32_t, std::uint32_t>> classes;  // the first record of a class adds its free buffers
     for (const CheckedRecord& record : records) {
@@ -94,10 +94,10 @@ struct PS_SHM_HIDDEN JobView::Impl {
       (record->base == 0 ? bytes.values : bytes.accumulators) += record->elements * sizeof(float);
       bytes.slots += slot_bytes(*record);
       if (!is_inplace(*record) && classes.emplace(record->shard, record->buffer_class).second)
-        bytes.spares += (std::uint64_t{job.lanes()} * shm::kSparesPerClass) << record->buffer_class;
+        bytes.free_buffers += (std::uint64_t{job.lanes()} * shm::kFreeBuffersPerClass) << record->buffer_class;
     }
     const std::uint64_t known =
-        bytes.words + bytes.values + bytes.accumulators + bytes.reserves + bytes.slots + bytes.spares;
+        bytes.words + bytes.values + bytes.accumulators + bytes.reserves + bytes.slots + bytes.free_buffers;
     bytes.padding = in_shards > known ? in_shards - known : 0;
     for (const std::string& name : shm::list_segments(shm::control_name(job.job()) + ".w")) {
       shm::Segment gradients;
@@ -143,11 +143,11 @@ JobInfo JobView::info() const {
     info.kept = job.is_kept();
     info.servers = job.state().servers.load_relaxed();  // relaxed: diagnostic only
     info.created_unix_ns = job.control().header().created_unix_ns;
-    const shm::CutShm& cut = job.state().cut;
-    const std::uint64_t word = cut.word.load_acquire();  // (cut.C3)
-    const std::uint64_t began = cut.since_ns.load_relaxed(), now = shm::now_ns();
+    const shm::SnapshotPointShm& point = job.state().snapshot_point;
+    const std::uint64_t word = point.word.load_acquire();  // (snapshot.C3)
+    const std::uint64_t began = point.since_ns.load_relaxed(), now = shm::now_ns();
     info.snapshots = shm::epoch_of(word);
-    info.is_cutting = shm::cut_state(word) != shm::CutState::kOpen;
+    info.is_pausing_pushes = shm::snapshot_state(word) != shm::SnapshotState::kOpen;
     info.has_snapshot = job.locks().is_held_by_other(shm::kSnapshotByte);
     info.snapshot_age_seconds = now > began ? double(now - began) * 1e-9 : 0;
     for (std::uint32_t shard = 0; shard < impl_->shards; ++shard) {
@@ -200,7 +200,7 @@ std::vector<WorkerInfo> JobView::workers() const {
       info.push_retries = figure(shm::Counter::kPushRetries);
       info.pull_retries = figure(shm::Counter::kPullRetries);
       info.dropped = figure(shm::Counter::kDropped);
-      info.lead_max = figure(shm::Counter::kLeadMax);
+      info.max_clock_skew = figure(shm::Counter::kMaxClockSkew);
       info.clock = shm::SspClock::steps_of(entry.clock.load_acquire());  // (ssp.C4)
       info.examples = figure(shm::Counter::kExamples);
       info.step_examples = figure(shm::Counter::kStepExamples);

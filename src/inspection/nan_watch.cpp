@@ -63,7 +63,7 @@ std::vector<std::uint64_t> NanWatch::buffers_of(const VariableShm& variable) con
   for (const CheckedRecord& record : records_)
     if (!is_inplace(*record) && record->shard == variable.shard && record->buffer_class == variable.buffer_class)
       add(record->data_offset >> record->buffer_class, record->pieces);
-  add(variable.spares_offset >> variable.buffer_class, std::uint64_t{job_.lanes()} * kSparesPerClass);
+  add(variable.free_buffers_offset >> variable.buffer_class, std::uint64_t{job_.lanes()} * kFreeBuffersPerClass);
   return buffers;
 }
 
@@ -147,11 +147,11 @@ NanWatch::Seen NanWatch::count_inplace(const VariableShm& variable, std::uint64_
     const WorkerShm& entry = job_.worker(rank);
     const bool was_there = entry.holders.load_relaxed() != 0;  // relaxed, as counters are: diagnostic only
     // A push of rows counts at its end, any other push at its beginning, so check on both sides of the counters.
-    const bool was_pushing = was_there && entry.pushing.load_acquire() != 0;  // (state.R2) pairs with cut.C7
+    const bool was_pushing = was_there && entry.pushing.load_acquire() != 0;  // (state.R2) pairs with snapshot.C7
     seen.of_rank.push_back(was_there ? counter(entry, Counter::kPushes) : 0);
     seen.rows.push_back(was_there && has_row_counts(variable) ? source.row_pushes(block, rank) : 0);
     seen.pushes += seen.rows.back();
-    const bool is_pushing = was_there && entry.pushing.load_acquire() != 0;  // (state.R2) pairs with cut.C7
+    const bool is_pushing = was_there && entry.pushing.load_acquire() != 0;  // (state.R2) pairs with snapshot.C7
     seen.is_pushing.push_back(was_pushing || is_pushing);
   }
   return seen;

@@ -97,7 +97,7 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
       const std::string whom = slower(job, entry.clock.load_acquire(), on, states);  // (ssp.C4)
       return whom.empty() ? "the slowest to be within the bound" : whom;
     }
-    case WaitingFor::kCut: {
+    case WaitingFor::kSnapshotPoint: {
       std::vector<std::uint32_t> pushing;
       for (std::uint32_t other = 0; other < job.ranks(); ++other) {
         const std::uint64_t epoch = job.worker(other).pushing.load_relaxed();  // relaxed: diagnostic only

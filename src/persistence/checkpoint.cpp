@@ -93,13 +93,14 @@ void Checkpoint::read(const std::string& variable, std::span<std::byte> out, con
   const auto [group, name] = persistence::place_of(variable, slot);
   const StoredVariable* const stored = impl_->find(variable);
   const DType dtype = stored != nullptr && slot.empty() ? stored->dtype : DType::kFloat32;
-  impl_->with_tensor(group, name,
-                     [&, &tensor_name = name](const persistence::TensorFile& file, const persistence::StoredTensor& tensor) {
-                       if (tensor.dtype != persistence::safetensors_name(dtype))
-                         throw Error(fmt::format("{}: {} is of dtype {}", file.path(), tensor_name, tensor.dtype),
-                                     ErrorCode::kIncompatible);
-                       file.read(tensor, out);
-                     });
+  impl_->with_tensor(
+      group, name,
+      [&, &tensor_name = name](const persistence::TensorFile& file, const persistence::StoredTensor& tensor) {
+        if (tensor.dtype != persistence::safetensors_name(dtype))
+          throw Error(fmt::format("{}: {} is of dtype {}", file.path(), tensor_name, tensor.dtype),
+                      ErrorCode::kIncompatible);
+        file.read(tensor, out);
+      });
 }
 
 void Checkpoint::require(std::span<const VariableSpec> variables) const {
@@ -123,7 +124,7 @@ void Checkpoint::require(std::span<const VariableSpec> variables) const {
 }
 
 std::optional<Checkpoint> Checkpoint::latest(const std::string& dir,
-                                             const std::function<void(const std::string&)>& notice) {
+                                             const std::function<void(const std::string&)>& log) {
   std::string last;
   for (const auto& [step, folder] : persistence::list_checkpoints(dir)) try {
       Checkpoint checkpoint(folder);
@@ -131,7 +132,7 @@ std::optional<Checkpoint> Checkpoint::latest(const std::string& dir,
       return checkpoint;
     } catch (const Error& error) {
       last = error.what();
-      if (notice) notice(fmt::format("skipped a checkpoint: {}", last));
+      if (log) log(fmt::format("skipped a checkpoint: {}", last));
     }
   if (last.empty()) return std::nullopt;
   throw Error(fmt::format("{} has checkpoints, but none is complete: {}", dir, last), ErrorCode::kDamaged);

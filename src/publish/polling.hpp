@@ -14,10 +14,10 @@ namespace ps_shm {
 class Polling {
  public:
   using StopRequested = std::function<bool()>;
-  using Notice = std::function<void(const std::string&)>;
+  using LogCallback = std::function<void(const std::string&)>;
 
-  Polling(const StopRequested& stop_requested, const Notice& notice, double seconds)
-      : stop_requested_(stop_requested), notice_(notice), until_ns_(began_ns_ + shm::to_ns(seconds)) {}
+  Polling(const StopRequested& stop_requested, const LogCallback& log, double seconds)
+      : stop_requested_(stop_requested), log_(log), until_ns_(began_ns_ + shm::to_ns(seconds)) {}
 
   bool is_over() const { return shm::now_ns() >= until_ns_; }
 
@@ -25,16 +25,16 @@ class Polling {
   void pause(const std::function<std::string()>& what) {
     constexpr std::uint64_t kSecondNs = 1'000'000'000;
     if (stop_requested_ && stop_requested_()) throw Interrupted();
-    if (const std::uint64_t now = shm::now_ns(); notice_ && now >= notice_ns_) {
+    if (const std::uint64_t now = shm::now_ns(); log_ && now >= notice_ns_) {
       notice_ns_ = now + kSecondNs;
-      notice_(what());
+      log_(what());
     }
     names_.pause();
   }
 
  private:
   const StopRequested& stop_requested_;
-  const Notice& notice_;
+  const LogCallback& log_;
   std::uint64_t began_ns_ = shm::now_ns(), until_ns_, notice_ns_ = began_ns_ + 1'000'000'000;
   shm::NameWait names_;
 };

@@ -53,9 +53,9 @@ void take_over(const shm::Bundle& bundle, const PublisherOptions& options) {
   state.publishers.bump_relaxed(1);
   shm::fault_point(shm::FaultPoint::kPublisherNoted);
   state.ended.store_release(0);  // (publication.P10) it continues
-  if (options.notice)
-    options.notice(fmt::format("publication {}: this publisher takes it over at generation {}", bundle.spec().name,
-                               shm::generation_of(state.newest.load_relaxed())));
+  if (options.log)
+    options.log(fmt::format("publication {}: this publisher takes it over at generation {}", bundle.spec().name,
+                            shm::generation_of(state.newest.load_relaxed())));
 }
 
 // Opens or creates the publication as this publisher wants it, with the publisher's byte held.
@@ -64,7 +64,7 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
   const shm::Sharing sharing = shm::shared_with_group(options.group);
   const shm::Trust trust{.group = sharing.group};
   const std::string name = shm::bundle_name(spec.name);
-  Polling polling(options.stop_requested, options.notice, options.wait_seconds);
+  Polling polling(options.stop_requested, options.log, options.wait_seconds);
   const auto pause = [&](const std::string& why) {
     if (polling.is_over())
       throw Error(
@@ -119,7 +119,7 @@ struct PS_SHM_HIDDEN Publisher::Impl {
   bool find_record() {
     if (writer.find_record()) return true;
     if (options.busy == BusyPolicy::kReturn) return false;
-    Polling polling(options.stop_requested, options.notice, options.busy_seconds);
+    Polling polling(options.stop_requested, options.log, options.busy_seconds);
     while (!polling.is_over()) {
       polling.pause([&] {
         return fmt::format("publication {}: waiting for a lease to be released by subscribers {}", bundle.spec().name,

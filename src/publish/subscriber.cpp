@@ -30,7 +30,7 @@ Place join(const std::string& publication, const SubscriberOptions& options) {
   check_publication_name(publication);
   const std::string name = shm::bundle_name(publication);
   const shm::Trust trust{.group = shm::shared_with_group(options.group).group};
-  Polling polling(options.stop_requested, options.notice, options.wait_seconds);
+  Polling polling(options.stop_requested, options.log, options.wait_seconds);
   for (;;) {
     shm::Segment found;
     const shm::AttachOutcome outcome = found.open(name, shm::Access::kReadWrite, trust);

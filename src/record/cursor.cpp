@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "ps_shm/errors.hpp"
-#include "shm/slots/spares.hpp"
+#include "shm/slots/free_buffers.hpp"
 
 namespace ps_shm::record {
 

@@ -14,7 +14,7 @@
 #include "ps_shm/errors.hpp"
 #include "record/folder.hpp"
 #include "shm/base/atomic.hpp"
-#include "shm/slots/spares.hpp"
+#include "shm/slots/free_buffers.hpp"
 
 namespace ps_shm::record {
 

@@ -99,7 +99,7 @@ void Replayer::end_life() {
   const std::string line =
       fmt::format("worker {}: its recording ends here, {} push {}: it {}", rank_, what == What::kPush ? "in" : "after",
                   cursor_->pushes(), has_left ? "was asked to leave" : "was killed");
-  waits_.notice(line);
+  waits_.log(line);
   throw JobFinished(line);
 }
 
@@ -246,7 +246,7 @@ void Replayer::leave() noexcept try {
   const What next = cursor_->peek().what;
   if (!has_ended_ && next != What::kEnd && next != What::kLeft && board_.state().differs.load_relaxed() == 0) {
     board_.state().differs.store_release(rank_ + 1);  // (replay.L1)
-    waits_.notice(fmt::format("worker {}: it leaves at {}, but its recording goes on", rank_, place()));
+    waits_.log(fmt::format("worker {}: it leaves at {}, but its recording goes on", rank_, place()));
   }
   board_.state().ended[rank_].store_release(life_);  // (replay.L1)
   shm::futex_announce(board_.state().futex);

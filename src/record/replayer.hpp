@@ -40,7 +40,7 @@ class Records {
 // What a replaying worker calls while it waits.
 struct ReplayWaits {
   std::function<void(const std::function<std::string()>& what)> each_slice;  // throws to end the wait
-  std::function<void(const std::string& line)> notice;
+  std::function<void(const std::string& line)> log;
 };
 
 class Replayer final : public Tape {

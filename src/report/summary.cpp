@@ -114,10 +114,10 @@ RunReport RunReport::of_job(const JobView& view) {
   run.staleness = view.staleness();
   run.staleness_counts = view.staleness_counts();
   run.digest = view.digest();
-  if (traits_of(info.config.mode).has_staleness_bound) run.lead_max = 0;
+  if (traits_of(info.config.mode).has_staleness_bound) run.max_clock_skew = 0;
   for (const WorkerInfo& worker : view.workers()) {
     run.per_worker.emplace_back(worker);
-    if (run.lead_max) run.lead_max = std::max(*run.lead_max, worker.lead_max);
+    if (run.max_clock_skew) run.max_clock_skew = std::max(*run.max_clock_skew, worker.max_clock_skew);
   }
   return run;
 }
@@ -282,7 +282,7 @@ Json to_json(const RunReport& run) {
     Json& histogram = json["staleness"]["histogram"] = Json::array();  // of [smallest of a bucket, pushes in it]
     for (const StalenessCount& bucket : run.staleness_counts) histogram.push_back({bucket.least, bucket.count});
   }
-  if (run.lead_max) json["lead_max"] = *run.lead_max;
+  if (run.max_clock_skew) json["lead_max"] = *run.max_clock_skew;
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;
   json["digest"] = fmt::format("{:016x}", run.digest);
@@ -322,7 +322,7 @@ std::string to_text(const RunReport& run, Columns columns) {
                         run.evaluations.size() == 1 ? "time" : "times", decimal(best->metrics.loss), best->step);
   }
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
-  if (run.lead_max) text += fmt::format("  maximum clock skew {} steps\n", *run.lead_max);
+  if (run.max_clock_skew) text += fmt::format("  maximum clock skew {} steps\n", *run.max_clock_skew);
   text += fmt::format("  digest {:016x}\n", run.digest);
   if (run.per_worker.size() > 1) text += workers_table(run, columns);
   return fitted(text, columns);

@@ -69,7 +69,7 @@ struct RunReport {
   StalenessSummary staleness;
   std::vector<StalenessCount> staleness_counts;
   std::uint64_t dropped = 0, retries = 0;
-  std::optional<std::uint64_t> lead_max;  // clock skew; for modes with a bound of staleness
+  std::optional<std::uint64_t> max_clock_skew;  // clock skew; for modes with a bound of staleness
   std::uint64_t digest = 0;
   std::vector<WorkerReport> per_worker;
 

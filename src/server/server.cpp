@@ -44,10 +44,10 @@ class NameTurn {
   void look_out() {
     if (options_.stop_requested && options_.stop_requested()) throw Interrupted();
     const std::uint64_t now = shm::now_ns();
-    if (now < notice_ns_ || !options_.notice) return;
+    if (now < notice_ns_ || !options_.log) return;
     notice_ns_ = now + kSecondNs;
     const std::string keeper = shm::who_keeps(job_, trust_);
-    options_.notice(fmt::format("{} of job '{}'{}{}", what_, job_, keeper.empty() ? "" : ": ", keeper));
+    options_.log(fmt::format("{} of job '{}'{}{}", what_, job_, keeper.empty() ? "" : ": ", keeper));
   }
   void pause() {
     look_out();
@@ -147,10 +147,9 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
                            .step = job->steps_done(),
                            .first = static_cast<std::uint64_t>(getpid()),
                            .second = servers});
-  if (options.notice)
-    options.notice(fmt::format("job {} has lost its ps; this one takes it over at step {} ({}, ps number {})",
-                               config.job, job->steps_done(), is_alive ? "its workers went on" : "nobody was alive",
-                               servers));
+  if (options.log)
+    options.log(fmt::format("job {} has lost its ps; this one takes it over at step {} ({}, ps number {})", config.job,
+                            job->steps_done(), is_alive ? "its workers went on" : "nobody was alive", servers));
   return job;
 }
 
@@ -158,16 +157,16 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
 // examples equally.
 void begin_with(const Checkpoint& checkpoint, shm::JobSegments& job, const ServerOptions& options) {
   const std::uint64_t step = checkpoint.global_step();
-  if (options.notice)
-    options.notice(fmt::format("job {} resumes from checkpoint {}, at step {}", job.job(), checkpoint.folder(), step));
+  if (options.log)
+    options.log(fmt::format("job {} resumes from checkpoint {}, at step {}", job.job(), checkpoint.folder(), step));
   job.barrier(0).step.store_relaxed(step);  // relaxed, as all here: names.N6 publishes it
   job.barrier(0).decision.store_relaxed(shm::make_decision(step, 0, 0));
   std::vector<std::uint64_t> examples = checkpoint.examples();
   const std::uint32_t workers = job.config().workers;
   if (examples.size() != workers && !examples.empty()) {
-    if (options.notice)
-      options.notice(fmt::format("job {}: {} workers shared the data, now {} do: its order is divided anew", job.job(),
-                                 examples.size(), workers));
+    if (options.log)
+      options.log(fmt::format("job {}: {} workers shared the data, now {} do: its order is divided anew", job.job(),
+                              examples.size(), workers));
     examples.assign(workers, std::accumulate(examples.begin(), examples.end(), std::uint64_t{0}) / workers);
   }
   for (std::uint32_t rank = 0; rank < examples.size() && rank < job.ranks(); ++rank)
@@ -182,7 +181,7 @@ shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) 
     checkpoint.emplace(config.restore);
     config.first_step = checkpoint->global_step();
   }
-  const shm::ShardOptions shard{options.notice};
+  const shm::ShardOptions shard{options.log};
   if (options.task.value_or(0) != 0) return join_tasks(config, *options.task, options, shard);
   check(config);
   NameTurn turn(config, "waiting for the name", options);
@@ -201,8 +200,8 @@ shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) 
     if (options.adopt)
       throw Error(fmt::format("there is no job '{}' to take over; list the jobs with inspect_shm ls", config.job),
                   ErrorCode::kNotFound);
-    if (outcome != shm::AttachOutcome::kAbsent && options.notice)
-      options.notice(fmt::format("job {}: removing what a dead job of that name left behind", config.job));
+    if (outcome != shm::AttachOutcome::kAbsent && options.log)
+      options.log(fmt::format("job {}: removing what a dead job of that name left behind", config.job));
     found = {};
     shm::JobSegments job = shm::JobSegments::create(
         config, shard, [&] { turn.look_out(); },
@@ -235,7 +234,7 @@ EndReason to_reason(std::uint32_t ended) {
 
 struct PS_SHM_HIDDEN Server::Impl {
   Impl(const JobConfig& config, const ServerOptions& options)
-      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().tasks), notice(options.notice) {
+      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().tasks), log(options.log) {
     for (std::uint32_t task = 0; task < job.config().tasks; ++task)
       if (!options.task || *options.task == task) own_tasks.push_back(task);
   }
@@ -260,7 +259,7 @@ struct PS_SHM_HIDDEN Server::Impl {
   std::vector<Seen> seen;
   std::vector<bool> tasks_alive;  // other tasks, at the last check
   std::vector<std::uint32_t> own_tasks;
-  std::function<void(const std::string&)> notice;
+  std::function<void(const std::string&)> log;
   bool is_first_task = true;  // of the live ones: it records the events that all of them observe
   pid_t owner = getpid();
 };
@@ -278,9 +277,9 @@ Server::~Server() {
   shm::fault_point(shm::FaultPoint::kTaskReleased);
   try {
     // The last process to leave removes the job: while other tasks or workers are alive, nothing is removed (names.N2).
-    shm::remove_job(impl_->job.job(), impl_->job.control().descriptor(), impl_->notice);
+    shm::remove_job(impl_->job.job(), impl_->job.control().descriptor(), impl_->log);
   } catch (const Error& error) {
-    if (impl_->notice) impl_->notice(error.what());  // the next ps of that name reclaims what is left
+    if (impl_->log) impl_->log(error.what());  // the next ps of that name reclaims what is left
   }
 }
 
@@ -298,9 +297,9 @@ void Server::Impl::look_at_tasks(const ServeHooks& hooks) {
     tasks_alive[task] = is_alive;
     const std::uint32_t pid = job.state().task_pids[task].load_relaxed();
     if (!is_alive && !job.is_over()) record(shm::EventKind::kTaskDied, task, pid);
-    if (!hooks.notice || job.is_over()) continue;
-    hooks.notice(is_alive ? fmt::format("ps task {} (process {}) serves its shard", task, pid)
-                          : fmt::format("ps task {} (process {}) is gone; its shard and all workers go on", task, pid));
+    if (!hooks.log || job.is_over()) continue;
+    hooks.log(is_alive ? fmt::format("ps task {} (process {}) serves its shard", task, pid)
+                       : fmt::format("ps task {} (process {}) is gone; its shard and all workers go on", task, pid));
   }
 }
 
@@ -319,18 +318,18 @@ Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
     before = now;
     const std::uint32_t pid = entry.pid.load_relaxed();
     if (now.state == WorkerState::kDead) record(shm::EventKind::kDied, rank, pid);
-    if (!hooks.notice) continue;
+    if (!hooks.log) continue;
     switch (now.state) {
       case WorkerState::kNever:
         break;
       case WorkerState::kAlive:
-        hooks.notice(fmt::format("worker {} (process {}) joined", rank, pid));
+        hooks.log(fmt::format("worker {} (process {}) joined", rank, pid));
         break;
       case WorkerState::kLeft:
-        hooks.notice(fmt::format("worker {} left after {} steps", rank, shm::counter(entry, shm::Counter::kSteps)));
+        hooks.log(fmt::format("worker {} left after {} steps", rank, shm::counter(entry, shm::Counter::kSteps)));
         break;
       case WorkerState::kDead:
-        hooks.notice(fmt::format("worker {} (process {}) died; the others go on", rank, pid));
+        hooks.log(fmt::format("worker {} (process {}) died; the others go on", rank, pid));
         break;
     }
   }
@@ -364,8 +363,8 @@ void Server::Impl::wait_for_farewells(const ServeHooks& hooks) {
     if (shm::now_ns() >= until || (hooks.stop_at_once && hooks.stop_at_once())) break;
     shm::futex_wait_slice(job.state().activity, activity);
   }
-  const std::string survivors = hooks.notice ? shm::who_has(job) : "";
-  if (!survivors.empty()) hooks.notice(fmt::format("{} not left yet; the last to leave removes the job", survivors));
+  const std::string survivors = hooks.log ? shm::who_has(job) : "";
+  if (!survivors.empty()) hooks.log(fmt::format("{} not left yet; the last to leave removes the job", survivors));
 }
 
 EndReason Server::serve(const ServeHooks& hooks) {
@@ -383,9 +382,9 @@ EndReason Server::serve(const ServeHooks& hooks) {
     if (census.ever_joined != 0 && !census.anybody_alive) {
       if (alone_since == 0) {
         alone_since = now;
-        if (hooks.notice)
-          hooks.notice(fmt::format("no worker is left, and {} of {} have joined; the job ends in {} s unless one joins",
-                                   census.ever_joined, config.workers, config.linger_seconds));
+        if (hooks.log)
+          hooks.log(fmt::format("no worker is left, and {} of {} have joined; the job ends in {} s unless one joins",
+                                census.ever_joined, config.workers, config.linger_seconds));
       }
       if (double(now - alone_since) * 1e-9 >= config.linger_seconds) return impl.end(shm::JobEnd::kLingerOver, hooks);
     } else {

@@ -72,11 +72,11 @@ void Snapshot::Impl::lock(double wait_seconds) {
       const std::optional<std::uint32_t> holder =
           *taker.is_taking ? static_cast<std::uint32_t>(getpid())
                            : shm::holder_of(shm::lock_holders(taker.job.control().descriptor()), shm::kSnapshotByte);
-      throw Error(fmt::format("job '{}' can have one snapshot at a time, and {} did not give the existing one back "
-                              "within {:.3g} s",
-                              taker.job.job(), holder ? fmt::format("process {}", *holder) : "another process",
-                              wait_seconds),
-                  ErrorCode::kUnavailable);
+      throw Error(
+          fmt::format("job '{}' can have one snapshot at a time, and {} did not give the existing one back "
+                      "within {:.3g} s",
+                      taker.job.job(), holder ? fmt::format("process {}", *holder) : "another process", wait_seconds),
+          ErrorCode::kUnavailable);
     }
     shm::sleep_ns(1'000'000);
   }
@@ -89,7 +89,7 @@ void Snapshot::Impl::unlock() noexcept {
   if (taker.is_guest) shm::remove_if_ended(taker.job);  // names.N9
 }
 
-// Lists the initialised variables, and makes the reserves that are missing for versioned chunks (cut.C6).
+// Lists the initialised variables, and makes the reserves that are missing for versioned chunks (snapshot.C6).
 void Snapshot::Impl::list() {
   shm::Directory directory(taker.job);
   std::vector<std::uint32_t> without;
@@ -99,7 +99,7 @@ void Snapshot::Impl::list() {
     if (!shm::is_variable(record) || record.init.load_acquire() != shm::kInitialised) continue;  // (directory.D6)
     if (!taker.job.has_shard(record.shard)) continue;
     variables[record.name].push_back({.record = &record});
-    if (!is_versioned(record) || record.reserve.load_acquire() != 0) continue;  // (cut.C6)
+    if (!is_versioned(record) || record.reserve.load_acquire() != 0) continue;  // (snapshot.C6)
     without.push_back(position);
     bytes += record.pieces << record.buffer_class;
   }
@@ -130,7 +130,7 @@ std::vector<Snapshot::Impl::Part*> Snapshot::Impl::small_ones(std::uint64_t byte
   std::stable_sort(all.begin(), all.end(), [&](Part* a, Part* b) { return bytes_of(a) < bytes_of(b); });
   std::vector<Part*> small;
   for (Part* part : all) {
-    part->is_fuzzy = bytes_of(part) > bytes || taker.job.config().adds == Adds::kRacy;
+    part->is_point_in_time = bytes_of(part) <= bytes && taker.job.config().adds != Adds::kRacy;
     if (bytes_of(part) > bytes) continue;
     bytes -= bytes_of(part);
     part->copied.resize(arrays_of(*part->record));
@@ -145,7 +145,7 @@ std::vector<Snapshot::Impl::Part*> Snapshot::Impl::small_ones(std::uint64_t byte
 Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : taker(who) {
   lock(options.wait_seconds);
   try {
-    shm::CutMaker maker(taker.job);
+    shm::SnapshotPointMaker maker(taker.job);
     list();
     const std::vector<Part*> small = small_ones(options.pause_bytes);
     std::uint64_t copying_ns = 0;  // about four times what copying during the pause takes
@@ -166,20 +166,20 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
       bool is_good = true;
       if (traits_of(taker.job.config().mode).steps_together()) {
         // No worker waits for this, so it may take long.
-        cut = maker.between_steps(
+        point = maker.between_steps(
             shm::to_ns(options.patience_seconds > 0 ? options.patience_seconds : options.wait_seconds));
-        if (cut.is_held_up)
+        if (point.is_held_up)
           throw Error(
               fmt::format("cannot take a snapshot of job '{}': step {} has been decided, but its workers, which are "
                           "stopped or very busy, do not apply it; resume them",
-                          taker.job.job(), cut.step),
+                          taker.job.job(), point.step),
               ErrorCode::kUnavailable);
       } else {
-        cut = maker.drain(patience(), !small.empty(), taker.rank);
+        point = maker.drain(patience(), !small.empty(), taker.rank);
         for (Part* part : small)
           for (std::uint64_t array = 0; array < part->copied.size(); ++array)
             copy_inplace(taker.job, *part->record, array, part->copied[array]);
-        is_good = (small.empty() || maker.open(cut.epoch)) && !cut.is_forced;
+        is_good = (small.empty() || maker.open(point.epoch)) && !point.is_forced;
       }
       if (is_good) break;
       if (attempt == kAttempts)
@@ -190,7 +190,7 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
             ErrorCode::kUnavailable);
     }
     for (std::uint32_t rank = 0; rank < taker.job.ranks(); ++rank)
-      if (cut.split.contains(rank)) split.push_back(rank);
+      if (point.partial_ranks.contains(rank)) partial_ranks.push_back(rank);
   } catch (...) {
     unlock();
     throw;
@@ -210,9 +210,9 @@ Snapshot::Snapshot(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl))
 Snapshot::~Snapshot() = default;
 Snapshot::Snapshot(Snapshot&&) noexcept = default;
 
-std::uint64_t Snapshot::epoch() const noexcept { return impl_->cut.epoch; }
-std::uint64_t Snapshot::global_step() const noexcept { return impl_->cut.step; }
-const std::vector<std::uint32_t>& Snapshot::split() const noexcept { return impl_->split; }
+std::uint64_t Snapshot::epoch() const noexcept { return impl_->point.epoch; }
+std::uint64_t Snapshot::global_step() const noexcept { return impl_->point.step; }
+const std::vector<std::uint32_t>& Snapshot::partial_ranks() const noexcept { return impl_->partial_ranks; }
 
 std::vector<std::string> Snapshot::variables() const {
   std::vector<std::string> names;
@@ -220,9 +220,9 @@ std::vector<std::string> Snapshot::variables() const {
   return names;
 }
 
-bool Snapshot::is_fuzzy(const std::string& name) const {
+bool Snapshot::is_point_in_time(const std::string& name) const {
   const std::vector<Impl::Part>& parts = impl_->parts_of(name);
-  return std::any_of(parts.begin(), parts.end(), [](const Impl::Part& part) { return part.is_fuzzy; });
+  return std::all_of(parts.begin(), parts.end(), [](const Impl::Part& part) { return part.is_point_in_time; });
 }
 
 void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t array) const {
@@ -249,7 +249,7 @@ std::uint64_t Snapshot::updates(const std::string& name) const {
     pieces += part.record->pieces;
     for (std::uint64_t piece = 0; piece < part.record->pieces; ++piece)
       updates += is_versioned(*part.record)
-                     ? shm::VersionedVariable(shard, *part.record).image_version(piece, impl_->cut.epoch)
+                     ? shm::VersionedVariable(shard, *part.record).image_version(piece, impl_->point.epoch)
                      : shm::InplaceVariable(shard, *part.record).pushes(piece);
   }
   return updates / pieces;
@@ -319,10 +319,10 @@ void Snapshot::Impl::copy(const std::string& name, std::uint64_t begin, std::spa
       const std::uint64_t chunk_end = chunk_begin + chunks.chunk_size(chunk), until = std::min(to, chunk_end);
       float* const here = out.data() + (at - begin);
       if (at == chunk_begin && until == chunk_end) {
-        chunks.pull_image(chunk, cut.epoch, here, array);
+        chunks.pull_image(chunk, point.epoch, here, array);
       } else {
         whole.resize(chunk_floats);
-        chunks.pull_image(chunk, cut.epoch, whole.data(), array);
+        chunks.pull_image(chunk, point.epoch, whole.data(), array);
         std::copy_n(whole.begin() + std::ptrdiff_t(at - chunk_begin), until - at, here);
       }
       at = until;

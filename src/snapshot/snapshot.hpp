@@ -11,7 +11,7 @@
 
 #include "ps_shm/snapshot.hpp"
 #include "shm/segment/directory.hpp"
-#include "shm/steps/cut.hpp"
+#include "shm/steps/snapshot_point.hpp"
 
 namespace ps_shm {
 
@@ -47,7 +47,7 @@ struct PS_SHM_HIDDEN Snapshot::Impl {
   struct Part {
     const shm::VariableShm* record;
     std::vector<std::vector<float>> copied{};  // in-place: each array, if it was copied during the pause
-    bool is_fuzzy = false;
+    bool is_point_in_time = true;
   };
 
   const std::vector<Part>& parts_of(const std::string& name) const;
@@ -58,8 +58,8 @@ struct PS_SHM_HIDDEN Snapshot::Impl {
   void copy(const std::string& name, std::uint64_t begin, std::span<float> out, std::uint64_t array) const;
 
   Snapshotter taker;
-  shm::MadeCut cut;
-  std::vector<std::uint32_t> split;
+  shm::SnapshotPoint point;
+  std::vector<std::uint32_t> partial_ranks;
   std::map<std::string, std::vector<Part>> variables;
   // The in-place array that was last read piece by piece.
   mutable std::vector<float> ordered;

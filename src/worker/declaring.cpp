@@ -82,8 +82,8 @@ std::optional<FirstState> Worker::Impl::restored(const VariableState& state, std
     first.updates = 0;
   if (!missing.empty() && slots_missed.insert(missing).second)
     Wait(options, 0, 1)
-        .notice(fmt::format("worker {}: the checkpoint has no {} of variable '{}' and similar ones: they start fresh",
-                            rank, fmt::join(missing, ", "), state.name));
+        .log(fmt::format("worker {}: the checkpoint has no {} of variable '{}' and similar ones: they start fresh",
+                         rank, fmt::join(missing, ", "), state.name));
   return first;
 }
 

@@ -73,12 +73,12 @@ void FreeSteps::wait_for_slowest() {
   if (core_.open_pushes != 0)
     throw Error("step() of mode ssp within a PushGroup: end the group first", ErrorCode::kInvalidState);
   std::vector<std::uint32_t> blockers;
-  std::uint64_t lead = 0;
+  std::uint64_t skew = 0;
   const auto may_begin = [&](bool look_at_locks) {
     core_.refresh_live();
     if (!is_bounded()) return true;
     clock_.enter(core_.live.clock_epoch);
-    lead = clock_.lead(core_.live.settings.staleness, look_at_locks, blockers);
+    skew = clock_.skew(core_.live.settings.staleness, look_at_locks, blockers);
     return blockers.empty();
   };
   if (!may_begin(false)) {
@@ -94,7 +94,7 @@ void FreeSteps::wait_for_slowest() {
             return fmt::format("rank{} {}", blockers.size() == 1 ? "" : "s", fmt::join(blockers, ", "));
           };
           if (!wait.slice(
-                  [&] { return fmt::format("worker {}: {} steps ahead, waiting for {}", core_.rank, lead, whom()); }))
+                  [&] { return fmt::format("worker {}: {} steps ahead, waiting for {}", core_.rank, skew, whom()); }))
             throw Error(
                 fmt::format("worker {} of job '{}' waited {} s to be within {} steps of {}; end or continue it, "
                             "or raise `staleness` or `step-timeout`",
@@ -104,8 +104,8 @@ void FreeSteps::wait_for_slowest() {
         });
     if (core_.options.on_part) core_.options.on_part("wait", begin_ns, shm::now_ns());
   }
-  auto& most = core_.count(Counter::kLeadMax);
-  if (blockers.empty() && lead > most.load_relaxed()) most.store_relaxed(lead);
+  auto& most = core_.count(Counter::kMaxClockSkew);
+  if (blockers.empty() && skew > most.load_relaxed()) most.store_relaxed(skew);
 }
 
 std::uint64_t FreeSteps::step() {

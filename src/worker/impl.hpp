@@ -39,7 +39,7 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   float rate_base = 0.0F, rate_now = 0.0F;
   pid_t owner = getpid();
   std::uint64_t reported_step = job.steps_done();  // the global step of the last report()
-  bool has_settled = true;                         // whether the previous owner's buffers in flight were recovered
+  bool has_recovered = true;                       // whether the previous owner's buffers in flight were recovered
   bool has_left = false;
   bool has_gpu_link = false;
   const std::shared_ptr<bool> is_taking_snapshot = std::make_shared<bool>(false);

@@ -2,7 +2,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/checks/validation.hpp"
-#include "shm/slots/settle.hpp"
+#include "shm/slots/recovery.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
@@ -80,7 +80,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
 }
 
 void Worker::Impl::take_over() {
-  has_settled = shm::settle_spares(job, rank, job.locks());
+  has_recovered = shm::recover_buffers(job, rank, job.locks());
   mode->begin();
   tape = make_tape();
 }

@@ -59,11 +59,11 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
   }
   // The others never pause for as long as a copy takes.
   const Snapshot state = snapshot();
-  if (!state.split().empty())
+  if (!state.partial_ranks().empty())
     throw Error(
         fmt::format("pull of {} variables as one state: worker {} is stopped in the middle of a push; continue or "
                     "end it",
-                    variables.size(), fmt::join(state.split(), ", ")),
+                    variables.size(), fmt::join(state.partial_ranks(), ", ")),
         ErrorCode::kUnavailable);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (variables[i].layout() == Layout::kVersioned)

@@ -1,11 +1,12 @@
-// Announces pushes to snapshotters: everything pushed during a scope belongs to one snapshot point (shm/steps/cut.hpp).
+// Announces pushes to snapshotters: everything pushed during a scope belongs to one snapshot point
+// (shm/steps/snapshot_point.hpp).
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
 #include "shm/base/clock.hpp"
-#include "shm/steps/cut.hpp"
+#include "shm/steps/snapshot_point.hpp"
 #include "worker/core.hpp"
 
 namespace ps_shm {

@@ -209,7 +209,7 @@ void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision
         apply_step(out, in);
       return true;
     };
-    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.spares(thread),
+    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.free_buffers(thread),
                                                  {core_.rank, step, decision.epoch}, update));
   });  // it does not matter which helper has applied it
 }
@@ -248,7 +248,7 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
       return whole &&
              found;  // barrier.B9: checked again before the swap; not found: the step is over, the chunk includes it
     };
-    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.spares(thread),
+    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.free_buffers(thread),
                                                  {core_.rank, step, decision.epoch}, update));
   });
 }

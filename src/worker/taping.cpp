@@ -33,7 +33,7 @@ std::unique_ptr<record::Tape> Worker::Impl::make_tape() {
   const auto wait = std::make_shared<Wait>(options, 0, kNoticeSeconds);
   record::ReplayWaits waits{
       .each_slice = [wait](const std::function<std::string()>& for_what) { static_cast<void>(wait->slice(for_what)); },
-      .notice = [wait](const std::string& line) { wait->notice(line); }};
+      .log = [wait](const std::string& line) { wait->log(line); }};
   return std::make_unique<record::Replayer>(options.replay, options.replay_board, job, rank, std::move(waits));
 }
 

@@ -26,7 +26,7 @@ struct Threads::Arena {
 };
 
 Threads::Threads(shm::JobSegments& job, std::uint32_t rank, std::uint32_t count) {
-  for (std::uint32_t thread = 0; thread < count; ++thread) spares_.emplace_back(job, job.lane(rank, thread));
+  for (std::uint32_t thread = 0; thread < count; ++thread) free_buffers_.emplace_back(job, job.lane(rank, thread));
   if (count > 1) arena_ = std::make_unique<Arena>(count);
 }
 

@@ -1,4 +1,4 @@
-// The threads with which a worker shares large pulls and pushes (oneTBB), each with its own free buffers (shm::Spares).
+// The threads with which a worker shares large pulls and pushes (oneTBB), each with its own shm::FreeBuffers.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "shm/slots/spares.hpp"
+#include "shm/slots/free_buffers.hpp"
 
 namespace ps_shm {
 
@@ -23,8 +23,8 @@ class Threads {
     return std::max<std::uint64_t>(1, kBytes / piece_bytes);
   }
 
-  std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(spares_.size()); }
-  shm::Spares& spares(std::uint32_t thread) noexcept { return spares_[thread]; }
+  std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(free_buffers_.size()); }
+  shm::FreeBuffers& free_buffers(std::uint32_t thread) noexcept { return free_buffers_[thread]; }
 
   // Calls body(begin, end, thread) for ranges that together are [0, count), in any order. Uses only this thread unless
   // each thread can have at least `grain`. No two threads use the same thread number at one time. Returns when all are
@@ -62,7 +62,7 @@ class Threads {
   void share(std::uint64_t count, std::uint64_t grain, AnyBody body);
   void share_in_order(std::uint64_t count, std::uint64_t grain, AnyBody body);
 
-  std::vector<shm::Spares> spares_;
+  std::vector<shm::FreeBuffers> free_buffers_;
   std::unique_ptr<Arena> arena_;  // null: one thread
 };
 

@@ -273,13 +273,13 @@ void VariableState::push_scalar(float gradient, const PushContext& context) noex
 
 // Returns how many updates the piece had had before this one.
 std::uint64_t VariableState::push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index,
-                                        const float* gradient, const PushContext& context, shm::Spares& spares,
-                                        std::uint64_t& retries) noexcept {
+                                        const float* gradient, const PushContext& context,
+                                        shm::FreeBuffers& free_buffers, std::uint64_t& retries) noexcept {
   if (part.inplace) return push_inplace(part, piece, index, gradient, context);
   const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
   const float* following = piece + 1 < part.versioned->chunks() ? part.versioned->likely_place(piece + 1) : nullptr;
-  const shm::SwapResult result =
-      part.versioned->push_chunk(piece, spares, context.label, [&](float* out, const float* in, std::uint64_t version) {
+  const shm::SwapResult result = part.versioned->push_chunk(
+      piece, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
         if (!context.staleness_scaling)
           return update::apply(call_, version, out, in, stride, gradient, count, following);
         update::apply(settings, {rate_at(part, version, index, context), version}, out, in, stride, gradient,
@@ -302,7 +302,7 @@ template <class Body>
   const auto push_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint32_t thread,
                             std::uint64_t& retries) {
     const float* numbers = input.piece(index, part.piece_begin(piece), part.piece_size(piece), thread);
-    body(part, piece, index, numbers, threads.spares(thread), retries);
+    body(part, piece, index, numbers, threads.free_buffers(thread), retries);
   };
   if (pieces == 1) {
     std::uint64_t retries = 0;
@@ -320,13 +320,13 @@ template <class Body>
 
 std::uint64_t VariableState::push(const GradientInput& given, const PushContext& context, Threads& threads) {
   if (tape_ != nullptr) [[unlikely]]
-    return push_taped(given, update::Change::kStep, context, threads.spares(0), nullptr);
+    return push_taped(given, update::Change::kStep, context, threads.free_buffers(0), nullptr);
   if (layout == Layout::kVersioned && (call_.rate != context.learning_rate || call_.scale != context.scale))
     call_ = update::resolve(settings, context.learning_rate, context.scale);
   return for_pushed(given, threads,
                     [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* g,
-                        shm::Spares& spares, std::uint64_t& retries) {
-                      note_push(part, push_piece(part, piece, index, g, context, spares, retries), index);
+                        shm::FreeBuffers& free_buffers, std::uint64_t& retries) {
+                      note_push(part, push_piece(part, piece, index, g, context, free_buffers, retries), index);
                     });
 }
 
@@ -334,11 +334,11 @@ std::uint64_t VariableState::change(update::Change how, std::span<const float> v
                                     Threads& threads, std::vector<std::uint64_t>* versions) {
   if (versions != nullptr) versions->resize(pieces);
   if (tape_ != nullptr) [[unlikely]]
-    return push_taped(values, how, context, threads.spares(0), versions);
+    return push_taped(values, how, context, threads.free_buffers(0), versions);
   return for_pushed(
       values, threads,
-      [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* given, shm::Spares& spares,
-          std::uint64_t& retries) {
+      [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* given,
+          shm::FreeBuffers& free_buffers, std::uint64_t& retries) {
         std::uint64_t before;
         if (part.inplace) {
           before = update::with_element_change(settings, how, context.learning_rate, [&](const auto& update) {
@@ -346,8 +346,8 @@ std::uint64_t VariableState::change(update::Change how, std::span<const float> v
           });
         } else {
           const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
-          const shm::SwapResult result =
-              part.versioned->push_chunk(piece, spares, context.label, [&](float* out, const float* in, std::uint64_t) {
+          const shm::SwapResult result = part.versioned->push_chunk(
+              piece, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t) {
                 update::change(settings, how, context.learning_rate, out, in, stride, given, count);
               });
           before = result.version;
@@ -366,7 +366,7 @@ void VariableState::contribute(const GradientInput& gradient, const PushContext&
       const std::uint64_t count = part.piece_size(piece);
       const float* g = gradient.piece(index, part.piece_begin(piece), count, thread);
       static_cast<void>(part.accumulator->contribute(
-          piece, threads.spares(thread), context.label, again, [&](float* out, const float* in) {
+          piece, threads.free_buffers(thread), context.label, again, [&](float* out, const float* in) {
             update::accumulate(out, in, g, context.scale, settings.clip_value, count);
           }));
     });
@@ -397,7 +397,7 @@ std::uint64_t VariableState::pull_taped(std::span<float> out, std::uint64_t arra
 }
 
 std::uint64_t VariableState::push_taped(const GradientInput& given, update::Change how, const PushContext& context,
-                                        shm::Spares& spares, std::vector<std::uint64_t>* versions) {
+                                        shm::FreeBuffers& free_buffers, std::vector<std::uint64_t>* versions) {
   const std::span<const float> numbers = given.whole();
   std::uint64_t retries = 0;
   tape_->begin_push(number_, record::check_of(numbers, static_cast<std::uint32_t>(how)), start_);
@@ -406,7 +406,7 @@ std::uint64_t VariableState::push_taped(const GradientInput& given, update::Chan
     const float* const from = numbers.data() + part.piece_begin(piece);
     const std::uint64_t count = part.versioned->chunk_size(piece), stride = part.versioned->stride();
     const shm::SwapResult result = part.versioned->push_chunk(
-        piece, spares, context.label, [&](float* out, const float* in, std::uint64_t version) {
+        piece, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
           tape_->trying(version);
           if (how == update::Change::kStep)
             update::apply(settings, {rate_at(part, version, index, context), version}, out, in, stride, from,

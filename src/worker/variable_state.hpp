@@ -184,11 +184,11 @@ struct PS_SHM_HIDDEN VariableState {
   // The same as pull, push and change, one piece after the other, each of which is recorded or replayed.
   std::uint64_t pull_taped(std::span<float> out, std::uint64_t array);
   std::uint64_t push_taped(const GradientInput& given, update::Change how, const PushContext& context,
-                           shm::Spares& spares, std::vector<std::uint64_t>* versions);
+                           shm::FreeBuffers& free_buffers, std::vector<std::uint64_t>* versions);
   std::uint64_t push_inplace(VariablePart& part, std::uint64_t block, std::uint64_t index, const float* gradient,
                              const PushContext& context) noexcept;
   std::uint64_t push_piece(VariablePart& part, std::uint64_t piece, std::uint64_t index, const float* gradient,
-                           const PushContext& context, shm::Spares& spares, std::uint64_t& retries) noexcept;
+                           const PushContext& context, shm::FreeBuffers& free_buffers, std::uint64_t& retries) noexcept;
 
   static constexpr std::uint64_t kNoFloats = ~std::uint64_t{0};
   std::uint64_t span_elements_ = kNoFloats;  // required size of a span of floats; with another dtype no size fits

@@ -22,14 +22,14 @@ bool Wait::slice(const std::function<std::string()>& what) {
   if (now >= deadline_ns_) return false;
   if (now >= notice_ns_) {
     notice_ns_ = now + period_ns_;
-    notice(what());
+    log(what());
   }
   return true;
 }
 
-void Wait::notice(const std::string& line) const {
-  if (options_.notice)
-    options_.notice(line);
+void Wait::log(const std::string& line) const {
+  if (options_.log)
+    options_.log(line);
   else
     std::fprintf(stderr, "%s\n", line.c_str());
 }

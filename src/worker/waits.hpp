@@ -22,7 +22,7 @@ class Wait {
   // progress message is due.
   [[nodiscard]] bool slice(const std::function<std::string()>& what);
 
-  void notice(const std::string& line) const;
+  void log(const std::string& line) const;
 
  private:
   const WorkerOptions& options_;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ps_shm/errors.hpp"
-#include "shm/slots/settle.hpp"
+#include "shm/slots/recovery.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "update/bytes.hpp"
 #include "worker/barrier_wait.hpp"
@@ -160,7 +160,7 @@ void Worker::leave() noexcept {
   if (!impl_ || impl_->has_left || impl_->owner != getpid())
     return;  // a forked child has neither lock nor mapping (locks.L2)
   impl_->has_left = true;
-  if (!impl_->has_settled) static_cast<void>(shm::settle_spares(impl_->job, impl_->rank, impl_->job.locks()));
+  if (!impl_->has_recovered) static_cast<void>(shm::recover_buffers(impl_->job, impl_->rank, impl_->job.locks()));
   if (impl_->tape) impl_->tape->leave();
   impl_->mode->leave();
   shm::fault_point(shm::FaultPoint::kLeaveGradient);

@@ -1,8 +1,8 @@
-// What the interleaving tests explore: variables of one chunk, fibers that push, pull, help, contribute and settle
+// What the interleaving tests explore: variables of one chunk, fibers that push, pull, help, contribute and recover
 // through the real functions, and what must hold at the end of every execution.
 //
-// Watched are chunk words, stamps and data; who includes what in sync scenarios; spare records where somebody settles.
-// All else in the segments is used by one fiber alone or never changes.
+// Watched are chunk words, stamps and data; who includes what in sync scenarios; free-buffer records where somebody
+// recovers. All else in the segments is used by one fiber alone or never changes.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "faults/explorer.hpp"
-#include "shm/slots/settle.hpp"
+#include "shm/slots/recovery.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
 
@@ -31,9 +31,9 @@ inline constexpr std::uint32_t kMaxSceneRanks = 3;
 // Every push adds a power of two of its own, so that a value tells which pushes are in it. What the fibers know of
 // each chunk; remembered.
 struct Log {
-  std::uint32_t begun[2], acknowledged[2];   // pushes, as bits
-  std::uint64_t applied_to[2][kMaxPushes];   // version + 1 by push; 0: not known
-  std::uint64_t spare_turn[kMaxSceneRanks];  // which spare is a rank's next
+  std::uint32_t begun[2], acknowledged[2];         // pushes, as bits
+  std::uint64_t applied_to[2][kMaxPushes];         // version + 1 by push; 0: not known
+  std::uint64_t next_free_buffer[kMaxSceneRanks];  // which free buffer is a rank's next
   struct Pull {
     std::uint32_t acknowledged, values;  // before it; what it brought
     std::uint64_t version;
@@ -48,7 +48,7 @@ struct Shape {
   std::uint64_t floats = 2;
   std::uint32_t variables = 1, ranks = 2;
   bool has_steps = false, is_settled = false;
-  bool has_cut = false;  // cut 1 is open, and all pushes are after it
+  bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
 };
 
 // Adds `delta` to each element, one access at a time.
@@ -69,7 +69,7 @@ struct Add {
   }
 };
 
-// One or two variables of one chunk each, their ranks' spares, and an explorer that watches them.
+// One or two variables of one chunk each, their ranks' free buffers, and an explorer that watches them.
 class Scene {
  public:
   explicit Scene(const Shape& shape) : shape_(shape) {
@@ -79,8 +79,9 @@ class Scene {
     }
     std::uint64_t end = records_.back()->shard_end;
     Directory directory(job.segments);
-    for (std::uint32_t i = 0; shape.has_cut && i < shape.variables; ++i) directory.reserve({i}, kSnapshotByte);
-    if (shape.has_cut) end = directory.at(directory.count() - 1).shard_end;
+    for (std::uint32_t i = 0; shape.has_snapshot_point && i < shape.variables; ++i)
+      directory.reserve({i}, kSnapshotByte);
+    if (shape.has_snapshot_point) end = directory.at(directory.count() - 1).shard_end;
     explorer.emplace(std::span(job.segments.shard_data(0), end));
     for (std::uint32_t i = 0; i < shape.variables; ++i) {
       explorer->remember(&job.word(*records_[i], 0));
@@ -91,49 +92,49 @@ class Scene {
       explorer->remember(reinterpret_cast<std::byte*>(&buffer), sizeof buffer + shape.floats * sizeof(float));
       explorer->watch(&buffer.stamp, Watch::kWord);
       if (shape.has_steps) explorer->watch(&buffer.included_steps, Watch::kWord);
-      if (shape.has_steps || shape.has_cut) explorer->watch(&buffer.contributors.bits[0], Watch::kWord);
+      if (shape.has_steps || shape.has_snapshot_point) explorer->watch(&buffer.contributors.bits[0], Watch::kWord);
       for (std::size_t i = 0; i < shape.floats; ++i)
         explorer->watch(reinterpret_cast<float*>(&buffer + 1) + i, Watch::kFloat);
     }
     for (std::uint32_t rank = 0; rank < shape.ranks; ++rank)
-      for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-        SpareShm& spare = job.spare(*records_[0], rank, which);
-        explorer->remember(&spare);
+      for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
+        FreeBufferShm& free_buffer = job.free_buffer(*records_[0], rank, which);
+        explorer->remember(&free_buffer);
         if (!shape.is_settled) continue;
-        explorer->watch(&spare.record, Watch::kWord);
-        explorer->watch(&spare.note_chunk, Watch::kWord);
-        explorer->watch(&spare.note_word, Watch::kWord);
-        explorer->watch(&spare.note_gain, Watch::kWord);
+        explorer->watch(&free_buffer.record, Watch::kWord);
+        explorer->watch(&free_buffer.note_chunk, Watch::kWord);
+        explorer->watch(&free_buffer.note_word, Watch::kWord);
+        explorer->watch(&free_buffer.note_gain, Watch::kWord);
       }
     explorer->remember(&log);
   }
 
   Add add(float delta) const { return {shape_.floats, delta}; }
 
-  using PushOnce = std::function<SwapResult(std::uint32_t variable, Spares& spares, float delta)>;
+  using PushOnce = std::function<SwapResult(std::uint32_t variable, FreeBuffers& free_buffers, float delta)>;
   using PullOnce = std::function<std::uint64_t(std::uint32_t variable, float* out)>;
-  PushOnce push_once = [this](std::uint32_t variable, Spares& spares, float delta) {
-    return variables_[variable].push_chunk(0, spares, {.epoch = shape_.has_cut ? 1U : 0U}, add(delta));
+  PushOnce push_once = [this](std::uint32_t variable, FreeBuffers& free_buffers, float delta) {
+    return variables_[variable].push_chunk(0, free_buffers, {.epoch = shape_.has_snapshot_point ? 1U : 0U}, add(delta));
   };
   PullOnce pull_once = [this](std::uint32_t variable, float* out) {
     std::uint64_t retries = 0;
     return variables_[variable].pull_chunk(0, out, retries);
   };
 
-  using ApplyOnce = std::function<StepResult(std::uint64_t step, Spares& spares, float delta)>;
-  ApplyOnce apply_once = [this](std::uint64_t step, Spares& spares, float delta) {
-    return variables_[0].apply_step(0, step, spares, {}, add(delta));
+  using ApplyOnce = std::function<StepResult(std::uint64_t step, FreeBuffers& free_buffers, float delta)>;
+  ApplyOnce apply_once = [this](std::uint64_t step, FreeBuffers& free_buffers, float delta) {
+    return variables_[0].apply_step(0, step, free_buffers, {}, add(delta));
   };
   using Settle = std::function<void(std::uint32_t rank, const TaskLocks& locks)>;
-  Settle settle = [this](std::uint32_t rank, const TaskLocks& locks) { settle_spares(job.segments, rank, locks); };
+  Settle settle = [this](std::uint32_t rank, const TaskLocks& locks) { recover_buffers(job.segments, rank, locks); };
 
-  void push(std::uint32_t rank, Spares& spares, std::uint32_t variable, std::uint32_t number) {
+  void push(std::uint32_t rank, FreeBuffers& free_buffers, std::uint32_t variable, std::uint32_t number) {
     const std::uint32_t bit = 1U << number;
     log.begun[variable] |= bit;
-    const SwapResult result = push_once(variable, spares, float(bit));
+    const SwapResult result = push_once(variable, free_buffers, float(bit));
     log.applied_to[variable][number] = result.version + 1;
     log.acknowledged[variable] |= bit;
-    log.spare_turn[rank] = (log.spare_turn[rank] + 1 + result.retries) % kSparesPerClass;
+    log.next_free_buffer[rank] = (log.next_free_buffer[rank] + 1 + result.retries) % kFreeBuffersPerClass;
     explorer->forget();
   }
 
@@ -143,15 +144,15 @@ class Scene {
     next_bit_ += static_cast<std::uint32_t>(targets.size());
     explorer->add(
         [this, rank, targets, first] {
-          Spares spares(job.segments, rank);
-          for (std::uint32_t i = 0; i < targets.size(); ++i) push(rank, spares, targets[i], first + i);
+          FreeBuffers free_buffers(job.segments, rank);
+          for (std::uint32_t i = 0; i < targets.size(); ++i) push(rank, free_buffers, targets[i], first + i);
         },
         options);
   }
 
-  // A fiber that settles what the rank's last holder has left, and pushes.
+  // A fiber that recovers what the rank's last holder has left, and pushes.
   void add_heir(std::uint32_t rank, const JobSegments& process, std::uint32_t pushes, FiberOptions options) {
-    const std::uint64_t named = shape_.variables + job.segments.lanes() * kSparesPerClass;
+    const std::uint64_t named = shape_.variables + job.segments.lanes() * kFreeBuffersPerClass;
     options.must_end = true;
     options.patience = 2 * (1 + 2 * named);  // two looks
     const std::uint32_t first = next_bit_;
@@ -160,9 +161,9 @@ class Scene {
         [this, rank, locks = process.locks(), pushes, first] {
           settle(rank, locks);
           explorer->forget();
-          Spares spares(job.segments, rank);
-          log.spare_turn[rank] = 0;
-          for (std::uint32_t i = 0; i < pushes; ++i) push(rank, spares, 0, first + i);
+          FreeBuffers free_buffers(job.segments, rank);
+          log.next_free_buffer[rank] = 0;
+          for (std::uint32_t i = 0; i < pushes; ++i) push(rank, free_buffers, 0, first + i);
         },
         options);
   }
@@ -170,10 +171,11 @@ class Scene {
   // A fiber that applies sync steps 0 to `steps` - 1 to the first variable, as pushes of their numbers.
   void add_helper(std::uint32_t rank, std::uint32_t steps) {
     explorer->add([this, rank, steps] {
-      Spares spares(job.segments, rank);
+      FreeBuffers free_buffers(job.segments, rank);
       for (std::uint32_t step = 0; step < steps; ++step) {
         log.begun[0] |= 1U << step;
-        log.helped[rank] += apply_once(step, spares, float(1U << step)) == StepResult::kApplied ? 1U << 4 * step : 0;
+        log.helped[rank] +=
+            apply_once(step, free_buffers, float(1U << step)) == StepResult::kApplied ? 1U << 4 * step : 0;
         log.acknowledged[0] |= 1U << step;
         log.applied_to[0][step] = step + 1;
         if (!variables_[0].includes(0, step)) explorer->fail("a step that was applied is not included");
@@ -201,7 +203,7 @@ class Scene {
     });
   }
 
-  // A fiber that looks at the image of cut 1, which no push is in.
+  // A fiber that looks at the image of snapshot point 1, which no push is in.
   void add_image_reader(std::uint32_t variable, std::uint32_t looks) {
     const std::uint32_t reader = readers_++;
     explorer->add([this, reader, variable, looks] {
@@ -219,13 +221,13 @@ class Scene {
   // A fiber that contributes to the sums of `steps` steps, and again as a successor that does not know of it would.
   void add_contributor(std::uint32_t rank, std::uint32_t steps, bool again) {
     explorer->add([this, rank, steps, again] {
-      Spares spares(job.segments, rank);
+      FreeBuffers free_buffers(job.segments, rank);
       for (std::uint32_t step = 0; step < steps; ++step)
         for (int time = 0; time < (again ? 2 : 1); ++time) {
           const auto sum = [&](float* out, const float* in) {
             Add{shape_.floats, float(1U << (rank + kMaxSceneRanks * step))}(out, in, 0);
           };
-          const ContributeResult result = variables_[0].contribute(0, spares, {rank, step}, false, sum);
+          const ContributeResult result = variables_[0].contribute(0, free_buffers, {rank, step}, false, sum);
           if (result == (time == 0 ? ContributeResult::kAlreadyIn : ContributeResult::kAdded))
             explorer->fail("in twice, or not in");
           log.contributed[rank] |= (std::uint64_t(result) + 1) << (4 * (2 * step + std::uint32_t(time)));
@@ -320,12 +322,12 @@ class Scene {
   std::uint32_t next_bit_ = 0, readers_ = 0;
 };
 
-// Ranks 0 and 1 have processes that hold their bytes; where rank 0's dies, its heir has the byte already.
+// Ranks 0 and 1 have processes that hold their bytes; where rank 0's dies, its successor has the byte already.
 struct KillScene : Scene {
-  JobSegments heir = job.attach(), living = job.attach();
+  JobSegments successor = job.attach(), living = job.attach();
 
   explicit KillScene(const Shape& shape) : Scene(shape) {
-    REQUIRE(heir.locks().try_take(kRankByte));
+    REQUIRE(successor.locks().try_take(kRankByte));
     for (std::uint32_t rank = 1; rank < shape.ranks; ++rank) REQUIRE(living.locks().try_take(kRankByte + rank));
   }
 };

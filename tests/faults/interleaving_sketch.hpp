@@ -16,11 +16,11 @@ class Sketch {
  public:
   Sketch(Scene& scene, Flaw flaw) : scene_(scene), flaw_(flaw) {}
 
-  SwapResult push(std::uint32_t variable, Spares& spares, float delta) const {
+  SwapResult push(std::uint32_t variable, FreeBuffers& free_buffers, float delta) const {
     SwapResult result;
     for (;; ++result.retries) {
       std::uint64_t old = word(variable).load_acquire();
-      if (!try_swap(variable, old, spares, delta, 0)) continue;
+      if (!try_swap(variable, old, free_buffers, delta, 0)) continue;
       result.version = version_of(old);
       return result;
     }
@@ -38,10 +38,10 @@ class Sketch {
     }
   }
 
-  StepResult apply(std::uint64_t step, Spares& spares, float delta) const {
+  StepResult apply(std::uint64_t step, FreeBuffers& free_buffers, float delta) const {
     std::uint64_t old = word(0).load_acquire();
     if (at(buffer_of(old)).included_steps.load_relaxed() > step) return StepResult::kAlreadyIncluded;
-    while (!try_swap(0, old, spares, delta, step + 1)) old = word(0).load_acquire();
+    while (!try_swap(0, old, free_buffers, delta, step + 1)) old = word(0).load_acquire();
     return StepResult::kApplied;
   }
 
@@ -49,11 +49,12 @@ class Sketch {
   AtomicShm<std::uint64_t>& word(std::uint32_t variable) const { return scene_.job.word(scene_.record(variable), 0); }
   BufferHeaderShm& at(std::uint64_t number) const { return scene_.job.buffer(scene_.record(0), number); }
 
-  bool try_swap(std::uint32_t variable, std::uint64_t old, Spares& spares, float delta, std::uint64_t included) const {
+  bool try_swap(std::uint32_t variable, std::uint64_t old, FreeBuffers& free_buffers, float delta,
+                std::uint64_t included) const {
     const VariableShm& record = scene_.record(variable);
-    const Spare spare = spares.begin(record, record.first_chunk, old, buffer_of(old));
-    BufferHeaderShm& out = at(spare.buffer);
-    const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
+    const FreeBuffer free_buffer = free_buffers.begin(record, record.first_chunk, old, buffer_of(old));
+    BufferHeaderShm& out = at(free_buffer.buffer);
+    const std::uint64_t next = make_word(version_of(old) + 1, free_buffer.buffer);
     if (flaw_ != Flaw::kNotBuilding) out.stamp.store_relaxed(kBuilding);
     scene_.add(delta)(reinterpret_cast<float*>(&out + 1), reinterpret_cast<float*>(&at(buffer_of(old)) + 1), 0);
     out.included_steps.store_relaxed(included);
@@ -62,9 +63,9 @@ class Sketch {
     if (flaw_ == Flaw::kNoCompare)
       word(variable).store_release(next);
     else if (!word(variable).try_exchange_acq_rel(old, next))
-      return Spares::lost(spare), false;
-    if (flaw_ == Flaw::kNotedTwice) Spares::lost(spare);  // no longer in flight, and then what it owns
-    Spares::won(spare, replaced);
+      return FreeBuffers::lost(free_buffer), false;
+    if (flaw_ == Flaw::kNotedTwice) FreeBuffers::lost(free_buffer);  // no longer in flight, and then what it owns
+    FreeBuffers::won(free_buffer, replaced);
     return true;
   }
 
@@ -74,26 +75,28 @@ class Sketch {
 
 inline void use_sketch(Scene& scene, Flaw flaw) {
   const Sketch sketch(scene, flaw);
-  scene.push_once = [=](std::uint32_t variable, Spares& spares, float delta) {
-    return sketch.push(variable, spares, delta);
+  scene.push_once = [=](std::uint32_t variable, FreeBuffers& free_buffers, float delta) {
+    return sketch.push(variable, free_buffers, delta);
   };
   scene.pull_once = [=](std::uint32_t variable, float* out) { return sketch.pull(variable, out); };
-  scene.apply_once = [=](std::uint64_t step, Spares& spares, float delta) { return sketch.apply(step, spares, delta); };
+  scene.apply_once = [=](std::uint64_t step, FreeBuffers& free_buffers, float delta) {
+    return sketch.apply(step, free_buffers, delta);
+  };
 }
 
 struct FlawedScene : Scene {
   FlawedScene(const Shape& shape, Flaw flaw) : Scene(shape) { use_sketch(*this, flaw); }
 };
 
-// An heir who takes its predecessor's swap for done where the word names the spare, and only there.
+// A successor who takes its predecessor's swap for done where the word names the free buffer, and only there.
 inline void settle_by_word(Scene& scene, std::uint32_t rank) {
-  for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-    SpareShm& shared = scene.job.spare(scene.record(0), rank, which);
+  for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
+    FreeBufferShm& shared = scene.job.free_buffer(scene.record(0), rank, which);
     const std::uint64_t record = shared.record.load_acquire();
     if (!is_in_flight(record)) continue;
     const std::uint64_t expected = shared.note_word.load_relaxed();
     const bool is_swapped = buffer_of(scene.job.word(scene.record(0), 0).load_acquire()) == buffer_of(record);
-    Spares::won({&shared, buffer_of(record)}, is_swapped ? buffer_of(expected) : buffer_of(record));
+    FreeBuffers::won({&shared, buffer_of(record)}, is_swapped ? buffer_of(expected) : buffer_of(record));
   }
 }
 

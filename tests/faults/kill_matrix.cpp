@@ -249,8 +249,8 @@ class Trial : StruckJob {
 
   // In the loop, some rounds in; points that a worker passes once are struck at once.
   int choose_passes() {
-    static const std::set<std::string> kLoop = {"spare",  "push", "cut",   "step", "arrive",
-                                                "decide", "help", "apply", "open"};
+    static const std::set<std::string> kLoop = {"free-buffer", "push", "announce", "step", "arrive",
+                                                "decide",      "help", "apply",    "open"};
     if (kLoop.count(case_.row->protocol) == 0 || case_.row->way != FaultWay::kAlone) return 1;
     return case_.row->point == FaultPoint::kClockEntering || case_.row->point == FaultPoint::kClockEntered
                ? 1

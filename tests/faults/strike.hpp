@@ -24,7 +24,7 @@ inline bool g_loses;
 
 inline void arm(FaultPoint point, Action action, int passes) {
   g_point = point, g_action = action, g_passes = passes;
-  g_loses = point == FaultPoint::kPushLost || point == FaultPoint::kPushSettled;
+  g_loses = point == FaultPoint::kPushLost || point == FaultPoint::kPushRecovered;
   shm::g_fault_hooks.reached = [](FaultPoint reached) {
     // Makes it likely that another one swaps meanwhile; the case waits until that has happened, however often it takes.
     if (g_loses && reached == FaultPoint::kPushStamped) usleep(200);

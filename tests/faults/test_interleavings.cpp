@@ -1,4 +1,4 @@
-// The protocols of pushing, pulling, helping and settling, driven through all their interleavings (explorer.hpp): the
+// The protocols of pushing, pulling, helping and recovering, driven through all their interleavings (explorer.hpp): the
 // real functions, on variables of one chunk of one or two floats. And the same with flaws, which the search must find.
 //
 // With one float a write falls between a pull's look at the word and its copy; with two, between the two.
@@ -124,9 +124,9 @@ TEST_CASE("interleavings: two writers and a reader of two floats") {
   check_all_good(scene.explore(), 10000);
 }
 
-TEST_CASE("interleavings: a writer goes round its spares while a reader sleeps") {
+TEST_CASE("interleavings: a writer goes round its free buffers while a reader sleeps") {
   Scene scene({.floats = 2});
-  scene.add_writer(0, times(2 * kSparesPerClass + 1));
+  scene.add_writer(0, times(2 * kFreeBuffersPerClass + 1));
   scene.add_reader(0, 2);
   if (g_full) scene.add_reader(0, 1);
   check_all_good(scene.explore(), 10000);
@@ -149,12 +149,13 @@ TEST_CASE("interleavings: two helpers apply the same two steps, each once") {
   check_all_good(scene.explore(), 10000);
 }
 
-TEST_CASE("interleavings: a writer dies at any access while another one and a reader go on, and its heir settles") {
+TEST_CASE(
+    "interleavings: a writer dies at any access while another one and a reader go on, and its successor recovers") {
   SUBCASE("and pushes") {
     KillScene scene({.floats = 1, .is_settled = true});
     scene.add_writer(0, times(1), {.may_die = true});
     scene.add_writer(1, times(2));
-    scene.add_heir(0, scene.heir, 1, {.after = 1});
+    scene.add_heir(0, scene.successor, 1, {.after = 1});
     if (g_full) scene.add_reader(0, 1);
     check_all_good(scene.explore(), 10000);
   }
@@ -162,7 +163,7 @@ TEST_CASE("interleavings: a writer dies at any access while another one and a re
     KillScene scene({.floats = 1, .is_settled = true});
     scene.add_writer(0, times(1), {.may_die = true});
     scene.add_writer(1, times(g_full ? 2 : 1));
-    scene.add_heir(0, scene.heir, g_full ? 0 : 1, {.after = 1});
+    scene.add_heir(0, scene.successor, g_full ? 0 : 1, {.after = 1});
     scene.add_reader(0, 1);
     check_all_good(scene.explore(), 10000);
   }
@@ -170,30 +171,32 @@ TEST_CASE("interleavings: a writer dies at any access while another one and a re
     KillScene scene({.floats = 1, .variables = 2, .is_settled = true});
     scene.add_writer(0, {0, 1}, {.may_die = true});
     scene.add_writer(1, g_full ? std::vector<std::uint32_t>{0, 1, 0} : std::vector<std::uint32_t>{0, 1});
-    scene.add_heir(0, scene.heir, 0, {.after = 1});
+    scene.add_heir(0, scene.successor, 0, {.after = 1});
     check_all_good(scene.explore(), 10000);
   }
 }
 
 TEST_CASE(
-    "interleavings: two writers die at any access beside a third one, and their heirs settle one after the other") {
+    "interleavings: two writers die at any access beside a third one, and their successors recover one after the "
+    "other") {
   static std::uint64_t joint;
   for (const std::uint32_t first : {0U, 1U}) {
     CAPTURE(first);
     joint = 0;
-    g_fault_hooks.reached = [](FaultPoint point) { joint += point == FaultPoint::kSettleTaken; };
+    g_fault_hooks.reached = [](FaultPoint point) { joint += point == FaultPoint::kRecoveryTaken; };
     Scene scene({.floats = 1, .ranks = 3, .is_settled = true});
-    JobSegments heirs[] = {scene.job.attach(), scene.job.attach()}, living = scene.job.attach();
+    JobSegments successors[] = {scene.job.attach(), scene.job.attach()}, living = scene.job.attach();
     REQUIRE(living.locks().try_take(kRankByte + 2));
     scene.add_writer(0, times(1), {.may_die = true});
     scene.add_writer(1, times(1), {.may_die = true});
     scene.add_writer(2, times(g_full ? 2 : 1));
     scene.before_check = [&] {
       for (const std::uint32_t rank : {first, 1 - first}) {
-        if (!heirs[rank].locks().try_take(kRankByte + rank)) scene.explorer->fail("the dead one's rank is not free");
-        scene.settle(rank, heirs[rank].locks());
+        if (!successors[rank].locks().try_take(kRankByte + rank))
+          scene.explorer->fail("the dead one's rank is not free");
+        scene.settle(rank, successors[rank].locks());
       }
-      for (const std::uint32_t rank : {0U, 1U}) heirs[rank].locks().release(kRankByte + rank);
+      for (const std::uint32_t rank : {0U, 1U}) successors[rank].locks().release(kRankByte + rank);
     };
     check_all_good(scene.explore(), 10000);
     g_fault_hooks.reached = nullptr;
@@ -201,23 +204,23 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("interleavings: two writers after a cut leave its image alone") {
-  Scene scene({.floats = 2, .has_cut = true});
+TEST_CASE("interleavings: two writers after a snapshot point leave its image alone") {
+  Scene scene({.floats = 2, .has_snapshot_point = true});
   scene.add_writer(0, times(2));
   scene.add_writer(1, times(g_full ? 2 : 1));
   scene.add_image_reader(0, 2);
   check_all_good(scene.explore(), 1000);
 }
 
-TEST_CASE("interleavings: a writer goes round its spares while somebody looks at a cut's image") {
-  Scene scene({.floats = 2, .has_cut = true});
-  scene.add_writer(0, times(kSparesPerClass + 2));
+TEST_CASE("interleavings: a writer goes round its free buffers while somebody looks at a snapshot point's image") {
+  Scene scene({.floats = 2, .has_snapshot_point = true});
+  scene.add_writer(0, times(kFreeBuffersPerClass + 2));
   scene.add_image_reader(0, 1);
   check_all_good(scene.explore(), 500);
 }
 
-TEST_CASE("interleavings: two chunks exchange their buffers after a cut") {
-  Scene scene({.floats = 1, .variables = 2, .has_cut = true});
+TEST_CASE("interleavings: two chunks exchange their buffers after a snapshot point") {
+  Scene scene({.floats = 1, .variables = 2, .has_snapshot_point = true});
   scene.add_writer(0, kExchange);
   scene.add_writer(1, times(1, 1));
   scene.add_image_reader(0, 1);
@@ -225,19 +228,19 @@ TEST_CASE("interleavings: two chunks exchange their buffers after a cut") {
   check_all_good(scene.explore(), 1000);
 }
 
-TEST_CASE("interleavings: a writer dies at any access after a cut, and its heir settles") {
+TEST_CASE("interleavings: a writer dies at any access after a snapshot point, and its successor recovers") {
   SUBCASE("and pushes") {
-    KillScene scene({.floats = 1, .is_settled = true, .has_cut = true});
+    KillScene scene({.floats = 1, .is_settled = true, .has_snapshot_point = true});
     scene.add_writer(0, times(g_full ? 2 : 1), {.may_die = true});
     scene.add_writer(1, times(2));
-    scene.add_heir(0, scene.heir, 1, {.after = 1});
+    scene.add_heir(0, scene.successor, 1, {.after = 1});
     check_all_good(scene.explore(), 1000);
   }
   SUBCASE("while somebody looks at the image") {
-    KillScene scene({.floats = 1, .is_settled = true, .has_cut = true});
+    KillScene scene({.floats = 1, .is_settled = true, .has_snapshot_point = true});
     scene.add_writer(0, times(1), {.may_die = true});
     scene.add_writer(1, times(1));
-    scene.add_heir(0, scene.heir, 0, {.after = 1});
+    scene.add_heir(0, scene.successor, 0, {.after = 1});
     scene.add_image_reader(0, 1);
     check_all_good(scene.explore(), 1000);
   }
@@ -250,7 +253,7 @@ TEST_CASE("interleavings: sums and the sets of who is in them agree, and each is
     scene.add_contributor(0, 1, true);
     scene.add_contributor(1, g_full ? 2 : 1, false);
   }
-  SUBCASE("one goes round its spares") { scene.add_contributor(0, steps = kSparesPerClass + 3, false); }
+  SUBCASE("one goes round its free buffers") { scene.add_contributor(0, steps = kFreeBuffersPerClass + 3, false); }
   scene.add_summer();
   scene.explorer->at_end([&] {
     for (std::uint64_t step = 0; step < steps; ++step) scene.check_sum(step);
@@ -262,19 +265,21 @@ TEST_CASE("interleavings: sums and the sets of who is in them agree, and each is
 
 TEST_CASE("interleavings: a contributor whose buffer becomes that of another chunk does not believe what it says") {
   Scene scene({.floats = 1, .variables = 2, .has_steps = true});
-  const auto contribute = [&](Spares& spares, std::uint32_t rank, std::uint32_t variable, bool again) {
-    return scene.variable(variable).contribute(0, spares, {rank, 0}, again, [=](float* out, const float* in) {
+  const auto contribute = [&](FreeBuffers& free_buffers, std::uint32_t rank, std::uint32_t variable, bool again) {
+    return scene.variable(variable).contribute(0, free_buffers, {rank, 0}, again, [=](float* out, const float* in) {
       Add{1, float(1 + 15 * rank)}(out, in, 0);
     });
   };
   scene.explorer->add([&] {
-    Spares spares(scene.job.segments, 0);
-    contribute(spares, 0, 1, false);
-    if (contribute(spares, 0, 0, false) != ContributeResult::kAdded) scene.explorer->fail("in before it was added");
+    FreeBuffers free_buffers(scene.job.segments, 0);
+    contribute(free_buffers, 0, 1, false);
+    if (contribute(free_buffers, 0, 0, false) != ContributeResult::kAdded)
+      scene.explorer->fail("in before it was added");
   });
   scene.explorer->add([&] {
-    Spares spares(scene.job.segments, 1);
-    for (std::uint32_t i = 0; i <= kSparesPerClass; ++i) contribute(spares, 1, i != 0, i > 1);  // at last in v's buffer
+    FreeBuffers free_buffers(scene.job.segments, 1);
+    for (std::uint32_t i = 0; i <= kFreeBuffersPerClass; ++i)
+      contribute(free_buffers, 1, i != 0, i > 1);  // at last in v's buffer
   });
   scene.explorer->at_end([&] {
     const auto look = [&](const float* sum, const RankSet&) { scene.log.room[0][0] = sum[0]; };
@@ -309,7 +314,7 @@ TEST_CASE("interleavings: a swap that does not look is found") {
 
 TEST_CASE("interleavings: a pull that does not look at the stamp is found") {
   FlawedScene scene({.floats = 2}, Flaw::kNoStampCheck);
-  scene.add_writer(0, times(kSparesPerClass + 2));
+  scene.add_writer(0, times(kFreeBuffersPerClass + 2));
   scene.add_reader(0, 1);
   check_found(scene.explore());
 }
@@ -323,7 +328,7 @@ TEST_CASE("interleavings: a pull that looks at the version alone is found") {
 
 TEST_CASE("interleavings: a buffer that is not marked as being built is found") {
   FlawedScene scene({.floats = 2}, Flaw::kNotBuilding);
-  scene.add_writer(0, times(kSparesPerClass + 2));
+  scene.add_writer(0, times(kFreeBuffersPerClass + 2));
   scene.add_reader(0, 1);
   check_found(scene.explore());
 }
@@ -339,15 +344,15 @@ TEST_CASE("interleavings: no longer in flight before the replaced buffer is note
   KillScene scene({.floats = 1, .is_settled = true});
   use_sketch(scene, Flaw::kNotedTwice);
   scene.add_writer(0, times(1), {.may_die = true});
-  scene.add_heir(0, scene.heir, 0, {.after = 1});
+  scene.add_heir(0, scene.successor, 0, {.after = 1});
   check_found(scene.explore());
 }
 
-TEST_CASE("interleavings: an heir who looks at the word alone is found") {
+TEST_CASE("interleavings: a successor who looks at the word alone is found") {
   KillScene scene({.floats = 1, .is_settled = true});
   scene.add_writer(0, times(1), {.may_die = true});
   scene.add_writer(1, times(1));
-  scene.add_heir(0, scene.heir, 0, {.after = 1});
+  scene.add_heir(0, scene.successor, 0, {.after = 1});
   scene.settle = [&](std::uint32_t rank, const TaskLocks&) { settle_by_word(scene, rank); };
   check_found(scene.explore());
 }

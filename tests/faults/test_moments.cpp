@@ -166,12 +166,12 @@ TEST_CASE(
                         std::memcpy(&value, word, sizeof value);
                         if (value != stamp || ++looks != 4)
                           return;  // two to find out whether there is one, two to use it
-                        for (std::uint32_t i = 0; i <= kSparesPerClass; ++i) late.push(of_late, tens);
+                        for (std::uint32_t i = 0; i <= kFreeBuffersPerClass; ++i) late.push(of_late, tens);
                       });
     CHECK(first.step() == 1);
   }
   CHECK(looks == 4);
-  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F + 10.0F * float(kSparesPerClass + 1)));
+  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F + 10.0F * float(kFreeBuffersPerClass + 1)));
 }
 
 TEST_CASE("moments: a chunk whose buffer came with a variable that was declared since is no damage (directory.D1)") {
@@ -186,10 +186,11 @@ TEST_CASE("moments: a chunk whose buffer came with a variable that was declared 
                         const VariableShm& other = job.declare("w", 8);
                         REQUIRE(other.buffer_class == record.buffer_class);
                         VersionedVariable v = job.versioned(record), w = job.versioned(other);
-                        Spares spares(job.segments, 0);
+                        FreeBuffers free_buffers(job.segments, 0);
                         const auto keep = [](float*, const float*, std::uint64_t) {};
-                        w.push_chunk(0, spares, {}, keep);  // gains w's buffer, which is v's after so many pushes
-                        for (std::uint32_t i = 0; i < kSparesPerClass; ++i) v.push_chunk(0, spares, {}, keep);
+                        w.push_chunk(0, free_buffers, {}, keep);  // gains w's buffer, which is v's after so many pushes
+                        for (std::uint32_t i = 0; i < kFreeBuffersPerClass; ++i)
+                          v.push_chunk(0, free_buffers, {}, keep);
                         REQUIRE(buffer_of(v.word(0)) == other.data_offset >> other.buffer_class);
                       });
     CHECK_NOTHROW(check_job(job.segments));
@@ -197,20 +198,20 @@ TEST_CASE("moments: a chunk whose buffer came with a variable that was declared 
   CHECK_FALSE(is_first);
 }
 
-TEST_CASE("moments: a push notes no buffer that it has read in an accumulator's set (cut.C5, slot.V4)") {
+TEST_CASE("moments: a push notes no buffer that it has read in an accumulator's set (snapshot.C5, slot.V4)") {
   JobConfig config;
   config.workers = config.max_workers = 2;
   TestJob job(config);
   VariableShm& values = job.declare("values", 4);
   Directory(job.segments).reserve({0}, kSnapshotByte);
   VariableShm& sums = job.declare("sums", 4);
-  Spares mine(job.segments, 0), others(job.segments, 1);
+  FreeBuffers mine(job.segments, 0), others(job.segments, 1);
   VersionedVariable chunk = job.versioned(values), sum = job.versioned(sums);
   const auto add = [](float* out, const float* in, std::uint64_t) {
     for (int i = 0; i < 4; ++i) out[i] = in[i] + 1;
     return true;
   };
-  const void* const fork = &fork_of(job.buffer(values, buffer_of(job.word(values, 0).load_acquire())));
+  const void* const preimage = &preimage_of(job.buffer(values, buffer_of(job.word(values, 0).load_acquire())));
   bool is_used_again = false;
   int notes = 0;
   {
@@ -218,22 +219,23 @@ TEST_CASE("moments: a push notes no buffer that it has read in an accumulator's 
         [&](FaultPoint point) {
           if (point != FaultPoint::kPushBuilding) return;
           const auto names = count_names(job.segments, {&values, &sums});
-          for (std::uint32_t which = 0; which < kSparesPerClass; ++which)
-            if (const SpareShm& spare = job.spare(values, 0, which); is_in_flight(spare.record.load_acquire())) {
-              CHECK(names.contains(buffer_of(spare.note_gain.load_relaxed())));
+          for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which)
+            if (const FreeBufferShm& free_buffer = job.free_buffer(values, 0, which);
+                is_in_flight(free_buffer.record.load_acquire())) {
+              CHECK(names.contains(buffer_of(free_buffer.note_gain.load_relaxed())));
               ++notes;
             }
         },
         [&](const void* word) {
-          if (word != fork || std::exchange(is_used_again, true)) return;
-          VersionedVariable(chunk).push_chunk(0, others, {.rank = 1}, add);  // the buffer is a spare now
-          for (std::uint64_t step = 0; step < kSparesPerClass; ++step)       // and now the accumulator's
+          if (word != preimage || std::exchange(is_used_again, true)) return;
+          VersionedVariable(chunk).push_chunk(0, others, {.rank = 1}, add);  // the buffer is a free buffer now
+          for (std::uint64_t step = 0; step < kFreeBuffersPerClass; ++step)  // and now the accumulator's
             sum.contribute(0, others, {.rank = 1, .step = step}, false, [](float* out, const float*) { out[0] = 1; });
         });
     chunk.push_chunk(0, mine, {.rank = 0, .epoch = 1}, add);
   }
   CHECK(is_used_again);
-  CHECK(fork == &fork_of(job.buffer(sums, buffer_of(job.word(sums, 0).load_acquire()))));
+  CHECK(preimage == &preimage_of(job.buffer(sums, buffer_of(job.word(sums, 0).load_acquire()))));
   CHECK(notes == 1);
 }
 
@@ -328,12 +330,12 @@ TEST_CASE("moments: one that joins while a round is decided is waited for in the
   const auto nothing = [](const Decision&) {};
   const auto patient = [](const auto&) { return false; };
   bool has_joined = true;
-  int accesses = 0;  // of the decider, before the dead one's heir joins
+  int accesses = 0;  // of the decider, before the dead one's successor joins
   for (; has_joined; ++accesses) {
     CAPTURE(accesses);
     TestJob job(settings(2, Mode::kSync));
     Member decider(job);
-    std::optional<Member> dead(std::in_place, job), heir;
+    std::optional<Member> dead(std::in_place, job), successor;
     dead->barrier.arrive(0);
     decider.barrier.arrive(0);
     decider.barrier.finish(0, nothing, patient);
@@ -344,12 +346,12 @@ TEST_CASE("moments: one that joins while a round is decided is waited for in the
     {
       const Looks watch([](FaultPoint) {},
                         [&](const void*) {
-                          if (left-- == 0) heir.emplace(job, 1);
+                          if (left-- == 0) successor.emplace(job, 1);
                         });
       REQUIRE(decider.barrier.try_decide(1, true, missing));
     }
-    has_joined = heir.has_value();
-    if (!has_joined) heir.emplace(job, 1);
+    has_joined = successor.has_value();
+    if (!has_joined) successor.emplace(job, 1);
     decider.barrier.finish(1, nothing, patient);
     decider.barrier.arrive(2);
     CHECK_FALSE(decider.barrier.try_decide(2, true, missing));

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "faults/interleaving_scene.hpp"
-#include "shm/steps/cut.hpp"
+#include "shm/steps/snapshot_point.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
@@ -21,11 +21,11 @@ Explored explore(std::uint32_t writers, std::uint32_t pushes, Look look, bool ar
   for (std::uint32_t rank = 0; rank < writers; ++rank) {
     scene.explorer->remember(&job.worker(rank).pushing);
     scene.explorer->add([&scene, &job, rank, pushes, are_announced] {
-      Spares spares(scene.job.segments, rank);
+      FreeBuffers free_buffers(scene.job.segments, rank);
       for (std::uint32_t i = 0; i < pushes; ++i) {
         scene.explorer->point();
         if (are_announced) begin_push(job, rank, job.worker(rank));
-        for (const std::uint32_t variable : {0U, 1U}) scene.push(rank, spares, variable, rank * pushes + i);
+        for (const std::uint32_t variable : {0U, 1U}) scene.push(rank, free_buffers, variable, rank * pushes + i);
         scene.explorer->point();
         if (are_announced) end_push(job.worker(rank));
       }

@@ -143,7 +143,7 @@ TEST_CASE("gpu deaths: a worker that is killed while its gradient is on the bus 
     for (std::size_t k = 0; k < values.size(); ++k) lost += test::growth(values, k, 0) < float(pushed);
     CHECK(lost == 0);
     CHECK(member.warnings.empty());
-    // Whoever takes the dead one's place settles what it had in flight, and works.
+    // Whoever takes the dead one's place recovers what it had in flight, and works.
     WorkerOptions options = test::gpu_worker(config);
     options.rank = 1;
     Worker successor(options);

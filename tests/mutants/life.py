@@ -428,11 +428,11 @@ MUTANTS = {
     },
     "join_keeps_push": {
         "breaks": "A dead holder's push is its successor's.",
-        "rule": "cut.C7",
+        "rule": "snapshot.C7",
         "tests": ['worker_table "joining: *"'],
         "file": "src/shm/steps/worker_table.cpp",
         "changes": [
-            ("  entry.pushing.store_release(0);  // (cut.C7) a dead owner's push is over\n",
+            ("  entry.pushing.store_release(0);  // (snapshot.C7) a dead owner's push is over\n",
              ""),
         ],
     },

@@ -42,8 +42,8 @@ MUTANTS = {
         ],
     },
     "barrier_epoch_while_applying": {
-        "breaks": "A cut moves the epoch of a step that is being applied.",
-        "rule": "cut.C10",
+        "breaks": "A snapshot point moves the epoch of a step that is being applied.",
+        "rule": "snapshot.C10",
         "tests": ['barrier "barrier: cuts move their epoch*"'],
         "file": "src/shm/steps/epoch.cpp",
         "changes": [
@@ -53,7 +53,7 @@ MUTANTS = {
     },
     "barrier_forgets_epoch": {
         "breaks": "A decision loses the epoch of cuts.",
-        "rule": "cut.C10",
+        "rule": "snapshot.C10",
         "tests": ['snapshot "snapshot: sync*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
@@ -347,87 +347,87 @@ MUTANTS = {
       apply(std::as_const(decision));'''),
         ],
     },
-    "cut_forced_unsaid": {
-        "breaks": "Who opens a cut for want of patience does not say so.",
-        "rule": "cut.C11",
+    "snapshot_forced_unsaid": {
+        "breaks": "Who opens a snapshot point for want of patience does not say so.",
+        "rule": "snapshot.C11",
         "tests": ['snapshot "snapshot: a maker that was stopped*"'],
-        "file": "src/shm/steps/cut.cpp",
+        "file": "src/shm/steps/snapshot_point.cpp",
         "changes": [
-            ('''  while (forced < epoch_of(word) && !cut.forced.try_exchange_acq_rel(forced, epoch_of(word))) {
+            ('''  while (forced < epoch_of(word) && !point.forced.try_exchange_acq_rel(forced, epoch_of(word))) {
   }
 ''',
              ""),
         ],
     },
-    "cut_given_up_forgotten": {
+    "snapshot_given_up_forgotten": {
         "breaks": "A push that does not end is waited for in each cut.",
-        "rule": "cut.C8",
+        "rule": "snapshot.C8",
         "tests": ['snapshot "snapshot: a push that does not end*"'],
-        "file": "src/shm/steps/cut.cpp",
+        "file": "src/shm/steps/snapshot_point.cpp",
         "changes": [
-            ("      cut.given_up.store_relaxed(made.epoch);  // relaxed: a hint for the next snapshotter\n",
+            ("      point.given_up.store_relaxed(made.epoch);  // relaxed: a hint for the next snapshotter\n",
              ""),
         ],
     },
-    "cut_opens_any_state": {
-        "breaks": "A cut is opened over a later one.",
-        "rule": "cut.C8",
-        "tests": ['PS_SHM_WEAK_SCENE=cut weak_weak "weak: futexes*"'],
-        "file": "src/shm/steps/cut.cpp",
+    "snapshot_opens_any_state": {
+        "breaks": "A snapshot point is opened over a later one.",
+        "rule": "snapshot.C8",
+        "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
+        "file": "src/shm/steps/snapshot_point.cpp",
         "changes": [
-            ("  if (!cut.word.try_exchange_acq_rel(from, make_cut(epoch_of(from), to))) return;  // (cut.C8) pairs with cut.C3",
-             "  cut.word.store_release(make_cut(epoch_of(from), to));  // (cut.C8) pairs with cut.C3"),
+            ("  if (!point.word.try_exchange_acq_rel(from, next)) return;  // (snapshot.C8) pairs with snapshot.C3",
+             "  point.word.store_release(next);  // (snapshot.C8) pairs with snapshot.C3"),
         ],
     },
-    "cut_silent": {
+    "snapshot_silent": {
         "breaks": "The end of a pause wakes nobody.",
-        "rule": "cut.C8",
-        "tests": ['PS_SHM_WEAK_SCENE=cut weak_weak "weak: futexes*"'],
-        "file": "src/shm/steps/cut.cpp",
+        "rule": "snapshot.C8",
+        "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
+        "file": "src/shm/steps/snapshot_point.cpp",
         "changes": [
-            ("  if (to == CutState::kOpen) futex_announce(cut.futex);\n",
+            ("  if (to == SnapshotState::kOpen) futex_announce(point.futex);\n",
              ""),
         ],
     },
-    "cut_stuck_state": {
+    "snapshot_stuck_state": {
         "breaks": "A maker's successor leaves the pause of the dead one.",
-        "rule": "cut.C8",
+        "rule": "snapshot.C8",
         "tests": ['snapshot "snapshot: the next maker*"'],
-        "file": "src/shm/steps/cut.cpp",
+        "file": "src/shm/steps/snapshot_point.cpp",
         "changes": [
-            ("  if (cut_state(word) != CutState::kOpen) move_on(cut, word, CutState::kOpen);",
+            ("  if (snapshot_state(word) != SnapshotState::kOpen) move_on(point, word, SnapshotState::kOpen);",
              "  static_cast<void>(word);"),
         ],
     },
-    "cut_unfenced": {
-        "breaks": "A cut looks at the announcements without a fence.",
-        "rule": "cut.C8",
-        "tests": ['PS_SHM_WEAK_SCENE=cut weak_weak "weak: futexes*"'],
-        "file": "src/shm/steps/cut.cpp",
+    "snapshot_unfenced": {
+        "breaks": "A snapshot point looks at the announcements without a fence.",
+        "rule": "snapshot.C8",
+        "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
+        "file": "src/shm/steps/snapshot_point.cpp",
         "changes": [
-            ('''  fence_store_load();  // (cut.C8) pairs with cut.C2
+            ('''  fence_store_load();  // (snapshot.C8) pairs with snapshot.C2
   constexpr std::uint64_t kSpinNs = 50'000, kSleepNs = 50'000, kLookNs = 1'000'000;''',
              "  constexpr std::uint64_t kSpinNs = 50'000, kSleepNs = 50'000, kLookNs = 1'000'000;"),
         ],
     },
-    "cut_without_drain": {
-        "breaks": "A cut opens before the pushes of the epoch before are over.",
-        "rule": "cut.C8",
-        "tests": ['PS_SHM_WEAK_SCENE=cut weak_weak "weak: futexes*"'],
-        "file": "src/shm/steps/cut.cpp",
+    "snapshot_without_drain": {
+        "breaks": "A snapshot point opens before the pushes of the epoch before are over.",
+        "rule": "snapshot.C8",
+        "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
+        "file": "src/shm/steps/snapshot_point.cpp",
         "changes": [
             ("    if (pushers.old.empty() && (pushers.stuck.empty() || looks)) {",
              "    if (pushers.stuck.empty() || looks) {"),
         ],
     },
     "push_begins_unseen": {
-        "breaks": "A push goes on although the cut has moved since its announcement.",
-        "rule": "cut.C3",
-        "tests": ['PS_SHM_WEAK_SCENE=cut weak_weak "weak: futexes*"'],
-        "file": "src/shm/steps/cut.hpp",
+        "breaks": "A push goes on although the snapshot point has moved since its announcement.",
+        "rule": "snapshot.C3",
+        "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
+        "file": "src/shm/steps/snapshot_point.hpp",
         "changes": [
-            ("    if (word == guess && cut_state(word) == CutState::kOpen) return epoch;",
-             "    if (epoch_of(word) == epoch || cut_state(word) == CutState::kOpen) return epoch;"),
+            ("    if (word == guess && snapshot_state(word) == SnapshotState::kOpen) return epoch;",
+             "    if (epoch_of(word) == epoch || snapshot_state(word) == SnapshotState::kOpen) return epoch;"),
         ],
     },
     "futex_keeps_bit": {

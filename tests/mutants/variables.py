@@ -212,143 +212,143 @@ MUTANTS = {
              "  if (usable < kSharedDataOffset)"),
         ],
     },
-    "settle_alone": {
-        "breaks": "Dead ranks in doubt about the same buffers are not settled together.",
+    "recovery_alone": {
+        "breaks": "Dead ranks in doubt about the same buffers are not recovered together.",
         "rule": "slot.V6",
-        "tests": ["spares",
+        "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
-        "file": "src/shm/slots/settle.cpp",
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ("      if (!locks.try_take(kRankByte + other)) break;  // alive: it will note its buffer itself",
              "      if (other < job.ranks()) break;  // alive: it will note its buffer itself"),
         ],
     },
-    "settle_believes_in_flight": {
-        "breaks": "A record in flight proves to a settler who owns a buffer.",
+    "recovery_believes_in_flight": {
+        "breaks": "A record in flight proves to a recovering process who owns a buffer.",
         "rule": "slot.V6",
-        "tests": ["spares",
+        "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
-        "file": "src/shm/slots/settle.cpp",
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
-            ("        if (!is_in_flight(record) && spare_buffer(record, *variables_[0], lane, which) == buffer) return true;",
-             "        if (spare_buffer(record, *variables_[0], lane, which) == buffer) return true;"),
+            ("        if (!is_in_flight(record) && free_buffer_of(record, *variables_[0], lane, which) == buffer) return true;",
+             "        if (free_buffer_of(record, *variables_[0], lane, which) == buffer) return true;"),
         ],
     },
-    "settle_forgets_forks": {
-        "breaks": "A settler does not ask which buffers are kept beside current ones.",
-        "rule": "cut.C6",
-        "tests": ['spares "settling: *a cut keeps*"'],
-        "file": "src/shm/slots/settle.cpp",
+    "recovery_forgets_forks": {
+        "breaks": "A recovering process does not ask which buffers are kept beside current ones.",
+        "rule": "snapshot.C6",
+        "tests": ['free_buffers "recovering: *a snapshot point keeps*"'],
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ("        if (buffer_of(word(*variable, chunk)) == buffer || chunks.kept_by(chunk) == buffer) return true;",
              "        if (buffer_of(word(*variable, chunk)) == buffer) return true;"),
         ],
     },
-    "settle_guesses": {
-        "breaks": "A settler who finds no name takes it for swapped.",
+    "recovery_guesses": {
+        "breaks": "A recovering process who finds no name takes it for swapped.",
         "rule": "slot.V6",
         "tests": ['interleavings "interleavings: two writers die*"'],
-        "file": "src/shm/slots/settle.cpp",
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ("    return Fate::kUnknown;",
              "    return Fate::kSwapped;"),
         ],
     },
-    "settle_ignores_word": {
-        "breaks": "The settler does not look at the noted word.",
+    "recovery_ignores_word": {
+        "breaks": "The recovering process does not look at the noted word.",
         "rule": "slot.V6",
         "tests": ['interleavings "interleavings: two writers die*"'],
         "survives": "a word that is still the noted one names the gain, by itself or by its header, which says the same",
-        "file": "src/shm/slots/settle.cpp",
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ("      if (word(*variable, doubt.chunk - variable->first_chunk) == doubt.word) return Fate::kNotSwapped;",
              "      if (word(*variable, doubt.chunk - variable->first_chunk) == doubt.word) break;"),
         ],
     },
-    "settle_keeps_taken": {
-        "breaks": "Who settles jointly keeps the bytes of the dead.",
+    "recovery_keeps_taken": {
+        "breaks": "Who recovers jointly keeps the bytes of the dead.",
         "rule": "slot.V6",
-        "tests": ["spares",
+        "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
-        "file": "src/shm/slots/settle.cpp",
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ("  for (const std::uint32_t other : taken) locks.release(kRankByte + other);\n",
              ""),
         ],
     },
-    "settle_one_round": {
-        "breaks": "A record that is settled decides nothing about those before it.",
+    "recovery_one_round": {
+        "breaks": "A record that is recovered decides nothing about those before it.",
         "rule": "slot.V6",
-        "tests": ["spares",
+        "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
-        "file": "src/shm/slots/settle.cpp",
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ("    if (open.empty() || open.size() == doubts.size()) return open;",
              "    return open;"),
         ],
     },
-    "settle_takes_the_living": {
-        "breaks": "Joint settling does not take the bytes of those whose buffers it settles.",
+    "recovery_takes_the_living": {
+        "breaks": "Joint recovering does not take the bytes of those whose buffers it recovers.",
         "rule": "slot.V6",
-        "tests": ["spares",
+        "tests": ["free_buffers",
                   'interleavings "interleavings: a writer dies at any access while*"'],
-        "file": "src/shm/slots/settle.cpp",
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ("      if (!locks.try_take(kRankByte + other)) break;  // alive: it will note its buffer itself\n",
              ""),
         ],
     },
-    "settle_uninitialised": {
-        "breaks": "A settler looks at the words of variables that have no first values yet.",
+    "recovery_uninitialised": {
+        "breaks": "A recovering process looks at the words of variables that have no first values yet.",
         "rule": "directory.D6",
-        "tests": ["spares",
+        "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
         "survives": "a word without a first value leads to buffer 0, where the words themselves lie: it is nobody's",
-        "file": "src/shm/slots/settle.cpp",
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ('''          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned) &&
           variable.init.load_acquire() == kInitialised)  // (directory.D6) its words name buffers''',
              "          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned))  // (directory.D6) its words name buffers"),
         ],
     },
-    "settle_wrong_way": {
-        "breaks": "A spare whose swap was lost is taken for swapped, and the other way round.",
+    "recovery_wrong_way": {
+        "breaks": "A free buffer whose swap was lost is taken for swapped, and the other way round.",
         "rule": "slot.V6",
-        "tests": ["spares"],
-        "file": "src/shm/slots/settle.cpp",
+        "tests": ["free_buffers"],
+        "file": "src/shm/slots/recovery.cpp",
         "changes": [
-            ("  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.gain : doubt.spare;",
-             "  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.spare : doubt.gain;"),
+            ("  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.gain : doubt.free_buffer;",
+             "  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.free_buffer : doubt.gain;"),
         ],
     },
-    "spare_forgets_gain": {
-        "breaks": "A won swap keeps the spare that is current now.",
+    "free_buffer_forgets_gain": {
+        "breaks": "A won swap keeps the free buffer that is current now.",
         "rule": "slot.V5",
         "tests": ['interleavings "interleavings: a writer dies at any access while*"'],
-        "file": "src/shm/slots/spares.hpp",
+        "file": "src/shm/slots/free_buffers.hpp",
         "changes": [
-            ("    spare.shared->record.store_release(kValidSpare | gain);  // (slot.S2) slot.V5: both in one store",
-             "    spare.shared->record.store_release(kValidSpare | (gain != 0 ? spare.buffer : gain));  // (slot.S2) slot.V5: both in one store"),
+            ("    free_buffer.shared->record.store_release(kValidFreeBuffer | gain);  // (slot.S2) slot.V5: both in one store",
+             "    free_buffer.shared->record.store_release(kValidFreeBuffer | (gain != 0 ? free_buffer.buffer : gain));  // (slot.S2) slot.V5: both in one store"),
         ],
     },
-    "spare_lost_stays_in_flight": {
-        "breaks": "Who loses a swap leaves the spare in flight.",
+    "free_buffer_lost_stays_in_flight": {
+        "breaks": "Who loses a swap leaves the free buffer in flight.",
         "rule": "slot.S2",
-        "tests": ['spares "spares: *"'],
-        "file": "src/shm/slots/spares.hpp",
+        "tests": ['free_buffers "free buffers: *"'],
+        "file": "src/shm/slots/free_buffers.hpp",
         "changes": [
-            ("    spare.shared->record.store_release(kValidSpare | spare.buffer);  // (slot.S2)",
-             "    spare.shared->record.store_release(kValidSpare | kSpareInFlight | spare.buffer);  // (slot.S2)"),
+            ("    free_buffer.shared->record.store_release(kValidFreeBuffer | free_buffer.buffer);  // (slot.S2)",
+             "    free_buffer.shared->record.store_release(kValidFreeBuffer | kFreeBufferInFlight | free_buffer.buffer);  // (slot.S2)"),
         ],
     },
-    "spare_not_in_flight": {
-        "breaks": "A spare that is being filled is not noted as in flight.",
+    "free_buffer_not_in_flight": {
+        "breaks": "A free buffer that is being filled is not noted as in flight.",
         "rule": "slot.V5",
         "tests": ['interleavings "interleavings: a writer dies at any access while*"'],
-        "file": "src/shm/slots/spares.hpp",
+        "file": "src/shm/slots/free_buffers.hpp",
         "changes": [
-            ("      shared.record.store_release(kValidSpare | kSpareInFlight | buffer);  // (slot.S1) the note is complete",
-             "      shared.record.store_release(kValidSpare | buffer);  // (slot.S1) the note is complete"),
+            ("      shared.record.store_release(kValidFreeBuffer | kFreeBufferInFlight | buffer);  // (slot.S1) the note is complete",
+             "      shared.record.store_release(kValidFreeBuffer | buffer);  // (slot.S1) the note is complete"),
         ],
     },
     "damage_conservation": {
@@ -362,13 +362,13 @@ MUTANTS = {
         ],
     },
     "damage_doubt": {
-        "breaks": "A spare in flight whose two buffers are both held is accepted.",
+        "breaks": "A free buffer in flight whose two buffers are both held is accepted.",
         "rule": "slot.V5",
         "tests": ['validation "damage: *twice*"'],
         "file": "src/shm/checks/validation.cpp",
         "changes": [
-            ("      if (spare != nullptr && gain != nullptr && stays([&] {",
-             "      if (spare != nullptr && gain == spare && stays([&] {"),
+            ("      if (free_buffer != nullptr && gain != nullptr && stays([&] {",
+             "      if (free_buffer != nullptr && gain == free_buffer && stays([&] {"),
         ],
     },
     "damage_far_ahead": {
@@ -403,12 +403,12 @@ MUTANTS = {
     },
     "damage_kept": {
         "breaks": "A buffer that is kept beside the current one is not looked at.",
-        "rule": "cut.C6",
+        "rule": "snapshot.C6",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
         "changes": [
-            ("        if (const std::uint64_t kept = kept_buffer(record, chunk, fork); kept != 0) {",
-             "        if (const std::uint64_t kept = kept_buffer(record, chunk, fork); kept == ~std::uint64_t{0}) {"),
+            ("        if (const std::uint64_t kept = preserved_buffer(record, chunk, preimage); kept != 0) {",
+             "        if (const std::uint64_t kept = preserved_buffer(record, chunk, preimage); kept == ~std::uint64_t{0}) {"),
         ],
     },
     "damage_meeting_decided": {
@@ -461,8 +461,8 @@ MUTANTS = {
              "  static_cast<void>(check_live);"),
         ],
     },
-    "damage_spare": {
-        "breaks": "A spare that is no buffer of its class is accepted.",
+    "damage_free_buffer": {
+        "breaks": "A free buffer that is no buffer of its class is accepted.",
         "rule": "slot.V5",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -546,18 +546,18 @@ MUTANTS = {
         ],
     },
     "fork_again": {
-        "breaks": "A push forks a chunk again for the cut that it is forked for.",
-        "rule": "cut.C6",
-        "tests": ['interleavings "interleavings: two writers after a cut*"'],
+        "breaks": "A push forks a chunk again for the snapshot point that it is forked for.",
+        "rule": "snapshot.C6",
+        "tests": ['interleavings "interleavings: two writers after a snapshot point*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
-            ("      if (fork_epoch(fork) < label.epoch) {",
-             "      if (fork_epoch(fork) <= label.epoch && label.epoch != 0) {"),
+            ("      if (preimage_epoch(preimage) < label.epoch) {",
+             "      if (preimage_epoch(preimage) <= label.epoch && label.epoch != 0) {"),
         ],
     },
     "fork_unchecked": {
         "breaks": "A push believes the fork of a buffer that is being reused.",
-        "rule": "cut.C5",
+        "rule": "snapshot.C5",
         "tests": ['interleavings "moments: a push notes no buffer*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
@@ -567,20 +567,20 @@ MUTANTS = {
     },
     "image_unchecked": {
         "breaks": "A reader of an image that is the current buffer does not look at the stamp again.",
-        "rule": "cut.C9",
-        "tests": ['interleavings "interleavings: *cut*"',
+        "rule": "snapshot.C9",
+        "tests": ['interleavings "interleavings: *snapshot point*"',
                   'weak_weak "weak: slots*"'],
         "survives": "only a push that the maker has given up could overwrite that buffer, and no scene has one",
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
-            ("      if (is_forked || is_whole(buffer, chunk, word)) return version;",
+            ("      if (has_preimage || is_whole(buffer, chunk, word)) return version;",
              "      return version;"),
         ],
     },
     "slot_no_stamp_check": {
         "breaks": "Any complete stamp will do.",
         "rule": "slot.R3",
-        "tests": ['interleavings "interleavings: a writer goes round its spares while a reader sleeps"'],
+        "tests": ['interleavings "interleavings: a writer goes round its free buffers while a reader sleeps"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);",
@@ -590,7 +590,7 @@ MUTANTS = {
     "slot_not_building": {
         "breaks": "A buffer that is being built does not say so.",
         "rule": "slot.V2",
-        "tests": ['interleavings "interleavings: a writer goes round its spares while a reader sleeps"'],
+        "tests": ['interleavings "interleavings: a writer goes round its free buffers while a reader sleeps"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("    out.stamp.store_relaxed(kBuilding);  // (slot.W3)\n",

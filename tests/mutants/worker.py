@@ -141,13 +141,13 @@ MUTANTS = {
         ],
     },
     "take_over_begins_nothing": {
-        "breaks": "Who takes a rank over does not settle its spares.",
+        "breaks": "Who takes a rank over does not recover its free buffers.",
         "rule": "slot.V6",
         "tests": ["kill_matrix"],
         "file": "src/worker/joining.cpp",
         "changes": [
-            ("  has_settled = shm::settle_spares(job, rank, job.locks());",
-             "  has_settled = true;"),
+            ("  has_recovered = shm::recover_buffers(job, rank, job.locks());",
+             "  has_recovered = true;"),
         ],
     },
     "rows_any_slot": {

@@ -18,8 +18,8 @@ def test_what_is_saved_is_loaded(worker, tmp_path):
     kept = checkpoint.load(folder)
     assert (kept.folder, kept.global_step, kept.loss, kept.examples) == (folder, 1, 0.5, [0])
     assert kept.settings["optimizer"] == "add"
-    assert [(v.name, v.dtype, v.shape, v.updates, v.slots, v.is_fuzzy) for v in kept.variables] == [
-        ("n", "int64", (1,), 0, [], False), ("w", "float32", (2, 3), 1, ["momentum"], False)]
+    assert [(v.name, v.dtype, v.shape, v.updates, v.slots, v.is_point_in_time) for v in kept.variables] == [
+        ("n", "int64", (1,), 0, [], True), ("w", "float32", (2, 3), 1, ["momentum"], True)]
     np.testing.assert_array_equal(kept["w"], w.pull())
     assert kept.read("w", slot="momentum").tolist() == [[1] * 3] * 2
     assert kept.state()["n"].tolist() == [7]

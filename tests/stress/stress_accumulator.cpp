@@ -65,7 +65,7 @@ TEST_CASE("accumulator: of contributions by many threads each is in once, and se
   for (std::uint32_t rank = 0; rank < kThreads; ++rank)
     threads.emplace_back([&, rank] {
       std::mt19937_64 random(seed + rank);
-      Spares spares(job.segments, rank);
+      FreeBuffers free_buffers(job.segments, rank);
       for (std::uint64_t step = 0; step < steps; ++step) {
         const std::uint64_t start = random() % sum.chunks();
         for (std::uint64_t i = 0; i < sum.chunks(); ++i) {
@@ -73,9 +73,9 @@ TEST_CASE("accumulator: of contributions by many threads each is in once, and se
           const auto add = [&](float* out, const float* in) {
             for (std::uint64_t k = 0; k < count; ++k) out[k] = (in == nullptr ? 0 : in[k]) + digit(rank);
           };
-          refused += sum.contribute(chunk, spares, {rank, step}, false, add) != ContributeResult::kAdded;
+          refused += sum.contribute(chunk, free_buffers, {rank, step}, false, add) != ContributeResult::kAdded;
           // A successor that does it again adds nothing.
-          refused += sum.contribute(chunk, spares, {rank, step}, false, add) != ContributeResult::kAlreadyIn;
+          refused += sum.contribute(chunk, free_buffers, {rank, step}, false, add) != ContributeResult::kAlreadyIn;
         }
         added.wait(step);
         for (std::uint64_t chunk = 0; chunk < sum.chunks(); ++chunk) incomplete += !check(chunk, step, kThreads);
@@ -106,11 +106,11 @@ TEST_CASE("accumulator: late threads change nothing of later steps") {
   for (std::uint32_t rank = 0; rank < kThreads; ++rank)
     threads.emplace_back([&, rank] {
       std::mt19937_64 random(seed + rank);
-      Spares spares(job.segments, rank);
+      FreeBuffers free_buffers(job.segments, rank);
       for (std::uint64_t i = 0; i < rounds; ++i) {
         const std::uint64_t now = step, mine = now - std::min<std::uint64_t>(now, random() % 3);
         const std::uint64_t count = sum.chunk_size(0);
-        late += sum.contribute(0, spares, {rank, mine}, false, [&](float* out, const float* in) {
+        late += sum.contribute(0, free_buffers, {rank, mine}, false, [&](float* out, const float* in) {
           for (std::uint64_t k = 0; k < count; ++k) out[k] = (in == nullptr ? float(mine) : in[k]);
         }) == ContributeResult::kTooLate;
         if (random() % 4 == 0) ++step;
@@ -149,7 +149,7 @@ WorkerOptions options(const JobConfig& config, std::uint32_t rank) {
   WorkerOptions given;
   given.job = config.job;
   given.rank = rank;
-  given.notice = [](const std::string&) {};
+  given.log = [](const std::string&) {};
   return given;
 }
 

@@ -88,8 +88,8 @@ void run_bounded(std::uint64_t bound, std::uint64_t steps, std::uint64_t seed) {
   CHECK(observer.worst <= bound);
   std::uint64_t most = 0;
   for (const WorkerInfo& worker : JobView(config.job).workers()) {
-    CHECK(worker.lead_max <= bound);
-    most = std::max(most, worker.lead_max);
+    CHECK(worker.max_clock_skew <= bound);
+    most = std::max(most, worker.max_clock_skew);
   }
   CHECK(most == bound);  // it was made use of
   CHECK(server.global_step() == 3 * steps + steps / 2);
@@ -138,7 +138,7 @@ TEST_CASE("ssp: workers that come and go all the time neither break the bound fo
     });
   for (std::thread& thread : threads) thread.join();
   CHECK(behind == 0);
-  for (const WorkerInfo& worker : JobView(config.job).workers()) CHECK(worker.lead_max <= kBound);
+  for (const WorkerInfo& worker : JobView(config.job).workers()) CHECK(worker.max_clock_skew <= kBound);
 }
 
 TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and the bound holds again after each") {

@@ -76,7 +76,7 @@ class Pusher {
  public:
   Pusher(const std::string& job, std::uint64_t seed)
       : random_(seed),
-        worker_({.job = job, .rank = {}, .threads = 2, .stop_requested = {}, .notice = [](const auto&) {}}),
+        worker_({.job = job, .rank = {}, .threads = 2, .stop_requested = {}, .log = [](const auto&) {}}),
         table_(worker_.variable("table")) {}
 
   // Adds to `counts` how often each row is pushed.

@@ -65,7 +65,7 @@ TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull i
   for (std::uint32_t rank = 0; rank < kPushers; ++rank)
     threads.emplace_back([&, rank] {
       std::mt19937_64 random(seed + rank);
-      Spares spares(job.segments, rank);
+      FreeBuffers free_buffers(job.segments, rank);
       std::vector<VersionedVariable> targets = variables;
       std::vector<std::vector<std::uint64_t>> mine;
       for (const VersionedVariable& variable : variables) mine.emplace_back(variable.chunks());
@@ -74,7 +74,7 @@ TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull i
         const std::uint64_t chunk = random() % targets[v].chunks();
         const std::size_t count = targets[v].chunk_size(chunk);
         retries += targets[v]
-                       .push_chunk(chunk, spares, {.rank = rank, .step = push},
+                       .push_chunk(chunk, free_buffers, {.rank = rank, .step = push},
                                    [count](float* out, const float* in, std::uint64_t) {
                                      for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + 1;
                                    })
@@ -112,7 +112,7 @@ TEST_CASE("versioned slot: of a sync step by many helpers each chunk gets one up
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kPushers; ++rank)
     threads.emplace_back([&, rank] {
-      Spares spares(job.segments, rank);
+      FreeBuffers free_buffers(job.segments, rank);
       for (std::uint64_t step = 0; step < steps; ++step) {
         for (std::uint64_t i = 0; i < variable.chunks(); ++i) {  // afterwards all chunks include the step
           const std::uint64_t chunk = (i + rank) % variable.chunks();
@@ -121,8 +121,8 @@ TEST_CASE("versioned slot: of a sync step by many helpers each chunk gets one up
             for (std::size_t k = 0; k < count; ++k) out[k] = in[k] + 1;
             return true;
           };
-          applied +=
-              variable.apply_step(chunk, step, spares, {.rank = rank, .step = step}, update) == StepResult::kApplied;
+          applied += variable.apply_step(chunk, step, free_buffers, {.rank = rank, .step = step}, update) ==
+                     StepResult::kApplied;
           not_included += !variable.includes(chunk, step);
         }
       }

@@ -1,4 +1,5 @@
-// Conservation of a class's buffers: each is named by exactly one word, current buffer's header or spare record (spares.hpp).
+// Conservation of a class's buffers: each is named by exactly one word, current buffer's header or
+// free-buffer record (free_buffers.hpp).
 #pragma once
 
 #include <algorithm>
@@ -26,8 +27,8 @@ inline std::map<std::uint64_t, int> count_names(const shm::JobSegments& job,
       for (const std::uint64_t first :
            {variable->data_offset >> variable->buffer_class, variable->reserve.load_acquire()})
         if (first != 0) names.emplace(first + chunk, 0);
-  for (std::uint64_t i = 0; i < job.lanes() * shm::kSparesPerClass; ++i)
-    names.emplace((first.spares_offset >> first.buffer_class) + i, 0);
+  for (std::uint64_t i = 0; i < job.lanes() * shm::kFreeBuffersPerClass; ++i)
+    names.emplace((first.free_buffers_offset >> first.buffer_class) + i, 0);
 
   for (const shm::VariableShm* variable : variables) {
     const auto* const words =
@@ -39,10 +40,10 @@ inline std::map<std::uint64_t, int> count_names(const shm::JobSegments& job,
     }
   }
   for (std::uint32_t lane = 0; lane < job.lanes(); ++lane)
-    for (std::uint32_t which = 0; which < shm::kSparesPerClass; ++which) {
-      const shm::SpareShm& spare =
-          job.spare_table(first.shard, lane).spares[first.buffer_class - shm::kMinClass][which];
-      ++names[shm::spare_buffer(spare.record.load_acquire(), first, lane, which)];
+    for (std::uint32_t which = 0; which < shm::kFreeBuffersPerClass; ++which) {
+      const shm::FreeBufferShm& free_buffer =
+          job.free_buffer_table(first.shard, lane).free_buffers[first.buffer_class - shm::kMinClass][which];
+      ++names[shm::free_buffer_of(free_buffer.record.load_acquire(), first, lane, which)];
     }
   return names;
 }

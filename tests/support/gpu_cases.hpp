@@ -37,7 +37,7 @@ inline WorkerOptions gpu_worker(const JobConfig& config) {
   WorkerOptions options;
   options.job = config.job;
   options.threads = config.threads;
-  options.notice = [](const std::string&) {};
+  options.log = [](const std::string&) {};
   return options;
 }
 

@@ -61,7 +61,7 @@ inline WorkerOptions member(const JobConfig& config, std::uint32_t rank) {
   WorkerOptions options;
   options.job = config.job;
   options.rank = rank;
-  options.notice = [](const std::string&) {};
+  options.log = [](const std::string&) {};
   return options;
 }
 

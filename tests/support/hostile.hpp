@@ -83,7 +83,7 @@ inline void train_once(const std::string& job, const std::vector<VariableSpec>& 
   options.job = job;
   options.wait_job_seconds = 1;
   options.stop_requested = [&clock] { return clock.passed_ns() >= 10 * kSecond; };
-  options.notice = [](const std::string&) {};
+  options.log = [](const std::string&) {};
   Worker worker(options);
   const std::vector<Variable> variables =
       worker.variables(specs, [](std::size_t, std::span<float> out) { std::fill(out.begin(), out.end(), 1.0F); });

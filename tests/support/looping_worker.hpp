@@ -86,7 +86,7 @@ struct Calling : Hook {
 
 struct Lines {
   std::vector<std::string> lines;
-  Notice notice() {
+  LogCallback log() {
     return [this](const std::string& line) { lines.push_back(line); };
   }
 };

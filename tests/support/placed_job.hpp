@@ -27,7 +27,7 @@ inline JobConfig settings(std::uint32_t tasks, Placement placement = Placement::
 inline WorkerOptions options(const JobConfig& config) {
   WorkerOptions given;
   given.job = config.job;
-  given.notice = [](const std::string&) {};
+  given.log = [](const std::string&) {};
   return given;
 }
 

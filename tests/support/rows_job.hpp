@@ -24,7 +24,7 @@ inline JobConfig row_config(UpdateRule rule) {
 }
 
 inline WorkerOptions quiet_options(const JobConfig& config, std::uint32_t threads = 1) {
-  return {.job = config.job, .rank = {}, .threads = threads, .stop_requested = {}, .notice = [](const std::string&) {}};
+  return {.job = config.job, .rank = {}, .threads = threads, .stop_requested = {}, .log = [](const std::string&) {}};
 }
 
 inline std::vector<std::uint32_t> ids_of(std::vector<std::uint32_t> ids) { return ids; }

@@ -118,8 +118,8 @@ struct TestJob {
   shm::BufferHeaderShm& buffer(const shm::VariableShm& record, std::uint64_t number) const {
     return *reinterpret_cast<shm::BufferHeaderShm*>(segments.shard_data(0) + (number << record.buffer_class));
   }
-  shm::SpareShm& spare(const shm::VariableShm& record, std::uint32_t lane, std::uint32_t which) const {
-    return segments.spare_table(0, lane).spares[record.buffer_class - shm::kMinClass][which];
+  shm::FreeBufferShm& free_buffer(const shm::VariableShm& record, std::uint32_t lane, std::uint32_t which) const {
+    return segments.free_buffer_table(0, lane).free_buffers[record.buffer_class - shm::kMinClass][which];
   }
 };
 

@@ -27,7 +27,7 @@ inline WorkerOptions options(const JobConfig& config, std::optional<std::uint32_
   given.job = config.job;
   given.rank = rank;
   given.threads = threads;
-  given.notice = [](const std::string&) {};
+  given.log = [](const std::string&) {};
   return given;
 }
 

@@ -6,7 +6,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/worker.hpp"
-#include "shm/slots/settle.hpp"
+#include "shm/slots/recovery.hpp"
 #include "support/conservation.hpp"
 #include "support/member.hpp"
 #include "support/test_job.hpp"
@@ -24,17 +24,17 @@ struct Scene {
   TestJob job{test::with_small_chunks()};
   VariableShm& record = job.declare("sum", 300);
   VersionedVariable sum = job.versioned(record);
-  std::vector<Spares> spares;
+  std::vector<FreeBuffers> free_buffers;
 
   Scene() {
     REQUIRE(sum.chunks() >= 2);
-    for (std::uint32_t rank = 0; rank < job.segments.ranks(); ++rank) spares.emplace_back(job.segments, rank);
+    for (std::uint32_t rank = 0; rank < job.segments.ranks(); ++rank) free_buffers.emplace_back(job.segments, rank);
   }
 
   ContributeResult add(std::uint32_t rank, std::uint64_t step, float value, bool again = false,
                        std::uint64_t chunk = 0) {
     const std::uint64_t count = sum.chunk_size(chunk);
-    return sum.contribute(chunk, spares[rank], {rank, step}, again, [=](float* out, const float* in) {
+    return sum.contribute(chunk, free_buffers[rank], {rank, step}, again, [=](float* out, const float* in) {
       for (std::uint64_t i = 0; i < count; ++i) out[i] = (in == nullptr ? 0 : in[i]) + value;
     });
   }
@@ -159,8 +159,8 @@ TEST_CASE("accumulator: ranks of every word of the set are kept apart") {
   VersionedVariable sum = job.versioned(record);
   const Ranks all = {0, 63, 64, 127, 128, 191, 192, 255};
   for (const std::uint32_t rank : all) {
-    Spares spares(job.segments, rank);
-    CHECK(sum.contribute(0, spares, {rank, 0}, false, [](float* out, const float* in) {
+    FreeBuffers free_buffers(job.segments, rank);
+    CHECK(sum.contribute(0, free_buffers, {rank, 0}, false, [](float* out, const float* in) {
       *out = (in == nullptr ? 0 : *in) + 1;
     }) == ContributeResult::kAdded);
   }
@@ -177,8 +177,8 @@ TEST_CASE("accumulator: a sum that is replaced while it is used is used again") 
   Scene scene;
   scene.add(0, 0, 1);
   const bool whole = scene.sum.try_use_sum(0, 0, [&](const float*, const RankSet&) {
-    // Every spare of rank 1 is used once, so the buffer that is being read is overwritten.
-    for (std::uint32_t i = 0; i <= kSparesPerClass; ++i) scene.add(1, 0, 1, true);
+    // Every free buffer of rank 1 is used once, so the buffer that is being read is overwritten.
+    for (std::uint32_t i = 0; i <= kFreeBuffersPerClass; ++i) scene.add(1, 0, 1, true);
   });
   CHECK_FALSE(whole);
 }
@@ -202,24 +202,25 @@ TEST_CASE("accumulator: one killed before its swap has added nothing, one killed
     Scene scene;
     scene.add(0, 0, 1);
     const std::uint64_t old = scene.job.word(scene.record, 0).load_acquire();
-    const Spare spare = scene.spares[2].begin(scene.record, scene.record.first_chunk, old, buffer_of(old));
-    BufferHeaderShm& out = scene.job.buffer(scene.record, spare.buffer);
+    const FreeBuffer free_buffer =
+        scene.free_buffers[2].begin(scene.record, scene.record.first_chunk, old, buffer_of(old));
+    BufferHeaderShm& out = scene.job.buffer(scene.record, free_buffer.buffer);
     out.stamp.store_release(kBuilding);
     if (swapped) {
       auto* values = reinterpret_cast<float*>(&out + 1);
       std::fill_n(values, scene.sum.chunk_size(0), 1.0F + 4.0F);
       out.included_steps.store_relaxed(1);
       out.contributors.bits[0].store_relaxed(1 | 4);
-      const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
+      const std::uint64_t next = make_word(version_of(old) + 1, free_buffer.buffer);
       out.stamp.store_release(make_stamp(scene.record.first_chunk, version_of(next)));
       std::uint64_t expected = old;
       REQUIRE(scene.job.word(scene.record, 0).try_exchange_acq_rel(expected, next));
     }
     scene.add(1, 0, 2);
     {
-      JobSegments heir = scene.job.attach();
-      REQUIRE(heir.locks().try_take(kRankByte + 2));
-      settle_spares(heir, 2, heir.locks());
+      JobSegments successor = scene.job.attach();
+      REQUIRE(successor.locks().try_take(kRankByte + 2));
+      recover_buffers(successor, 2, successor.locks());
     }
     CHECK(scene.conserved());
     CHECK(scene.read(0).value == (swapped ? 7.0F : 3.0F));
@@ -236,14 +237,14 @@ TEST_CASE("accumulator: the variable's chunks and its own share a class without 
   VariableShm& sums = job.declare("s", 300);
   REQUIRE(values.buffer_class == sums.buffer_class);
   VersionedVariable variable = job.versioned(values), sum = job.versioned(sums);
-  Spares spares(job.segments, 0);
+  FreeBuffers free_buffers(job.segments, 0);
   float total = 0;
   for (std::uint64_t step = 0; step < 50; ++step) {
     const auto add = [&](float* out, const float* in) {
       for (std::uint64_t i = 0; i < sum.chunk_size(0); ++i) out[i] = (in == nullptr ? 0 : in[i]) + float(step);
     };
-    REQUIRE(sum.contribute(0, spares, {0, step}, false, add) == ContributeResult::kAdded);
-    REQUIRE(variable.apply_step(0, step, spares, {0, step}, [&](float* out, const float* in, std::uint64_t) {
+    REQUIRE(sum.contribute(0, free_buffers, {0, step}, false, add) == ContributeResult::kAdded);
+    REQUIRE(variable.apply_step(0, step, free_buffers, {0, step}, [&](float* out, const float* in, std::uint64_t) {
       return sum.try_use_sum(0, step, [&](const float* s, const RankSet&) {
         for (std::uint64_t i = 0; i < variable.chunk_size(0); ++i) out[i] = in[i] + s[i];
       });
@@ -264,7 +265,7 @@ TEST_CASE("accumulator: a variable whose declarer died before it made one is wai
   const VariableSpec spec{.name = "v", .shape = {10}, .rule = UpdateRule::kAdd};
   Directory(job.segments).declare(spec, 0, kRankByte + 1);  // a rank that nobody has; no accumulator: reduce is ordered
   test::alter_setting(job.segments, "reduce", "atomic");
-  Worker worker({.job = job.name.text(), .notice = [](const std::string&) {}});
+  Worker worker({.job = job.name.text(), .log = [](const std::string&) {}});
   CHECK_THROWS_AS(worker.variable("v", 0.05), Error);
   const Variable variable =
       worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 1.0F); });

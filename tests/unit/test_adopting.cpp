@@ -28,7 +28,7 @@ constexpr const char* kDone = "done";
 
 // A ps that is asked to end, and again at once: it does not wait for its workers.
 const ServeHooks kAtOnce = {
-    .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .notice = {}, .every_second = {}};
+    .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}};
 
 JobConfig settings(const JobName& name) {
   JobConfig config;
@@ -39,7 +39,7 @@ JobConfig settings(const JobName& name) {
 }
 
 WorkerOptions quiet(const JobName& name, std::optional<std::uint32_t> rank = {}) {
-  return {.job = name.text(), .rank = rank, .stop_requested = {}, .notice = [](const std::string&) {}};
+  return {.job = name.text(), .rank = rank, .stop_requested = {}, .log = [](const std::string&) {}};
 }
 
 void fill(std::span<float> out, float value) { std::fill(out.begin(), out.end(), value); }
@@ -115,7 +115,7 @@ TEST_CASE("adopting: a plain restart takes an orphaned job over as it is, and sa
 
   std::string said;
   ServerOptions options;
-  options.notice = [&](const std::string& line) { said += line; };
+  options.log = [&](const std::string& line) { said += line; };
   const Server second(settings(name), options);
   CHECK(said.find("lost its ps; this one takes it over at step 2") != std::string::npos);
   add_one(worker, variable);
@@ -310,14 +310,14 @@ TEST_CASE("adopting: a process that waits beside a stopped remover says for whom
   SUBCASE("a ps") {
     ServerOptions options;
     options.stop_requested = is_enough;
-    options.notice = hear;
+    options.log = hear;
     CHECK_THROWS_AS((Server{settings(name), options}), Interrupted);
   }
   SUBCASE("another task") {
     ServerOptions options;
     options.task = 1;
     options.stop_requested = is_enough;
-    options.notice = hear;
+    options.log = hear;
     JobConfig config = settings(name);
     config.tasks = 2;
     CHECK_THROWS_AS((Server{config, options}), Interrupted);
@@ -325,7 +325,7 @@ TEST_CASE("adopting: a process that waits beside a stopped remover says for whom
   SUBCASE("a worker") {
     WorkerOptions options = quiet(name);
     options.stop_requested = is_enough;
-    options.notice = hear;
+    options.log = hear;
     CHECK_THROWS_AS((Worker{options}), Interrupted);
   }
   CHECK_MESSAGE(said.find(whom) != std::string::npos, said);

@@ -112,7 +112,7 @@ TEST_CASE("barrier: a new holder of a dead worker's rank is waited for from the 
   }
   a.barrier.arrive(1);
   REQUIRE(decide(a, 1).decided);
-  const Member heir(job, 1);
+  const Member successor(job, 1);
   a.barrier.finish(1, nothing, patient);
   a.barrier.arrive(2);
   CHECK(decide(a, 2).missing == Ranks{1});
@@ -148,10 +148,10 @@ TEST_CASE("barrier: a new holder sees that its predecessor has arrived, until th
     Member dead(job);
     dead.barrier.arrive(0);
   }
-  const Member heir(job, 1);
-  CHECK(heir.barrier.has_arrived(heir.barrier.round()));
+  const Member successor(job, 1);
+  CHECK(successor.barrier.has_arrived(successor.barrier.round()));
   pass(a, 0);
-  CHECK_FALSE(heir.barrier.has_arrived(heir.barrier.round()));
+  CHECK_FALSE(successor.barrier.has_arrived(successor.barrier.round()));
 }
 
 TEST_CASE("barrier: a new holder takes its predecessor's proposal for the round as it is") {
@@ -311,7 +311,7 @@ TEST_CASE("barrier: a worker that looks when the round is over learns whether it
   }
 }
 
-TEST_CASE("barrier: cuts move their epoch between two steps, not while one is being applied (cut.C10)") {
+TEST_CASE("barrier: cuts move their epoch between two steps, not while one is being applied (snapshot.C10)") {
   TestJob job;
   Member a(job);
   CHECK(try_set_epoch(job.segments, 1) == 0);

@@ -332,7 +332,7 @@ TEST_CASE("the last checkpoint stays, whatever lies beside it") {
   CHECK_FALSE(fs::exists(saved[0]));
 }
 
-TEST_CASE("sync: how far each rank is in its data is that of the cut, whatever it has counted since") {
+TEST_CASE("sync: how far each rank is in its data is that of the snapshot point, whatever it has counted since") {
   const test::Folder folder;
   JobConfig config = config_of(UpdateRule::kSgd);
   config.mode = Mode::kSync;
@@ -403,7 +403,8 @@ TEST_CASE("a process that is killed at any moment of a save leaves what was ther
       }
     });
     close(ends[1]);
-    // The kill comes after so many saves, and then at any moment of the next one: no result depends on how long this is.
+    // The kill comes after so many saves, and then at any moment of the next one: no result depends on how long this
+    // is.
     for (std::uint64_t saves = random() % 2, told; saves != 0; --saves) {
       REQUIRE(read(ends[0], &told, sizeof told) == sizeof told);
       step = told;

@@ -38,14 +38,14 @@ JobConfig settings(const JobName& name, std::uint64_t chunk_bytes) {
   JobConfig config;
   config.job = name.text();
   config.chunk_bytes = chunk_bytes;
-  config.max_workers = 2;  // each has spares: for 16 of them, of 1 MiB, a container's /dev/shm is too small
+  config.max_workers = 2;  // each has free buffers: for 16 of them, of 1 MiB, a container's /dev/shm is too small
   return config;
 }
 
 WorkerOptions options(const JobName& name) {
   WorkerOptions given;
   given.job = name.text();
-  given.notice = [](const std::string&) {};
+  given.log = [](const std::string&) {};
   return given;
 }
 

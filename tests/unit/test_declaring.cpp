@@ -65,12 +65,12 @@ TEST_CASE("an initialiser that throws leaves the variable for the next one") {
 }
 
 TEST_CASE("an initialiser that dies is taken over from, by another rank and by its own successor") {
-  for (const std::uint32_t heir : {0U, 1U}) {
-    CAPTURE(heir);
+  for (const std::uint32_t successor : {0U, 1U}) {
+    CAPTURE(successor);
     const JobConfig config = settings(2, Mode::kAsync);
     Server server(config);
     die_initialising(config);
-    Worker worker(options(config, heir));
+    Worker worker(options(config, successor));
     CHECK_THROWS_WITH_AS(worker.variable("v", 0.05), doctest::Contains("was not initialised"), Error);
     CHECK(is_all_four(worker, worker.variable(vector_of(50'000), four)));
   }
@@ -80,13 +80,13 @@ TEST_CASE("an initialiser that dies is taken over from while its successor holds
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
   die_initialising(config);
-  Worker heir(options(config, 0));
+  Worker successor(options(config, 0));
   WorkerOptions given = options(config, 1);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   given.stop_requested = [&] { return clock.passed_ns() > 10 * kSecond; };
   Worker survivor(given);
-  CHECK(is_all_four(survivor, survivor.variable(vector_of(50'000), four)));  // Interrupted: it waits for the heir
-  CHECK(is_all_four(heir, heir.variable(vector_of(50'000), zero)));
+  CHECK(is_all_four(survivor, survivor.variable(vector_of(50'000), four)));  // Interrupted: it waits for the successor
+  CHECK(is_all_four(successor, successor.variable(vector_of(50'000), zero)));
 }
 
 TEST_CASE("a worker that waits for another's first values says so") {
@@ -104,7 +104,7 @@ TEST_CASE("a worker that waits for another's first values says so") {
     });
   });
   WorkerOptions given = options(config, 1);
-  given.notice = [&](const std::string& line) {
+  given.log = [&](const std::string& line) {
     if (!was_said) said = line;
     was_said = true;
   };

@@ -181,7 +181,7 @@ TEST_CASE("directory: a variable larger than the shard is an error, and the next
   CHECK(job.segments.record(1).claim.load_acquire() == 0);  // the refused one's record is in use again
 }
 
-TEST_CASE("directory: variables, their buffers and spares do not overlap and lie within the shard") {
+TEST_CASE("directory: variables, their buffers and free buffers do not overlap and lie within the shard") {
   TestJob job;
   Directory directory(job.segments);
   int number = 0;
@@ -193,7 +193,7 @@ TEST_CASE("directory: variables, their buffers and spares do not overlap and lie
         directory.declare(wanted, layout == Layout::kInplace ? 0 : slots, kTaskByte);
       }
   std::vector<Range> shard{{0, job.segments.shard_data_offset()}}, gradients{{0, kGradientsOffset}}, chunks;
-  std::map<std::uint32_t, std::uint64_t> spares;  // of a class
+  std::map<std::uint32_t, std::uint64_t> free_buffers;  // of a class
   for (std::uint32_t position = 0; position < directory.count(); ++position) {
     const VariableShm& variable = directory.at(position);
     CHECK(variable.pieces * variable.piece_elements >= variable.elements);
@@ -216,17 +216,17 @@ TEST_CASE("directory: variables, their buffers and spares do not overlap and lie
     CHECK(variable.buffer_class >= kMinClass);
     CHECK(variable.buffer_class <= kMaxClass);
     CHECK(variable.data_offset % buffer == 0);
-    CHECK(variable.spares_offset % buffer == 0);
+    CHECK(variable.free_buffers_offset % buffer == 0);
     CHECK(variable.piece_elements * sizeof(float) * (1 + variable.slots) + sizeof(BufferHeaderShm) <= buffer);
     shard.emplace_back(variable.data_offset, variable.data_offset + variable.pieces * buffer);
     chunks.emplace_back(variable.first_chunk, variable.first_chunk + variable.pieces);
-    const auto [known, first] = spares.emplace(variable.buffer_class, variable.spares_offset);
-    CHECK(known->second == variable.spares_offset);  // shared by all of the class
+    const auto [known, first] = free_buffers.emplace(variable.buffer_class, variable.free_buffers_offset);
+    CHECK(known->second == variable.free_buffers_offset);  // shared by all of the class
     if (first)
-      shard.emplace_back(variable.spares_offset,
-                         variable.spares_offset + job.segments.ranks() * kSparesPerClass * buffer);
+      shard.emplace_back(variable.free_buffers_offset,
+                         variable.free_buffers_offset + job.segments.ranks() * kFreeBuffersPerClass * buffer);
   }
-  CHECK(spares.size() > 2);
+  CHECK(free_buffers.size() > 2);
   check_disjoint(shard);
   check_disjoint(gradients);
   check_disjoint(chunks);
@@ -278,7 +278,7 @@ TEST_CASE("directory: a record that a dead declarer has claimed is used by the n
   job.segments.record(0).claim.store_release(kRankByte + 5 + 1);
   directory.declare(spec("other"), 0, kTaskByte);
   CHECK(job.segments.index(0).load_acquire() == 2);
-  directory.declare(spec("heir"), 0, kRankByte + 5);
+  directory.declare(spec("successor"), 0, kRankByte + 5);
   CHECK(job.segments.index(1).load_acquire() == 1);
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 // Ends as soon as it is asked to, without a wait for its workers.
 const ServeHooks kAtOnce = {
-    .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .notice = {}, .every_second = {}};
+    .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}};
 
 }  // namespace
 
@@ -131,7 +131,7 @@ TEST_CASE("ending: a ps that is asked to end names the workers that have not lef
   std::string said;
   ServeHooks hooks;
   hooks.stop_requested = [] { return true; };
-  hooks.notice = [&](const std::string& line) { said += line; };
+  hooks.log = [&](const std::string& line) { said += line; };
   CHECK(server.serve(hooks) == EndReason::kStopRequested);
   CHECK(said.find("not left yet") != std::string::npos);
   CHECK(clock.passed_ns() > 0);

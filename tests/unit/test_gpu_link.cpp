@@ -161,7 +161,7 @@ TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again
     fake.cuda.during_pull = [&](std::size_t piece) {
       if (piece != 1 || pushed == times) return;
       ++pushed;
-      for (int round = 0; round < 6; ++round) other.add(1.0F);  // goes round its spares
+      for (int round = 0; round < 6; ++round) other.add(1.0F);  // goes round its free buffers
     };
     const bool has_moved = member.pull();
     CHECK(has_moved == (times >= 3));

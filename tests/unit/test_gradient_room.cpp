@@ -29,7 +29,7 @@ JobConfig settings(Mode mode, std::uint32_t workers = 1) {
 WorkerOptions options(const JobConfig& config) {
   WorkerOptions given;
   given.job = config.job;
-  given.notice = [](const std::string&) {};
+  given.log = [](const std::string&) {};
   return given;
 }
 

@@ -142,7 +142,7 @@ TEST_CASE("logging and timing tell how it goes, every so many global steps") {
   Server server(config);
   LoopingWorker member(config);
   Lines logged, timed;
-  member.run({logging({.steps = 4}, logged.notice()), timing({.steps = 5}, timed.notice()), stop_at_step(11)}, falling);
+  member.run({logging({.steps = 4}, logged.log()), timing({.steps = 5}, timed.log()), stop_at_step(11)}, falling);
   CHECK(logged.lines == std::vector<std::string>{"worker 0: step 4 (global step 4), loss 0.25",
                                                  "worker 0: step 8 (global step 8), loss 0.125"});
   REQUIRE(timed.lines.size() == 2);
@@ -179,7 +179,7 @@ TEST_CASE("checkpointing writes the job's state, tells the other hooks, and keep
   Lines said;
   std::vector<std::string> calls;
   const auto kept = [&] {
-    return checkpointing({.dir = folder.path(), .every = {.steps = 3}, .keep = 2, .notice = said.notice()});
+    return checkpointing({.dir = folder.path(), .every = {.steps = 3}, .keep = 2, .log = said.log()});
   };
   member.run({kept(), std::make_shared<Recorder>("a", calls), stop_at_step(10)}, falling);
   CHECK(std::count(calls.begin(), calls.end(), "a save") == 4);
@@ -216,10 +216,9 @@ TEST_CASE("checkpointing that fails is reported, and training continues") {
     if (file != nullptr) std::fclose(file);
     return true;
   };
-  const StepReport last =
-      member.run({checkpointing({.dir = folder.path(), .every = {.steps = 2}, .notice = said.notice()}), breaking,
-                  stop_at_step(3)},
-                 falling);
+  const StepReport last = member.run(
+      {checkpointing({.dir = folder.path(), .every = {.steps = 2}, .log = said.log()}), breaking, stop_at_step(3)},
+      falling);
   CHECK(last.steps == 3);
   REQUIRE(said.lines.size() == 2);
   CHECK(is_in("checkpoint failed: cannot write", said.lines[0]));

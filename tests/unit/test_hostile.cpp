@@ -45,12 +45,12 @@ struct PastJob {
     for (std::uint32_t task = 1; task < config.tasks; ++task) job.segments.add_task(task, {});
     test::train_once(job.name.text(), specs);
     const shm::VariableShm& record = job.segments.record(0);
-    shm::SpareShm& spare = spare_of_dead(record);
-    spare.note_chunk.store_relaxed(record.first_chunk);
-    spare.note_word.store_relaxed(shm::make_word(0, record.data_offset >> record.buffer_class));
-    spare.note_gain.store_relaxed(record.data_offset >> record.buffer_class);
-    spare.record.store_relaxed(shm::kValidSpare | shm::kSpareInFlight |
-                               shm::spare_buffer(0, record, job.segments.lane(1, 0), 0));
+    shm::FreeBufferShm& free_buffer = free_buffer_of_dead(record);
+    free_buffer.note_chunk.store_relaxed(record.first_chunk);
+    free_buffer.note_word.store_relaxed(shm::make_word(0, record.data_offset >> record.buffer_class));
+    free_buffer.note_gain.store_relaxed(record.data_offset >> record.buffer_class);
+    free_buffer.record.store_relaxed(shm::kValidFreeBuffer | shm::kFreeBufferInFlight |
+                                     shm::free_buffer_of(0, record, job.segments.lane(1, 0), 0));
     for (const std::string& name : job.name.segments()) healthy[name] = SegmentFile(name).read();
   }
 
@@ -63,9 +63,9 @@ struct PastJob {
     return specs;
   }
 
-  shm::SpareShm& spare_of_dead(const shm::VariableShm& record) {
+  shm::FreeBufferShm& free_buffer_of_dead(const shm::VariableShm& record) {
     const std::uint32_t lane = job.segments.lane(1, 0);
-    return job.segments.spare_table(record.shard, lane).spares[record.buffer_class - shm::kMinClass][0];
+    return job.segments.free_buffer_table(record.shard, lane).free_buffers[record.buffer_class - shm::kMinClass][0];
   }
 
   // Only in a child of who made it: the mappings stay behind there.
@@ -93,7 +93,7 @@ struct PastJob {
     for (std::uint32_t shard = 0; shard < job.segments.config().tasks; ++shard) {
       const std::string name = shm::shard_name(job.name.text(), shard);
       add(name, 0, sizeof(shm::HeaderShm) - sizeof shm::HeaderShm::reserved);
-      add(name, shm::kSparesOffset, 2 * sizeof(shm::SpareTableShm));
+      add(name, shm::kFreeBuffersOffset, 2 * sizeof(shm::FreeBufferTableShm));
     }
     for (std::uint32_t position = 0; position < directory.count(); ++position) {
       const shm::VariableShm& record = directory.at(position);
@@ -266,7 +266,7 @@ TEST_CASE("hostile: a reader of a segment that is cut off meanwhile reads zeros 
   CHECK(child.join() == 0);
 }
 
-TEST_CASE("hostile: without the call a cut is the end, and so is a bus error elsewhere with it") {
+TEST_CASE("hostile: without the call a snapshot point is the end, and so is a bus error elsewhere with it") {
   PastJob past(partitioned(), true);
   const auto reads_beyond = [&](bool survives, bool watched) {
     test::Child child([&] {

@@ -100,7 +100,7 @@ TEST_CASE("idx: a payload of several blocks is read whole") {
   CHECK(plain == packed);
 }
 
-TEST_CASE("idx: every cut of a file is refused, with the offset of the cut") {
+TEST_CASE("idx: every cut of a file is refused, with the offset of the snapshot point") {
   const Bytes images = good_images();
   for (std::size_t length = 0; length < images.size(); ++length) {
     CAPTURE(length);

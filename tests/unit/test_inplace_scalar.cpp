@@ -45,7 +45,7 @@ struct Party {
   WorkerOptions options() const {
     WorkerOptions given;
     given.job = name.text();
-    given.notice = [](const std::string&) {};
+    given.log = [](const std::string&) {};
     return given;
   }
   static VariableSpec spec(UpdateRule rule = UpdateRule::kAdd, Layout layout = Layout::kInplace,

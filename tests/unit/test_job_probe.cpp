@@ -25,7 +25,7 @@ struct Probed {
   VariableShm& record = job.declare("v", 1000, 10);
   JobSegments worker = job.attach();
   std::uint32_t rank = 0;
-  Spares spares{job.segments, 0};
+  FreeBuffers free_buffers{job.segments, 0};
   Probe probe{job.name.text()};
 
   Probed() { REQUIRE(try_join(worker, 2, rank) == JoinOutcome::kJoined); }
@@ -33,9 +33,9 @@ struct Probed {
   // `others`: so many pushes of others come first, each time.
   void push(std::uint64_t chunk, int others = 0) {
     VersionedVariable variable = job.versioned(record);
-    Spares of_others{job.segments, 1};
+    FreeBuffers of_others{job.segments, 1};
     const auto copy = [&](float* out, const float* in) { std::copy_n(in, variable.chunk_size(chunk), out); };
-    variable.push_chunk(chunk, spares, {}, [&](float* out, const float* in, std::uint64_t) {
+    variable.push_chunk(chunk, free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
       if (others-- > 0)
         variable.push_chunk(chunk, of_others, {},
                             [&](float* more, const float* from, std::uint64_t) { copy(more, from); });

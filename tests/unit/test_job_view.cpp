@@ -72,10 +72,10 @@ struct TestJob {
   // One push of 1 to every element.
   void push_ones(VariableShm& record) {
     shm::VersionedVariable variable(segments.shard_data(0), record);
-    shm::Spares spares(segments, 0);
+    shm::FreeBuffers free_buffers(segments, 0);
     const std::size_t floats = record.piece_elements;
     for (std::uint64_t chunk = 0; chunk < variable.chunks(); ++chunk)
-      variable.push_chunk(chunk, spares, {}, [&](float* out, const float* in, std::uint64_t) {
+      variable.push_chunk(chunk, free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
         for (std::size_t i = 0; i < floats; ++i) out[i] = in[i] + 1;
       });
   }
@@ -164,7 +164,7 @@ TEST_CASE("job view: settings, sizes and owner are as the ps made them") {
   CHECK(info.bytes.control == job.segments.control().file_bytes());
   CHECK(info.bytes.total() == job.segments.control().file_bytes() + job.segments.shard(0).file_bytes());
   CHECK(info.bytes.values == 0);
-  CHECK(info.bytes.spares == job.segments.shard_data_offset());
+  CHECK(info.bytes.free_buffers == job.segments.shard_data_offset());
   CHECK(info.global_step == 0);
   CHECK_FALSE(info.finished);
 }
@@ -232,8 +232,8 @@ TEST_CASE("job view: an uninitialised variable is marked and its values are refu
   CHECK_FALSE(variables[0].initialised);
   CHECK(error_of([&] { view.values("later"); }) == "variable 'later' is not initialised yet");
   CHECK_NOTHROW(view.digest());
-  CHECK(view.info().bytes.spares ==
-        job.segments.shard_data_offset() + ((16ULL * shm::kSparesPerClass) << job.segments.record(0).buffer_class));
+  CHECK(view.info().bytes.free_buffers == job.segments.shard_data_offset() + ((16ULL * shm::kFreeBuffersPerClass)
+                                                                              << job.segments.record(0).buffer_class));
 }
 
 TEST_CASE("job view: an unknown variable's error lists those there are") {
@@ -307,13 +307,13 @@ TEST_CASE("job view: what a worker waits for is told with the ranks that are mis
   CHECK(waiting(shm::WaitingFor::kInitialised, ~0ULL) == "a variable to be initialised");
   CHECK(waiting(shm::WaitingFor::kData, 0) == "the shared data to be loaded");
   CHECK(waiting(shm::WaitingFor::kVariable, 0) == "a variable to be declared");
-  CHECK(waiting(shm::WaitingFor::kCut, 7) == "snapshot 7");
+  CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7");
   second.entry().pushing.store_release(8);  // behind that cut
-  CHECK(waiting(shm::WaitingFor::kCut, 7) == "snapshot 7");
+  CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7");
   second.entry().pushing.store_release(7);
-  CHECK(waiting(shm::WaitingFor::kCut, 7) == "snapshot 7, for the push of rank 1");
+  CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7, for the push of rank 1");
   first.entry().pushing.store_release(1);
-  CHECK(waiting(shm::WaitingFor::kCut, 7) == "snapshot 7, for the push of ranks 0, 1");
+  CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7, for the push of ranks 0, 1");
   CHECK(waiting(static_cast<shm::WaitingFor>(99), 0) == "something unknown");
 }
 

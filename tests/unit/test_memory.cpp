@@ -42,7 +42,7 @@ Outcome push_and_pull(UpdateRule rule, std::uint64_t model) {
   config.tasks = 4;
   config.placement = Placement::kPartition;
   Server server(config);
-  Worker worker({.job = name.text(), .rank = {}, .stop_requested = {}, .notice = {}});
+  Worker worker({.job = name.text(), .rank = {}, .stop_requested = {}, .log = {}});
   std::vector<VariableSpec> specs;
   for (std::uint64_t i = 0; i < kVariables; ++i)
     specs.push_back({.name = fmt::format("v{}", i), .shape = {kRows, model / kVariables / kRows / sizeof(float)}});

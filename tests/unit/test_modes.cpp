@@ -98,14 +98,14 @@ TEST_CASE("ssp: a bound that is large enough never makes anybody wait") {
   Server server(config);
   Worker fast(options(config)), slow(options(config));
   for (int step = 0; step < 1000; ++step) fast.step();
-  CHECK(info_of(config, 0).lead_max == 1000);
+  CHECK(info_of(config, 0).max_clock_skew == 1000);
   Stepping beyond(clock, fast);
   CHECK(beyond.is_waiting());
   CHECK(test::eventually([&] { return info_of(config, 0).waiting_for.find("rank 1") != std::string::npos; }));
   slow.step();
   CHECK(beyond.ends());
-  CHECK(info_of(config, 0).lead_max == 1000);
-  CHECK(info_of(config, 1).lead_max == 0);
+  CHECK(info_of(config, 0).max_clock_skew == 1000);
+  CHECK(info_of(config, 1).max_clock_skew == 0);
 }
 
 TEST_CASE("ssp: a worker that leaves lets the others go on") {
@@ -155,7 +155,7 @@ TEST_CASE("ssp: a late joiner begins where the slowest is, and holds nobody up")
   CHECK(info_of(config, 1).clock == 500);
   first.step();
   first.step();
-  CHECK(info_of(config, 0).lead_max == 2);
+  CHECK(info_of(config, 0).max_clock_skew == 2);
 }
 
 TEST_CASE("ssp: a wait beyond the time-out names whom it was for") {
@@ -234,7 +234,7 @@ TEST_CASE("ssp: from async to ssp the steps of before hold nobody up, those sinc
   CHECK(step.is_waiting());
   slow.step();
   CHECK(step.ends());
-  CHECK(info_of(config, 0).lead_max == 1);
+  CHECK(info_of(config, 0).max_clock_skew == 1);
 }
 
 TEST_CASE("sync: a variable that comes after a step takes part from the next one on") {

@@ -37,7 +37,7 @@ TEST_CASE("nan guard: warn pushes, and says it once") {
   Server server(config);
   LoopingWorker member(config);
   Lines said;
-  member.run({nan_guard({.on_nan = OnNan::kWarn, .notice = said.notice()}), stop_at_step(5)},
+  member.run({nan_guard({.on_nan = OnNan::kWarn, .log = said.log()}), stop_at_step(5)},
              [](std::uint64_t) { return kNan; });
   CHECK(member.value() == -2.5F);
   REQUIRE(said.lines.size() == 1);
@@ -50,7 +50,7 @@ TEST_CASE("nan guard: skip pushes all but these gradients, and says it ever more
     Server server(config);
     LoopingWorker member(config);
     Lines said;
-    const StepReport last = member.run({nan_guard({.on_nan = OnNan::kSkip, .notice = said.notice()}), stop_at_step(20)},
+    const StepReport last = member.run({nan_guard({.on_nan = OnNan::kSkip, .log = said.log()}), stop_at_step(20)},
                                        [](std::uint64_t step) { return step % 4 == 0 ? kNan : 1.0; });
     CHECK(last.global_step == 20);
     CHECK(!last.was_pushed);
@@ -76,7 +76,7 @@ TEST_CASE("nan guard: in sync mode a step without one worker's gradient takes th
         member.gradient = rank == 0 ? 1 : 3;
         Lines said;
         const auto losses = [&](std::uint64_t step) { return rank == 0 && step == 2 ? kNan : 1.0; };
-        member.run({nan_guard({.on_nan = OnNan::kSkip, .notice = said.notice()}), stop_at_step(3)}, losses);
+        member.run({nan_guard({.on_nan = OnNan::kSkip, .log = said.log()}), stop_at_step(3)}, losses);
         values[rank] = member.value();
         member.worker.barrier();
       });
@@ -124,7 +124,7 @@ struct Diverged {
   }
   std::shared_ptr<Hook> guard(std::uint64_t max_restores = 3) {
     return nan_guard(
-        {.on_nan = OnNan::kRestore, .dir = folder.path(), .max_restores = max_restores, .notice = said.notice()});
+        {.on_nan = OnNan::kRestore, .dir = folder.path(), .max_restores = max_restores, .log = said.log()});
   }
 };
 
@@ -168,9 +168,8 @@ TEST_CASE("nan guard: of two workers that pulled the same NaN one restores, and 
   Diverged job;
   LoopingWorker other(job.config, 1);
   Lines said_by_other;
-  const Hooks hooks = {
-      nan_guard({.on_nan = OnNan::kRestore, .dir = job.folder.path(), .notice = said_by_other.notice()}),
-      stop_at_step(4)};
+  const Hooks hooks = {nan_guard({.on_nan = OnNan::kRestore, .dir = job.folder.path(), .log = said_by_other.log()}),
+                       stop_at_step(4)};
   // The other one pulls; the first one restores and pushes; the other one finds its NaN only then.
   const auto losses = [&](std::uint64_t step) {
     if (step != 1) return 1.0;
@@ -241,7 +240,7 @@ TEST_CASE("nan guard: restore in sync mode is applied by the step, once, in fron
         if (rank == 0) member.set(NAN);
         member.worker.step();
         Lines lines;
-        const auto guard = nan_guard({.on_nan = OnNan::kRestore, .dir = folder.path(), .notice = lines.notice()});
+        const auto guard = nan_guard({.on_nan = OnNan::kRestore, .dir = folder.path(), .log = lines.log()});
         // Both see the NaN in the third step, one of them when the other has restored; in the fourth both push.
         if (rank == 1)
           while (!fs::exists(folder.path(".restored")) || fs::is_empty(folder.path(".restored")))

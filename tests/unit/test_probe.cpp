@@ -68,9 +68,9 @@ void check_reason(const GpuProbe& probe, NoGpu why, const std::vector<std::strin
 }
 
 std::string error_of(const DeviceChoice& choice, const GpuProbe& probe) {
-  std::string notice;
+  std::string log;
   try {
-    choose_gpu(choice, probe, 0, notice);
+    choose_gpu(choice, probe, 0, log);
   } catch (const Error& error) {
     return error.what();
   }
@@ -298,26 +298,26 @@ TEST_CASE("device: anything else is refused with what is expected") {
 }
 
 TEST_CASE("device: the CPU has no GPU, whatever there is") {
-  std::string notice;
-  CHECK_FALSE(choose_gpu({}, probe_of(2), 0, notice).has_value());
-  CHECK(notice.empty());
+  std::string log;
+  CHECK_FALSE(choose_gpu({}, probe_of(2), 0, log).has_value());
+  CHECK(log.empty());
 }
 
 TEST_CASE("device: workers go round the GPUs by their rank") {
   const GpuProbe probe = probe_of(3);
-  std::string notice;
+  std::string log;
   for (const char* text : {"auto", "cuda"})
     for (std::uint32_t rank = 0; rank < 7; ++rank) {
-      const auto gpu = choose_gpu(parse_device(text), probe, rank, notice);
+      const auto gpu = choose_gpu(parse_device(text), probe, rank, log);
       REQUIRE(gpu.has_value());
       CHECK(gpu->device == int(rank % 3));
     }
-  CHECK(notice.empty());
+  CHECK(log.empty());
 }
 
 TEST_CASE("device: a numbered GPU is for every rank") {
-  std::string notice;
-  const auto gpu = choose_gpu(parse_device("cuda:1"), probe_of(2), 4, notice);
+  std::string log;
+  const auto gpu = choose_gpu(parse_device("cuda:1"), probe_of(2), 4, log);
   REQUIRE(gpu.has_value());
   CHECK(gpu->device == 1);
 }
@@ -330,9 +330,9 @@ TEST_CASE("device: a number that there is not names those there are") {
 
 TEST_CASE("device: auto without a GPU goes on with the CPU and says why, cuda fails with the reason") {
   const GpuProbe probe = without_gpu(kInsufficientDriver, 0, {});
-  std::string notice;
-  CHECK_FALSE(choose_gpu(parse_device("auto"), probe, 1, notice).has_value());
-  CHECK(notice == "device auto: continues with the CPU: " + probe.reason);
+  std::string log;
+  CHECK_FALSE(choose_gpu(parse_device("auto"), probe, 1, log).has_value());
+  CHECK(log == "device auto: continues with the CPU: " + probe.reason);
   CHECK(error_of(parse_device("cuda"), probe) == "device cuda: " + probe.reason);
   CHECK(error_of(parse_device("cuda:0"), probe) == "device cuda:0: " + probe.reason);
 }

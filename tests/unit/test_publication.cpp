@@ -297,7 +297,7 @@ TEST_CASE("publication: a publisher may wait for a lease to be given back, and s
     if (++notices == 3) first.reset();
     return stops;
   };
-  options.notice = [&](const std::string& line) {
+  options.log = [&](const std::string& line) {
     said = line;
     stops = !first;  // not in the wait that ends with it
   };

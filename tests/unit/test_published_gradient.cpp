@@ -111,7 +111,7 @@ TEST_CASE("published gradient: a successor that joins before the step is over ke
   });
   REQUIRE(eventually([&] { return entry.barriers[0].published.load_acquire() == 1; }));
   child.kill();
-  std::thread heir([&] { Worker(options(config, 0)).leave(); });
+  std::thread successor([&] { Worker(options(config, 0)).leave(); });
   const auto waits = [&] {
     return entry.holders.load_acquire() == 2 &&
            entry.waiting_for.load_acquire() == static_cast<std::uint32_t>(shm::WaitingFor::kStep);
@@ -122,6 +122,6 @@ TEST_CASE("published gradient: a successor that joins before the step is over ke
   Worker second(options(config, 1));
   second.push(second.variable(vector_of(3), zero), kTens);
   CHECK(second.step() == 1);
-  heir.join();
+  successor.join();
   CHECK(values(config) == std::vector<float>(3, 11.0F));
 }

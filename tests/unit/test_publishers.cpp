@@ -68,7 +68,7 @@ TEST_CASE("publisher: another one goes on where a dead one was, and subscribers 
   dead.kill();
   std::string said;
   PublisherOptions options;
-  options.notice = [&](const std::string& line) { said += line; };
+  options.log = [&](const std::string& line) { said += line; };
   Publisher next(bundle_of(name), options);
   CHECK(contains(said, "takes it over at generation 5"));
   CHECK(next.generation() == 5);

@@ -268,8 +268,8 @@ TEST_CASE("only chunks that have changed are copied again") {
   shm::JobSegments job = attach(config);
   const shm::VariableShm& record = shm::Directory(job).at(0);
   shm::VersionedVariable chunks(job.shard_data(0), record);
-  shm::Spares spares(job, 1);
-  chunks.push_chunk(1, spares, {},
+  shm::FreeBuffers free_buffers(job, 1);
+  chunks.push_chunk(1, free_buffers, {},
                     [&](float* to, const float*, std::uint64_t) { std::fill_n(to, record.piece_elements, 5.0F); });
   CHECK(worker.pull_if_changed(variable, out, since) == 1);
   for (std::size_t i = 0; i < kElements; ++i) CHECK(out[i] == (i / record.piece_elements == 1 ? 5.0F : 1.0F));

@@ -325,13 +325,13 @@ TEST_CASE("rows: the learning-rate schedule holds for rows, too") {
 TEST_CASE("rows: staleness is how many pushes by others came to a row's block between pull and push") {
   const JobConfig config = row_config(UpdateRule::kAdd);
   RowsJob job(config, {20'000, 1});
-  Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
+  Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}});
   const Variable same = other.variable("table");
   std::vector<float> out(1);
   const std::vector<std::uint32_t> ids = {9}, near = {10, 11}, far = {15'000};  // a push counts once in a block
   const std::vector<float> one = {1.0F}, two = {1.0F, 1.0F};
   // The first of a worker's pulls is watched.
-  Worker third({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
+  Worker third({.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}});
   const Variable watched = third.variable("table");
   third.pull_rows(watched, ids, out);
   for (int push = 0; push < 5; ++push) other.push_rows(same, near, two);
@@ -346,14 +346,14 @@ TEST_CASE("rows: staleness is how many pushes by others came to a row's block be
 TEST_CASE("rows: a push counts once in each block that it touches, however many of its rows lie there") {
   const JobConfig config = row_config(UpdateRule::kAdd);
   RowsJob job(config, {40'000, 1});
-  Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
+  Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}});
   const Variable same = other.variable("table");
   std::vector<std::uint32_t> ids(300);  // in several blocks, many of which some rows share
   for (std::uint32_t i = 0; i < ids.size(); ++i) ids[i] = i < 150 ? i : 130 * i;
   const std::vector<float> ones(ids.size(), 1.0F);
   for (const std::uint32_t wanted : {0U, 129U, 130U * 150U, 130U * 191U, 130U * 299U}) {
     CAPTURE(wanted);
-    Worker third({.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}});
+    Worker third({.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}});
     const Variable watched = third.variable("table");
     std::vector<float> out(1);
     third.pull_rows(watched, std::vector<std::uint32_t>{wanted}, out);

@@ -27,7 +27,7 @@ using train::SparseData;
 WorkerOptions member_of(const TestJob& job) {
   WorkerOptions options;
   options.job = job.name.text();
-  options.notice = [](const std::string&) {};
+  options.log = [](const std::string&) {};
   return options;
 }
 

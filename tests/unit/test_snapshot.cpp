@@ -19,7 +19,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
-#include "shm/steps/cut.hpp"
+#include "shm/steps/snapshot_point.hpp"
 #include "support/conservation.hpp"
 #include "support/manual_clock.hpp"
 #include "support/member.hpp"
@@ -96,7 +96,7 @@ TEST_CASE("snapshot: shows the state when it was taken, whatever is pushed after
   {
     const Snapshot snapshot = scene.worker.snapshot();
     CHECK(snapshot.epoch() == 1);
-    CHECK(snapshot.split().empty());
+    CHECK(snapshot.partial_ranks().empty());
     CHECK(snapshot.variables() == std::vector<std::string>{"a", "b", "c"});
     CHECK(are_all(copies(snapshot, specs()), 3));
     for (int push = 0; push < 10; ++push) {
@@ -159,7 +159,8 @@ TEST_CASE("snapshot: sizes and slots that are not there are refused") {
   CHECK_THROWS_WITH_AS(snapshot.copy("b", bytes.first(39)), doctest::Contains("it has 40 bytes, the span has 39"),
                        Error);
   for (const std::uint64_t begin : {2, 4, 44})  // within a float, beyond the end by 4 bytes, by all of it
-    CHECK_THROWS_WITH_AS(snapshot.read("b", begin, bytes), doctest::Contains("it has 40 bytes, but 40 bytes from"), Error);
+    CHECK_THROWS_WITH_AS(snapshot.read("b", begin, bytes), doctest::Contains("it has 40 bytes, but 40 bytes from"),
+                         Error);
 }
 
 TEST_CASE("snapshot: bytes from anywhere are those of the whole, whatever the parts") {
@@ -217,12 +218,13 @@ TEST_CASE("snapshot: a group of pushes is one") {
     taker = std::thread([&] {
       const Snapshot snapshot = scene.server.snapshot({.patience_seconds = 20});
       has_snapshot = true;
-      CHECK(snapshot.split().empty());
+      CHECK(snapshot.partial_ranks().empty());
       CHECK(are_all(copies(snapshot, specs()), 1));
     });
     shm::AttachOutcome outcome;
     const auto job = shm::JobSegments::try_attach(scene.name.text(), shm::Access::kReadOnly, outcome);
-    while (shm::cut_state(job->state().cut.word.load_acquire()) == shm::CutState::kOpen) std::this_thread::yield();
+    while (shm::snapshot_state(job->state().snapshot_point.word.load_acquire()) == shm::SnapshotState::kOpen)
+      std::this_thread::yield();
     CHECK_THROWS_WITH_AS(scene.worker.snapshot(), doctest::Contains("within a PushGroup"), Error);
     scene.worker.push(scene.variables[1], scene.gradients[1]);
     scene.worker.push(scene.variables[2], scene.gradients[2]);
@@ -241,46 +243,48 @@ TEST_CASE("snapshot: a push that does not end is waited for with patience, once"
     const PushGroup group = stopped.group_pushes();
     stopped.push(theirs, scene.gradients[0]);
     const SnapshotOptions soon{.patience_seconds = 10};
-    CHECK(scene.worker.snapshot(soon).split() == std::vector<std::uint32_t>{1});
+    CHECK(scene.worker.snapshot(soon).partial_ranks() == std::vector<std::uint32_t>{1});
     const std::uint64_t waited = clock.passed_ns();
     CHECK(waited >= 10 * kSecond);
     const SnapshotOptions late{.patience_seconds = 1000};
-    CHECK(scene.worker.snapshot(late).split() == std::vector<std::uint32_t>{1});  // stuck since before the last one
+    CHECK(scene.worker.snapshot(late).partial_ranks() ==
+          std::vector<std::uint32_t>{1});  // stuck since before the last one
     scene.push();
-    CHECK(scene.worker.snapshot(late).split() == std::vector<std::uint32_t>{1});
+    CHECK(scene.worker.snapshot(late).partial_ranks() == std::vector<std::uint32_t>{1});
     CHECK(clock.passed_ns() - waited < 10 * kSecond);
   }
-  CHECK(scene.worker.snapshot().split().empty());
+  CHECK(scene.worker.snapshot().partial_ranks().empty());
   CHECK(test::is_conserved(scene.name.text()));
 }
 
-TEST_CASE("snapshot: a maker that was stopped while it copied is told that its cut was opened meanwhile (cut.C11)") {
+TEST_CASE(
+    "snapshot: a maker that was stopped while it copied is told that its cut was opened meanwhile (snapshot.C11)") {
   test::TestJob job;
   test::Member waiter(job);
   REQUIRE(job.segments.locks().try_take(shm::kSnapshotByte));
-  shm::CutMaker maker(job.segments);
-  const shm::CutShm& cut = job.segments.state().cut;
-  const shm::MadeCut first = maker.drain(0, true, {});
-  REQUIRE(shm::cut_state(cut.word.load_acquire()) == shm::CutState::kCopying);
+  shm::SnapshotPointMaker maker(job.segments);
+  const shm::SnapshotPointShm& point = job.segments.state().snapshot_point;
+  const shm::SnapshotPoint first = maker.drain(0, true, {});
+  REQUIRE(shm::snapshot_state(point.word.load_acquire()) == shm::SnapshotState::kCopying);
   CHECK_FALSE(first.is_forced);
   shm::wait_until_open(waiter.segments, waiter.rank, first.epoch);  // loses its patience
-  CHECK(shm::cut_state(cut.word.load_acquire()) == shm::CutState::kOpen);
+  CHECK(shm::snapshot_state(point.word.load_acquire()) == shm::SnapshotState::kOpen);
   CHECK_FALSE(maker.open(first.epoch));
-  const shm::MadeCut next = maker.drain(0, true, {});
+  const shm::SnapshotPoint next = maker.drain(0, true, {});
   CHECK_FALSE(next.is_forced);
   CHECK(maker.open(next.epoch));
 }
 
-TEST_CASE("snapshot: the next maker ends a dead one's pause before all else (cut.C8)") {
-  for (const shm::CutState left :
-       {shm::CutState::kDraining, shm::CutState::kDrainingToCopy, shm::CutState::kCopying, shm::CutState::kOpen}) {
+TEST_CASE("snapshot: the next maker ends a dead one's pause before all else (snapshot.C8)") {
+  for (const shm::SnapshotState left : {shm::SnapshotState::kDraining, shm::SnapshotState::kDrainingToCopy,
+                                        shm::SnapshotState::kCopying, shm::SnapshotState::kOpen}) {
     CAPTURE(std::uint64_t(left));
     test::TestJob job;
-    shm::CutShm& cut = job.segments.state().cut;
-    cut.word.store_release(shm::make_cut(7, left));
+    shm::SnapshotPointShm& point = job.segments.state().snapshot_point;
+    point.word.store_release(shm::make_snapshot_word(7, left));
     REQUIRE(job.segments.locks().try_take(shm::kSnapshotByte));
-    const shm::CutMaker maker(job.segments);
-    CHECK(cut.word.load_acquire() == shm::make_cut(7, shm::CutState::kOpen));
+    const shm::SnapshotPointMaker maker(job.segments);
+    CHECK(point.word.load_acquire() == shm::make_snapshot_word(7, shm::SnapshotState::kOpen));
   }
 }
 
@@ -318,10 +322,10 @@ TEST_CASE("snapshot: small in-place variables are exact, large ones are called f
   scene.push();
   const Snapshot snapshot = scene.worker.snapshot();
   scene.push();
-  CHECK_FALSE(snapshot.is_fuzzy("a"));
-  CHECK_FALSE(snapshot.is_fuzzy("rows"));
-  CHECK_FALSE(snapshot.is_fuzzy("count"));
-  CHECK(snapshot.is_fuzzy("table"));
+  CHECK(snapshot.is_point_in_time("a"));
+  CHECK(snapshot.is_point_in_time("rows"));
+  CHECK(snapshot.is_point_in_time("count"));
+  CHECK_FALSE(snapshot.is_point_in_time("table"));
   std::vector<VariableSpec> exact(declared.begin(), declared.begin() + 4);
   exact.push_back(declared[5]);
   CHECK(are_all(copies(snapshot, exact), 1));
@@ -344,7 +348,7 @@ TEST_CASE("snapshot: sync: the state between two steps") {
     scene.push();
     scene.worker.step();
     CHECK(are_all(copies(snapshot, specs()), 3));
-    CHECK(snapshot.split().empty());
+    CHECK(snapshot.partial_ranks().empty());
   }
   const Snapshot second = scene.server.snapshot();
   CHECK(second.global_step() == 5);
@@ -386,7 +390,7 @@ TEST_CASE("snapshot: every one of a storm holds a prefix of each worker's pushes
     std::vector<std::uint64_t> before(kPushers);
     for (std::uint32_t rank = 0; rank < kPushers; ++rank) before[rank] = done[rank];
     const Snapshot snapshot = scene.worker.snapshot({.patience_seconds = 30});
-    REQUIRE(snapshot.split().empty());
+    REQUIRE(snapshot.partial_ranks().empty());
     for (std::uint32_t rank = 0; rank < kPushers; ++rank) {
       const auto values = copies(snapshot, {declared[2 * rank], declared[2 * rank + 1], declared[2 * kPushers + rank]});
       const float count = values[0][0];
@@ -428,7 +432,7 @@ TEST_CASE("snapshot: sync: every one of a storm is the state between two steps, 
     std::uint64_t last = 0;
     for (int round = 0; round < 100; ++round) {
       const Snapshot snapshot = server.snapshot({.patience_seconds = 30});
-      REQUIRE(snapshot.split().empty());
+      REQUIRE(snapshot.partial_ranks().empty());
       REQUIRE(snapshot.global_step() >= last);
       last = snapshot.global_step();
       REQUIRE(are_all(copies(snapshot, specs()), static_cast<float>(kWorkers * last)));

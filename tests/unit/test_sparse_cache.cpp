@@ -38,7 +38,7 @@ struct Scene {
   SparseSourceOptions options() {
     SparseSourceOptions chosen;
     chosen.cache = cache;
-    chosen.notice = [this](const std::string& line) { notices.push_back(line); };
+    chosen.log = [this](const std::string& line) { notices.push_back(line); };
     return chosen;
   }
   std::vector<PlainExample> read() { return examples_of(SparseData::read(path, options())); }
@@ -264,7 +264,7 @@ TEST_CASE("sparse cache: who waits takes over when the maker is killed, and uses
     Child other([&] {
       SparseSourceOptions options = scene.options();
       bool has_waited = false;
-      options.notice = [&](const std::string& line) {
+      options.log = [&](const std::string& line) {
         if (line.find("waiting for another process") == 0) has_waited = true, is_waiting.tell();
       };
       const SparseData data = SparseData::read(scene.path, options);

@@ -35,13 +35,13 @@ struct Walker : Member {
 };
 
 struct Look {
-  std::uint64_t lead;
+  std::uint64_t skew;
   Ranks blockers;
 };
 
 Look look(Walker& walker, std::uint64_t bound, bool look_at_locks = true) {
   Look result;
-  result.lead = walker.clock.lead(bound, look_at_locks, result.blockers);
+  result.skew = walker.clock.skew(bound, look_at_locks, result.blockers);
   return result;
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("ssp clock: who is alone leads nobody") {
   const TestJob job;
   Walker a(job);
   a.advance(100);
-  CHECK(look(a, 0).lead == 0);
+  CHECK(look(a, 0).skew == 0);
   CHECK(look(a, 0).blockers.empty());
   CHECK(a.steps() == 100);
 }
@@ -63,12 +63,12 @@ TEST_CASE("ssp clock: a lead of the bound passes, one more does not") {
     Walker a(job), b(job);
     a.advance(static_cast<int>(bound));
     CHECK(look(a, bound).blockers.empty());
-    CHECK(look(a, bound).lead == bound);
+    CHECK(look(a, bound).skew == bound);
     a.advance(1);
     CHECK(look(a, bound).blockers == Ranks{b.rank});
-    CHECK(look(a, bound).lead == bound + 1);
+    CHECK(look(a, bound).skew == bound + 1);
     CHECK(look(b, bound).blockers.empty());
-    CHECK(look(b, bound).lead == 0);
+    CHECK(look(b, bound).skew == 0);
   }
 }
 
@@ -79,7 +79,7 @@ TEST_CASE("ssp clock: the lead is over the slowest of all, and all who block are
   b.advance(3);
   c.advance(7);
   d.advance(1);
-  CHECK(look(a, 3).lead == 8);
+  CHECK(look(a, 3).skew == 8);
   CHECK(look(a, 3).blockers == Ranks{1, 3});
   CHECK(look(c, 3).blockers == Ranks{1, 3});
   CHECK(look(b, 3).blockers.empty());
@@ -101,7 +101,7 @@ TEST_CASE("ssp clock: who has left does not count, without a look at the locks")
   REQUIRE(look(a, 1).blockers == Ranks{1});
   b.leave();
   CHECK(look(a, 1, false).blockers.empty());
-  CHECK(look(a, 1, false).lead == 0);
+  CHECK(look(a, 1, false).skew == 0);
 }
 
 TEST_CASE("ssp clock: who is dead does not count after one look at the locks") {
@@ -122,7 +122,7 @@ TEST_CASE("ssp clock: a dead worker within the bound does not count in the lead 
   a.advance(5);
   REQUIRE(look(a, 1, true).blockers == Ranks{1});  // the look tells of the death of rank 2
   b.advance(2);
-  CHECK(look(a, 1, false).lead == 0);
+  CHECK(look(a, 1, false).skew == 0);
 }
 
 TEST_CASE("ssp clock: a stopped process goes on counting, a killed one does not") {
@@ -150,10 +150,10 @@ TEST_CASE("ssp clock: a successor of a dead rank counts again, from the smallest
   b.advance(4);
   { const Walker dead(job, 2); }
   REQUIRE(look(a, 0).blockers == Ranks{1});
-  Walker heir(job, 2);
-  CHECK(heir.steps() == 4);
+  Walker successor(job, 2);
+  CHECK(successor.steps() == 4);
   CHECK(look(a, 0).blockers == Ranks{1, 2});
-  heir.advance(1);
+  successor.advance(1);
   CHECK(look(a, 0).blockers == Ranks{1});
 }
 
@@ -162,7 +162,7 @@ TEST_CASE("ssp clock: a successor holds nobody up before it enters") {
   Walker a(job);
   { const Walker dead(job, 1); }
   a.advance(5);
-  const Walker heir(job, 1, 0);
+  const Walker successor(job, 1, 0);
   CHECK(look(a, 0).blockers.empty());
 }
 

@@ -163,7 +163,7 @@ TEST_CASE("tasks: a worker's death is one event, however many tasks see it") {
   std::vector<std::string> said;
   const ServeHooks once = {.stop_requested = [] { return true; },
                            .stop_at_once = {},
-                           .notice = [&](const std::string& line) { said.push_back(line); },
+                           .log = [&](const std::string& line) { said.push_back(line); },
                            .every_second = {}};
   for (Server* task : {&second, &first}) {
     said.clear();
@@ -196,7 +196,7 @@ TEST_CASE("memory: a shard bound to a node prefers it on its pages, an impossibl
   config.numa_nodes = {0};
   std::vector<std::string> warnings;
   ServerOptions given;
-  given.notice = [&](const std::string& line) { warnings.push_back(line); };
+  given.log = [&](const std::string& line) { warnings.push_back(line); };
   {
     Server server(config, given);
     Worker worker(options(config));
@@ -237,7 +237,7 @@ TEST_CASE("memory: where the system has no huge pages, asking for them gives one
   config.huge_pages = true;
   std::vector<std::string> warnings;
   ServerOptions given;
-  given.notice = [&](const std::string& line) { warnings.push_back(line); };
+  given.log = [&](const std::string& line) { warnings.push_back(line); };
   Server server(config, given);
   Worker worker(options(config));
   declare(worker, {spec("v", {1'000'000})});

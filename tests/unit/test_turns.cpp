@@ -77,9 +77,9 @@ struct Hammered {
   int push_until_over(std::uint32_t rank) {
     JobSegments attached = job.attach();
     VersionedVariable variable(attached.shard_data(0), record_in(attached));
-    Spares spares(attached, rank);
+    FreeBuffers free_buffers(attached, rank);
     while (!tally->is_over) {
-      variable.push_chunk(0, spares, {.rank = rank}, add_one(kElements));
+      variable.push_chunk(0, free_buffers, {.rank = rank}, add_one(kElements));
       ++tally->pushes[rank];
     }
     return 0;
@@ -130,11 +130,11 @@ double seconds_of(const auto& work) {
 void push_with_hint(TestJob& job, VariableShm& record, std::uint32_t altered) {
   AtomicShm<std::uint32_t>& hint = hint_of(job.segments, record);
   VersionedVariable variable = job.versioned(record);
-  Spares spares(job.segments, 0), others(job.segments, 1);
+  FreeBuffers free_buffers(job.segments, 0), others(job.segments, 1);
   int calls = 0;
   for (int push = 0; push < 1000; ++push) {
     hint.store_relaxed(altered);
-    variable.push_chunk(0, spares, {}, [&](float* out, const float* in, std::uint64_t version) {
+    variable.push_chunk(0, free_buffers, {}, [&](float* out, const float* in, std::uint64_t version) {
       if (push % 10 == 0 && ++calls % 4 != 0) {
         variable.push_chunk(0, others, {}, add_one(kElements));
         hint.store_relaxed(altered);
@@ -150,8 +150,8 @@ TEST_CASE("turns: one who pushes alone leaves no hint") {
   TestJob job;
   VariableShm& record = job.declare("v", kElements);
   VersionedVariable variable = job.versioned(record);
-  Spares spares(job.segments, 0);
-  for (int push = 0; push < 1000; ++push) variable.push_chunk(0, spares, {}, add_one(kElements));
+  FreeBuffers free_buffers(job.segments, 0);
+  for (int push = 0; push < 1000; ++push) variable.push_chunk(0, free_buffers, {}, add_one(kElements));
   CHECK(hint_of(job.segments, record).load_acquire() == kFree);
 }
 
@@ -188,9 +188,9 @@ TEST_CASE("turns: a turn that is wanted is granted after a streak, and taken bac
   VariableShm& record = job.declare("v", kElements);
   AtomicShm<std::uint32_t>& hint = hint_of(job.segments, record);
   VersionedVariable variable = job.versioned(record);
-  Spares spares(job.segments, 0);
+  FreeBuffers free_buffers(job.segments, 0);
   hint.store_relaxed(kWanted);  // by one who has died since
-  for (int push = 0; push < 1000; ++push) variable.push_chunk(0, spares, {}, add_one(kElements));
+  for (int push = 0; push < 1000; ++push) variable.push_chunk(0, free_buffers, {}, add_one(kElements));
   CHECK(hint.load_acquire() == kFree);
   CHECK(variable.version(0) == 1000);
 }
@@ -201,9 +201,9 @@ TEST_CASE("turns: a variable of several chunks has none") {
   REQUIRE(record.pieces > 1);
   AtomicShm<std::uint32_t>& hint = hint_of(job.segments, record);
   VersionedVariable variable = job.versioned(record);
-  Spares spares(job.segments, 0);
+  FreeBuffers free_buffers(job.segments, 0);
   hint.store_relaxed(kWanted);
-  for (int push = 0; push < 500; ++push) variable.push_chunk(0, spares, {}, add_one(variable.chunk_size(0)));
+  for (int push = 0; push < 500; ++push) variable.push_chunk(0, free_buffers, {}, add_one(variable.chunk_size(0)));
   CHECK(hint.load_acquire() == kWanted);
 }
 

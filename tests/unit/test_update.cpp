@@ -66,7 +66,7 @@ Settings settings_for(UpdateRule rule, const Combination& with) {
           .ema = with.ema};
 }
 
-// Values and slots of one variable, with spare room between them.
+// Values and slots of one variable, with free buffer room between them.
 struct State {
   std::size_t count, stride, arrays;
   std::vector<float> floats;

@@ -32,15 +32,15 @@ struct Past {
   VariableShm& record = job.declare("v", 300);
   VersionedVariable variable = job.versioned(record);
   Member first{job}, second{job};
-  Spare in_flight;
+  FreeBuffer in_flight;
 
   Past() {
     REQUIRE(variable.chunks() == 2);
-    Spares spares(job.segments, 0);
+    FreeBuffers free_buffers(job.segments, 0);
     for (const std::uint64_t chunk : {0, 1})
-      variable.push_chunk(chunk, spares, {}, [](float*, const float*, std::uint64_t) {});
+      variable.push_chunk(chunk, free_buffers, {}, [](float*, const float*, std::uint64_t) {});
     const std::uint64_t old = word(0).load_acquire();
-    in_flight = spares.begin(record, record.first_chunk, old, buffer_of(old));
+    in_flight = free_buffers.begin(record, record.first_chunk, old, buffer_of(old));
     for (Member* member : {&first, &second}) member->barrier.arrive(0);
     for (Member* member : {&first, &second})
       member->barrier.finish(
@@ -50,9 +50,10 @@ struct Past {
   BufferHeaderShm& current(std::uint64_t chunk) { return job.buffer(record, buffer_of(word(chunk).load_acquire())); }
   WorkerShm& worker(std::uint32_t rank) { return job.segments.worker(rank); }
   BarrierEntryShm& entry(std::uint32_t rank) { return worker(rank).barriers[0]; }
-  SpareShm& idle() {  // a spare that is not in flight
+  FreeBufferShm& idle() {  // a free buffer that is not in flight
     for (std::uint32_t which = 0;; ++which)
-      if (!is_in_flight(job.spare(record, 0, which).record.load_acquire())) return job.spare(record, 0, which);
+      if (!is_in_flight(job.free_buffer(record, 0, which).record.load_acquire()))
+        return job.free_buffer(record, 0, which);
   }
 };
 
@@ -78,22 +79,22 @@ void check_refused(const std::vector<Damage>& all) {
 TEST_CASE("damage: a buffer that is in use twice") {
   const auto own = [](Past& past) { return buffer_of(past.word(0).load_acquire()); };
   check_refused({
-      {"is in use twice", [&](Past& past) { past.idle().record.store_release(kValidSpare | own(past)); }},
+      {"is in use twice", [&](Past& past) { past.idle().record.store_release(kValidFreeBuffer | own(past)); }},
       {"is in use twice",
-       [](Past& past) {  // what is in flight is a spare, too, and the buffer that it would gain still the chunk's
-         past.idle().record.store_release(kValidSpare | past.in_flight.buffer);
+       [](Past& past) {  // what is in flight is a free buffer, too, and the buffer that it would gain still the chunk's
+         past.idle().record.store_release(kValidFreeBuffer | past.in_flight.buffer);
        }},
   });
 }
 
-TEST_CASE("damage: chunks and spares that name no buffer of their class, or another one's") {
+TEST_CASE("damage: chunks and free buffers that name no buffer of their class, or another one's") {
   check_refused({
       {"names no buffer of its class", [](Past& past) { past.word(1).store_release(make_word(1, kNoBuffer)); }},
       {"is torn", [](Past& past) { past.current(0).stamp.store_release(make_stamp(past.record.first_chunk, 7)); }},
       {"is torn", [](Past& past) { past.current(0).stamp.store_release(make_stamp(past.record.first_chunk + 1, 1)); }},
       {"preserves a buffer that is not of its class",
-       [](Past& past) { fork_of(past.current(0)).store_release(make_fork(1, kNoBuffer)); }},
-      {"a free buffer of rank 0", [](Past& past) { past.idle().record.store_release(kValidSpare | kNoBuffer); }},
+       [](Past& past) { preimage_of(past.current(0)).store_release(make_preimage(1, kNoBuffer)); }},
+      {"a free buffer of rank 0", [](Past& past) { past.idle().record.store_release(kValidFreeBuffer | kNoBuffer); }},
       {"a free buffer of rank 0", [](Past& past) { past.idle().record.store_release(1); }},
       {"a free buffer of rank 0", [](Past& past) { past.in_flight.shared->note_gain.store_release(kNoBuffer); }},
   });

@@ -43,11 +43,11 @@ struct OneVariable {
   TestJob job{test::with_small_chunks()};
   VariableShm& record = job.declare("v", 1000, 10);
   VersionedVariable variable = job.versioned(record);
-  Spares spares{job.segments, 0};
+  FreeBuffers free_buffers{job.segments, 0};
   std::uint64_t last = record.pieces - 1;
 
   SwapResult push(std::uint64_t chunk, float delta, UpdateLabel label = {}) {
-    return variable.push_chunk(chunk, spares, label, add(variable, chunk, delta));
+    return variable.push_chunk(chunk, free_buffers, label, add(variable, chunk, delta));
   }
   BufferHeaderShm& current(std::uint64_t chunk) {
     return job.buffer(record, buffer_of(job.word(record, chunk).load_acquire()));
@@ -106,10 +106,10 @@ TEST_CASE("versioned slot: optimizer slots travel with the parameters") {
   TestJob job;
   VariableShm& record = job.declare("v", 100, 0, Layout::kVersioned, 1);
   VersionedVariable variable = job.versioned(record);
-  Spares spares(job.segments, 0);
+  FreeBuffers free_buffers(job.segments, 0);
   const std::size_t stride = record.piece_elements;
   for (int push = 0; push < 5; ++push)
-    variable.push_chunk(0, spares, {}, [&](float* out, const float* in, std::uint64_t) {
+    variable.push_chunk(0, free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
       out[stride] = in[stride] + 1;  // the slot counts pushes
       out[0] = in[0] + out[stride];  // the parameter sums the counts
     });
@@ -120,7 +120,7 @@ TEST_CASE("versioned slot: the stamp of the current buffer has the chunk's numbe
   OneVariable t;
   VariableShm& second = t.job.declare("w", 1000);
   VersionedVariable variable = t.job.versioned(second);
-  variable.push_chunk(2, t.spares, {}, add(variable, 2, 1));
+  variable.push_chunk(2, t.free_buffers, {}, add(variable, 2, 1));
   REQUIRE(second.first_chunk == t.record.pieces);
   const BufferHeaderShm& buffer = t.job.buffer(second, buffer_of(t.job.word(second, 2).load_acquire()));
   CHECK(buffer.stamp.load_relaxed() == make_stamp(second.first_chunk + 2, 1));
@@ -135,12 +135,13 @@ TEST_CASE("versioned slot: the label of the last push is in the buffer") {
 
 TEST_CASE("versioned slot: a push that another one overtakes is applied once, to the newer values") {
   OneVariable t;
-  Spares others(t.job.segments, 1);
+  FreeBuffers others(t.job.segments, 1);
   int calls = 0;
-  const SwapResult result = t.variable.push_chunk(0, t.spares, {}, [&](float* out, const float* in, std::uint64_t) {
-    if (++calls <= 3) t.variable.push_chunk(0, others, {}, add(t.variable, 0, 100));
-    add(t.variable, 0, 1)(out, in, 0);
-  });
+  const SwapResult result =
+      t.variable.push_chunk(0, t.free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
+        if (++calls <= 3) t.variable.push_chunk(0, others, {}, add(t.variable, 0, 100));
+        add(t.variable, 0, 1)(out, in, 0);
+      });
   CHECK(calls == 4);
   CHECK(result.retries == 3);
   CHECK(result.version == 3);
@@ -184,9 +185,11 @@ TEST_CASE("versioned slot: a word that names a buffer beyond the shard is told a
 
 TEST_CASE("versioned slot: a sync step is applied once, whoever comes later") {
   OneVariable t;
-  Spares others(t.job.segments, 1);
-  const auto apply = [&](Spares& spares) { return t.variable.apply_step(0, 0, spares, {}, add(t.variable, 0, 1)); };
-  CHECK(apply(t.spares) == StepResult::kApplied);
+  FreeBuffers others(t.job.segments, 1);
+  const auto apply = [&](FreeBuffers& free_buffers) {
+    return t.variable.apply_step(0, 0, free_buffers, {}, add(t.variable, 0, 1));
+  };
+  CHECK(apply(t.free_buffers) == StepResult::kApplied);
   CHECK(apply(others) == StepResult::kAlreadyIncluded);
   CHECK(t.variable.includes(0, 0));
   CHECK_FALSE(t.variable.includes(0, 1));
@@ -197,11 +200,12 @@ TEST_CASE("versioned slot: a sync step is applied once, whoever comes later") {
 
 TEST_CASE("versioned slot: a helper that another one overtakes applies nothing") {
   OneVariable t;
-  Spares others(t.job.segments, 1);
-  const StepResult result = t.variable.apply_step(0, 0, t.spares, {}, [&](float* out, const float* in, std::uint64_t) {
-    t.variable.apply_step(0, 0, others, {}, add(t.variable, 0, 1));
-    return add(t.variable, 0, 1)(out, in, 0);
-  });
+  FreeBuffers others(t.job.segments, 1);
+  const StepResult result =
+      t.variable.apply_step(0, 0, t.free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
+        t.variable.apply_step(0, 0, others, {}, add(t.variable, 0, 1));
+        return add(t.variable, 0, 1)(out, in, 0);
+      });
   CHECK(result == StepResult::kAlreadyIncluded);
   CHECK(all(pull(t.variable, 0).values, 11));
   CHECK(test::is_conserved(t.job.segments, {&t.record}));
@@ -209,7 +213,7 @@ TEST_CASE("versioned slot: a helper that another one overtakes applies nothing")
 
 TEST_CASE("versioned slot: a push keeps the steps that a chunk includes") {
   OneVariable t;
-  REQUIRE(t.variable.apply_step(0, 4, t.spares, {}, add(t.variable, 0, 1)) == StepResult::kApplied);
+  REQUIRE(t.variable.apply_step(0, 4, t.free_buffers, {}, add(t.variable, 0, 1)) == StepResult::kApplied);
   t.push(0, 1);
   CHECK(t.variable.includes(0, 4));
   CHECK_FALSE(t.variable.includes(0, 5));
@@ -220,12 +224,12 @@ TEST_CASE("versioned slot: many pushes of several ranks and variables of a class
   VariableShm& second = t.job.declare("w", 900);
   REQUIRE(second.buffer_class == t.record.buffer_class);
   VersionedVariable other = t.job.versioned(second);
-  std::vector<Spares> ranks;
+  std::vector<FreeBuffers> ranks;
   for (std::uint32_t rank = 0; rank < t.job.segments.ranks(); ++rank) ranks.emplace_back(t.job.segments, rank);
   for (std::uint32_t push = 0; push < 1000; ++push) {
-    Spares& spares = ranks[push * 7 % ranks.size()];
+    FreeBuffers& free_buffers = ranks[push * 7 % ranks.size()];
     VersionedVariable& target = push % 3 == 0 ? other : t.variable;
-    target.push_chunk(push % target.chunks(), spares, {}, add(target, push % target.chunks(), 1));
+    target.push_chunk(push % target.chunks(), free_buffers, {}, add(target, push % target.chunks(), 1));
     if (push % 50 == 0) REQUIRE(test::is_conserved(t.job.segments, {&t.record, &second}));
   }
   CHECK(test::is_conserved(t.job.segments, {&t.record, &second}));
@@ -238,8 +242,8 @@ TEST_CASE("versioned slot: at another address the same pushes are seen and go on
   REQUIRE(attached.shard_data(0) != t.job.segments.shard_data(0));
   Directory directory(attached);
   VersionedVariable theirs(attached.shard_data(0), directory.at(directory.find("v")));
-  Spares spares(attached, 1);
-  CHECK(theirs.push_chunk(0, spares, {}, add(theirs, 0, 1)).version == 1);
+  FreeBuffers free_buffers(attached, 1);
+  CHECK(theirs.push_chunk(0, free_buffers, {}, add(theirs, 0, 1)).version == 1);
   CHECK(all(pull(t.variable, 0).values, 12));
   CHECK(test::is_conserved(t.job.segments, {&t.record}));
 }

@@ -36,7 +36,7 @@ JobConfig settings(std::uint32_t workers, Mode mode = Mode::kAsync, Layout layou
 }
 
 WorkerOptions options(const JobConfig& config) {
-  return {.job = config.job, .rank = {}, .stop_requested = {}, .notice = [](const std::string&) {}};
+  return {.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}};
 }
 
 void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
@@ -233,7 +233,7 @@ TEST_CASE("waiting for the workers ends when the last one has joined, and says h
   std::string said;
   std::atomic<bool> was_said{false};
   WorkerOptions given = options(config);
-  given.notice = [&](const std::string& line) {
+  given.log = [&](const std::string& line) {
     if (!was_said) said = line;
     was_said = true;
   };
@@ -270,7 +270,7 @@ TEST_CASE("a sync step goes on after its time-out, names whom it leaves out, and
   Server server(config);
   std::vector<std::string> said;
   WorkerOptions talking = options(config);
-  talking.notice = [&](const std::string& line) { said.push_back(line); };
+  talking.log = [&](const std::string& line) { said.push_back(line); };
   Worker first(talking), second(options(config));
   const Variable variable = first.variable(vector_of(1), zero);
   const Variable theirs = second.variable(vector_of(1), zero);

@@ -65,19 +65,19 @@ TEST_CASE("joining: a wanted rank whose holder is dead is given") {
   const TestJob job;
   { const Member dead(job, 7); }
   REQUIRE(worker_state(job.segments, 7) == WorkerState::kDead);
-  const Member heir(job, 7);
-  CHECK(heir.rank == 7);
+  const Member successor(job, 7);
+  CHECK(successor.rank == 7);
   CHECK(job.segments.worker(7).holders.load_acquire() == 2);
   CHECK(worker_state(job.segments, 7) == WorkerState::kAlive);
 }
 
-TEST_CASE("joining: a push that the rank's last holder died in is over (cut.C7)") {
+TEST_CASE("joining: a push that the rank's last holder died in is over (snapshot.C7)") {
   const TestJob job;
   {
     const Member dead(job, 7);
     job.segments.worker(7).pushing.store_release(1);
   }
-  const Member heir(job, 7);
+  const Member successor(job, 7);
   CHECK(job.segments.worker(7).pushing.load_acquire() == 0);
 }
 

@@ -11,7 +11,7 @@
 #include "ps_shm/worker.hpp"
 #include "shm/segment/directory.hpp"
 #include "shm/segment/job_segments.hpp"
-#include "shm/slots/settle.hpp"
+#include "shm/slots/recovery.hpp"
 #include "shm/slots/versioned_slot.hpp"
 #include "support/conservation.hpp"
 #include "support/processes.hpp"
@@ -40,7 +40,7 @@ Chunks chunks_of(const std::string& job) {
 
 }  // namespace
 
-TEST_CASE("threads: a killed worker's lanes are settled by its successor, and no buffer is lost") {
+TEST_CASE("threads: a killed worker's lanes are recovered by its successor, and no buffer is lost") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(to_string(reduce));
     JobConfig config = settings(1, reduce == Reduce::kAtomic ? Mode::kSync : Mode::kAsync);
@@ -67,13 +67,13 @@ TEST_CASE("threads: a killed worker's lanes are settled by its successor, and no
       const std::uint64_t more = random() % (3 * before.count);
       while (chunks_of(config.job).applied < before.applied + more) shm::spin_pause();
       child.kill();
-      { const Worker heir(options(config, 0)); }
+      { const Worker successor(options(config, 0)); }
       CHECK(test::is_conserved(config.job));
     }
   }
 }
 
-TEST_CASE("threads: what each lane of a dead rank had in flight is settled, whichever side of its swap it was") {
+TEST_CASE("threads: what each lane of a dead rank had in flight is recovered, whichever side of its swap it was") {
   JobConfig config = test::with_small_chunks();
   config.threads = 3;
   for (std::uint32_t swapped = 0; swapped < 8; ++swapped) {
@@ -82,22 +82,23 @@ TEST_CASE("threads: what each lane of a dead rank had in flight is settled, whic
     shm::VariableShm& record = job.declare("v", 2000);
     REQUIRE(record.pieces >= 3);
     for (std::uint32_t thread = 0; thread < 3; ++thread) {
-      shm::Spares spares(job.segments, job.segments.lane(5, thread));
+      shm::FreeBuffers free_buffers(job.segments, job.segments.lane(5, thread));
       std::uint64_t old = job.word(record, thread).load_acquire();
-      const shm::Spare spare = spares.begin(record, record.first_chunk + thread, old, shm::buffer_of(old));
-      job.buffer(record, spare.buffer).stamp.store_release(shm::kBuilding);
+      const shm::FreeBuffer free_buffer =
+          free_buffers.begin(record, record.first_chunk + thread, old, shm::buffer_of(old));
+      job.buffer(record, free_buffer.buffer).stamp.store_release(shm::kBuilding);
       if ((swapped >> thread & 1) == 0) continue;
-      const std::uint64_t next = shm::make_word(1, spare.buffer);
-      job.buffer(record, spare.buffer).stamp.store_release(shm::make_stamp(record.first_chunk + thread, 1));
+      const std::uint64_t next = shm::make_word(1, free_buffer.buffer);
+      job.buffer(record, free_buffer.buffer).stamp.store_release(shm::make_stamp(record.first_chunk + thread, 1));
       REQUIRE(job.word(record, thread).try_exchange_acq_rel(old, next));
     }
-    shm::JobSegments heir = job.attach();
-    REQUIRE(heir.locks().try_take(shm::kRankByte + 5));
-    shm::settle_spares(heir, 5, heir.locks());
+    shm::JobSegments successor = job.attach();
+    REQUIRE(successor.locks().try_take(shm::kRankByte + 5));
+    shm::recover_buffers(successor, 5, successor.locks());
     CHECK(test::is_conserved(job.segments, {&record}));
     for (std::uint32_t thread = 0; thread < 3; ++thread)
-      for (std::uint32_t which = 0; which < shm::kSparesPerClass; ++which)
-        CHECK((job.spare(record, job.segments.lane(5, thread), which).record.load_acquire() >> 62 & 1) == 0);
+      for (std::uint32_t which = 0; which < shm::kFreeBuffersPerClass; ++which)
+        CHECK((job.free_buffer(record, job.segments.lane(5, thread), which).record.load_acquire() >> 62 & 1) == 0);
   }
 }
 

@@ -21,7 +21,7 @@ struct WeakCase {
   bool is_small = true;  // all executions can be followed within seconds
 };
 
-// Slots and spares; `scenes_of_waiting` has futexes, clocks, publications and cuts.
+// Slots and free buffers; `scenes_of_waiting` has futexes, clocks, publications and cuts.
 std::vector<WeakCase> scenes_of_slots();
 std::vector<WeakCase> scenes_of_barriers();
 std::vector<WeakCase> scenes_of_waiting();

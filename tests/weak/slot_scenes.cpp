@@ -1,7 +1,7 @@
-// Pushes, pulls, sync steps, accumulators and settling on weak memory.
+// Pushes, pulls, sync steps, accumulators and recovering on weak memory.
 #include <bit>
 
-#include "shm/slots/settle.hpp"
+#include "shm/slots/recovery.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
 #include "weak/scenes.hpp"
@@ -14,8 +14,8 @@ using namespace ps_shm::shm;
 struct Shape {
   std::uint64_t floats = 2;
   std::uint32_t variables = 1, ranks = 2;
-  bool is_settled = false;  // the words of spares are modelled, too
-  bool has_cut = false;     // cut 1 is open, and all pushes are after it
+  bool is_settled = false;          // the words of free buffers are modelled, too
+  bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
 };
 
 // Every push adds a power of two of its own, so that a value tells which pushes are in it. Each fiber writes to its own part.
@@ -34,7 +34,8 @@ class SlotScene : public WeakScene {
       variables_.push_back(job_.versioned(*records_.back()));
     }
     Directory directory(job_.segments);
-    for (std::uint32_t i = 0; shape.has_cut && i < shape.variables; ++i) directory.reserve({i}, kSnapshotByte);
+    for (std::uint32_t i = 0; shape.has_snapshot_point && i < shape.variables; ++i)
+      directory.reserve({i}, kSnapshotByte);
     for (std::uint32_t i = 0; i < shape.variables; ++i) {
       explorer.model(&job_.word(*records_[i], 0));
       explorer.name(&job_.word(*records_[i], 0), fmt::format("word {}", i));
@@ -52,13 +53,13 @@ class SlotScene : public WeakScene {
         explorer.name(reinterpret_cast<float*>(&buffer + 1) + i, fmt::format("data {}.{}", number, i));
     }
     for (std::uint32_t rank = 0; rank < shape.ranks; ++rank)
-      for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-        SpareShm& spare = job_.spare(*records_[0], rank, which);
+      for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
+        FreeBufferShm& free_buffer = job_.free_buffer(*records_[0], rank, which);
         if (shape.is_settled)
-          explorer.model(&spare);
+          explorer.model(&free_buffer);
         else
-          explorer.remember(&spare);
-        explorer.name(&spare.record, fmt::format("record {}.{}", rank, which));
+          explorer.remember(&free_buffer);
+        explorer.name(&free_buffer.record, fmt::format("record {}.{}", rank, which));
       }
     explorer.remember(&log_);
     explorer.at_end([this] { check(); });
@@ -74,17 +75,17 @@ class SlotScene : public WeakScene {
     return *this;
   }
 
-  // A fiber that settles what the rank's last holder has left, and then pushes once to each of these.
-  SlotScene& heir(std::uint32_t rank, const JobSegments& process, std::vector<std::uint32_t> targets,
-                  std::uint32_t after) {
+  // A fiber that recovers what the rank's last holder has left, and then pushes once to each of these.
+  SlotScene& successor(std::uint32_t rank, const JobSegments& process, std::vector<std::uint32_t> targets,
+                       std::uint32_t after) {
     const std::uint32_t first = next_push_;
     next_push_ += static_cast<std::uint32_t>(targets.size());
     certain_ |= ((1U << targets.size()) - 1) << first;
     for (std::size_t i = 0; i < targets.size(); ++i) pushes_of_[targets[i]] |= 1U << (first + i);
-    const std::uint64_t named = shape_.variables + job_.segments.lanes() * kSparesPerClass;
+    const std::uint64_t named = shape_.variables + job_.segments.lanes() * kFreeBuffersPerClass;
     explorer.add(
         [this, rank, first, locks = process.locks(), targets = std::move(targets)] {
-          settle_spares(job_.segments, rank, locks);
+          recover_buffers(job_.segments, rank, locks);
           explorer.forget();
           push_all(rank, first, targets);
         },
@@ -133,10 +134,10 @@ class SlotScene : public WeakScene {
     pushes_of_[0] |= (1U << steps) - 1;
     is_helped_ = true;
     explorer.add([this, rank, steps] {
-      Spares spares(job_.segments, rank);
+      FreeBuffers free_buffers(job_.segments, rank);
       for (std::uint32_t step = 0; step < steps; ++step) {
         const auto add = [&](float* out, const float* in, std::uint64_t) { return add_to(out, in, float(1U << step)); };
-        if (variables_[0].apply_step(0, step, spares, {}, add) == StepResult::kApplied)
+        if (variables_[0].apply_step(0, step, free_buffers, {}, add) == StepResult::kApplied)
           log_.helped[rank] += 1U << 4 * step;
         if (!variables_[0].includes(0, step)) explorer.fail("a step that was applied is not included");
       }
@@ -148,11 +149,11 @@ class SlotScene : public WeakScene {
   SlotScene& contributor(std::uint32_t rank, std::uint32_t steps, bool again, std::uint32_t variable = 0) {
     is_summed_ = true;
     explorer.add([this, rank, steps, again, variable] {
-      Spares spares(job_.segments, rank);
+      FreeBuffers free_buffers(job_.segments, rank);
       for (std::uint32_t step = 0; step < steps; ++step)
         for (int time = 0; time < (again ? 2 : 1); ++time) {
           const auto sum = [&](float* out, const float* in) { add_to(out, in, float(1U << (rank + 2 * step))); };
-          const ContributeResult result = variables_[variable].contribute(0, spares, {rank, step}, false, sum);
+          const ContributeResult result = variables_[variable].contribute(0, free_buffers, {rank, step}, false, sum);
           if (result == (time == 0 ? ContributeResult::kAlreadyIn : ContributeResult::kAdded))
             explorer.fail("in twice, or not in");
           if (result != ContributeResult::kTooLate) log_.contributed[rank] |= 1U << step;
@@ -188,16 +189,17 @@ class SlotScene : public WeakScene {
   }
 
   void push_all(std::uint32_t rank, std::uint32_t first, const std::vector<std::uint32_t>& targets) {
-    Spares spares(job_.segments, rank);
+    FreeBuffers free_buffers(job_.segments, rank);
     std::uint64_t turn = 0;
     for (std::uint32_t i = 0; i < targets.size(); ++i) {
       const auto add = [&](float* out, const float* in, std::uint64_t) {
         return add_to(out, in, float(1U << (first + i)));
       };
-      const SwapResult result = variables_[targets[i]].push_chunk(0, spares, {rank, 0, shape_.has_cut ? 1U : 0U}, add);
+      const SwapResult result =
+          variables_[targets[i]].push_chunk(0, free_buffers, {rank, 0, shape_.has_snapshot_point ? 1U : 0U}, add);
       log_.version[first + i] = result.version + 1;
       turn += 1 + result.retries;
-      explorer.forget(i << 8 | turn % kSparesPerClass);
+      explorer.forget(i << 8 | turn % kFreeBuffersPerClass);
     }
   }
 
@@ -263,13 +265,13 @@ std::vector<std::uint32_t> times(std::size_t count, std::uint32_t variable = 0) 
 // The buffer of v's version 1 comes to be that of w's version 1.
 const std::vector<std::uint32_t> kExchange = {0, 0, 0, 0, 0, 1, 0};
 
-// Rank 0 dies anywhere, rank 1 pushes, and rank 0's next holder settles.
-Made settle_scene(std::uint32_t pushes_of_other, bool has_cut) {
-  Made scene = make({.floats = 1, .is_settled = true, .has_cut = has_cut});
+// Rank 0 dies anywhere, rank 1 pushes, and rank 0's next holder recovers.
+Made settle_scene(std::uint32_t pushes_of_other, bool has_snapshot_point) {
+  Made scene = make({.floats = 1, .is_settled = true, .has_snapshot_point = has_snapshot_point});
   scene->processes.push_back(scene->attach(kRankByte));
   scene->processes.push_back(scene->attach(kRankByte + 1));
   scene->writer(0, times(1), {.may_die = true}).writer(1, times(pushes_of_other));
-  scene->heir(0, scene->processes[0], times(1), 1);
+  scene->successor(0, scene->processes[0], times(1), 1);
   return scene;
 }
 
@@ -283,16 +285,16 @@ std::vector<WeakCase> scenes_of_slots() {
          scene->writer(0, times(2)).writer(1, times(1));
          return scene;
        }},
-      {"slot: a writer goes round its spares while a reader sleeps",
+      {"slot: a writer goes round its free buffers while a reader sleeps",
        [] {
          Made scene = make({.floats = 2, .ranks = 1});
-         scene->writer(0, times(kSparesPerClass + 2)).reader(0, 1);
+         scene->writer(0, times(kFreeBuffersPerClass + 2)).reader(0, 1);
          return scene;
        }},
       {"slot: a writer, and a reader that pulls twice",
        [] {
          Made scene = make({.floats = 1, .ranks = 1});
-         scene->writer(0, times(kSparesPerClass + 2)).reader(0, 2);
+         scene->writer(0, times(kFreeBuffersPerClass + 2)).reader(0, 2);
          return scene;
        }},
       {"slot: two writers and a reader",
@@ -327,26 +329,27 @@ std::vector<WeakCase> scenes_of_slots() {
          scene->contributor(0, 1, true).contributor(1, 1, false).summer(1);
          return scene;
        }},
-      {"slot: a contributor goes round its spares",
+      {"slot: a contributor goes round its free buffers",
        [] {
          Made scene = make({.floats = 1, .ranks = 1});
-         scene->contributor(0, kSparesPerClass + 2, false).summer(2);
+         scene->contributor(0, kFreeBuffersPerClass + 2, false).summer(2);
          return scene;
        }},
-      {"cut: a writer goes round its spares while somebody looks at the image",
+      {"snapshot: a writer goes round its free buffers while somebody looks at the image",
        [] {
-         Made scene = make({.floats = 1, .ranks = 1, .has_cut = true});
-         scene->writer(0, times(kSparesPerClass + 2)).image_reader(0, 1);
+         Made scene = make({.floats = 1, .ranks = 1, .has_snapshot_point = true});
+         scene->writer(0, times(kFreeBuffersPerClass + 2)).image_reader(0, 1);
          return scene;
        }},
-      {"cut: two writers fork a chunk",
+      {"snapshot: two writers fork a chunk",
        [] {
-         Made scene = make({.floats = 1, .has_cut = true});
+         Made scene = make({.floats = 1, .has_snapshot_point = true});
          scene->writer(0, times(1)).writer(1, times(1)).image_reader(0, 1);
          return scene;
        }},
-      {"spares: a writer dies anywhere, and its heir settles", [] { return settle_scene(1, false); }},
-      {"spares: a writer dies anywhere after a cut, and its heir settles", [] { return settle_scene(1, true); }, false},
+      {"free buffers: a writer dies anywhere, and its successor recovers", [] { return settle_scene(1, false); }},
+      {"free buffers: a writer dies anywhere after a snapshot point, and its successor recovers",
+       [] { return settle_scene(1, true); }, false},
   };
 }
 

@@ -20,11 +20,11 @@ namespace {
 const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
 // An order that no scene misses. `what`: file, operation and label, as orders_of() says them.
-struct Spare {
+struct FreeBuffer {
   std::string what, why;
 };
 
-#include "weak/spare_orders.inc"
+#include "weak/unneeded_orders.inc"
 
 std::string line_of(const std::string& file, std::uint32_t line) {
   const std::size_t source = file.find("src/shm/");
@@ -88,22 +88,22 @@ std::vector<Order> orders_of(WeakScene& scene) {
       if (releases(order)) weakers.push_back(Weaker::kNoRelease);
     }
     for (const Weaker weaker : weakers)
-      orders.push_back({{file, line, column, operation, weaker},
-                        fmt::format("{} {} {}: {} of {}", file.substr(file.rfind('/') + 1),
-                                    function.substr(begin, end - begin), label_of(file, line), name_of(weaker),
-                                    name_of(operation))});
+      orders.push_back(
+          {{file, line, column, operation, weaker},
+           fmt::format("{} {} {}: {} of {}", file.substr(file.rfind('/') + 1), function.substr(begin, end - begin),
+                       label_of(file, line), name_of(weaker), name_of(operation))});
   }
   return orders;
 }
 
 bool is_listed(const std::string& what) {
-  return std::any_of(std::begin(kSpareOrders), std::end(kSpareOrders),
-                     [&](const Spare& one) { return one.what == what; });
+  return std::any_of(std::begin(kUnneededOrders), std::end(kUnneededOrders),
+                     [&](const FreeBuffer& one) { return one.what == what; });
 }
 
 }  // namespace
 
-TEST_CASE("orders: each is needed, or listed as spare with the reason") {
+TEST_CASE("orders: each is needed, or listed as unneeded with the reason") {
   const char* only = std::getenv("PS_SHM_WEAK_ORDER");
   struct Verdict {
     std::string what, caught_by;
@@ -132,7 +132,7 @@ TEST_CASE("orders: each is needed, or listed as spare with the reason") {
       if (!found.failure.empty()) verdict.caught_by = fmt::format("{} ({})", one.name, found.failure);
     }
   }
-  std::map<std::string, std::vector<std::string>> spare;  // by what, where
+  std::map<std::string, std::vector<std::string>> unneeded;  // by what, where
   std::size_t caught = 0;
   std::string table;
   for (const auto& [place, verdict] : verdicts) {
@@ -140,13 +140,13 @@ TEST_CASE("orders: each is needed, or listed as spare with the reason") {
     caught += !verdict.caught_by.empty();
     table += fmt::format("{} line {}: {}\n", verdict.what, std::get<1>(place),
                          verdict.caught_by.empty() ? "no scene misses it" : verdict.caught_by);
-    if (verdict.caught_by.empty()) spare[verdict.what].push_back(fmt::format("line {}", std::get<1>(place)));
+    if (verdict.caught_by.empty()) unneeded[verdict.what].push_back(fmt::format("line {}", std::get<1>(place)));
   }
   MESSAGE(table << caught << " of " << verdicts.size() << " are needed");
-  for (const auto& one : spare)
+  for (const auto& one : unneeded)
     CHECK_MESSAGE(is_listed(one.first),
                   one.first << ", " << one.second.front() << ": no scene misses it, and it is not listed");
-  for (const Spare& one : kSpareOrders)  // without PS_SHM_TEST_FULL they are only there
+  for (const FreeBuffer& one : kUnneededOrders)  // without PS_SHM_TEST_FULL they are only there
     if (only == nullptr)
-      CHECK_MESSAGE(spare.count(one.what) == 1, one.what << " is listed as spare, and is needed or gone");
+      CHECK_MESSAGE(unneeded.count(one.what) == 1, one.what << " is listed as unneeded, and is needed or gone");
 }

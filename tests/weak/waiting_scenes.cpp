@@ -7,7 +7,7 @@
 #include "shm/publication/publication.hpp"
 #include "shm/segment/events.hpp"
 #include "shm/segment/live_settings.hpp"
-#include "shm/steps/cut.hpp"
+#include "shm/steps/snapshot_point.hpp"
 #include "shm/steps/ssp_clock.hpp"
 #include "support/member.hpp"
 #include "weak/scenes.hpp"
@@ -85,7 +85,7 @@ struct ClockScene : WeakScene {
       for (std::uint64_t step = 0; step < steps; ++step) {
         wait_for_fact(
             job.segments.state().clocks,
-            [&] { return static_cast<void>(clocks[rank]->lead(bound, false, blockers[rank])), blockers[rank].empty(); },
+            [&] { return static_cast<void>(clocks[rank]->skew(bound, false, blockers[rank])), blockers[rank].empty(); },
             [&] {});
         if (data[1 - rank].load_relaxed() + bound < step) explorer.fail("a clock without its step's pushes");
         data[rank].store_relaxed(step + 1);
@@ -99,7 +99,7 @@ struct ClockScene : WeakScene {
     SspClock(job.segments, rank).enter(1);
     explorer.add([this, rank, steps] {
       for (std::uint64_t step = 0; step < steps; ++step) {
-        clocks[rank]->lead(0, false, blockers[rank]);
+        clocks[rank]->skew(0, false, blockers[rank]);
         if (!blockers[rank].empty()) return;
         clocks[rank]->advance();
       }
@@ -220,12 +220,12 @@ class PublicationScene : public WeakScene {
 
 // ---- cuts
 
-// Pushes of two words each, and one who makes a cut and looks at them.
-struct CutScene : WeakScene {
+// Pushes of two words each, and one who makes a snapshot point and looks at them.
+struct SnapshotScene : WeakScene {
   TestJob job{config_of(3)};
   Member holders[2] = {Member{job}, Member{job}};  // of the ranks' bytes; words are those of one mapping
   JobSegments snapshotter = job.attach();
-  std::optional<CutMaker> maker;
+  std::optional<SnapshotPointMaker> maker;
   struct Pushed {
     Word words[2] = {};
   } data[2];
@@ -234,11 +234,11 @@ struct CutScene : WeakScene {
     std::uint64_t last[2], seen[2][2], seen_by_newer[2];
   } log = {};
 
-  CutScene(std::uint32_t ranks, std::uint32_t pushes, bool to_copy) {
+  SnapshotScene(std::uint32_t ranks, std::uint32_t pushes, bool to_copy) {
     if (!snapshotter.locks().try_take(kSnapshotByte)) throw std::runtime_error("the byte is taken");
-    CutShm& cut = job.segments.state().cut;
-    explorer.model(&cut.word), explorer.name(&cut.word, "cut");
-    explorer.model(&cut.futex), explorer.name(&cut.futex, "futex");
+    SnapshotPointShm& point = job.segments.state().snapshot_point;
+    explorer.model(&point.word), explorer.name(&point.word, "cut");
+    explorer.model(&point.futex), explorer.name(&point.futex, "futex");
     explorer.model(data, 2), explorer.model(&reserve), explorer.name(&reserve, "reserve");
     explorer.remember(&log);
     explorer.at_start([this] { maker.emplace(job.segments); });
@@ -253,7 +253,7 @@ struct CutScene : WeakScene {
     explorer.add(
         [this, ranks, to_copy] {
           reserve.store_relaxed(1);
-          const MadeCut made = maker->drain(std::uint64_t{1} << 50, to_copy, std::nullopt);
+          const SnapshotPoint made = maker->drain(std::uint64_t{1} << 50, to_copy, std::nullopt);
           for (std::uint32_t rank = 0; rank < ranks; ++rank)
             for (int i = 0; i < 2; ++i) log.seen[rank][i] = data[rank].words[i].load_relaxed();
           if (to_copy && !maker->open(made.epoch)) explorer.fail("opened by another one");
@@ -262,9 +262,9 @@ struct CutScene : WeakScene {
     explorer.at_end([this, ranks] {
       for (std::uint32_t rank = 0; rank < ranks; ++rank) {
         for (const std::uint64_t seen : log.seen[rank])
-          if (seen < log.last[rank]) explorer.fail("a push of the cut is not over when it opens");
+          if (seen < log.last[rank]) explorer.fail("a push of the snapshot point is not over when it opens");
         if (log.seen_by_newer[1 - rank] != 0 && log.seen_by_newer[1 - rank] - 1 < log.last[rank])
-          explorer.fail("a push behind the cut does not see one before it");
+          explorer.fail("a push behind the snapshot point does not see one before it");
       }
     });
   }
@@ -272,7 +272,7 @@ struct CutScene : WeakScene {
   void go_through(std::uint32_t rank, std::uint64_t push) {
     WorkerShm& entry = job.segments.worker(rank);
     if (begin_push(job.segments, rank, entry) == 0)
-      log.last[rank] = push;  // of the cut
+      log.last[rank] = push;  // of the snapshot point
     else if (log.seen_by_newer[rank] == 0)
       log.seen_by_newer[rank] = 1 + data[1 - rank].words[1].load_relaxed();
     if (log.seen_by_newer[rank] != 0 && reserve.load_relaxed() == 0) explorer.fail("there is no reserve");
@@ -421,9 +421,11 @@ std::vector<WeakCase> scenes_of_waiting() {
          return scene;
        },
        false},
-      {"cut: pushes and one who makes a cut", [] { return std::make_unique<CutScene>(1, 2, false); }, false},
-      {"cut: pushes and one who copies", [] { return std::make_unique<CutScene>(1, 2, true); }, false},
-      {"cut: two pushers and one who makes a cut", [] { return std::make_unique<CutScene>(2, 1, false); }, false},
+      {"snapshot: pushes and one who makes a snapshot point",
+       [] { return std::make_unique<SnapshotScene>(1, 2, false); }, false},
+      {"snapshot: pushes and one who copies", [] { return std::make_unique<SnapshotScene>(1, 2, true); }, false},
+      {"snapshot: two pushers and one who makes a snapshot point",
+       [] { return std::make_unique<SnapshotScene>(2, 1, false); }, false},
       {"settings: a reader, and one who changes them", [] { return std::make_unique<SettingsScene>(4); }, false},
       {"events: a reader, and one who writes to an old place", [] { return std::make_unique<EventScene>(); }},
   };

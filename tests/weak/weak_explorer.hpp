@@ -1,11 +1,11 @@
 // Runs a few fibers of real protocol code on a model of weak memory (memory.hpp), in one thread: all executions that
 // there are, or many at random.
 //
-// All operations are those of AtomicShm and the fences of shm/base/atomic.hpp, which come here through shm/base/memory_model.hpp.
-// What varies is who goes next, which message a load reads and where in its history a store comes. A fiber is switched
-// away from before each access to a word that is contended: that several fibers use and one of them stores to. Words are
-// found to be so while the search goes on; it starts anew then. Fences of sequential consistency, futexes and looks at
-// locks are such points, too.
+// All operations are those of AtomicShm and the fences of shm/base/atomic.hpp, which come here through
+// shm/base/memory_model.hpp. What varies is who goes next, which message a load reads and where in its history a store
+// comes. A fiber is switched away from before each access to a word that is contended: that several fibers use and one
+// of them stores to. Words are found to be so while the search goes on; it starts anew then. Fences of sequential
+// consistency, futexes and looks at locks are such points, too.
 //
 // The search is depth-first and goes back by running again from the start, as that of faults/explorer.hpp. A state that
 // it has been in is not followed again. A state is the part of the memory that somebody can still read, the remembered
@@ -44,7 +44,7 @@ namespace ps_shm::test {
 struct WeakFiber {
   std::uint32_t after = 0;                 // begins when the fibers of these bits have ended or died
   bool may_die = false;                    // is also abandoned at each of its points
-  std::optional<std::uint32_t> byte = {};  // the lock byte that it holds while it is alive; its heir comes `after` it
+  std::optional<std::uint32_t> byte = {};  // the lock byte that it holds while alive; its successor comes `after` it
   std::uint64_t patience = 0;  // after so many loads without a store by anybody it polls: others go first; 0: never
 };
 

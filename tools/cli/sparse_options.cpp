@@ -6,8 +6,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "cli/option_tables.hpp"
 #include "cli/init_match.hpp"
+#include "cli/option_tables.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "train/loop/sparse_trainer.hpp"
@@ -72,7 +72,7 @@ void complete_training(const CommandLine& line, TrainingSettings& training) {
             setting.name != std::string("model") && line.was_given(setting.name) &&
             std::find(std::begin(kOfCount), std::end(kOfCount), setting.name) == std::end(kOfCount))
           throw Error(fmt::format("--{}: not used by model count; leave it out", setting.name));
-    if (training.data.empty()) training.data = row.usual_data;
+    if (training.data.empty()) training.data = row.default_data;
     return;
   }
   for (const char* option : kOfDenseModels)
@@ -93,7 +93,7 @@ void complete_training(const CommandLine& line, TrainingSettings& training) {
   const std::uint64_t batch = training.batch != 0 ? training.batch : train::SparseTrainOptions::kBatch;
   if (sparse.combine > batch)
     throw Error(fmt::format("--combine: {} exceeds the {} examples of a --batch", sparse.combine, batch));
-  if (training.data.empty()) training.data = row.usual_data;
+  if (training.data.empty()) training.data = row.default_data;
 }
 
 void complete_sparse_job(const CommandLine& line, const TrainingSettings& training, JobConfig& job) {
@@ -120,8 +120,8 @@ void complete_sparse_job(const CommandLine& line, const TrainingSettings& traini
     return;
   }
   const train::ModelRow& row = train::model_row(training.model);
-  optimizer.rule = row.usual_rule;
-  if (!optimizer.learning_rate) optimizer.learning_rate = row.usual_learning_rate;
+  optimizer.rule = row.default_rule;
+  if (!optimizer.learning_rate) optimizer.learning_rate = row.default_learning_rate;
 }
 
 void check_sparse_device(const TrainingSettings& training, const device::DeviceChoice& device) {

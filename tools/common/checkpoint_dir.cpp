@@ -11,9 +11,9 @@
 namespace ps_shm::tools {
 
 std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
-                                         const std::function<void(const std::string&)>& notice) {
+                                         const std::function<void(const std::string&)>& log) {
   if (settings.dir.empty()) return std::nullopt;
-  if (!settings.fresh) return Checkpoint::latest(settings.dir, notice);
+  if (!settings.fresh) return Checkpoint::latest(settings.dir, log);
   std::error_code error;
   const std::filesystem::directory_iterator entry(settings.dir, error);
   if (!error && entry != std::filesystem::directory_iterator())

@@ -15,10 +15,10 @@
 
 namespace ps_shm::tools {
 
-// The newest complete checkpoint; `notice` reports incomplete ones. None: the run starts from scratch. Throws Error
+// The newest complete checkpoint; `log` reports incomplete ones. None: the run starts from scratch. Throws Error
 // if there are checkpoints but none is complete, or with --fresh if the folder is not empty.
 std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
-                                         const std::function<void(const std::string&)>& notice);
+                                         const std::function<void(const std::string&)>& log);
 
 // The variables of a model, as Checkpoint::require() takes them.
 std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters);

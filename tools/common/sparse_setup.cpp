@@ -20,7 +20,7 @@ train::SparseSourceOptions source_options(const SparseSettings& sparse) {
   options.hash_bits = sparse.hash_bits;
   options.cache = sparse.cache;
   options.stop_requested = is_stop_requested;
-  options.notice = [](const std::string& line) { tell(line); };
+  options.log = [](const std::string& line) { tell(line); };
   return options;
 }
 

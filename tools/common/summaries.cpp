@@ -10,8 +10,8 @@
 namespace ps_shm::tools {
 
 SummaryWriter::SummaryWriter(const SummarySettings& settings, const std::string& folder, persistence::Summary opening,
-                             Notice notice)
-    : every_(settings.every), file_(settings.dir + "/" + folder, std::move(opening)), notice_(std::move(notice)) {}
+                             LogCallback log)
+    : every_(settings.every), file_(settings.dir + "/" + folder, std::move(opening)), log_(std::move(log)) {}
 
 bool SummaryWriter::is_due(std::uint64_t step) const { return !due_ || due_->is_now(steady_seconds(), step); }
 
@@ -21,10 +21,10 @@ void SummaryWriter::write(std::uint64_t step, const persistence::Summary& summar
   written_ = step;
   try {
     file_.write(step, summary);
-    if (std::exchange(is_failing_, false)) notice_("summaries are being written again");
+    if (std::exchange(is_failing_, false)) log_("summaries are being written again");
   } catch (const Error& error) {
     if (!std::exchange(is_failing_, true))
-      notice_(fmt::format("cannot write summaries: {}; training continues", error.what()));
+      log_(fmt::format("cannot write summaries: {}; training continues", error.what()));
   }
 }
 
@@ -47,12 +47,12 @@ void add_metrics(persistence::Summary& summary, const report::Metrics& metrics, 
 }
 
 void write_test(const SummarySettings& settings, std::uint64_t step, const report::Metrics& test,
-                const std::optional<report::Metrics>& average_test, Notice notice) {
+                const std::optional<report::Metrics>& average_test, LogCallback log) {
   if (settings.dir.empty()) return;
   persistence::Summary summary;
   add_metrics(summary, test);
   if (average_test) add_metrics(summary, *average_test, "average/");
-  SummaryWriter(settings, "test", {}, std::move(notice)).write(step, summary);
+  SummaryWriter(settings, "test", {}, std::move(log)).write(step, summary);
 }
 
 }  // namespace ps_shm::tools

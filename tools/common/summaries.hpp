@@ -15,12 +15,13 @@
 
 namespace ps_shm::tools {
 
-using Notice = std::function<void(const std::string& line)>;
+using LogCallback = std::function<void(const std::string& line)>;
 
 // The folder of one writer. Errors are reported once; training continues, and writing resumes when it can.
 class SummaryWriter {
  public:
-  SummaryWriter(const SummarySettings& settings, const std::string& folder, persistence::Summary opening, Notice notice);
+  SummaryWriter(const SummarySettings& settings, const std::string& folder, persistence::Summary opening,
+                LogCallback log);
 
   bool is_due(std::uint64_t step) const;
   void write(std::uint64_t step, const persistence::Summary& summary);
@@ -31,7 +32,7 @@ class SummaryWriter {
   const config::Interval every_;
   const std::string folder_;
   persistence::EventFile file_;
-  const Notice notice_;
+  const LogCallback log_;
   std::optional<config::Due> due_;  // none: at once
   std::optional<std::uint64_t> written_;
   bool is_failing_ = false;
@@ -59,6 +60,6 @@ std::string settings_table(const config::Settings<Struct>& rows, const Struct& s
 // Metrics of a model with the parameters of a step, and with their moving averages.
 void add_metrics(persistence::Summary& summary, const report::Metrics& metrics, const std::string& prefix = "");
 void write_test(const SummarySettings& settings, std::uint64_t step, const report::Metrics& test,
-                const std::optional<report::Metrics>& average_test, Notice notice);
+                const std::optional<report::Metrics>& average_test, LogCallback log);
 
 }  // namespace ps_shm::tools

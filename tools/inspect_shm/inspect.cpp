@@ -94,7 +94,7 @@ Json show_job(const std::string& job) {
   shown["snapshot"] = {{"epoch", info.snapshots},
                        {"age_seconds", info.snapshots == 0 ? Json() : Json(info.snapshot_age_seconds)},
                        {"held", info.has_snapshot},
-                       {"pushes_wait", info.is_cutting}};
+                       {"pushes_wait", info.is_pausing_pushes}};
   shown["segments"] = Json::array();
   std::vector<std::string> names = shm::list_segments(shm::control_name(job) + ".");
   names.insert(names.begin(), shm::control_name(job));
@@ -114,10 +114,10 @@ Json show_job(const std::string& job) {
   }
   const ByteCount& bytes = info.bytes;
   shown["bytes"] = {
-      {"values", bytes.values},     {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
-      {"reserves", bytes.reserves}, {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
-      {"spares", bytes.spares},     {"words", bytes.words},           {"padding", bytes.padding},
-      {"control", bytes.control},   {"total", bytes.total()}};
+      {"values", bytes.values},       {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
+      {"reserves", bytes.reserves},   {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
+      {"spares", bytes.free_buffers}, {"words", bytes.words},           {"padding", bytes.padding},
+      {"control", bytes.control},     {"total", bytes.total()}};
   return shown;
 }
 
@@ -236,7 +236,7 @@ Json list_workers(const std::string& job) {
                    {"pull_retries", worker.pull_retries},
                    {"dropped", worker.dropped},
                    {"clock", worker.clock},
-                   {"lead_max", worker.lead_max},
+                   {"lead_max", worker.max_clock_skew},
                    {"examples", worker.examples},
                    {"training_loss", worker.examples != 0 ? Json(worker.loss) : Json()},
                    {"seconds", worker.seconds},

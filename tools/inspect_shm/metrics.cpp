@@ -56,7 +56,7 @@ void add_bytes(Families& out, const std::string& job, const ByteCount& bytes) {
   const std::pair<const char*, std::uint64_t> parts[] = {
       {"control", bytes.control},           {"values", bytes.values},
       {"optimizer_slots", bytes.slots},     {"words", bytes.words},
-      {"padding", bytes.padding},           {"spares", bytes.spares},
+      {"padding", bytes.padding},           {"spares", bytes.free_buffers},
       {"accumulators", bytes.accumulators}, {"reserves", bytes.reserves},
       {"gradients", bytes.gradients},       {"shared_data", bytes.shared_data}};
   for (const auto& [part, count] : parts)

@@ -48,10 +48,10 @@ void choose_devices(LaunchSettings& settings) {
   const auto settle = [&](device::DeviceChoice& choice, std::uint32_t rank) {
     if (choice.kind == Kind::kCpu) return;
     if (!probe) probe = device::probe_gpus(device::cuda_calls());
-    std::string notice;
-    if (device::choose_gpu(choice, *probe, rank, notice) || !visible_gpus().empty()) return;
+    std::string log;
+    if (device::choose_gpu(choice, *probe, rank, log) || !visible_gpus().empty()) return;
     choice = {};
-    if (!std::exchange(has_said, true)) fmt::print(stderr, "launch_shm: {}\n", notice);
+    if (!std::exchange(has_said, true)) fmt::print(stderr, "launch_shm: {}\n", log);
   };
   settle(settings.device, 0);
   for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);

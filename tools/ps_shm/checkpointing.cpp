@@ -8,7 +8,8 @@
 
 namespace ps_shm::tools {
 
-Checkpointing::Checkpointing(std::string job, std::string group, CheckpointSettings settings, Notice say, Notice warn)
+Checkpointing::Checkpointing(std::string job, std::string group, CheckpointSettings settings, LogCallback say,
+                             LogCallback warn)
     : job_(std::move(job)),
       group_(std::move(group)),
       settings_(std::move(settings)),
@@ -25,13 +26,15 @@ bool Checkpointing::finish() noexcept { return repeating_.finish(); }
 // Returns the checkpoint's step.
 std::uint64_t Checkpointing::save(const JobView& view, double wait_seconds) {
   const double began = steady_seconds();
-  const std::string folder = Checkpoint::save(
-      view, settings_.dir,
-      {.max_file_bytes = settings_.max_file_bytes, .loss = loss_.mean(), .group = group_, .wait_seconds = wait_seconds});
+  const std::string folder = Checkpoint::save(view, settings_.dir,
+                                              {.max_file_bytes = settings_.max_file_bytes,
+                                               .loss = loss_.mean(),
+                                               .group = group_,
+                                               .wait_seconds = wait_seconds});
   loss_.reset();  // only now: an attempt that fails is made again
   say_(written_line(folder, steady_seconds() - began));
   persistence::remove_old_checkpoints(settings_.dir, {settings_.keep, settings_.keep_best}, folder,
-                               view.info().config.restore);
+                                      view.info().config.restore);
   return Checkpoint(folder).global_step();
 }
 

@@ -19,10 +19,10 @@ namespace ps_shm::tools {
 // is reported once, in one line; training and later attempts continue.
 class Checkpointing {
  public:
-  using Notice = std::function<void(const std::string& line)>;
+  using LogCallback = std::function<void(const std::string& line)>;
 
   // `say` and `warn` are called in the thread. Requires: this process owns the folder (persistence::CheckpointDir).
-  Checkpointing(std::string job, std::string group, CheckpointSettings settings, Notice say, Notice warn);
+  Checkpointing(std::string job, std::string group, CheckpointSettings settings, LogCallback say, LogCallback warn);
   ~Checkpointing();
   Checkpointing(const Checkpointing&) = delete;
   Checkpointing& operator=(const Checkpointing&) = delete;
@@ -37,12 +37,12 @@ class Checkpointing {
 
   const std::string job_, group_;
   const CheckpointSettings settings_;
-  const Notice say_, warn_;
+  const LogCallback say_, warn_;
   MeanLoss loss_;
   std::optional<JobView> view_;
   std::optional<config::Due> due_;
   std::uint64_t saved_ = 0;  // the step of the last checkpoint
-  Repeating repeating_;  // last member: it uses all of the above
+  Repeating repeating_;      // last member: it uses all of the above
 };
 
 }  // namespace ps_shm::tools

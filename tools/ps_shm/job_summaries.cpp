@@ -68,12 +68,12 @@ persistence::Histogram histogram_of(const std::vector<StalenessCount>& counts) {
 
 }  // namespace
 
-JobSummaries::JobSummaries(const JobConfig& job, const SummarySettings& settings, Notice notice)
+JobSummaries::JobSummaries(const JobConfig& job, const SummarySettings& settings, LogCallback log)
     : job_(job.job),
-      notice_(notice),
-      writer_(settings, "ps", settings_of(job), std::move(notice)),
+      log_(log),
+      writer_(settings, "ps", settings_of(job), std::move(log)),
       repeating_([this](bool is_last) { return look(is_last); },
-                 [this](const std::string& what, bool) { notice_(fmt::format("cannot write summaries: {}", what)); },
+                 [this](const std::string& what, bool) { log_(fmt::format("cannot write summaries: {}", what)); },
                  std::chrono::milliseconds(settings.every.steps != 0 ? 1 : 10)) {}
 
 bool JobSummaries::look(bool is_last) {

@@ -14,7 +14,7 @@ namespace ps_shm::tools {
 // Works in a thread of its own from the job's first step until its destruction, when it writes the last state.
 class JobSummaries {
  public:
-  JobSummaries(const JobConfig& job, const SummarySettings& settings, Notice notice);
+  JobSummaries(const JobConfig& job, const SummarySettings& settings, LogCallback log);
 
  private:
   bool look(bool is_last);
@@ -24,7 +24,7 @@ class JobSummaries {
   void add_parameters(persistence::Summary& summary);
 
   const std::string job_;
-  const Notice notice_;
+  const LogCallback log_;
   SummaryWriter writer_;
   std::optional<JobView> view_;
   Speed steps_, examples_;

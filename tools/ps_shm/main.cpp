@@ -38,12 +38,12 @@ int serve(const tools::PsSettings& settings) {
   options.adopt = settings.adopt;
   options.wait_job_seconds = settings.wait_job_seconds;
   options.stop_requested = [] { return tools::stop_requests() != 0; };
-  options.notice = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   const bool keeps = !settings.checkpoint.dir.empty() && settings.task.value_or(0) == 0;
   std::optional<persistence::CheckpointDir> dir;  // locked before the checkpoints in it are read
   if (keeps) dir.emplace(settings.checkpoint.dir);
   if (keeps && !settings.adopt)
-    if (const std::optional<Checkpoint> found = tools::find_beginning(settings.checkpoint, options.notice)) {
+    if (const std::optional<Checkpoint> found = tools::find_beginning(settings.checkpoint, options.log)) {
       tools::require_steps_left(*found, job);
       job.restore = found->folder();
     }
@@ -59,7 +59,7 @@ int serve(const tools::PsSettings& settings) {
   ServeHooks hooks;
   hooks.stop_requested = [] { return tools::stop_requests() != 0; };
   hooks.stop_at_once = [] { return tools::stop_requests() > 1; };
-  hooks.notice = say;
+  hooks.log = say;
   std::optional<JobView> view;
   hooks.every_second = [&] {
     try {
@@ -71,12 +71,12 @@ int serve(const tools::PsSettings& settings) {
   };
   std::optional<tools::Publishing> publishing;
   if (!settings.publish.name.empty() && settings.task.value_or(0) == 0)
-    publishing.emplace(job.job, job.group, settings.publish, options.notice);
+    publishing.emplace(job.job, job.group, settings.publish, options.log);
   std::optional<tools::JobSummaries> summaries;
   if (!settings.summary.dir.empty() && settings.task.value_or(0) == 0)
-    summaries.emplace(job, settings.summary, options.notice);
+    summaries.emplace(job, settings.summary, options.log);
   std::optional<tools::Checkpointing> checkpointing;
-  if (keeps) checkpointing.emplace(job.job, job.group, settings.checkpoint, say, options.notice);
+  if (keeps) checkpointing.emplace(job.job, job.group, settings.checkpoint, say, options.log);
   const EndReason reason = server.serve(hooks);
   summaries.reset();  // while the job still exists
   const bool is_saved = !checkpointing || checkpointing->finish();

@@ -50,10 +50,10 @@ class Publishing::Bundle {
   // generation promises complete pushes, so that state is left out.
   bool publish(bool is_last) {
     const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(is_last)});
-    if (!snapshot.split().empty()) {
+    if (!snapshot.partial_ranks().empty()) {
       ++left_out_;
       throw Error(fmt::format("not published: a push of worker {} is unfinished, and a part of it would be visible",
-                              fmt::join(snapshot.split(), ", ")),
+                              fmt::join(snapshot.partial_ranks(), ", ")),
                   ErrorCode::kUnavailable);
     }
     return publisher_
@@ -75,13 +75,14 @@ class Publishing::Bundle {
   std::uint64_t left_out_ = 0;
 };
 
-Publishing::Publishing(std::string job, std::string group, PublishSettings settings, Notice notice)
+Publishing::Publishing(std::string job, std::string group, PublishSettings settings, LogCallback log)
     : job_(std::move(job)),
       group_(std::move(group)),
       settings_(std::move(settings)),
-      notice_(std::move(notice)),
-      repeating_([this](bool is_last) { return look(is_last); },
-                 [this](const std::string& what, bool) { notice_(fmt::format("publication {}: {}", settings_.name, what)); }) {}
+      log_(std::move(log)),
+      repeating_(
+          [this](bool is_last) { return look(is_last); },
+          [this](const std::string& what, bool) { log_(fmt::format("publication {}: {}", settings_.name, what)); }) {}
 
 Publishing::~Publishing() = default;
 
@@ -97,8 +98,8 @@ bool Publishing::look(bool is_last) {
   if (!bundle_) bundle_ = std::make_unique<Bundle>(*view_, group_, settings_);
   if (!bundle_->publish(is_last)) throw Error("its subscribers hold every generation that fits");
   if (const std::uint64_t left_out = bundle_->take_left_out(); left_out != 0)
-    notice_(fmt::format("publication {}: published again; left out: {} {} with an unfinished push", settings_.name,
-                        left_out, left_out == 1 ? "state" : "states"));
+    log_(fmt::format("publication {}: published again; left out: {} {} with an unfinished push", settings_.name,
+                     left_out, left_out == 1 ? "state" : "states"));
   published_ = step;
   return true;
 }

@@ -17,10 +17,10 @@ namespace ps_shm::tools {
 // Works in a thread of its own from the job's first step until its destruction, when it publishes the last state.
 class Publishing {
  public:
-  using Notice = std::function<void(const std::string& line)>;
+  using LogCallback = std::function<void(const std::string& line)>;
 
-  // `group`: whose users may subscribe; empty: only this user. `notice` is called in the thread with errors.
-  Publishing(std::string job, std::string group, PublishSettings settings, Notice notice);
+  // `group`: whose users may subscribe; empty: only this user. `log` is called in the thread with errors.
+  Publishing(std::string job, std::string group, PublishSettings settings, LogCallback log);
   ~Publishing();
   Publishing(const Publishing&) = delete;
   Publishing& operator=(const Publishing&) = delete;
@@ -31,7 +31,7 @@ class Publishing {
 
   const std::string job_, group_;
   const PublishSettings settings_;
-  const Notice notice_;
+  const LogCallback log_;
   std::optional<JobView> view_;
   std::unique_ptr<Bundle> bundle_;
   std::optional<config::Due> due_;  // none: immediately, when the first step has ended, at which the model is known

@@ -99,7 +99,7 @@ int evaluate(const WorkerSettings& settings) {
   options.group = settings.alone.group;
   options.wait_seconds = settings.training.wait_job_seconds;
   options.stop_requested = is_stop_requested;
-  if (!settings.quiet) options.notice = [](const std::string& line) { tell(fmt::format("{}: {}", kWho, line)); };
+  if (!settings.quiet) options.log = [](const std::string& line) { tell(fmt::format("{}: {}", kWho, line)); };
   Subscriber subscriber(settings.publication.empty() ? job : settings.publication, options);
   Evaluator evaluator(settings, *workload, subscriber);
   if (settings.json) write_out(report::Json({{"publication", subscriber.spec().name}}).dump() + "\n");

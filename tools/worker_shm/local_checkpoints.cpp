@@ -67,14 +67,14 @@ bool LocalCheckpoints::write(train::LocalState state, std::optional<double> loss
   const Optimizer& optimizer = config_.optimizer;
   const float rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule));
   persistence::CheckpointFacts facts{.job = config_.job.empty() ? "standalone" : config_.job,
-                              .global_step = state.step,
-                              .loss = loss,
-                              .settings = persistence::settings_as_text(config::resolved(config_)),
-                              .learning_rate = double(optimizer.schedule.rate(rate, state.step)),
-                              .examples = {state.examples},
-                              .split = {},
-                              .variables = {},
-                              .files = {}};
+                                     .global_step = state.step,
+                                     .loss = loss,
+                                     .settings = persistence::settings_as_text(config::resolved(config_)),
+                                     .learning_rate = double(optimizer.schedule.rate(rate, state.step)),
+                                     .examples = {state.examples},
+                                     .partial_ranks = {},
+                                     .variables = {},
+                                     .files = {}};
   persistence::CheckpointArrays arrays;
   std::stable_sort(state.arrays.begin(), state.arrays.end(),
                    [](const auto& a, const auto& b) { return a.variable < b.variable; });
@@ -86,7 +86,8 @@ bool LocalCheckpoints::write(train::LocalState state, std::optional<double> loss
       arrays.add_slot(array.slot, array.shape, std::move(read));
   }
   const CheckpointSettings& settings = settings_.checkpoint;
-  const std::string folder = persistence::write_checkpoint(settings.dir, std::move(facts), arrays, settings.max_file_bytes);
+  const std::string folder =
+      persistence::write_checkpoint(settings.dir, std::move(facts), arrays, settings.max_file_bytes);
   say(settings_, "standalone: " + written_line(folder, steady_seconds() - began));
   persistence::remove_old_checkpoints(settings.dir, {settings.keep, settings.keep_best}, folder, config_.restore);
   return true;

@@ -80,10 +80,10 @@ int train_alone(const WorkerSettings& settings) {
 // From here on the process runs near its GPU, if it has one.
 std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who,
                                             std::uint32_t rank) {
-  std::string notice;
-  auto place = train::choose_gpu_place(settings.device, settings.wire, rank, notice);
+  std::string log;
+  auto place = train::choose_gpu_place(settings.device, settings.wire, rank, log);
   if (place) place->stream_waits = !settings.training.no_stream_waits;
-  if (!notice.empty()) tell(fmt::format("{}: {}", who, notice));  // also with --quiet
+  if (!log.empty()) tell(fmt::format("{}: {}", who, log));  // also with --quiet
   return place;
 }
 

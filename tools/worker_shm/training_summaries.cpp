@@ -48,13 +48,12 @@ persistence::Summary settings_of(const WorkerSettings& worker) {
 }  // namespace
 
 TrainingSummaries::TrainingSummaries(const WorkerSettings& settings, std::uint32_t rank, std::optional<JobConfig> alone,
-                                     Notice notice)
-    : worker_(settings.summary, fmt::format("worker-{}", rank), settings_of(settings), notice),
-      alone_(std::move(alone)) {
+                                     LogCallback log)
+    : worker_(settings.summary, fmt::format("worker-{}", rank), settings_of(settings), log), alone_(std::move(alone)) {
   if (!alone_) return;
   persistence::Summary opening;
   opening.add_text("settings", settings_table(config::job_settings(), config::resolved(*alone_)));
-  ps_.emplace(settings.summary, "ps", std::move(opening), std::move(notice));
+  ps_.emplace(settings.summary, "ps", std::move(opening), std::move(log));
 }
 
 void TrainingSummaries::observe(const train::StepView& view) {

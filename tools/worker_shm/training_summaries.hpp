@@ -15,7 +15,8 @@ namespace ps_shm::tools {
 class TrainingSummaries final : public train::StepObserver {
  public:
   // `alone`: the job's settings if there is no ps.
-  TrainingSummaries(const WorkerSettings& settings, std::uint32_t rank, std::optional<JobConfig> alone, Notice notice);
+  TrainingSummaries(const WorkerSettings& settings, std::uint32_t rank, std::optional<JobConfig> alone,
+                    LogCallback log);
 
   bool wants(std::uint64_t step) override { return worker_.is_due(step); }
   void observe(const train::StepView& view) override;

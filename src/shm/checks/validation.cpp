@@ -38,7 +38,7 @@ class ClassCheck {
       : job_(job), shard_(shard), class_(buffer_class), records_(records) {
     for (const VariableShm* record : records_) {
       if (areas_.empty())
-        areas_.emplace_back(record->spares_offset >> class_, std::uint64_t{job.lanes()} * kSparesPerClass);
+        areas_.emplace_back(record->free_buffers_offset >> class_, std::uint64_t{job.lanes()} * kFreeBuffersPerClass);
       areas_.emplace_back(record->data_offset >> class_, record->pieces);
     }
     std::sort(areas_.begin(), areas_.end());
@@ -49,8 +49,8 @@ class ClassCheck {
       if (is_initialised(*record))
         for (std::uint64_t chunk = 0; chunk < record->pieces; ++chunk) check_chunk(*record, chunk);
     for (std::uint32_t lane = 0; lane < job_.lanes(); ++lane)
-      for (std::uint32_t which = 0; which < kSparesPerClass; ++which)
-        check_spare(job_.spare_table(shard_, lane).spares[class_ - kMinClass][which], lane, which);
+      for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which)
+        check_free_buffer(job_.free_buffer_table(shard_, lane).free_buffers[class_ - kMinClass][which], lane, which);
     check_conservation();
   }
 
@@ -81,12 +81,12 @@ class ClassCheck {
       if (!has(buffer_of(word)))
         fail(fmt::format("chunk {} of variable '{}' names no buffer of its class", chunk, text_of(record.name)));
       const auto* buffer = reinterpret_cast<const BufferHeaderShm*>(data + (buffer_of(word) << class_));
-      const std::uint64_t fork = fork_of(*buffer).load_relaxed();
+      const std::uint64_t preimage = preimage_of(*buffer).load_relaxed();
       fence_acquire();                                           // (slot.R3) the pre-image field before the stamp
       const std::uint64_t stamp = buffer->stamp.load_acquire();  // (slot.R3) before the second read of the word
       if (stamp == make_stamp(record.first_chunk + chunk, version_of(word))) {
         holders_.push_back({buffer_of(word), &shared, word});
-        if (const std::uint64_t kept = kept_buffer(record, chunk, fork); kept != 0) {
+        if (const std::uint64_t kept = preserved_buffer(record, chunk, preimage); kept != 0) {
           if (!has(kept))
             fail(fmt::format("chunk {} of variable '{}' preserves a buffer that is not of its class", chunk,
                              text_of(record.name)));
@@ -100,19 +100,20 @@ class ClassCheck {
     }
   }
 
-  void check_spare(const SpareShm& spare, std::uint32_t lane, std::uint32_t which) {
-    const std::uint64_t record = spare.record.load_acquire();  // (slot.S3) pairs with slot.S1: the note
-    const std::uint64_t gain = spare.note_gain.load_relaxed();
-    fence_acquire();                                    // (slot.S3) the note before the second read
-    if (spare.record.load_relaxed() != record) return;  // its owner is alive and busy
+  void check_free_buffer(const FreeBufferShm& free_buffer, std::uint32_t lane, std::uint32_t which) {
+    const std::uint64_t record = free_buffer.record.load_acquire();  // (slot.S3) pairs with slot.S1: the note
+    const std::uint64_t gain = free_buffer.note_gain.load_relaxed();
+    fence_acquire();                                          // (slot.S3) the note before the second read
+    if (free_buffer.record.load_relaxed() != record) return;  // its owner is alive and busy
     if (record == 0 && records_.empty()) return;
-    const bool is_possible = (record & ~(kValidSpare | kSpareInFlight | kBufferMask)) == 0 && is_valid(record);
+    const bool is_possible =
+        (record & ~(kValidFreeBuffer | kFreeBufferInFlight | kBufferMask)) == 0 && is_valid(record);
     if (record != 0 && (!is_possible || !has(buffer_of(record)) || (is_in_flight(record) && !has(gain))))
       fail(fmt::format("a free buffer of rank {} is not of its class", lane / job_.config().threads));
     if (is_in_flight(record))
-      in_flight_.push_back({&spare, record, gain});
+      in_flight_.push_back({&free_buffer, record, gain});
     else
-      holders_.push_back({spare_buffer(record, *records_.front(), lane, which), &spare.record, record});
+      holders_.push_back({free_buffer_of(record, *records_.front(), lane, which), &free_buffer.record, record});
   }
 
   // Each buffer has one holder. The holders were read one after the other, while live peers swapped. Two holders of
@@ -130,14 +131,14 @@ class ClassCheck {
     }
     // Of a free buffer in flight and the buffer that its swap gains, one may have a holder, never both.
     for (const InFlight& doubt : in_flight_) {
-      const Holder* spare = holder_of(buffer_of(doubt.record));
+      const Holder* free_buffer = holder_of(buffer_of(doubt.record));
       const Holder* gain = holder_of(doubt.gain);
-      if (spare != nullptr && gain != nullptr && stays([&] {
-            return doubt.spare->record.load_acquire() == doubt.record &&  // (slot.S3)
-                   has_kept(*spare) && has_kept(*gain) &&
-                   doubt.spare->note_gain.load_acquire() == doubt.gain;  // (slot.S3)
+      if (free_buffer != nullptr && gain != nullptr && stays([&] {
+            return doubt.free_buffer->record.load_acquire() == doubt.record &&  // (slot.S3)
+                   has_kept(*free_buffer) && has_kept(*gain) &&
+                   doubt.free_buffer->note_gain.load_acquire() == doubt.gain;  // (slot.S3)
           }))
-        fail_shared(spare->buffer);
+        fail_shared(free_buffer->buffer);
     }
   }
 
@@ -164,7 +165,7 @@ class ClassCheck {
   }
 
   struct InFlight {
-    const SpareShm* spare;
+    const FreeBufferShm* free_buffer;
     std::uint64_t record, gain;
   };
 

@@ -383,7 +383,8 @@ void Directory::reserve(const std::vector<std::uint32_t>& positions, std::uint32
     throw;
   }
   for (const Made& one : made) {
-    one.whose->reserve.store_release(one.record->data_offset >> one.record->buffer_class);  // (cut.C6) its bytes exist
+    const std::uint64_t first = one.record->data_offset >> one.record->buffer_class;
+    one.whose->reserve.store_release(first);  // (snapshot.C6) its bytes exist
     fault_point(FaultPoint::kReserveNamed);
   }
 }

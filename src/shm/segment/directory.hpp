@@ -3,7 +3,7 @@
 //
 // A variable has one record, or one for each of its parts. With reduce atomic, each of them is followed by the record
 // of an accumulator. A declaration declares all of them in order. A declarer that finds only some of them declares the
-// rest, or waits for them. The first snapshot declares a reserve for each (cut.hpp).
+// rest, or waits for them. The first snapshot declares a reserve for each (snapshot_point.hpp).
 //
 // Invariants
 //   directory.D1 index[0..n) name records, index[n..] are 0. Position n is taken by one compare-exchange from 0, so all
@@ -64,7 +64,7 @@ class Directory {
   std::vector<std::uint32_t> declare(const VariableSpec& spec, std::uint64_t slots, std::uint32_t byte);
 
   // Gives each chunk of the versioned records at these positions one more buffer, unless it has one; snapshots need it
-  // (cut.C6). Requires: `byte`, held by the caller, is kSnapshotByte. Throws Error if /dev/shm or the directory is
+  // (snapshot.C6). Requires: `byte`, held by the caller, is kSnapshotByte. Throws Error if /dev/shm or the directory is
   // full; /dev/shm is then as full as before.
   void reserve(const std::vector<std::uint32_t>& positions, std::uint32_t byte);
 

@@ -125,7 +125,7 @@ void JobSegments::make_record(std::uint32_t number) {
   control_.grow(control_bytes(ranks(), (number / kRecordsAtOnce + 1) * kRecordsAtOnce));
 }
 
-RemoveOutcome remove_job(const std::string& job, int own, const std::function<void(const std::string&)>& notice,
+RemoveOutcome remove_job(const std::string& job, int own, const std::function<void(const std::string&)>& log,
                          const Trust& trust) {
   const std::string name = control_name(job);
   Segment control;
@@ -143,9 +143,8 @@ RemoveOutcome remove_job(const std::string& job, int own, const std::function<vo
     fault_point(FaultPoint::kRemoveLocked);
     for (const std::string& left : unlink_parts(job)) {
       empty_segment(left);
-      if (notice)
-        notice(
-            fmt::format("/dev/shm/{} belongs to {}, and only its owner can remove it; it was emptied and stays there",
+      if (log)
+        log(fmt::format("/dev/shm/{} belongs to {}, and only its owner can remove it; it was emptied and stays there",
                         left, owner_of(left)));
     }
     fault_point(FaultPoint::kRemoveParts);
@@ -362,7 +361,7 @@ std::optional<JobSegments> JobSegments::try_attach_some(const std::string& job, 
 }
 
 std::size_t JobSegments::shard_data_offset() const noexcept {
-  return round_up(kSparesOffset + lanes() * sizeof(SpareTableShm), kPage);
+  return round_up(kFreeBuffersOffset + lanes() * sizeof(FreeBufferTableShm), kPage);
 }
 
 }  // namespace ps_shm::shm

@@ -111,8 +111,8 @@ class JobSegments {
   Segment& shard(std::uint32_t number) noexcept { return shards_[number]; }
   const Segment& shard(std::uint32_t number) const noexcept { return shards_[number]; }
   std::byte* shard_data(std::uint32_t number) const noexcept { return shards_[number].data(); }
-  SpareTableShm& spare_table(std::uint32_t shard, std::uint32_t lane) const noexcept {
-    return reinterpret_cast<SpareTableShm*>(shard_data(shard) + kSparesOffset)[lane];
+  FreeBufferTableShm& free_buffer_table(std::uint32_t shard, std::uint32_t lane) const noexcept {
+    return reinterpret_cast<FreeBufferTableShm*>(shard_data(shard) + kFreeBuffersOffset)[lane];
   }
   std::size_t shard_data_offset() const noexcept;  // where a shard's first variable may begin
 
@@ -153,10 +153,10 @@ enum class RemoveOutcome { kRemoved, kAbsent, kAlive };
 // Removes all segments of a job if no process holds a lock of it (names.N2): shards, gradient segments and shared data
 // first, the control segment last. Never touches a live job. `own`: a descriptor of the job through which the caller
 // holds its locks, or -1. /dev/shm lets only owners remove names. Segments left by other users of the job's group are
-// therefore emptied, and reported to `notice`. Throws Error if the control segment belongs to another user or is not
+// therefore emptied, and reported to `log`. Throws Error if the control segment belongs to another user or is not
 // trusted.
-RemoveOutcome remove_job(const std::string& job, int own = -1,
-                         const std::function<void(const std::string&)>& notice = {}, const Trust& trust = {});
+RemoveOutcome remove_job(const std::string& job, int own = -1, const std::function<void(const std::string&)>& log = {},
+                         const Trust& trust = {});
 
 // Removes the job if it was ended, is not to be kept, and no process is left in it. For callers that have given a byte
 // back (names.N9). What cannot be removed is left to the next ps of the name.

@@ -17,7 +17,7 @@
 //
 //   0        +---------------------+
 //            | HeaderShm           |  creator                             all
-//   512      | SpareTableShm[lanes]|  owner of the rank                   recovering processes (slot.V6)
+//   512      | FreeBufferTableShm[lanes]|  owner of the rank                   recovering processes (slot.V6)
 //            +---------------------+  4096-aligned, then for each record in the order of the index:
 //            | chunk words, 128 B  |  initialiser, pushers by swap        all          (in-place: block counters)
 //            | buffers of a class  |  initialiser, their owners           all          (in-place: rows, see below)
@@ -44,8 +44,8 @@
 // /ps_shm_publication.NAME   a publication, which belongs to no job: bundle_layout.hpp
 //
 // A record describes a variable, or one part of a partitioned variable, or the accumulator of either (reduce atomic),
-// or a reserve: one more buffer for each chunk of a variable, made for the first snapshot (cut.hpp). `Spares` are free
-// buffers. A rank has one list of them, a lane, for each thread that may push.
+// or a reserve: one more buffer for each chunk of a variable, made for the first snapshot
+// (snapshot_point.hpp). A rank has one list of free buffers, a lane, for each thread that may push.
 //
 // A buffer: | BufferHeaderShm 64 B | parameters | optimizer slots, one array after the other |
 //
@@ -61,8 +61,8 @@
 //   VariableShm    a claimed record that never got into the index is used again by the next holder of that lock byte
 //   `init`         the lock byte of a dead task: a waiter takes the initialisation over (directory.D5)
 //   chunk          word and current buffer are untouched until the one swap; no buffer stamped "building" is current
-//   SpareShm       "in flight": the next owner of the rank recovers it (spares.hpp)
-//   CutShm         a snapshot point that is not open yet: a push that waits for it opens it (cut.hpp)
+//   FreeBufferShm  "in flight": the next owner of the rank recovers it (free_buffers.hpp)
+//   SnapshotPointShm  a snapshot point that is not open yet: a push that waits for it opens it (snapshot_point.hpp)
 //   `pushing`      a push that nobody waits for any more; the next owner of the rank clears it
 //   BarrierEntryShm  `published` is stored after the gradient: the gradient counts, or it does not (barrier.hpp)
 //   LiveShm        the version still names the previous record: the change has not happened
@@ -100,7 +100,7 @@ inline constexpr std::uint32_t kMaxAxes = 8;
 inline constexpr std::uint32_t kMinClass = 8;   // log2 of the smallest buffer, 256 B
 inline constexpr std::uint32_t kMaxClass = 20;  // log2 of the largest, 1 MiB
 inline constexpr std::uint32_t kClasses = kMaxClass - kMinClass + 1;
-inline constexpr std::uint32_t kSparesPerClass =
+inline constexpr std::uint32_t kFreeBuffersPerClass =
     4;  // more give slow readers more time, but fill caches (benches/tuning.py)
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kWriterLine = 128;  // the prefetcher fetches lines in pairs: keeps two writers apart
@@ -157,8 +157,8 @@ struct alignas(kWriterLine) BarrierShm {
   std::uint8_t pad0[108];
 };
 
-// The snapshot word and what belongs to it (cut.hpp). Each push reads the word.
-struct alignas(kWriterLine) CutShm {
+// The snapshot word and what belongs to it (snapshot_point.hpp). Each push reads the word.
+struct alignas(kWriterLine) SnapshotPointShm {
   AtomicShm<std::uint64_t> word;         // {epoch : 40, state : 2}
   AtomicShm<std::uint64_t> since_ns;     // CLOCK_MONOTONIC: when the snapshot point under way was begun
   AtomicShm<std::uint64_t> patience_ns;  // how long its drain may take
@@ -186,7 +186,7 @@ struct alignas(kWriterLine) JobStateShm {
   std::uint8_t pad3[112];
   LiveShm live[kLiveRecords];
   AtomicShm<std::uint32_t> task_pids[kMaxShards];  // of the processes that hold the task bytes
-  CutShm cut;
+  SnapshotPointShm snapshot_point;
   std::uint8_t reserved[384];
 };
 
@@ -232,7 +232,7 @@ enum class Counter : std::uint32_t {
   kStalenessCount,
   kStalenessMax,
   kLossBits,
-  kLeadMax,
+  kMaxClockSkew,
   kStepExamples,
   kRestoredExamples,
   kCount_
@@ -255,8 +255,8 @@ struct alignas(kWriterLine) WorkerShm {
   std::uint8_t pad1[64];
   BarrierEntryShm barriers[kBarriers];
   AtomicShm<std::uint64_t> counters[14];
-  AtomicShm<std::uint64_t> pushing;                       // epoch + 1 of the push under way; 0: none (cut.hpp)
-  AtomicShm<std::uint64_t> push_ns;                       // approximately the longest of its recent pushes
+  AtomicShm<std::uint64_t> pushing;  // epoch + 1 of the push under way; 0: none (snapshot_point.hpp)
+  AtomicShm<std::uint64_t> push_ns;  // approximately the longest of its recent pushes
   AtomicShm<std::uint64_t> staleness[kStalenessBuckets];  // counters.hpp
 };
 
@@ -268,12 +268,12 @@ enum class WaitingFor : std::uint32_t {
   kVariable = 4,
   kClock = 5,
   kData = 6,
-  kCut = 7
+  kSnapshotPoint = 7
 };
 
 inline constexpr std::uint32_t kRegularize = 1;  // VariableShm::flags
 inline constexpr std::uint32_t kRowState = 2;    // the same: each row's elements are followed by a float of state
-inline constexpr std::uint32_t kReserve = 4;     // the same: one more buffer for each chunk of `base` (cut.C6)
+inline constexpr std::uint32_t kReserve = 4;     // the same: one more buffer for each chunk of `base` (snapshot.C6)
 
 // A record of the directory. Immutable once the index names it, except for `init` and `reserve`.
 struct alignas(kWriterLine) VariableShm {
@@ -287,12 +287,12 @@ struct alignas(kWriterLine) VariableShm {
   std::uint64_t slots;              // optimizer slots per element; in-place: floats of state beside it
   std::uint64_t piece_elements;     // elements of a chunk or block; the last one may be shorter
   std::uint64_t pieces;
-  std::uint64_t first_chunk;      // number of chunk 0 in the shard (stamps, slot.V1)
-  std::uint64_t words_offset;     // chunk words or block counters, 128 B each
-  std::uint64_t data_offset;      // buffers or elements
-  std::uint64_t spares_offset;    // the class's free buffers, wherever its first variable put them
-  std::uint64_t shard_end;        // bytes of the shard in use, this variable included
-  std::uint64_t gradient_offset;  // in gradient segments
+  std::uint64_t first_chunk;          // number of chunk 0 in the shard (stamps, slot.V1)
+  std::uint64_t words_offset;         // chunk words or block counters, 128 B each
+  std::uint64_t data_offset;          // buffers or elements
+  std::uint64_t free_buffers_offset;  // the class's free buffers, wherever its first variable put them
+  std::uint64_t shard_end;            // bytes of the shard in use, this variable included
+  std::uint64_t gradient_offset;      // in gradient segments
   std::uint64_t gradient_end;
   char name[128];
   std::uint32_t part, parts;         // 0 of 1: not partitioned
@@ -304,7 +304,7 @@ struct alignas(kWriterLine) VariableShm {
   std::uint64_t row_floats;          // in-place: distance from one row to the next
   std::uint64_t row_counts_offset;   // in-place: u64 per rank and block, how often the rank pushed rows of the block
   AtomicShm<std::uint64_t> init;     // 0: not begun; make_init_claim: being initialised; kInitialised
-  AtomicShm<std::uint64_t> reserve;  // versioned: number of the first buffer of its reserve; 0: none (cut.C6)
+  AtomicShm<std::uint64_t> reserve;  // versioned: number of the first buffer of its reserve; 0: none (snapshot.C6)
   std::uint8_t pad1[128];
 };
 // False for a scalar. A part of one row of one element has row counts, although it lies in its counter's word as a
@@ -347,19 +347,19 @@ struct alignas(kCacheLine) BufferHeaderShm {
   AtomicShm<std::uint64_t> writer_step;     // global step of the last update
   AtomicShm<std::uint32_t> writer;          // rank of the last update
   AtomicShm<std::uint32_t> pad0;
-  RankSetShm contributors;  // of accumulators: the ranks included (barrier.B9); otherwise: fork_of()
+  RankSetShm contributors;  // of accumulators: the ranks included (barrier.B9); otherwise: preimage_of()
 };
 
-// The record of one free buffer. There are kSparesPerClass of them for each lane, shard and class (slot.V5).
-struct SpareShm {
+// The record of one free buffer. There are kFreeBuffersPerClass of them for each lane, shard and class (slot.V5).
+struct FreeBufferShm {
   AtomicShm<std::uint64_t> record;      // {valid : 1, in flight : 1, buffer : 24}; 0: its initial buffer, unused
   AtomicShm<std::uint64_t> note_chunk;  // while in flight: the chunk's number in the shard
   AtomicShm<std::uint64_t> note_word;   // while in flight: the word that the swap expects
   AtomicShm<std::uint64_t> note_gain;   // while in flight: the buffer that the rank gains if the swap succeeds
 };
 
-struct alignas(kWriterLine) SpareTableShm {
-  SpareShm spares[kClasses][kSparesPerClass];
+struct alignas(kWriterLine) FreeBufferTableShm {
+  FreeBufferShm free_buffers[kClasses][kFreeBuffersPerClass];
 };
 
 // Describes the shared data. Plain fields, complete before the segment has a name.
@@ -374,7 +374,7 @@ inline constexpr std::size_t kIndexOffset = 4096;
 inline constexpr std::size_t kSettingsOffset = kIndexOffset + 4 * kMaxVariables;
 inline constexpr std::size_t kEventsOffset = kSettingsOffset + sizeof(SettingsShm);
 inline constexpr std::size_t kWorkersOffset = kEventsOffset + sizeof(EventShm) * (kLifeEvents + kDecisions);
-inline constexpr std::size_t kSparesOffset = 512;
+inline constexpr std::size_t kFreeBuffersOffset = 512;
 inline constexpr std::size_t kPushedOffset = 512;
 inline constexpr std::size_t kNormOffset = kPushedOffset + 8 * kMaxVariables;
 inline constexpr std::uint64_t kNoNorm = ~std::uint64_t{0};  // as the norm: not requested; no sum has these bits
@@ -388,7 +388,7 @@ inline constexpr std::uint32_t kRankByte = kMaxShards;                // + rank
 inline constexpr std::uint32_t kRemoverByte = kRankByte + kMaxRanks;  // held only with the whole range (names.N2)
 inline constexpr std::uint32_t kSetterByte = kRemoverByte + 1;        // changes the runtime settings (settings.S1)
 inline constexpr std::uint32_t kLoaderByte = kSetterByte + 1;         // loads the shared data (data.D1)
-inline constexpr std::uint32_t kSnapshotByte = kLoaderByte + 1;       // takes a snapshot (cut.C8)
+inline constexpr std::uint32_t kSnapshotByte = kLoaderByte + 1;       // takes a snapshot (snapshot.C8)
 inline constexpr std::uint32_t kLockBytes = kSnapshotByte + 1;
 
 // layout_fields.hpp lists every field and pins its offset; these are the facts that the code relies on.
@@ -403,7 +403,7 @@ static_assert(kCounters <= 14, "the counters' array is full");
 static_assert(sizeof(BufferHeaderShm) == kCacheLine, "parameters would not begin on a cache line");
 static_assert(sizeof(PieceWordShm) == 2 * kCacheLine && offsetof(PieceWordShm, wanted) == kCacheLine,
               "the hint would share the word's line");
-static_assert(sizeof(SpareTableShm) % kWriterLine == 0, "two ranks' spare records would share a writer's line");
+static_assert(sizeof(FreeBufferTableShm) % kWriterLine == 0, "two ranks' spare records would share a writer's line");
 static_assert(kStateOffset >= sizeof(HeaderShm) && kIndexOffset >= kStateOffset + sizeof(JobStateShm) &&
                   kSharedRecordOffset + sizeof(SharedDataShm) <= kSharedDataOffset &&
                   kNormOffset + 8 <= kGradientsOffset,

@@ -67,8 +67,8 @@ struct LayoutFields<BarrierShm> {
 };
 
 template <>
-struct LayoutFields<CutShm> {
-  using Struct = CutShm;
+struct LayoutFields<SnapshotPointShm> {
+  using Struct = SnapshotPointShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(word),   PS_SHM_FIELD(since_ns), PS_SHM_FIELD(patience_ns),
                                         PS_SHM_FIELD(forced), PS_SHM_FIELD(given_up), PS_SHM_FIELD(pad0),
                                         PS_SHM_FIELD(futex),  PS_SHM_FIELD(pad1)};
@@ -78,10 +78,10 @@ template <>
 struct LayoutFields<JobStateShm> {
   using Struct = JobStateShm;
   static constexpr LayoutField all[] = {
-      PS_SHM_FIELD(barriers), PS_SHM_FIELD(activity),     PS_SHM_FIELD(ended),         PS_SHM_FIELD(keep),
-      PS_SHM_FIELD(servers),  PS_SHM_FIELD(live_version), PS_SHM_FIELD(short_quorum),  PS_SHM_FIELD(pad1),
-      PS_SHM_FIELD(clocks),   PS_SHM_FIELD(pad2),         PS_SHM_FIELD(event_tickets), PS_SHM_FIELD(pad3),
-      PS_SHM_FIELD(live),     PS_SHM_FIELD(task_pids),    PS_SHM_FIELD(cut),           PS_SHM_FIELD(reserved)};
+      PS_SHM_FIELD(barriers), PS_SHM_FIELD(activity),     PS_SHM_FIELD(ended),          PS_SHM_FIELD(keep),
+      PS_SHM_FIELD(servers),  PS_SHM_FIELD(live_version), PS_SHM_FIELD(short_quorum),   PS_SHM_FIELD(pad1),
+      PS_SHM_FIELD(clocks),   PS_SHM_FIELD(pad2),         PS_SHM_FIELD(event_tickets),  PS_SHM_FIELD(pad3),
+      PS_SHM_FIELD(live),     PS_SHM_FIELD(task_pids),    PS_SHM_FIELD(snapshot_point), PS_SHM_FIELD(reserved)};
 };
 
 template <>
@@ -139,7 +139,7 @@ struct LayoutFields<VariableShm> {
                                         PS_SHM_FIELD(first_chunk),
                                         PS_SHM_FIELD(words_offset),
                                         PS_SHM_FIELD(data_offset),
-                                        PS_SHM_FIELD(spares_offset),
+                                        PS_SHM_FIELD(free_buffers_offset),
                                         PS_SHM_FIELD(shard_end),
                                         PS_SHM_FIELD(gradient_offset),
                                         PS_SHM_FIELD(gradient_end),
@@ -173,16 +173,16 @@ struct LayoutFields<BufferHeaderShm> {
 };
 
 template <>
-struct LayoutFields<SpareShm> {
-  using Struct = SpareShm;
+struct LayoutFields<FreeBufferShm> {
+  using Struct = FreeBufferShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(record), PS_SHM_FIELD(note_chunk), PS_SHM_FIELD(note_word),
                                         PS_SHM_FIELD(note_gain)};
 };
 
 template <>
-struct LayoutFields<SpareTableShm> {
-  using Struct = SpareTableShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(spares)};
+struct LayoutFields<FreeBufferTableShm> {
+  using Struct = FreeBufferTableShm;
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(free_buffers)};
 };
 
 template <>
@@ -280,25 +280,42 @@ class LayoutHash {
 // that is missing here.
 consteval std::uint64_t layout_fingerprint() {
   LayoutHash hash;
-  hash.mix_fields<HeaderShm, SettingsShm, LiveShm, BarrierShm, CutShm, JobStateShm, EventShm, RankSetShm,
-                  BarrierEntryShm, WorkerShm, VariableShm, PieceWordShm, BufferHeaderShm, SpareShm, SpareTableShm,
-                  SharedDataShm, BundleShm, NewestShm, WaitersShm, SubscriberShm, TensorShm, RecordShm>();
-  const std::uint64_t facts[] = {kLayoutVersion,     kArithmeticVersion,
-                                 kMaxRanks,          kMaxShards,
-                                 kMaxVariables,      kMaxAxes,
-                                 kMinClass,          kMaxClass,
-                                 kSparesPerClass,    kBarriers,
-                                 kLiveRecords,       kLifeEvents,
-                                 kDecisions,         kCounters,
-                                 kStalenessBuckets,  kSettingsOffset,
-                                 kStateOffset,       kIndexOffset,
-                                 kEventsOffset,      kRecordsAtOnce,
-                                 kWorkersOffset,     kSparesOffset,
-                                 kPushedOffset,      kNormOffset,
-                                 kGradientsOffset,   kSharedRecordOffset,
-                                 kSharedDataOffset,  kBundleOffset,
-                                 kNewestOffset,      kWaitersOffset,
-                                 kSubscribersOffset, kLeases};
+  hash.mix_fields<HeaderShm, SettingsShm, LiveShm, BarrierShm, SnapshotPointShm, JobStateShm, EventShm, RankSetShm,
+                  BarrierEntryShm, WorkerShm, VariableShm, PieceWordShm, BufferHeaderShm, FreeBufferShm,
+                  FreeBufferTableShm, SharedDataShm, BundleShm, NewestShm, WaitersShm, SubscriberShm, TensorShm,
+                  RecordShm>();
+  const std::uint64_t facts[] = {kLayoutVersion,
+                                 kArithmeticVersion,
+                                 kMaxRanks,
+                                 kMaxShards,
+                                 kMaxVariables,
+                                 kMaxAxes,
+                                 kMinClass,
+                                 kMaxClass,
+                                 kFreeBuffersPerClass,
+                                 kBarriers,
+                                 kLiveRecords,
+                                 kLifeEvents,
+                                 kDecisions,
+                                 kCounters,
+                                 kStalenessBuckets,
+                                 kSettingsOffset,
+                                 kStateOffset,
+                                 kIndexOffset,
+                                 kEventsOffset,
+                                 kRecordsAtOnce,
+                                 kWorkersOffset,
+                                 kFreeBuffersOffset,
+                                 kPushedOffset,
+                                 kNormOffset,
+                                 kGradientsOffset,
+                                 kSharedRecordOffset,
+                                 kSharedDataOffset,
+                                 kBundleOffset,
+                                 kNewestOffset,
+                                 kWaitersOffset,
+                                 kSubscribersOffset,
+                                 kLeases};
   for (const std::uint64_t fact : facts) hash.mix(fact);
   return hash.value();
 }

@@ -90,7 +90,7 @@ bool Occupancy::add(const VariableShm& record) noexcept {
   }
   if (!is_versioned(record)) return true;
   shard.chunks = std::max(shard.chunks, record.first_chunk + record.pieces);
-  if (shard.spares[index] == 0) shard.spares[index] = record.spares_offset;
+  if (shard.free_buffers[index] == 0) shard.free_buffers[index] = record.free_buffers_offset;
   return true;
 }
 
@@ -150,10 +150,10 @@ bool try_place_buffers(VariableShm& record, std::uint64_t begin, const JobSegmen
   const std::uint64_t buffer_bytes = std::uint64_t{1} << record.buffer_class;
   record.data_offset = round_up(begin, buffer_bytes);  // a buffer's number is its offset divided by its size
   std::uint64_t end = record.data_offset + record.pieces * buffer_bytes;
-  record.spares_offset = shard.spares[record.buffer_class - kMinClass];
-  if (record.spares_offset == 0) {
-    record.spares_offset = end;
-    end += std::uint64_t{job.lanes()} * kSparesPerClass * buffer_bytes;
+  record.free_buffers_offset = shard.free_buffers[record.buffer_class - kMinClass];
+  if (record.free_buffers_offset == 0) {
+    record.free_buffers_offset = end;
+    end += std::uint64_t{job.lanes()} * kFreeBuffersPerClass * buffer_bytes;
   }
   record.shard_end = end;
   return end / buffer_bytes < kBufferNumbers;
@@ -170,7 +170,7 @@ void choose_place(VariableShm& record, const VariableShm* base, const JobSegment
       is_variable(record) ? round_up(gradients + record.elements * sizeof(float), kCacheLine) : gradients;
   record.words_offset = round_up(shard.end, kWriterLine);
   std::uint64_t end = record.words_offset + (is_reserve(record) ? 0 : record.pieces * sizeof(PieceWordShm));
-  record.first_chunk = record.spares_offset = 0;
+  record.first_chunk = record.free_buffers_offset = 0;
   record.row_counts_offset = end;
   if (!is_versioned(record)) {
     const bool is_scalar = record.elements == 1 && record.row_floats == 1;  // in its counter's word (inplace_slot.hpp)

@@ -52,9 +52,9 @@ class Occupancy {
   [[nodiscard]] bool add(const VariableShm& record) noexcept;
 
   struct Shard {
-    std::uint64_t end, chunks = 0;                 // bytes and chunk numbers in use
-    std::uint64_t load = 0;                        // floats of variables and their optimizer slots
-    std::array<std::uint64_t, kClasses> spares{};  // where each class's free buffers begin; 0: none yet
+    std::uint64_t end, chunks = 0;                       // bytes and chunk numbers in use
+    std::uint64_t load = 0;                              // floats of variables and their optimizer slots
+    std::array<std::uint64_t, kClasses> free_buffers{};  // where each class's free buffers begin; 0: none yet
   };
   const Shard& shard(std::uint32_t number) const noexcept { return shards_[number]; }
   std::uint32_t least_loaded() const noexcept;

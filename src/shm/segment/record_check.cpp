@@ -152,8 +152,8 @@ class RecordCheck {
                 record_.shard_end == expected.shard_end && record_.gradient_offset == expected.gradient_offset &&
                 record_.gradient_end == expected.gradient_end && record_.row_elements == expected.row_elements &&
                 record_.row_floats == expected.row_floats && record_.row_counts_offset == expected.row_counts_offset &&
-                (!is_versioned(record_) ||
-                 (record_.first_chunk == expected.first_chunk && record_.spares_offset == expected.spares_offset)),
+                (!is_versioned(record_) || (record_.first_chunk == expected.first_chunk &&
+                                            record_.free_buffers_offset == expected.free_buffers_offset)),
             "a place that does not follow from the records before it");
     const Segment& shard = job_.shard(record_.shard);
     if (!job_.has_shard(record_.shard))  // its task may have started after this process attached
@@ -192,7 +192,7 @@ std::vector<CheckedRecord> copy_records(JobSegments& job) {
     std::memcpy(static_cast<void*>(copy.get()), &shared,
                 offsetof(VariableShm, init));                    // immutable since it was published
     copy->init.store_relaxed(shared.init.load_acquire());        // (directory.D6) words and values
-    copy->reserve.store_relaxed(shared.reserve.load_acquire());  // (cut.C6) its record comes after this one
+    copy->reserve.store_relaxed(shared.reserve.load_acquire());  // (snapshot.C6) its record comes after this one
     RecordCheck(job, *copy, checked).check();
     static_cast<void>(checked.occupied.add(*copy));  // true: shard and class were checked
     if (is_variable(*copy)) checked.parts[text_of(copy->name)].push_back(copy.get());

@@ -2,14 +2,14 @@
 //
 // Protocol of a chunk, whose `word` {version : 40, buffer : 24} names the current buffer (docs/protocols.md, slot)
 //   push   slot.W1 old = word, acquire                          pairs with slot.W6: the buffer's bytes
-//          slot.W2 a free buffer is noted as in flight          spares.hpp
+//          slot.W2 a free buffer is noted as in flight          free_buffers.hpp
 //          slot.W3 stamp = building, relaxed; fence release     pairs with slot.R3
 //          slot.W4 free buffer's bytes = update(current buffer's bytes)
 //          slot.W5 stamp = {chunk, old.version + 1}, relaxed    slot.W6 carries it
 //          slot.W6 word: old -> {old.version + 1, free buffer}, acq_rel   pairs with slot.W1, slot.R1; if it fails,
 //                  start again. The first push of a snapshot epoch to a chunk performs a copy-on-write: it preserves
 //                  the replaced buffer as the chunk's image in the snapshot, and the new buffer's pre-image field names
-//                  it (cut.C6)
+//                  it (snapshot.C6)
 //   pull   slot.R1 word, acquire                                pairs with slot.W6
 //          slot.R2 the bytes
 //          slot.R3 fence acquire; stamp, relaxed, is {chunk, version of slot.R1}; otherwise start again
@@ -31,11 +31,12 @@
 #include "shm/base/racing.hpp"
 #include "shm/segment/layout.hpp"
 #include "shm/segment/rank_set.hpp"
-#include "shm/slots/spares.hpp"
+#include "shm/slots/free_buffers.hpp"
 
 namespace ps_shm::shm {
 
-// The updating rank and its step, which go into the buffer's header, and the snapshot epoch of the update (cut.hpp).
+// The updating rank and its step, which go into the buffer's header, and the snapshot epoch of the update
+// (snapshot_point.hpp).
 struct UpdateLabel {
   std::uint32_t rank = 0;
   std::uint64_t step = 0;
@@ -43,21 +44,24 @@ struct UpdateLabel {
 };
 
 // The pre-image field of a buffer that is not an accumulator's: {epoch : 40, buffer : 24}, the epoch of the chunk's
-// last copy-on-write and the buffer that it preserved (cut.C6). Buffer 0: the chunk's buffer of the reserve, still
+// last copy-on-write and the buffer that it preserved (snapshot.C6). Buffer 0: the chunk's buffer of the reserve, still
 // unused.
-inline AtomicShm<std::uint64_t>& fork_of(BufferHeaderShm& header) noexcept { return header.contributors.bits[0]; }
-inline const AtomicShm<std::uint64_t>& fork_of(const BufferHeaderShm& header) noexcept {
+inline AtomicShm<std::uint64_t>& preimage_of(BufferHeaderShm& header) noexcept { return header.contributors.bits[0]; }
+inline const AtomicShm<std::uint64_t>& preimage_of(const BufferHeaderShm& header) noexcept {
   return header.contributors.bits[0];
 }
-constexpr std::uint64_t make_fork(std::uint64_t epoch, std::uint64_t buffer) noexcept { return epoch << 24 | buffer; }
-constexpr std::uint64_t fork_epoch(std::uint64_t fork) noexcept { return fork >> 24; }
+constexpr std::uint64_t make_preimage(std::uint64_t epoch, std::uint64_t buffer) noexcept {
+  return epoch << 24 | buffer;
+}
+constexpr std::uint64_t preimage_epoch(std::uint64_t preimage) noexcept { return preimage >> 24; }
 
 // The buffer that a chunk preserves beside its current one: the one that the pre-image field names, or initially the
 // chunk's own buffer of the variable's reserve. 0 if there is none; accumulators have none.
-inline std::uint64_t kept_buffer(const VariableShm& variable, std::uint64_t chunk, std::uint64_t fork) noexcept {
+inline std::uint64_t preserved_buffer(const VariableShm& variable, std::uint64_t chunk,
+                                      std::uint64_t preimage) noexcept {
   if (variable.base != 0) return 0;
-  if (buffer_of(fork) != 0) return buffer_of(fork);
-  const std::uint64_t reserve = variable.reserve.load_acquire();  // (cut.C6) its bytes are there
+  if (buffer_of(preimage) != 0) return buffer_of(preimage);
+  const std::uint64_t reserve = variable.reserve.load_acquire();  // (snapshot.C6) its bytes are there
   return reserve == 0 ? 0 : reserve + chunk;
 }
 
@@ -185,7 +189,7 @@ class VersionedVariable {
   std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out,
                            std::uint64_t array = 0) const noexcept {
     return with_image(chunk, epoch, [&](const float* image) {
-      racing_copy(out, image + array * chunk_elements_, chunk_size(chunk));  // (cut.C9)
+      racing_copy(out, image + array * chunk_elements_, chunk_size(chunk));  // (snapshot.C9)
     });
   }
   // The same for the version alone.
@@ -193,18 +197,18 @@ class VersionedVariable {
     return with_image(chunk, epoch, [](const float*) {});
   }
 
-  // The buffer that the chunk preserves beside its current one (cut.C6), or 0. A single attempt; wait-free.
+  // The buffer that the chunk preserves beside its current one (snapshot.C6), or 0. A single attempt; wait-free.
   std::uint64_t kept_by(std::uint64_t chunk) const noexcept {
     const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
     const BufferHeaderShm& buffer = at(buffer_of(word));
-    const std::uint64_t fork = fork_of(buffer).load_relaxed();
-    return is_whole(buffer, chunk, word) ? kept_buffer(variable_, chunk, fork) : 0;
+    const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
+    return is_whole(buffer, chunk, word) ? preserved_buffer(variable_, chunk, preimage) : 0;
   }
 
   // Applies exactly one update to the chunk. update(out, in, version) computes new parameters and optimizer slots from
   // `in` into `out`; `version` is the number of updates before. It may be called several times. Lock-free.
   template <class Update>
-  SwapResult push_chunk(std::uint64_t chunk, Spares& spares, UpdateLabel label, Update&& update) noexcept {
+  SwapResult push_chunk(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label, Update&& update) noexcept {
     SwapResult result;
     for (;; ++result.retries) {
       std::uint64_t old = words_[chunk].word.load_acquire();                            // (slot.W1)
@@ -213,7 +217,7 @@ class VersionedVariable {
         update(out, in, version_of(old));
         return true;
       };
-      if (try_swap(chunk, old, spares, label, included, nullptr, compute)) {
+      if (try_swap(chunk, old, free_buffers, label, included, nullptr, compute)) {
         result.version = version_of(old);
         if (variable_.pieces == 1) count_win(result.retries);
         return result;
@@ -227,7 +231,7 @@ class VersionedVariable {
   // and one helper's swap succeeds. If what update(out, in, version) has read changed in the meantime, it returns
   // false and is called again. Lock-free.
   template <class Update>
-  StepResult apply_step(std::uint64_t chunk, std::uint64_t step, Spares& spares, UpdateLabel label,
+  StepResult apply_step(std::uint64_t chunk, std::uint64_t step, FreeBuffers& free_buffers, UpdateLabel label,
                         Update&& update) noexcept {
     for (;;) {
       std::uint64_t old = words_[chunk].word.load_acquire();  // (slot.W1)
@@ -236,14 +240,15 @@ class VersionedVariable {
       if (!is_whole(buffer, chunk, old)) continue;  // slot.V4: otherwise `included` may be another chunk's
       if (included > step) return StepResult::kAlreadyIncluded;
       const auto compute = [&](float* out, const float* in) { return update(out, in, version_of(old)); };
-      if (try_swap(chunk, old, spares, label, step + 1, nullptr, compute)) return StepResult::kApplied;
+      if (try_swap(chunk, old, free_buffers, label, step + 1, nullptr, compute)) return StepResult::kApplied;
     }
   }
 
   // For an accumulator: adds the gradient of label.rank for label.step. sum(out, in) writes in + gradient, or only the
   // gradient if `in` is nullptr. `again`: the caller has already contributed to this step, and adds more. Lock-free.
   template <class Sum>
-  ContributeResult contribute(std::uint64_t chunk, Spares& spares, UpdateLabel label, bool again, Sum&& sum) noexcept {
+  ContributeResult contribute(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label, bool again,
+                              Sum&& sum) noexcept {
     for (;;) {
       std::uint64_t old = words_[chunk].word.load_acquire();  // (slot.W1)
       const BufferHeaderShm& buffer = at(buffer_of(old));
@@ -259,7 +264,8 @@ class VersionedVariable {
         sum(out, is_first ? nullptr : in);
         return true;
       };
-      if (try_swap(chunk, old, spares, label, label.step + 1, &contributors, compute)) return ContributeResult::kAdded;
+      if (try_swap(chunk, old, free_buffers, label, label.step + 1, &contributors, compute))
+        return ContributeResult::kAdded;
     }
   }
 
@@ -356,13 +362,14 @@ class VersionedVariable {
     for (;;) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
-      const std::uint64_t fork = fork_of(buffer).load_relaxed();
-      if (!is_whole(buffer, chunk, word)) continue;      // slot.V4: otherwise `fork` may belong to another chunk
-      const bool is_forked = fork_epoch(fork) >= epoch;  // then the image is the preserved buffer, which stays as it is
-      const BufferHeaderShm& image = is_forked ? at(buffer_of(fork)) : buffer;
+      const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
+      if (!is_whole(buffer, chunk, word)) continue;  // slot.V4: otherwise `fork` may belong to another chunk
+      const bool has_preimage =
+          preimage_epoch(preimage) >= epoch;  // then the image is the preserved buffer, which stays as it is
+      const BufferHeaderShm& image = has_preimage ? at(buffer_of(preimage)) : buffer;
       read(parameters(image));
       const std::uint64_t version = image.stamp.load_relaxed() & kVersionMask;
-      if (is_forked || is_whole(buffer, chunk, word)) return version;
+      if (has_preimage || is_whole(buffer, chunk, word)) return version;
     }
   }
 
@@ -378,37 +385,38 @@ class VersionedVariable {
 
   // compute(out, in) returns false if what it was computed from has changed in the meantime.
   template <class Compute>
-  bool try_swap(std::uint64_t chunk, std::uint64_t old, Spares& spares, UpdateLabel label, std::uint64_t included,
-                const RankSet* contributors, Compute&& compute) noexcept {
+  bool try_swap(std::uint64_t chunk, std::uint64_t old, FreeBuffers& free_buffers, UpdateLabel label,
+                std::uint64_t included, const RankSet* contributors, Compute&& compute) noexcept {
     const BufferHeaderShm& in = at(buffer_of(old));
-    std::uint64_t gain = buffer_of(old), fork = 0;
+    std::uint64_t gain = buffer_of(old), preimage = 0;
     if (contributors == nullptr) {
-      fork = fork_of(in).load_relaxed();  // (cut.C5) counts if slot.W6 wins (slot.V4)
-      if (fork_epoch(fork) < label.epoch) {
+      preimage = preimage_of(in).load_relaxed();  // (snapshot.C5) counts if slot.W6 wins (slot.V4)
+      if (preimage_epoch(preimage) < label.epoch) {
         if (!is_whole(in, chunk, old)) return false;  // another chunk's: its buffer must not be noted
-        if (const std::uint64_t before = kept_buffer(variable_, chunk, fork); before != 0) {
-          fork = make_fork(label.epoch, gain);  // (cut.C6) preserves the image of the snapshot
+        if (const std::uint64_t before = preserved_buffer(variable_, chunk, preimage); before != 0) {
+          preimage = make_preimage(label.epoch, gain);  // (snapshot.C6) preserves the image of the snapshot
           gain = before;
         }
       }
     }
-    const Spare spare = spares.begin(variable_, variable_.first_chunk + chunk, old, gain);  // (slot.W2)
-    BufferHeaderShm& out = at(spare.buffer);
-    const std::uint64_t next = make_word(version_of(old) + 1, spare.buffer);
+    const FreeBuffer free_buffer =
+        free_buffers.begin(variable_, variable_.first_chunk + chunk, old, gain);  // (slot.W2)
+    BufferHeaderShm& out = at(free_buffer.buffer);
+    const std::uint64_t next = make_word(version_of(old) + 1, free_buffer.buffer);
     out.stamp.store_relaxed(kBuilding);  // (slot.W3)
     fault_point(FaultPoint::kPushBuilding);
     fence_release();  // (slot.W3) slot.V2: no byte before the stamp; pairs with slot.R3
     const bool is_good = racing_update(parameters(out), parameters(in), payload_floats(), compute);  // (slot.W4)
     fault_point(FaultPoint::kPushComputed);
     if (!is_good) {
-      Spares::lost(spare);
+      FreeBuffers::lost(free_buffer);
       return false;
     }
     if (contributors != nullptr) {
       for (std::size_t i = 0; i < contributors->bits.size(); ++i)
         out.contributors.bits[i].store_relaxed(contributors->bits[i]);
     } else {
-      fork_of(out).store_relaxed(fork);  // (cut.C6)
+      preimage_of(out).store_relaxed(preimage);  // (snapshot.C6)
     }
     out.included_steps.store_relaxed(included);
     out.writer.store_relaxed(label.rank);
@@ -418,11 +426,11 @@ class VersionedVariable {
     fault_point(FaultPoint::kPushStamped);
     if (words_[chunk].word.try_exchange_acq_rel(old, next)) {  // (slot.W6) pairs with slot.W1, slot.R1
       fault_point(FaultPoint::kPushSwapped);
-      Spares::won(spare, gain);
+      FreeBuffers::won(free_buffer, gain);
       return true;
     }
     fault_point(FaultPoint::kPushLost);
-    Spares::lost(spare);
+    FreeBuffers::lost(free_buffer);
     return false;
   }
 

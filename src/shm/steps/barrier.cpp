@@ -91,7 +91,7 @@ void Barrier::note_decision(std::uint64_t round) noexcept {
 bool Barrier::read_decision(std::uint64_t round, Decision& out) const noexcept {
   const std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A5) pairs with barrier.A4: the proposal
   if (decided_rounds(decision) != round + 1) return false;
-  const std::uint64_t epoch = cut_epoch(job_);  // after the decision, so it is at least as new
+  const std::uint64_t epoch = snapshot_epoch(job_);  // after the decision, so it is at least as new
   out.epoch = epoch - ((epoch - epoch_bits(decision)) & kDecisionEpoch);
   const BarrierEntryShm& proposer = entry(proposer_of(decision));
   for (std::size_t i = 0; i < out.contributors.bits.size(); ++i)

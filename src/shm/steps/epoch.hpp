@@ -1,4 +1,4 @@
-// The epoch of snapshots (cut.hpp): in the snapshot word, and in the decisions of steps (barrier.hpp).
+// The epoch of snapshots (snapshot_point.hpp): in the snapshot word, and in the decisions of steps (barrier.hpp).
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 
 namespace ps_shm::shm {
 
-enum class CutState : std::uint64_t { kOpen = 0, kDraining = 1, kDrainingToCopy = 2, kCopying = 3 };
+enum class SnapshotState : std::uint64_t { kOpen = 0, kDraining = 1, kDrainingToCopy = 2, kCopying = 3 };
 
-constexpr std::uint64_t make_cut(std::uint64_t epoch, CutState state) noexcept {
+constexpr std::uint64_t make_snapshot_word(std::uint64_t epoch, SnapshotState state) noexcept {
   return epoch << 2 | static_cast<std::uint64_t>(state);
 }
-constexpr std::uint64_t epoch_of(std::uint64_t cut) noexcept { return cut >> 2; }
-constexpr CutState cut_state(std::uint64_t cut) noexcept { return static_cast<CutState>(cut & 3); }
+constexpr std::uint64_t epoch_of(std::uint64_t word) noexcept { return word >> 2; }
+constexpr SnapshotState snapshot_state(std::uint64_t word) noexcept { return static_cast<SnapshotState>(word & 3); }
 
-inline std::uint64_t cut_epoch(const JobSegments& job) noexcept {
-  return epoch_of(job.state().cut.word.load_acquire());  // (cut.C3)
+inline std::uint64_t snapshot_epoch(const JobSegments& job) noexcept {
+  return epoch_of(job.state().snapshot_point.word.load_acquire());  // (snapshot.C3)
 }
 
 // BarrierShm::decision.
@@ -30,7 +30,7 @@ constexpr std::uint64_t make_decision(std::uint64_t rounds, std::uint64_t epoch,
 }
 static_assert(kMaxRanks <= 256, "a proposer has 8 bits");
 
-// cut.C10: sets the epoch of the next training step, which is not decided yet, and of all later ones. Returns that
+// snapshot.C10: sets the epoch of the next training step, which is not decided yet, and of all later ones. Returns that
 // step; nothing while the previous step is being applied. Lock-free.
 std::optional<std::uint64_t> try_set_epoch(JobSegments& job, std::uint64_t epoch) noexcept;
 

@@ -60,9 +60,9 @@ void SspClock::advance() noexcept {
   futex_announce(job_.state().clocks);
 }
 
-std::uint64_t SspClock::lead(std::uint64_t bound, bool look_at_locks, std::vector<std::uint32_t>& blockers) noexcept {
+std::uint64_t SspClock::skew(std::uint64_t bound, bool look_at_locks, std::vector<std::uint32_t>& blockers) noexcept {
   const std::uint64_t clock = own().load_relaxed(), mine = steps_of(clock);  // relaxed: only this rank writes it
-  std::uint64_t lead = 0;
+  std::uint64_t skew = 0;
   blockers.clear();
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
     if (rank == rank_) continue;
@@ -70,9 +70,9 @@ std::uint64_t SspClock::lead(std::uint64_t bound, bool look_at_locks, std::vecto
     const auto ahead = [&] { return theirs && mine > steps_of(*theirs) ? mine - steps_of(*theirs) : 0; };
     if (look_at_locks && ahead() > bound) theirs = clock_of(rank, epoch_of(clock), true);  // one system call each
     if (ahead() > bound) blockers.push_back(rank);
-    lead = std::max(lead, ahead());
+    skew = std::max(skew, ahead());
   }
-  return lead;
+  return skew;
 }
 
 }  // namespace ps_shm::shm

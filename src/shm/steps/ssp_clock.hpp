@@ -34,7 +34,7 @@ class SspClock {
 
   // ssp.C4: how many steps this worker is ahead of the slowest other worker; 0 if it is the slowest. `blockers`: the
   // ranks that are more than `bound` steps behind; if empty, a step may begin.
-  std::uint64_t lead(std::uint64_t bound, bool look_at_locks, std::vector<std::uint32_t>& blockers) noexcept;
+  std::uint64_t skew(std::uint64_t bound, bool look_at_locks, std::vector<std::uint32_t>& blockers) noexcept;
 
   static std::uint32_t epoch_of(std::uint64_t clock) noexcept { return static_cast<std::uint32_t>(clock >> 48); }
   static std::uint64_t steps_of(std::uint64_t clock) noexcept { return clock & ((std::uint64_t{1} << 47) - 1); }

@@ -58,7 +58,7 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
   }
   entry.clock.store_relaxed(0);  // no epoch: it counts only after enter()
   entry.push_ns.store_relaxed(0);
-  entry.pushing.store_release(0);  // (cut.C7) a dead owner's push is over
+  entry.pushing.store_release(0);  // (snapshot.C7) a dead owner's push is over
   fault_point(FaultPoint::kJoinWritten);
   entry.holders.store_release(entry.holders.load_relaxed() + 1);  // (ranks.J1) pairs with ranks.J4
   fault_point(FaultPoint::kJoinCounted);

@@ -21,10 +21,10 @@ void run_near(const device::GpuInfo& gpu) {
 }
 
 std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,
-                                         std::string& notice) {
+                                         std::string& log) {
   if (choice.kind == device::DeviceChoice::Kind::kCpu) return {};
   device::CudaCalls& cuda = device::cuda_calls();
-  const std::optional<device::GpuInfo> gpu = device::choose_gpu(choice, device::probe_gpus(cuda), rank, notice);
+  const std::optional<device::GpuInfo> gpu = device::choose_gpu(choice, device::probe_gpus(cuda), rank, log);
   if (!gpu) return {};
   run_near(*gpu);
   GpuPlace place;

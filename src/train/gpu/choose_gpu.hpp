@@ -15,9 +15,9 @@ namespace ps_shm::train {
 // is allowed.
 void run_near(const device::GpuInfo& gpu);
 
-// The GPU for the worker of this rank, near which it runs from now on; none for the CPU, with the reason in `notice`
+// The GPU for the worker of this rank, near which it runs from now on; none for the CPU, with the reason in `log`
 // if a GPU was wanted. Throws Error if a GPU is required but not available.
 std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,
-                                         std::string& notice);
+                                         std::string& log);
 
 }  // namespace ps_shm::train

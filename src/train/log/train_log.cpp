@@ -33,8 +33,8 @@ bool TrainHooks::read_checkpoint(const std::string& variable, const std::string&
 }
 
 hooks::NanGuard TrainHooks::nan_guard(const std::string& who, Worker* worker) const {
-  NanGuardOptions options{.on_nan = on_nan, .dir = restore_dir, .notice = warn};
-  if (!warn) options.notice = [](const std::string&) {};
+  NanGuardOptions options{.on_nan = on_nan, .dir = restore_dir, .log = warn};
+  if (!warn) options.log = [](const std::string&) {};
   return {std::move(options), worker, who};
 }
 

@@ -28,15 +28,15 @@ enum class ModelKind {
 struct ModelRow {
   const char* name;
   ModelKind kind;
-  const char* usual_data;  // default data source; empty: none
+  const char* default_data;  // default data source; empty: none
 
   // kDense.
   std::unique_ptr<Model> (*make_dense)(std::size_t features, std::size_t classes) = nullptr;
 
   // kSparse. The defaults learn well on many kinds of data, as measured: see the README's section on sparse models.
   std::unique_ptr<SparseModel> (*make_sparse)(const SparseInfo& info, const SparseModelOptions& options) = nullptr;
-  UpdateRule usual_rule = UpdateRule::kSgd;
-  float usual_learning_rate = 0.0F;
+  UpdateRule default_rule = UpdateRule::kSgd;
+  float default_learning_rate = 0.0F;
   bool takes_features = false, takes_ratings = false;
   bool has_factors = false;  // otherwise it can have a bias
 };

@@ -59,9 +59,9 @@ void watch(TextLines& lines, const SparseSourceOptions& options) {
   using Clock = std::chrono::steady_clock;
   lines.watch([&options, name = lines.name(), next = Clock::now() + kBetweenNotices](std::uint64_t bytes) mutable {
     if (options.stop_requested && options.stop_requested()) throw Interrupted();
-    if (!options.notice || Clock::now() < next) return;
+    if (!options.log || Clock::now() < next) return;
     next = Clock::now() + kBetweenNotices;
-    options.notice(fmt::format("reading {}: {} MiB", name, bytes >> 20));
+    options.log(fmt::format("reading {}: {} MiB", name, bytes >> 20));
   });
 }
 

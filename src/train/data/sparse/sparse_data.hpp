@@ -73,7 +73,7 @@ struct SparseSourceOptions {
   const class SparseData* names_of = nullptr;
   std::string cache;  // folder for cached binary forms; empty: an unnamed temporary file in $TMPDIR or /tmp
   std::function<bool()> stop_requested;
-  std::function<void(const std::string&)> notice;  // "reading a9a: 512 MiB", once every two seconds
+  std::function<void(const std::string&)> log;  // "reading a9a: 512 MiB", once every two seconds
 };
 
 class SparseData {

@@ -120,9 +120,9 @@ class CachedForm {
     const bool is_whole = pread(form.get(), static_cast<void*>(&header), sizeof header, 0) == ssize_t(sizeof header) &&
                           is_sound(header, bytes);
     if (is_whole && header.origin == origin_) return std::make_unique<SparseMapping>(form.get(), bytes, source_);
-    if (tells_why_not && options_.notice)
-      options_.notice(is_whole ? fmt::format("{} has changed: rebuilding its binary form {}", source_, path_)
-                               : fmt::format("{} is damaged: rebuilding it", path_));
+    if (tells_why_not && options_.log)
+      options_.log(is_whole ? fmt::format("{} has changed: rebuilding its binary form {}", source_, path_)
+                            : fmt::format("{} is damaged: rebuilding it", path_));
     return nullptr;
   }
 
@@ -142,8 +142,8 @@ class CachedForm {
         throw Error(fmt::format("cannot lock {}: {}; choose another cache folder", path, std::strerror(errno)),
                     config::code_of(errno));
       if (options_.stop_requested && options_.stop_requested()) throw Interrupted();
-      if (options_.notice && !std::exchange(has_told, true))
-        options_.notice(fmt::format("waiting for another process that is reading {}", source_));
+      if (options_.log && !std::exchange(has_told, true))
+        options_.log(fmt::format("waiting for another process that is reading {}", source_));
       std::this_thread::sleep_for(kLockSlice);
     }
     return file;

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "shm/slots/settle.hpp"
+#include "shm/slots/recovery.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
 
@@ -22,37 +22,41 @@ struct Scene {
 
   struct Rank {
     JobSegments segments;
-    Spares spares;
+    FreeBuffers free_buffers;
     std::uint32_t number;
-    Rank(const TestJob& job, std::uint32_t rank) : segments(job.attach()), spares(segments, rank), number(rank) {
+    Rank(const TestJob& job, std::uint32_t rank) : segments(job.attach()), free_buffers(segments, rank), number(rank) {
       REQUIRE(segments.locks().try_take(kRankByte + rank));
     }
   };
 
-  // A rank that fills a spare for the chunk and stops there, and what it would swap.
+  // A rank that fills a free buffer for the chunk and stops there, and what it would swap.
   struct Pending {
-    Spare spare;
+    FreeBuffer free_buffer;
     std::uint64_t chunk, old;
   };
   Pending begin(Rank& rank, std::uint64_t chunk) {
     const std::uint64_t old = job.word(record, chunk).load_acquire();
-    const Spare spare = rank.spares.begin(record, record.first_chunk + chunk, old, buffer_of(old));
-    const SpareShm* of_class = rank.segments.spare_table(0, rank.number).spares[record.buffer_class - kMinClass];
-    const auto which = static_cast<std::uint32_t>(spare.shared - of_class);
-    return {{&job.spare(record, rank.number, which), spare.buffer}, chunk, old};  // outlives the rank's mapping
+    const FreeBuffer free_buffer = rank.free_buffers.begin(record, record.first_chunk + chunk, old, buffer_of(old));
+    const FreeBufferShm* of_class =
+        rank.segments.free_buffer_table(0, rank.number).free_buffers[record.buffer_class - kMinClass];
+    const auto which = static_cast<std::uint32_t>(free_buffer.shared - of_class);
+    return {
+        {&job.free_buffer(record, rank.number, which), free_buffer.buffer}, chunk, old};  // outlives the rank's mapping
   }
   void swap(const Pending& pending) {
-    const std::uint64_t next = make_word(version_of(pending.old) + 1, pending.spare.buffer);
-    job.buffer(record, pending.spare.buffer)
+    const std::uint64_t next = make_word(version_of(pending.old) + 1, pending.free_buffer.buffer);
+    job.buffer(record, pending.free_buffer.buffer)
         .stamp.store_relaxed(make_stamp(record.first_chunk + pending.chunk, version_of(next)));
     std::uint64_t old = pending.old;
     REQUIRE(job.word(record, pending.chunk).try_exchange_acq_rel(old, next));
   }
-  void push(Rank& rank, std::uint64_t chunk) { job.versioned(record).push_chunk(chunk, rank.spares, {}, copy_up); }
+  void push(Rank& rank, std::uint64_t chunk) {
+    job.versioned(record).push_chunk(chunk, rank.free_buffers, {}, copy_up);
+  }
   // The next holder of the rank, whose predecessor is dead.
   void settle(std::uint32_t rank) {
     Rank next(job, rank);
-    settle_spares(next.segments, rank, next.segments.locks());
+    recover_buffers(next.segments, rank, next.segments.locks());
   }
   bool conserved() const { return test::is_conserved(job.segments, {&record}); }
   std::vector<std::uint64_t> words() const {
@@ -60,35 +64,39 @@ struct Scene {
     for (std::uint64_t chunk = 0; chunk < record.pieces; ++chunk) all.push_back(job.word(record, chunk).load_acquire());
     return all;
   }
-  std::uint64_t buffer_now(const Spare& spare) const { return buffer_of(spare.shared->record.load_acquire()); }
-  bool in_flight(const Spare& spare) const { return (spare.shared->record.load_acquire() >> 62 & 1) != 0; }
+  std::uint64_t buffer_now(const FreeBuffer& free_buffer) const {
+    return buffer_of(free_buffer.shared->record.load_acquire());
+  }
+  bool in_flight(const FreeBuffer& free_buffer) const {
+    return (free_buffer.shared->record.load_acquire() >> 62 & 1) != 0;
+  }
 };
 
 }  // namespace
 
-TEST_CASE("spares: who loses a swap has the same spare again, and nothing in doubt (slot.S2)") {
+TEST_CASE("free buffers: who loses a swap has the same free buffer again, and nothing in doubt (slot.S2)") {
   Scene scene;
   Scene::Rank rank(scene.job, 0);
   const Scene::Pending pending = scene.begin(rank, 0);
-  CHECK(scene.in_flight(pending.spare));
-  Spares::lost(pending.spare);
-  CHECK_FALSE(scene.in_flight(pending.spare));
-  CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
+  CHECK(scene.in_flight(pending.free_buffer));
+  FreeBuffers::lost(pending.free_buffer);
+  CHECK_FALSE(scene.in_flight(pending.free_buffer));
+  CHECK(scene.buffer_now(pending.free_buffer) == pending.free_buffer.buffer);
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: a rank that nobody has had needs nothing") {
+TEST_CASE("recovering: a rank that nobody has had needs nothing") {
   Scene scene;
   scene.settle(0);
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: killed before the note, the note of an earlier push changes nothing") {
+TEST_CASE("recovering: killed before the note, the note of an earlier push changes nothing") {
   Scene scene;
   {
     Scene::Rank dead(scene.job, 0);
     for (int i = 0; i < 5; ++i) scene.push(dead, 0);
-    SpareShm& next = scene.job.spare(scene.record, 0, 1);
+    FreeBufferShm& next = scene.job.free_buffer(scene.record, 0, 1);
     next.note_chunk.store_relaxed(scene.record.first_chunk + 2);  // half a note, not in flight
   }
   const auto words = scene.words();
@@ -97,7 +105,7 @@ TEST_CASE("settling: killed before the note, the note of an earlier push changes
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: killed before the swap, the spare stays and the word is untouched") {
+TEST_CASE("recovering: killed before the swap, the free buffer stays and the word is untouched") {
   Scene scene;
   Scene::Pending pending;
   {
@@ -107,12 +115,12 @@ TEST_CASE("settling: killed before the swap, the spare stays and the word is unt
   const auto words = scene.words();
   scene.settle(0);
   CHECK(scene.words() == words);
-  CHECK_FALSE(scene.in_flight(pending.spare));
-  CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
+  CHECK_FALSE(scene.in_flight(pending.free_buffer));
+  CHECK(scene.buffer_now(pending.free_buffer) == pending.free_buffer.buffer);
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: killed after the swap, the replaced buffer is the spare") {
+TEST_CASE("recovering: killed after the swap, the replaced buffer is the free buffer") {
   Scene scene;
   Scene::Pending pending;
   {
@@ -123,11 +131,11 @@ TEST_CASE("settling: killed after the swap, the replaced buffer is the spare") {
   const auto words = scene.words();
   scene.settle(0);
   CHECK(scene.words() == words);
-  CHECK(scene.buffer_now(pending.spare) == buffer_of(pending.old));
+  CHECK(scene.buffer_now(pending.free_buffer) == buffer_of(pending.old));
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: killed before the swap, and the current buffer has been replaced and reused by another") {
+TEST_CASE("recovering: killed before the swap, and the current buffer has been replaced and reused by another") {
   Scene scene;
   Scene::Pending pending;
   Scene::Rank alive(scene.job, 1);
@@ -135,17 +143,19 @@ TEST_CASE("settling: killed before the swap, and the current buffer has been rep
     Scene::Rank dead(scene.job, 0);
     pending = scene.begin(dead, 0);
   }
-  scene.push(alive, 0);  // the buffer that the dead one expected is a spare of rank 1 now
-  SUBCASE("a spare") {}
+  scene.push(alive, 0);  // the buffer that the dead one expected is a free buffer of rank 1 now
+  SUBCASE("a free buffer") {}
   SUBCASE("current of another chunk") {
-    for (std::uint32_t i = 0; i < kSparesPerClass; ++i) scene.push(alive, 1);
+    for (std::uint32_t i = 0; i < kFreeBuffersPerClass; ++i) scene.push(alive, 1);
   }
   scene.settle(0);
-  CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
+  CHECK(scene.buffer_now(pending.free_buffer) == pending.free_buffer.buffer);
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: killed before the swap, and a cut keeps the buffer that the dead one expected (cut.C6)") {
+TEST_CASE(
+    "recovering: killed before the swap, and a snapshot point keeps the buffer that the dead one expected "
+    "(snapshot.C6)") {
   Scene scene;
   Directory(scene.job.segments).reserve({0}, kSnapshotByte);
   Scene::Pending pending;
@@ -154,14 +164,14 @@ TEST_CASE("settling: killed before the swap, and a cut keeps the buffer that the
     Scene::Rank dead(scene.job, 0);
     pending = scene.begin(dead, 0);
   }
-  scene.job.versioned(scene.record).push_chunk(0, alive.spares, {.epoch = 1}, copy_up);  // forks
+  scene.job.versioned(scene.record).push_chunk(0, alive.free_buffers, {.epoch = 1}, copy_up);  // forks
   scene.settle(0);
-  CHECK_FALSE(scene.in_flight(pending.spare));
-  CHECK(scene.buffer_now(pending.spare) == pending.spare.buffer);
+  CHECK_FALSE(scene.in_flight(pending.free_buffer));
+  CHECK(scene.buffer_now(pending.free_buffer) == pending.free_buffer.buffer);
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: killed after the swap, and its buffer has been replaced and reused by another") {
+TEST_CASE("recovering: killed after the swap, and its buffer has been replaced and reused by another") {
   Scene scene;
   Scene::Pending pending;
   Scene::Rank alive(scene.job, 1);
@@ -171,16 +181,16 @@ TEST_CASE("settling: killed after the swap, and its buffer has been replaced and
     scene.swap(pending);
   }
   scene.push(alive, 0);
-  SUBCASE("a spare") {}
+  SUBCASE("a free buffer") {}
   SUBCASE("current of another chunk") {
-    for (std::uint32_t i = 0; i < kSparesPerClass; ++i) scene.push(alive, 1);
+    for (std::uint32_t i = 0; i < kFreeBuffersPerClass; ++i) scene.push(alive, 1);
   }
   scene.settle(0);
-  CHECK(scene.buffer_now(pending.spare) == buffer_of(pending.old));
+  CHECK(scene.buffer_now(pending.free_buffer) == buffer_of(pending.old));
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: a spare that hangs on a living rank between swap and note waits, and the others serve") {
+TEST_CASE("recovering: a free buffer that hangs on a living rank between swap and note waits, and the others serve") {
   Scene scene;
   Scene::Pending first, second;
   Scene::Rank alive(scene.job, 1);
@@ -192,20 +202,20 @@ TEST_CASE("settling: a spare that hangs on a living rank between swap and note w
   second = scene.begin(alive, 0);
   scene.swap(second);  // replaces the dead one's buffer and has not noted it
   {
-    Scene::Rank heir(scene.job, 0);
-    settle_spares(heir.segments, 0, heir.segments.locks());
-    CHECK(scene.in_flight(first.spare));
-    for (int i = 0; i < 20; ++i) scene.push(heir, 1);
-    CHECK(scene.in_flight(first.spare));
+    Scene::Rank successor(scene.job, 0);
+    recover_buffers(successor.segments, 0, successor.segments.locks());
+    CHECK(scene.in_flight(first.free_buffer));
+    for (int i = 0; i < 20; ++i) scene.push(successor, 1);
+    CHECK(scene.in_flight(first.free_buffer));
   }
-  Spares::won(second.spare, buffer_of(second.old));
+  FreeBuffers::won(second.free_buffer, buffer_of(second.old));
   scene.settle(0);
-  CHECK(scene.buffer_now(first.spare) == buffer_of(first.old));
+  CHECK(scene.buffer_now(first.free_buffer) == buffer_of(first.old));
   CHECK(scene.conserved());
 }
 
 // Once the second one's fate was noted and then not counted when the first one's buffer was chosen.
-TEST_CASE("settling: two dead, the second one has swapped away the first one's buffer") {
+TEST_CASE("recovering: two dead, the second one has swapped away the first one's buffer") {
   for (const std::uint32_t first_settled : {0U, 1U}) {
     CAPTURE(first_settled);
     Scene scene;
@@ -223,7 +233,7 @@ TEST_CASE("settling: two dead, the second one has swapped away the first one's b
   }
 }
 
-TEST_CASE("settling: three dead in a row on one chunk, in any order of their heirs") {
+TEST_CASE("recovering: three dead in a row on one chunk, in any order of their successors") {
   for (const std::vector<std::uint32_t>& order :
        std::vector<std::vector<std::uint32_t>>{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}) {
     CAPTURE(order[0] * 100 + order[1] * 10 + order[2]);
@@ -239,7 +249,7 @@ TEST_CASE("settling: three dead in a row on one chunk, in any order of their hei
   }
 }
 
-TEST_CASE("settling: two dead in a row on one chunk, and a living one has replaced the second one's buffer") {
+TEST_CASE("recovering: two dead in a row on one chunk, and a living one has replaced the second one's buffer") {
   Scene scene;
   Scene::Rank alive(scene.job, 2);
   {
@@ -253,7 +263,7 @@ TEST_CASE("settling: two dead in a row on one chunk, and a living one has replac
   CHECK(scene.conserved());
 }
 
-TEST_CASE("settling: two dead that both expected the same word, one of which has swapped") {
+TEST_CASE("recovering: two dead that both expected the same word, one of which has swapped") {
   for (const std::uint32_t first_settled : {0U, 1U}) {
     CAPTURE(first_settled);
     Scene scene;

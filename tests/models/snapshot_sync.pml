@@ -8,13 +8,13 @@
  *   - each image of a cut is the chunk's state between the same two steps, until the next cut
  *   - the last step is reached if nobody is killed; the living never hang
  * Left out
- *   - the versioned slot under each chunk (cut.pml): a swap with its fork is one step here
+ *   - the versioned slot under each chunk (snapshot.pml): a swap with its fork is one step here
  *   - memory orders; who arrives; the epoch has 2 bits in the decision instead of 12
  *
  * Broken on purpose, one at a time
- *   EARLY_BITS  the decision gets the epoch while its step is being applied (cut.C10)
- *   DROP_BITS   a decider does not carry on the epoch that it finds (cut.C10)
- *   CUT_FIRST   a helper reads the cut before there is a decision (cut.C10)
+ *   EARLY_BITS  the decision gets the epoch while its step is being applied (snapshot.C10)
+ *   DROP_BITS   a decider does not carry on the epoch that it finds (snapshot.C10)
+ *   CUT_FIRST   a helper reads the cut before there is a decision (snapshot.C10)
  */
 #ifndef RANKS
 #define RANKS 2
@@ -135,9 +135,9 @@ again:
     d_step { !snap_lock -> snap_lock = 1 }
     do
     :: snaps < SNAPS ->
-       d_step { epoch++; e = epoch } /* cut.C8 */
+       d_step { epoch++; e = epoch } /* snapshot.C8 */
        do
-       :: d_step { t = decided; d = bits } /* cut.C10 */
+       :: d_step { t = decided; d = bits } /* snapshot.C10 */
           if
 #ifndef EARLY_BITS
           :: step != t -> t = 255

@@ -1,5 +1,5 @@
-/* Consistent cuts: src/shm/steps/cut.hpp and cut.cpp, on top of src/shm/slots/versioned_slot.hpp and spares.cpp.
- * Sync mode has its own: cut_sync.pml.
+/* Consistent cuts: src/shm/steps/snapshot_point.hpp and snapshot_point.cpp, on top of src/shm/slots/versioned_slot.hpp and spares.cpp.
+ * Sync mode has its own: snapshot_sync.pml.
  *
  * RANKS workers push PUSHES times each, to chunk 0 and then to chunk 1, each from one spare buffer. Snapshotters, one
  * after the other, make SNAPS cuts and copy their images. At most KILLS of all these are killed, at any step; the next
@@ -17,25 +17,25 @@
  *   - conservation: at the end each buffer is named by exactly one word, current header, unused reserve or spare record
  *   - the living never hang, neither on dead workers nor on dead snapshotters
  * Left out
- *   - memory orders, but for the store of cut.C2 that may stay behind the load of cut.C3
+ *   - memory orders, but for the store of snapshot.C2 that may stay behind the load of snapshot.C3
  *   - several spares and settling jointly (slot.pml); accumulators; time: patience may end at any moment
  *
  * Broken on purpose, one at a time
- *   NO_DRAIN      pushes of the new epoch do not wait for those of the old one (cut.C8)
- *   NO_RECHECK    a push looks at the cut before its announcement, and not again behind it (cut.C3)
- *   NO_FENCE      the announcement is still on its way when the push looks at the cut (cut.C2)
- *   FRESH_EPOCH   a push waits for another cut than the one that its announcement is about (cut.C4)
- *   ONE_WAITER    only the snapshotter ends the pause: a dead one holds everybody up (cut.C4)
- *   NEVER_DEAD    the drain does not look at the locks (cut.C8)
- *   KEEP_OLD      a push that forks takes the replaced buffer for its own (cut.C6)
- *   DROP_PRE      later pushes of the epoch do not carry the kept buffer on (cut.C6)
- *   EARLY_EPOCH   reserves are made after the epoch has moved (cut.C6)
+ *   NO_DRAIN      pushes of the new epoch do not wait for those of the old one (snapshot.C8)
+ *   NO_RECHECK    a push looks at the cut before its announcement, and not again behind it (snapshot.C3)
+ *   NO_FENCE      the announcement is still on its way when the push looks at the cut (snapshot.C2)
+ *   FRESH_EPOCH   a push waits for another cut than the one that its announcement is about (snapshot.C4)
+ *   ONE_WAITER    only the snapshotter ends the pause: a dead one holds everybody up (snapshot.C4)
+ *   NEVER_DEAD    the drain does not look at the locks (snapshot.C8)
+ *   KEEP_OLD      a push that forks takes the replaced buffer for its own (snapshot.C6)
+ *   DROP_PRE      later pushes of the epoch do not carry the kept buffer on (snapshot.C6)
+ *   EARLY_EPOCH   reserves are made after the epoch has moved (snapshot.C6)
  *   OLD_GAIN      settling takes the replaced buffer for the gained one (slot.V6)
  *   NO_HEADERS    settling does not look for buffers in headers (slot.V6)
- *   NO_CHECK      a push believes a fork without the stamp's check (cut.C5)
- *   NO_LOOK       a snapshotter does so (cut.C9)
- *   NO_FORCED     a snapshotter believes a cut that a waiter has forced (cut.C11)
- *   LOWER_FORCED  a waiter that has slept takes the word of a later one back (cut.C11)
+ *   NO_CHECK      a push believes a fork without the stamp's check (snapshot.C5)
+ *   NO_LOOK       a snapshotter does so (snapshot.C9)
+ *   NO_FORCED     a snapshotter believes a cut that a waiter has forced (snapshot.C11)
+ *   LOWER_FORCED  a waiter that has slept takes the word of a later one back (snapshot.C11)
  */
 #ifndef RANKS
 #define RANKS 2
@@ -198,7 +198,7 @@ inline look_at_fate(k) {
 inline push_chunk() {
   do
   :: d_step { v = version[c]; b = buffer[c] } /* slot.W1 */
-     d_step { t = fork_epoch[b]; q = fork_buffer[b] } /* cut.C5 */
+     d_step { t = fork_epoch[b]; q = fork_buffer[b] } /* snapshot.C5 */
      d_step {
        whole = (t >= e || (stamp_chunk[b] == c && stamp_version[b] == v));
 #ifdef NO_CHECK
@@ -209,7 +209,7 @@ inline push_chunk() {
      :: !whole -> goto again
      :: else
      fi;
-     d_step { /* cut.C6 */
+     d_step { /* snapshot.C6 */
        g = b;
        if
        :: t < e && KEPT(c, q) != 0 ->
@@ -238,7 +238,7 @@ inline push_chunk() {
        low[s] = low[b] | BIT(p) /* slot.W4 */
      }
      d_step { high[s] = high[b] | BIT(p) }
-     d_step { fork_epoch[s] = t; fork_buffer[s] = q } /* cut.C6 */
+     d_step { fork_epoch[s] = t; fork_buffer[s] = q } /* snapshot.C6 */
      d_step { stamp_chunk[s] = c; stamp_version[s] = v + 1 } /* slot.W5 */
      d_step { /* slot.W6 */
        if
@@ -275,7 +275,7 @@ inline wait_until_open() {
      MOVE_ON(w, x, BEHIND)
   :: d_step { epoch == w && state != OPEN && (!snap_lock || forces < FORCE) ->
               x = state; forces = (snap_lock -> forces + 1 : forces) }
-     d_step { /* cut.C11 */
+     d_step { /* snapshot.C11 */
 #ifdef LOWER_FORCED
        forced = w
 #else
@@ -295,15 +295,15 @@ inline begin_push() {
   d_step { state == OPEN -> e = epoch; BEGUN() }
   pushing[r] = e + 1;
 #else
-  e = epoch; /* cut.C1 */
+  e = epoch; /* snapshot.C1 */
   do
-  :: /* cut.C2 */
+  :: /* snapshot.C2 */
 #ifdef NO_FENCE
      buffered[r] = e + 1;
 #else
      pushing[r] = e + 1;
 #endif
-     d_step { /* cut.C3 */
+     d_step { /* snapshot.C3 */
        w = epoch; x = state;
        if
        :: w == e && x == OPEN -> BEGUN()
@@ -312,7 +312,7 @@ inline begin_push() {
      }
      if
      :: w == e && x == OPEN -> break
-     :: w == e && x != OPEN -> /* cut.C4 */
+     :: w == e && x != OPEN -> /* snapshot.C4 */
 #ifdef FRESH_EPOCH
         w = epoch;
 #endif
@@ -353,7 +353,7 @@ join:
        inplace = inplace | BIT(p);
 #endif
        atomic { now[r] = 0; ended = ended | BIT(p) }
-       pushing[r] = 0; /* cut.C7 */
+       pushing[r] = 0; /* snapshot.C7 */
        atomic { n++; e = 0; p = 0; c = 0 }
     :: else -> break
     od
@@ -405,7 +405,7 @@ again:
 #endif
 attempt:
        skip;
-       d_step { epoch++; state = DRAINING; e = epoch; in_cut = started } /* cut.C8 */
+       d_step { epoch++; state = DRAINING; e = epoch; in_cut = started } /* snapshot.C8 */
 #ifdef EARLY_EPOCH
        make_reserves();
 #endif
@@ -428,7 +428,7 @@ attempt:
 #endif
 #ifndef NO_FORCED
        if
-       :: forced == e -> x = 0; goto attempt /* cut.C11 */
+       :: forced == e -> x = 0; goto attempt /* snapshot.C11 */
        :: else
        fi;
 #endif
@@ -439,7 +439,7 @@ attempt:
        c = 0;
        do
        :: c < CHUNKS && reserve[c] ->
-          do /* cut.C9 */
+          do /* snapshot.C9 */
           :: d_step { v = version[c]; b = buffer[c] } /* slot.R1 */
              d_step { t = fork_epoch[b]; q = fork_buffer[b] }
              d_step {

@@ -1,4 +1,4 @@
-#include "shm/slots/settle.hpp"
+#include "shm/slots/recovery.hpp"
 
 #include <algorithm>
 #include <thread>
@@ -14,8 +14,8 @@ namespace {
 
 // One record in doubt. It owns `spare` if its owner's swap did not happen, and `gain` if it did.
 struct Doubt {
-  SpareShm* shared;
-  std::uint64_t chunk, word, spare, gain;
+  FreeBufferShm* shared;
+  std::uint64_t chunk, word, free_buffer, gain;
 };
 
 enum class Fate { kNotSwapped, kSwapped, kUnknown };
@@ -39,8 +39,8 @@ class ClassCensus {
     std::vector<Doubt> doubts;
     if (variables_.empty()) return doubts;
     for (std::uint32_t lane = job_.lane(rank, 0); lane < job_.lane(rank + 1, 0); ++lane)
-      for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-        SpareShm& shared = spare(lane, which);
+      for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
+        FreeBufferShm& shared = free_buffer(lane, which);
         const std::uint64_t record = shared.record.load_acquire();  // (slot.S3) pairs with slot.S1: the note
         if (is_in_flight(record))
           // relaxed: the record came with its note, and a dead owner's note stays unchanged
@@ -57,7 +57,7 @@ class ClassCensus {
       if (doubt.chunk < variable->first_chunk || doubt.chunk >= variable->first_chunk + variable->pieces) continue;
       if (word(*variable, doubt.chunk - variable->first_chunk) == doubt.word) return Fate::kNotSwapped;
     }
-    if (is_named(doubt.spare)) return Fate::kSwapped;
+    if (is_named(doubt.free_buffer)) return Fate::kSwapped;
     if (is_named(doubt.gain)) return Fate::kNotSwapped;  // it stayed there, or another swap gained it
     return Fate::kUnknown;
   }
@@ -71,16 +71,16 @@ class ClassCensus {
         if (buffer_of(word(*variable, chunk)) == buffer || chunks.kept_by(chunk) == buffer) return true;
     }
     for (std::uint32_t lane = 0; lane < job_.lanes(); ++lane)
-      for (std::uint32_t which = 0; which < kSparesPerClass; ++which) {
-        const std::uint64_t record = spare(lane, which).record.load_acquire();  // (slot.S3)
-        if (!is_in_flight(record) && spare_buffer(record, *variables_[0], lane, which) == buffer) return true;
+      for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
+        const std::uint64_t record = free_buffer(lane, which).record.load_acquire();  // (slot.S3)
+        if (!is_in_flight(record) && free_buffer_of(record, *variables_[0], lane, which) == buffer) return true;
       }
     return false;
   }
 
  private:
-  SpareShm& spare(std::uint32_t lane, std::uint32_t which) const noexcept {
-    return job_.spare_table(shard_, lane).spares[class_][which];
+  FreeBufferShm& free_buffer(std::uint32_t lane, std::uint32_t which) const noexcept {
+    return job_.free_buffer_table(shard_, lane).free_buffers[class_][which];
   }
   std::uint64_t word(const VariableShm& variable, std::uint64_t chunk) const noexcept {
     const auto* words = reinterpret_cast<const PieceWordShm*>(job_.shard_data(shard_) + variable.words_offset);
@@ -93,14 +93,14 @@ class ClassCensus {
 };
 
 void note_fate(const Doubt& doubt, Fate fate) {
-  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.gain : doubt.spare;
-  doubt.shared->record.store_release(kValidSpare | owned);  // (slot.S2)
-  fault_point(FaultPoint::kSettleNoted);
+  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.gain : doubt.free_buffer;
+  doubt.shared->record.store_release(kValidFreeBuffer | owned);  // (slot.S2)
+  fault_point(FaultPoint::kRecoveryNoted);
 }
 
 // Recovers the buffers whose fate the rules decide; returns those that stay in doubt. A record that is recovered here
 // may name a buffer about which an earlier one is in doubt, so this repeats until a round decides nothing.
-std::vector<Doubt> settle_decided(const ClassCensus& census, std::vector<Doubt> doubts) {
+std::vector<Doubt> recover_decided(const ClassCensus& census, std::vector<Doubt> doubts) {
   for (;;) {
     std::vector<Doubt> open;
     for (const Doubt& doubt : doubts) {
@@ -116,13 +116,13 @@ std::vector<Doubt> settle_decided(const ClassCensus& census, std::vector<Doubt> 
 }
 
 bool overlap(const Doubt& a, const Doubt& b) noexcept {
-  return a.spare == b.spare || a.spare == b.gain || a.gain == b.spare || a.gain == b.gain;
+  return a.free_buffer == b.free_buffer || a.free_buffer == b.gain || a.gain == b.free_buffer || a.gain == b.gain;
 }
 
 // Takes all dead ranks that are in doubt about the same buffers, directly or through others, and recovers them
 // together.
-bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Doubt> doubts, std::uint32_t rank,
-                    const TaskLocks& locks) {
+bool recover_jointly(JobSegments& job, const ClassCensus& census, std::vector<Doubt> doubts, std::uint32_t rank,
+                     const TaskLocks& locks) {
   std::vector<std::uint32_t> taken;
   for (std::uint32_t other = 0; other < job.ranks(); ++other) {
     if (other == rank || std::find(taken.begin(), taken.end(), other) != taken.end()) continue;
@@ -130,7 +130,7 @@ bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
       if (std::none_of(doubts.begin(), doubts.end(), [&](const Doubt& mine) { return overlap(mine, theirs); }))
         continue;
       if (!locks.try_take(kRankByte + other)) break;  // alive: it will note its buffer itself
-      fault_point(FaultPoint::kSettleTaken);
+      fault_point(FaultPoint::kRecoveryTaken);
       taken.push_back(other);
       const std::vector<Doubt> all_theirs = census.doubts_of(other);
       doubts.insert(doubts.end(), all_theirs.begin(), all_theirs.end());
@@ -140,14 +140,14 @@ bool settle_jointly(JobSegments& job, const ClassCensus& census, std::vector<Dou
   }
   // Dead ranks do not change anything. While all of them are held, one more search decides. What it leaves open
   // depends on a live rank, which may take either buffer at this moment: a guess could give one buffer two owners.
-  const bool is_settled = settle_decided(census, std::move(doubts)).empty();
+  const bool is_settled = recover_decided(census, std::move(doubts)).empty();
   for (const std::uint32_t other : taken) locks.release(kRankByte + other);
   return is_settled;
 }
 
 }  // namespace
 
-bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks) {
+bool recover_buffers(JobSegments& job, std::uint32_t rank, const TaskLocks& locks) {
   bool is_settled = true;
   // A live pusher has a buffer in flight for some microseconds, unless it has lost its processor or is stopped. The
   // searches are counted, since the clock also runs while this process has lost its own processor.
@@ -162,9 +162,9 @@ bool settle_spares(JobSegments& job, std::uint32_t rank, const TaskLocks& locks)
           sleep_ns(kPauseNs);
         else if (look > 0)
           std::this_thread::yield();
-        doubts = settle_decided(census, doubts);
+        doubts = recover_decided(census, doubts);
       }
-      if (!doubts.empty() && !settle_jointly(job, census, std::move(doubts), rank, locks)) is_settled = false;
+      if (!doubts.empty() && !recover_jointly(job, census, std::move(doubts), rank, locks)) is_settled = false;
     }
   return is_settled;
 }
