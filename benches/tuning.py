@@ -33,7 +33,7 @@ VARIANTS = {
     },
     "start": {
         "apart": None,
-        "the same": ("src/worker/variable.cpp", r"start_ = pieces \* .*;", "start_ = 0 * rank * workers;"),
+        "the same": ("src/worker/variable_state.cpp", r"start_ = pieces \* .*;", "start_ = 0 * rank * workers;"),
     },
 }
 # What a table says of its first column.

@@ -31,9 +31,18 @@ def digest(path):
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
+def built_by_ninja(build):
+    """A hash of what ninja has built, and when. ninja reorders its log now and then, and drops older entries."""
+    entries = {}
+    for line in (build / ".ninja_log").read_text().splitlines()[1:]:
+        fields = line.split("\t")  # start, end, time of the output, its name, hash of the command
+        entries["".join(fields[3:4]) or line] = fields[2:]
+    return hashlib.blake2b(json.dumps(entries, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 def write(source, build):
     record = {
-        "log": digest(build / ".ninja_log"),
+        "log": built_by_ninja(build),
         "sources": {name: [digest(source / name), (source / name).stat().st_mtime_ns] for name in sources(source)},
         "built": {name: [(build / name).stat().st_size, (build / name).stat().st_mtime_ns] for name in files_below(build)},
     }
@@ -44,7 +53,7 @@ def write(source, build):
 
 def restore(source, build):
     record = json.loads((build / "record.json").read_text())
-    if record["log"] != digest(build / ".ninja_log"):
+    if record["log"] != built_by_ninja(build):
         sys.exit("ninja has built something in it since tools/run has")
     for name in sources(source):
         known, nanoseconds = record["sources"].get(name, (None, None))

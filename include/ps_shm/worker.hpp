@@ -55,7 +55,7 @@ struct WorkerOptions {
   // otherwise Error is thrown, also by pull_all(), pull_if_changed() and snapshot().
   std::string record{};        // folder that the order of this worker's pulls and pushes is recorded in; empty: none
   std::string replay{};        // folder with a job's records; the worker follows the next record of its rank
-  std::string replay_board{};  // replay only: file of the replay coordinator, which launch_shm gives to the workers
+  std::string replay_coordinator{};  // replay only: file of the replay coordinator, which launch_shm gives to the workers
 };
 
 // Read-only bytes that the workers of a job share. They stay mapped as long as a copy of `memory` exists.

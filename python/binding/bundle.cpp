@@ -154,19 +154,10 @@ void assign(const Bundle& self, nb::handle values, bool reset) {
   });
 }
 
-}  // namespace
+using BundleClass = nb::class_<Bundle>;
 
-nb::object make_bundle(std::vector<NamedVariable> variables) {
-  if (variables.empty()) throw nb::value_error("a bundle needs a variable at least");
-  Bundle bundle{.members = std::move(variables), .variables = {}};
-  for (const NamedVariable& one : bundle.members) bundle.variables.push_back(one.variable);
-  return nb::cast(std::move(bundle));
-}
-
-void add_bundle(nb::module_& module) {
-  nb::class_<Pinned>(module, "Pinned",
-                     "Arrays for the variables of a bundle that have been checked once. Made by Bundle.pin().");
-  nb::class_<Bundle>(module, "Bundle",
+BundleClass make_class(nb::module_& module) {
+  return BundleClass(module, "Bundle",
                      R"(Several variables of a job that are pulled and pushed in one call. Made by Worker.variables().
 
     bundle = worker.variables({"a": a, "b": b})     # arrays with the initial values
@@ -183,7 +174,11 @@ All methods that take arrays raise:
         written.
     ValueError: an array is missing or superfluous or has the wrong shape, or the arrays were pinned for another
         bundle.
-    Error: the worker has left, or the object belongs to the parent of a forked process (INVALID_STATE).)")
+    Error: the worker has left, or the object belongs to the parent of a forked process (INVALID_STATE).)");
+}
+
+void add_members(BundleClass& bundle) {
+  bundle
       .def_prop_ro(
           "names",
           [](const Bundle& self) {
@@ -209,10 +204,13 @@ Those do not check them again. A Pinned refers to the memory that the arrays hav
 
 Args:
     arrays: a mapping or a sequence with an array for each variable.
-    writable: whether pull() may write them. False: the arrays may be read-only, and pull() raises TypeError.)")
-      .def("pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
-           nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
-           R"(Copies the current values of all variables and returns what holds them.
+    writable: whether pull() may write them. False: the arrays may be read-only, and pull() raises TypeError.)");
+}
+
+void add_pull(BundleClass& bundle) {
+  bundle.def("pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
+             nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
+             R"(Copies the current values of all variables and returns what holds them.
 
 Args:
     out: the arrays to copy into, which are returned as they were given. None: a new dict of NumPy arrays by name.
@@ -227,7 +225,11 @@ Raises:
         push or another snapshot is not released (UNAVAILABLE), or /dev/shm is full (NO_SPACE).
 
 Progress: lock-free. consistent=True: at most some fifty lock-free copies, then it blocks as a snapshot does, on
-another snapshot and on the pushes under way.)")
+another snapshot and on the pushes under way.)");
+}
+
+void add_pushes(BundleClass& bundle) {
+  bundle
       .def("push", &push, "gradients"_a, nb::sig("def push(self, gradients: typing.Any) -> None"),
            R"(Pushes a gradient of each variable as one push, as Variable.push() does.
 
@@ -264,7 +266,11 @@ Args:
 Raises:
     Error: as Variable.assign().
 
-Progress: as Variable.assign().)")
+Progress: as Variable.assign().)");
+}
+
+void add_gradients(BundleClass& bundle) {
+  bundle
       .def(
           "gradients",
           [](const Bundle& self) {
@@ -309,6 +315,25 @@ Raises:
     Error: there is no such GPU, or this build has no CUDA (DEVICE); the worker has a link already or uses another GPU
         (INVALID_STATE); the lists differ in length, a variable is not of float32, or the elements of an in-place
         variable do not lie side by side (INVALID_ARGUMENT).)");
+}
+
+}  // namespace
+
+nb::object make_bundle(std::vector<NamedVariable> variables) {
+  if (variables.empty()) throw nb::value_error("a bundle needs a variable at least");
+  Bundle bundle{.members = std::move(variables), .variables = {}};
+  for (const NamedVariable& one : bundle.members) bundle.variables.push_back(one.variable);
+  return nb::cast(std::move(bundle));
+}
+
+void add_bundle(nb::module_& module) {
+  nb::class_<Pinned>(module, "Pinned",
+                     "Arrays for the variables of a bundle that have been checked once. Made by Bundle.pin().");
+  BundleClass bundle = make_class(module);
+  add_members(bundle);
+  add_pull(bundle);
+  add_pushes(bundle);
+  add_gradients(bundle);
 }
 
 }  // namespace ps_shm::python

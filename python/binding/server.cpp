@@ -117,28 +117,12 @@ std::shared_ptr<Serving> serve(JobConfig config, bool adopt) {
           }};
 }
 
-}  // namespace
+using ServerClass = nb::class_<ServerHandle>;
 
-void add_server(nb::module_& module) {
-  // nanobind keeps a copy.
-  const std::string set_help =
-      R"(Changes runtime settings while the job runs. All workers use them from their next step on.
-
-    server.set(lr=0.05, clip_norm=1.0)
-
-The change is atomic: all of it takes effect or nothing. A value of None leaves the setting as it is. The modes async
-and ssp can change into each other; sync can be neither entered nor left.
-
-Args:
-)" + runtime_settings_help() +
-      R"(
-Raises:
-    TypeError: there is no runtime setting of that name.
-    Error: the job cannot have that value (INVALID_ARGUMENT), the job is over (INVALID_STATE), or another process is
-        changing the settings at this moment (UNAVAILABLE). Nothing is changed then.)";
-  nb::class_<ServerHandle>(
-      module, "Server",
-      "The server (ps) of a job, on a thread of this process. Programs use ps_shm.Server, which derives from it.")
+ServerClass make_class(nb::module_& module) {
+  return ServerClass(module, "Server",
+                     "The server (ps) of a job, on a thread of this process. Programs use ps_shm.Server, which derives "
+                     "from it.")
       .def(
           "__init__",
           [](ServerHandle* self, const std::string& job, bool adopt, const std::string& restore,
@@ -150,7 +134,11 @@ Raises:
             new (self) ServerHandle{serve(config, adopt)};
           },
           "job"_a, "adopt"_a, "restore"_a, "settings"_a,
-          nb::sig("def __init__(self, job: str, adopt: bool, restore: str, settings: dict[str, typing.Any]) -> None"))
+          nb::sig("def __init__(self, job: str, adopt: bool, restore: str, settings: dict[str, typing.Any]) -> None"));
+}
+
+void add_state(ServerClass& server) {
+  server
       .def_prop_ro(
           "job", [](const ServerHandle& self) { return self.serving->job; }, "The job's name.")
       .def_prop_ro(
@@ -181,7 +169,27 @@ Args:
     timeout: how long to wait, in seconds.
 
 Raises:
-    Error: the thread that serves the job has failed. This is reported once.)")
+    Error: the thread that serves the job has failed. This is reported once.)");
+}
+
+void add_control(ServerClass& server) {
+  // nanobind keeps a copy.
+  const std::string set_help =
+      R"(Changes runtime settings while the job runs. All workers use them from their next step on.
+
+    server.set(lr=0.05, clip_norm=1.0)
+
+The change is atomic: all of it takes effect or nothing. A value of None leaves the setting as it is. The modes async
+and ssp can change into each other; sync can be neither entered nor left.
+
+Args:
+)" + runtime_settings_help() +
+      R"(
+Raises:
+    TypeError: there is no runtime setting of that name.
+    Error: the job cannot have that value (INVALID_ARGUMENT), the job is over (INVALID_STATE), or another process is
+        changing the settings at this moment (UNAVAILABLE). Nothing is changed then.)";
+  server
       .def(
           "set",
           [](const ServerHandle& self, const nb::kwargs& settings) {
@@ -213,6 +221,14 @@ child it has no effect.
 Raises:
     Error: the thread that serves the job has failed, unless wait() has reported that.)")
       .def("__repr__", [](const ServerHandle& self) { return fmt::format("<{}>", self.serving->what()); });
+}
+
+}  // namespace
+
+void add_server(nb::module_& module) {
+  ServerClass server = make_class(module);
+  add_state(server);
+  add_control(server);
 }
 
 }  // namespace ps_shm::python

@@ -24,7 +24,7 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
       gpu(device::require_gpu(given_cuda, given_options.device)),
       shared_shards(device::ShardMemory::of_worker(worker.shards(), given_cuda, worker.job(), given_options.device)),
       shards(*shared_shards) {
-  worker.refuse_taped();
+  worker.refuse_recorded();
   if (parameters.size() != variables.size() || gradients.size() != variables.size())
     throw Error(
         fmt::format("a GPU link of {} variables with {} buffers for parameters and {} for gradients: give one "

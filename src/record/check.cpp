@@ -1,4 +1,4 @@
-#include "record/tape.hpp"
+#include "record/recording.hpp"
 
 #include <xxhash.h>
 

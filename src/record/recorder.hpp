@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "record/format.hpp"
-#include "record/tape.hpp"
+#include "record/recording.hpp"
 
 namespace ps_shm::record {
 
-class Recorder final : public Tape {
+class Recorder final : public Recording {
  public:
   // Makes the folder if it does not exist, and in it the file of the rank's next life. Throws Error.
   Recorder(const std::string& folder, std::uint32_t rank);

@@ -52,16 +52,20 @@ std::optional<std::uint32_t> Records::find(std::uint32_t rank, std::uint32_t lif
   return std::nullopt;
 }
 
-Replayer::Replayer(const std::string& folder, const std::string& board, shm::JobSegments& job, std::uint32_t rank,
+Replayer::Replayer(const std::string& folder, const std::string& coordinator, shm::JobSegments& job, std::uint32_t rank,
                    ReplayWaits waits)
-    : rank_(rank), job_(job), waits_(std::move(waits)), records_(folder), board_(board, records_.order().chunks()) {
-  life_ = board_.state().begun[rank].load_relaxed() + 1;  // relaxed: only the owner of the rank writes it
+    : rank_(rank),
+      job_(job),
+      waits_(std::move(waits)),
+      records_(folder),
+      coordinator_(coordinator, records_.order().chunks()) {
+  life_ = coordinator_.state().begun[rank].load_relaxed() + 1;  // relaxed: only the owner of the rank writes it
   const std::optional<std::uint32_t> record = records_.find(rank, life_);
   if (!record)
     throw Error(fmt::format("recording {}: it has no life {} of worker {}", folder, life_, rank), ErrorCode::kNotFound);
   record_ = *record;
   cursor_.emplace(records_.cursor(record_));
-  board_.state().begun[rank].store_release(life_);  // (replay.L1)
+  coordinator_.state().begun[rank].store_release(life_);  // (replay.L1)
 }
 
 std::string Replayer::place() const {
@@ -78,8 +82,8 @@ std::uint64_t Replayer::chunk() const {
 }
 
 void Replayer::differ(const std::string& how) {
-  board_.state().differs.store_release(rank_ + 1);  // (replay.L1)
-  shm::futex_announce(board_.state().futex);
+  coordinator_.state().differs.store_release(rank_ + 1);  // (replay.L1)
+  shm::futex_announce(coordinator_.state().futex);
   throw Error(fmt::format("worker {}: the replay differs from its recording at {}, global step {}: {}", rank_, place(),
                           facts_.step, how),
               ErrorCode::kIncompatible);
@@ -112,13 +116,14 @@ bool Replayer::expect(What what, const char* does, std::uint32_t variable) {
 }
 
 void Replayer::look_at_others() {
-  if (const std::uint32_t who = board_.state().differs.load_acquire(); who != 0)  // (replay.L2)
+  if (const std::uint32_t who = coordinator_.state().differs.load_acquire(); who != 0)  // (replay.L2)
     throw JobFinished(fmt::format("worker {}: the replay ends: worker {} differs from its recording", rank_, who - 1));
+  const CoordinatorState& lives = coordinator_.state();
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
-    const std::uint32_t begun = board_.state().begun[rank].load_acquire();  // (replay.L2)
+    const std::uint32_t begun = lives.begun[rank].load_acquire();  // (replay.L2)
     if (rank == rank_ || begun == 0 || job_.is_alive(rank)) continue;
     // (replay.L2) Its next life may have begun in the meantime.
-    if (board_.state().ended[rank].load_acquire() < begun && board_.state().begun[rank].load_acquire() == begun)
+    if (lives.ended[rank].load_acquire() < begun && lives.begun[rank].load_acquire() == begun)
       throw Error(fmt::format("worker {}: the replay cannot go on: worker {} has died", rank_, rank),
                   ErrorCode::kInvalidState);
   }
@@ -126,7 +131,7 @@ void Replayer::look_at_others() {
 
 void Replayer::wait(const std::function<bool()>& fact, const std::function<std::string()>& what) try {
   shm::wait_for_fact(
-      board_.state().futex, fact,
+      coordinator_.state().futex, fact,
       [&] {
         look_at_others();
         if (job_.is_over() && job_.was_ended()) throw JobFinished(fmt::format("job {} was ended", job_.job()));
@@ -165,8 +170,8 @@ void Replayer::before_pull(const shm::VersionedVariable& part, std::uint64_t chu
 void Replayer::pulled(std::uint64_t version) {
   if (has_ended_) return;
   if (version != cursor_->peek().version) differ("another worker has pushed in the meantime");
-  board_.pulls(chunk()).fetch_add_acq_rel(1);  // (replay.P1) the copy is made
-  shm::futex_announce(board_.state().futex);
+  coordinator_.pulls(chunk()).fetch_add_acq_rel(1);  // (replay.P1) the copy is made
+  shm::futex_announce(coordinator_.state().futex);
   cursor_->next();
 }
 
@@ -200,7 +205,7 @@ void Replayer::before_push(const shm::VersionedVariable& part, std::uint64_t chu
   if (event.what != What::kPush) end_life();
   const std::uint64_t chunk = this->chunk();
   if (event.is_tried && !records_.order().was_made(chunk, event.version, record_)) end_life();
-  auto& pulls = board_.pulls(chunk);
+  auto& pulls = coordinator_.pulls(chunk);
   const std::uint32_t wanted = records_.order().pulls(chunk, event.version);
   // (replay.P2)
   wait([&] { return has_come(part.version(chunk_of_part), event.version) && pulls.load_acquire() >= wanted; },
@@ -215,7 +220,7 @@ void Replayer::before_push(const shm::VersionedVariable& part, std::uint64_t chu
 void Replayer::pushed(std::uint64_t version) {
   if (has_ended_) return;
   if (version != cursor_->peek().version) differ("another worker has pushed in the meantime");
-  shm::futex_announce(board_.state().futex);
+  shm::futex_announce(coordinator_.state().futex);
   cursor_->next();
 }
 
@@ -229,7 +234,7 @@ void Replayer::before_step() {
 
 void Replayer::counted(std::uint64_t) {
   if (has_ended_) return;
-  shm::futex_announce(board_.state().futex);
+  shm::futex_announce(coordinator_.state().futex);
   cursor_->next();
 }
 
@@ -244,12 +249,12 @@ bool Replayer::is_finished(bool now) noexcept {
 
 void Replayer::leave() noexcept try {
   const What next = cursor_->peek().what;
-  if (!has_ended_ && next != What::kEnd && next != What::kLeft && board_.state().differs.load_relaxed() == 0) {
-    board_.state().differs.store_release(rank_ + 1);  // (replay.L1)
+  if (!has_ended_ && next != What::kEnd && next != What::kLeft && coordinator_.state().differs.load_relaxed() == 0) {
+    coordinator_.state().differs.store_release(rank_ + 1);  // (replay.L1)
     waits_.log(fmt::format("worker {}: it leaves at {}, but its recording goes on", rank_, place()));
   }
-  board_.state().ended[rank_].store_release(life_);  // (replay.L1)
-  shm::futex_announce(board_.state().futex);
+  coordinator_.state().ended[rank_].store_release(life_);  // (replay.L1)
+  shm::futex_announce(coordinator_.state().futex);
 } catch (...) {  // no memory for the message
 }
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "record/board.hpp"
+#include "record/coordinator.hpp"
 #include "record/folder.hpp"
 #include "record/order.hpp"
-#include "record/tape.hpp"
+#include "record/recording.hpp"
 #include "shm/segment/job_segments.hpp"
 
 namespace ps_shm::record {
@@ -43,10 +43,10 @@ struct ReplayWaits {
   std::function<void(const std::string& line)> log;
 };
 
-class Replayer final : public Tape {
+class Replayer final : public Recording {
  public:
   // Takes the rank's next life. Throws Error if there is none, or if the recordings are damaged.
-  Replayer(const std::string& folder, const std::string& board, shm::JobSegments& job, std::uint32_t rank,
+  Replayer(const std::string& folder, const std::string& coordinator, shm::JobSegments& job, std::uint32_t rank,
            ReplayWaits waits);
 
   std::uint64_t examples_before(std::uint64_t) override { return cursor_->header().examples_before; }
@@ -80,7 +80,7 @@ class Replayer final : public Tape {
   shm::JobSegments& job_;
   const ReplayWaits waits_;
   Records records_;
-  Board board_;
+  ReplayCoordinator coordinator_;
   std::uint32_t record_ = 0, life_ = 0;
   std::optional<Cursor> cursor_;
   UpdateFacts facts_{};

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "ps_shm/worker.hpp"
-#include "record/tape.hpp"
+#include "record/recording.hpp"
 #include "shm/segment/counters.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/segment/live_settings.hpp"
@@ -38,13 +38,13 @@ struct WorkerCore {
   shm::Live live;                                   // read again at the end of each step
   std::uint32_t open_pushes = 0, pushes_begun = 0;  // push_scope.hpp
   std::uint64_t epoch = 0;                          // of the push in progress
-  std::unique_ptr<record::Tape> tape;               // if the worker is recorded or replayed: the recorder (taping.cpp)
+  std::unique_ptr<record::Recording> recording;  // if the worker is recorded or replayed: the recorder (recording.cpp)
 
   // Throws Error if the worker is recorded or replayed, for operations that cannot be. `what` names the operation.
-  void refuse_taped(const char* what) const {
-    if (tape) fail_taped(what);
+  void refuse_recorded(const char* what) const {
+    if (recording) fail_recorded(what);
   }
-  [[noreturn]] void fail_taped(const char* what) const;
+  [[noreturn]] void fail_recorded(const char* what) const;
 
   shm::AtomicShm<std::uint64_t>& count(shm::Counter which) noexcept { return shm::counter(entry, which); }
 

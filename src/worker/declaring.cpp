@@ -30,14 +30,9 @@ void clear_tail(std::span<float> values, std::uint64_t bytes) {
 VariableState& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
   VariableState*& state = states[positions.front()];
   if (state == nullptr) {
-    VariableState& made = variables.emplace_back(job, directory, positions, rank, threads.count());
-    try {
-      if (tape) made.use(*tape, static_cast<std::uint32_t>(variables.size() - 1));
-    } catch (...) {
-      variables.pop_back();  // the next variable gets its number
-      throw;
-    }
-    state = &made;
+    const auto number = static_cast<std::uint32_t>(variables.size());
+    variables.push_back(VariableState::make(job, directory, positions, rank, threads.count(), recording.get(), number));
+    state = variables.back().get();
   }
   return *state;
 }

@@ -15,7 +15,7 @@ const LiveSettings& DevicePort::live() const noexcept { return worker_.live.sett
 float DevicePort::learning_rate() const noexcept { return worker_.rate_at(worker_.job.steps_done()); }
 std::weak_ptr<device::ShardMemory>& DevicePort::shards() const noexcept { return worker_.gpu_shards; }
 
-void DevicePort::refuse_taped() const { worker_.refuse_taped("a GPU link"); }
+void DevicePort::refuse_recorded() const { worker_.refuse_recorded("a GPU link"); }
 
 bool DevicePort::has_link() const noexcept { return worker_.has_gpu_link; }
 void DevicePort::set_link(bool has_link) const noexcept { worker_.has_gpu_link = has_link; }

@@ -36,7 +36,7 @@ class PS_SHM_HIDDEN DevicePort {
   std::weak_ptr<device::ShardMemory>& shards() const noexcept;
 
   // Throws Error if the worker is recorded or replayed: pulls of a GPU cannot be recorded.
-  void refuse_taped() const;
+  void refuse_recorded() const;
 
   // Whether the worker has a GpuLink. A worker has at most one.
   bool has_link() const noexcept;

@@ -9,6 +9,7 @@
 #include "shm/base/clock.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/base/futex.hpp"
+#include "worker/inplace_state.hpp"
 #include "worker/push_scope.hpp"
 #include "worker/waits.hpp"
 
@@ -27,29 +28,21 @@ std::optional<std::uint64_t> FreeSteps::steady_step(bool look_at_locks) const no
   return core_.job.steps_done();
 }
 
-// The step by which the rate is scheduled. A replay takes it from the recording, together with the base rate and the
-// limit of the norm.
-std::uint64_t FreeSteps::update_step() {
-  const std::uint64_t now = core_.job.steps_done();
-  if (!core_.tape) [[likely]]
-    return now;
-  LiveSettings& live = core_.live.settings;
-  const record::UpdateFacts facts = core_.tape->begin_update({now, live.learning_rate, live.clip_norm});
-  live.learning_rate = facts.rate;
-  live.clip_norm = facts.clip;
-  return facts.step;
-}
-
 void FreeSteps::push(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
   PushScope scope(core_);
-  PushContext context = core_.push_context(update_step());
+  push_at(core_.job.steps_done(), variables, gradients, scope);
+}
+
+[[gnu::always_inline]] inline void FreeSteps::push_at(std::uint64_t step, std::span<const Variable> variables,
+                                                      std::span<const GradientInput> gradients, PushScope& scope) {
+  PushContext context = core_.push_context(step);
   const float clip = clip_scale_of(variables, gradients);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     VariableState& state = state_of(variables[i]);
     if (state.elements >= PushScope::kLongFloats) scope.take_time();
     if (gradients[i].is_added_by_device()) {
       static_cast<void>(gradients[i].whole());
-      state.count_push();
+      inplace_state(state).count_push();
     } else {
       context.scale = state.is_clipped() ? clip : 1.0F;
       const std::uint64_t retries = state.push(gradients[i], context, core_.threads);
@@ -62,8 +55,14 @@ void FreeSteps::push(std::span<const Variable> variables, std::span<const Gradie
 void FreeSteps::change(VariableState& state, update::Change how, std::span<const float> values,
                        std::vector<std::uint64_t>& versions) {
   PushScope scope(core_);
+  change_at(core_.job.steps_done(), state, how, values, versions, scope);
+}
+
+[[gnu::always_inline]] inline void FreeSteps::change_at(std::uint64_t step, VariableState& state, update::Change how,
+                                                        std::span<const float> values,
+                                                        std::vector<std::uint64_t>& versions, PushScope& scope) {
   if (state.elements >= PushScope::kLongFloats) scope.take_time();
-  const PushContext context = core_.push_context(update_step());
+  const PushContext context = core_.push_context(step);
   const std::uint64_t retries = state.change(how, values, context, core_.threads, &versions);
   if (retries != 0) core_.count(Counter::kPushRetries).bump_relaxed(retries);
   core_.record_observed(state);
@@ -108,12 +107,13 @@ void FreeSteps::wait_for_slowest() {
   if (blockers.empty() && skew > most.load_relaxed()) most.store_relaxed(skew);
 }
 
-std::uint64_t FreeSteps::step() {
-  if (core_.tape) [[unlikely]]
-    core_.tape->before_step();
-  const std::uint64_t steps = core_.job.global_step().fetch_add_acq_rel(1) + 1;  // (steps.T1) pairs with steps.T2
-  if (core_.tape) [[unlikely]]
-    core_.tape->counted(steps);
+std::uint64_t FreeSteps::step() { return end_step(count_step(), true); }
+
+[[gnu::always_inline]] inline std::uint64_t FreeSteps::count_step() noexcept {
+  return core_.job.global_step().fetch_add_acq_rel(1) + 1;  // (steps.T1) pairs with steps.T2
+}
+
+[[gnu::always_inline]] inline std::uint64_t FreeSteps::end_step(std::uint64_t steps, bool waits_for_slowest) {
   core_.count(Counter::kSteps).bump_relaxed(1);
   shm::fault_point(shm::FaultPoint::kStepCounted);
   if (is_bounded()) clock_.advance();
@@ -122,8 +122,37 @@ std::uint64_t FreeSteps::step() {
     return steps;
   }
   core_.refresh_live();
-  if (is_bounded() && (!core_.tape || core_.tape->waits_for_slowest())) wait_for_slowest();
+  if (waits_for_slowest && is_bounded()) wait_for_slowest();
   return steps;
+}
+
+// The step by which the rate is scheduled. A replay takes it from the recording, together with the base rate and the
+// limit of the norm.
+std::uint64_t RecordedSteps::update_step() {
+  LiveSettings& live = core_.live.settings;
+  const record::UpdateFacts facts =
+      recording_.begin_update({core_.job.steps_done(), live.learning_rate, live.clip_norm});
+  live.learning_rate = facts.rate;
+  live.clip_norm = facts.clip;
+  return facts.step;
+}
+
+void RecordedSteps::push(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
+  PushScope scope(core_);
+  push_at(update_step(), variables, gradients, scope);
+}
+
+void RecordedSteps::change(VariableState& state, update::Change how, std::span<const float> values,
+                           std::vector<std::uint64_t>& versions) {
+  PushScope scope(core_);
+  change_at(update_step(), state, how, values, versions, scope);
+}
+
+std::uint64_t RecordedSteps::step() {
+  recording_.before_step();
+  const std::uint64_t steps = count_step();
+  recording_.counted(steps);
+  return end_step(steps, recording_.waits_for_slowest());
 }
 
 }  // namespace ps_shm

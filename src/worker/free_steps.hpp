@@ -4,11 +4,12 @@
 #pragma once
 
 #include "shm/steps/ssp_clock.hpp"
+#include "worker/push_scope.hpp"
 #include "worker/step_mode.hpp"
 
 namespace ps_shm {
 
-class FreeSteps final : public StepMode {
+class FreeSteps : public StepMode {
  public:
   explicit FreeSteps(WorkerCore& core) : StepMode(core), clock_(core.job, core.rank) {}
 
@@ -19,12 +20,38 @@ class FreeSteps final : public StepMode {
   std::optional<std::uint64_t> steady_step(bool look_at_locks) const noexcept override;
   std::uint64_t step() override;
 
+ protected:
+  // The parts of push(), change() and step(). `step`: the step by which the rate is scheduled.
+  inline void push_at(std::uint64_t step, std::span<const Variable> variables, std::span<const GradientInput> gradients,
+                      PushScope& scope);
+  inline void change_at(std::uint64_t step, VariableState& state, update::Change how, std::span<const float> values,
+                        std::vector<std::uint64_t>& versions, PushScope& scope);
+  inline std::uint64_t count_step() noexcept;
+  inline std::uint64_t end_step(std::uint64_t steps, bool waits_for_slowest);
+
  private:
   bool is_bounded() const noexcept;
   void wait_for_slowest();
-  std::uint64_t update_step();
 
   shm::SspClock clock_;
+};
+
+// The same for a worker that is recorded or replayed: each update and step is reported to the recording, and a replay
+// takes from there what updates are computed from.
+class RecordedSteps final : public FreeSteps {
+ public:
+  // Requires: core.recording.
+  explicit RecordedSteps(WorkerCore& core) : FreeSteps(core), recording_(*core.recording) {}
+
+  void push(std::span<const Variable> variables, std::span<const GradientInput> gradients) override;
+  void change(VariableState& state, update::Change how, std::span<const float> values,
+              std::vector<std::uint64_t>& versions) override;
+  std::uint64_t step() override;
+
+ private:
+  std::uint64_t update_step();
+
+  record::Recording& recording_;
 };
 
 }  // namespace ps_shm

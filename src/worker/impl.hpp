@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -30,9 +29,9 @@ namespace ps_shm {
 struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   shm::Directory directory{job};
   shm::Barrier meetings{job, rank, 1};
-  const std::unique_ptr<StepMode> mode = StepMode::make(*this);
-  const bool notes_pulls = mode->notes_pulls();              // cached: every pull asks
-  std::deque<VariableState> variables;                       // a deque: handles point into it
+  std::unique_ptr<StepMode> mode;                            // from take_over() on
+  bool notes_pulls = false;                                  // cached: every pull asks
+  std::vector<std::unique_ptr<VariableState>> variables;     // handles point to them
   std::unordered_map<std::uint32_t, VariableState*> states;  // the same, by the position of their first part
   std::vector<GradientInput> inputs;                         // of the push in progress
   std::uint64_t rate_step = 0;                               // the step for which rate_now was computed
@@ -54,8 +53,8 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   // Recovers what a dead previous owner of the rank has left unfinished.
   void take_over();
 
-  // taping.cpp
-  std::unique_ptr<record::Tape> make_tape();
+  // recording.cpp
+  std::unique_ptr<record::Recording> make_recording();
 
   // declaring.cpp
   std::uint64_t slots_of(const VariableSpec& spec) const;

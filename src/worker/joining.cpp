@@ -81,8 +81,10 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
 
 void Worker::Impl::take_over() {
   has_recovered = shm::recover_buffers(job, rank, job.locks());
+  recording = make_recording();
+  mode = StepMode::make(*this);
+  notes_pulls = mode->notes_pulls();
   mode->begin();
-  tape = make_tape();
 }
 
 }  // namespace ps_shm

@@ -5,6 +5,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "worker/impl.hpp"
+#include "worker/versioned_state.hpp"
 
 namespace ps_shm {
 
@@ -43,7 +44,7 @@ std::optional<std::uint64_t> Worker::Impl::try_pull_all(std::span<const Variable
 
 std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<const std::span<float>> outs) {
   Impl& impl = *impl_;
-  impl.refuse_taped("pull_all");
+  impl.refuse_recorded("pull_all");
   if (variables.size() != outs.size())
     throw Error(fmt::format("pull of {} variables into {} buffers: give one for each", variables.size(), outs.size()));
   for (std::size_t i = 0; i < variables.size(); ++i) {
@@ -67,7 +68,7 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
         ErrorCode::kUnavailable);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (variables[i].layout() == Layout::kVersioned)
-      state_of(variables[i]).pull_image(outs[i], state.epoch());
+      versioned_state(state_of(variables[i])).pull_image(outs[i], state.epoch());
     else
       state.copy(variables[i].name(), outs[i]);
   }
@@ -77,7 +78,7 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
 std::uint64_t Worker::pull_if_changed(const Variable& variable, std::span<float> out, Versions& since) {
   Impl& impl = *impl_;
   VariableState& state = *variable.state_;
-  impl.refuse_taped("pull_if_changed");
+  impl.refuse_recorded("pull_if_changed");
   state.require_size(out.size(), "pull");
   require_versions(state, "pull_if_changed");
   impl.note_pull();

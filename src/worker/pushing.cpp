@@ -10,6 +10,7 @@
 #include "update/dtypes.hpp"
 #include "worker/gradients.hpp"
 #include "worker/impl.hpp"
+#include "worker/inplace_state.hpp"
 #include "worker/push_scope.hpp"
 
 namespace ps_shm {
@@ -54,8 +55,8 @@ void Worker::push(const Variable& variable, float gradient) {
   if (!state.is_scalar || impl.live.settings.clip_norm > 0) return impl.push(variable, gradient);
   impl.count(Counter::kPushes).bump_relaxed(1);
   // A sum needs neither rate nor step.
-  state.push_scalar(gradient, state.is_sum ? PushContext{.label = {}, .adds = impl.config.adds}
-                                           : impl.push_context(impl.job.steps_done()));
+  inplace_state(state).push_scalar(gradient, state.is_sum ? PushContext{.label = {}, .adds = impl.config.adds}
+                                                          : impl.push_context(impl.job.steps_done()));
   impl.record_observed(state);
 }
 
@@ -88,7 +89,7 @@ PushGroup Worker::group_pushes() {
 }
 
 Snapshot Worker::snapshot(const SnapshotOptions& options) {
-  impl_->refuse_taped("a snapshot");
+  impl_->refuse_recorded("a snapshot");
   if (impl_->open_pushes != 0)
     throw Error("a snapshot within a PushGroup: end the group first", ErrorCode::kInvalidState);
   const auto listen = [this] {

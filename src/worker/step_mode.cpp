@@ -10,6 +10,7 @@ namespace ps_shm {
 std::unique_ptr<StepMode> StepMode::make(WorkerCore& core) {
   switch (traits_of(core.config.mode).family) {
     case ModeFamily::kAtOnce:
+      if (core.recording) return std::make_unique<RecordedSteps>(core);
       return std::make_unique<FreeSteps>(core);
     case ModeFamily::kTogether:
       break;

@@ -8,6 +8,7 @@
 #include "shm/base/clock.hpp"
 #include "update/rules.hpp"
 #include "worker/barrier_wait.hpp"
+#include "worker/versioned_state.hpp"
 
 namespace ps_shm {
 
@@ -92,7 +93,7 @@ void SyncSteps::push(std::span<const Variable> variables, std::span<const Gradie
     for (std::size_t i = 0; i < variables.size(); ++i) {
       VariableState& state = state_of(variables[i]);
       context.scale = state.is_clipped() ? clip : 1.0F;
-      state.contribute(gradients[i], context, core_.threads);
+      versioned_state(state).contribute(gradients[i], context, core_.threads);
       note_kind(state, update::Change::kStep);
     }
     return;

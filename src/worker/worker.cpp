@@ -66,15 +66,12 @@ float Worker::pull(const Variable& variable) {
   VariableState& state = *variable.state_;
   state.require_size(1, "pull");
   impl_->note_pull();
-  const VariablePart& part = state.parts.front();
   float value = 0;
   std::uint64_t retries = 0;
-  if ((part.inplace && !state.is_scalar) || state.is_taped()) {
+  if (state.is_scalar)
+    state.pulled.front() = state.parts.front().inplace->pull_scalar(value);
+  else
     retries = state.pull({&value, 1}, 0, impl_->live.settings.learning_rate, impl_->threads);
-  } else {
-    state.pulled.front() =
-        part.inplace ? part.inplace->pull_scalar(value) : part.versioned->pull_chunk(0, &value, retries);
-  }
   impl_->count(Counter::kPulls).bump_relaxed(1);
   if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
   return value;
@@ -127,7 +124,7 @@ void Worker::barrier() {
 
 std::uint64_t Worker::global_step() const noexcept { return impl_->job.steps_done(); }
 bool Worker::finished() const noexcept {
-  return impl_->tape ? impl_->tape->is_finished(impl_->job.is_over()) : impl_->job.is_over();
+  return impl_->recording ? impl_->recording->is_finished(impl_->job.is_over()) : impl_->job.is_over();
 }
 
 void Worker::report(double loss, std::uint64_t examples_done) noexcept {
@@ -147,7 +144,7 @@ void Worker::report(double loss, std::uint64_t examples_done) noexcept {
 std::uint64_t Worker::examples_before() const noexcept {
   const std::uint64_t before =
       impl_->examples_before + shm::counter(impl_->entry, Counter::kRestoredExamples).load_relaxed();
-  return impl_->tape ? impl_->tape->examples_before(before) : before;
+  return impl_->recording ? impl_->recording->examples_before(before) : before;
 }
 
 StalenessSummary Worker::staleness() const {
@@ -161,8 +158,8 @@ void Worker::leave() noexcept {
     return;  // a forked child has neither lock nor mapping (locks.L2)
   impl_->has_left = true;
   if (!impl_->has_recovered) static_cast<void>(shm::recover_buffers(impl_->job, impl_->rank, impl_->job.locks()));
-  if (impl_->tape) impl_->tape->leave();
-  impl_->mode->leave();
+  if (impl_->recording) impl_->recording->leave();
+  if (impl_->mode) impl_->mode->leave();
   shm::fault_point(shm::FaultPoint::kLeaveGradient);
   shm::leave(impl_->job, impl_->rank);
 }

@@ -160,6 +160,9 @@ class Building(Checkout):
 
     def test_a_copied_checkout_keeps_its_build_and_notices_what_has_changed(self):
         self.build()
+        log = self.root / "build/run/.ninja_log"
+        header, *entries = log.read_text().splitlines()
+        log.write_text("\n".join([header, *reversed(entries)]) + "\n")  # as ninja reorders it now and then
         there = self.folder / "copy"
         there.mkdir()
         # The build first, so that it looks older than its sources.

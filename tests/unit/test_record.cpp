@@ -306,14 +306,14 @@ TEST_CASE("record: what a program does once it has been told the end is replayed
   const test::Folder folder;
   JobConfig config = test::settings(2, Mode::kAsync);
   config.steps = 1;
-  const auto run = [&](const record::Board* board) {
+  const auto run = [&](const record::ReplayCoordinator* coordinator) {
     config.job = test::unique_job_name();
     Server server(config);
     const ManualClock clock(ManualClock::Sleeps::kPass);
     const auto join = [&](std::uint32_t rank) {
       WorkerOptions given = test::options(config, rank);
-      (board == nullptr ? given.record : given.replay) = folder.path();
-      if (board != nullptr) given.replay_board = board->path();
+      (coordinator == nullptr ? given.record : given.replay) = folder.path();
+      if (coordinator != nullptr) given.replay_coordinator = coordinator->path();
       given.stop_requested = [&] { return clock.passed_ns() > 20 * kSecond; };  // instead of a wait for ever
       return Worker(given);
     };
@@ -326,7 +326,7 @@ TEST_CASE("record: what a program does once it has been told the end is replayed
     pushes.pull(pushed, out);
     pushes.push(pushed, ones);
     pushes.step();
-    if (board == nullptr)
+    if (coordinator == nullptr)
       CHECK(asks.finished());
     else
       CHECK_THROWS_AS(asks.push(asked, ones), JobFinished);
@@ -339,8 +339,8 @@ TEST_CASE("record: what a program does once it has been told the end is replayed
     CHECK(out == std::vector<float>(10, 2.0F));
   };
   run(nullptr);
-  const record::Board board(order_of(folder.path()).chunks());
-  run(&board);
+  const record::ReplayCoordinator coordinator(order_of(folder.path()).chunks());
+  run(&coordinator);
 }
 
 TEST_CASE("record: a worker that was killed before its first event is left out") {

@@ -49,7 +49,8 @@ void CommandLine::add_option(Row row, std::function<void(const std::string&)> us
 }
 
 bool CommandLine::was_given(const std::string& setting) const {
-  return app_->get_option(option_of(setting))->count() != 0;
+  const CLI::Option* const option = app_->get_option_no_throw(option_of(setting));
+  return option != nullptr && option->count() != 0;
 }
 
 int CommandLine::count_known(int argc, char** argv) {

@@ -250,7 +250,7 @@ const Settings<WorkerSettings>& worker_options() {
          "workers"},
         {"replay", config::text(&W::replay, "DIR"), kRun, kWorker,
          "replay such a recording; launch_shm --replay does so for all workers"},
-        {"replay-board", config::text(&W::replay_board, "FILE"), kRun, kWorker,
+        {"replay-coordinator", config::text(&W::replay_coordinator, "FILE"), kRun, kWorker,
          "--replay: file of the replay coordinator, which launch_shm creates"},
         {"json", config::flag(&W::json), kOutput, kWorker,
          "print one JSON object to stdout at the end, and all other output to stderr", {.common = kWorker}},

@@ -147,14 +147,11 @@ void check_evaluation(const CommandLine& line, const WorkerSettings& settings) {
   for (const char* option : {"standalone", "rank", "together", "delay", "device", "wire", "threads", "seed"})
     if (line.was_typed(option))
       throw Error(fmt::format("--{}: cannot be combined with --evaluate, which does not train", option));
-  if (settings.training.is_count())
-    throw Error("--evaluate: model count has no loss; choose --model " + train::model_names(train::ModelKind::kDense));
   if (!settings.publication.empty()) check_publication_name(settings.publication);
 }
 
 void check_on_nan(const TrainingSettings& training, const CheckpointSettings& checkpoint) {
   if (training.on_nan == OnNan::kWarn) return;
-  if (training.is_count()) throw Error("--on-nan: count has no loss; leave it out");
   if (training.on_nan == OnNan::kRestore && checkpoint.dir.empty())
     throw Error("--on-nan restore: give --checkpoint-dir DIR, where the job's checkpoints are");
 }
@@ -262,9 +259,6 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
   line.add(worker_options(), settings);
   return line.parse(argc, argv, [&] {
     check_environment("worker_shm");
-    if (settings.standalone && settings.training.is_count())
-      throw Error("--standalone: model count needs a ps; choose --model " +
-                  train::model_names(train::ModelKind::kDense));
     if (settings.standalone && settings.device.must_be_gpu())
       throw Error("--device: a worker on a GPU needs a ps; leave --standalone out, or choose --device cpu");
     if (settings.alone.job.empty() && !settings.standalone) throw Error("--job: name the job to work for");
@@ -283,7 +277,7 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
       throw Error("--epochs: only for launch_shm and --standalone; a job ends after the --steps of its ps");
     check_evaluation(line, settings);
     check_summary(settings.summary);
-    if (!settings.summary.dir.empty() && settings.training.is_count())
+    if (!settings.summary.dir.empty() && !settings.training.learns())
       throw Error("--summary-dir: model count has no loss and no gradients; give it to the ps");
     complete_training(line, settings.training);
     check_on_nan(settings.training, settings.checkpoint);
@@ -299,6 +293,37 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
 }
 
 namespace {
+
+// Completes and checks the settings of a launch of worker_shm processes.
+void complete_launch(const CommandLine& line, LaunchSettings& settings) {
+  complete_training(line, settings.training);
+  if (settings.training.is_sparse() && line.was_given("layout") && settings.ps.job.layout == Layout::kVersioned)
+    throw Error(fmt::format("--layout versioned: the rows of model {} are updated in place; choose --layout inplace",
+                            settings.training.model));
+  complete_sparse_job(line, settings.training, settings.ps.job);
+  check_sparse_device(settings.training, settings.device);
+  for (const auto& [rank, device] : settings.device_of_rank) check_sparse_device(settings.training, device);
+  if (settings.training.push_every > 1 && !line.was_given("optimizer"))
+    settings.ps.job.optimizer.rule = UpdateRule::kAdd;
+  check_hyper_parameters(line, settings.ps.job.optimizer);
+  if (settings.evaluate_every.is_given()) {
+    if (settings.ps.publish.name.empty()) {
+      settings.ps.publish.name = settings.ps.job.job;
+      if (!line.was_given("publish-every")) settings.ps.publish.every = settings.evaluate_every;
+    }
+  }
+  check_publish(settings.ps);
+  check_checkpoint(settings.ps.checkpoint);
+  check_summary(settings.ps.summary);
+  check_on_nan(settings.training, settings.ps.checkpoint);
+  make_room_for_elastic(settings.ps.job);
+  check(settings.ps.job);
+  check_quorum(settings.ps.job);
+  check_ranks("--delay", settings.delay_of_rank, settings.ps.job);
+  check_ranks("--device", settings.device_of_rank, settings.ps.job);
+  check_ranks("--wire", settings.wire_of_rank, settings.ps.job);
+  check_recording(settings);
+}
 
 std::optional<int> parse_launch(int argc, char** argv, LaunchSettings& settings, bool is_recorded) {
   if (argc == 2 && std::string(argv[1]) == "--help-markdown") {
@@ -339,44 +364,7 @@ std::optional<int> parse_launch(int argc, char** argv, LaunchSettings& settings,
       if (!settings.trace.empty()) throw Error("--trace: for worker_shm only; leave out the program after --");
       return complete_program(line, settings);
     }
-    complete_training(line, settings.training);
-    if (settings.training.is_sparse() && line.was_given("layout") && settings.ps.job.layout == Layout::kVersioned)
-      throw Error(fmt::format("--layout versioned: the rows of model {} are updated in place; choose --layout inplace",
-                              settings.training.model));
-    complete_sparse_job(line, settings.training, settings.ps.job);
-    check_sparse_device(settings.training, settings.device);
-    for (const auto& [rank, device] : settings.device_of_rank) check_sparse_device(settings.training, device);
-    if (settings.training.push_every > 1 && !line.was_given("optimizer"))
-      settings.ps.job.optimizer.rule = UpdateRule::kAdd;
-    check_hyper_parameters(line, settings.ps.job.optimizer);
-    if (settings.evaluate_every.is_given()) {
-      if (settings.training.is_count())
-        throw Error("--evaluate-every: count has no loss; choose --model " +
-                    train::model_names(train::ModelKind::kDense));
-      if (settings.ps.publish.name.empty()) {
-        settings.ps.publish.name = settings.ps.job.job;
-        if (!line.was_given("publish-every")) settings.ps.publish.every = settings.evaluate_every;
-      }
-    }
-    check_publish(settings.ps);
-    check_checkpoint(settings.ps.checkpoint);
-    check_summary(settings.ps.summary);
-    check_on_nan(settings.training, settings.ps.checkpoint);
-    make_room_for_elastic(settings.ps.job);
-    check(settings.ps.job);
-    check_quorum(settings.ps.job);
-    check_ranks("--delay", settings.delay_of_rank, settings.ps.job);
-    check_ranks("--device", settings.device_of_rank, settings.ps.job);
-    check_ranks("--wire", settings.wire_of_rank, settings.ps.job);
-    if (settings.curve_points != 0 && settings.training.is_count())
-      throw Error("--curve: count has no loss; choose --model " + train::model_names(train::ModelKind::kDense));
-    if (settings.ps.job.optimizer.rule == UpdateRule::kAdd && settings.training.is_count() &&
-        settings.training.push_every > 1)
-      throw Error("--push-every: count has nothing to train; choose --model " +
-                  train::model_names(train::ModelKind::kDense));
-    check_recording(settings);
-    if (!settings.trace.empty() && settings.training.is_count())
-      throw Error("--trace: count has no phases; choose --model " + train::model_names(train::ModelKind::kDense));
+    complete_launch(line, settings);
   });
 }
 

@@ -98,7 +98,7 @@ struct TrainingSettings {
 
   OnNan on_nan = OnNan::kWarn;
 
-  bool is_count() const { return model == "count"; }
+  bool learns() const;  // whether the model has a loss and gradients
   bool is_sparse() const;
 
   bool operator==(const TrainingSettings&) const = default;
@@ -117,9 +117,9 @@ struct WorkerSettings {
   SummarySettings summary;
   bool evaluate = false;  // evaluate instead of training
   config::Interval every = {.seconds = 10};
-  std::string publication;                   // empty: the job's name
-  std::string record, replay, replay_board;  // as in WorkerOptions
-  std::string trace;                         // a file; empty: none
+  std::string publication;                         // empty: the job's name
+  std::string record, replay, replay_coordinator;  // as in WorkerOptions
+  std::string trace;                               // a file; empty: none
   bool standalone = false, together = false, json = false, quiet = false;
 
   bool operator==(const WorkerSettings&) const = default;

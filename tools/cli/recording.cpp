@@ -91,7 +91,6 @@ void check_recording(const LaunchSettings& settings) {
     refuse(
         "in-place elements and rows are updated one by one, in an order that cannot be recorded; choose --layout "
         "versioned");
-  if (settings.training.is_count()) refuse("model count adds ones: their sum is the same in any order");
   if (job.threads != 1) refuse("the chunks of a worker with --threads have no fixed order; choose --threads 1");
   const auto is_cpu = [](const device::DeviceChoice& choice) { return choice == device::DeviceChoice(); };
   if (!is_cpu(settings.device) || !std::all_of(settings.device_of_rank.begin(), settings.device_of_rank.end(),
@@ -152,7 +151,7 @@ void RecordedLaunch::write(const std::string& digest) const {
 }
 
 ReplayedLaunch::ReplayedLaunch(const std::string& folder, std::uint32_t workers)
-    : folder_(folder), records_(folder), board_(records_.order().chunks()) {
+    : folder_(folder), records_(folder), coordinator_(records_.order().chunks()) {
   for (const record::Life& life : records_.lives())
     if (life.rank >= workers)
       throw Error(fmt::format("--replay {}: it has a recording of worker {}, but its job has {} workers", folder,

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cli/options.hpp"
-#include "record/board.hpp"
+#include "record/coordinator.hpp"
 #include "record/replayer.hpp"
 
 namespace ps_shm::tools {
@@ -42,7 +42,7 @@ class ReplayedLaunch {
  public:
   ReplayedLaunch(const std::string& folder, std::uint32_t workers);  // throws Error
 
-  std::string board() const { return board_.path(); }
+  std::string coordinator() const { return coordinator_.path(); }
   std::uint32_t lives_of(std::uint32_t rank) const noexcept { return records_.lives_of(rank); }
   // Throws Error if the digest differs from that of the recorded run.
   void check_digest(std::uint64_t digest) const;
@@ -50,7 +50,7 @@ class ReplayedLaunch {
  private:
   std::string folder_;
   record::Records records_;
-  record::Board board_;
+  record::ReplayCoordinator coordinator_;
 };
 
 }  // namespace ps_shm::tools

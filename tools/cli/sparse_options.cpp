@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "cli/init_match.hpp"
 #include "cli/option_tables.hpp"
@@ -18,8 +19,25 @@ namespace ps_shm::tools {
 namespace {
 
 constexpr std::string_view kOfCount[] = {"size", "interval"};
+// What a model that does not learn has no use for, and why.
+constexpr std::pair<const char*, const char*> kNeedLearning[] = {
+    {"standalone", "needs a ps"},
+    {"evaluate", "has no loss"},
+    {"evaluate-every", "has no loss"},
+    {"on-nan", "has no loss"},
+    {"curve", "has no loss"},
+    {"epochs", "has no epochs"},
+    {"push-every", "has nothing to train"},
+    {"trace", "has no phases"},
+    {"record", "adds ones, whose sum is the same in any order"},
+};
 constexpr const char* kOfDenseModels[] = {"push-every", "local-lr", "no-stream-waits"};
 constexpr const char* kEpoch = "epoch:";
+
+[[noreturn]] void refuse_without_learning(const char* option, const std::string& model, const char* why) {
+  throw Error(fmt::format("--{}: model {} {}; choose --model {}", option, model, why,
+                          train::model_names(train::ModelKind::kDense)));
+}
 
 }  // namespace
 
@@ -31,6 +49,8 @@ std::string names_with_bias() {
   return train::model_names(
       [](const train::ModelRow& row) { return row.kind == train::ModelKind::kSparse && !row.has_factors; }, "and");
 }
+
+bool TrainingSettings::learns() const { return train::model_row(model).kind != train::ModelKind::kCount; }
 
 bool TrainingSettings::is_sparse() const { return train::model_row(model).kind == train::ModelKind::kSparse; }
 
@@ -52,21 +72,24 @@ Schedule resolve_schedule(const std::string& text, std::uint64_t steps_per_epoch
 
 void complete_training(const CommandLine& line, TrainingSettings& training) {
   if (training.epochs != 0 && training.steps != 0) throw Error("--epochs: give either --epochs or --steps, not both");
-  if (training.is_count() && (training.epochs != 0 || !training.epoch_schedule.empty()))
-    throw Error("--epochs, --lr-schedule epoch: count has no epochs; choose another --model");
+  if (!training.learns()) {
+    for (const auto& [option, why] : kNeedLearning)
+      if (line.was_given(option)) refuse_without_learning(option, training.model, why);
+    if (!training.epoch_schedule.empty()) refuse_without_learning("lr-schedule epoch", training.model, "has no epochs");
+  }
   if (!training.init_match.empty() && training.init_from.empty())
     throw Error("--init-match: requires --init-from FILE");
   check_init_match(training.init_match);
   const train::ModelRow& row = train::model_row(training.model);
   for (const std::string_view option : kOfCount)
-    if (!training.is_count() && line.was_given(std::string(option)))
+    if (training.learns() && line.was_given(std::string(option)))
       throw Error(fmt::format("--{}: for --model count only; leave it out", option));
   if (!training.is_sparse()) {
     for (const config::Setting<SparseSettings>& setting : sparse_settings())
       if (line.was_given(setting.name))
         throw Error(fmt::format("--{}: for sparse models only; choose --model {}", setting.name,
                                 train::model_names(train::ModelKind::kSparse)));
-    if (training.is_count())
+    if (!training.learns())
       for (const config::Setting<TrainingSettings>& setting : training_settings())
         if ((setting.group == config::Group::kData || setting.group == config::Group::kOptimizer) &&
             setting.name != std::string("model") && line.was_given(setting.name) &&

@@ -43,14 +43,14 @@ WorkerSettings worker_settings(const LaunchSettings& launch, std::uint32_t rank,
   // The ps determines the job's end and schedule, but a worker that counts ends by itself.
   worker.training.epochs = 0;
   worker.training.epoch_schedule = "";
-  if (!launch.training.is_count()) worker.training.steps = 0;
+  if (launch.training.learns()) worker.training.steps = 0;
   if (launch.training.on_nan == OnNan::kRestore) worker.checkpoint.dir = launch.ps.checkpoint.dir;
   worker.rank = rank;
   worker.threads = launch.ps.job.threads;
   worker.delay = of_rank(launch.delay_of_rank, rank, launch.delay);
   worker.device = of_rank(launch.device_of_rank, rank, launch.device);
   worker.wire = of_rank(launch.wire_of_rank, rank, launch.wire);
-  if (!launch.training.is_count()) worker.summary = launch.ps.summary;
+  if (launch.training.learns()) worker.summary = launch.ps.summary;
   worker.record = launch.record;
   worker.replay = launch.replay;
   worker.together = together && launch.replay.empty();  // a short job might end before the last one has started

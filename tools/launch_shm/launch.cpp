@@ -97,7 +97,7 @@ PsSettings adopting(PsSettings settings) {
 }  // namespace
 
 Launch::Launch(const LaunchSettings& settings)
-    : workload_(settings.training.is_count() || !settings.program.empty() ? nullptr : load_workload(settings.training)),
+    : workload_(settings.training.learns() && settings.program.empty() ? load_workload(settings.training) : nullptr),
       settings_(completed(settings, workload_.get())) {
   const JobConfig& job = settings_.ps.job;
   const TrainingSettings& training = settings_.training;
@@ -202,7 +202,7 @@ void Launch::start_workers() {
 void Launch::start_worker(std::uint32_t rank, bool together) {
   const std::optional<WorkerInfo> before = holder_of(rank);
   WorkerSettings worker = worker_settings(settings_, rank, together);
-  if (replayed_) worker.replay_board = replayed_->board();
+  if (replayed_) worker.replay_coordinator = replayed_->coordinator();
   if (traces_) worker.trace = traces_->add(rank);
   if (!gpus_ && worker.device.may_be_cuda()) gpus_ = visible_gpus();
   std::vector<std::string> variables = show_one_gpu(gpus_.value_or(std::vector<std::string>()), rank, worker.device);

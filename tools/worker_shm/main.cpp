@@ -116,7 +116,7 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
 
 int train_in_job(const WorkerSettings& settings) {
   std::optional<train::DataSplit> data;
-  if (!settings.training.is_count()) data = train::load_data(settings.training.data, train::embedded_digits());
+  if (settings.training.learns()) data = train::load_data(settings.training.data, train::embedded_digits());
   const std::unique_ptr<train::SpanLog> trace = tools::trace_of(settings);
   Worker worker = tools::join(settings, trace.get());
   const std::string who = fmt::format("worker {}", worker.rank());

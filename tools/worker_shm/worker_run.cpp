@@ -49,7 +49,7 @@ Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
   options.stop_requested = is_stop_requested;
   options.record = settings.record;
   options.replay = settings.replay;
-  options.replay_board = settings.replay_board;
+  options.replay_coordinator = settings.replay_coordinator;
   if (trace != nullptr)
     options.on_part = [trace](const char* part, std::uint64_t begin_ns, std::uint64_t end_ns) {
       trace->add(part, begin_ns, end_ns);

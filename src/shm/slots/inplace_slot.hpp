@@ -235,7 +235,8 @@ class InplaceVariable {
     return is_scalar() ? scalar_pushes(word) : word;
   }
   // The largest count before the counter wraps: differences of counts are masked with it.
-  std::uint64_t pushes_mask() const noexcept { return is_scalar() ? 0xffffffff : ~std::uint64_t{0}; }
+  static constexpr std::uint64_t kScalarPushesMask = 0xffffffff;
+  std::uint64_t pushes_mask() const noexcept { return is_scalar() ? kScalarPushesMask : ~std::uint64_t{0}; }
 
   // How often a rank has pushed rows of each block. Only the rank's owner writes it, so counting costs other processes
   // nothing until they read it. Requires: has_row_counts(variable).

@@ -1,5 +1,6 @@
-// Tape: the interface through which a worker reports its pulls, pushes and steps to a recorder or a replayer. A worker
-// that is neither recorded nor replayed has none; each of its calls checks that once.
+// The interface through which a worker reports its pulls, pushes and steps to a recorder or a replayer. A worker that is
+// neither recorded nor replayed has none, and pays nothing: classes of their own report (worker/recorded_state.hpp,
+// RecordedSteps).
 //
 // Used by one thread, in the program's order. Pieces are chunks of versioned variables.
 #pragma once
@@ -21,9 +22,9 @@ struct UpdateFacts {
 // A checksum of the bits of what is pushed, and of the kind of push.
 std::uint32_t check_of(std::span<const float> numbers, std::uint32_t kind) noexcept;
 
-class Tape {
+class Recording {
  public:
-  virtual ~Tape() = default;
+  virtual ~Recording() = default;
 
   // The examples that this rank had seen before this life.
   virtual std::uint64_t examples_before(std::uint64_t counted) = 0;

@@ -12,11 +12,11 @@
 
 namespace ps_shm {
 
-void WorkerCore::fail_taped(const char* what) const {
+void WorkerCore::fail_recorded(const char* what) const {
   throw Error(fmt::format("worker {}: {} cannot be recorded or replayed (`record`, `replay`)", rank, what));
 }
 
-std::unique_ptr<record::Tape> Worker::Impl::make_tape() {
+std::unique_ptr<record::Recording> Worker::Impl::make_recording() {
   if (options.record.empty() && options.replay.empty()) return nullptr;
   const char* const what = options.record.empty() ? "replay" : "record";
   if (traits_of(config.mode).steps_together())
@@ -34,19 +34,7 @@ std::unique_ptr<record::Tape> Worker::Impl::make_tape() {
   record::ReplayWaits waits{
       .each_slice = [wait](const std::function<std::string()>& for_what) { static_cast<void>(wait->slice(for_what)); },
       .log = [wait](const std::string& line) { wait->log(line); }};
-  return std::make_unique<record::Replayer>(options.replay, options.replay_board, job, rank, std::move(waits));
-}
-
-void VariableState::use(record::Tape& tape, std::uint32_t number) {
-  if (layout != Layout::kVersioned)
-    throw Error(fmt::format("variable '{}' is in-place: its elements change one by one, in an order that is not "
-                            "recorded; declare it "
-                            "versioned",
-                            name),
-                ErrorCode::kInvalidState);
-  tape.declare(name, pieces, elements);
-  tape_ = &tape;
-  number_ = number;
+  return std::make_unique<record::Replayer>(options.replay, options.replay_coordinator, job, rank, std::move(waits));
 }
 
 }  // namespace ps_shm

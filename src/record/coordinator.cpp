@@ -1,4 +1,4 @@
-#include "record/board.hpp"
+#include "record/coordinator.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace ps_shm::record {
 namespace {
 
 std::size_t bytes_of(std::uint64_t chunks) {
-  return sizeof(BoardState) + chunks * sizeof(shm::AtomicShm<std::uint32_t>);
+  return sizeof(CoordinatorState) + chunks * sizeof(shm::AtomicShm<std::uint32_t>);
 }
 
 [[noreturn]] void fail(const std::string& path) {
@@ -27,13 +27,13 @@ std::size_t bytes_of(std::uint64_t chunks) {
 
 }  // namespace
 
-Board::Board(std::uint64_t chunks) {
+ReplayCoordinator::ReplayCoordinator(std::uint64_t chunks) {
   descriptor_ = memfd_create("ps_replay", MFD_CLOEXEC);
   if (descriptor_ < 0 || ftruncate(descriptor_, static_cast<off_t>(bytes_of(chunks))) != 0) fail("its memory");
   map(chunks);
 }
 
-Board::Board(const std::string& path, std::uint64_t chunks) {
+ReplayCoordinator::ReplayCoordinator(const std::string& path, std::uint64_t chunks) {
   descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   struct stat status;
   if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) fail(path);
@@ -44,18 +44,18 @@ Board::Board(const std::string& path, std::uint64_t chunks) {
   map(chunks);
 }
 
-void Board::map(std::uint64_t chunks) {
+void ReplayCoordinator::map(std::uint64_t chunks) {
   void* const place = mmap(nullptr, bytes_of(chunks), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
   if (place == MAP_FAILED) fail(path());
   memory_ = place;
   bytes_ = bytes_of(chunks);
 }
 
-Board::~Board() {
+ReplayCoordinator::~ReplayCoordinator() {
   munmap(memory_, bytes_);
   close(descriptor_);
 }
 
-std::string Board::path() const { return fmt::format("/proc/{}/fd/{}", getpid(), descriptor_); }
+std::string ReplayCoordinator::path() const { return fmt::format("/proc/{}/fd/{}", getpid(), descriptor_); }
 
 }  // namespace ps_shm::record

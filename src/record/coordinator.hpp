@@ -14,25 +14,25 @@
 
 namespace ps_shm::record {
 
-struct BoardState {
+struct CoordinatorState {
   shm::AtomicShm<std::uint32_t> futex;    // announced after each pull, push and step
   shm::AtomicShm<std::uint32_t> differs;  // rank + 1 of a worker that differs from its recording
   shm::AtomicShm<std::uint32_t> begun[shm::kMaxRanks];
   shm::AtomicShm<std::uint32_t> ended[shm::kMaxRanks];
 };
 
-class Board {
+class ReplayCoordinator {
  public:
   // Makes it in memory that ends with this process; other processes open path().
-  explicit Board(std::uint64_t chunks);
+  explicit ReplayCoordinator(std::uint64_t chunks);
   // Opens another process's. Throws Error if it is gone, or has another number of chunks.
-  Board(const std::string& path, std::uint64_t chunks);
-  ~Board();
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
+  ReplayCoordinator(const std::string& path, std::uint64_t chunks);
+  ~ReplayCoordinator();
+  ReplayCoordinator(const ReplayCoordinator&) = delete;
+  ReplayCoordinator& operator=(const ReplayCoordinator&) = delete;
 
   std::string path() const;
-  BoardState& state() const noexcept { return *static_cast<BoardState*>(memory_); }
+  CoordinatorState& state() const noexcept { return *static_cast<CoordinatorState*>(memory_); }
   shm::AtomicShm<std::uint32_t>& pulls(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<shm::AtomicShm<std::uint32_t>*>(&state() + 1)[chunk];
   }

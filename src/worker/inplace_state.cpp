@@ -1,0 +1,148 @@
+#include "worker/inplace_state.hpp"
+
+#include <algorithm>
+
+#include "shm/segment/placement.hpp"
+#include "update/elements.hpp"
+
+namespace ps_shm {
+
+InplaceState::InplaceState(shm::JobSegments& job, const shm::Directory& directory,
+                           const std::vector<std::uint32_t>& positions, std::uint32_t rank, std::uint32_t threads)
+    : VariableState(job, directory, positions, rank, threads) {
+  const shm::VariableShm& first = parts.front().record;
+  is_hashed = shm::is_hashed(first);
+  is_scalar = elements == 1 && parts.front().inplace->is_scalar();
+  if (first.axes != 0) rows.emplace(parts, rank);
+}
+
+void InplaceState::set_values(std::span<const float> given, float learning_rate, const FirstState& first) {
+  const auto in_parts = [&](std::span<const float> whole) {
+    std::vector<float> ordered(whole.size());
+    shm::order_by_parts(whole, ordered, parts.front().record);
+    return ordered;
+  };
+  const std::vector<float> values_by_parts = is_hashed ? in_parts(given) : std::vector<float>();
+  const std::span<const float> values = is_hashed ? std::span<const float>(values_by_parts) : given;
+  std::vector<std::vector<float>> slots = first.slots;
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+    const bool is_of_rows = slot >= parts.front().record.slots && update::traits_of(settings.rule).has_row_state();
+    if (is_hashed && !slots[slot].empty() && !is_of_rows) slots[slot] = in_parts(slots[slot]);
+  }
+  // The block counters are zero: the memory is new, and nobody has pushed.
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t) {
+    const std::uint64_t from = part.piece_begin(block);
+    part.inplace->for_rows(block, [&](float* to, std::uint64_t begin, std::uint64_t count) {
+      update::initialise_elements(settings, learning_rate, values.data() + from + begin, to, count);
+      if (part.inplace->has_row_state()) to[count] = update::first_row_state(settings, learning_rate);
+      set_slots(part, from + begin, count, slots, to);
+    });
+    shm::fault_point(shm::FaultPoint::kInitChunk);
+  });
+}
+
+// Stores the slots of `count` elements from `from` on, in the order of parts; the elements lie at `to`.
+void InplaceState::set_slots(const VariablePart& part, std::uint64_t from, std::uint64_t count,
+                             const std::vector<std::vector<float>>& slots, float* to) const {
+  const std::uint64_t record = part.inplace->record_floats(), row_elements = part.inplace->row_elements();
+  for (std::size_t slot = 0; slot < slots.size(); ++slot) {
+    if (slots[slot].empty()) continue;
+    if (slot + 1 < record || !part.inplace->has_row_state()) {
+      const std::uint64_t place = slot + 1 < record ? slot + 1 : 0;  // the remaining one replaces the value
+      for (std::uint64_t i = 0; i < count; ++i) to[i * record + place] = slots[slot][from + i];
+      continue;
+    }
+    const std::uint64_t local = (from - part.begin) / row_elements;
+    const std::uint64_t row = is_hashed ? local * parts.size() + part.record.part : part.begin / row_elements + local;
+    to[count * record] = slots[slot][row];
+  }
+}
+
+std::uint64_t InplaceState::pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) {
+  return update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
+    if (is_hashed) by_parts_.resize(elements);
+    float* const to = is_hashed ? by_parts_.data() : out.data();
+    const std::uint64_t retries =
+        for_pulled(threads, [&](VariablePart& part, std::uint64_t block, std::uint64_t index, std::uint64_t&) {
+          const std::uint64_t version =
+              part.inplace->pull_block(block, to + part.begin + part.inplace->block_begin(block), value_of);
+          if (array == 0) pulled[index] = version;
+        });
+    if (is_hashed) shm::order_by_rows(by_parts_, out, parts.front().record);
+    return retries;
+  });
+}
+
+bool InplaceState::is_as_pulled() noexcept {
+  bool is_same = true;
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t index) {
+    is_same = is_same && part.inplace->pushes(block) == pulled[index];  // (inplace.P3)
+  });
+  return is_same;
+}
+
+std::uint64_t InplaceState::pull_changed(std::span<float> out, std::vector<std::uint64_t>& since, Threads& threads,
+                                         std::uint64_t& retries) {
+  return copy_changed(
+      out, since, threads, retries,
+      [](const VariablePart& part, std::uint64_t block) { return part.inplace->pushes(block); },  // (inplace.P3)
+      [](VariablePart& part, std::uint64_t, float* to, std::uint64_t&) { return part.inplace->pull_scalar(*to); });
+}
+
+GradientInput InplaceState::by_parts(const GradientInput& given) {
+  if (!is_hashed) return given;
+  by_parts_.resize(elements);
+  shm::order_by_parts(given.whole(), by_parts_, parts.front().record);
+  return std::span<const float>(by_parts_);
+}
+
+// Returns how many updates the block had had before this one. Not inlined: otherwise a push of a scalar would have to save
+// the registers that it uses.
+[[gnu::noinline]] std::uint64_t InplaceState::push_block(VariablePart& part, std::uint64_t block, std::uint64_t index,
+                                                         const float* gradient, const PushContext& context) noexcept {
+  const float rate = is_sum ? 0.0F : rate_at(part.inplace->pushes(block), index, part.inplace->pushes_mask(), context);
+  return update::with_element_update(settings, rate, context.scale, [&](const auto& update) {
+    return part.inplace->push_block(block, gradient, context.adds, update);
+  });
+}
+
+std::uint64_t InplaceState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
+  return for_pushed(
+      by_parts(gradient), threads,
+      [&](VariablePart& part, std::uint64_t block, std::uint64_t index, const float* g, std::uint32_t, std::uint64_t&) {
+        note_push(push_block(part, block, index, g, context), index, part.inplace->pushes_mask());
+      });
+}
+
+void InplaceState::push_scalar(float gradient, const PushContext& context) noexcept {
+  VariablePart& part = parts.front();
+  const auto add = [](float value, float delta) { return value + delta; };
+  if (is_sum && is_scalar)  // counters that all workers update all the time
+    return note_push(part.inplace->push_scalar(gradient, context.adds, add), 0,
+                     shm::InplaceVariable::kScalarPushesMask);
+  note_push(push_block(part, 0, 0, &gradient, context), 0, part.inplace->pushes_mask());
+}
+
+std::uint64_t InplaceState::change(update::Change how, std::span<const float> values, const PushContext& context,
+                                   Threads& threads, std::vector<std::uint64_t>* versions) {
+  if (versions != nullptr) versions->resize(pieces);
+  return for_pushed(by_parts(values), threads,
+                    [&](VariablePart& part, std::uint64_t block, std::uint64_t index, const float* given, std::uint32_t,
+                        std::uint64_t&) {
+                      const std::uint64_t mask = part.inplace->pushes_mask();
+                      const std::uint64_t before =
+                          update::with_element_change(settings, how, context.learning_rate, [&](const auto& update) {
+                            return part.inplace->push_block(block, given, Adds::kExact, update);
+                          });
+                      note_push(before, index, mask);
+                      if (versions != nullptr) (*versions)[index] = (before + 1) & mask;
+                    });
+}
+
+void InplaceState::count_push() noexcept {
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t index) {
+    note_push(part.inplace->count_push(block), index, part.inplace->pushes_mask());
+  });
+}
+
+}  // namespace ps_shm

@@ -1,0 +1,53 @@
+#include "worker/recorded_state.hpp"
+
+namespace ps_shm {
+
+std::uint64_t RecordedState::pull(std::span<float> out, std::uint64_t array, float, Threads&) {
+  std::uint64_t retries = 0;
+  recording_.begin_pull(number_);
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
+    recording_.before_pull(*part.versioned, chunk);
+    const std::uint64_t version =
+        part.versioned->pull_chunk(chunk, out.data() + part.piece_begin(chunk), retries, array);
+    recording_.pulled(version);
+    if (array == 0) pulled[index] = version;
+  });
+  return retries;
+}
+
+std::uint64_t RecordedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
+  return apply(update::Change::kStep, gradient.whole(), context, threads.free_buffers(0), nullptr);
+}
+
+std::uint64_t RecordedState::change(update::Change how, std::span<const float> values, const PushContext& context,
+                                    Threads& threads, std::vector<std::uint64_t>* versions) {
+  if (versions != nullptr) versions->resize(pieces);
+  return apply(how, values, context, threads.free_buffers(0), versions);
+}
+
+std::uint64_t RecordedState::apply(update::Change how, std::span<const float> numbers, const PushContext& context,
+                                   shm::FreeBuffers& free_buffers, std::vector<std::uint64_t>* versions) {
+  std::uint64_t retries = 0;
+  recording_.begin_push(number_, record::check_of(numbers, static_cast<std::uint32_t>(how)), start_);
+  for_pieces(0, pieces, start_, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
+    recording_.before_push(*part.versioned, chunk);
+    const float* const from = numbers.data() + part.piece_begin(chunk);
+    const std::uint64_t count = part.versioned->chunk_size(chunk), stride = part.versioned->stride();
+    const shm::SwapResult result = part.versioned->push_chunk(
+        chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
+          recording_.trying(version);
+          if (how == update::Change::kStep)
+            update::apply(settings, {rate_at(version, index, shm::kVersionMask, context), version}, out, in, stride,
+                          from, context.scale, count);
+          else
+            update::change(settings, how, context.learning_rate, out, in, stride, from, count);
+        });
+    retries += result.retries;
+    recording_.pushed(result.version);
+    note_push(result.version, index, shm::kVersionMask);
+    if (versions != nullptr) (*versions)[index] = (result.version + 1) & shm::kVersionMask;
+  });
+  return retries;
+}
+
+}  // namespace ps_shm

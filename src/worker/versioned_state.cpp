@@ -1,0 +1,109 @@
+#include "worker/versioned_state.hpp"
+
+#include <algorithm>
+
+namespace ps_shm {
+
+void VersionedState::set_values(std::span<const float> values, float learning_rate, const FirstState& first) {
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t) {
+    const std::uint64_t from = part.piece_begin(chunk), stride = part.versioned->stride();
+    part.versioned->initialise_chunk(
+        chunk, values.subspan(from, part.piece_size(chunk)), first.updates,
+        [&](const float* values_of_chunk, float* to, std::size_t count) {
+          update::initialise_slots(settings, learning_rate, values_of_chunk, to, stride, count);
+          for (std::size_t slot = 0; slot < first.slots.size(); ++slot)
+            if (!first.slots[slot].empty())
+              std::copy_n(first.slots[slot].begin() + std::ptrdiff_t(from), count, to + slot * stride);
+        });
+    shm::fault_point(shm::FaultPoint::kInitChunk);
+    if (part.accumulator) part.accumulator->initialise_chunk(chunk, {});
+  });
+}
+
+std::uint64_t VersionedState::pull(std::span<float> out, std::uint64_t array, float, Threads& threads) {
+  return for_pulled(threads, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, std::uint64_t& retries) {
+    float* const to = out.data() + part.begin + part.versioned->chunk_begin(chunk);
+    const std::uint64_t version = part.versioned->pull_chunk(chunk, to, retries, array);
+    if (array == 0) pulled[index] = version;
+  });
+}
+
+bool VersionedState::is_as_pulled() noexcept {
+  bool is_same = true;
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
+    is_same = is_same && part.versioned->version(chunk) == pulled[index];  // (slot.R1)
+  });
+  return is_same;
+}
+
+std::uint64_t VersionedState::pull_changed(std::span<float> out, std::vector<std::uint64_t>& since, Threads& threads,
+                                           std::uint64_t& retries) {
+  return copy_changed(
+      out, since, threads, retries,
+      [](const VariablePart& part, std::uint64_t chunk) { return part.versioned->version(chunk); },  // (slot.R1)
+      [](VariablePart& part, std::uint64_t chunk, float* to, std::uint64_t& again) {
+        return part.versioned->pull_chunk(chunk, to, again);
+      });
+}
+
+void VersionedState::pull_image(std::span<float> out, std::uint64_t epoch) {
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
+    pulled[index] = part.versioned->pull_image(chunk, epoch, out.data() + part.piece_begin(chunk));
+  });
+}
+
+std::uint64_t VersionedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
+  if (call_.rate != context.learning_rate || call_.scale != context.scale)
+    call_ = update::resolve(settings, context.learning_rate, context.scale);
+  return for_pushed(
+      gradient, threads,
+      [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* g, std::uint32_t thread,
+          std::uint64_t& retries) {
+        shm::VersionedVariable& chunks = *part.versioned;
+        const std::uint64_t count = chunks.chunk_size(chunk), stride = chunks.stride();
+        const float* following = chunk + 1 < chunks.chunks() ? chunks.likely_place(chunk + 1) : nullptr;
+        const shm::SwapResult result = chunks.push_chunk(
+            chunk, threads.free_buffers(thread), context.label,
+            [&](float* out, const float* in, std::uint64_t version) {
+              if (!context.staleness_scaling)
+                return update::apply(call_, version, out, in, stride, g, count, following);
+              const float rate = rate_at(version, index, shm::kVersionMask, context);
+              update::apply(settings, {rate, version}, out, in, stride, g, context.scale, count, following);
+            });
+        retries += result.retries;
+        note_push(result.version, index, shm::kVersionMask);
+      });
+}
+
+std::uint64_t VersionedState::change(update::Change how, std::span<const float> values, const PushContext& context,
+                                     Threads& threads, std::vector<std::uint64_t>* versions) {
+  if (versions != nullptr) versions->resize(pieces);
+  return for_pushed(values, threads,
+                    [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* given,
+                        std::uint32_t thread, std::uint64_t& retries) {
+                      const std::uint64_t count = part.versioned->chunk_size(chunk), stride = part.versioned->stride();
+                      const shm::SwapResult result = part.versioned->push_chunk(
+                          chunk, threads.free_buffers(thread), context.label,
+                          [&](float* out, const float* in, std::uint64_t) {
+                            update::change(settings, how, context.learning_rate, out, in, stride, given, count);
+                          });
+                      retries += result.retries;
+                      note_push(result.version, index, shm::kVersionMask);
+                      if (versions != nullptr) (*versions)[index] = (result.version + 1) & shm::kVersionMask;
+                    });
+}
+
+void VersionedState::contribute(const GradientInput& gradient, const PushContext& context, Threads& threads) {
+  const bool again = contributed == context.label.step + 1;
+  for_pushed(gradient, threads,
+             [&](VariablePart& part, std::uint64_t chunk, std::uint64_t, const float* g, std::uint32_t thread,
+                 std::uint64_t&) {
+               const std::uint64_t count = part.versioned->chunk_size(chunk);
+               static_cast<void>(part.accumulator->contribute(
+                   chunk, threads.free_buffers(thread), context.label, again, [&](float* out, const float* in) {
+                     update::accumulate(out, in, g, context.scale, settings.clip_value, count);
+                   }));
+             });
+}
+
+}  // namespace ps_shm
