@@ -4,7 +4,7 @@ MUTANTS = {
     "server_adopts_any_settings": {
         "breaks": "A job is taken over with other settings.",
         "rule": "names.N5",
-        "tests": ['adopting "adopting: settings*"'],
+        "tests": ['adopting "adopting: fixed settings*"'],
         "file": "src/server/server.cpp",
         "changes": [
             ("  check_same(job->config(), config);\n",
