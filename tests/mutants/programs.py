@@ -99,7 +99,7 @@ MUTANTS = {
     "server_ends_with_the_first": {
         "breaks": "A job ends with the first of its workers.",
         "rule": "names.N7",
-        "tests": ['ending "ending: a job goes on until*"'],
+        "tests": ['ending "ending: a job continues until*"'],
         "file": "src/server/server.cpp",
         "changes": [
             ('''    const bool everybody_came = census.ever_joined >= config.workers && !census.anybody_alive;
@@ -133,7 +133,7 @@ MUTANTS = {
     "server_removes_kept": {
         "breaks": "What is to be kept is removed.",
         "rule": "names.N8",
-        "tests": ['ending "ending: what is kept*"'],
+        "tests": ['ending "ending: a job that is kept*"'],
         "file": "src/server/server.cpp",
         "changes": [
             ("  if (impl_->job.is_kept()) return;\n",
