@@ -140,7 +140,7 @@ MUTANTS = {
     "barrier_meets_by_quorum": {
         "breaks": "A meeting of workers goes by the quorum of the steps.",
         "rule": "barrier.B7",
-        "tests": ['quorum "barrier: a quorum is of*"'],
+        "tests": ['quorum "barrier: a quorum applies to*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ('''    if (missing.empty()) open(round);
@@ -250,7 +250,7 @@ MUTANTS = {
     "barrier_quorum_alone": {
         "breaks": "A round with all who are alive waits for the quorum.",
         "rule": "barrier.B7",
-        "tests": ['quorum "barrier: fewer alive*"'],
+        "tests": ['quorum "barrier: fewer live*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (!missing.empty() && !has_quorum) return false;",
@@ -308,7 +308,7 @@ MUTANTS = {
     "barrier_tells_again": {
         "breaks": "A short quorum is told in each round.",
         "rule": "barrier.B7",
-        "tests": ['quorum "barrier: *told*"'],
+        "tests": ['quorum "barrier: *reported*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (told == now_short || !job_.state().short_quorum.try_exchange_acq_rel(told, now_short)) return;  // (barrier.B7)",

@@ -163,7 +163,7 @@ MUTANTS = {
     "rows_assigned_in_any_order": {
         "breaks": "Of rows that are assigned twice any value stays.",
         "rule": "rows",
-        "tests": ['rows "rows: of a row that is assigned*"'],
+        "tests": ['rows "rows: if a row is assigned*"'],
         "file": "src/worker/row_access.cpp",
         "changes": [
             ("    threads.split(ids.size(), is_in_order ? ids.size() : grain(),",
