@@ -409,7 +409,7 @@ MUTANTS = {
     "join_dead_first": {
         "breaks": "A rank that was left comes before a dead one's.",
         "rule": "ranks.J2",
-        "tests": ['worker_table "joining: ranks that*"'],
+        "tests": ['worker_table "joining: ranks never used*"'],
         "file": "src/shm/steps/worker_table.cpp",
         "changes": [
             ("  constexpr WorkerState kPreference[] = {WorkerState::kNever, WorkerState::kDead, WorkerState::kLeft};",

@@ -507,7 +507,7 @@ MUTANTS = {
     "ssp_dead_counts": {
         "breaks": "The dead hold others up.",
         "rule": "ssp.C4",
-        "tests": ['ssp_clock "ssp clock: who is dead*"'],
+        "tests": ['ssp_clock "ssp clock: a dead worker does not*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
         "changes": [
             ("  if (look_at_locks && !job_.is_alive(rank)) {",
@@ -537,7 +537,7 @@ MUTANTS = {
     "ssp_enters_again": {
         "breaks": "Who is in the epoch enters it again.",
         "rule": "ssp.C1",
-        "tests": ['ssp_clock "ssp clock: who is in an epoch*"'],
+        "tests": ['ssp_clock "ssp clock: a worker that is in an epoch*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
         "changes": [
             ("  if (epoch_of(own().load_relaxed()) == (epoch & 0xffff)) return;  // relaxed: only this rank writes it\n",
@@ -557,7 +557,7 @@ MUTANTS = {
     "ssp_left_counts": {
         "breaks": "Who has left holds others up.",
         "rule": "ssp.C4",
-        "tests": ['ssp_clock "ssp clock: who has left*"'],
+        "tests": ['ssp_clock "ssp clock: a worker that has left*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
         "changes": [
             ("  if (state == RankState::kLeft || epoch_of(clock) != (epoch & 0xffff)) return std::nullopt;",

@@ -204,7 +204,7 @@ MUTANTS = {
     "data_of_any_size": {
         "breaks": "Data that was cut off is used.",
         "rule": "data.D3",
-        "tests": ['shared_data "shared data: what is damaged*"'],
+        "tests": ['shared_data "shared data: damaged data*"'],
         "file": "src/shm/segment/shared_data.cpp",
         "changes": [
             ('''  if (usable < kSharedDataOffset || data.record().bytes != usable - kSharedDataOffset ||
