@@ -165,7 +165,7 @@ TEST_CASE("in-place slot: adds of overlapping ranges by many threads are all app
   }
 }
 
-TEST_CASE("in-place slot: pushes of blocks by many threads are all applied and counted, and pulls see whole elements") {
+TEST_CASE("in-place slot: pushes of blocks by many threads are all applied and counted, pulls see whole elements") {
   const std::uint64_t rounds = test::stress_rounds(500);
   TestJob job;
   const VariableShm& record = job.declare("v", 4096 + 7, 0, Layout::kInplace);

@@ -49,7 +49,7 @@ struct Observer {
     const std::uint64_t mine = done[rank];
     for (std::uint32_t other = 0; other < kWorkers; ++other) {
       const std::uint64_t theirs = done[other];
-      if (theirs >= mine) continue;  // even those of workers that have left
+      if (theirs >= mine) continue;  // workers that have left, too
       violations += mine - theirs > bound;
       std::uint64_t before = worst;
       while (before < mine - theirs && !worst.compare_exchange_weak(before, mine - theirs)) {

@@ -45,7 +45,7 @@ void check_disjoint(std::vector<Range> ranges) {
 
 }  // namespace
 
-TEST_CASE("directory: a new job's is empty") {
+TEST_CASE("directory: a new job's directory is empty") {
   TestJob job;
   const Directory directory(job.segments);
   CHECK(directory.count() == 0);

@@ -351,7 +351,7 @@ TEST_CASE("live settings: a dead job is not changed") {
   CHECK_THROWS_WITH_AS(JobControl(name.text()), doctest::Contains("is dead"), Error);
 }
 
-TEST_CASE("live settings: a control that was moved still works in its new place") {
+TEST_CASE("live settings: a control that was moved still works at its destination") {
   const TestJob job(elastic());
   JobControl first(job.name.text());
   JobControl control = std::move(first);

@@ -191,7 +191,7 @@ TEST_CASE("a pull waits for a live worker inside a push and then names it, a dea
     CHECK_THROWS_WITH_AS(worker.pull_all(all.variables, all.outs), doctest::Contains(("worker 1 " + kStopped).c_str()),
                          Error);
     Several theirs(other, 3);
-    other.push(theirs.variables, theirs.ones);  // without the mark, after it
+    other.push(theirs.variables, theirs.ones);  // clears the mark at its end
     CHECK(worker.pull_all(all.variables, all.outs) == 0);
     CHECK(all.values[0] == all.one);
   }

@@ -364,7 +364,7 @@ TEST_CASE("rows: a push counts once in each block that it touches, however many 
   }
 }
 
-TEST_CASE("rows: the sizes that the inspector shows are those of the state beside the elements") {
+TEST_CASE("rows: the sizes that the inspector shows are those of the state next to the elements") {
   for (const auto& [rule, bytes, slots] : {std::tuple{UpdateRule::kSgd, 0, 0},
                                            {UpdateRule::kAdagrad, 100 * 5 * 4, 1},
                                            {UpdateRule::kFtrl, 100 * 5 * 4, 2},  // one replaces the value

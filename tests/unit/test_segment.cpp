@@ -57,13 +57,13 @@ TEST_CASE("segment: without a name nobody finds it") {
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("segment: linked but not published is being created") {
+TEST_CASE("segment: one that is linked but not published is being created") {
   const JobName name;
   const Segment segment = linked(name, false);
   CHECK(outcome_of(name) == AttachOutcome::kBeingCreated);
 }
 
-TEST_CASE("segment: published is ready, with its creator's header and bytes") {
+TEST_CASE("segment: a published one is ready, with its creator's header and bytes") {
   const JobName name;
   Segment segment = linked(name);
   segment.data()[kBytes - 1] = std::byte{42};

@@ -174,7 +174,7 @@ TEST_CASE("settings: any stored setting in which two jobs differ is named") {
     CHECK((said.find(named) != std::string::npos) == (setting.traits.is_stored && !setting.traits.is_of_beginning));
   }
   JobConfig open;
-  CHECK_NOTHROW(check_same(there, open));  // their equivalents are the same
+  CHECK_NOTHROW(check_same(there, open));  // unset ones resolve to the same values
   JobConfig others = there;
   others.max_workers = 99;
   CHECK_NOTHROW(check_same(others, open));

@@ -141,7 +141,7 @@ TEST_CASE("sparse cache: a name that does not end within the form is an error wi
   Scene scene("a,x,1\nb,y,2\n");
   scene.read();
   const std::streamoff names = 4096 + 2 * 4 * std::streamoff(train::record_words(2));
-  // Of the first one; 28 would just fit.
+  // The length of the first name; 28 would just fit.
   for (const std::string& length : {std::string("\xff\xff\xff\xff"), std::string("\x1d\0\0\0", 4)}) {
     overwrite(scene.form(), names, length);
     const SparseData data = SparseData::read(scene.path, scene.options());

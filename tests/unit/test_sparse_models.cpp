@@ -147,7 +147,7 @@ TEST_CASE("gradients of matrix factorisation are the slopes of half of the squar
   }
 }
 
-TEST_CASE("on ratings a factorisation machine equals matrix factorisation, bit for bit at equal initial tables") {
+TEST_CASE("on ratings a factorisation machine is matrix factorisation, with bitwise equal initial tables") {
   const auto mf = make_sparse_model("mf", ratings_info(), {});
   const auto fm = make_sparse_model("fm", ratings_info(), {});
   const Example x{2, {0, 4}, {1, 1}};

@@ -137,7 +137,7 @@ TEST_CASE("straggler: work is this thread's processor time") {
   CHECK(double(clock.passed_ns()) * 1e-9 < 2 * most);
 }
 
-TEST_CASE("straggler: a delay is written as it is read") {
+TEST_CASE("straggler: a delay is written in the form in which it is read") {
   CHECK(times(10).to_string() == "10x");
   CHECK(times(2.5, 0.1).to_string() == "2.5x@0.1");
   Delay delay;

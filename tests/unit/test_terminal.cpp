@@ -132,7 +132,7 @@ TEST_CASE("terminal: lines are wrapped between words, and continuation lines are
   CHECK(fitted("a line of any length", std::nullopt) == "a line of any length");
 }
 
-TEST_CASE("terminal: a word that is longer than a line is broken after a punctuation mark, if it has one") {
+TEST_CASE("terminal: a word that is longer than a line is broken after a separator, if it has one") {
   CHECK(wrapped("--optimizer sgd|momentum|adagrad", 24, 12) ==
         "--optimizer sgd|\n            momentum|\n            adagrad");
   CHECK(wrapped("xxxxxxxxxxxxxxxxxxxxyyyyyyyyyyyyyyyyyyyyzz", 20, 0) ==

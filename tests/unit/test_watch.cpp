@@ -305,7 +305,7 @@ TEST_CASE("watch: keys change pages, select a variable, and q quits") {
   CHECK_FALSE(hand.press(Key::kText, 'q'));
 }
 
-TEST_CASE("watch: a setting is changed only after a yes, and its reply is shown") {
+TEST_CASE("watch: a setting is changed only after a yes, and the outcome is shown") {
   Hand hand;
   hand.type("clr=0.5");
   CHECK(contains(hand.view.prompt, "lr=0.5"));

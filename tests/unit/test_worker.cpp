@@ -263,7 +263,7 @@ TEST_CASE("a wait ends when its caller wants to stop") {
   stopper.join();
 }
 
-TEST_CASE("a sync step continues after its time-out, names the worker that it leaves out, and no longer waits for it") {
+TEST_CASE("a sync step continues after its time-out, names the worker it leaves out, and stops waiting for it") {
   JobConfig config = settings(2, Mode::kSync);
   config.step_timeout_seconds = 5;
   ManualClock clock(ManualClock::Sleeps::kPass);
