@@ -1,5 +1,5 @@
-// Any changes to the segments of a job that has been trained: the inspector reads them and a worker trains on, or both
-// get an Error. An input is a list of changes of ten bytes each: segment, width, where (4), value (4).
+// Any changes to the segments of a trained job: the inspector reads them and a worker continues training, or both get
+// an Error. An input is a list of changes of ten bytes each: segment, width, offset (4), value (4).
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -1,4 +1,4 @@
-// Any bytes as a checkpoint.json: what it says makes sense, and its files are in its folder, or an Error.
+// Any bytes as a checkpoint.json: its contents make sense, and its files are in its folder, or it is an Error.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@
 
 namespace {
 
-// One for the process, with the file that the corpus speaks of.
+// One for the process, with the file that the corpus names.
 const std::string& folder() {
   struct Folder {
     Folder() {

@@ -1,5 +1,5 @@
-// Any words as what inspect_shm set and dump --slice take: a change that can be made, a part of a variable, or an Error.
-// The first byte chooses; each further line is one of them.
+// Any words as arguments of inspect_shm set and dump --slice: a change that can be made, a part of a variable, or an
+// Error. The first byte chooses which; each further line is one argument.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -20,7 +20,7 @@ namespace {
 using namespace ps_shm;
 using inspect::Json;
 
-// Kept to the end of the process: an elastic job with a variable whose elements are their own places.
+// Kept to the end of the process: an elastic job with a variable whose elements equal their indices.
 struct Target {
   test::TestJob job{settings()};
 
@@ -39,7 +39,7 @@ struct Target {
   }
 };
 
-// What can be set is shown as it can be set again.
+// A setting is shown in the form in which it can be set again.
 void change(const std::string& job, const std::vector<std::string>& words) {
   static_cast<void>(inspect::change_settings(job, {}, words));
   const Json shown = inspect::live_json(JobControl(job).current());
@@ -53,7 +53,7 @@ void change(const std::string& job, const std::vector<std::string>& words) {
   if (!inspect::change_settings(job, {}, again)["changed"].empty()) abort();
 }
 
-// A part has the elements that its shape says, in the order in which they lie.
+// A part has the elements of its shape, in their order in memory.
 void take_part(const std::string& job, const std::string& slice) {
   const Json part = inspect::dump_values(job, {{"w"}, slice, 0})["variables"][0];
   std::uint64_t count = 1;

@@ -1,5 +1,5 @@
-// Any words as the command line of each program, and any text as a schedule, number, time or size: settings that can be
-// run, or a refusal. The first byte chooses the program; each further line is one argument.
+// Any words as the command line of each program, and any text as a schedule, number, time or size: valid settings, or a
+// refusal. The first byte chooses the program; each further line is one argument.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ bool accepts(std::vector<std::string>& words, Settings& settings) {
   return !tools::parse(static_cast<int>(words.size()), arguments.data(), settings);
 }
 
-// What a launcher passes on is read there as it was meant.
+// The arguments that a launcher passes on are read with the intended meaning.
 void pass_on(const tools::LaunchSettings& settings) {
   std::vector<std::string> words = tools::ps_arguments(settings.ps);
   words.insert(words.begin(), "ps_shm");
@@ -47,7 +47,7 @@ void pass_on(const tools::LaunchSettings& settings) {
   JobConfig stored = config::decode(config::encode(job));
   stored.job = job.job, stored.group = job.group;
   if (stored != job) abort();
-  if (!settings.program.empty()) return;  // its workers are no worker_shm
+  if (!settings.program.empty()) return;  // its workers do not run worker_shm
   for (const std::uint32_t rank : {0U, 1U}) {
     const tools::WorkerSettings meant = tools::worker_settings(settings, rank, true);
     words = tools::worker_arguments(meant);

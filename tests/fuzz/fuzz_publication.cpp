@@ -1,5 +1,5 @@
-// Any changes to the segment of a publication that nobody uses: the inspector looks, a subscriber reads and a publisher
-// takes it over, or they get an Error. An input is a list of changes of nine bytes each: width, where (4), value (4).
+// Any changes to the segment of an unused publication: the inspector and a subscriber read it and a publisher takes it
+// over, or they get an Error. An input is a list of changes of nine bytes each: width, offset (4), value (4).
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

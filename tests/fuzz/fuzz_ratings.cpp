@@ -1,4 +1,4 @@
-// Any bytes as ratings, or as what they look like (fuzz_sparse.hpp).
+// Any bytes as ratings, or in the format detected from the content (fuzz_sparse.hpp).
 #include "fuzz/fuzz_sparse.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,5 +1,5 @@
-// Any bytes as a job's records: an order that all of them can be replayed in, or an Error. A record
-// begins where its magic does.
+// Any bytes as a job's records: an order in which all of them can be replayed, or an Error. A record begins where its
+// magic number does.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: tensors that lie in it, one after the other to its end, or an Error.
+// Any bytes as a safetensors file: tensors inside it, one after the other to its end, or an Error.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>

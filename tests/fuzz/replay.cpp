@@ -1,4 +1,4 @@
-// Runs a fuzz harness without a fuzzer: over all files of a folder, and over mutations of them, the same every time.
+// Runs a fuzz harness without a fuzzer: on all files of a folder, and on mutations of them, the same every time.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -44,7 +44,7 @@ Bytes mutate(const std::vector<Bytes>& corpus, std::mt19937_64& random) {
 
 }  // namespace
 
-// FOLDER MUTATIONS
+// Arguments: FOLDER MUTATIONS
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   if (LLVMFuzzerInitialize != nullptr) LLVMFuzzerInitialize(&argc, &argv);

@@ -1,4 +1,4 @@
-// The GPU benchmark's box, faked.
+// The fake of the GPU benchmark's machine.
 #include "../../benches/gpu/box.hpp"
 #include "shm/slots/inplace_slot.hpp"
 #include "support/fake_cuda.hpp"

@@ -1,4 +1,4 @@
-// The main of the same tests on the fake.
+// The main function of the same tests on the fake.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// The main of tests that run on a GPU: exits with 77, which means skipped, where there is none.
+// The main function of tests that need a GPU: without one it exits with 77, which means skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
-// Payloads that show a torn chunk or a lost update: gradients of ones, added to GpuMember's first values, so that all
-// elements of a chunk have grown by the same whole number.
+// Data that shows a torn chunk or a lost update: gradients of ones, added to GpuMember's initial values, so that all
+// elements of a chunk have grown by the same integer.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ inline std::size_t count_unlike(const std::vector<float>& values, std::size_t i,
   return unlike;
 }
 
-// Looks at one pull after the other of the first variable. Versioned: a chunk is one version, and never an older one
-// than before. In place: the same of each element.
+// Checks successive pulls of the first variable. Versioned: a chunk is of one version, and never older than before. In
+// place: the same for each element.
 class Whole {
  public:
   Whole(const JobConfig& config, std::uint64_t elements)

@@ -1,5 +1,5 @@
-// What the tests of suite gpu run on: a GPU (main.cpp), or the fake of tests/support, which runs the same kernels on the
-// CPU (fake_main.cpp).
+// The tables that the tests of suite gpu run on: a GPU's (main.cpp), or those of the fake in tests/support, which runs
+// the same kernels on the CPU (fake_main.cpp).
 #pragma once
 
 #include <cstring>
@@ -54,7 +54,7 @@ device::PinnedMemory<T> pinned(const std::vector<T>& values) {
   return memory;
 }
 
-// Bit by bit, but any NaN for any NaN.
+// Compares bit by bit, except that any NaN equals any NaN.
 inline bool is_same(float a, float b) { return std::memcmp(&a, &b, sizeof(float)) == 0 || (a != a && b != b); }
 inline std::size_t differing(const std::vector<float>& a, const std::vector<float>& b) {
   std::size_t count = a.size() == b.size() ? 0 : 1;
@@ -62,7 +62,7 @@ inline std::size_t differing(const std::vector<float>& a, const std::vector<floa
   return count;
 }
 
-// Of about -1 to 1, the same for the same seed.
+// Values from about -1 to 1, the same for the same seed.
 inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
   std::vector<float> values(count);
   std::uint64_t state = seed * 2 + 1;

@@ -1,4 +1,4 @@
-// Rounding to bfloat16 on the way to host memory.
+// Rounding to bfloat16 during the transfer to host memory.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -59,7 +59,7 @@ std::size_t wrongly_rounded(const std::vector<float>& from, const std::uint16_t*
   return wrong;
 }
 
-TEST_CASE("bfloat16: rounds to the nearest, ties to even, NaN stays NaN, whatever the size and place") {
+TEST_CASE("bfloat16: rounds to the nearest, ties to even, NaN stays NaN, for any size and alignment") {
   Bench bench;
   constexpr std::uint16_t kUntouched = 0x1234;
   for (const std::uint32_t count : {1U, 7U, 8U, 9U, 45U, 4097U, 20001U, 700001U})

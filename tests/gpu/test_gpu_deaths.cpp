@@ -1,4 +1,4 @@
-// What a GPU's worker leaves behind when it is killed, and shards that are registered in several regions.
+// What a GPU worker leaves behind when it is killed, and shards that are registered in several regions.
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -27,10 +27,11 @@ using test::GpuMember;
 using test::on_tables;
 
 constexpr std::uint64_t kSize = 2'000'003;  // so large that a push takes most of a round
-constexpr int kBell = 3;                    // the descriptor on which a helper says that it pushes
+constexpr int kBell = 3;                    // the descriptor on which a helper signals that it pushes
 constexpr char kJobOfHelper[] = "PS_SHM_TEST_GPU_JOB";
 
-// This program once more, as a worker of the job. After CUDA has begun, a fork could not use it; a new program can.
+// This program run again, as a worker of the job. After CUDA has been initialized a fork cannot use it; a new program
+// can.
 class HelperProcess {
  public:
   explicit HelperProcess(const std::string& job) {
@@ -94,7 +95,7 @@ TEST_CASE("helper: pushes ones until it is killed" * doctest::skip()) {
   }
 }
 
-TEST_CASE("gpu deaths: a worker that is killed while its gradient is on the bus tears nothing and holds nobody up") {
+TEST_CASE("gpu deaths: a worker that is killed while its gradient is transferred tears nothing and blocks nobody") {
   std::mt19937_64 random(test::stress_seed());
   const std::uint64_t rounds = test::stress_rounds(3);
   struct Kind {
@@ -121,7 +122,7 @@ TEST_CASE("gpu deaths: a worker that is killed while its gradient is on the bus 
     };
     for (std::uint64_t round = 0; round < rounds; ++round) {
       HelperProcess helper(config.job);
-      // In sync mode it becomes part of a step once it has arrived: others wait for it from then on.
+      // In sync mode it takes part in the steps once it has arrived: others wait for it from then on.
       std::atomic<bool> is_over{false};
       std::thread killer([&] {
         const bool has_begun = helper.says_that_it_pushes();
@@ -143,7 +144,7 @@ TEST_CASE("gpu deaths: a worker that is killed while its gradient is on the bus 
     for (std::size_t k = 0; k < values.size(); ++k) lost += test::growth(values, k, 0) < float(pushed);
     CHECK(lost == 0);
     CHECK(member.warnings.empty());
-    // Whoever takes the dead one's place recovers what it had in flight, and works.
+    // A process that takes the dead one's rank recovers what it had in flight, and works.
     WorkerOptions options = test::gpu_worker(config);
     options.rank = 1;
     Worker successor(options);
@@ -157,7 +158,7 @@ TEST_CASE("gpu deaths: a worker that is killed while its gradient is on the bus 
   }
 }
 
-TEST_CASE("gpu deaths: shards of more than a region are registered in several, and variables lie in each") {
+TEST_CASE("gpu deaths: shards larger than a region are registered in several, and variables lie in each") {
   constexpr std::uint64_t kFiller = device::kRegionBytes / sizeof(float);
   struct statvfs room = {};
   REQUIRE(statvfs("/dev/shm", &room) == 0);
@@ -197,7 +198,7 @@ TEST_CASE("gpu deaths: shards of more than a region are registered in several, a
       for (GpuMember* one : {&before, &member}) {
         one->set_gradients(1.0F);
         one->push();
-        static_cast<void>(one->pull());  // of one that was registered before the shard has grown, too
+        static_cast<void>(one->pull());  // also for one that was registered before the shard grew
         for (std::size_t i = 0; i < sizes.size(); ++i) CHECK(one->parameters(i) == one->pulled_by_processor(i));
       }
     }

@@ -1,4 +1,4 @@
-// GpuLink on the tables of tables.hpp: what gpu_cases.hpp says, and what holds while several push at once.
+// GpuLink on the tables of tables.hpp: the cases of gpu_cases.hpp, and what holds while several push at once.
 #include <algorithm>
 #include <atomic>
 #include <future>
@@ -20,7 +20,7 @@ using namespace ps_shm;
 using test::GpuMember;
 using test::on_tables;
 
-// Makes a GPU this thread's, another one for each number where there are several: what it allocates lies there.
+// Selects a GPU for this thread, a different one for each number if there are several: its allocations go there.
 GpuOptions take_gpu(int number) {
   GpuOptions options;
   options.device = number % static_cast<int>(device::probe_gpus(test::cuda()).gpus.size());
@@ -28,7 +28,7 @@ GpuOptions take_gpu(int number) {
   return options;
 }
 
-// Two workers with a GPU each (of one GPU: both of it) and one without push ones at the same time.
+// Two workers with a GPU each (or both with the same one) and one without push ones at the same time.
 void push_at_once(const JobConfig& config, const std::vector<std::uint64_t>& sizes, int pushes, Wire wire) {
   Server server(config);
   const auto push_all = [&](int number) {
@@ -61,15 +61,15 @@ void push_at_once(const JobConfig& config, const std::vector<std::uint64_t>& siz
 
 }  // namespace
 
-TEST_CASE("gpu link: it pulls what the processor pulls, whatever layout, size and placement") {
+TEST_CASE("gpu link: it pulls the CPU's values, whatever the layout, size and placement") {
   test::pulls_what_the_processor_pulls(on_tables());
 }
 
-TEST_CASE("gpu link: its pushes give the bits of the processor's, in every mode") {
+TEST_CASE("gpu link: its pushes give the same bits as the CPU's, in every mode") {
   test::pushes_as_the_processor_does(on_tables());
 }
 
-TEST_CASE("gpu link: on the wire gradients can be bfloat16, rounded to nearest") {
+TEST_CASE("gpu link: gradients can be transferred as bfloat16, rounded to nearest") {
   test::rounds_gradients_to_bfloat16(on_tables());
 }
 
@@ -83,7 +83,7 @@ TEST_CASE("gpu link: a pull can wait on the stream for the step") {
 
 TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
   const int pushes = static_cast<int>(test::stress_rounds(200));
-  REQUIRE(3 * pushes < 1 << 24);  // floats hold them exactly
+  REQUIRE(3 * pushes < 1 << 24);  // floats represent them exactly
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
     for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
       INFO("layout " << std::string(to_string(layout)) << " wire " << int(wire));
@@ -91,7 +91,7 @@ TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
     }
 }
 
-TEST_CASE("gpu link: nor is one on a single chunk that all of them want") {
+TEST_CASE("gpu link: no update is lost on a single chunk that all of them push to") {
   const int pushes = static_cast<int>(test::stress_rounds(500));
   REQUIRE(3 * pushes < 1 << 24);
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
@@ -101,7 +101,7 @@ TEST_CASE("gpu link: nor is one on a single chunk that all of them want") {
 TEST_CASE("gpu link: pulled chunks are whole while others push, by kernel and by copy engine") {
   const std::uint64_t pulls = test::stress_rounds(300), least = std::max<std::uint64_t>(pulls / 8, 15);
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
-    for (const std::uint64_t size : {5003, 300007, 900001}) {  // the last one is beyond what one kernel pulls
+    for (const std::uint64_t size : {5003, 300007, 900001}) {  // the last one is larger than what one kernel pulls
       INFO("layout " << std::string(to_string(layout)) << " size " << size);
       const JobConfig config = test::adding_job(layout, 4);
       Server server(config);
@@ -135,13 +135,12 @@ TEST_CASE("gpu link: pulled chunks are whole while others push, by kernel and by
       int pushed = 0;
       for (std::future<int>& pusher : pushers) pushed += pusher.get();
       CHECK(whole.faults() == 0);
-      CHECK(whole.has_moved());  // else nothing was tried
+      CHECK(whole.has_moved());  // otherwise nothing was tested
       CHECK(test::count_unlike(reader.pulled_by_processor(0), 0, float(pushed)) == 0);
     }
 }
 
-TEST_CASE(
-    "gpu link: the GPU adds by itself exactly where the driver says that its adds are atomic, and the rule adds") {
+TEST_CASE("gpu link: the GPU adds by itself exactly if the driver reports atomic adds and the rule only adds") {
   const device::GpuProbe probe = device::probe_gpus(test::cuda());
   const bool is_native = device::has_native_float_adds(probe.gpus.at(0));
   MESSAGE("float adds to host memory are " << std::string(is_native ? "native" : "not native") << " here");
@@ -163,7 +162,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("gpu link: in sync mode the same gradients give the same bits, run for run, wherever they were computed") {
+TEST_CASE("gpu link: in sync mode the same gradients give the same bits in each run, wherever they were computed") {
   constexpr int kSteps = 12;
   const std::vector<std::uint64_t> sizes{1, 5003, 70001};
   std::vector<std::vector<float>> expected;

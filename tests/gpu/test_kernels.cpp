@@ -1,4 +1,4 @@
-// The kernels of models, against plain loops; sums against float64, with a tolerance by the size of what is summed.
+// The kernels of models, against plain loops; sums against float64, with a tolerance relative to the size of the terms.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -31,7 +31,7 @@ std::vector<float> with_guard(std::vector<float> values) {
   return values;
 }
 
-TEST_CASE("zero sizes: every kernel succeeds and touches nothing") {
+TEST_CASE("zero sizes: every kernel succeeds and accesses nothing") {
   Bench bench;
   const Stream s = bench.stream();
   bench.run(kernels().pull_pieces(nullptr, 0, nullptr, {24, 64, 30}, s));
@@ -108,7 +108,7 @@ Loss softmax_on_device(Bench& bench, const std::vector<float>& logits, const std
   return {bench.get(loss)[0], bench.get(on_device)};
 }
 
-TEST_CASE("softmax: loss and gradient are those of float64 loops, for large logits too, and repeat bit by bit") {
+TEST_CASE("softmax: loss and gradient equal float64 loops, for large logits too, and repeat bit by bit") {
   Bench bench;
   for (const Shape& shape : kShapes)
     for (const float scale : {1.0F, 30.0F, 1e30F}) {
@@ -160,7 +160,7 @@ TEST_CASE("softmax: NaN or infinity in any row shows in the loss") {
     }
 }
 
-TEST_CASE("sum of rows: is float64's within the rounding of its terms") {
+TEST_CASE("sum of rows: equals float64's within the rounding of its terms") {
   Bench bench;
   for (const Shape& shape : kShapes) {
     const int rows = shape.rows, columns = shape.columns;
@@ -214,7 +214,7 @@ TEST_CASE("gather: rows and labels come in the order of the indices, repeated on
       }
 }
 
-TEST_CASE("sgd: has the bits of the CPU's step") {
+TEST_CASE("sgd: has the same bits as the CPU's step") {
   Bench bench;
   for (const std::size_t count : {1, 257, 100003})
     for (const auto& [l2, decay, clip_value] : {std::tuple{0.0F, 0.0F, 0.0F}, std::tuple{0.01F, 0.0F, 0.25F},
@@ -241,7 +241,7 @@ TEST_CASE("sgd: has the bits of the CPU's step") {
     }
 }
 
-TEST_CASE("difference and fill: have the bits of plain loops, also for more elements than a grid has threads") {
+TEST_CASE("difference and fill: have the same bits as plain loops, also for more elements than a grid has threads") {
   Bench bench;
   for (const std::size_t count : {1, 257, 100003}) {
     const auto a = random_floats(count, 15), b = random_floats(count, 16);
@@ -260,7 +260,7 @@ TEST_CASE("difference and fill: have the bits of plain loops, also for more elem
   CHECK(filled.back() == kGuard);
 }
 
-TEST_CASE("product: all transpositions are float64's within rounding, repeat bit by bit, and can be recorded") {
+TEST_CASE("product: all transpositions equal float64's within rounding, repeat bit by bit, and can be recorded") {
   Bench bench;
   const Stream stream = bench.stream();
   model_kernels().prepare_products(stream);
@@ -274,7 +274,7 @@ TEST_CASE("product: all transpositions are float64's within rounding, repeat bit
         CAPTURE(beta);
         const auto a = random_floats(product(m, k), 17), b = random_floats(product(k, n), 18);
         auto before = random_floats(product(m, n), 19);
-        if (beta == 0.0F) before[0] = kNan;  // is not read then
+        if (beta == 0.0F) before[0] = kNan;  // is not read in this case
         const auto left = bench.put(a), right = bench.put(b);
         auto out = bench.put(with_guard(before));
         const auto enqueue = [&] {
@@ -301,7 +301,7 @@ TEST_CASE("product: all transpositions are float64's within rounding, repeat bit
         CHECK(once.back() == kGuard);
 
         out = bench.put(with_guard(before));
-        // Nothing may wait for a stream that is recorded.
+        // Nothing may wait for a stream that is being recorded.
         const CudaError begun = cuda().begin_capture(stream), recorded = enqueue();
         Graph graph = nullptr;
         const CudaError ended = cuda().end_capture(stream, graph);

@@ -29,7 +29,7 @@ constexpr float kGuard = -77.0F;
 constexpr std::uint32_t kRegionBits = 14;
 constexpr std::size_t kRegion = std::size_t{1} << kRegionBits;
 
-// Host memory in regions that need not lie together on the device.
+// Host memory in regions that need not be contiguous on the device.
 class Shard {
  public:
   explicit Shard(std::size_t bytes) {
@@ -50,14 +50,14 @@ class Shard {
 
 struct Shape {
   std::uint32_t elements = 16, record = 1;
-  std::uint64_t pad = 0;  // floats behind a row
+  std::uint64_t pad = 0;  // floats after a row
   std::uint32_t parts = 1;
   bool is_dealt = false;
   std::uint64_t rows = 301;
   RowValue value = RowValue::kFirst;
 };
 
-// A table with random records, in shards of its own.
+// A table with random records, in its own shards.
 class Table {
  public:
   Table(Bench& bench, const Shape& shape) : shape_(shape), stride_(shape.elements * shape.record + shape.pad) {
@@ -146,7 +146,7 @@ struct Ids {
   RowIds get;
 };
 
-// Pulls into memory that begins `shift` floats behind an aligned address; checks every float around it, too.
+// Pulls into memory that begins `shift` floats after an aligned address; checks every float around it, too.
 void pulls_right(const Shape& shape, const std::vector<std::uint64_t>& ids, bool is_wide, std::size_t shift) {
   CAPTURE(shape.elements);
   CAPTURE(shape.record);
@@ -167,7 +167,7 @@ void pulls_right(const Shape& shape, const std::vector<std::uint64_t>& ids, bool
   CHECK(outside.host()[0] == 0);
 }
 
-// What sort_rows works in.
+// The working memory of sort_rows.
 struct Sort {
   explicit Sort(std::uint64_t most)
       : given(cuda(), most),
@@ -195,7 +195,7 @@ struct Sort {
   RowSort get;
 };
 
-// Where each row stands in a push.
+// The positions of each row in a push.
 std::map<std::uint64_t, std::vector<std::uint32_t>> places_of(const std::vector<std::uint64_t>& ids) {
   std::map<std::uint64_t, std::vector<std::uint32_t>> places;
   for (std::size_t i = 0; i < ids.size(); ++i) places[ids[i]].push_back(static_cast<std::uint32_t>(i));
@@ -224,7 +224,8 @@ void sorts_right(const std::vector<std::uint64_t>& ids, std::uint64_t rows, std:
   CHECK(wrong == 0);
 }
 
-// Sums of whole numbers, which floats hold exactly in any order; of others where a row's gradients are few, in theirs.
+// With `is_whole`, sums of integers, which floats represent exactly in any order; otherwise of other values, where a
+// row with few gradients is summed in their order.
 void sends_right(const std::vector<std::uint64_t>& ids, std::uint32_t elements, std::uint32_t piece_rows, bool is_whole,
                  std::size_t shift) {
   CAPTURE(ids.size());
@@ -271,7 +272,7 @@ void sends_right(const std::vector<std::uint64_t>& ids, std::uint32_t elements, 
 
 }  // namespace
 
-TEST_CASE("pull rows: of any width, with state beside the elements or behind the row, from wherever they lie") {
+TEST_CASE("pull rows: of any width, with state beside the elements or after the row, from any address") {
   for (const std::uint32_t elements : {1U, 2U, 3U, 4U, 5U, 16U, 31U, 64U, 128U, 130U, 260U})
     for (const std::uint32_t record : {1U, 2U, 3U, 4U})
       for (const bool is_padded : {false, true})
@@ -283,20 +284,20 @@ TEST_CASE("pull rows: of any width, with state beside the elements or behind the
                     random_ids(97, 301, elements), record % 2 == 0, elements % 4 == 0 && record == 2 ? 1 : 0);
 }
 
-TEST_CASE("pull rows: parts by range and dealt out, one and many, uneven ones too") {
+TEST_CASE("pull rows: parts by range and by hash, one and many, uneven ones too") {
   std::vector<std::uint64_t> all(301);
   std::iota(all.rbegin(), all.rend(), 0U);
   for (const std::uint32_t parts : {1U, 2U, 3U, 7U, 64U})
     for (const bool is_dealt : {false, true}) pulls_right({.parts = parts, .is_dealt = is_dealt}, all, true, 0);
 }
 
-TEST_CASE("pull rows: more rows than a grid has groups, and the same row over and over") {
+TEST_CASE("pull rows: more rows than a grid has groups, and the same row repeatedly") {
   pulls_right({.elements = 1, .rows = 5000}, random_ids(100'000, 5000, 3), false, 0);
   pulls_right({.elements = 20}, std::vector<std::uint64_t>(3000, 299), true, 0);
   pulls_right({}, {}, true, 0);
 }
 
-TEST_CASE("pull rows: FTRL's values are computed as the processor computes them, bit for bit") {
+TEST_CASE("pull rows: FTRL's values have the same bits as the CPU's") {
   for (const std::uint32_t elements : {1U, 2U, 7U, 16U, 130U})
     pulls_right({.elements = elements, .record = 2, .rows = 300, .value = RowValue::kFtrl}, random_ids(500, 300, 4),
                 elements != 7, 0);
@@ -315,7 +316,7 @@ TEST_CASE("pull rows: FTRL's values are computed as the processor computes them,
   CHECK(expected[1] == 0.0F);
 }
 
-TEST_CASE("pull rows: a row that there is not is reported and neither read nor written, the others are pulled") {
+TEST_CASE("pull rows: a nonexistent row is reported and neither read nor written, the others are pulled") {
   for (const bool is_wide : {false, true})
     for (const std::uint64_t outside_id : {std::uint64_t{301}, std::uint64_t{0xffffffff}, ~std::uint64_t{0}}) {
       if (!is_wide && outside_id > 0xffffffff) continue;
@@ -336,7 +337,7 @@ TEST_CASE("pull rows: a row that there is not is reported and neither read nor w
     }
 }
 
-TEST_CASE("sort rows: equal ones lie together in their order, each is there once") {
+TEST_CASE("sort rows: equal ones are adjacent and keep their order, each is there once") {
   for (const std::size_t count : {1, 2, 31, 257, 4096, 70'001})
     for (const std::uint64_t rows : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{255}, std::uint64_t{256},
                                      std::uint64_t{257}, std::uint64_t{1'000'003}, std::uint64_t{1} << 40})
@@ -346,7 +347,7 @@ TEST_CASE("sort rows: equal ones lie together in their order, each is there once
   sorts_right(descending, 1000, 1000, false);
 }
 
-TEST_CASE("sort rows: a row that there is not is reported; nothing at all is sorted as nothing") {
+TEST_CASE("sort rows: a nonexistent row is reported; an empty list is sorted to an empty one") {
   Bench bench;
   Sort sort(4);
   const auto outside = pinned<std::uint64_t>({0});
@@ -366,7 +367,7 @@ TEST_CASE("send rows: each row's sum arrives once, with its number, piece by pie
   sends_right(random_ids(40'000, std::uint64_t{1} << 33, 8), 4, 100, false, 0);
 }
 
-TEST_CASE("send rows: rows that most gradients meet in are summed up as the others are") {
+TEST_CASE("send rows: rows that occur in most gradients are summed up like the others") {
   for (const std::uint32_t elements : {1U, 3U, 16U, 128U, 200U}) {
     std::vector<std::uint64_t> ids = random_ids(20'000, 100'000, elements);
     for (std::size_t i = 0; i < ids.size(); ++i)
@@ -376,7 +377,7 @@ TEST_CASE("send rows: rows that most gradients meet in are summed up as the othe
   }
 }
 
-TEST_CASE("send rows: the same push has the same sums, bit for bit, run for run") {
+TEST_CASE("send rows: the same push has the same sums, bit for bit, in each run") {
   Bench bench;
   std::vector<std::uint64_t> ids = random_ids(30'000, 50, 9);
   const Ids given(bench, ids, true);

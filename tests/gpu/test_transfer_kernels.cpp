@@ -34,7 +34,7 @@ constexpr std::uint32_t kManyPieces = 3001;  // a fiber's turn takes long there
 constexpr std::uint32_t kManyPieces = 70001;  // more than a grid has blocks
 #endif
 
-// Buffers of versioned chunks in two regions that need not lie together.
+// Buffers of versioned chunks in two regions that need not be contiguous.
 constexpr kernels_of::ChunkFormat kFormat{.buffer_bits = 24, .header_bytes = 64, .region_bits = 18};
 class Shard {
  public:
@@ -64,7 +64,7 @@ class Shard {
 constexpr std::uint64_t kStamp = std::uint64_t{5} << 40;
 std::uint64_t word_of(std::uint64_t version, std::uint64_t buffer) { return version << kFormat.buffer_bits | buffer; }
 
-// Pulls one chunk of `values` floats, of which `out` has so many more; returns its result.
+// Pulls one chunk of `count` floats into `out`, `shift` floats from its start; returns its result.
 std::uint64_t pull_one(Bench& bench, Shard& shard, std::uint64_t word, std::uint32_t buffer_class, std::uint32_t count,
                        std::vector<float>& out, std::size_t shift, std::uint64_t shard_bytes = Shard::kBytes) {
   const auto words = pinned<std::uint64_t>({word});
@@ -83,7 +83,7 @@ std::uint64_t pull_one(Bench& bench, Shard& shard, std::uint64_t word, std::uint
   return results.host()[0];
 }
 
-TEST_CASE("pull: versioned chunks of any size come whole and with their version, from each region") {
+TEST_CASE("pull: versioned chunks of any size are pulled whole and with their version, from each region") {
   Bench bench;
   Shard shard;
   for (const std::uint32_t count : kSizes)
@@ -103,7 +103,7 @@ TEST_CASE("pull: versioned chunks of any size come whole and with their version,
       }
 }
 
-TEST_CASE("pull: a chunk whose stamp is another one's is torn") {
+TEST_CASE("pull: a chunk with another one's stamp is torn") {
   Bench bench;
   Shard shard;
   std::vector<float> out(100, kGuard);
@@ -166,7 +166,7 @@ TEST_CASE("pull: ranges of in-place variables come with their count of pushes, m
   }
 }
 
-TEST_CASE("pull: while somebody pushes, every chunk that is not called torn is one version") {
+TEST_CASE("pull: while somebody pushes, every chunk that is not reported as torn is one version") {
   constexpr std::uint32_t kCount = 8192, kClass = 16;
   const int rounds = static_cast<int>(stress_rounds(200));
   Bench bench;
@@ -224,7 +224,7 @@ TEST_CASE("pull: while somebody pushes, every chunk that is not called torn is o
   CHECK(std::is_sorted(versions.begin(), versions.end()));
 }
 
-TEST_CASE("send: pieces of any size and place arrive and say so") {
+TEST_CASE("send: pieces of any size and alignment arrive and are reported") {
   Bench bench;
   std::size_t total = 0;
   std::vector<std::pair<std::size_t, std::uint32_t>> ranges{{0, 0}};
@@ -252,7 +252,7 @@ TEST_CASE("send: pieces of any size and place arrive and say so") {
 }
 
 // In device memory, where adds are atomic on every GPU.
-TEST_CASE("add: each element gets its scaled and clipped share, alone or by fours, wherever the range begins") {
+TEST_CASE("add: each element gets its scaled and clipped gradient, alone or by fours, at any start of the range") {
   Bench bench;
   for (const bool wide : {false, true})
     for (const float limit : {0.0F, 0.5F})
@@ -279,7 +279,7 @@ TEST_CASE("add: each element gets its scaled and clipped share, alone or by four
         }
 }
 
-TEST_CASE("add: no add is lost where many pieces go to the same elements") {
+TEST_CASE("add: no add is lost if many pieces go to the same elements") {
   constexpr std::uint32_t kCount = 1001, kPieces = 3000;
   Bench bench;
   for (const bool wide : {false, true}) {

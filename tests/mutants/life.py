@@ -86,7 +86,7 @@ MUTANTS = {
     "create_keeps_leftovers": {
         "breaks": "What an earlier job of the name has left stays.",
         "rule": "names.N1",
-        "tests": ['job_segments "job: shards that a job left*"'],
+        "tests": ['job_segments "job: shards left without*"'],
         "file": "src/shm/segment/job_segments.cpp",
         "changes": [
             ("    unlink_parts(config.job);  // of a job whose removal was interrupted; they are ours now, as the name is\n",
@@ -161,7 +161,7 @@ MUTANTS = {
     "remove_strangers_files": {
         "breaks": "Removing a job removes what begins like it.",
         "rule": "names.N2",
-        "tests": ['job_segments "job: removing it leaves files*"'],
+        "tests": ['job_segments "job: removing it does not affect files*"'],
         "file": "src/shm/segment/job_segments.cpp",
         "changes": [
             ("    if (!is_part_of(job, name)) continue;\n",
@@ -409,7 +409,7 @@ MUTANTS = {
     "join_dead_first": {
         "breaks": "A rank that was left comes before a dead one's.",
         "rule": "ranks.J2",
-        "tests": ['worker_table "joining: ranks that*"'],
+        "tests": ['worker_table "joining: ranks never used*"'],
         "file": "src/shm/steps/worker_table.cpp",
         "changes": [
             ("  constexpr WorkerState kPreference[] = {WorkerState::kNever, WorkerState::kDead, WorkerState::kLeft};",

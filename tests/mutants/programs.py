@@ -4,7 +4,7 @@ MUTANTS = {
     "server_adopts_any_settings": {
         "breaks": "A job is taken over with other settings.",
         "rule": "names.N5",
-        "tests": ['adopting "adopting: settings*"'],
+        "tests": ['adopting "adopting: fixed settings*"'],
         "file": "src/server/server.cpp",
         "changes": [
             ("  check_same(job->config(), config);\n",
@@ -99,7 +99,7 @@ MUTANTS = {
     "server_ends_with_the_first": {
         "breaks": "A job ends with the first of its workers.",
         "rule": "names.N7",
-        "tests": ['ending "ending: a job goes on until*"'],
+        "tests": ['ending "ending: a job continues until*"'],
         "file": "src/server/server.cpp",
         "changes": [
             ('''    const bool everybody_came = census.ever_joined >= config.workers && !census.anybody_alive;
@@ -133,7 +133,7 @@ MUTANTS = {
     "server_removes_kept": {
         "breaks": "What is to be kept is removed.",
         "rule": "names.N8",
-        "tests": ['ending "ending: what is kept*"'],
+        "tests": ['ending "ending: a job that is kept*"'],
         "file": "src/server/server.cpp",
         "changes": [
             ("  if (impl_->job.is_kept()) return;\n",

@@ -14,7 +14,7 @@ MUTANTS = {
     "barrier_dead_for_ever": {
         "breaks": "Who is known to be dead stays so, whoever follows.",
         "rule": "barrier.B1",
-        "tests": ['barrier "barrier: a new holder of a dead*"'],
+        "tests": ['barrier "barrier: a new owner of a dead*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("    bool gone = static_cast<RankState>(worker.state.load_acquire()) == RankState::kLeft || known_dead_[rank] == holder;",
@@ -44,7 +44,7 @@ MUTANTS = {
     "barrier_epoch_while_applying": {
         "breaks": "A snapshot point moves the epoch of a step that is being applied.",
         "rule": "snapshot.C10",
-        "tests": ['barrier "barrier: cuts move their epoch*"'],
+        "tests": ['barrier "barrier: snapshot points move their epoch*"'],
         "file": "src/shm/steps/epoch.cpp",
         "changes": [
             ("    if (barrier.step.load_acquire() != rounds) return std::nullopt;  // (barrier.A6) that step is being applied\n",
@@ -90,7 +90,7 @@ MUTANTS = {
     "barrier_late_asks_the_note_alone": {
         "breaks": "Who is late looks at the note alone, which is not there before the next decision.",
         "rule": "barrier.B11",
-        "tests": ['barrier "barrier: a worker that looks when the round is over*"'],
+        "tests": ['barrier "barrier: a worker that checks after the round is over*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (decided_rounds(decision) == round + 1 && proposes(proposer_of(decision), rank_)) return true;\n",
@@ -110,7 +110,7 @@ MUTANTS = {
     "barrier_left_behind": {
         "breaks": "Who was in and is late is not noted when the others go on.",
         "rule": "barrier.B11",
-        "tests": ['barrier "barrier: a worker that looks when the round is over*"'],
+        "tests": ['barrier "barrier: a worker that checks after the round is over*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (arrived != joined) note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
@@ -120,7 +120,7 @@ MUTANTS = {
     "barrier_left_out_by_arrival": {
         "breaks": "A return without an arrival is not seen.",
         "rule": "barrier.B12",
-        "tests": ['barrier "barrier: who was left out*"'],
+        "tests": ['barrier "barrier: a worker that was left out*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  return then.is_set && then.published == now.published && then.active_from == now.active_from;",
@@ -130,7 +130,7 @@ MUTANTS = {
     "barrier_left_out_for_ever": {
         "breaks": "Who was left out once is never waited for again.",
         "rule": "barrier.B12",
-        "tests": ['barrier "barrier: who was left out*"'],
+        "tests": ['barrier "barrier: a worker that was left out*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  return then.is_set && then.published == now.published && then.active_from == now.active_from;",
@@ -140,7 +140,7 @@ MUTANTS = {
     "barrier_meets_by_quorum": {
         "breaks": "A meeting of workers goes by the quorum of the steps.",
         "rule": "barrier.B7",
-        "tests": ['quorum "barrier: a quorum is of*"'],
+        "tests": ['quorum "barrier: a quorum applies to*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ('''    if (missing.empty()) open(round);
@@ -227,7 +227,7 @@ MUTANTS = {
     "barrier_proposes_again": {
         "breaks": "A predecessor's proposal for the round is overwritten.",
         "rule": "barrier.B3",
-        "tests": ['barrier "barrier: a new holder takes*"'],
+        "tests": ['barrier "barrier: a new owner adopts*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it",
@@ -250,7 +250,7 @@ MUTANTS = {
     "barrier_quorum_alone": {
         "breaks": "A round with all who are alive waits for the quorum.",
         "rule": "barrier.B7",
-        "tests": ['quorum "barrier: fewer alive*"'],
+        "tests": ['quorum "barrier: fewer live*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (!missing.empty() && !has_quorum) return false;",
@@ -280,7 +280,7 @@ MUTANTS = {
     "barrier_silent_return": {
         "breaks": "Who was left out does not say that it is back.",
         "rule": "barrier.B12",
-        "tests": ['barrier "barrier: who was left out*"'],
+        "tests": ['barrier "barrier: a worker that was left out*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  entry(rank_).active_from.store_release(round());  // (barrier.B12) pairs with barrier.A2\n",
@@ -308,7 +308,7 @@ MUTANTS = {
     "barrier_tells_again": {
         "breaks": "A short quorum is told in each round.",
         "rule": "barrier.B7",
-        "tests": ['quorum "barrier: *told*"'],
+        "tests": ['quorum "barrier: *reported*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (told == now_short || !job_.state().short_quorum.try_exchange_acq_rel(told, now_short)) return;  // (barrier.B7)",
@@ -318,7 +318,7 @@ MUTANTS = {
     "barrier_waits_for_newcomers": {
         "breaks": "Who joins during a round is waited for in it.",
         "rule": "barrier.B1",
-        "tests": ['barrier "barrier: who joins during a round*"'],
+        "tests": ['barrier "barrier: a worker that joins during a round*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("    } else if (!gone && takes_part && !is_left_out(rank)) {",
@@ -328,7 +328,7 @@ MUTANTS = {
     "barrier_waits_for_the_left": {
         "breaks": "Who has left is waited for.",
         "rule": "barrier.B2",
-        "tests": ['barrier "barrier: who has left*"'],
+        "tests": ['barrier "barrier: a worker that has left*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("    bool gone = static_cast<RankState>(worker.state.load_acquire()) == RankState::kLeft || known_dead_[rank] == holder;",
@@ -507,7 +507,7 @@ MUTANTS = {
     "ssp_dead_counts": {
         "breaks": "The dead hold others up.",
         "rule": "ssp.C4",
-        "tests": ['ssp_clock "ssp clock: who is dead*"'],
+        "tests": ['ssp_clock "ssp clock: a dead worker does not*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
         "changes": [
             ("  if (look_at_locks && !job_.is_alive(rank)) {",
@@ -537,7 +537,7 @@ MUTANTS = {
     "ssp_enters_again": {
         "breaks": "Who is in the epoch enters it again.",
         "rule": "ssp.C1",
-        "tests": ['ssp_clock "ssp clock: who is in an epoch*"'],
+        "tests": ['ssp_clock "ssp clock: a worker that is in an epoch*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
         "changes": [
             ("  if (epoch_of(own().load_relaxed()) == (epoch & 0xffff)) return;  // relaxed: only this rank writes it\n",
@@ -557,7 +557,7 @@ MUTANTS = {
     "ssp_left_counts": {
         "breaks": "Who has left holds others up.",
         "rule": "ssp.C4",
-        "tests": ['ssp_clock "ssp clock: who has left*"'],
+        "tests": ['ssp_clock "ssp clock: a worker that has left*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
         "changes": [
             ("  if (state == RankState::kLeft || epoch_of(clock) != (epoch & 0xffff)) return std::nullopt;",

@@ -4,7 +4,7 @@ MUTANTS = {
     "directory_any_index": {
         "breaks": "An index that names no record is followed.",
         "rule": "directory.D7",
-        "tests": ['directory "directory: an index that names*"'],
+        "tests": ['directory "directory: an index that does not name*"'],
         "file": "src/shm/segment/directory.cpp",
         "changes": [
             ("  if (entry == 0 || (entry > covered_ && !job_.has_records(entry)))  // directory.D7",
@@ -14,7 +14,7 @@ MUTANTS = {
     "directory_claim_lost": {
         "breaks": "A record that a dead declarer had claimed is lost to its successor.",
         "rule": "directory.D4",
-        "tests": ['directory "directory: a record that a dead*"'],
+        "tests": ['directory "directory: a record claimed by a dead*"'],
         "file": "src/shm/segment/directory.cpp",
         "changes": [
             ("    if (claimed == byte + 1) return number;  // directory.D4: a predecessor's, or this task's own from a lost race\n",
@@ -204,7 +204,7 @@ MUTANTS = {
     "data_of_any_size": {
         "breaks": "Data that was cut off is used.",
         "rule": "data.D3",
-        "tests": ['shared_data "shared data: what is damaged*"'],
+        "tests": ['shared_data "shared data: damaged data*"'],
         "file": "src/shm/segment/shared_data.cpp",
         "changes": [
             ('''  if (usable < kSharedDataOffset || data.record().bytes != usable - kSharedDataOffset ||

@@ -30,7 +30,7 @@ MUTANTS = {
     "init_claim_of_a_predecessor": {
         "breaks": "An initialiser whose successor lives is taken for alive.",
         "rule": "directory.D5",
-        "tests": ['declaring "an initialiser that dies is taken over from while*"'],
+        "tests": ['declaring "an initialiser that dies is replaced while*"'],
         "file": "src/worker/declaring.cpp",
         "changes": [
             ("    if (of < job.ranks() && claim >> 16 != job.worker(of).holders.load_acquire()) return true;  // (ranks.J4)\n",
@@ -40,7 +40,7 @@ MUTANTS = {
     "init_claim_of_the_dead": {
         "breaks": "An initialiser that died is waited for.",
         "rule": "directory.D5",
-        "tests": ['declaring "an initialiser that dies is taken over from* by*"'],
+        "tests": ['declaring "an initialiser that dies is replaced by*"'],
         "file": "src/worker/declaring.cpp",
         "changes": [
             ("    if (claim == shm::kInitialised || initialize == nullptr || (claim != 0 && !is_dead(claim))) return;",
@@ -163,7 +163,7 @@ MUTANTS = {
     "rows_assigned_in_any_order": {
         "breaks": "Of rows that are assigned twice any value stays.",
         "rule": "rows",
-        "tests": ['rows "rows: of a row that is assigned*"'],
+        "tests": ['rows "rows: if a row is assigned*"'],
         "file": "src/worker/row_access.cpp",
         "changes": [
             ("    threads.split(ids.size(), is_in_order ? ids.size() : grain(),",

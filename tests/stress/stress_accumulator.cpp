@@ -1,5 +1,5 @@
-// Threads that fill the same accumulators and apply their sums: no contribution is lost or counted twice, no reader gets a
-// sum that is not one. All threads use one mapping, which the thread sanitizer needs.
+// Threads that fill the same accumulators and apply their sums: no contribution is lost or counted twice, and no reader
+// gets an inconsistent sum. All threads use one mapping, which the thread sanitizer needs.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint32_t kThreads = 4;
 
-// Powers of two: the sum tells which ranks are in, and each as often as the digit says (base 16).
+// Powers of two: the sum tells which ranks are included, and each as often as the digit says (base 16).
 float digit(std::uint32_t rank) { return float(1 << 4 * rank); }
 
 struct Meeting {
@@ -38,7 +38,7 @@ struct Meeting {
 
 }  // namespace
 
-TEST_CASE("accumulator: of contributions by many threads each is in once, and set and sum agree at any time") {
+TEST_CASE("accumulator: contributions by many threads are each included once, and set and sum always agree") {
   const std::uint64_t seed = test::stress_seed(), steps = test::stress_rounds(2'000);
   TestJob job(test::with_small_chunks());
   const VariableShm& record = job.declare("sum", 600);
@@ -95,7 +95,7 @@ TEST_CASE("accumulator: of contributions by many threads each is in once, and se
   CHECK(test::is_conserved(job.segments, {&record}));
 }
 
-TEST_CASE("accumulator: late threads change nothing of later steps") {
+TEST_CASE("accumulator: late threads do not change later steps") {
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(20'000);
   TestJob job;
   const VariableShm& record = job.declare("sum", 100);
@@ -194,7 +194,7 @@ TEST_CASE("reduce atomic: the sum over all steps and workers is exact, and no gr
   CHECK(JobView(config.job).values("means") == std::vector<float>(700, mean));
 }
 
-TEST_CASE("reduce atomic: workers killed at any moment leave whole chunks, and the others and successors go on") {
+TEST_CASE("reduce atomic: workers killed at any moment leave whole chunks, and the others and successors continue") {
   const std::uint64_t seed = test::stress_seed(), kills = test::stress_rounds(40);
   JobConfig config = summed(2);
   Server server(config);
@@ -216,14 +216,13 @@ TEST_CASE("reduce atomic: workers killed at any moment leave whole chunks, and t
     const test::Bell ready;
     test::Child victim([&] { return live(1, ~std::uint64_t{0}, &ready); });
     REQUIRE(ready.hear());
-    usleep(
-        static_cast<useconds_t>(random() % 3000));  // the kill is to come at any moment: no result depends on this one
+    usleep(static_cast<useconds_t>(random() % 3000));  // the kill may come at any moment: no result depends on the time
     victim.kill();
     const std::uint64_t before = server.global_step();
     CHECK(test::eventually([&] { return server.global_step() > before + 2; }));
   }
   partner.kill();
-  // Each chunk is whole: its elements went through the same sums.
+  // Each chunk is consistent: its elements went through the same sums.
   const JobView view(config.job);
   const VariableInfo info = view.variables().at(0);
   const std::vector<float> values = view.values("v");

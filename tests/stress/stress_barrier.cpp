@@ -1,6 +1,6 @@
-// Threads that go through many rounds, with and without deaths: all apply the same set, of contributions that are whole
-// and of that round. The barrier's memory is one mapping, which the thread sanitizer needs; only the locks, which are
-// per descriptor, are each thread's own.
+// Threads that go through many rounds, with and without deaths: all apply the same set of contributions, which are
+// complete and belong to that round. The barrier's memory is one mapping, which the thread sanitizer needs; only the
+// locks, which belong to a descriptor, are separate for each thread.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ struct Killed : std::runtime_error {
   Killed() : std::runtime_error("killed") {}
 };
 
-// What each word of a contribution is: {round : 32, rank : 8, holder of the rank : 24}.
+// The format of each word of a contribution: {round : 32, rank : 8, owner of the rank : 24}.
 std::uint64_t payload(std::uint64_t round, std::uint32_t rank, std::uint64_t holder) {
   return round << 32 | std::uint64_t{rank} << 24 | holder;
 }
@@ -35,14 +35,14 @@ struct Stage {
   TestJob job;
   std::uint64_t rounds;
   AtomicShm<std::uint64_t> contributions[kThreads][kWords] = {};
-  std::vector<std::atomic<std::uint64_t>> sets;      // of each round, as the first to apply has seen it
+  std::vector<std::atomic<std::uint64_t>> sets;      // of each round, as read by the first to apply it
   std::vector<std::atomic<std::uint64_t>> contents;  // of each round and rank, likewise
   std::atomic<int> different_sets{0}, wrong_payloads{0}, different_payloads{0}, empty_sets{0};
 
   Stage(const JobConfig& config, std::uint64_t count)
       : job(config), rounds(count), sets(count), contents(count * kThreads) {}
 
-  // The first to come says what it is.
+  // The first to arrive sets the expected value.
   static bool agrees(std::atomic<std::uint64_t>& fact, std::uint64_t found) {
     std::uint64_t before = 0;
     return fact.compare_exchange_strong(before, found) || before == found;
@@ -74,7 +74,7 @@ struct Stage {
     for (std::uint64_t round = barrier.round(); round < rounds; round = barrier.round()) {
       if (!barrier.has_arrived(round)) {
         maybe_die();
-        fence_release();  // pairs with apply's: who reads a word of this finds the earlier round over
+        fence_release();  // pairs with apply's: a reader of one of these words finds the earlier round over
         const std::uint64_t mine = payload(round, rank, job.segments.worker(rank).holders.load_acquire());
         for (std::size_t i = 0; i < kWords; ++i) contributions[rank][i].store_relaxed(mine);
         maybe_die();

@@ -1,5 +1,5 @@
-// Pushes, adds and assignments of several workers at once: sums are exact, chunks are whole, and a pull of several
-// variables never has a part of any of them.
+// Pushes, additions and assignments of several workers at once: sums are exact, chunks are consistent, and a pull of
+// several variables never sees part of any of them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -41,14 +41,14 @@ void run(const JobConfig& config, std::uint64_t seed, Body&& body) {
       Worker worker(options(config, rank));
       std::mt19937_64 random(seed + rank);
       body(worker, random);
-      worker.barrier();  // nobody ends the job under the others
+      worker.barrier();  // no worker ends the job while others use it
     });
   for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
 
-TEST_CASE("stress: every push and every add is in the sum, whatever the rule, of elements, rows and scalars") {
+TEST_CASE("stress: every push and every add is in the sum, for every rule, for elements, rows and scalars") {
   const std::uint64_t seed = stress_seed(), rounds = stress_rounds(4000);
   for (const UpdateRule rule : {UpdateRule::kAdd, UpdateRule::kSgd})
     for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
@@ -85,7 +85,7 @@ TEST_CASE("stress: every push and every add is in the sum, whatever the rule, of
     }
 }
 
-TEST_CASE("stress: versions count pushes, adds and assignments alike, and every chunk is one of them as a whole") {
+TEST_CASE("stress: versions count pushes, adds and assignments alike, and every chunk is exactly one of them") {
   const std::uint64_t seed = stress_seed(), rounds = stress_rounds(4000);
   std::atomic<std::uint64_t> torn{0};
   run(config_of(Layout::kVersioned, UpdateRule::kMomentum), seed, [&](Worker& worker, std::mt19937_64& random) {
@@ -117,7 +117,7 @@ TEST_CASE("stress: versions count pushes, adds and assignments alike, and every 
   CHECK(torn == 0);
 }
 
-TEST_CASE("stress: a pull of several variables has all of a push, an add and an assignment, or nothing of it") {
+TEST_CASE("stress: a pull of several variables sees all of a push, an add and an assignment, or nothing of it") {
   const std::uint64_t seed = stress_seed(), rounds = stress_rounds(3000);
   std::atomic<std::uint64_t> pulled{0}, split{0}, refused{0};
   run(config_of(Layout::kVersioned, UpdateRule::kAdd), seed, [&](Worker& worker, std::mt19937_64& random) {
@@ -145,7 +145,7 @@ TEST_CASE("stress: a pull of several variables has all of a push, an add and an 
         }
       } else if (random() % 2 == 0) {
         worker.push(std::span(variables).first(2), gradients);
-      } else if (worker.rank() == 1) {  // of two that assign at once, each might stay in some chunks
+      } else if (worker.rank() == 1) {  // of two concurrent assignments each might win in some chunks
         worker.assign(variables[3], std::vector<float>(kElements, float(round)));
       } else {
         worker.add(variables[2], ones);

@@ -1,4 +1,4 @@
-// Updates of the same elements at different alignments, by threads and between any two instructions: all are there.
+// Updates of the same elements at different alignments, by threads and between any two instructions: none is lost.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -27,7 +27,7 @@ constexpr std::uint32_t kThreads = 4;
 float add(float value, float delta) { return value + delta; }
 
 #if defined(__x86_64__)
-// Runs code one instruction at a time, and something else after a chosen one of them.
+// Runs code one instruction at a time, and other code after a chosen instruction.
 class Stepping {
  public:
   // False: body() had ended before instruction number `after`.
@@ -78,8 +78,8 @@ APART void update_four_floats(float* floats, const float* gradient, Update updat
     update_exact(floats + kRecord, gradient + 1, 4 / kRecord - 1, update);
 }
 
-// Two updates of the same elements, the second one at once between any two instructions of the first: returns how many
-// elements ever were what neither order of the two makes.
+// Two updates of the same elements, the second one run between any two instructions of the first: returns how many
+// elements ever had a value that neither order of the two gives.
 template <bool kAtOnce, class Update>
 int wrong_between_instructions(const Update& update) {
   constexpr std::size_t kRecord = floats_of<Update>(), kFirst = kAtOnce ? 0 : 1, kEnd = 4 / kRecord;
@@ -98,7 +98,7 @@ int wrong_between_instructions(const Update& update) {
     Elements shared;
     if (!Stepping::run([&] { update_four_floats<kAtOnce>(shared.floats, mine, update); }, after,
                        [&] { change(shared, theirs); }))
-      return after < 10 ? -1 : wrong;  // nothing has been stepped through
+      return after < 10 ? -1 : wrong;  // nothing was run step by step
     for (std::size_t i = kFirst; i < kEnd; ++i) {
       const float* now = shared.floats + i * kRecord;
       const auto is = [&](const Elements& wanted) {
@@ -109,7 +109,7 @@ int wrong_between_instructions(const Update& update) {
   }
 }
 
-// As simple as a rule with state can be, so that compilers have all freedom.
+// As simple as a rule with state can be, to give compilers every freedom.
 struct Heavy {
   static constexpr std::size_t kFloats = 2;
   void operator()(float* record, float gradient) const {
@@ -141,7 +141,7 @@ TEST_CASE("in-place slot: an update that comes between any two instructions of a
 }
 #endif
 
-TEST_CASE("in-place slot: adds of overlapping ranges by many threads are all there") {
+TEST_CASE("in-place slot: adds of overlapping ranges by many threads are all applied") {
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(50'000);
   constexpr std::size_t kFloats = 40;
   alignas(16) float values[kFloats] = {};
@@ -165,7 +165,7 @@ TEST_CASE("in-place slot: adds of overlapping ranges by many threads are all the
   }
 }
 
-TEST_CASE("in-place slot: pushes of blocks by many threads are all there and counted, and pulls see whole elements") {
+TEST_CASE("in-place slot: pushes of blocks by many threads are all applied and counted, pulls see whole elements") {
   const std::uint64_t rounds = test::stress_rounds(500);
   TestJob job;
   const VariableShm& record = job.declare("v", 4096 + 7, 0, Layout::kInplace);
@@ -185,7 +185,7 @@ TEST_CASE("in-place slot: pushes of blocks by many threads are all there and cou
     std::vector<float> out(record.piece_elements);
     while (pushing != 0) {
       const std::uint64_t pushed = variable.pull_block(0, out.data(), update::FirstFloat{});
-      // A count of pushes is a small whole number, and what was counted before the pull is in it.
+      // A count of pushes is a small integer, and what was counted before the pull is in it.
       for (const float value : out)
         not_whole += value < float(pushed) || value > float(kThreads * rounds) || value != float(std::uint64_t(value));
     }
@@ -196,12 +196,12 @@ TEST_CASE("in-place slot: pushes of blocks by many threads are all there and cou
   for (std::uint64_t i = 0; i < record.elements; ++i) REQUIRE(variable.elements()[i] == float(kThreads * rounds));
 }
 
-TEST_CASE("in-place slot: pushes of a scalar by many threads are all there and counted, value and count agree") {
+TEST_CASE("in-place slot: pushes of a scalar by many threads are all applied and counted, value and count agree") {
   const std::uint64_t rounds = test::stress_rounds(100'000);
   TestJob job;
   const VariableShm& record = job.declare("v", 1, 0, Layout::kInplace);
   InplaceVariable variable(job.segments.shard_data(0), record);
-  const std::uint32_t start = 0u - static_cast<std::uint32_t>(rounds);  // the counter goes round meanwhile
+  const std::uint32_t start = 0u - static_cast<std::uint32_t>(rounds);  // the counter wraps around meanwhile
   job.word(record, 0).store_release(make_scalar(start, 0));
   std::atomic<std::uint32_t> pushing{kThreads};
   std::atomic<std::uint64_t> disagree{0}, sum_of_counts{0};
@@ -226,10 +226,11 @@ TEST_CASE("in-place slot: pushes of a scalar by many threads are all there and c
   CHECK(disagree == 0);
   CHECK(variable.elements()[0] == float(all));
   CHECK(static_cast<std::uint32_t>(variable.pushes(0)) - start == all);
-  CHECK(sum_of_counts == all * (all - 1) / 2);  // each count was told once
+  CHECK(sum_of_counts == all * (all - 1) / 2);  // each count was returned once
 }
 
-TEST_CASE("in-place slot: racy pushes of a scalar by many threads are all counted" * doctest::skip(kThreadSanitizer)) {
+TEST_CASE("in-place slot: Hogwild! pushes of a scalar by many threads are all counted" *
+          doctest::skip(kThreadSanitizer)) {
   const std::uint64_t rounds = test::stress_rounds(100'000);
   TestJob job;
   const VariableShm& record = job.declare("v", 1, 0, Layout::kInplace);

@@ -1,4 +1,4 @@
-// Many steps of workers that are threads, with random delays: the staleness bound as an observer of its own sees it,
+// Many steps of workers that are threads, with random delays: the staleness bound as seen by a separate observer,
 // settings that change meanwhile, and quorums whose result is computed a second time from the recorded contributors.
 #include <doctest/doctest.h>
 
@@ -35,8 +35,8 @@ void dawdle(std::mt19937_64& random, unsigned one_in, unsigned most_us) {
   if (random() % one_in == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % most_us));
 }
 
-// Counts what the workers have done themselves. `done` is raised before the step that publishes it, so that the count of
-// another one is never behind what it has published.
+// Counts what the workers have done themselves. `done` is raised before the step that publishes it, so another worker's
+// count is never behind what that worker has published.
 struct Observer {
   static constexpr std::uint64_t kGone = ~std::uint64_t{0};
   std::atomic<std::uint64_t> done[kWorkers] = {};
@@ -49,7 +49,7 @@ struct Observer {
     const std::uint64_t mine = done[rank];
     for (std::uint32_t other = 0; other < kWorkers; ++other) {
       const std::uint64_t theirs = done[other];
-      if (theirs >= mine) continue;  // gone ones too
+      if (theirs >= mine) continue;  // workers that have left, too
       violations += mine - theirs > bound;
       std::uint64_t before = worst;
       while (before < mine - theirs && !worst.compare_exchange_weak(before, mine - theirs)) {
@@ -58,7 +58,7 @@ struct Observer {
   }
 };
 
-// Everybody goes through `steps`; rank 3 leaves half-way.
+// All workers go through `steps`; rank 3 leaves half-way.
 void run_bounded(std::uint64_t bound, std::uint64_t steps, std::uint64_t seed) {
   CAPTURE(bound);
   JobConfig config = settings(kWorkers, Mode::kSsp);
@@ -75,7 +75,7 @@ void run_bounded(std::uint64_t bound, std::uint64_t steps, std::uint64_t seed) {
       for (std::uint64_t step = 0; step < mine; ++step) {
         observer.begin(rank, bound);
         dawdle(random, rank == 0 ? 4 : 16, 300);
-        // Once rank 0 waits until another one is held up by it, so that the whole bound was made use of.
+        // Once, rank 0 waits until it blocks another worker, so that the full bound is used.
         if (rank == 0 && step == steps / 4) CHECK(test::eventually([&] { return observer.is_ahead(step + bound); }));
         ++observer.done[rank];
         workers[rank].step();
@@ -91,18 +91,18 @@ void run_bounded(std::uint64_t bound, std::uint64_t steps, std::uint64_t seed) {
     CHECK(worker.max_clock_skew <= bound);
     most = std::max(most, worker.max_clock_skew);
   }
-  CHECK(most == bound);  // it was made use of
+  CHECK(most == bound);  // the full bound was used
   CHECK(server.global_step() == 3 * steps + steps / 2);
 }
 
 }  // namespace
 
-TEST_CASE("ssp: nobody begins a step more than the bound ahead of the slowest") {
+TEST_CASE("ssp: no worker begins a step more than the bound ahead of the slowest") {
   const std::uint64_t seed = test::stress_seed(), steps = test::stress_rounds(1'000);
   for (const std::uint64_t bound : {0, 1, 3}) run_bounded(bound, steps, seed);
 }
 
-TEST_CASE("ssp: workers that come and go all the time neither break the bound for good nor hold anybody up") {
+TEST_CASE("ssp: workers that join and leave all the time neither break the bound for good nor block anybody") {
   const std::uint64_t seed = test::stress_seed(), wanted = test::stress_rounds(300);
   constexpr std::uint64_t kBound = 2;
   JobConfig config = settings(kWorkers, Mode::kSsp);
@@ -132,7 +132,7 @@ TEST_CASE("ssp: workers that come and go all the time neither break the bound fo
           if (info.rank == rank) mine = info.clock;
           had_company = had_company || (info.rank < 2 && info.state == WorkerState::kAlive);
         }
-        behind += had_company && mine + kBound + 1 < fastest;  // who waits is one ahead of the bound
+        behind += had_company && mine + kBound + 1 < fastest;  // a waiting worker is one ahead of the bound
         for (std::uint64_t step = random() % 4; step != 0; --step) worker.step();
       }
     });
@@ -179,7 +179,7 @@ TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and
     const LiveSettings wanted = control.current();
     if (wanted.mode != Mode::kSsp) continue;
     for (int look = 0; look < 5; ++look) {
-      // Clocks only grow: a later look at the first one is no less than what was there when the others were looked at.
+      // Clocks only grow: a later reading of the first one is no less than its value when the others were read.
       const std::vector<WorkerInfo> first = view.workers(), second = view.workers();
       for (const WorkerInfo& slow : second)
         for (const WorkerInfo& fast : first)
@@ -208,7 +208,8 @@ float gradient_of(std::uint32_t rank, std::uint64_t push, std::uint64_t element)
 
 float start_of(std::uint64_t element) { return float(element % 17) / 3.0F; }
 
-// Goes through `steps` with the quorum; each rank's pushes are numbered. Then the same again from the events alone.
+// Goes through `steps` with the quorum; each rank's pushes are numbered. Then computes the same again from the events
+// alone.
 void run_quorum(UpdateRule rule, std::uint32_t quorum, std::uint64_t steps, std::uint64_t seed) {
   const std::string rule_name = to_string(rule);
   CAPTURE(rule_name);
@@ -293,7 +294,7 @@ void run_quorum(UpdateRule rule, std::uint32_t quorum, std::uint64_t steps, std:
 
 }  // namespace
 
-TEST_CASE("quorum: the recorded contributors, and nothing else, make the values, bit for bit") {
+TEST_CASE("quorum: the recorded contributors, and nothing else, give the values, bit for bit") {
   const std::uint64_t seed = test::stress_seed(), steps = std::min<std::uint64_t>(test::stress_rounds(400), 1000);
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kMomentum}) run_quorum(rule, 2, steps, seed);
   run_quorum(UpdateRule::kMomentum, 3, steps, seed);

@@ -1,5 +1,5 @@
-// Readers of a publication in processes and threads: every generation that a reader has is whole and stays so, while
-// publishers and readers are killed, and while some readers are stopped for good.
+// Readers of a publication in processes and threads: every generation that a reader has is consistent and does not
+// change, while publishers and readers are killed, and while some readers are stopped for good.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -68,7 +68,7 @@ int read(const std::string& name, Tally& tally, std::uint64_t reads, std::uint64
   ++tally.subscribed;
   std::optional<Generation> held;
   std::uint64_t last = 0;
-  // Some generations are to come meanwhile, whatever share of the processor the publisher gets.
+  // Some generations must appear meanwhile, whatever share of the processor the publisher gets.
   for (std::uint64_t count = 0; (count < reads || tally.published <= kLeastPublished) && !tally.stops;) {
     try {
       Generation next = subscriber.read(random() % 16 == 0 ? last : 0, 0.05);  // some are the same again
@@ -109,7 +109,7 @@ TEST_CASE("publication: an actor that reads all the time never sees a mixture of
   CHECK_FALSE(name.exists());
 }
 
-TEST_CASE("publication: of 64 readers eight are stopped for good, and the learner and the others go on") {
+TEST_CASE("publication: of 64 readers eight are stopped for good, and the learner and the others continue") {
   constexpr int kReaders = 64, kStopped = 8;
   const PublicationName name;
   const SharedTally tally;
@@ -129,7 +129,7 @@ TEST_CASE("publication: of 64 readers eight are stopped for good, and the learne
   tally->stops = true;
   for (int i = kStopped; i < kReaders; ++i) CHECK(readers[std::size_t(i)]->join() == 0);
   CHECK(learner.join() == 0);
-  CHECK(name.exists());  // eight have it still
+  CHECK(name.exists());  // eight still hold it
   readers.clear();       // they are killed
   CHECK(tally->broken == 0);
   CHECK(tally->backwards == 0);
@@ -137,14 +137,14 @@ TEST_CASE("publication: of 64 readers eight are stopped for good, and the learne
   if (spec.records == 0) CHECK(tally->busy == 0);
 }
 
-TEST_CASE("publication: publishers and readers are killed at any moment, and no generation is broken or left out") {
+TEST_CASE("publication: publishers and readers are killed at any moment, and no generation is torn or left out") {
   const std::uint64_t seed = stress_seed(), kills = stress_rounds(200);
   std::mt19937_64 random(seed);
   constexpr std::size_t kReaders = 6;
   const PublicationName name;
   const SharedTally tally;
   BundleSpec spec = bundle_of(name, 4, 3000);
-  spec.subscribers = kReaders + 2;  // a killed one's place is free a moment later
+  spec.subscribers = kReaders + 2;  // a killed one's entry is free a moment later
   SUBCASE("enough records") { spec.records = 0; }
   SUBCASE("few records") { spec.records = 4; }
   std::vector<std::unique_ptr<Child>> children(kReaders + 1);
@@ -169,7 +169,7 @@ TEST_CASE("publication: publishers and readers are killed at any moment, and no 
   CHECK(tally->broken == 0);
   CHECK(tally->backwards == 0);
   CHECK(tally->failed == 0);
-  Publisher publisher(spec);  // what the dead held is free
+  Publisher publisher(spec);  // what the dead ones held is free
   for (int i = 0; i < 20; ++i) CHECK(publish_next(publisher));
   CHECK(is_whole(Subscriber(name.text()).read()));
 }

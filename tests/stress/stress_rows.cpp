@@ -1,5 +1,5 @@
 // Workers that push the same rows at once, some of them killed: each element goes through the same records, none lost,
-// none torn. All sums of gradients are 1, so that what an element is after k pushes does not depend on who made them.
+// none torn. All sums of gradients are 1, so an element's value after k pushes does not depend on who made them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ constexpr std::uint32_t kPushers = 3;
 constexpr UpdateRule kRules[] = {UpdateRule::kAdd,  UpdateRule::kMomentum,       UpdateRule::kAdagrad,
                                  UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad, UpdateRule::kAdam};
 
-using Record = std::array<float, 4>;  // value and state; what a rule has no use for is 0
+using Record = std::array<float, 4>;  // value and state; unused entries are 0
 using Bits = std::array<std::uint32_t, 4>;
 
 JobConfig config_of(UpdateRule rule, bool is_parted) {
@@ -50,7 +50,7 @@ JobConfig config_of(UpdateRule rule, bool is_parted) {
   return config;
 }
 
-// What an element is after 0, 1, 2 ... pushes of 1. Of rowwise_adagrad only the row's n, which is {n} here.
+// An element's record after 0, 1, 2 ... pushes of 1. For rowwise_adagrad only the row's n, as {n}.
 std::vector<Record> records_of(const JobConfig& config, std::uint64_t most) {
   const UpdateRule rule = config.optimizer.rule;
   const update::Settings settings = update::settings_of(config.optimizer, rule, true);
@@ -71,7 +71,7 @@ std::vector<Record> records_of(const JobConfig& config, std::uint64_t most) {
   return all;
 }
 
-// A push after the other: few rows and many, in order and not, each once or, as two halves, twice.
+// One push after the other: few rows and many, ordered and not, each once or, as two halves, twice.
 class Pusher {
  public:
   Pusher(const std::string& job, std::uint64_t seed)
@@ -83,7 +83,7 @@ class Pusher {
   void push(std::vector<std::uint64_t>& counts) {
     std::vector<std::uint32_t> ids = test::ids_of_all(kRows);
     if (random_() % 16 == 0) {
-      worker_.push(table_, std::vector<float>(table_.element_count(), 1.0F));  // all rows, as whole blocks
+      worker_.push(table_, std::vector<float>(table_.element_count(), 1.0F));  // all rows, as entire blocks
     } else {
       std::shuffle(ids.begin(), ids.end(), random_);
       ids.resize(1 + random_() % (random_() % 2 == 0 ? 4 : kRows));
@@ -109,7 +109,7 @@ class Pusher {
   Variable table_;
 };
 
-// The table of a job as it lies in its shards.
+// The table of a job as stored in its shards.
 class Table {
  public:
   explicit Table(const std::string& job) : segments_(attach(job)), directory_(segments_), rows_(directory_.at(0)) {
@@ -118,7 +118,7 @@ class Table {
     has_row_state_ = rows_.parts().front().variable.has_row_state();
   }
 
-  // How many records each row has to agree on: one an element, or the state of the row alone.
+  // How many records of each row must agree: one per element, or only the state of the row.
   std::uint64_t records() const { return has_row_state_ ? 1 : rows_.row_elements(); }
   Record record(std::uint64_t row, std::uint64_t i) const {
     const float* const first = rows_.at(rows_.find(row));
@@ -162,14 +162,14 @@ void for_kinds(Body&& body) {
 
 }  // namespace
 
-TEST_CASE("rows: pushes of rows by several workers are all there, and pulls meanwhile see values that there were") {
+TEST_CASE("rows: pushes of rows by several workers are all applied, and pulls meanwhile see values that existed") {
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(300);
   for_kinds([&](const JobConfig& config, std::uint64_t width) {
     Server server(config);
     Worker first(test::quiet_options(config));
     declare(first, width);
     const std::vector<Record> expected = records_of(config, kPushers * rounds);
-    std::set<std::uint32_t> values;  // as they may be pulled
+    std::set<std::uint32_t> values;  // the values that may be pulled
     const update::Settings settings = update::settings_of(config.optimizer, config.optimizer.rule, true);
     update::with_element_value(settings, config.optimizer.learning_rate.value(), [&](const auto& value_of) {
       for (const Record& record : expected) values.insert(std::bit_cast<std::uint32_t>(value_of(record.data()) + 0.0F));
@@ -205,7 +205,7 @@ TEST_CASE("rows: pushes of rows by several workers are all there, and pulls mean
 }
 
 TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, and the others lose nothing" *
-          doctest::skip(shm::kThreadSanitizer)) {  // it does not follow forks of processes with threads
+          doctest::skip(shm::kThreadSanitizer)) {  // it does not support forks of processes with threads
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(300);
   constexpr std::uint64_t kMaxOfVictim = 100'000;
   std::uint64_t of_victims = 0;
@@ -220,7 +220,7 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
       children.push_back(std::make_unique<test::Child>([&, i] {
         Pusher pusher(config.job, seed + i);
         std::vector<std::uint64_t> counts(kRows);
-        // The last one goes on until it is killed; the bound ends it where its parent has died.
+        // The last one continues until it is killed; the bound ends it if its parent has died.
         for (std::uint64_t round = 0; round < (i + 1 < kPushers ? rounds : kMaxOfVictim); ++round) {
           pusher.push(counts);
           if (i + 1 == kPushers) pushed.raise();
@@ -231,7 +231,7 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
     CHECK(test::eventually([&] { return pushed.get() >= wanted; }));
     children.back()->kill();
     for (std::uint32_t i = 0; i + 1 < kPushers; ++i) CHECK(children[i]->join() == 0);
-    // The survivors' pushes, whose seeds are known, are the least that is there.
+    // The survivors' pushes, whose seeds are known, are the minimum.
     std::vector<std::uint64_t> least(kRows);
     {
       const JobConfig other = config_of(config.optimizer.rule, false);
@@ -255,5 +255,5 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
         of_victims += at != from;
       }
   });
-  CHECK(of_victims != 0);  // else none was killed in the middle of anything
+  CHECK(of_victims != 0);  // otherwise none was killed in the middle of anything
 }

@@ -1,5 +1,6 @@
-// Threads that push to and pull from the same chunks: every pulled chunk is whole and of the version it says, and at
-// the end every push has been applied exactly once. All threads use one mapping, which the thread sanitizer needs.
+// Threads that push to and pull from the same chunks: every pulled chunk is consistent and has the reported version,
+// and at the end every push has been applied exactly once. All threads use one mapping, which the thread sanitizer
+// needs.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -23,7 +24,8 @@ struct Failures {
   std::atomic<int> torn{0}, wrong_version{0}, backwards{0};
 };
 
-// Pulls chunks in turn until the pushers are done. Every element must be the number of pushes that its version counts.
+// Pulls chunks in turn until the pushers are done. Every element must equal the number of pushes that its version
+// counts.
 void pull_all(const std::vector<VersionedVariable>& variables, const std::atomic<std::uint32_t>& pushing,
               Failures& failures, std::atomic<std::uint64_t>& pulls) {
   std::vector<std::vector<std::uint64_t>> seen;
@@ -45,10 +47,10 @@ void pull_all(const std::vector<VersionedVariable>& variables, const std::atomic
 
 }  // namespace
 
-TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull is torn") {
+TEST_CASE("versioned slot: no push of many threads is lost, and no pull is torn") {
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(100'000);
   TestJob job(test::with_small_chunks());
-  // Two variables of one class, so that a buffer goes from one to the other; few chunks, so that pushers meet.
+  // Two variables of one class, so that a buffer moves from one to the other; few chunks, so that pushers collide.
   std::uint64_t sizes[2] = {};
   SUBCASE("of several chunks") { sizes[0] = 700, sizes[1] = 250; }
   SUBCASE("of one chunk, where they take turns") { sizes[0] = 240, sizes[1] = 7; }
@@ -103,7 +105,7 @@ TEST_CASE("versioned slot: of pushes by many threads none is lost, and no pull i
   CHECK(test::is_conserved(job.segments, records));
 }
 
-TEST_CASE("versioned slot: of a sync step by many helpers each chunk gets one update") {
+TEST_CASE("versioned slot: in a sync step by many helpers each chunk gets one update") {
   const std::uint64_t steps = test::stress_rounds(20'000);
   TestJob job(test::with_small_chunks());
   const VariableShm& record = job.declare("v", 1500);

@@ -1,4 +1,4 @@
-// The main of the doctest programs. A filter that leaves no case to run is a mistake, not a success.
+// The main function of the doctest programs. A filter that matches no test case is an error, not a success.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 

@@ -1,4 +1,5 @@
-// Accumulators (reduce atomic): sums and the sets of who is in them always agree, whoever dies, follows or comes late.
+// Accumulators (reduce atomic): the sum and its set of contributors always agree, whichever processes die, succeed
+// others or arrive late.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ namespace {
 
 using Ranks = std::vector<std::uint32_t>;
 
-// An accumulator of two chunks, and ranks that add to it.
+// An accumulator of two chunks, and the ranks that add to it.
 struct Scene {
   TestJob job{test::with_small_chunks()};
   VariableShm& record = job.declare("sum", 300);
@@ -42,7 +43,7 @@ struct Scene {
   struct Sum {
     int calls = 0;
     float value = 0;
-    bool is_even = true;  // all elements the same
+    bool is_even = true;  // all elements are equal
     Ranks ranks;
   };
   Sum read(std::uint64_t step, std::uint64_t chunk = 0) const {
@@ -66,14 +67,14 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("accumulator: empty at first, for every step") {
+TEST_CASE("accumulator: it is empty at first, for every step") {
   const Scene scene;
   CHECK(scene.read(0).calls == 0);
   CHECK(scene.read(5).calls == 0);
   CHECK_FALSE(scene.sum.has_sum(0, 0, scene.set({0, 1})));
 }
 
-TEST_CASE("accumulator: sum and set tell the same") {
+TEST_CASE("accumulator: the sum and the set of contributors agree") {
   Scene scene;
   for (const std::uint32_t rank : {3U, 0U, 7U}) {
     CHECK(scene.add(rank, 4, float(1 << rank)) == ContributeResult::kAdded);
@@ -87,7 +88,7 @@ TEST_CASE("accumulator: sum and set tell the same") {
   CHECK(scene.conserved());
 }
 
-TEST_CASE("accumulator: the first of a step replaces the sum of the step before") {
+TEST_CASE("accumulator: the first contribution of a step replaces the sum of the previous step") {
   Scene scene;
   scene.add(0, 0, 100);
   scene.add(1, 0, 100);
@@ -97,7 +98,7 @@ TEST_CASE("accumulator: the first of a step replaces the sum of the step before"
   CHECK(scene.read(0).calls == 0);
 }
 
-TEST_CASE("accumulator: steps may be left out") {
+TEST_CASE("accumulator: steps may be skipped") {
   Scene scene;
   scene.add(0, 2, 1);
   CHECK(scene.add(0, 1000, 3) == ContributeResult::kAdded);
@@ -110,7 +111,7 @@ TEST_CASE("accumulator: a successor of the same rank does not add twice") {
   scene.add(2, 0, 1);
   CHECK(scene.add(2, 0, 10) == ContributeResult::kAlreadyIn);
   CHECK(scene.read(0).value == 1);
-  CHECK(scene.add(2, 0, 10, false, 1) == ContributeResult::kAdded);  // the predecessor had not come so far
+  CHECK(scene.add(2, 0, 10, false, 1) == ContributeResult::kAdded);  // the predecessor had not added to this chunk
   CHECK(scene.read(0, 1).value == 10);
   CHECK(scene.conserved());
 }
@@ -123,7 +124,7 @@ TEST_CASE("accumulator: a second push of the same worker in one step is added, a
   CHECK(scene.read(0).ranks == Ranks{1});
 }
 
-TEST_CASE("accumulator: too late a contribution changes nothing of a later step") {
+TEST_CASE("accumulator: too late a contribution does not change the sum of a later step") {
   Scene scene;
   scene.add(0, 5, 7);
   for (const bool again : {false, true})
@@ -133,7 +134,7 @@ TEST_CASE("accumulator: too late a contribution changes nothing of a later step"
   CHECK(scene.conserved());
 }
 
-TEST_CASE("accumulator: late for a step whose sum is still there is added to that sum, not to the next") {
+TEST_CASE("accumulator: a late contribution to a step whose sum still exists is added to that sum, not to the next") {
   Scene scene;
   scene.add(0, 5, 7);
   CHECK(scene.add(1, 5, 100) == ContributeResult::kAdded);
@@ -142,7 +143,7 @@ TEST_CASE("accumulator: late for a step whose sum is still there is added to tha
   CHECK(scene.read(6).ranks == Ranks{0});
 }
 
-TEST_CASE("accumulator: whether there is a sum is asked of those in the decision alone") {
+TEST_CASE("accumulator: whether a sum exists depends only on the ranks in the decision") {
   Scene scene;
   scene.add(3, 0, 1);
   CHECK(scene.sum.has_sum(0, 0, scene.set({0, 3})));
@@ -151,7 +152,7 @@ TEST_CASE("accumulator: whether there is a sum is asked of those in the decision
   CHECK_FALSE(scene.sum.has_sum(1, 0, scene.set({3})));
 }
 
-TEST_CASE("accumulator: ranks of every word of the set are kept apart") {
+TEST_CASE("accumulator: ranks in different words of the set are kept apart") {
   JobConfig config;
   config.max_workers = kMaxRanks;
   TestJob job(config);
@@ -173,17 +174,17 @@ TEST_CASE("accumulator: ranks of every word of the set are kept apart") {
   CHECK(found == all);
 }
 
-TEST_CASE("accumulator: a sum that is replaced while it is used is used again") {
+TEST_CASE("accumulator: a sum that is replaced while it is being used is used again") {
   Scene scene;
   scene.add(0, 0, 1);
   const bool whole = scene.sum.try_use_sum(0, 0, [&](const float*, const RankSet&) {
-    // Every free buffer of rank 1 is used once, so the buffer that is being read is overwritten.
+    // Uses every free buffer of rank 1 once, so that the buffer that is being read is overwritten.
     for (std::uint32_t i = 0; i <= kFreeBuffersPerClass; ++i) scene.add(1, 0, 1, true);
   });
   CHECK_FALSE(whole);
 }
 
-TEST_CASE("accumulator: a contribution meanwhile leaves the sum that is being used alone") {
+TEST_CASE("accumulator: a concurrent contribution does not change the sum that is being used") {
   Scene scene;
   scene.add(0, 0, 1);
   float after = 0;
@@ -196,7 +197,7 @@ TEST_CASE("accumulator: a contribution meanwhile leaves the sum that is being us
   CHECK(scene.read(0).value == 11);
 }
 
-TEST_CASE("accumulator: one killed before its swap has added nothing, one killed after it has added once") {
+TEST_CASE("accumulator: a worker killed before its swap has added nothing, one killed after it has added once") {
   for (const bool swapped : {false, true}) {
     CAPTURE(swapped);
     Scene scene;
@@ -231,7 +232,7 @@ TEST_CASE("accumulator: one killed before its swap has added nothing, one killed
   }
 }
 
-TEST_CASE("accumulator: the variable's chunks and its own share a class without sharing a buffer") {
+TEST_CASE("accumulator: a variable and its accumulator share a buffer class but never a buffer") {
   TestJob job(test::with_small_chunks());
   VariableShm& values = job.declare("v", 300);
   VariableShm& sums = job.declare("s", 300);
@@ -258,12 +259,13 @@ TEST_CASE("accumulator: the variable's chunks and its own share a class without 
   CHECK(out == std::vector<float>(out.size(), total));
 }
 
-TEST_CASE("accumulator: a variable whose declarer died before it made one is waited for until it is declared again") {
+TEST_CASE("accumulator: if the declarer dies before creating it, the others wait until it is declared again") {
   JobConfig config;
   config.mode = Mode::kSync;
   TestJob job(config);
   const VariableSpec spec{.name = "v", .shape = {10}, .rule = UpdateRule::kAdd};
-  Directory(job.segments).declare(spec, 0, kRankByte + 1);  // a rank that nobody has; no accumulator: reduce is ordered
+  Directory(job.segments)
+      .declare(spec, 0, kRankByte + 1);  // a rank that nobody holds; no accumulator: reduce is ordered
   test::alter_setting(job.segments, "reduce", "atomic");
   Worker worker({.job = job.name.text(), .log = [](const std::string&) {}});
   CHECK_THROWS_AS(worker.variable("v", 0.05), Error);

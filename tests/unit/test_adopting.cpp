@@ -1,4 +1,4 @@
-// A ps that takes a job over: when it does, when it is refused, and that nobody else notices.
+// A ps that takes over a job: when it does, when it is refused, and that no other process notices.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kDone = "done";
 
-// A ps that is asked to end, and again at once: it does not wait for its workers.
+// A ps that is asked to end twice in a row, so it does not wait for its workers.
 const ServeHooks kAtOnce = {
     .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}};
 
@@ -54,7 +54,7 @@ void add_one(Worker& worker, const Variable& variable) {
   worker.step();
 }
 
-// A ps in a process of its own, killed with the object.
+// A ps in its own process, which is killed when the object is destroyed.
 struct OtherPs {
   Bell ready;
   Child process;
@@ -70,7 +70,7 @@ struct OtherPs {
   }
 };
 
-// A worker in a process of its own, which adds one and sleeps.
+// A worker in its own process, which adds one and then sleeps.
 struct OtherWorker {
   Bell ready;
   Child process;
@@ -87,7 +87,7 @@ struct OtherWorker {
   }
 };
 
-// What the constructor of a Server says; kDone: it is content.
+// The error of Server's constructor; kDone if there is none.
 std::string try_to_serve(const JobConfig& config, bool adopt = false) {
   try {
     ServerOptions options;
@@ -102,7 +102,7 @@ std::string try_to_serve(const JobConfig& config, bool adopt = false) {
 
 }  // namespace
 
-TEST_CASE("adopting: a plain restart takes an orphaned job over as it is, and says so") {
+TEST_CASE("adopting: a plain restart takes over an orphaned job unchanged and reports it") {
   const JobName name;
   std::optional<OtherPs> first(std::in_place, settings(name));
   Worker worker(quiet(name));
@@ -110,7 +110,7 @@ TEST_CASE("adopting: a plain restart takes an orphaned job over as it is, and sa
   add_one(worker, variable);
   const std::uint64_t instance = JobView(name.text()).info().instance;
   first.reset();
-  add_one(worker, variable);  // nobody needs a ps for it
+  add_one(worker, variable);  // this needs no ps
   CHECK_FALSE(JobView(name.text()).info().served);
 
   std::string said;
@@ -128,7 +128,7 @@ TEST_CASE("adopting: a plain restart takes an orphaned job over as it is, and sa
   CHECK(std::count_if(events.begin(), events.end(), [](const Event& e) { return e.kind == "adopted"; }) == 1);
 }
 
-TEST_CASE("adopting: a job with a live ps is refused, and goes on") {
+TEST_CASE("adopting: a job with a live ps is refused and continues") {
   const JobName name;
   const OtherPs first(settings(name));
   CHECK(try_to_serve(settings(name)).find("already has a ps") != std::string::npos);
@@ -136,7 +136,7 @@ TEST_CASE("adopting: a job with a live ps is refused, and goes on") {
   CHECK(JobView(name.text()).info().servers == 1);
 }
 
-TEST_CASE("adopting: settings that cannot change must be the job's; the message names one that differs") {
+TEST_CASE("adopting: fixed settings must equal the job's; the message names one that differs") {
   const JobName name;
   std::optional<OtherPs> first(std::in_place, settings(name));
   const OtherWorker worker(name);
@@ -166,11 +166,11 @@ TEST_CASE("adopting: settings that cannot change must be the job's; the message 
     config.huge_pages = true;
     CHECK(try_to_serve(config).find("goes on with huge-pages off, not on") != std::string::npos);
   }
-  SUBCASE("the bounds of an elastic number of workers") {
+  SUBCASE("the limits of an elastic number of workers") {
     config.elastic_min = 1, config.elastic_max = 8;
     CHECK(try_to_serve(config).find("goes on with workers 1, not 1..8") != std::string::npos);
   }
-  SUBCASE("placed by hand") {
+  SUBCASE("manual placement") {
     config.place["v"] = 0;
     CHECK(try_to_serve(config).find("goes on with place none, not v=0") != std::string::npos);
   }
@@ -178,40 +178,40 @@ TEST_CASE("adopting: settings that cannot change must be the job's; the message 
   CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
 }
 
-TEST_CASE("adopting: a dead job is begun anew, unless it is asked for") {
+TEST_CASE("adopting: a dead job is begun again, unless resuming it is requested") {
   const JobName name;
   {
     const OtherPs first(settings(name));
     const OtherWorker worker(name);
   }
-  SUBCASE("anew") {
+  SUBCASE("begin again") {
     const Server server(settings(name));
     CHECK(JobView(name.text()).variables().empty());
     CHECK(JobView(name.text()).info().global_step == 0);
   }
-  SUBCASE("asked for") {
+  SUBCASE("resume") {
     ServerOptions options;
     options.adopt = true;
     const Server server(settings(name), options);
     CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
-    Worker chief(quiet(name, 0));  // a restarted chief does not initialise again
+    Worker chief(quiet(name, 0));  // a restarted chief does not initialize again
     const Variable variable = declare(chief, 77.0F);
     add_one(chief, variable);
     CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 2.0F));
   }
 }
 
-TEST_CASE("adopting: a job that is not there cannot be asked for") {
+TEST_CASE("adopting: resuming a job that does not exist is an error") {
   const JobName name;
   CHECK(try_to_serve(settings(name), true).find("there is no job") != std::string::npos);
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("adopting: of several ps that start at the same moment one serves, whatever they find") {
+TEST_CASE("adopting: if several ps start at the same moment exactly one serves, whatever they find") {
   constexpr int kRounds = 30, kStarters = 3;
   for (int round = 0; round < kRounds; ++round) {
     const JobName name;
-    const bool is_orphan = round % 3 != 0, is_dead = round % 3 == 2;  // else there is nothing yet
+    const bool is_orphan = round % 3 != 0, is_dead = round % 3 == 2;  // otherwise nothing exists yet
     std::optional<OtherWorker> worker;
     if (is_orphan) {
       const OtherPs first(settings(name));
@@ -247,7 +247,7 @@ TEST_CASE("adopting: of several ps that start at the same moment one serves, wha
   }
 }
 
-TEST_CASE("adopting: a job that was ended is not begun again while a worker of it is alive, which is named") {
+TEST_CASE("adopting: a job that was ended is not begun again while one of its workers lives, and the error names it") {
   const JobName name;
   std::optional<OtherWorker> survivor;
   {
@@ -268,7 +268,7 @@ TEST_CASE("adopting: a job that was ended is not begun again while a worker of i
   CHECK(try_to_serve(settings(name)) == kDone);
 }
 
-TEST_CASE("adopting: a dead job that was ended is gone on with where it is asked for") {
+TEST_CASE("adopting: a dead job that was ended is resumed on request") {
   const JobName name;
   std::optional<OtherWorker> survivor;
   {
@@ -288,7 +288,7 @@ TEST_CASE("adopting: a dead job that was ended is gone on with where it is asked
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("adopting: a process that waits beside a stopped remover says for whom") {
+TEST_CASE("adopting: a process that waits for a stopped remover reports whom it waits for") {
   const JobName name;
   { const OtherPs first(settings(name)); }
   const Bell locked;

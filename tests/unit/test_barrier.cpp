@@ -1,4 +1,5 @@
-// The barrier step by step: whom a round waits for, who is in it, and what a stale or new holder may change.
+// The barrier step by step: which workers a round waits for and includes, and what a stale or new owner of a rank may
+// change.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -10,7 +11,7 @@ using namespace ps_shm;
 using namespace ps_shm::shm;
 using namespace ps_shm::test;
 
-TEST_CASE("barrier: a round is decided once all who are alive have arrived") {
+TEST_CASE("barrier: a round is decided once all live workers have arrived") {
   const TestJob job;
   Member a(job), b(job);
   a.barrier.arrive(0);
@@ -23,7 +24,7 @@ TEST_CASE("barrier: a round is decided once all who are alive have arrived") {
   CHECK(contributors(b, 0) == Ranks{0, 1});
 }
 
-TEST_CASE("barrier: who has left is not waited for, also without a look at the locks") {
+TEST_CASE("barrier: a worker that has left is not waited for, even without checking the locks") {
   const TestJob job;
   Member a(job), b(job);
   b.leave();
@@ -32,7 +33,7 @@ TEST_CASE("barrier: who has left is not waited for, also without a look at the l
   CHECK(contributors(a, 0) == Ranks{0});
 }
 
-TEST_CASE("barrier: who is dead is not waited for, and needs one look at the locks") {
+TEST_CASE("barrier: a dead worker is not waited for, after one check of the locks") {
   const TestJob job;
   Member a(job);
   { const Member dead(job); }
@@ -41,10 +42,10 @@ TEST_CASE("barrier: who is dead is not waited for, and needs one look at the loc
   CHECK(decide(a, 0, true).decided);
   a.barrier.finish(0, nothing, patient);
   a.barrier.arrive(1);
-  CHECK(decide(a, 1, false).decided);  // known from before
+  CHECK(decide(a, 1, false).decided);  // known from the first check
 }
 
-TEST_CASE("barrier: who has arrived and died or left is in the round") {
+TEST_CASE("barrier: a worker that has arrived and then died or left is in the round") {
   const TestJob job;
   Member a(job);
   {
@@ -59,7 +60,7 @@ TEST_CASE("barrier: who has arrived and died or left is in the round") {
   CHECK(contributors(a, 0) == Ranks{0, 1, 2});
 }
 
-TEST_CASE("barrier: the first round waits until as many have joined as the job has workers") {
+TEST_CASE("barrier: the first round waits until as many workers have joined as the job has") {
   const TestJob job(with_workers(3));
   Member a(job), b(job);
   a.barrier.arrive(0);
@@ -73,7 +74,7 @@ TEST_CASE("barrier: the first round waits until as many have joined as the job h
   CHECK(decide(a, 0).decided);
 }
 
-TEST_CASE("barrier: for the first round, joined and died counts as joined") {
+TEST_CASE("barrier: in the first round, a worker that joined and died counts as joined") {
   const TestJob job(with_workers(2));
   Member a(job);
   { const Member dead(job); }
@@ -90,7 +91,7 @@ TEST_CASE("barrier: a later round does not wait for workers that have never join
   CHECK(decide(a, 1).decided);
 }
 
-TEST_CASE("barrier: who joins during a round is waited for from the next one on") {
+TEST_CASE("barrier: a worker that joins during a round is waited for from the next round on") {
   const TestJob job;
   Member a(job);
   pass(a, 0);
@@ -102,7 +103,7 @@ TEST_CASE("barrier: who joins during a round is waited for from the next one on"
   CHECK(decide(a, 2).missing == Ranks{1});
 }
 
-TEST_CASE("barrier: a new holder of a dead worker's rank is waited for from the next round on") {
+TEST_CASE("barrier: a new owner of a dead worker's rank is waited for from the next round on") {
   const TestJob job;
   Member a(job);
   {
@@ -118,7 +119,7 @@ TEST_CASE("barrier: a new holder of a dead worker's rank is waited for from the 
   CHECK(decide(a, 2).missing == Ranks{1});
 }
 
-TEST_CASE("barrier: no round is decided that nobody has arrived at") {
+TEST_CASE("barrier: no round is decided at which nobody has arrived") {
   const TestJob job;
   Member a(job);
   CHECK(decide(a, 0).missing == Ranks{0});
@@ -130,7 +131,7 @@ TEST_CASE("barrier: no round is decided that nobody has arrived at") {
   CHECK(decision.missing.empty());
 }
 
-TEST_CASE("barrier: the first decision stays, whoever decides later") {
+TEST_CASE("barrier: the first decision is final, whoever decides later") {
   const TestJob job;
   Member a(job);
   a.barrier.arrive(0);
@@ -141,7 +142,7 @@ TEST_CASE("barrier: the first decision stays, whoever decides later") {
   CHECK(contributors(b, 0) == Ranks{0});
 }
 
-TEST_CASE("barrier: a new holder sees that its predecessor has arrived, until the round is over") {
+TEST_CASE("barrier: a new owner sees that its predecessor has arrived, until the round is over") {
   const TestJob job;
   Member a(job);
   {
@@ -154,13 +155,13 @@ TEST_CASE("barrier: a new holder sees that its predecessor has arrived, until th
   CHECK_FALSE(successor.barrier.has_arrived(successor.barrier.round()));
 }
 
-TEST_CASE("barrier: a new holder takes its predecessor's proposal for the round as it is") {
+TEST_CASE("barrier: a new owner adopts its predecessor's proposal for the round unchanged") {
   const TestJob job;
   Member a(job), b(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
   BarrierEntryShm& mine = job.segments.worker(0).barriers[0];
-  mine.proposed.bits[0].store_relaxed(2);  // rank 1 alone, by a predecessor killed before the decision
+  mine.proposed.bits[0].store_relaxed(2);  // rank 1 alone, proposed by a predecessor killed before the decision
   mine.proposal.store_release(1);
   CHECK(decide(a, 0).decided);
   CHECK(contributors(b, 0) == Ranks{1});
@@ -199,7 +200,7 @@ TEST_CASE("barrier: a decision is not read once its round is over") {
   CHECK_FALSE(contributors(a, 0));
 }
 
-TEST_CASE("barrier: the one who finishes applies once and opens the next round") {
+TEST_CASE("barrier: the worker that finishes applies once and opens the next round") {
   const TestJob job;
   Member a(job);
   a.barrier.arrive(0);
@@ -210,7 +211,7 @@ TEST_CASE("barrier: the one who finishes applies once and opens the next round")
   CHECK(a.barrier.round() == 1);
 }
 
-TEST_CASE("barrier: a round that is over is not applied again") {
+TEST_CASE("barrier: a finished round is not applied again") {
   const TestJob job;
   Member a(job), b(job);
   a.barrier.arrive(0);
@@ -223,7 +224,7 @@ TEST_CASE("barrier: a round that is over is not applied again") {
   CHECK(b.barrier.round() == 1);
 }
 
-TEST_CASE("barrier: who waits is told each slice who is missing, and may give up") {
+TEST_CASE("barrier: a waiting worker is told in each slice which workers are missing, and may give up") {
   const TestJob job;
   Member a(job), b(job);
   a.barrier.arrive(0);
@@ -250,7 +251,7 @@ TEST_CASE("barrier: a death during the wait ends it") {
   CHECK(a.barrier.round() == 1);
 }
 
-TEST_CASE("barrier: one that gives up while applying leaves the round to the others") {
+TEST_CASE("barrier: a worker that gives up while applying leaves the round to the others") {
   const TestJob job;
   Member a(job), b(job);
   a.barrier.arrive(0);
@@ -262,7 +263,7 @@ TEST_CASE("barrier: one that gives up while applying leaves the round to the oth
   CHECK(b.barrier.round() == 1);
 }
 
-TEST_CASE("barrier: the job's two barriers know nothing of each other") {
+TEST_CASE("barrier: the job's two barriers are independent of each other") {
   const TestJob job;
   Member steps(job), meeting(job, {}, 1);
   meeting.barrier.arrive(0);
@@ -270,7 +271,7 @@ TEST_CASE("barrier: the job's two barriers know nothing of each other") {
   CHECK(decide(steps, 0).missing == Ranks{0, 1});
 }
 
-TEST_CASE("barrier: a meeting is over once all have arrived, without a decision") {
+TEST_CASE("barrier: a user barrier is over once all have arrived, without a decision") {
   const TestJob job(with_workers(2));
   Member a(job, {}, 1), b(job, {}, 1);
   a.barrier.arrive(0);
@@ -282,7 +283,7 @@ TEST_CASE("barrier: a meeting is over once all have arrived, without a decision"
   CHECK(job.segments.barrier(1).decision.load_acquire() == 0);
 }
 
-TEST_CASE("barrier: a worker that looks when the round is over learns whether it was in (barrier.B11)") {
+TEST_CASE("barrier: a worker that checks after the round is over learns whether it was included (barrier.B11)") {
   JobConfig config = with_workers(3);
   config.mode = Mode::kSync;
   config.quorum = 2;
@@ -290,18 +291,18 @@ TEST_CASE("barrier: a worker that looks when the round is over learns whether it
   Member a(job), b(job), late(job);
   a.barrier.arrive(0);
   bool is_in = false;
-  SUBCASE("one of the set") {
+  SUBCASE("included") {
     late.barrier.arrive(0);
     is_in = true;
   }
-  SUBCASE("one that was too late") {
+  SUBCASE("too late") {
     b.barrier.arrive(0);
     REQUIRE(decide(a, 0).decided);
     late.barrier.arrive(0);
   }
   a.barrier.finish(0, nothing, patient);
   CHECK(late.barrier.was_in(0) == is_in);
-  for (std::uint64_t round = 1; round < 4; ++round) {  // the others go on
+  for (std::uint64_t round = 1; round < 4; ++round) {  // the others continue
     for (Member* one : {&a, &b}) one->barrier.arrive(round);
     Member& decider = round % 2 == 1 ? a : b;
     decider.barrier.finish(round, nothing, patient);
@@ -311,7 +312,7 @@ TEST_CASE("barrier: a worker that looks when the round is over learns whether it
   }
 }
 
-TEST_CASE("barrier: cuts move their epoch between two steps, not while one is being applied (snapshot.C10)") {
+TEST_CASE("barrier: snapshot points move their epoch between two steps, not while one is applied (snapshot.C10)") {
   TestJob job;
   Member a(job);
   CHECK(try_set_epoch(job.segments, 1) == 0);
@@ -327,7 +328,7 @@ TEST_CASE("barrier: cuts move their epoch between two steps, not while one is be
   CHECK(epoch_bits(job.segments.barrier(0).decision.load_acquire()) == 2);
 }
 
-TEST_CASE("barrier: who was left out is waited for from the round on that it shows itself for (barrier.B12)") {
+TEST_CASE("barrier: a worker that was left out is waited for from the round for which it shows itself (barrier.B12)") {
   const TestJob job(with_workers(2));
   Member a(job), late(job);
   const auto go_on = [](const Ranks&) { return true; };
@@ -337,14 +338,14 @@ TEST_CASE("barrier: who was left out is waited for from the round on that it sho
   a.barrier.arrive(1);
   a.barrier.finish(1, nothing, go_on);
   REQUIRE(a.barrier.round() == 2);
-  pass(a, 2);  // without a wait for it
-  SUBCASE("by a sign, without an arrival") { late.barrier.come_back(); }
-  SUBCASE("by an arrival") {
+  pass(a, 2);  // without waiting for it
+  SUBCASE("by showing itself without arriving") { late.barrier.come_back(); }
+  SUBCASE("by arriving") {
     late.barrier.arrive(3);
     pass(a, 3);
     CHECK(late.barrier.was_in(3));
   }
-  SUBCASE("by an arrival that is too late") { late.barrier.arrive(1); }
+  SUBCASE("by arriving too late") { late.barrier.arrive(1); }
   const std::uint64_t round = a.barrier.round();
   a.barrier.arrive(round);
   const Attempt attempt = decide(a, round);

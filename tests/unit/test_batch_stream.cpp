@@ -21,7 +21,7 @@ using ps_shm::train::Batch;
 using ps_shm::train::BatchStream;
 using ps_shm::train::Dataset;
 
-// Example i has the pixels i and -i and the label i mod 251, so what comes out of a stream tells where it came from.
+// Example i has the pixels i and -i and the label i mod 251, so each example in a batch can be identified.
 Dataset numbered(std::size_t count) {
   Dataset data;
   data.count = count;
@@ -69,18 +69,18 @@ void check_epochs(const std::vector<std::size_t>& examples, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("batch stream: each epoch visits every example once, also when batches span its end") {
+TEST_CASE("batch stream: each epoch visits every example once, even if batches span its end") {
   const Dataset data = numbered(100);
   check_epochs(take(data, 10, 50, 1, 0), 100);
   check_epochs(take(data, 7, 100, 1, 0), 100);
 }
 
-TEST_CASE("batch stream: each epoch has an order of its own") {
+TEST_CASE("batch stream: each epoch has its own order") {
   const auto examples = take(numbered(100), 100, 2, 1, 0);
   CHECK_FALSE(std::equal(examples.begin(), examples.begin() + 100, examples.begin() + 100));
 }
 
-TEST_CASE("batch stream: a batch larger than the data set goes on with the next epochs") {
+TEST_CASE("batch stream: a batch larger than the data set continues into the next epochs") {
   check_epochs(take(numbered(5), 17, 10, 1, 0), 5);
   CHECK(take(numbered(1), 4, 2, 1, 0) == std::vector<std::size_t>(8, 0));
 }
@@ -90,7 +90,7 @@ TEST_CASE("batch stream: the order does not depend on the batch size") {
   CHECK(take(data, 6, 30, 3, 1) == take(data, 20, 9, 3, 1));
 }
 
-TEST_CASE("batch stream: the same seed and rank give the same stream, another rank or seed another one") {
+TEST_CASE("batch stream: equal seeds and ranks give the same stream, different ones give different streams") {
   const Dataset data = numbered(100);
   const auto examples = take(data, 10, 20, 1, 2);
   CHECK(examples == take(data, 10, 20, 1, 2));
@@ -107,22 +107,22 @@ TEST_CASE("batch stream: each position of the first epoch is equally likely to h
   const Dataset data = numbered(4);
   std::vector<int> first(4, 0);
   for (unsigned rank = 0; rank < 1000; ++rank) ++first[take(data, 1, 1, 7, rank)[0]];
-  // The deviation of each count is 14; five of them.
+  // The standard deviation of each count is 14; the limit is five of them.
   for (const int count : first) CHECK(std::abs(count - 250) < 70);
 }
 
-TEST_CASE("batch stream: a batch stays as it is until the next one is asked for") {
+TEST_CASE("batch stream: a batch is unchanged until the next one is requested") {
   const Dataset data = numbered(1000);
   BatchStream stream(data, 10, 1, 0);
   for (int i = 0; i < 5; ++i) {
     const Batch batch = stream.next();
     const std::vector<float> before(batch.images.begin(), batch.images.end());
-    std::this_thread::yield();  // the next ones may be gathered now
+    std::this_thread::yield();  // the following batches may be gathered now
     CHECK(std::equal(before.begin(), before.end(), batch.images.begin()));
   }
 }
 
-TEST_CASE("prefetch ring: a slot that was handed out is filled again behind the next call, not before") {
+TEST_CASE("prefetch ring: a slot that was handed out is refilled after the next call, not before") {
   constexpr std::size_t kSlots = 3;
   std::array<std::atomic<std::size_t>, kSlots> fillings{};
   std::atomic<std::size_t> filled{0};
@@ -138,7 +138,7 @@ TEST_CASE("prefetch ring: a slot that was handed out is filled again behind the 
   }
 }
 
-TEST_CASE("prefetch ring: what filling a slot throws, the call for that slot throws") {
+TEST_CASE("prefetch ring: an exception from filling a slot is rethrown by the call for that slot") {
   std::size_t fillings = 0;
   ps_shm::train::PrefetchRing ring(2, [&](std::size_t) {
     if (++fillings == 3) throw std::runtime_error("no memory");
@@ -154,7 +154,7 @@ TEST_CASE("batch stream: it can be destroyed at once, half-used or idle") {
   for (std::size_t batches = 0; batches < 10; ++batches) take(data, 100, batches, 1, 0);
 }
 
-TEST_CASE("batch stream: an empty data set and unusable batch sizes are refused") {
+TEST_CASE("batch stream: an empty data set and invalid batch sizes are refused") {
   const Dataset data = numbered(3);
   const Dataset empty;
   CHECK_THROWS_WITH_AS(BatchStream(empty, 1, 1, 0), doctest::Contains("the data set is empty"), ps_shm::Error);

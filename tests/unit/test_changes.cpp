@@ -1,4 +1,5 @@
-// Adding and assigning: changes past the update rule, in every layout and mode, and what becomes of the rule's state.
+// Adding and assigning: changes that bypass the optimizer, in every layout and mode, and their effect on the optimizer
+// state.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -32,7 +33,7 @@ Optimizer optimizer_of(UpdateRule rule, float ema = 0) {
   return optimizer;
 }
 
-// Values from -3 to 3, with zeros among them.
+// Values from -3 to 3, including zeros.
 std::vector<float> some(std::size_t count, float first = 0) {
   std::vector<float> values(count);
   for (std::size_t i = 0; i < count; ++i) values[i] = float((i + std::size_t(first)) % 13) / 2 - 3;
@@ -44,7 +45,7 @@ std::vector<float> sum_of(std::vector<float> a, const std::vector<float>& b) {
   return a;
 }
 
-// In place the value of ftrl is computed of z, which rounds; all others keep what they are given.
+// With the in-place layout, ftrl computes the value from z, which rounds; all other rules keep the given values.
 bool is_close(const std::vector<float>& a, const std::vector<float>& b, UpdateRule rule) {
   if (rule != UpdateRule::kFtrl) return a == b;
   for (std::size_t i = 0; i < a.size(); ++i)
@@ -91,7 +92,7 @@ std::vector<UpdateRule> all_rules() {
 
 }  // namespace
 
-TEST_CASE("a change keeps the rule's state, but where values are computed of it") {
+TEST_CASE("a change keeps the optimizer state, except where values are computed from it") {
   constexpr std::size_t kCount = 100, kStride = 112;
   for (const UpdateRule rule : rules_where([](const update::Traits& traits) { return traits.works_versioned; }))
     for (const float ema : {0.0F, 0.5F}) {
@@ -117,7 +118,7 @@ TEST_CASE("a change keeps the rule's state, but where values are computed of it"
           }
           if (all > own) CHECK(after[all * kStride + i] == (how == Change::kAdd ? before[all * kStride + i] : value));
         }
-        std::vector<float> in_place = before;  // `out` may be `in`
+        std::vector<float> in_place = before;  // `out` may alias `in`
         update::change(settings, how, kRate, in_place.data(), in_place.data(), kStride, given.data(), kCount);
         for (std::size_t k = 0; k <= all; ++k)
           for (std::size_t i = 0; i < kCount; ++i) CHECK(in_place[k * kStride + i] == after[k * kStride + i]);
@@ -125,7 +126,7 @@ TEST_CASE("a change keeps the rule's state, but where values are computed of it"
     }
 }
 
-TEST_CASE("ftrl: a step without a gradient leaves what was added or assigned where it is") {
+TEST_CASE("ftrl: a step without a gradient keeps added and assigned values") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     CAPTURE(to_string(layout));
     OneWorkerJob job(UpdateRule::kFtrl, layout, {600});
@@ -141,7 +142,7 @@ TEST_CASE("ftrl: a step without a gradient leaves what was added or assigned whe
   }
 }
 
-TEST_CASE("values that are added and assigned are those that are pulled, whatever the rule, layout and placement") {
+TEST_CASE("added and assigned values are the values pulled, whatever the rule, layout and placement") {
   struct Place {
     Placement placement;
     PartitionBy by;
@@ -174,7 +175,7 @@ TEST_CASE("values that are added and assigned are those that are pulled, whateve
       }
 }
 
-TEST_CASE("a reset makes the next pushes those of a new variable") {
+TEST_CASE("after a reset, pushes act as on a new variable") {
   for (const UpdateRule rule : all_rules())
     for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
       const bool counts_on = layout == Layout::kVersioned && (rule == UpdateRule::kAdam || rule == UpdateRule::kAdamW);
@@ -193,7 +194,7 @@ TEST_CASE("a reset makes the next pushes those of a new variable") {
     }
 }
 
-TEST_CASE("state that is kept goes on: momentum carries over an assignment") {
+TEST_CASE("state that is kept stays in effect: momentum continues after an assignment") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     OneWorkerJob job(UpdateRule::kMomentum, layout, {3}, [](JobConfig& config) {
       config.optimizer.l2 = config.optimizer.l1 = 0;
@@ -209,7 +210,7 @@ TEST_CASE("state that is kept goes on: momentum carries over an assignment") {
   }
 }
 
-TEST_CASE("an average is set with its values, and stays where something is added") {
+TEST_CASE("an average is assigned together with its values, and is unchanged by an addition") {
   OneWorkerJob job(UpdateRule::kSgd, Layout::kVersioned, {300}, [](JobConfig& config) { config.optimizer.ema = 0.5F; });
   const std::vector<float> given = some(300);
   std::vector<float> average(300);
@@ -222,7 +223,7 @@ TEST_CASE("an average is set with its values, and stays where something is added
   }
 }
 
-TEST_CASE("a scalar takes changes, in a word of its own or beside its state") {
+TEST_CASE("a scalar can be changed, in a word of its own or next to its state") {
   for (const UpdateRule rule : all_rules())
     for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
       for (const std::vector<std::uint64_t>& shape : {std::vector<std::uint64_t>{}, {1}, {1, 1}}) {
@@ -237,7 +238,7 @@ TEST_CASE("a scalar takes changes, in a word of its own or beside its state") {
       }
 }
 
-TEST_CASE("rows take changes: added ones sum up, of assigned ones the last stays, others are left alone") {
+TEST_CASE("rows can be changed: additions sum up, the last assignment wins, other rows are unchanged") {
   for (const UpdateRule rule : all_rules())
     for (const std::uint64_t width : {1, 3})
       for (const std::uint32_t tasks : {1, 2}) {
@@ -268,7 +269,7 @@ TEST_CASE("rows take changes: added ones sum up, of assigned ones the last stays
       }
 }
 
-TEST_CASE("a reset of rows resets a state that the row has") {
+TEST_CASE("a reset of rows resets the rows' state") {
   for (const UpdateRule rule : {UpdateRule::kRowwiseAdagrad, UpdateRule::kAdagrad, UpdateRule::kFtrl}) {
     OneWorkerJob fresh(rule, Layout::kInplace, {40, 3}), used(rule, Layout::kInplace, {40, 3});
     const std::vector<std::uint32_t> ids = {9, 4};
@@ -281,7 +282,7 @@ TEST_CASE("a reset of rows resets a state that the row has") {
   }
 }
 
-TEST_CASE("changes are versions: others' count as staleness, and an assignment returns where it stands") {
+TEST_CASE("changes are versions: others' count as staleness, and an assignment returns its version") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     CAPTURE(to_string(layout));
     JobConfig config = settings(2, Mode::kAsync);
@@ -301,7 +302,7 @@ TEST_CASE("changes are versions: others' count as staleness, and an assignment r
   }
 }
 
-TEST_CASE("a change of the wrong size, or of rows that are none, is an error and changes nothing") {
+TEST_CASE("a change of the wrong size, or of rows that do not exist, is an error and changes nothing") {
   OneWorkerJob job(UpdateRule::kSgd, Layout::kInplace, {10, 2});
   OneWorkerJob versioned(UpdateRule::kSgd, Layout::kVersioned, {10, 2});
   const std::vector<float> one = {1.0F}, row = {1.0F, 1.0F};

@@ -1,4 +1,4 @@
-// Checkpoints: all of a job in files, and a job that begins with them, whatever its shape.
+// Checkpoints: a whole job saved to files, and a job that starts from them, whatever its configuration.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -42,7 +42,7 @@ JobConfig config_of(UpdateRule rule, Layout layout = Layout::kVersioned) {
   return config;
 }
 
-// One process' job: declares, and knows what to push.
+// A job within one process: declares its variables and generates their pushes.
 struct Job {
   test::JobName name;
   Server server;
@@ -102,7 +102,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 }  // namespace
 
-TEST_CASE("a job that begins with a checkpoint goes on as if nothing had been between") {
+TEST_CASE("a job that starts from a checkpoint continues as if it had not been interrupted") {
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kAdagrad, UpdateRule::kAdam,
                                 UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad})
     for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
@@ -126,7 +126,7 @@ TEST_CASE("a job that begins with a checkpoint goes on as if nothing had been be
         half.train(3);
         const std::string saved = half.save(folder.path());
         CHECK(saved == folder.path("step-3"));
-        half.train(1);  // counts no more
+        half.train(1);  // after the checkpoint: is lost
 
         JobConfig other = config();
         other.restore = saved;
@@ -136,7 +136,7 @@ TEST_CASE("a job that begins with a checkpoint goes on as if nothing had been be
         Job rest(other);
         CHECK(rest.worker.global_step() == 3);
         CHECK(rest.worker.examples_before() == 96);
-        // The pushes of steps 3 to 6, as `whole` had them.
+        // The pushes of steps 3 to 6, as in `whole`.
         for (int step = 3; step < 7; ++step) {
           for (const Variable& variable : rest.variables) {
             std::vector<float> gradient(variable.element_count());
@@ -155,7 +155,7 @@ TEST_CASE("a job that begins with a checkpoint goes on as if nothing had been be
     }
 }
 
-TEST_CASE("a checkpoint says what it has, and gives it back byte by byte") {
+TEST_CASE("a checkpoint describes its contents and returns them byte by byte") {
   const test::Folder folder;
   JobConfig config = config_of(UpdateRule::kMomentum);
   Job job(config, {{.name = "a", .shape = {50, 30}},
@@ -185,7 +185,7 @@ TEST_CASE("a checkpoint says what it has, and gives it back byte by byte") {
   saved.verify();
 }
 
-TEST_CASE("a checkpoint of another model is refused with all that differs in one error") {
+TEST_CASE("a checkpoint of another model is refused with one error that names all differences") {
   const test::Folder folder;
   std::string saved;
   {
@@ -202,7 +202,7 @@ TEST_CASE("a checkpoint of another model is refused with all that differs in one
   CHECK(has(error, "it has also b/c.d"));
 }
 
-TEST_CASE("slots that a checkpoint has not begin anew, the others go on") {
+TEST_CASE("slots that a checkpoint lacks start from zero, the others continue") {
   const test::Folder folder;
   std::string saved;
   std::vector<float> values;
@@ -218,10 +218,10 @@ TEST_CASE("slots that a checkpoint has not begin anew, the others go on") {
   const JobView view(job.name.text());
   CHECK(view.values("a") == values);
   CHECK(view.slot("a", 0) == std::vector<float>(1500, config.optimizer.initial_accumulator));
-  CHECK(view.variables()[0].updates == 0);  // as Adam's correction of its bias counts them
+  CHECK(view.variables()[0].updates == 0);  // for Adam's bias correction
 }
 
-TEST_CASE("Adam goes on in place from a checkpoint of whole chunks, by as many updates as they had") {
+TEST_CASE("in-place Adam continues from a checkpoint of versioned chunks, with their number of updates") {
   if (!test::works_in_place(UpdateRule::kAdam)) return;
   const test::Folder folder;
   Job whole(config_of(UpdateRule::kAdam));
@@ -238,7 +238,7 @@ TEST_CASE("Adam goes on in place from a checkpoint of whole chunks, by as many u
   CHECK(JobView(rest.name.text()).slot("a", 2) == std::vector<float>(1500, 4.0F));
 }
 
-TEST_CASE("another number of workers shares the examples that were seen") {
+TEST_CASE("a different number of workers shares out the examples seen so far") {
   const test::Folder folder;
   std::string saved;
   {
@@ -257,7 +257,7 @@ TEST_CASE("another number of workers shares the examples that were seen") {
   CHECK(job.worker.examples_before() == 50);
 }
 
-TEST_CASE("large models are in several files, with an index") {
+TEST_CASE("large models are saved in several files, with an index") {
   const test::Folder folder;
   Job job(config_of(UpdateRule::kSgd),
           {{.name = "a", .shape = {100}}, {.name = "b", .shape = {100}}, {.name = "c", .shape = {300}}});
@@ -273,7 +273,7 @@ TEST_CASE("large models are in several files, with an index") {
   CHECK(c == JobView(job.name.text()).values("c"));
 }
 
-TEST_CASE("the newest whole checkpoint is found, and each damaged one is named") {
+TEST_CASE("the newest complete checkpoint is found, and each damaged one is reported") {
   const test::Folder folder;
   CHECK_FALSE(Checkpoint::latest(folder.path()));
   JobConfig config = config_of(UpdateRule::kSgd);
@@ -285,7 +285,7 @@ TEST_CASE("the newest whole checkpoint is found, and each damaged one is named")
     job.save(folder.path());
   }
   CHECK(Checkpoint::latest(folder.path(), note)->global_step() == 12);
-  replace_in(folder.path("step-12/model.safetensors"), "F32", "F33");  // as long as before
+  replace_in(folder.path("step-12/model.safetensors"), "F32", "F33");  // of the same length
   fs::resize_file(folder.path("step-9/model.safetensors"), 100);
   CHECK(notices.empty());
   CHECK(Checkpoint::latest(folder.path(), note)->global_step() == 6);
@@ -301,7 +301,7 @@ TEST_CASE("the newest whole checkpoint is found, and each damaged one is named")
   CHECK(has(error_of([&] { Checkpoint(folder.path("step-3")); }), "of format version 0"));
 }
 
-TEST_CASE("a checkpoint of a step that is there already takes its place") {
+TEST_CASE("a checkpoint of a step that exists already replaces it") {
   const test::Folder folder;
   Job job(config_of(UpdateRule::kSgd));
   const std::string first = job.save(folder.path(), {.loss = 1.0});
@@ -312,7 +312,7 @@ TEST_CASE("a checkpoint of a step that is there already takes its place") {
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
 }
 
-TEST_CASE("the last checkpoint stays, whatever lies beside it") {
+TEST_CASE("the last checkpoint is kept, whatever else is in the folder") {
   const test::Folder folder;
   Job job(config_of(UpdateRule::kSgd));
   std::vector<std::string> saved;
@@ -320,11 +320,11 @@ TEST_CASE("the last checkpoint stays, whatever lies beside it") {
     job.train(1);
     saved.push_back(job.save(folder.path(), {.loss = i == 1 ? 0.1 : 1.0 + i}));
   }
-  fs::create_directories(folder.path("step-1000"));  // damaged, of another run
+  fs::create_directories(folder.path("step-1000"));  // damaged, from another run
   persistence::remove_old_checkpoints(folder.path(), {.newest = 1}, saved[3], saved[0] + "/");
   CHECK(persistence::list_checkpoints(folder.path()).size() == 3);
   CHECK(fs::exists(saved[3]));
-  CHECK(fs::exists(saved[0]));  // the run began with it
+  CHECK(fs::exists(saved[0]));  // the run was started from it
   CHECK(fs::exists(folder.path("step-1000")));
   saved[2] = job.save(folder.path(), {.loss = 0.5});
   persistence::remove_old_checkpoints(folder.path(), {.newest = 1, .best = true}, saved[3], "");
@@ -332,19 +332,19 @@ TEST_CASE("the last checkpoint stays, whatever lies beside it") {
   CHECK_FALSE(fs::exists(saved[0]));
 }
 
-TEST_CASE("sync: how far each rank is in its data is that of the snapshot point, whatever it has counted since") {
+TEST_CASE("sync: each rank's data position is that of the snapshot point, whatever it has counted since") {
   const test::Folder folder;
   JobConfig config = config_of(UpdateRule::kSgd);
   config.mode = Mode::kSync;
   Job job(config);
   job.train(2);
-  job.worker.report(1, 3 * 32);  // of a third step, which the others do not know of yet
+  job.worker.report(1, 3 * 32);  // of a third step, which the others do not know yet
   CHECK(Checkpoint(job.save(folder.path())).examples() == std::vector<std::uint64_t>{64});
 }
 
-TEST_CASE("one process keeps checkpoints in a folder, and clears away what a killed one has left") {
+TEST_CASE("only one process keeps checkpoints in a folder, and it removes what a killed one has left") {
   const test::Folder folder;
-  fs::create_directories(folder.path(".partial-step-7-1-1"));  // a living process's number is not what decides
+  fs::create_directories(folder.path(".partial-step-7-1-1"));  // that a process with this number lives does not matter
   fs::create_directories(folder.path(".partial-step-8-1-99999999"));
   fs::create_directories(folder.path("step-6"));
   const int in_use = ::open(folder.path(".partial-step-8-1-99999999").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -357,7 +357,7 @@ TEST_CASE("one process keeps checkpoints in a folder, and clears away what a kil
   ::close(in_use);
 }
 
-TEST_CASE("a forked child does not keep a folder of checkpoints from other processes") {
+TEST_CASE("a forked child does not keep other processes from using a folder of checkpoints") {
   const test::Folder folder;
   auto first = std::make_unique<persistence::CheckpointDir>(folder.path());
   test::Child child([] {
@@ -365,7 +365,7 @@ TEST_CASE("a forked child does not keep a folder of checkpoints from other proce
     return 0;
   });
   first.reset();
-  CHECK(test::eventually([&] {  // the child closes its descriptors when it begins to run
+  CHECK(test::eventually([&] {  // the child closes its descriptors when it starts to run
     try {
       const persistence::CheckpointDir second(folder.path());
       return true;
@@ -375,7 +375,7 @@ TEST_CASE("a forked child does not keep a folder of checkpoints from other proce
   }));
 }
 
-TEST_CASE("a process that is killed at any moment of a save leaves what was there before it, or all of it") {
+TEST_CASE("a process killed at any moment of a save leaves either the previous checkpoint or all of the new one") {
   const test::Folder folder;
   const std::vector<std::byte> bytes(40'000);
   const auto save = [&](std::uint64_t step) {
@@ -399,12 +399,11 @@ TEST_CASE("a process that is killed at any moment of a save leaves what was ther
       for (std::uint64_t next = step + 1;; ++next) {
         save(next);
         if (write(ends[1], &next, sizeof next) != sizeof next) return 1;
-        save(next);  // in the place of the one that is there
+        save(next);  // replaces the existing one
       }
     });
     close(ends[1]);
-    // The kill comes after so many saves, and then at any moment of the next one: no result depends on how long this
-    // is.
+    // The kill comes after this many saves, at any moment of the next one: no result depends on how long the sleep is.
     for (std::uint64_t saves = random() % 2, told; saves != 0; --saves) {
       REQUIRE(read(ends[0], &told, sizeof told) == sizeof told);
       step = told;
@@ -422,7 +421,7 @@ TEST_CASE("a process that is killed at any moment of a save leaves what was ther
   }
 }
 
-TEST_CASE("a name in checkpoint.json leads nowhere else") {
+TEST_CASE("a name in checkpoint.json cannot lead outside the folder") {
   const test::Folder folder;
   Job job(config_of(UpdateRule::kSgd));
   const std::string saved = job.save(folder.path());
@@ -430,7 +429,7 @@ TEST_CASE("a name in checkpoint.json leads nowhere else") {
   CHECK(has(error_of([&] { Checkpoint checkpoint(saved); }), "is not a file name"));
 }
 
-TEST_CASE("a folder's name may have spaces and other letters") {
+TEST_CASE("a folder's name may contain spaces and non-ASCII letters") {
   const test::Folder folder;
   const std::string dir = folder.path("two wörds 100%");
   Job job(config_of(UpdateRule::kSgd));

@@ -1,4 +1,4 @@
-// How versioned variables are cut into chunks, by their size and by chunk_bytes; values never depend on it.
+// How versioned variables are divided into chunks, by their size and by chunk_bytes; values never depend on it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ struct Cut {
   std::uint64_t buffer_bytes, pieces, piece_elements;
 };
 
-// What becomes of a versioned variable of so many floats, each with so many slots.
+// How a versioned variable of this many floats, each with this many slots, is divided.
 Cut cut(std::uint64_t elements, std::uint64_t slots = 0, std::uint64_t chunk_bytes = 0) {
   shm::VariableShm record{};
   record.layout = static_cast<std::uint32_t>(Layout::kVersioned);
@@ -38,7 +38,7 @@ JobConfig settings(const JobName& name, std::uint64_t chunk_bytes) {
   JobConfig config;
   config.job = name.text();
   config.chunk_bytes = chunk_bytes;
-  config.max_workers = 2;  // each has free buffers: for 16 of them, of 1 MiB, a container's /dev/shm is too small
+  config.max_workers = 2;  // each has free buffers: for 16 workers with 1 MiB each, a container's /dev/shm is too small
   return config;
 }
 
@@ -55,7 +55,7 @@ void count_up(std::span<float> out) {
 
 }  // namespace
 
-TEST_CASE("chunks: one up to 16 KiB with its header, then 8 KiB, above 256 KiB 32 KiB") {
+TEST_CASE("chunks: a single one up to 16 KiB with its header, then 8 KiB each, above 256 KiB 32 KiB each") {
   const std::uint64_t most_of_one = (16 * kKiB - kHeader) / sizeof(float);
   const std::uint64_t most_of_small = 256 * kKiB / sizeof(float);
   struct Row {
@@ -72,7 +72,7 @@ TEST_CASE("chunks: one up to 16 KiB with its header, then 8 KiB, above 256 KiB 3
   }
 }
 
-TEST_CASE("chunks: what fits into 16 KiB with its slots is one chunk, in the smallest buffer that holds it") {
+TEST_CASE("chunks: a variable that fits into 16 KiB with its slots is one chunk, in the smallest buffer for it") {
   for (std::uint64_t slots = 0; slots <= 4; ++slots)
     for (std::uint64_t elements = 1; elements * sizeof(float) <= 16 * kKiB; ++elements) {
       const Cut found = cut(elements, slots);
@@ -87,8 +87,7 @@ TEST_CASE("chunks: what fits into 16 KiB with its slots is one chunk, in the sma
     }
 }
 
-TEST_CASE(
-    "chunks: of every size and number of slots they cover the variable, lie in their buffers, and are not empty") {
+TEST_CASE("chunks: for every size and number of slots they cover the variable, fit their buffers and are not empty") {
   for (std::uint64_t chunk_bytes : {0UL, 1UL * kKiB, 2 * kKiB, 4 * kKiB, 64 * kKiB, 1024 * kKiB})
     for (std::uint64_t slots = 0; slots <= 4; ++slots)
       for (std::uint64_t elements : {1UL, 15UL, 16UL, 17UL, 48UL, 240UL, 241UL, 1008UL, 4079UL, 4080UL, 4081UL,
@@ -127,7 +126,7 @@ TEST_CASE("chunks: chunk_bytes is a power of two from 1 KiB to 1 MiB, or 0") {
   }
 }
 
-TEST_CASE("chunks: a job has those that it was asked for, and they are in its settings") {
+TEST_CASE("chunks: a job has the requested chunk size, and reports it in its settings") {
   for (const std::uint64_t bytes : {1 * kKiB, 8 * kKiB, 1024 * kKiB}) {
     const JobName name;
     Server server(settings(name, bytes));
@@ -190,6 +189,6 @@ TEST_CASE("chunks: values do not depend on their size, whatever rule, mode and r
       CHECK(JobView(name.text()).values("v") == std::vector<float>(values.begin(), values.begin() + 5001));
     }
     for (const std::vector<float>& end : ends) CHECK(end == ends.front());
-    CHECK(ends.front()[5000] != 5000);  // something was learned
+    CHECK(ends.front()[5000] != 5000);  // the pushes had an effect
   }
 }

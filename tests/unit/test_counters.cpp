@@ -1,4 +1,4 @@
-// The histogram of staleness and what it says.
+// The histogram of staleness and its statistics.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -12,7 +12,7 @@ TEST_CASE("staleness: 0 to 63 have a bucket each") {
     CHECK(staleness_of_bucket(staleness_bucket(staleness)) == staleness);
 }
 
-TEST_CASE("staleness: above, a bucket begins at each power of two") {
+TEST_CASE("staleness: above 63, a bucket begins at each power of two") {
   for (std::uint32_t power = 6; power < 37; ++power) {
     const std::uint64_t first = std::uint64_t{1} << power;
     CHECK(staleness_bucket(first) == staleness_bucket(first - 1) + 1);
@@ -21,12 +21,12 @@ TEST_CASE("staleness: above, a bucket begins at each power of two") {
   }
 }
 
-TEST_CASE("staleness: the last bucket takes all that is larger") {
+TEST_CASE("staleness: the last bucket takes all larger values") {
   CHECK(staleness_bucket(~std::uint64_t{0}) == kStalenessBuckets - 1);
   CHECK(staleness_bucket(std::uint64_t{1} << 40) == kStalenessBuckets - 1);
 }
 
-TEST_CASE("staleness: of nothing recorded every figure is zero") {
+TEST_CASE("staleness: with nothing recorded every figure is zero") {
   const StalenessTotals totals;
   CHECK(totals.percentile(0.5) == 0);
   CHECK(totals.mean() == 0.0);
@@ -47,10 +47,10 @@ TEST_CASE("staleness: percentiles, mean and maximum of all workers together") {
   CHECK(totals.percentile(0.9) == 1);
   CHECK(totals.percentile(0.91) == 7);
   CHECK(totals.percentile(0.99) == 7);
-  CHECK(totals.percentile(1.0) == 512);  // the bucket's smallest
+  CHECK(totals.percentile(1.0) == 512);  // the lower bound of the bucket
 }
 
-TEST_CASE("staleness: a maximum never falls") {
+TEST_CASE("staleness: a maximum never decreases") {
   const auto worker = std::make_unique<WorkerShm>();
   record_staleness(*worker, 5);
   record_staleness(*worker, 2);

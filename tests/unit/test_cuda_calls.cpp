@@ -1,4 +1,4 @@
-// The real tables: where there is no CUDA or no GPU every call returns an error and says in words what it is.
+// The real tables: without CUDA or a GPU every call returns an error and describes it.
 #include "device/cuda_calls.hpp"
 
 #include <array>
@@ -21,12 +21,12 @@ bool has_gpu() {
   return cuda_calls().device_count(count) == kSuccess && count > 0;
 }
 
-TEST_CASE("cuda calls: a build with CUDA says for which version, one without has version 0") {
+TEST_CASE("cuda calls: a build with CUDA reports its version, a build without CUDA reports version 0") {
   CHECK(cuda_calls().is_built() == (cuda_calls().built_for() != 0));
   if (cuda_calls().is_built()) CHECK(cuda_calls().built_for() >= 12000);
 }
 
-TEST_CASE("cuda calls: errors have words") {
+TEST_CASE("cuda calls: errors have descriptions") {
   const std::string text = cuda_calls().error_text(kNoDevice);
   CHECK(text.find(cuda_calls().is_built() ? "cudaErrorNoDevice: " : "without CUDA") != std::string::npos);
   CHECK(cuda_calls().error_text(kInsufficientDriver) != text);
@@ -41,7 +41,7 @@ TEST_CASE("cuda calls: errors have words") {
     static_cast<void>(calls.last_error());        \
   } while (false)
 
-TEST_CASE("cuda calls: without a GPU all but the driver's version fail, and leave their results alone") {
+TEST_CASE("cuda calls: without a GPU all calls but the driver's version fail and do not change their results") {
   if (has_gpu()) {
     MESSAGE("skipped: there is a GPU");
     return;
@@ -85,7 +85,7 @@ TEST_CASE("cuda calls: without a GPU all but the driver's version fail, and leav
   CHECK((address == nullptr && stream == nullptr && event == nullptr));
 }
 
-TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and products say what is missing") {
+TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and matrix products report what is missing") {
   if (has_gpu()) {
     MESSAGE("skipped: there is a GPU");
     return;
@@ -123,7 +123,7 @@ TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and products say what
   }
   INFO(message);
   CHECK(message.find("cannot") != std::string::npos);
-  kernels.release_products(nullptr);  // of what was never prepared: nothing
+  kernels.release_products(nullptr);  // nothing was prepared: no effect
   static_cast<void>(calls.last_error());
 }
 

@@ -1,5 +1,5 @@
-// CudaCalls by the CUDA runtime, with a driver that is older than the build: the linker puts __wrap_ functions in place of
-// the runtime's.
+// CudaCalls by the CUDA runtime, with a driver that is older than the build: the linker replaces the runtime's
+// functions by __wrap_ functions.
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -40,7 +40,7 @@ cudaError_t __wrap_cudaGetLastError() {
 
 using namespace ps_shm::device;
 
-TEST_CASE("cuda runtime: what a driver is too old for is not supported, and leaves no pending error") {
+TEST_CASE("cuda runtime: calls that the driver is too old for are unsupported and leave no pending error") {
   CudaCalls& calls = cuda_calls();
   std::array<std::byte, 64> memory{};
   const std::array<void*, 2> to{memory.data(), memory.data() + 16};

@@ -35,7 +35,7 @@ Bytes idx(std::initializer_list<std::uint32_t> header, const Bytes& payload) {
   return bytes;
 }
 
-// Three images of 1x2 pixels to train on, one to test on.
+// Three images of 1x2 pixels for training, one for testing.
 struct Files {
   Bytes train_images = idx({0x803, 3, 1, 2}, {0, 16, 8, 4, 2, 1});
   Bytes train_labels = idx({0x801, 3}, {0, 2, 1});
@@ -85,7 +85,7 @@ TEST_CASE("dataset: the embedded digits have their published shape and all ten c
   }
 }
 
-TEST_CASE("dataset: digits are scaled by 16, pixels of a folder by 255") {
+TEST_CASE("dataset: digits are scaled by 16, the pixels of a folder by 255") {
   const Files files;
   const DataSplit digits = ps_shm::train::load_data("digits", files.view());
   CHECK(digits.train.images == std::vector<float>{0.0F, 1.0F, 0.5F, 0.25F, 0.125F, 0.0625F});
@@ -110,7 +110,7 @@ TEST_CASE("dataset: a folder may mix plain and gzip files, and both spellings of
   CHECK(split.test.count == 1);
 }
 
-TEST_CASE("dataset: an unknown word, a missing folder and a file in its place are refused, with what to give") {
+TEST_CASE("dataset: an unknown name, a missing folder and a file instead of a folder are refused, with a hint") {
   CHECK(has(load_error("cifar"), "data source 'cifar': no such folder; give digits, fashion-mnist or a folder"));
   const Folder folder;
   CHECK(has(load_error(folder.path("none")), folder.path("none") + "': no such folder"));
@@ -138,7 +138,7 @@ TEST_CASE("dataset: a damaged file in a folder is named by its path") {
   CHECK(has(load_error(folder.path()), folder.path("t10k-labels-idx1-ubyte") + ": byte 8: the file ends too early"));
 }
 
-TEST_CASE("dataset: Fashion-MNIST is read from Debian's package, or its absence says what to install") {
+TEST_CASE("dataset: Fashion-MNIST is read from Debian's package, or the error says what to install") {
   if (fs::exists("/usr/share/datasets/fashion-mnist")) {
     const DataSplit split = ps_shm::train::load_data("fashion-mnist", {});
     CHECK(split.train.count == 60'000);
@@ -150,14 +150,14 @@ TEST_CASE("dataset: Fashion-MNIST is read from Debian's package, or its absence 
   }
 }
 
-TEST_CASE("dataset: as many labels as images are required") {
+TEST_CASE("dataset: the numbers of labels and images must be equal") {
   Files files;
   files.train_labels = idx({0x801, 2}, {0, 2});
   CHECK(has(load_error("digits", files.view()),
             "embedded digits: train labels: byte 4: 2 labels; expected 3, one for each image"));
 }
 
-TEST_CASE("dataset: a test label that training has no class for is refused, with its offset") {
+TEST_CASE("dataset: a test label of a class that does not occur in training is refused, with its offset") {
   Files files;
   files.test_images = idx({0x803, 2, 1, 2}, {1, 2, 3, 4});
   files.test_labels = idx({0x801, 2}, {2, 3});

@@ -1,4 +1,4 @@
-// Declaring variables and giving them their first values: by whom, and in whose place when one dies over it.
+// Declaring variables and initializing them: which worker does it, and which one takes over when it dies.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using namespace ps_shm::test;
 
 namespace {
 
-// A worker of rank 0 that dies while it gives v its first values.
+// A worker of rank 0 that dies while it initializes v.
 void die_initialising(const JobConfig& config) {
   Child child([&] {
     Worker worker(options(config, 0));
@@ -43,7 +43,7 @@ bool is_all_four(Worker& worker, const Variable& variable) {
 
 }  // namespace
 
-TEST_CASE("a variable of another worker is found by its name, an unknown one is not") {
+TEST_CASE("another worker's variable is found by its name, an unknown one is not") {
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
   Worker first(options(config)), second(options(config));
@@ -52,7 +52,7 @@ TEST_CASE("a variable of another worker is found by its name, an unknown one is 
   CHECK_THROWS_WITH_AS(second.variable("w", 0.05), doctest::Contains("it has: v"), Error);
 }
 
-TEST_CASE("an initialiser that throws leaves the variable for the next one") {
+TEST_CASE("an initialiser that throws leaves the variable to the next one") {
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
   Worker first(options(config)), second(options(config));
@@ -64,7 +64,7 @@ TEST_CASE("an initialiser that throws leaves the variable for the next one") {
   CHECK(out[3] == 6.0F);
 }
 
-TEST_CASE("an initialiser that dies is taken over from, by another rank and by its own successor") {
+TEST_CASE("an initialiser that dies is replaced by another rank and by its own successor") {
   for (const std::uint32_t successor : {0U, 1U}) {
     CAPTURE(successor);
     const JobConfig config = settings(2, Mode::kAsync);
@@ -76,7 +76,7 @@ TEST_CASE("an initialiser that dies is taken over from, by another rank and by i
   }
 }
 
-TEST_CASE("an initialiser that dies is taken over from while its successor holds the rank and declares nothing") {
+TEST_CASE("an initialiser that dies is replaced while its successor holds the rank and declares nothing") {
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
   die_initialising(config);
@@ -85,11 +85,12 @@ TEST_CASE("an initialiser that dies is taken over from while its successor holds
   const ManualClock clock(ManualClock::Sleeps::kPass);
   given.stop_requested = [&] { return clock.passed_ns() > 10 * kSecond; };
   Worker survivor(given);
-  CHECK(is_all_four(survivor, survivor.variable(vector_of(50'000), four)));  // Interrupted: it waits for the successor
+  CHECK(
+      is_all_four(survivor, survivor.variable(vector_of(50'000), four)));  // if interrupted: it waits for the successor
   CHECK(is_all_four(successor, successor.variable(vector_of(50'000), zero)));
 }
 
-TEST_CASE("a worker that waits for another's first values says so") {
+TEST_CASE("a worker that waits for another one's initial values reports it") {
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
   ManualClock clock;

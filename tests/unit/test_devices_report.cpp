@@ -1,4 +1,4 @@
-// What the inspector says of GPUs, with made-up answers of a driver.
+// What the inspector reports about GPUs, with a fake driver's answers.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ int lines_of(const std::string& text) { return int(std::count(text.begin(), text
 
 Json found_by(ScriptedCuda& cuda) { return report::to_json(device::probe_gpus(cuda, {})); }
 
-// Two GPUs on PCIe that reach each other.
+// Two GPUs on PCIe that can access each other.
 ScriptedCuda pcie_box() {
   ScriptedCuda cuda;
   cuda.devices = 2;
@@ -38,7 +38,7 @@ ScriptedCuda pcie_box() {
 
 }  // namespace
 
-TEST_CASE("devices: without a GPU there are two lines, and the second says why") {
+TEST_CASE("devices: without a GPU the report has two lines, and the second gives the reason") {
   ScriptedCuda cuda;
   cuda.driver = 0;
   cuda.fail("device_count", 1, device::kInsufficientDriver);
@@ -59,7 +59,7 @@ TEST_CASE("devices: a build without CUDA says so") {
   CHECK(has(report::devices_as_text(found), "CUDA: build without; driver none\nno GPU: this build has no CUDA"));
 }
 
-TEST_CASE("devices: each GPU's answers and strategies are there, as JSON") {
+TEST_CASE("devices: the JSON has each GPU's properties and strategies") {
   ScriptedCuda cuda = pcie_box();
   const Json found = found_by(cuda);
   CHECK(found["no_gpu"].is_null());
@@ -83,7 +83,7 @@ TEST_CASE("devices: each GPU's answers and strategies are there, as JSON") {
   CHECK(gpu["strategy"]["additive_inplace"]["native_adds"] == false);
 }
 
-TEST_CASE("devices: each GPU's answers, strategies and their reasons are there, as text") {
+TEST_CASE("devices: the text has each GPU's properties, strategies and their reasons") {
   ScriptedCuda cuda = pcie_box();
   const Json found = found_by(cuda);
   const std::string text = report::devices_as_text(found);
@@ -97,7 +97,7 @@ TEST_CASE("devices: each GPU's answers, strategies and their reasons are there, 
     CHECK(has(text, "    " + reason.get<std::string>() + "\n"));
 }
 
-TEST_CASE("devices: native float adds show in the in-place strategy alone") {
+TEST_CASE("devices: native float adds affect only the in-place strategy") {
   ScriptedCuda cuda = pcie_box();
   cuda.attributes[{0, Attribute::kHostNativeAtomics}] = 1;
   cuda.atomics[0][static_cast<std::size_t>(device::AtomicOperation::kFloatAdd)] =
@@ -111,7 +111,7 @@ TEST_CASE("devices: native float adds show in the in-place strategy alone") {
   CHECK(has(report::devices_as_text(found), "pushes: staged, in-place variables updated by the GPU\n"));
 }
 
-TEST_CASE("devices: what the driver does not know is null and unknown") {
+TEST_CASE("devices: what the driver does not know is null in JSON and unknown in text") {
   ScriptedCuda cuda;
   const Json found = found_by(cuda);
   for (const char* key : {"numa_node", "host_native_atomics", "float_add", "host_register_supported",

@@ -1,4 +1,4 @@
-// The variable directory: declaring, finding, disagreeing, and where variables lie.
+// The variable directory: declaring, finding, disagreements, and the placement of variables.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -45,14 +45,14 @@ void check_disjoint(std::vector<Range> ranges) {
 
 }  // namespace
 
-TEST_CASE("directory: a new job's is empty") {
+TEST_CASE("directory: a new job's directory is empty") {
   TestJob job;
   const Directory directory(job.segments);
   CHECK(directory.count() == 0);
   CHECK(directory.find("w") == kNoVariable);
 }
 
-TEST_CASE("directory: what is declared is found with what was asked for") {
+TEST_CASE("directory: a declared variable is found with its declared settings") {
   TestJob job;
   Directory directory(job.segments);
   VariableSpec wanted = spec("layer/1.weights:0", {3, 5, 7});
@@ -70,7 +70,7 @@ TEST_CASE("directory: what is declared is found with what was asked for") {
   CHECK(record.init.load_acquire() == 0);
 }
 
-TEST_CASE("directory: names come in the order of declaration") {
+TEST_CASE("directory: names are listed in the order of declaration") {
   TestJob job;
   Directory directory(job.segments);
   for (const char* name : {"b", "a", "c"}) directory.declare(spec(name), 0, kTaskByte);
@@ -87,7 +87,7 @@ TEST_CASE("directory: the same declaration again gives the same variable") {
   CHECK(directory.count() == 2);
 }
 
-TEST_CASE("directory: a name that begins like another is another") {
+TEST_CASE("directory: a name that is a prefix of another is a different one") {
   TestJob job;
   Directory directory(job.segments);
   directory.declare(spec("weights"), 0, kTaskByte);
@@ -119,7 +119,7 @@ TEST_CASE("directory: a record of another dtype is a disagreement") {
   CHECK(contains(declare_error(directory, spec("w")), "dtype int64, but float32 was requested"));
 }
 
-TEST_CASE("directory: an update rule that there is not is refused") {
+TEST_CASE("directory: an unknown update rule is refused") {
   TestJob job;
   Directory directory(job.segments);
   VariableSpec wanted = spec("w");
@@ -128,7 +128,7 @@ TEST_CASE("directory: an update rule that there is not is refused") {
   CHECK(directory.count() == 0);
 }
 
-TEST_CASE("directory: names that it cannot hold are refused") {
+TEST_CASE("directory: names that it cannot store are refused") {
   TestJob job;
   Directory directory(job.segments);
   for (const std::string& name :
@@ -140,13 +140,13 @@ TEST_CASE("directory: names that it cannot hold are refused") {
   CHECK(directory.find(std::string(127, 'x')) == 0);
 }
 
-TEST_CASE("directory: shapes that it cannot hold are refused") {
+TEST_CASE("directory: shapes that it cannot store are refused") {
   TestJob job;
   Directory directory(job.segments);
   constexpr std::uint64_t kMuch = std::uint64_t{1} << 32;
   CHECK(contains(declare_error(directory, spec("w", {0})), "every extent must be at least 1"));
   CHECK(contains(declare_error(directory, spec("w", {5, 0, 5})), "every extent must be at least 1"));
-  CHECK(contains(declare_error(directory, spec("w", {kMuch, kMuch})), "product at most 2^40"));  // 2^64 is 0
+  CHECK(contains(declare_error(directory, spec("w", {kMuch, kMuch})), "product at most 2^40"));  // 2^64 wraps to 0
   CHECK(contains(declare_error(directory, spec("w", std::vector<std::uint64_t>(9, 1))), "the maximum is 8"));
   CHECK(directory.count() == 0);
   CHECK(directory.at(directory.declare(spec("w", {}), 0, kTaskByte).front()).elements == 1);
@@ -154,7 +154,7 @@ TEST_CASE("directory: shapes that it cannot hold are refused") {
         256);
 }
 
-TEST_CASE("directory: a dtype that there is not is refused") {
+TEST_CASE("directory: an unknown dtype is refused") {
   TestJob job;
   Directory directory(job.segments);
   VariableSpec wanted = spec("w");
@@ -178,7 +178,7 @@ TEST_CASE("directory: a variable larger than the shard is an error, and the next
   const std::uint64_t too_much = shm_free_bytes() / sizeof(float) + (1 << 24);
   CHECK(contains(declare_error(directory, spec("huge", {too_much})), "cannot reserve"));
   CHECK(directory.declare(spec("small"), 0, kTaskByte).front() == 0);
-  CHECK(job.segments.record(1).claim.load_acquire() == 0);  // the refused one's record is in use again
+  CHECK(job.segments.record(1).claim.load_acquire() == 0);  // the record of the refused one is reused
 }
 
 TEST_CASE("directory: variables, their buffers and free buffers do not overlap and lie within the shard") {
@@ -193,7 +193,7 @@ TEST_CASE("directory: variables, their buffers and free buffers do not overlap a
         directory.declare(wanted, layout == Layout::kInplace ? 0 : slots, kTaskByte);
       }
   std::vector<Range> shard{{0, job.segments.shard_data_offset()}}, gradients{{0, kGradientsOffset}}, chunks;
-  std::map<std::uint32_t, std::uint64_t> free_buffers;  // of a class
+  std::map<std::uint32_t, std::uint64_t> free_buffers;  // by buffer class
   for (std::uint32_t position = 0; position < directory.count(); ++position) {
     const VariableShm& variable = directory.at(position);
     CHECK(variable.pieces * variable.piece_elements >= variable.elements);
@@ -205,7 +205,7 @@ TEST_CASE("directory: variables, their buffers and free buffers do not overlap a
     CHECK(variable.gradient_end - variable.gradient_offset >= variable.elements * sizeof(float));
     CHECK(variable.shard_end <= job.segments.shard(0).file_bytes());
     if (variable.layout == std::uint32_t(Layout::kInplace) && variable.elements == 1) {
-      CHECK(variable.data_offset == variable.words_offset);  // it lies in its counter's word
+      CHECK(variable.data_offset == variable.words_offset);  // it is part of its counter's word
       continue;
     }
     if (variable.layout == std::uint32_t(Layout::kInplace)) {
@@ -232,7 +232,7 @@ TEST_CASE("directory: variables, their buffers and free buffers do not overlap a
   check_disjoint(chunks);
 }
 
-TEST_CASE("directory: a full one takes no new name and still finds the old ones") {
+TEST_CASE("directory: a full one accepts no new name and still finds the old ones") {
   TestJob job;
   Directory directory(job.segments);
   for (std::uint32_t number = 0; number < kMaxVariables; ++number)
@@ -243,7 +243,7 @@ TEST_CASE("directory: a full one takes no new name and still finds the old ones"
   CHECK(directory.count() == kMaxVariables);
 }
 
-TEST_CASE("directory: threads that declare at once make one record of each name") {
+TEST_CASE("directory: threads that declare concurrently create one record for each name") {
   TestJob job;
   constexpr std::uint32_t kThreads = 4, kNames = 40;
   std::vector<std::thread> threads;
@@ -271,7 +271,7 @@ TEST_CASE("directory: threads that declare at once make one record of each name"
   CHECK(records.size() == kNames);
 }
 
-TEST_CASE("directory: a record that a dead declarer has claimed is used by the next holder of its byte alone") {
+TEST_CASE("directory: a record claimed by a dead declarer is reused only by the next owner of its byte") {
   TestJob job;
   Directory directory(job.segments);
   job.segments.make_record(0);
@@ -282,7 +282,7 @@ TEST_CASE("directory: a record that a dead declarer has claimed is used by the n
   CHECK(job.segments.index(1).load_acquire() == 1);
 }
 
-TEST_CASE("directory: an index that names no record is damage, not a place to look at (directory.D7)") {
+TEST_CASE("directory: an index that does not name a record is reported as damage and not followed (directory.D7)") {
   TestJob job;
   Directory(job.segments).declare(spec("w"), 0, kTaskByte);
   for (const std::uint32_t number : {kMaxVariables, kMaxVariables + 1, ~std::uint32_t{0}}) {

@@ -1,4 +1,4 @@
-// Variables of other dtypes than float32: their bytes are pulled, added to and assigned, and nothing else.
+// Variables of other dtypes than float32: their bytes can be pulled, added to and assigned, and nothing else.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -43,7 +43,7 @@ std::string error_of(const std::function<void()>& call) {
 }
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Sums that wrap around in T, or are rounded in it.
+// Sums that wrap around in T, or are rounded to it.
 template <class T>
 void check_sums(DType dtype, std::uint32_t tasks = 1) {
   CAPTURE(to_string(dtype));
@@ -71,7 +71,7 @@ void check_sums(DType dtype, std::uint32_t tasks = 1) {
 
 }  // namespace
 
-TEST_CASE("bytes of any dtype are pulled as they were assigned, by workers, views and snapshots, in parts or whole") {
+TEST_CASE("bytes of any dtype are pulled as assigned, by workers, views and snapshots, in parts or in full") {
   for (const DType dtype : kAll)
     for (const bool is_parted : {false, true})
       for (const std::vector<std::uint64_t>& shape :
@@ -85,7 +85,7 @@ TEST_CASE("bytes of any dtype are pulled as they were assigned, by workers, view
         Worker worker(options(config, 0));
         const VariableSpec spec{.name = "v", .shape = shape, .dtype = dtype};
         const std::size_t size = spec.element_count() * ps_shm::bytes_of(dtype);
-        // The first float of it begins with four bytes of 1, whatever their type.
+        // Its first float begins with four bytes of 1, whatever the type.
         const Variable variable = worker.variable(spec, [&](std::span<float> values) {
           CHECK(values.size() == (size + 3) / 4);
           std::memset(values.data(), 1, std::min<std::size_t>(size, 4));
@@ -99,7 +99,8 @@ TEST_CASE("bytes of any dtype are pulled as they were assigned, by workers, view
         CHECK(room[std::min<std::size_t>(size, 4) - 1] == std::byte{1});
         if (size > 4) CHECK(room[size - 1] == std::byte{0});
         for (std::size_t i = 0; i < size; ++i) given[i + 1] = static_cast<std::byte>(i * 7 + 1);
-        worker.assign(variable, std::span<const std::byte>(given).subspan(1));  // where no float could lie
+        worker.assign(variable,
+                      std::span<const std::byte>(given).subspan(1));  // not aligned for a float
         worker.pull(variable, std::span(room).subspan(1));
         const auto is_given = [&](const std::byte* found) { return std::memcmp(found, given.data() + 1, size) == 0; };
         CHECK(is_given(room.data() + 1));
@@ -124,7 +125,7 @@ TEST_CASE("bytes of any dtype are pulled as they were assigned, by workers, view
       }
 }
 
-TEST_CASE("sums are those of the element's type") {
+TEST_CASE("sums are computed in the element's type") {
   check_sums<std::int64_t>(DType::kInt64);
   check_sums<std::uint64_t>(DType::kUint64);
   check_sums<std::int32_t>(DType::kInt32);
@@ -140,7 +141,7 @@ TEST_CASE("sums are those of the element's type") {
   check_sums<std::int16_t>(DType::kInt16, 3);
 }
 
-TEST_CASE("what fills up the last float does not count") {
+TEST_CASE("padding of the last float does not count") {
   std::vector<std::uint64_t> digests;
   for (const int tail : {0, 7}) {
     const JobConfig config = settings(1, Mode::kAsync);
@@ -155,7 +156,7 @@ TEST_CASE("what fills up the last float does not count") {
   CHECK(digests[0] == digests[1]);
 }
 
-TEST_CASE("an int64 counter that several workers add to loses nothing, beyond what a float can count") {
+TEST_CASE("an int64 counter that several workers add to loses nothing, even beyond a float's precision") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
@@ -188,7 +189,7 @@ TEST_CASE("an int64 counter that several workers add to loses nothing, beyond wh
   }
 }
 
-TEST_CASE("what gradients and floats are for is refused, with what can be done instead") {
+TEST_CASE("operations for gradients and floats are refused, with a hint at the alternative") {
   const JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
   Worker worker(options(config, 0));

@@ -1,4 +1,4 @@
-// How a job ends: the reason, the workers that are told, and the last one out, which clears up.
+// How a job ends: the reason, how the workers learn of it, and how the last process removes the job.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -19,13 +19,13 @@ using namespace ps_shm::test;
 
 namespace {
 
-// Ends as soon as it is asked to, without a wait for its workers.
+// Ends as soon as it is asked to, without waiting for its workers.
 const ServeHooks kAtOnce = {
     .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}};
 
 }  // namespace
 
-TEST_CASE("ending: a worker that comes after its ps has looked for the last time is told so") {
+TEST_CASE("ending: a worker that joins after its ps has checked for the last time is told that the job has ended") {
   const JobConfig config = settings(1, Mode::kAsync);
   const JobName name(config.job);
   {
@@ -37,7 +37,7 @@ TEST_CASE("ending: a worker that comes after its ps has looked for the last time
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("ending: the last worker of a job that was asked to end clears up where no ps waits for it") {
+TEST_CASE("ending: the last worker of a job that was asked to end removes it if no ps waits for it") {
   const JobConfig config = settings(1, Mode::kAsync);
   const JobName name(config.job);
   std::optional<Server> server(std::in_place, config);
@@ -49,8 +49,8 @@ TEST_CASE("ending: the last worker of a job that was asked to end clears up wher
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("ending: the first task that ends a job says why, and the other ends for the same reason") {
-  JobConfig config = settings(2, Mode::kAsync);  // of whom one never comes
+TEST_CASE("ending: the first task that ends a job gives the reason, and the other ends for the same reason") {
+  JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
   config.tasks = 2;
   config.linger_seconds = 100;
   const JobName name(config.job);
@@ -66,8 +66,7 @@ TEST_CASE("ending: the first task that ends a job says why, and the other ends f
   CHECK(name.segments().empty());
 }
 
-TEST_CASE(
-    "ending: a task that ends a job that another one has ended says that one's reason, and no event tells its own") {
+TEST_CASE("ending: a task that ends a job already ended by another reports that reason, and logs no event of its own") {
   JobConfig config = settings(1, Mode::kAsync);
   config.tasks = 2;
   const JobName name(config.job);
@@ -82,11 +81,11 @@ TEST_CASE(
   CHECK(told == 1);
 }
 
-TEST_CASE("ending: a job goes on until the last of its workers has left") {
+TEST_CASE("ending: a job continues until the last of its workers has left") {
   JobConfig config = settings(2, Mode::kAsync);
   std::uint64_t steps = 1;
-  SUBCASE("that has no last step") {}
-  SUBCASE("whose last step is done") { config.steps = steps = 2; }
+  SUBCASE("without a last step") {}
+  SUBCASE("after its last step") { config.steps = steps = 2; }
   const JobName name(config.job);
   Server server(config);
   std::optional<Worker> first(std::in_place, options(config)), last(std::in_place, options(config));
@@ -95,8 +94,8 @@ TEST_CASE("ending: a job goes on until the last of its workers has left") {
   CHECK(server.serve(kAtOnce) == EndReason::kStopRequested);
 }
 
-TEST_CASE("ending: a ps without a worker waits for one as long as it lingers") {
-  JobConfig config = settings(2, Mode::kAsync);  // of whom one never comes
+TEST_CASE("ending: a ps without a worker waits for one for the linger time") {
+  JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
   config.linger_seconds = 1000;
   const JobName name(config.job);
   Server server(config);
@@ -107,7 +106,7 @@ TEST_CASE("ending: a ps without a worker waits for one as long as it lingers") {
 TEST_CASE("ending: a ps that is asked to end waits until its workers have left") {
   const JobConfig config = settings(1, Mode::kAsync);
   const JobName name(config.job);
-  ManualClock clock;  // it never loses its patience
+  ManualClock clock;  // its patience never runs out
   Server server(config);
   std::optional<Worker> worker(std::in_place, options(config));
   bool has_waited = false;
@@ -122,7 +121,7 @@ TEST_CASE("ending: a ps that is asked to end waits until its workers have left")
   CHECK(has_waited);
 }
 
-TEST_CASE("ending: a ps that is asked to end names the workers that have not left when its patience is over") {
+TEST_CASE("ending: a ps that is asked to end names the workers that have not left after its patience") {
   const JobConfig config = settings(1, Mode::kAsync);
   const JobName name(config.job);
   Server server(config);
@@ -137,8 +136,8 @@ TEST_CASE("ending: a ps that is asked to end names the workers that have not lef
   CHECK(clock.passed_ns() > 0);
 }
 
-TEST_CASE("ending: a ps calls what is due once a second") {
-  JobConfig config = settings(2, Mode::kAsync);  // of whom one never comes
+TEST_CASE("ending: a ps runs its periodic tasks once a second") {
+  JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
   config.linger_seconds = 10;
   const JobName name(config.job);
   const ManualClock clock(ManualClock::Sleeps::kPass);
@@ -152,7 +151,7 @@ TEST_CASE("ending: a ps calls what is due once a second") {
   CHECK(seconds <= 10);
 }
 
-TEST_CASE("ending: what is kept stays, and whoever comes is told that it is over") {
+TEST_CASE("ending: a job that is kept remains, and a process that joins is told that it is over") {
   const JobConfig config = settings(1, Mode::kAsync);
   const JobName name(config.job);
   {
@@ -165,7 +164,7 @@ TEST_CASE("ending: what is kept stays, and whoever comes is told that it is over
   CHECK(name.segments().size() == 2);
 }
 
-TEST_CASE("ending: a process that is refused lets go of its byte (names.N9)") {
+TEST_CASE("ending: a process that is refused releases its byte (names.N9)") {
   TestJob job;
   shm::JobSegments attached = job.attach();
   SUBCASE("a worker") {
@@ -180,8 +179,8 @@ TEST_CASE("ending: a process that is refused lets go of its byte (names.N9)") {
   }
 }
 
-// A process that has a byte when the ps ends keeps it from removing the job.
-TEST_CASE("ending: a process that is refused with a byte in hand clears up where the ps has gone meanwhile") {
+// A process that holds a byte when the ps ends keeps it from removing the job.
+TEST_CASE("ending: a process that is refused while holding a byte removes the job if the ps is gone by then") {
   TestJob job;
   shm::JobSegments attached = job.attach();
   const auto end_and_refuse = [&] {

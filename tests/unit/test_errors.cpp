@@ -1,4 +1,4 @@
-// Codes of errors: what a program that catches one is told, beside the text.
+// Error codes: what a program that catches an error can tell apart without its text.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ JobConfig config_of(const std::string& job) {
 
 }  // namespace
 
-TEST_CASE("errors: each code has a name of its own, a number that is none has none") {
+TEST_CASE("errors: each code has a name of its own, a number that is no code has none") {
   std::set<std::string> names;
   constexpr auto kLast = static_cast<std::uint32_t>(ErrorCode::kPublisherGone);
   for (std::uint32_t i = 1; i <= kLast; ++i) names.insert(to_string(static_cast<ErrorCode>(i)));
@@ -54,7 +54,7 @@ TEST_CASE("errors: each code has a name of its own, a number that is none has no
   CHECK(to_string(static_cast<ErrorCode>(kLast + 1)) == std::string("UNKNOWN"));
 }
 
-TEST_CASE("errors: what the operating system says becomes the code that a program can act on") {
+TEST_CASE("errors: errors of the operating system map to codes that a program can act on") {
   CHECK(config::code_of(ENOENT) == ErrorCode::kNotFound);
   CHECK(config::code_of(EACCES) == ErrorCode::kPermissionDenied);
   CHECK(config::code_of(ENOSPC) == ErrorCode::kNoSpace);
@@ -62,7 +62,7 @@ TEST_CASE("errors: what the operating system says becomes the code that a progra
   CHECK(config::code_of(0) == ErrorCode::kSystem);
 }
 
-TEST_CASE("errors: the classes have their codes, and an error without one is an invalid argument") {
+TEST_CASE("errors: each class has its code, and an error without one is an invalid argument") {
   CHECK(Error("text").code() == ErrorCode::kInvalidArgument);
   CHECK(Interrupted().code() == ErrorCode::kInterrupted);
   CHECK(JobFinished("text").code() == ErrorCode::kJobFinished);
@@ -71,7 +71,7 @@ TEST_CASE("errors: the classes have their codes, and an error without one is an 
   CHECK(library_version() == std::string(PS_SHM_VERSION));
 }
 
-TEST_CASE("errors: a program tells a job that is not there from one that is full, or another's") {
+TEST_CASE("errors: a program can tell a job that does not exist from one that is full or another user's") {
   const test::JobName name;
   const std::string& job = name.text();
   CHECK(code_of([&] { JobView view(job); }) == ErrorCode::kNotFound);

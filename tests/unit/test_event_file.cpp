@@ -1,5 +1,5 @@
-// Event files: what a histogram says, and what becomes of a file whose disk is full or whose folder goes. That
-// TensorBoard reads them is the business of test_summaries.py.
+// Event files: the contents of histograms, and what happens to a file when its disk is full or its folder is removed.
+// That TensorBoard reads them is checked by test_summaries.py.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
@@ -32,7 +32,7 @@ Summary loss(double value) {
   return summary;
 }
 
-// As long as a limit holds, files of this process cannot grow beyond it.
+// While a limit is in place, files of this process cannot grow beyond it.
 class FullDisk {
  public:
   explicit FullDisk(std::uint64_t bytes) : before_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -52,7 +52,7 @@ class FullDisk {
 
 }  // namespace
 
-TEST_CASE("event files: a histogram has each finite value in the bucket that it lies in") {
+TEST_CASE("event files: a histogram counts each finite value in the bucket that contains it") {
   std::vector<float> values(1000);
   std::iota(values.begin(), values.end(), 0.0F);
   values.push_back(std::numeric_limits<float>::infinity());
@@ -92,7 +92,7 @@ TEST_CASE("event files: histograms of one value, of none, and of the widest rang
   CHECK(summary.is_empty());
 }
 
-TEST_CASE("event files: the folder is made, and a writer that has nothing to say leaves none") {
+TEST_CASE("event files: the folder is created, and a writer without records leaves no file") {
   const test::Folder folder;
   {
     EventFile file(folder.path("a/b"));
@@ -104,7 +104,7 @@ TEST_CASE("event files: the folder is made, and a writer that has nothing to say
   CHECK(fs::is_directory(folder.path("a/b")));
 }
 
-TEST_CASE("event files: on a full disk what is there stays whole, and later records follow it") {
+TEST_CASE("event files: on a full disk the existing records stay intact, and later records follow them") {
   const test::Folder folder;
   EventFile file(folder.path(), loss(1));
   file.write(1, loss(0.5));
@@ -123,7 +123,7 @@ TEST_CASE("event files: on a full disk what is there stays whole, and later reco
   CHECK(folder.files().size() == 1);
 }
 
-TEST_CASE("event files: a file that cannot be begun leaves nothing, and the next write begins it") {
+TEST_CASE("event files: a file that cannot be created leaves nothing, and the next write creates it") {
   const test::Folder folder;
   EventFile file(folder.path(), loss(1));
   {
@@ -135,7 +135,7 @@ TEST_CASE("event files: a file that cannot be begun leaves nothing, and the next
   CHECK(folder.files().size() == 1);
 }
 
-TEST_CASE("event files: a folder that vanishes is made again, as soon as its place is free") {
+TEST_CASE("event files: a folder that vanishes is created again as soon as its path is free") {
   const test::Folder folder;
   EventFile file(folder.path());
   file.write(1, loss(0.5));

@@ -1,4 +1,4 @@
-// The rings of events: their order, what falls out of them, and what writers that die or meet leave behind.
+// The rings of events: their order, which events are dropped, and what writers that die or collide leave behind.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kBuildingBit = std::uint64_t{1} << 63;
 
-// An event whose fields all tell the same number.
+// An event whose fields all encode the same number.
 EventRecord related(std::uint64_t number, EventKind kind = EventKind::kDied) {
   EventRecord event{.kind = kind,
                     .rank = static_cast<std::uint32_t>(number),
@@ -57,12 +57,12 @@ std::vector<std::uint64_t> count_from(std::uint64_t first, std::uint64_t end) {
 
 }  // namespace
 
-TEST_CASE("events: none at first") {
+TEST_CASE("events: a new job has none") {
   const TestJob job;
   CHECK(read_events(job.segments).empty());
 }
 
-TEST_CASE("events: all fields come back, in the order of writing, with the time") {
+TEST_CASE("events: all fields are read back, in the order of writing, with the time") {
   TestJob job;
   for (std::uint64_t number = 1; number <= 10; ++number) record_event(job.segments, related(number));
   CHECK(steps(job) == count_from(1, 11));
@@ -73,7 +73,7 @@ TEST_CASE("events: all fields come back, in the order of writing, with the time"
   }
 }
 
-TEST_CASE("events: of more than a ring holds the newest are kept, for each ring") {
+TEST_CASE("events: each ring keeps its newest events") {
   TestJob job;
   for (const std::uint64_t count : {kLifeEvents - 1, kLifeEvents, kLifeEvents + 1, 3 * kLifeEvents + 17}) {
     CAPTURE(count);
@@ -87,7 +87,7 @@ TEST_CASE("events: of more than a ring holds the newest are kept, for each ring"
   CHECK(steps(job, EventKind::kDecided) == count_from(6, kDecisions + 6));
 }
 
-TEST_CASE("events: many decisions push no joins and deaths out") {
+TEST_CASE("events: many decisions do not displace joins and deaths") {
   TestJob job;
   record_event(job.segments, related(1));
   for (std::uint64_t number = 2; number <= 2 * kDecisions; ++number)
@@ -98,7 +98,7 @@ TEST_CASE("events: many decisions push no joins and deaths out") {
   CHECK(read_events(job.segments).back().kind == EventKind::kDied);
 }
 
-TEST_CASE("events: a writer killed while building costs one place, and nobody reads what it left") {
+TEST_CASE("events: a writer killed while writing costs one entry, and its partial event is never read") {
   TestJob job;
   record_event(job.segments, related(1));
   EventShm& place = job.segments.event(1);  // ticket 1
@@ -111,11 +111,11 @@ TEST_CASE("events: a writer killed while building costs one place, and nobody re
   expected.insert(expected.begin(), 1);
   CHECK(steps(job) == expected);
   for (std::uint64_t number = 11; number <= 10 + 2 * kLifeEvents; ++number) record_event(job.segments, related(number));
-  CHECK(steps(job) == count_from(11 + kLifeEvents + 1, 11 + 2 * kLifeEvents));  // one place fewer, none lost else
+  CHECK(steps(job) == count_from(11 + kLifeEvents + 1, 11 + 2 * kLifeEvents));  // one entry fewer, nothing else lost
   CHECK(place.sequence.load_acquire() == (kBuildingBit | 2));
 }
 
-TEST_CASE("events: a writer killed over an old event takes that one with it, not the others") {
+TEST_CASE("events: a writer killed while overwriting an old event loses that one as well, but no other") {
   TestJob job;
   for (std::uint64_t number = 1; number <= kLifeEvents; ++number) record_event(job.segments, related(number));
   REQUIRE(job.segments.state().event_tickets[0].fetch_add_acq_rel(1) == kLifeEvents);
@@ -123,7 +123,7 @@ TEST_CASE("events: a writer killed over an old event takes that one with it, not
   CHECK(steps(job) == count_from(2, kLifeEvents + 1));
 }
 
-TEST_CASE("events: a writer killed with a ticket and nothing else costs nothing") {
+TEST_CASE("events: a writer killed after drawing a ticket costs nothing") {
   TestJob job;
   record_event(job.segments, related(1));
   static_cast<void>(job.segments.state().event_tickets[0].fetch_add_acq_rel(1));
@@ -131,7 +131,7 @@ TEST_CASE("events: a writer killed with a ticket and nothing else costs nothing"
   CHECK(steps(job) == count_from(1, 3));
 }
 
-TEST_CASE("events: where only dead writers' places are met the event is given up, and the writer goes on") {
+TEST_CASE("events: an event is dropped if its writer finds only entries of dead writers, and the writer continues") {
   TestJob job;
   for (std::uint32_t i = 0; i < kLifeEvents; ++i) job.segments.event(i).sequence.store_release(kBuildingBit | (i + 1));
   record_event(job.segments, related(1));
@@ -147,7 +147,7 @@ TEST_CASE("events: a writer that was lapped does not overwrite a newer event") {
   CHECK(std::set<std::uint64_t>(all.begin(), all.end()).contains(kLifeEvents + 1));
 }
 
-TEST_CASE("events: a child killed at any moment while it writes leaves only whole events") {
+TEST_CASE("events: a child killed at any moment while it writes leaves only complete events") {
   TestJob job;
   for (int round = 0; round < 20; ++round) {
     const auto written = [&] { return job.segments.state().event_tickets[0].load_acquire(); };
@@ -166,7 +166,7 @@ TEST_CASE("events: a child killed at any moment while it writes leaves only whol
   CHECK(read_events(job.segments).size() >= kLifeEvents - 21);
 }
 
-TEST_CASE("events: writers and readers at the same time never make or see a torn event, and none is lost") {
+TEST_CASE("events: concurrent writers and readers never write or see a torn event, and none is lost") {
   TestJob job;
   constexpr std::uint64_t kWriters = 3, kEach = kThreadSanitizer ? 2'000 : 200'000;
   std::atomic<std::uint64_t> writing{kWriters}, torn{0}, reads{0};
@@ -202,7 +202,7 @@ TEST_CASE("events: writers and readers at the same time never make or see a torn
   CHECK(left.size() == kLifeEvents + kDecisions);
 }
 
-TEST_CASE("events: each kind has a text for people, also of numbers out of range") {
+TEST_CASE("events: each kind has a readable text, even with numbers out of range") {
   TestJob job;
   for (std::uint32_t kind = 1; kind <= static_cast<std::uint32_t>(EventKind::kTaskDied); ++kind)
     record_event(job.segments, related(~std::uint64_t{0} - kind, static_cast<EventKind>(kind)));
@@ -214,7 +214,7 @@ TEST_CASE("events: each kind has a text for people, also of numbers out of range
   }
 }
 
-TEST_CASE("events: one of an unknown kind, as a damaged segment has it, does not end the reader") {
+TEST_CASE("events: an event of an unknown kind, as in a damaged segment, does not stop the reader") {
   TestJob job;
   record_event(job.segments, related(1, static_cast<EventKind>(77)));
   CHECK(JobView(job.name.text()).events().size() <= 1);

@@ -1,4 +1,4 @@
-// Forks beside segments: a child has neither descriptor nor mapping of its parent's, and what it opens is its own.
+// Forks and segments: a child inherits neither descriptors nor mappings of its parent, and what it opens is its own.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -46,7 +46,7 @@ void open_and_let_go(const JobName& name) {
 
 enum Found { kNothing = 0, kDescriptor = 1, kMapping = 2 };
 
-// What this process has of /dev/shm. May be called from a signal handler, or in the child of one.
+// What this process has of /dev/shm. May be called from a signal handler, or in a forked child.
 int look() {
   int found = kNothing;
   char link[] = "/proc/self/fd/00", target[256];
@@ -66,7 +66,7 @@ int look() {
   return found;
 }
 
-// What a child has that is forked now.
+// What a child that is forked now has.
 int look_in_child() {
   const pid_t child = fork();
   if (child == 0) _exit(look());
@@ -77,7 +77,7 @@ int look_in_child() {
 
 bool is_open(int descriptor) { return fcntl(descriptor, F_GETFD) >= 0; }
 
-// Handlers of a program that uses the library, of which the linker runs this constructor before the library's.
+// Handlers of a program that uses the library; the linker runs this constructor before the library's.
 int handlers_opened = 0;
 std::unique_ptr<JobName> handlers_job;
 std::vector<Segment> handlers_segments;
@@ -93,7 +93,7 @@ const int handlers = pthread_atfork(open_in_handler, open_in_handler, open_in_ha
 
 }  // namespace
 
-TEST_CASE("fork: a child has nothing of a segment that another thread opens or makes at this moment") {
+TEST_CASE("fork: a child has nothing of a segment that another thread is opening or creating at this moment") {
   const JobName name;
   const Segment segment = linked(name);
   std::atomic<bool> stop{false};
@@ -113,10 +113,10 @@ TEST_CASE("fork: a child has nothing of a segment that another thread opens or m
   other.join();
   CHECK(with_descriptor == 0);
   CHECK(with_mapping == 0);
-  CHECK(look() == (kDescriptor | kMapping));  // the test can see them
+  CHECK(look() == (kDescriptor | kMapping));  // verifies that the test can see them
 }
 
-TEST_CASE("fork: a byte is free when its holder has let go of it, with children that were forked meanwhile alive") {
+TEST_CASE("fork: a byte is free when its owner has released it, even if children forked meanwhile are alive") {
   constexpr int kHelpers = 60;
   const JobName name;
   const Segment segment = linked(name);
@@ -161,7 +161,7 @@ void fork_in_handler(int) {
 
 }  // namespace
 
-TEST_CASE("fork: a signal handler may fork whatever it has interrupted, and its child has nothing") {
+TEST_CASE("fork: a signal handler may fork at any point, and its child has nothing") {
   const JobName name;
   const Segment segment = linked(name);
   const Bell done;
@@ -182,7 +182,7 @@ TEST_CASE("fork: a signal handler may fork whatever it has interrupted, and its 
   CHECK(child.join() == kNothing);
 }
 
-TEST_CASE("fork: a child's own segment stays open when it lets go of the one it has inherited") {
+TEST_CASE("fork: a child's own segment stays open when it closes the inherited one") {
   const JobName name;
   auto inherited = std::make_unique<Segment>(linked(name));
   Child child([&] {
@@ -196,13 +196,13 @@ TEST_CASE("fork: a child's own segment stays open when it lets go of the one it 
   CHECK(child.join() == 0);
 }
 
-TEST_CASE("fork: a child does not unmap what it has got since where its parent's segment lies") {
+TEST_CASE("fork: a child does not unmap a new mapping at the address of its parent's segment") {
   const JobName name;
   Segment segment = linked(name);
   Child child([&] {
     void* own =
         mmap(segment.data(), kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-    if (own != segment.data()) return 1;  // the parent's mapping is there
+    if (own != segment.data()) return 1;  // the parent's mapping is still there
     *static_cast<char*>(own) = 'a';
     Segment moved = std::move(segment);
     moved = Segment();
@@ -230,7 +230,7 @@ TEST_CASE("fork: a program's own handlers open segments, and its child keeps the
   CHECK(parent.join() == 0);
 }
 
-// Once what the ps printed went into its own control segment.
+// Regression: the ps's output went into its own control segment.
 TEST_CASE("a segment never has the number of a standard stream that is closed") {
   const JobName name;
   const Segment segment = linked(name);

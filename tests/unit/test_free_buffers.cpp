@@ -1,4 +1,4 @@
-// What a killed pusher had in flight: its records are written by hand as a kill at each point leaves them.
+// Recovery after a killed pusher: its records are written by hand in the state that a kill at each point leaves.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 
 void copy_up(float* out, const float* in, std::uint64_t) { *out = *in + 1; }
 
-// One variable; each rank pushes through an attachment of its own, which holds its byte while the rank lives.
+// One variable; each rank pushes through its own attachment, which holds its byte while the rank lives.
 struct Scene {
   TestJob job{test::with_small_chunks()};
   VariableShm& record = job.declare("v", 1000);
@@ -29,7 +29,7 @@ struct Scene {
     }
   };
 
-  // A rank that fills a free buffer for the chunk and stops there, and what it would swap.
+  // A rank that fills a free buffer for the chunk and stops there, and the words that it would swap.
   struct Pending {
     FreeBuffer free_buffer;
     std::uint64_t chunk, old;
@@ -53,7 +53,7 @@ struct Scene {
   void push(Rank& rank, std::uint64_t chunk) {
     job.versioned(record).push_chunk(chunk, rank.free_buffers, {}, copy_up);
   }
-  // The next holder of the rank, whose predecessor is dead.
+  // The next owner of the rank, whose predecessor is dead.
   void settle(std::uint32_t rank) {
     Rank next(job, rank);
     recover_buffers(next.segments, rank, next.segments.locks());
@@ -74,7 +74,7 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("free buffers: who loses a swap has the same free buffer again, and nothing in doubt (slot.S2)") {
+TEST_CASE("free buffers: a rank that loses a swap keeps its free buffer, with nothing in doubt (slot.S2)") {
   Scene scene;
   Scene::Rank rank(scene.job, 0);
   const Scene::Pending pending = scene.begin(rank, 0);
@@ -85,7 +85,7 @@ TEST_CASE("free buffers: who loses a swap has the same free buffer again, and no
   CHECK(scene.conserved());
 }
 
-TEST_CASE("recovering: a rank that nobody has had needs nothing") {
+TEST_CASE("recovering: a rank that was never used needs nothing") {
   Scene scene;
   scene.settle(0);
   CHECK(scene.conserved());
@@ -105,7 +105,7 @@ TEST_CASE("recovering: killed before the note, the note of an earlier push chang
   CHECK(scene.conserved());
 }
 
-TEST_CASE("recovering: killed before the swap, the free buffer stays and the word is untouched") {
+TEST_CASE("recovering: killed before the swap, the free buffer stays and the word is unchanged") {
   Scene scene;
   Scene::Pending pending;
   {
@@ -135,7 +135,7 @@ TEST_CASE("recovering: killed after the swap, the replaced buffer is the free bu
   CHECK(scene.conserved());
 }
 
-TEST_CASE("recovering: killed before the swap, and the current buffer has been replaced and reused by another") {
+TEST_CASE("recovering: killed before the swap, and the current buffer was replaced and reused by another rank") {
   Scene scene;
   Scene::Pending pending;
   Scene::Rank alive(scene.job, 1);
@@ -143,9 +143,9 @@ TEST_CASE("recovering: killed before the swap, and the current buffer has been r
     Scene::Rank dead(scene.job, 0);
     pending = scene.begin(dead, 0);
   }
-  scene.push(alive, 0);  // the buffer that the dead one expected is a free buffer of rank 1 now
+  scene.push(alive, 0);  // the buffer that the dead rank expected is now a free buffer of rank 1
   SUBCASE("a free buffer") {}
-  SUBCASE("current of another chunk") {
+  SUBCASE("the current buffer of another chunk") {
     for (std::uint32_t i = 0; i < kFreeBuffersPerClass; ++i) scene.push(alive, 1);
   }
   scene.settle(0);
@@ -153,9 +153,7 @@ TEST_CASE("recovering: killed before the swap, and the current buffer has been r
   CHECK(scene.conserved());
 }
 
-TEST_CASE(
-    "recovering: killed before the swap, and a snapshot point keeps the buffer that the dead one expected "
-    "(snapshot.C6)") {
+TEST_CASE("recovering: killed before the swap, and a snapshot point keeps the expected buffer (snapshot.C6)") {
   Scene scene;
   Directory(scene.job.segments).reserve({0}, kSnapshotByte);
   Scene::Pending pending;
@@ -164,14 +162,14 @@ TEST_CASE(
     Scene::Rank dead(scene.job, 0);
     pending = scene.begin(dead, 0);
   }
-  scene.job.versioned(scene.record).push_chunk(0, alive.free_buffers, {.epoch = 1}, copy_up);  // forks
+  scene.job.versioned(scene.record).push_chunk(0, alive.free_buffers, {.epoch = 1}, copy_up);  // copies on write
   scene.settle(0);
   CHECK_FALSE(scene.in_flight(pending.free_buffer));
   CHECK(scene.buffer_now(pending.free_buffer) == pending.free_buffer.buffer);
   CHECK(scene.conserved());
 }
 
-TEST_CASE("recovering: killed after the swap, and its buffer has been replaced and reused by another") {
+TEST_CASE("recovering: killed after the swap, and its buffer was replaced and reused by another rank") {
   Scene scene;
   Scene::Pending pending;
   Scene::Rank alive(scene.job, 1);
@@ -182,7 +180,7 @@ TEST_CASE("recovering: killed after the swap, and its buffer has been replaced a
   }
   scene.push(alive, 0);
   SUBCASE("a free buffer") {}
-  SUBCASE("current of another chunk") {
+  SUBCASE("the current buffer of another chunk") {
     for (std::uint32_t i = 0; i < kFreeBuffersPerClass; ++i) scene.push(alive, 1);
   }
   scene.settle(0);
@@ -190,7 +188,7 @@ TEST_CASE("recovering: killed after the swap, and its buffer has been replaced a
   CHECK(scene.conserved());
 }
 
-TEST_CASE("recovering: a free buffer that hangs on a living rank between swap and note waits, and the others serve") {
+TEST_CASE("recovering: a free buffer that depends on a live rank between swap and note waits, the others are usable") {
   Scene scene;
   Scene::Pending first, second;
   Scene::Rank alive(scene.job, 1);
@@ -200,7 +198,7 @@ TEST_CASE("recovering: a free buffer that hangs on a living rank between swap an
     scene.swap(first);
   }
   second = scene.begin(alive, 0);
-  scene.swap(second);  // replaces the dead one's buffer and has not noted it
+  scene.swap(second);  // has replaced the dead rank's buffer and not noted it yet
   {
     Scene::Rank successor(scene.job, 0);
     recover_buffers(successor.segments, 0, successor.segments.locks());
@@ -214,8 +212,8 @@ TEST_CASE("recovering: a free buffer that hangs on a living rank between swap an
   CHECK(scene.conserved());
 }
 
-// Once the second one's fate was noted and then not counted when the first one's buffer was chosen.
-TEST_CASE("recovering: two dead, the second one has swapped away the first one's buffer") {
+// Regression: the second one's outcome was noted and then ignored when the first one's buffer was chosen.
+TEST_CASE("recovering: of two dead ranks the second has swapped out the first one's buffer") {
   for (const std::uint32_t first_settled : {0U, 1U}) {
     CAPTURE(first_settled);
     Scene scene;
@@ -233,7 +231,7 @@ TEST_CASE("recovering: two dead, the second one has swapped away the first one's
   }
 }
 
-TEST_CASE("recovering: three dead in a row on one chunk, in any order of their successors") {
+TEST_CASE("recovering: three died in a row on one chunk, in any order of their successors") {
   for (const std::vector<std::uint32_t>& order :
        std::vector<std::vector<std::uint32_t>>{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}) {
     CAPTURE(order[0] * 100 + order[1] * 10 + order[2]);
@@ -249,7 +247,7 @@ TEST_CASE("recovering: three dead in a row on one chunk, in any order of their s
   }
 }
 
-TEST_CASE("recovering: two dead in a row on one chunk, and a living one has replaced the second one's buffer") {
+TEST_CASE("recovering: two died in a row on one chunk, and a live rank has replaced the second one's buffer") {
   Scene scene;
   Scene::Rank alive(scene.job, 2);
   {
@@ -263,7 +261,7 @@ TEST_CASE("recovering: two dead in a row on one chunk, and a living one has repl
   CHECK(scene.conserved());
 }
 
-TEST_CASE("recovering: two dead that both expected the same word, one of which has swapped") {
+TEST_CASE("recovering: two dead ranks expected the same word, and one of them has swapped") {
   for (const std::uint32_t first_settled : {0U, 1U}) {
     CAPTURE(first_settled);
     Scene scene;

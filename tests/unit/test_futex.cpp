@@ -1,4 +1,4 @@
-// Waiting for a fact: a wake ends the sleep, and a fact without one is noticed after a slice.
+// Waiting for a condition: a wake ends the sleep, and a condition that changes without a wake is noticed after a slice.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
@@ -28,7 +28,7 @@ void nothing() {}
 
 }  // namespace
 
-TEST_CASE("wait: a fact that holds already needs no sleep") {
+TEST_CASE("wait: a condition that already holds needs no sleep") {
   AtomicShm<std::uint32_t> word{};
   int slices = 0;
   wait_for_fact(
@@ -36,7 +36,7 @@ TEST_CASE("wait: a fact that holds already needs no sleep") {
   CHECK(slices == 0);
 }
 
-TEST_CASE("wait: a fact that nobody has announced is noticed after a slice") {
+TEST_CASE("wait: an unannounced condition is noticed after a slice") {
   AtomicShm<std::uint32_t> word{};
   int slices = 0;
   wait_for_fact(
@@ -44,7 +44,7 @@ TEST_CASE("wait: a fact that nobody has announced is noticed after a slice") {
   CHECK(slices == 1);
 }
 
-TEST_CASE("wait: a fact stored in another thread without a wake is noticed after one slice") {
+TEST_CASE("wait: a condition stored by another thread without a wake is noticed after one slice") {
   ManualClock clock;
   AtomicShm<std::uint32_t> word{};
   std::atomic<bool> fact{false};
@@ -60,7 +60,7 @@ TEST_CASE("wait: a fact stored in another thread without a wake is noticed after
   CHECK(sleeps == 1);
 }
 
-TEST_CASE("wait: a slice that nobody ends takes its time and not more") {
+TEST_CASE("wait: a slice without a wake takes its time and not more") {
   AtomicShm<std::uint32_t> word{};
   const auto start = SteadyClock::now();
   futex_wait_slice(word, 0);
@@ -79,7 +79,7 @@ TEST_CASE("wait: a slice that nobody ends takes its time and not more") {
   sleeper.join();
 }
 
-TEST_CASE("wait: a word that has changed before the sleep does not let it begin") {
+TEST_CASE("wait: a word that has changed before the sleep prevents it") {
   AtomicShm<std::uint32_t> word{};
   word.fetch_add_acq_rel(kAnnouncement);
   const auto sleeps = [] {  // how often this thread has given up its core to wait
@@ -92,7 +92,7 @@ TEST_CASE("wait: a word that has changed before the sleep does not let it begin"
   CHECK(sleeps() - before < 100);
 }
 
-TEST_CASE("wait: each announced fact ends a sleep, without any slice coming to its end") {
+TEST_CASE("wait: each announced condition ends a sleep before its slice is over") {
   constexpr int kFacts = 10;
   ManualClock clock;
   AtomicShm<std::uint32_t> word{};
@@ -119,7 +119,7 @@ TEST_CASE("wait: each announced fact ends a sleep, without any slice coming to i
   other.join();
 }
 
-TEST_CASE("wait: an announcement wakes all who sleep for it") {
+TEST_CASE("wait: an announcement wakes all that sleep for it") {
   ManualClock clock;
   AtomicShm<std::uint32_t> word{};
   std::atomic<bool> fact{false};
@@ -140,7 +140,7 @@ TEST_CASE("wait: an announcement wakes all who sleep for it") {
   for (std::thread& sleeper : sleepers) sleeper.join();
 }
 
-TEST_CASE("wait: a hundred announced facts come sooner than a hundred slices" * doctest::test_suite("timing")) {
+TEST_CASE("wait: a hundred announced conditions take less time than a hundred slices" * doctest::test_suite("timing")) {
   constexpr int kFacts = 100;
   AtomicShm<std::uint32_t> ping{}, pong{};
   std::atomic<int> asked{0}, answered{0};

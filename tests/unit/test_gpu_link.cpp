@@ -1,4 +1,4 @@
-// GpuLink on the fake: what gpu_cases.hpp says, and what happens when chunks move under a pull.
+// GpuLink on the fake: the cases of gpu_cases.hpp, and what happens when chunks move during a pull.
 #include <doctest/doctest.h>
 
 #include <thread>
@@ -13,7 +13,7 @@ using test::GpuMember;
 
 namespace {
 
-// Another worker of the job, who adds to whole variables by the processor.
+// Another worker of the job, which adds to all elements of a variable on the CPU.
 struct Other {
   Worker worker;
   Variable variable;
@@ -22,7 +22,7 @@ struct Other {
   void add(float value) { worker.push(variable, std::vector<float>(variable.element_count(), value)); }
 };
 
-// How much the elements of a chunk differ from where they began: the same for all of it, or it is torn.
+// How much the elements of a chunk differ from their initial values: the same for all of them, or the chunk is torn.
 bool is_whole(const std::vector<float>& values, std::size_t begin, std::size_t end) {
   for (std::size_t k = begin; k < end; ++k)
     if (values[k] - float(k * 7 % 1000) != values[begin] - float(begin * 7 % 1000)) return false;
@@ -31,26 +31,26 @@ bool is_whole(const std::vector<float>& values, std::size_t begin, std::size_t e
 
 }  // namespace
 
-TEST_CASE("gpu link: it pulls what the processor pulls, whatever layout, size and placement") {
+TEST_CASE("gpu link: it pulls the CPU's values, whatever the layout, size and placement") {
   FakeGpu fake;
   test::pulls_what_the_processor_pulls(fake.box);
   CHECK(fake.cuda.count("pull_pieces") > 0);
   CHECK(fake.cuda.count("copy_batch") > 0);
 }
 
-TEST_CASE("gpu link: drivers without batched copies, native atomics or read-only registration serve as well") {
+TEST_CASE("gpu link: drivers without batched copies, native atomics or read-only registration work as well") {
   for (int lacks = 0; lacks < 3; ++lacks) {
     FakeGpu fake({.read_only_registration = lacks != 1, .copy_batches = lacks != 0, .stream_waits = lacks != 2});
     test::pulls_what_the_processor_pulls(fake.box);
   }
 }
 
-TEST_CASE("gpu link: its pushes give the bits of the processor's, in every mode") {
+TEST_CASE("gpu link: its pushes give the same bits as the CPU's, in every mode") {
   FakeGpu fake;
   test::pushes_as_the_processor_does(fake.box);
 }
 
-TEST_CASE("gpu link: on the wire gradients can be bfloat16, half the bytes") {
+TEST_CASE("gpu link: gradients can be transferred as bfloat16, half the bytes") {
   FakeGpu fake;
   test::rounds_gradients_to_bfloat16(fake.box);
   FakeGpu counting;
@@ -78,13 +78,13 @@ TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   GpuMember member(without.box, config, {1000}, options);
   CHECK_FALSE(member.link->can_wait());
   FakeGpu with;
-  CHECK_FALSE(GpuMember(with.box, config, {1000}).link->can_wait());  // nobody has asked for it
+  CHECK_FALSE(GpuMember(with.box, config, {1000}).link->can_wait());  // not requested
   const JobConfig large = adding();
   Server other(large);
   CHECK_FALSE(GpuMember(with.box, large, {900001}, options).link->can_wait());
 }
 
-TEST_CASE("gpu link: a driver that has stream waits and refuses them is a warning, and steps are not enqueued ahead") {
+TEST_CASE("gpu link: a driver that refuses stream waits gives a warning, and steps are not enqueued ahead") {
   FakeGpu fake({.refuses_waits = true});
   const JobConfig config = adding();
   Server server(config);
@@ -95,22 +95,22 @@ TEST_CASE("gpu link: a driver that has stream waits and refuses them is a warnin
   REQUIRE(member.warnings.size() == 1);
   CHECK(member.warnings[0].find("cuStreamWaitValue32") != std::string::npos);
   CHECK_FALSE(member.pull());
-  GpuMember other(fake.box, config, {1000});  // nobody has asked for it
+  GpuMember other(fake.box, config, {1000});  // not requested
   CHECK(other.warnings.empty());
 }
 
-TEST_CASE("gpu link: the second link on a GPU asks the driver nothing about it any more") {
+TEST_CASE("gpu link: the second link on a GPU does not query the driver again") {
   FakeGpu fake({.devices = 4});
   const JobConfig config = adding();
   Server server(config);
   const GpuMember first(fake.box, config, {1000});
   const std::size_t asked = fake.cuda.count("properties");
-  CHECK(asked == 1);  // of one of the four
+  CHECK(asked == 1);  // one of the four GPUs
   const GpuMember second(fake.box, config, {1000});
   CHECK(fake.cuda.count("properties") == asked);
 }
 
-TEST_CASE("gpu link: in sync mode gradients land where the other workers read them") {
+TEST_CASE("gpu link: in sync mode gradients are written where the other workers read them") {
   FakeGpu fake;
   const JobConfig config = test::gpu_job(Mode::kSync);
   Server server(config);
@@ -127,7 +127,7 @@ TEST_CASE("gpu link: in sync mode gradients land where the other workers read th
   CHECK(member.pulled_by_processor(0)[1] == 7.0F - 0.5F * 2.5F);
 }
 
-TEST_CASE("gpu link: pieces are applied while later ones are on their way") {
+TEST_CASE("gpu link: pieces are applied while later ones are still being transferred") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake;
     const JobConfig config = adding(layout);
@@ -137,7 +137,7 @@ TEST_CASE("gpu link: pieces are applied while later ones are on their way") {
     member.set_gradients(1.0F);
     bool was_applied = false;
     fake.cuda.before_report = [&](std::size_t piece) {
-      if (piece != 1) return;  // the first one is there; the second is not reported before it has been applied
+      if (piece != 1) return;  // the first one is there; the second is not reported until it has been applied
       std::vector<float> now(70001);
       was_applied = was_applied || test::eventually([&] {
                       other.worker.pull(other.variable, now);
@@ -161,13 +161,13 @@ TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again
     fake.cuda.during_pull = [&](std::size_t piece) {
       if (piece != 1 || pushed == times) return;
       ++pushed;
-      for (int round = 0; round < 6; ++round) other.add(1.0F);  // goes round its free buffers
+      for (int round = 0; round < 6; ++round) other.add(1.0F);  // cycles through its free buffers
     };
     const bool has_moved = member.pull();
     CHECK(has_moved == (times >= 3));
     CHECK(member.link->transfers().bounced_chunks == (times >= 3 ? 1 : 0));
     const std::vector<float> got = member.parameters(0);
-    const std::size_t chunk = 2032;  // of 8 KiB with its header
+    const std::size_t chunk = 2032;  // a chunk of 8 KiB with its header
     for (std::size_t begin = 0; begin < got.size(); begin += chunk)
       CHECK(is_whole(got, begin, std::min(begin + chunk, got.size())));
     member.set_gradients(1.0F);
@@ -176,7 +176,7 @@ TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again
   }
 }
 
-TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copied again, and only it") {
+TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copied again, and only this one") {
   for (const int times : {1, 2, 3, 5}) {
     FakeGpu fake;
     const JobConfig config = adding();
@@ -199,7 +199,7 @@ TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copie
   }
 }
 
-TEST_CASE("gpu link: variables that come later may lend their buffers, beyond what was registered") {
+TEST_CASE("gpu link: variables declared later may provide buffers beyond what was registered") {
   FakeGpu fake;
   const JobConfig config = adding();
   Server server(config);
@@ -223,7 +223,7 @@ TEST_CASE("gpu link: variables that come later may lend their buffers, beyond wh
   CHECK(member.link->transfers().bounced_chunks == bounced);
 }
 
-TEST_CASE("gpu link: a GPU with native atomics adds by itself where the rule only adds") {
+TEST_CASE("gpu link: a GPU with native atomics adds by itself if the rule only adds") {
   for (const UpdateRule rule : {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kAdam}) {
     const bool is_native = rule != UpdateRule::kAdam;
     FakeGpu fake({.native_atomics = true});

@@ -1,4 +1,4 @@
-// GpuLink on the fake: no registration, every CUDA call's failure, and calls that do not fit together.
+// GpuLink on the fake: no registration, a failure of each CUDA call, and calls that do not fit together.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using test::adding;
 using test::FakeGpu;
 using test::GpuMember;
 
-TEST_CASE("gpu link: without registration it goes through the host, says so, and does the same") {
+TEST_CASE("gpu link: without registration it copies through the host, reports it, and gives the same results") {
   for (const int which : {0, 1}) {
     FakeGpu fake({.host_register = which != 0});
     if (which == 1) fake.cuda.fail("host_register", 0, device::kOutOfMemory);
@@ -44,7 +44,7 @@ TEST_CASE("gpu link: without registration it goes through the host, says so, and
   }
 }
 
-TEST_CASE("gpu link: whatever call fails, it is an error that names it or a warning, nothing hangs and nothing stays") {
+TEST_CASE("gpu link: any failing call is a warning or an error that names it, without hangs or leaks") {
   struct Step {
     const char* call;
     device::CudaError error;
@@ -146,10 +146,10 @@ TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
   CHECK(again() != nullptr);
 }
 
-TEST_CASE("gpu link: after a step() that threw nothing is sent to where the others read the gradient") {
+TEST_CASE("gpu link: after step() has thrown nothing is sent to where the others read the gradient") {
   FakeGpu fake;
   JobConfig config = test::gpu_job(Mode::kSync, Layout::kVersioned, 2);
-  config.step_timeout_seconds = 0.05;  // the second worker never comes
+  config.step_timeout_seconds = 0.05;  // the second worker never joins
   Server server(config);
   GpuMember member(fake.box, config, {5003});
   const auto start_push = [&](float gradient) {
@@ -165,7 +165,7 @@ TEST_CASE("gpu link: after a step() that threw nothing is sent to where the othe
   CHECK(std::count(room.begin(), room.end(), 1.0F) == 5003);
 }
 
-TEST_CASE("gpu link: what does not fit together is an error") {
+TEST_CASE("gpu link: arguments that do not fit together are an error") {
   FakeGpu fake;
   const JobConfig config = adding();
   Server server(config);

@@ -1,4 +1,4 @@
-// A GPU's gradients against the CPU's, on tables that execute on this machine: the order of the kernels, their shapes.
+// A GPU's gradients against the CPU's, on tables that execute on this machine: the order and shapes of the kernels.
 #include "train/gpu/gpu_model.hpp"
 
 #include <doctest/doctest.h>
@@ -9,7 +9,7 @@
 
 using namespace ps_shm;
 
-TEST_CASE("gpu model: loss and gradients are the CPU's, for both models and odd sizes") {
+TEST_CASE("gpu model: loss and gradients equal the CPU's, for both models and odd sizes") {
   test::FakeCuda cuda;
   test::FakeModelKernels kernels(cuda);
   test::check_gpu_gradients(cuda, kernels);
@@ -17,7 +17,7 @@ TEST_CASE("gpu model: loss and gradients are the CPU's, for both models and odd 
   CHECK(cuda.live_allocations() == 0);
 }
 
-TEST_CASE("gpu model: a kernel that cannot be launched is an error that says so") {
+TEST_CASE("gpu model: a kernel that cannot be launched is reported as an error") {
   test::FakeCuda cuda;
   test::FakeModelKernels kernels(cuda);
   cuda.fail("relu_gradient", 0, device::kInvalidValue);

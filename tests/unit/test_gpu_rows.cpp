@@ -1,4 +1,4 @@
-// GpuRows on the fake: what gpu_rows_cases.hpp says, what is shared and refused, and every CUDA call's failure.
+// GpuRows on the fake: the cases of gpu_rows_cases.hpp, what is shared and refused, and a failure of each CUDA call.
 #include <doctest/doctest.h>
 
 #include <optional>
@@ -36,29 +36,28 @@ JobConfig adding() { return test::table_config(UpdateRule::kAdd, 0); }
 
 }  // namespace
 
-TEST_CASE("gpu rows: a pull brings the bits that the processor pulls, whatever rule, width and partition") {
+TEST_CASE("gpu rows: a pull gives the same bits as the CPU's, whatever the rule, width and partition") {
   Fake fake;
   test::pulls_rows_as_the_processor_does(fake.box);
   CHECK(fake.cuda.count("pull_rows") > 0);
 }
 
-TEST_CASE("gpu rows: pushes give the bits of the processor's, whatever rule, width and partition") {
+TEST_CASE("gpu rows: pushes give the same bits as the CPU's, whatever the rule, width and partition") {
   Fake fake;
   test::pushes_rows_as_the_processor_does(fake.box);
 }
 
-TEST_CASE("gpu rows: rows that many gradients meet in get all of them") {
+TEST_CASE("gpu rows: rows that occur in many gradients get all of them") {
   Fake fake;
   test::sums_frequent_rows_exactly(fake.box);
 }
 
-TEST_CASE("gpu rows: a limit on the norm is one of the whole push") {
+TEST_CASE("gpu rows: a limit on the norm applies to the whole push") {
   Fake fake;
   test::clips_by_the_norm_of_all(fake.box);
 }
 
-TEST_CASE(
-    "gpu rows: rows that there are not are an error before anything is applied, and the next call is none the worse") {
+TEST_CASE("gpu rows: nonexistent rows are an error before anything is applied, and the next call works") {
   Fake fake;
   test::refuses_rows_that_there_are_not(fake.box);
   Fake without({.host_register = false});
@@ -70,7 +69,7 @@ TEST_CASE("gpu rows: no update of two GPU workers and a processor is lost") {
   test::loses_no_update(fake.box, 40);
 }
 
-TEST_CASE("gpu rows: what repeats does not travel over the bus") {
+TEST_CASE("gpu rows: repeated rows are not transferred over the bus again") {
   Fake fake;
   RowsJob job(adding(), {100, 16});
   GpuTable table(fake.box, job.worker, job.variable);
@@ -82,7 +81,7 @@ TEST_CASE("gpu rows: what repeats does not travel over the bus") {
   CHECK(job.pull(ids_of({7}))[3] == job.first(7, 3) + 1000);
 }
 
-TEST_CASE("gpu rows: pieces are applied while later ones are on their way") {
+TEST_CASE("gpu rows: pieces are applied while later ones are still being transferred") {
   Fake fake;
   RowsJob job(adding(), {5000, 16});
   GpuTable table(fake.box, job.worker, job.variable);
@@ -90,7 +89,7 @@ TEST_CASE("gpu rows: pieces are applied while later ones are on their way") {
   const Variable seen = other.variable("table");
   bool was_applied = false;
   fake.cuda.before_report = [&](std::size_t piece) {
-    if (piece != 1) return;  // the first one is there; the second is not reported before it has been applied
+    if (piece != 1) return;  // the first one is there; the second is not reported until it has been applied
     std::vector<float> now(16);
     was_applied = was_applied || test::eventually([&] {
                     other.pull_rows(seen, ids_of({0}), now);
@@ -102,7 +101,7 @@ TEST_CASE("gpu rows: pieces are applied while later ones are on their way") {
   CHECK(job.pull(ids_of({4999}))[15] == job.first(4999, 15) + 1);
 }
 
-TEST_CASE("gpu rows: without registration pulls go through the host, which says so once where it was refused") {
+TEST_CASE("gpu rows: without registration pulls copy through the host, which is reported once if it was refused") {
   for (const bool is_refused : {false, true})
     for (const UpdateRule rule : {UpdateRule::kAdam, UpdateRule::kFtrl}) {
       Fake fake({.host_register = is_refused});
@@ -121,7 +120,7 @@ TEST_CASE("gpu rows: without registration pulls go through the host, which says 
     }
 }
 
-TEST_CASE("gpu rows: several pulls may be under way, pushes take turns") {
+TEST_CASE("gpu rows: several pulls may be in progress, pushes take turns") {
   Fake fake;
   RowsJob job(adding(), {100, 16});
   GpuTable table(fake.box, job.worker, job.variable);
@@ -133,7 +132,7 @@ TEST_CASE("gpu rows: several pulls may be under way, pushes take turns") {
   CHECK_THROWS_WITH_AS(table.rows->finish_pull(), doctest::Contains("id 100"), Error);
   table.rows->start_pull(good, {out.on_device(), 16});
   table.rows->finish_pull();
-  table.rows->finish_pull();  // of none
+  table.rows->finish_pull();  // no effect: none is in progress
 
   const auto gradient = table.put(std::vector<float>(16, 1.0F));
   table.rows->start_push(good, {gradient.on_device(), 16});
@@ -163,7 +162,7 @@ TEST_CASE("gpu rows: what one user of a worker has registered serves the others,
   options.warn = [](const std::string& line) { FAIL(line); };
   const auto link = device::make_gpu_link(job.worker, std::span(&third, 1), std::span(&to, 1), std::span(&from, 1),
                                           options, fake.cuda, fake.kernels);
-  CHECK(fake.cuda.count("host_register") == registered + 1);  // where the link's gradients land
+  CHECK(fake.cuda.count("host_register") == registered + 1);  // the memory for the link's gradients
   CHECK(other.warnings.empty());
   table.reset();
   CHECK(fake.cuda.count("host_unregister") == 0);
@@ -171,7 +170,7 @@ TEST_CASE("gpu rows: what one user of a worker has registered serves the others,
   link->start_pull();
   CHECK_FALSE(link->finish_pull());
 
-  // A shard that grows while others use it stays as it is registered.
+  // A shard that grows while others use it keeps its registration.
   const Variable late = job.worker.variable({.name = "late", .shape = {50000, 4}, .layout = Layout::kInplace},
                                             [](std::span<float> out) { std::fill(out.begin(), out.end(), 7.0F); });
   GpuTable of_late(fake.box, job.worker, late);
@@ -181,7 +180,7 @@ TEST_CASE("gpu rows: what one user of a worker has registered serves the others,
   CHECK(other.pull(ids_of({1})) == std::vector<float>(3, 5.0F));
 }
 
-TEST_CASE("gpu rows: what does not fit together is an error") {
+TEST_CASE("gpu rows: arguments that do not fit together are an error") {
   Fake fake({.devices = 2});
   RowsJob job(adding(), {100, 16});
   GpuTable table(fake.box, job.worker, job.variable);
@@ -206,8 +205,7 @@ TEST_CASE("gpu rows: what does not fit together is an error") {
                        doctest::Contains("no GPU 2"), Error);
 }
 
-TEST_CASE(
-    "gpu rows: whatever call fails, it is an error that names the GPU or a warning, nothing hangs and nothing stays") {
+TEST_CASE("gpu rows: any failing call is a warning or an error that names the GPU, without hangs or leaks") {
   struct Step {
     const char* call;
     device::CudaError error;
@@ -258,7 +256,7 @@ TEST_CASE(
         }
         auto after = job.pull(ids_of_all(100));
         std::copy_n(before.begin() + 5 * 16, 2 * 16, after.begin() + 5 * 16);
-        CHECK(after == before);  // whatever happened, no other row has changed
+        CHECK(after == before);  // in any case, no other row has changed
         if (uses <= static_cast<std::size_t>(n)) {
           CHECK_FALSE(was_error);
           break;

@@ -1,4 +1,4 @@
-// Training with GPU workers, on CUDA's tables as they execute on this machine.
+// Training with GPU workers, on CUDA tables that execute on this machine.
 #include "support/gpu_training.hpp"
 
 #include <cstdint>
@@ -25,7 +25,7 @@ using test::mixed;
 using test::train_job;
 using test::Trained;
 
-TEST_CASE("gpu training: step by step it does what a processor does") {
+TEST_CASE("gpu training: step by step it does the same as a CPU") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     CAPTURE(std::string(to_string(mode)));
     for (const FakeBox& kind : {FakeBox{}, FakeBox{.stream_waits = false}, FakeBox{.host_register = false}})
@@ -42,7 +42,7 @@ TEST_CASE("gpu training: step by step it does what a processor does") {
   }
 }
 
-TEST_CASE("gpu training: local steps are those of the processor, whatever the rule, the schedule and the rate") {
+TEST_CASE("gpu training: local steps equal the CPU's, whatever the rule, the schedule and the rate") {
   train::TrainOptions options;
   options.push_every = 4;
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
@@ -115,8 +115,8 @@ TEST_CASE("gpu training: workers with and without GPUs train together, in every 
   }
 }
 
-// With the same kernels: another GPU, or a processor in a GPU's place, rounds differently.
-TEST_CASE("gpu training: in sync mode two runs give the same bits, GPUs or not, whatever the wire") {
+// With the same kernels: another GPU, or a CPU instead of a GPU, rounds differently.
+TEST_CASE("gpu training: in sync mode two runs give the same bits, with or without GPUs, for each transfer dtype") {
   for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
     Box box;
     std::vector<std::uint64_t> digests;
@@ -149,7 +149,7 @@ TEST_CASE("gpu training: a guard against NaN sees each loss before its gradient 
     }
 }
 
-TEST_CASE("gpu training: a trace has a track of the GPU's own, whose stages follow each other within the run") {
+TEST_CASE("gpu training: a trace has a separate track for the GPU, whose stages follow each other within the run") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     CAPTURE(std::string(to_string(mode)));
     const test::Folder folder;
@@ -174,7 +174,7 @@ TEST_CASE("gpu training: a trace has a track of the GPU's own, whose stages foll
     std::ifstream file(folder.path("trace"));
     const auto events = nlohmann::json::parse(file);
     std::uint64_t samples = 0;
-    double last_begin = 0, last_push_end = 0;  // each sample is written from its end
+    double last_begin = 0, last_push_end = 0;  // each sample is written at its end
     std::string before;
     for (const auto& event : events) {
       if (event["tid"] != 1000) continue;
@@ -198,7 +198,7 @@ TEST_CASE("gpu training: a trace has a track of the GPU's own, whose stages foll
       last_begin = from;
     }
     CHECK(before == "pull");
-    CHECK(samples >= 14);  // of 40 steps every second one, but for the first ones
+    CHECK(samples >= 14);  // every second one of 40 steps, except the first ones
     CHECK(samples <= 16);
   }
 }

@@ -1,4 +1,4 @@
-// What happens to a GPU worker's training: torn pulls, refused graphs, delays, failures, stops, changes.
+// Disturbances of a GPU worker's training: torn pulls, refused graphs, delays, failures, stops, changes.
 #include "support/gpu_training.hpp"
 
 #include <cmath>
@@ -34,7 +34,7 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again") {
     std::unique_ptr<Worker> other;
     std::optional<Variable> weights;
     int pulls = 0;
-    // Somebody pushes zeros to what is being copied: another version, the same values; in the end the processor copies.
+    // Pushes zeros to what is being copied: the version changes, the values do not; in the end the CPU copies.
     box.cuda.during_pull = [&](std::size_t piece) {
       if (piece != 1 || (pulls++ / 3) % 2 != 0) return;
       if (!other) other = std::make_unique<Worker>(member(config, 1));
@@ -50,7 +50,7 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again") {
       Worker worker(member(config, 0));
       const auto model = train::make_model("mlp", data.features, data.classes);
       train::TrainResult result = train::train(worker, *model, data, options);
-      // Kernel by kernel, so that each step that was computed, and computed again, is a call of its own.
+      // Kernel by kernel, so that each step, computed once or again, is a call of its own.
       const std::size_t bounced = result.gpu->transfers.bounced_chunks;
       CHECK(bounced > 1);
       CHECK(box.cuda.count("softmax_cross_entropy") >= result.last.steps + bounced);
@@ -64,10 +64,10 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again") {
   }
 }
 
-TEST_CASE("gpu training: a step whose time is taken holds the processor up no more than the others") {
+TEST_CASE("gpu training: a timed step does not block the CPU longer than the others") {
   Box box;
   std::size_t pushes = 0, waited_for = 0;
-  // The next batch is asked for while the gradient is on the bus, whether the step is timed or not.
+  // The next batch is requested while the gradient is being transferred, whether the step is timed or not.
   box.cuda.before_report = [&](std::size_t piece) {
     if (piece != 0) return;
     ++pushes;
@@ -83,7 +83,7 @@ TEST_CASE("gpu training: a step whose time is taken holds the processor up no mo
   CHECK(waited_for == 0);
 }
 
-TEST_CASE("gpu training: where no graph can be made, it says so once and goes on kernel by kernel") {
+TEST_CASE("gpu training: if no graph can be created, it is reported once and kernels are launched one by one") {
   for (const char* call : {"begin_capture", "end_capture"}) {
     Box box;
     box.cuda.fail(call, 0, device::kNotSupported);
@@ -100,7 +100,7 @@ TEST_CASE("gpu training: where no graph can be made, it says so once and goes on
   }
 }
 
-TEST_CASE("gpu training: a straggler waits before its push, as often and as long as it was asked for") {
+TEST_CASE("gpu training: a straggler waits before its push, as often and as long as requested") {
   Box box;
   train::TrainOptions options;
   options.gpu = box.place();
@@ -116,7 +116,7 @@ TEST_CASE("gpu training: a straggler waits before its push, as often and as long
   CHECK(phases.delay > phases.pull + phases.gradient);
 }
 
-TEST_CASE("gpu training: a GPU that fails is an error that names the call, and nothing hangs or stays") {
+TEST_CASE("gpu training: a GPU that fails is an error that names the call, without hangs or leaks") {
   for (const char* call : {"allocate", "multiply", "gather_rows", "record", "launch", "wait_value"}) {
     CAPTURE(std::string(call));
     Box box;
@@ -139,7 +139,7 @@ TEST_CASE("gpu training: a job that ends or is told to stop while the next step 
   CHECK(trained.results[0].last.steps > 0);
 }
 
-TEST_CASE("gpu training: a rate that is changed while the job runs holds for the GPU's next local step") {
+TEST_CASE("gpu training: a rate that is changed while the job runs applies from the GPU's next local step") {
   Box box;
   JobConfig config = job(Mode::kAsync, 1, 60);
   config.optimizer.rule = UpdateRule::kAdd;
@@ -152,7 +152,7 @@ TEST_CASE("gpu training: a rate that is changed while the job runs holds for the
     if (has_gpu) options.gpu = box.place();
     int asked = 0;
     options.stop_requested = [&] {
-      if (++asked == 20)  // once a step, before it
+      if (++asked == 20)  // once per step, before it
         JobControl(config.job).change([](LiveSettings& settings) { settings.learning_rate = 0.02F; });
       return false;
     };

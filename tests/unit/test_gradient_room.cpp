@@ -1,4 +1,4 @@
-// Worker::gradient: room in which a gradient is pushed without a copy; and what is published beside it.
+// Worker::gradient: memory for a gradient that is pushed without a copy; and what is published with it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ void fill(std::span<float> out, float first) {
 
 }  // namespace
 
-TEST_CASE("gradient room: it is as large as the variable, aligned, and stays where it is") {
+TEST_CASE("gradient room: it is as large as the variable, aligned, and stays at its address") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const Placement placement : {Placement::kRoundRobin, Placement::kPartition}) {
       JobConfig config = settings(mode);
@@ -64,7 +64,7 @@ TEST_CASE("gradient room: it is as large as the variable, aligned, and stays whe
     }
 }
 
-TEST_CASE("gradient room: a push from there applies the same as one from elsewhere, step after step") {
+TEST_CASE("gradient room: a push from there has the same effect as one from elsewhere, step after step") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
@@ -89,7 +89,7 @@ TEST_CASE("gradient room: a push from there applies the same as one from elsewhe
     }
 }
 
-TEST_CASE("gradient room: in sync mode it replaces what was pushed before in the step, and what comes after is added") {
+TEST_CASE("gradient room: in sync mode it replaces earlier pushes of the step, and later ones are added to it") {
   const JobConfig config = settings(Mode::kSync);
   Server server(config);
   Worker worker(options(config));
@@ -104,7 +104,7 @@ TEST_CASE("gradient room: in sync mode it replaces what was pushed before in the
   CHECK(JobView(config.job).values("v") == std::vector<float>(2, -11.0F));
 }
 
-TEST_CASE("gradient room: several workers' rooms make the mean") {
+TEST_CASE("gradient room: several workers' gradients give the mean") {
   const JobConfig config = settings(Mode::kSync, 3);
   Server server(config);
   std::vector<std::thread> threads;
@@ -123,14 +123,14 @@ TEST_CASE("gradient room: several workers' rooms make the mean") {
   CHECK(JobView(config.job).values("v") == std::vector<float>(3000, -150.0F));
 }
 
-TEST_CASE("gradient norm: a limit that was set after a gradient was published holds for it") {
+TEST_CASE("gradient norm: a limit that was set after a gradient was published applies to it") {
   const JobConfig config = settings(Mode::kSync, 2);
   Server server(config);
   Worker first(options(config)), second(options(config));
   const Variable a = first.variable({.name = "v", .shape = {4}}, zero);
   const Variable b = second.variable({.name = "v", .shape = {4}}, zero);
   const Variable added =
-      first.variable({.name = "added", .shape = {1}, .rule = UpdateRule::kAdd}, zero);  // no part of the norm
+      first.variable({.name = "added", .shape = {1}, .rule = UpdateRule::kAdd}, zero);  // not part of the norm
   const std::vector<float> gradient(4, 5.0F);                                           // norm 10
   std::thread waiting([&] {
     first.push(a, gradient);

@@ -1,4 +1,5 @@
-// Hooks of a loop: in which order they are called, and what each of them does. The guard against NaN: test_nan_guard.cpp.
+// Hooks of a loop: the order in which they are called, and what each of them does. The guard against NaN has
+// test_nan_guard.cpp.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ using namespace ps_shm::test;
 
 namespace {
 
-// Writes down how it is called.
+// Records how it is called.
 class Recorder : public Hook {
  public:
   Recorder(std::string name, std::vector<std::string>& calls) : name_(std::move(name)), calls_(calls) {}
@@ -44,7 +45,7 @@ class Recorder : public Hook {
 
 }  // namespace
 
-TEST_CASE("hooks are called in their order, in every phase") {
+TEST_CASE("hooks are called in order, in every phase") {
   const JobConfig config = config_of();
   Server server(config);
   LoopingWorker member(config);
@@ -66,8 +67,7 @@ TEST_CASE("hooks are called in their order, in every phase") {
   CHECK(last.was_pushed);
 }
 
-TEST_CASE(
-    "a gradient that one hook does not want is not pushed, the others are asked all the same, and the step ends") {
+TEST_CASE("a gradient that one hook rejects is not pushed, the other hooks are still called, and the step ends") {
   const JobConfig config = config_of();
   Server server(config);
   LoopingWorker member(config);
@@ -84,7 +84,7 @@ TEST_CASE(
   CHECK(member.worker.global_step() == 4);
 }
 
-TEST_CASE("a loop stops at a step, also one that is past") {
+TEST_CASE("a loop stops at a step, even one that is already over") {
   const JobConfig config = config_of();
   Server server(config);
   LoopingWorker member(config);
@@ -94,13 +94,14 @@ TEST_CASE("a loop stops at a step, also one that is past") {
   CHECK(member.value() == -2.5F);
 }
 
-TEST_CASE("a loop stops where the mean of its last losses is small enough") {
+TEST_CASE("a loop stops when the mean of its last losses is low enough") {
   const JobConfig config = config_of();
   Server server(config);
   LoopingWorker member(config);
   CHECK(member.run({stop_at_loss(0.25)}, falling).steps == 4);
   member.asked = 0;
-  CHECK(member.run({stop_at_loss(0.25, 3)}, falling).steps == 6);  // of 1/4, 1/5, 1/6; of 1/3, 1/4, 1/5 it is above
+  CHECK(member.run({stop_at_loss(0.25, 3)}, falling).steps ==
+        6);  // the mean of 1/4, 1/5, 1/6; that of 1/3, 1/4, 1/5 is above
   member.asked = 0;
   const auto with_nan = [](std::uint64_t step) { return step == 2 ? kNan : 0.1; };
   CHECK(member.run({stop_at_loss(0.25, 2)}, with_nan).steps == 4);
@@ -117,7 +118,7 @@ TEST_CASE("a loop ends with its job") {
   CHECK(calls.back() == "a end");
 }
 
-TEST_CASE("what a hook throws leaves the loop, and the worker goes on") {
+TEST_CASE("an exception of a hook propagates to the caller, and the worker can continue") {
   const JobConfig config = config_of();
   Server server(config);
   LoopingWorker member(config);
@@ -137,7 +138,7 @@ TEST_CASE("what a hook throws leaves the loop, and the worker goes on") {
   CHECK(member.value() == -2.0F);
 }
 
-TEST_CASE("logging and timing tell how it goes, every so many global steps") {
+TEST_CASE("logging and timing report progress at an interval of global steps") {
   const JobConfig config = config_of();
   Server server(config);
   LoopingWorker member(config);
@@ -151,7 +152,7 @@ TEST_CASE("logging and timing tell how it goes, every so many global steps") {
   CHECK_THROWS_WITH_AS(logging({}), doctest::Contains("give steps or seconds"), Error);
 }
 
-TEST_CASE("summaries give what to draw, and the rest at the end") {
+TEST_CASE("summaries are written at their interval, and once more at the end") {
   const JobConfig config = config_of();
   Server server(config);
   LoopingWorker member(config);
@@ -164,14 +165,14 @@ TEST_CASE("summaries give what to draw, and the rest at the end") {
     losses.push_back(scalars[0].value);
     CHECK(std::string(scalars[1].name) == "steps_per_second");
     CHECK(scalars[1].value > 0);
-    CHECK(scalars[2].value == scalars[1].value);  // the job has this worker alone
+    CHECK(scalars[2].value == scalars[1].value);  // the job has only this worker
   };
   member.run({summaries({.steps = 4}, write), stop_at_step(10)}, [](std::uint64_t step) { return double(step); });
   CHECK(steps == std::vector<std::uint64_t>{4, 8, 10});
   CHECK(losses == std::vector<double>{2.5, 6.5, 9.5});
 }
 
-TEST_CASE("checkpointing writes the job's state, tells the other hooks, and keeps the newest") {
+TEST_CASE("checkpointing saves the job's state, notifies the other hooks, and keeps the newest") {
   const JobConfig config = config_of(Mode::kAsync, 2);
   Folder folder;
   Server server(config);
@@ -183,7 +184,7 @@ TEST_CASE("checkpointing writes the job's state, tells the other hooks, and keep
   };
   member.run({kept(), std::make_shared<Recorder>("a", calls), stop_at_step(10)}, falling);
   CHECK(std::count(calls.begin(), calls.end(), "a save") == 4);
-  CHECK(calls[calls.size() - 2] == "a save");  // of the end
+  CHECK(calls[calls.size() - 2] == "a save");  // at the end
   CHECK(checkpoints_in(folder) == std::vector<std::string>{"step-10", "step-9"});
   const Checkpoint last(folder.path() + "/step-9");
   std::vector<float> values(kElements);
@@ -193,7 +194,7 @@ TEST_CASE("checkpointing writes the job's state, tells the other hooks, and keep
   REQUIRE(said.lines.size() == 4);
   CHECK(is_in("written in", said.lines[0]));
 
-  other.run({kept(), stop_at_step(20)}, falling);  // rank 1 keeps nothing
+  other.run({kept(), stop_at_step(20)}, falling);  // rank 1 keeps no checkpoints
   CHECK(checkpoints_in(folder) == std::vector<std::string>{"step-10", "step-9"});
   const auto first = std::make_shared<Calling>();
   first->on_step = [&](StepLoop&, const StepReport&) {

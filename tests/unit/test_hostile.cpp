@@ -1,5 +1,5 @@
-// Damaged segments: every word altered, every length cut, segments exchanged. Whoever attaches works or gets an Error:
-// never a signal, never a hang.
+// Damaged segments: every word altered, every length truncated, segments exchanged. A process that attaches works or
+// gets an Error: never a signal, never a hang.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ using namespace ps_shm;
 using test::Bytes;
 using test::SegmentFile;
 
-constexpr unsigned kSeconds = 60;  // of one case, which waits for parts of a second
+constexpr unsigned kSeconds = 60;  // for one case, which waits for fractions of a second
 
 bool is_full() { return std::getenv("PS_SHM_TEST_FULL") != nullptr; }
 
@@ -35,7 +35,7 @@ struct Place {
   std::size_t offset;
 };
 
-// A job with a past: a worker has pushed and left, another one died in the middle of a push.
+// A job with a history: one worker has pushed and left, another one died in the middle of a push.
 struct PastJob {
   test::TestJob job;
   std::vector<VariableSpec> specs;
@@ -68,14 +68,14 @@ struct PastJob {
     return job.segments.free_buffer_table(record.shard, lane).free_buffers[record.buffer_class - shm::kMinClass][0];
   }
 
-  // Only in a child of who made it: the mappings stay behind there.
+  // Call this only in a child of the process that made it: the child is left with the old mappings.
   void restore() const {
     for (const std::string& name : job.name.segments())
       if (!healthy.contains(name)) shm::unlink_segment(name);
     for (const auto& [name, bytes] : healthy) SegmentFile(name, O_RDWR | O_CREAT).replace(bytes);
   }
 
-  // The words that mean something: headers, settings and state, and of tables those in use.
+  // The words with a meaning: headers, settings and state, and the used entries of tables.
   std::vector<Place> words_in_use() {
     std::vector<Place> places;
     const auto add = [&](const std::string& segment, std::size_t begin, std::size_t bytes) {
@@ -109,7 +109,7 @@ struct PastJob {
     return places;
   }
 
-  // Both must work or give an Error, each on the same damage.
+  // Both the worker and the view must work or give an Error, each on the same damage.
   template <class Damage>
   void attach_to(Damage&& damage) const {
     restore();
@@ -125,7 +125,7 @@ struct PastJob {
   }
 };
 
-// What a word is altered to: `width` bytes of it.
+// The new value of a word, in its first `width` bytes.
 struct Alteration {
   std::size_t width;
   std::uint64_t value;
@@ -167,7 +167,7 @@ void report(const test::Cases& cases, std::size_t count, const auto& name_of) {
   CHECK(cases.refused != 0);
 }
 
-// A share of the alterations, unless PS_SHM_TEST_FULL: another share of each kind of job.
+// Tries a fraction of the alterations unless PS_SHM_TEST_FULL is set; each kind of job tries a different fraction.
 void alter_every_word(PastJob past, std::size_t share) {
   struct Case {
     Place place;
@@ -208,7 +208,7 @@ TEST_CASE("hostile: any word altered, in a synchronous job with accumulators") {
   alter_every_word(PastJob(settings(Mode::kSync, Reduce::kAtomic), false), 3);
 }
 
-TEST_CASE("hostile: a segment cut to any length") {
+TEST_CASE("hostile: a segment truncated to any length") {
   PastJob past(partitioned(), true);
   std::vector<Place> all;  // here the offset is the new length
   for (const auto& [name, bytes] : past.healthy) {
@@ -224,7 +224,7 @@ TEST_CASE("hostile: a segment cut to any length") {
   report(cases, all.size(), [&](std::size_t i) { return fmt::format("{} cut to {}", all[i].segment, all[i].offset); });
 }
 
-TEST_CASE("hostile: a segment in another one's place") {
+TEST_CASE("hostile: a segment in place of another one") {
   PastJob past(partitioned(), true);
   PastJob other(settings(Mode::kAsync), true);
   std::vector<std::pair<std::string, const Bytes*>> all;
@@ -245,13 +245,13 @@ TEST_CASE("hostile: a segment in another one's place") {
   CHECK(cases.worked == 0);
 }
 
-TEST_CASE("hostile: the same job undamaged works") {
+TEST_CASE("hostile: the same job without damage works") {
   PastJob past(partitioned(), true);
   const test::Cases cases(1, kSeconds, [&](std::size_t) { past.attach_to([] {}); });
   CHECK(cases.worked == 1);
 }
 
-TEST_CASE("hostile: a reader of a segment that is cut off meanwhile reads zeros and is told") {
+TEST_CASE("hostile: a reader of a segment that is truncated meanwhile reads zeros and gets an error") {
   PastJob past(partitioned(), true);
   test::Child child([&] {
     shm::survive_truncation();
@@ -266,7 +266,7 @@ TEST_CASE("hostile: a reader of a segment that is cut off meanwhile reads zeros 
   CHECK(child.join() == 0);
 }
 
-TEST_CASE("hostile: without the call a snapshot point is the end, and so is a bus error elsewhere with it") {
+TEST_CASE("hostile: without survive_truncation() a truncation kills, and with it a bus error elsewhere still does") {
   PastJob past(partitioned(), true);
   const auto reads_beyond = [&](bool survives, bool watched) {
     test::Child child([&] {
@@ -286,7 +286,7 @@ TEST_CASE("hostile: without the call a snapshot point is the end, and so is a bu
   CHECK_FALSE(reads_beyond(true, false));
 }
 
-TEST_CASE("hostile: the inspector survives segments that are cut off and made whole again all the time") {
+TEST_CASE("hostile: the inspector survives segments that are truncated and restored again and again") {
   PastJob past(partitioned(), true);
   const std::size_t looks = is_full() ? 20000 : 300;
   test::Child cutter([&] {

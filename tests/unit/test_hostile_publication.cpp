@@ -1,5 +1,5 @@
-// Damaged publications: every word altered, every length cut. Whoever looks, reads or takes over works or gets an Error:
-// never a signal, never a hang.
+// Damaged publications: every word altered, every length truncated. A process that inspects, reads or takes over works
+// or gets an Error: never a signal, never a hang.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -17,14 +17,14 @@ using namespace ps_shm;
 using test::Bytes;
 using test::SegmentFile;
 
-constexpr unsigned kSeconds = 60;  // of one case, which takes milliseconds
+constexpr unsigned kSeconds = 60;  // for one case, which takes milliseconds
 
-// A publication with a past: generations, a dead subscriber's lease, a publisher that died.
+// A publication with a history: generations, a dead subscriber's lease, a publisher that died.
 struct PastPublication {
   test::PublicationName name;
   BundleSpec spec = test::bundle_of(name);
   Bytes healthy;
-  std::size_t facts = 0;  // bytes in front of the tensors
+  std::size_t facts = 0;  // bytes before the tensors
 
   PastPublication() {
     spec.records = 4;
@@ -58,7 +58,7 @@ void report(const test::Cases& cases, std::size_t count, const auto& name_of) {
 
 }  // namespace
 
-TEST_CASE("hostile publication: undamaged it works") {
+TEST_CASE("hostile publication: without damage it works") {
   const PastPublication past;
   const test::Cases cases(1, kSeconds, [&](std::size_t) { past.use([](const SegmentFile&) {}); });
   CHECK(cases.worked == 1);
@@ -82,7 +82,7 @@ TEST_CASE("hostile publication: any word altered") {
   CHECK(cases.refused != 0);
 }
 
-TEST_CASE("hostile publication: cut to any length") {
+TEST_CASE("hostile publication: truncated to any length") {
   const PastPublication past;
   std::vector<std::size_t> lengths = {0, 1, 8, 511, 512, 513, 4095, 4096, past.healthy.size() - 1};
   for (std::size_t length = 64; length < past.healthy.size(); length += 320) lengths.push_back(length);
@@ -92,7 +92,7 @@ TEST_CASE("hostile publication: cut to any length") {
   CHECK(cases.worked == 0);
 }
 
-TEST_CASE("hostile publication: cut to a header that says it is all") {
+TEST_CASE("hostile publication: truncated, with a header that matches the new length") {
   const PastPublication past;
   past.damage([](const SegmentFile& file) {
     const std::uint64_t bytes = sizeof(shm::HeaderShm);

@@ -81,7 +81,7 @@ TEST_CASE("idx: images and labels are read from memory") {
   CHECK(ps_shm::train::parse_idx_labels(good_labels(), "blob") == std::vector<std::uint8_t>{0, 7, 14});
 }
 
-TEST_CASE("idx: a plain and a gzip file give the same, whatever they are called") {
+TEST_CASE("idx: a plain and a gzip file give the same data, whatever their names") {
   const ps_shm::test::Folder folder;
   check_good(ps_shm::train::read_idx_images(folder.write("plain.gz", text(good_images()))));
   check_good(ps_shm::train::read_idx_images(folder.write_gz("packed", text(good_images()))));
@@ -89,7 +89,7 @@ TEST_CASE("idx: a plain and a gzip file give the same, whatever they are called"
         ps_shm::train::read_idx_labels(folder.write_gz("m", text(good_labels()))));
 }
 
-TEST_CASE("idx: a payload of several blocks is read whole") {
+TEST_CASE("idx: a payload of several blocks is read completely") {
   const ps_shm::test::Folder folder;
   constexpr std::size_t kCount = 5'000'011;
   const Bytes bytes = with_payload(big_endian({0x801, kCount}), kCount);
@@ -100,7 +100,7 @@ TEST_CASE("idx: a payload of several blocks is read whole") {
   CHECK(plain == packed);
 }
 
-TEST_CASE("idx: every cut of a file is refused, with the offset of the snapshot point") {
+TEST_CASE("idx: a file truncated anywhere is refused, with the offset of the truncation") {
   const Bytes images = good_images();
   for (std::size_t length = 0; length < images.size(); ++length) {
     CAPTURE(length);
@@ -115,7 +115,7 @@ TEST_CASE("idx: every cut of a file is refused, with the offset of the snapshot 
   }
 }
 
-TEST_CASE("idx: a file that goes on after its payload is refused") {
+TEST_CASE("idx: a file with data after its payload is refused") {
   CHECK(has(images_error(with_payload(good_images(), 1)), "blob: byte 40: trailing data"));
   CHECK(has(labels_error(with_payload(good_labels(), 100)), "blob: byte 11: trailing data"));
   const ps_shm::test::Folder folder;
@@ -123,7 +123,7 @@ TEST_CASE("idx: a file that goes on after its payload is refused") {
   CHECK(has(error_of([&] { ps_shm::train::read_idx_images(packed); }), packed + ": byte 40: trailing data"));
 }
 
-TEST_CASE("idx: another magic number is refused, and files in each other's place are named") {
+TEST_CASE("idx: a wrong magic number is refused, and swapped files are named") {
   CHECK(has(images_error(with_payload(big_endian({0x0d03, 2, 3, 4}), 24)), "byte 0: magic number is 0x00000d03"));
   CHECK(has(images_error(good_labels()), "byte 0: magic number is 0x00000801, a label file; expected 0x00000803"));
   CHECK(has(labels_error(good_images()), "byte 0: magic number is 0x00000803, an image file; expected 0x00000801"));
@@ -140,7 +140,7 @@ TEST_CASE("idx: a size of zero is refused, with its offset") {
   CHECK(has(labels_error(big_endian({0x801, 0})), "byte 4: number of labels is 0"));
 }
 
-TEST_CASE("idx: sizes whose product is huge or would wrap are refused before anything is allocated") {
+TEST_CASE("idx: sizes whose product is huge or overflows are refused before anything is allocated") {
   CHECK(has(images_error(big_endian({0x803, 0xffffffff, 1, 1})), "byte 4: number of images is 4294967295"));
   CHECK(has(images_error(big_endian({0x803, 1 << 30, 2, 1})), "byte 8: number of rows is 2"));
   CHECK(has(images_error(big_endian({0x803, 0x10000, 0x8000, 0x20000})), "byte 8: number of rows"));
@@ -148,11 +148,11 @@ TEST_CASE("idx: sizes whose product is huge or would wrap are refused before any
   CHECK(has(labels_error(big_endian({0x801, 0x40000001})), "byte 4: number of labels"));
 }
 
-TEST_CASE("idx: a header that announces a gigabyte costs no more than what the file holds") {
+TEST_CASE("idx: a header that announces a gigabyte costs no more memory than the file's contents") {
   CHECK(has(images_error(with_payload(big_endian({0x803, 1 << 20, 32, 32}), 5)), "1073741819 more bytes"));
 }
 
-TEST_CASE("idx: every cut of a gzip file is refused") {
+TEST_CASE("idx: a gzip file truncated anywhere is refused") {
   const ps_shm::test::Folder folder;
   folder.write_gz("whole", text(good_images()));
   const Bytes whole = read(folder.path("whole"));
@@ -164,7 +164,7 @@ TEST_CASE("idx: every cut of a gzip file is refused") {
   }
 }
 
-TEST_CASE("idx: no damaged byte of a gzip file passes unnoticed") {
+TEST_CASE("idx: a damaged byte anywhere in a gzip file is noticed") {
   const ps_shm::test::Folder folder;
   folder.write_gz("whole", text(good_images()));
   const Bytes whole = read(folder.path("whole"));
@@ -178,7 +178,7 @@ TEST_CASE("idx: no damaged byte of a gzip file passes unnoticed") {
   }
 }
 
-TEST_CASE("idx: damaged gzip content is named as such, once and in one line") {
+TEST_CASE("idx: damaged gzip content is reported as such, once and in one line") {
   const ps_shm::test::Folder folder;
   folder.write_gz("whole", text(good_images()));
   Bytes damaged = read(folder.path("whole"));

@@ -55,7 +55,7 @@ struct Party {
   float value() const { return JobView(name.text()).values("v").front(); }
 };
 
-// The word of a job's variable "v", through a mapping of its own.
+// The word of a job's variable "v", through a separate mapping.
 struct WordOf {
   JobSegments segments;
   AtomicShm<std::uint64_t>* word;
@@ -90,7 +90,7 @@ const Form kForms[] = {
 
 }  // namespace
 
-TEST_CASE("one element: both forms push, pull and count, in both layouts, and see each other") {
+TEST_CASE("one element: both forms push, pull and count, in both layouts, and see each other's updates") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
     for (const std::vector<std::uint64_t>& shape : {std::vector<std::uint64_t>{}, {1}, {1, 1}}) {
       CAPTURE(to_string(layout));
@@ -111,7 +111,7 @@ TEST_CASE("one element: both forms push, pull and count, in both layouts, and se
     }
 }
 
-TEST_CASE("one element: in sync mode the short forms are a step's, too") {
+TEST_CASE("one element: in sync mode the short forms belong to a step as well") {
   JobConfig config;
   config.mode = Mode::kSync;
   Party party(config);
@@ -166,7 +166,7 @@ TEST_CASE("in-place scalar: its bytes are those of the float") {
   CHECK(pulled == given);
 }
 
-TEST_CASE("in-place scalar: staleness is what others have pushed since, also where the counter goes round") {
+TEST_CASE("in-place scalar: staleness counts the others' pushes since the pull, even when the counter wraps around") {
   for (const Form& form : kForms)
     for (const std::uint32_t start : {0U, 0xfffffffdU, 0xffffffffU}) {
       CAPTURE(form.name);
@@ -180,7 +180,7 @@ TEST_CASE("in-place scalar: staleness is what others have pushed since, also whe
       form.push(first, a, 1);
       CHECK(first.staleness().max == 5);
       CHECK(first.staleness().mean == 5);
-      for (int i = 0; i < 10; ++i) form.push(first, a, 1);  // one's own are not
+      for (int i = 0; i < 10; ++i) form.push(first, a, 1);  // one's own pushes do not count
       CHECK(first.staleness().max == 5);
       CHECK(form.pull(first, a) == 16);
       form.push(second, b, 1);
@@ -192,7 +192,7 @@ TEST_CASE("in-place scalar: staleness is what others have pushed since, also whe
     }
 }
 
-TEST_CASE("in-place scalar: staleness scaling divides the rate, also where the counter goes round") {
+TEST_CASE("in-place scalar: staleness scaling divides the rate, even when the counter wraps around") {
   for (const Form& form : kForms)
     for (const std::uint32_t start : {0U, 0xfffffffeU}) {
       JobConfig config;
@@ -203,7 +203,7 @@ TEST_CASE("in-place scalar: staleness scaling divides the rate, also where the c
       const Variable a = first.variable(Party::spec(UpdateRule::kSgd), zero);
       const Variable b = second.variable(Party::spec(UpdateRule::kSgd), zero);
       WordOf(party.name.text()).word->store_release(make_scalar(start, 0));
-      form.push(first, a, 1);  // nothing pulled: the rate as it is
+      form.push(first, a, 1);  // nothing pulled: the rate is unchanged
       CHECK(form.pull(first, a) == -1);
       for (int i = 0; i < 3; ++i) form.push(second, b, 0);
       form.push(first, a, 1);
@@ -211,7 +211,7 @@ TEST_CASE("in-place scalar: staleness scaling divides the rate, also where the c
     }
 }
 
-TEST_CASE("in-place scalar: clip_norm limits both forms, but not what is added") {
+TEST_CASE("in-place scalar: clip_norm limits both forms, but not additions") {
   for (const Form& form : kForms)
     for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdd}) {
       JobConfig config;
@@ -225,7 +225,7 @@ TEST_CASE("in-place scalar: clip_norm limits both forms, but not what is added")
     }
 }
 
-TEST_CASE("in-place scalar: a changed clip_norm and rate hold for the short form from the next step on") {
+TEST_CASE("in-place scalar: a changed clip_norm and rate apply to the short form from the next step on") {
   JobConfig config;
   config.optimizer.learning_rate = 1.0F;
   Party party(config);
@@ -243,7 +243,7 @@ TEST_CASE("in-place scalar: a changed clip_norm and rate hold for the short form
   CHECK(worker.pull(variable) == -9);
 }
 
-TEST_CASE("in-place scalar: both forms compute the same bits, and those that a span of more does") {
+TEST_CASE("in-place scalar: both forms compute the same bits as a span of several elements") {
   JobConfig config;
   config.optimizer.learning_rate = 0.3F;
   config.optimizer.schedule = Schedule::parse("exp:0.9:2");
@@ -278,7 +278,7 @@ TEST_CASE("in-place scalar: both forms compute the same bits, and those that a s
   CHECK(courses[0].back() != 1);
 }
 
-TEST_CASE("in-place scalar: parts of one row are scalars, the whole is pulled and pushed as ever") {
+TEST_CASE("in-place scalar: parts of one row are scalars, the variable is pulled and pushed as usual") {
   JobConfig config;
   config.tasks = 1;
   config.placement = Placement::kPartition;
@@ -309,8 +309,7 @@ TEST_CASE("in-place scalar: the bytes that a view counts are those of the files"
   CHECK(info.bytes.values == 4);
 }
 
-TEST_CASE(
-    "in-place scalar: pushes of several processes in both forms are all there, exact; racy ones are all counted") {
+TEST_CASE("in-place scalar: pushes of several processes in both forms: atomic ones are all applied, all are counted") {
   constexpr std::uint32_t kProcesses = 3, kPushes = 20'000;
   for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
     JobConfig config;
@@ -329,7 +328,7 @@ TEST_CASE(
           const Form& form = kForms[(push + number) % 2];
           form.push(worker, variable, 1);
           const float value = form.pull(worker, variable);
-          if (adds == Adds::kExact && value <= last) return 3;  // sums grow
+          if (adds == Adds::kExact && value <= last) return 3;  // sums increase
           last = value;
         }
         return 0;

@@ -15,8 +15,8 @@ namespace {
 
 float add(float value, float delta) { return value + delta; }
 
-// Updates `count` floats at `offset` floats behind a 16-byte boundary; returns how many floats around and in them are
-// not what they should be.
+// Updates `count` floats at `offset` floats after a 16-byte boundary; returns how many floats in and around them are
+// wrong.
 template <class UpdateAll>
 int wrong_after(std::size_t offset, std::size_t count, UpdateAll&& update_all) {
   constexpr std::size_t kFloats = 24;
@@ -46,7 +46,7 @@ struct OneVariable {
 
 }  // namespace
 
-TEST_CASE("in-place slot: an exact update changes its elements, and no others, at every alignment and length") {
+TEST_CASE("in-place slot: an atomic update changes its elements, and no others, at every alignment and length") {
   for (std::size_t offset = 0; offset < 4; ++offset)
     for (std::size_t count = 0; count < 10; ++count) {
       CAPTURE(offset);
@@ -57,7 +57,7 @@ TEST_CASE("in-place slot: an exact update changes its elements, and no others, a
     }
 }
 
-TEST_CASE("in-place slot: a racy update without company is exact too") {
+TEST_CASE("in-place slot: a Hogwild! update without concurrency is exact too") {
   for (std::size_t offset = 0; offset < 4; ++offset)
     for (std::size_t count = 0; count < 10; ++count) {
       CAPTURE(offset);
@@ -68,7 +68,7 @@ TEST_CASE("in-place slot: a racy update without company is exact too") {
     }
 }
 
-TEST_CASE("in-place slot: an exchange of 16 bytes against other bytes changes nothing and tells them" *
+TEST_CASE("in-place slot: a failed compare-exchange of 16 bytes changes nothing and returns the current bytes" *
           doctest::skip(!kHas16ByteExchange)) {
   alignas(16) std::uint64_t target[2] = {1, 2};
   const std::uint64_t desired[2] = {8, 9};
@@ -83,7 +83,7 @@ TEST_CASE("in-place slot: an exchange of 16 bytes against other bytes changes no
   CHECK(target[1] == 9);
 }
 
-TEST_CASE("in-place slot: blocks cover the variable, the last one what is left") {
+TEST_CASE("in-place slot: blocks cover the variable, the last one holds the remainder") {
   for (const std::uint64_t elements : {1, 4095, 4096, 4097, 10'000}) {
     const OneVariable t(elements);
     std::uint64_t next = 0;
@@ -96,7 +96,7 @@ TEST_CASE("in-place slot: blocks cover the variable, the last one what is left")
   }
 }
 
-TEST_CASE("in-place slot: a push changes its block and counts") {
+TEST_CASE("in-place slot: a push changes its block and its counter") {
   for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
     OneVariable t(10'000);
     CHECK(t.variable.push_block(1, t.ones.data(), adds, add) == 0);
@@ -109,7 +109,7 @@ TEST_CASE("in-place slot: a push changes its block and counts") {
   }
 }
 
-TEST_CASE("in-place slot: a push of the last block leaves what lies behind the variable alone") {
+TEST_CASE("in-place slot: a push of the last block does not change what follows the variable") {
   OneVariable t(4096 + 5);
   t.variable.elements()[4096 + 5] = 77;
   t.variable.push_block(1, t.ones.data(), Adds::kExact, add);
@@ -117,7 +117,7 @@ TEST_CASE("in-place slot: a push of the last block leaves what lies behind the v
   CHECK(t.variable.elements()[4096 + 5] == 77);
 }
 
-TEST_CASE("in-place slot: a pull gives the block and how often it was pushed") {
+TEST_CASE("in-place slot: a pull gives the block and its number of pushes") {
   OneVariable t(10'000);
   t.variable.push_block(2, t.ones.data(), Adds::kExact, add);
   std::vector<float> out(t.variable.block_size(2) + 1, -1);

@@ -1,4 +1,4 @@
-// Intervals as text, and when something that is done at an interval is due.
+// Intervals as text, and when an action with an interval is due.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -13,7 +13,7 @@ using config::Due;
 using config::Interval;
 using config::read_interval;
 
-TEST_CASE("interval: a time with its unit and a number of steps are read, and written as they are read back") {
+TEST_CASE("interval: a time with a unit and a number of steps are read, and written as they are read back") {
   CHECK(read_interval("60s") == Interval{.seconds = 60});
   CHECK(read_interval("5m") == Interval{.seconds = 300});
   CHECK(read_interval("250MS") == Interval{.seconds = 0.25});
@@ -27,7 +27,7 @@ TEST_CASE("interval: a time with its unit and a number of steps are read, and wr
   CHECK(read_interval("1ms").is_given());
 }
 
-TEST_CASE("interval: what is none is refused with what can be written") {
+TEST_CASE("interval: an invalid one is refused with the accepted forms") {
   for (const std::string text : {"", "60", "1.5", "often", "-5s", "0s", "999us", "0steps", "-1steps", "1.5steps",
                                  "steps", "5 steps", "5_steps", "nans", "1e400h", "18446744073709551616steps"}) {
     CAPTURE(text);
@@ -51,7 +51,7 @@ TEST_CASE("interval: steps are due at multiples, from whatever step they count")
   CHECK_FALSE(Due({.steps = most}, 0, 0).is_now(0, most - 1));
 }
 
-TEST_CASE("interval: times are due at multiples after the beginning, and missed ones are left out") {
+TEST_CASE("interval: times are due at multiples after the start, and missed ones are skipped") {
   Due due({.seconds = 10}, 1000.5, 7);
   CHECK_FALSE(due.is_now(1010, 1'000'000));
   CHECK(due.is_now(1010.5, 7));

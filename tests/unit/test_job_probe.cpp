@@ -1,4 +1,4 @@
-// The probe, which looks at parts of a job often: ranks, chunks, blocks and rows.
+// The probe, which polls parts of a job frequently: ranks, chunks, blocks and rows.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ struct Probed {
 
   Probed() { REQUIRE(try_join(worker, 2, rank) == JoinOutcome::kJoined); }
 
-  // `others`: so many pushes of others come first, each time.
+  // Another rank's pushes come first, `others` times in all.
   void push(std::uint64_t chunk, int others = 0) {
     VersionedVariable variable = job.versioned(record);
     FreeBuffers of_others{job.segments, 1};
@@ -51,7 +51,7 @@ TEST_CASE("probe: a job that does not exist gives an error that names it") {
   CHECK_THROWS_WITH_AS(Probe{name}, doctest::Contains(name.c_str()), Error);
 }
 
-TEST_CASE("probe: a rank's words say what its worker does") {
+TEST_CASE("probe: a rank's words tell what its worker does") {
   Probed t;
   WorkerShm& entry = t.worker.worker(t.rank);
   counter(entry, Counter::kSteps).store_relaxed(7);
@@ -90,7 +90,7 @@ TEST_CASE("probe: updates and repeated pushes are counted chunk by chunk") {
   CHECK_THROWS_AS(t.probe.updates(0, pieces), Error);
 }
 
-TEST_CASE("probe: a chunk is read as it is now, and a torn one is not") {
+TEST_CASE("probe: a chunk is read as it is now, a torn one is not read") {
   Probed t;
   REQUIRE(t.probe.variables().size() == 1);
   std::vector<float> values;
@@ -132,7 +132,7 @@ TEST_CASE("probe: blocks of rows have their rows' numbers, and count pushes of r
   CHECK(t.probe.updates(1, 1) == 12);
 }
 
-TEST_CASE("probe: a job whose name is gone says so, and can still be looked at") {
+TEST_CASE("probe: a job whose name is gone is reported as such and can still be read") {
   Probed t;
   CHECK_FALSE(t.probe.is_gone());
   unlink_segment(t.job.name.control());
@@ -141,7 +141,7 @@ TEST_CASE("probe: a job whose name is gone says so, and can still be looked at")
   t.probe.require_whole();
 }
 
-TEST_CASE("probe: the rows of all parts are those of the whole, each once, wherever they lie") {
+TEST_CASE("probe: the rows of all parts are those of the variable, each once, wherever they lie") {
   for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
     JobConfig config = test::row_config(UpdateRule::kAdd);
     config.tasks = 3;

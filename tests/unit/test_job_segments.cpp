@@ -1,4 +1,4 @@
-// Creating, attaching and removing a job, also against others that do the same.
+// Creating, attaching and removing a job, also while other processes do the same.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 
@@ -40,7 +40,7 @@ void touch(const std::string& segment) { ::close(::open(("/dev/shm/" + segment).
 
 }  // namespace
 
-TEST_CASE("job: a created one is a control segment and a shard of one instance, its ps alive") {
+TEST_CASE("job: a created one has a control segment and a shard of one instance, its ps alive") {
   const TestJob job;
   CHECK(job.name.segments() == std::vector{job.name.control(), shard_name(job.name.text(), 0)});
   const JobSegments other = job.attach();
@@ -49,7 +49,7 @@ TEST_CASE("job: a created one is a control segment and a shard of one instance, 
   CHECK(other.locks().is_held_by_other(kTaskByte));
 }
 
-TEST_CASE("job: the settings come back as they were given") {
+TEST_CASE("job: the settings are read back as they were given") {
   JobConfig config;
   config.workers = 3, config.max_workers = 9, config.mode = Mode::kSync, config.layout = Layout::kVersioned;
   config.adds = Adds::kRacy, config.steps = 1234, config.optimizer.learning_rate = 0.75F, config.optimizer.l2 = 0.125F,
@@ -64,7 +64,7 @@ TEST_CASE("job: the settings come back as they were given") {
   CHECK(job.attach(Access::kReadOnly).config() == config);
 }
 
-TEST_CASE("job: as many variables as there may be are placed by hand, with the longest names") {
+TEST_CASE("job: the maximum number of variables can be placed by hand, with the longest names") {
   JobConfig config;
   config.tasks = 64;
   for (std::uint32_t number = 0; number < 64; ++number)
@@ -74,7 +74,7 @@ TEST_CASE("job: as many variables as there may be are placed by hand, with the l
   CHECK(JobSegments::try_attach_control(job.name.text(), outcome)->config().place == config.place);
 }
 
-TEST_CASE("job: without a choice there is room for sixteen workers or twice as many as it starts with") {
+TEST_CASE("job: by default the limit of workers is sixteen or twice the number it starts with") {
   JobConfig config;
   CHECK(TestJob(config).segments.ranks() == 16);
   config.workers = 100;
@@ -89,7 +89,7 @@ TEST_CASE("job: a second ps of a live one is refused and changes nothing") {
   CHECK(job.attach().instance() == job.segments.instance());
 }
 
-TEST_CASE("job: one without a ps whose workers are alive is not begun anew") {
+TEST_CASE("job: one without a ps whose workers are alive is not begun again") {
   const JobName name;
   leave_dead_job(name);
   AttachOutcome outcome;
@@ -122,7 +122,7 @@ TEST_CASE("job: a damaged control segment that nobody holds is reclaimed") {
   CHECK_NOTHROW(create(name));
 }
 
-TEST_CASE("job: shards that a job left without its control segment are reclaimed") {
+TEST_CASE("job: shards left without a control segment are reclaimed") {
   const JobName name;
   touch(shard_name(name.text(), 0));
   touch(gradient_name(name.text(), 1, 1));
@@ -130,7 +130,7 @@ TEST_CASE("job: shards that a job left without its control segment are reclaimed
   CHECK(name.segments().size() == 2);
 }
 
-TEST_CASE("job: of ps that start at once over a dead job exactly one gets it") {
+TEST_CASE("job: if several ps start at once over a dead job exactly one gets it") {
   const JobName name;
   leave_dead_job(name);
   constexpr int kCreators = 8;
@@ -158,7 +158,7 @@ TEST_CASE("job: of ps that start at once over a dead job exactly one gets it") {
   CHECK(std::count(codes.begin(), codes.end(), 1) == kCreators - 1);
 }
 
-TEST_CASE("job: removing one that is absent says so") {
+TEST_CASE("job: removing an absent one is reported") {
   const JobName name;
   CHECK(remove_job(name.text()) == RemoveOutcome::kAbsent);
 }
@@ -182,7 +182,7 @@ TEST_CASE("job: its ps removes it through its own descriptor") {
   CHECK(job.name.segments().empty());
 }
 
-TEST_CASE("job: who has removed it holds none of its bytes any more (names.N3)") {
+TEST_CASE("job: a process that has removed it does not hold its bytes any more (names.N3)") {
   const TestJob job;
   const JobSegments latecomer = job.attach();
   REQUIRE(remove_job(job.name.text(), job.segments.control().descriptor()) == RemoveOutcome::kRemoved);
@@ -191,7 +191,7 @@ TEST_CASE("job: who has removed it holds none of its bytes any more (names.N3)")
   CHECK_FALSE(latecomer.locks().is_held_by_other(kRankByte));
 }
 
-TEST_CASE("job: nobody serves a task of one that has lost its name (names.N3)") {
+TEST_CASE("job: nobody can serve a task of one that has lost its name (names.N3)") {
   const TestJob job;
   JobSegments successor = job.attach();
   REQUIRE(remove_job(job.name.text(), job.segments.control().descriptor()) == RemoveOutcome::kRemoved);
@@ -206,7 +206,7 @@ TEST_CASE("job: its ps does not remove it while a worker is alive") {
   CHECK(remove_job(job.name.text(), job.segments.control().descriptor()) == RemoveOutcome::kAlive);
 }
 
-// Once the removal through an own descriptor did not look where the name leads.
+// Regression: the removal through an own descriptor did not check which job the name refers to.
 TEST_CASE("job: a ps whose segments were deleted by hand does not remove the next job of that name") {
   const TestJob job;
   for (const std::string& segment : job.name.segments()) unlink_segment(segment);
@@ -215,7 +215,7 @@ TEST_CASE("job: a ps whose segments were deleted by hand does not remove the nex
   CHECK(job.name.segments().size() == 2);
 }
 
-TEST_CASE("job: removing it leaves those alone whose names begin like it") {
+TEST_CASE("job: removing it does not affect jobs whose names have its name as a prefix") {
   const JobName name;
   leave_dead_job(name);
   const JobName longer(name.text() + "-b"), digits(name.text() + "0");
@@ -225,7 +225,7 @@ TEST_CASE("job: removing it leaves those alone whose names begin like it") {
   CHECK(digits.segments().size() == 2);
 }
 
-TEST_CASE("job: removing it leaves files alone that are no segments of it") {
+TEST_CASE("job: removing it does not affect files that are not its segments") {
   const JobName name;
   leave_dead_job(name);
   const std::vector<std::string> strangers = {name.control() + ".w1",   name.control() + ".w.1", name.control() + ".x",
@@ -235,7 +235,7 @@ TEST_CASE("job: removing it leaves files alone that are no segments of it") {
   CHECK(name.segments().size() == strangers.size());
 }
 
-TEST_CASE("job: attaching to one that is absent or half made may be tried again") {
+TEST_CASE("job: attaching to one that is absent or incomplete can be retried") {
   const JobName name;
   AttachOutcome outcome;
   CHECK_FALSE(JobSegments::try_attach(name.text(), Access::kReadWrite, outcome));
@@ -246,7 +246,7 @@ TEST_CASE("job: attaching to one that is absent or half made may be tried again"
   CHECK(outcome == AttachOutcome::kBeingCreated);
 }
 
-TEST_CASE("job: attaching to another build's is an error") {
+TEST_CASE("job: attaching to one of another build is an error") {
   const TestJob job;
   job.segments.control().header().fingerprint ^= 1;
   CHECK_THROWS_WITH_AS(job.attach(), doctest::Contains("structures differ"), Error);
@@ -260,13 +260,13 @@ TEST_CASE("job: a shard of another instance is not attached to") {
   CHECK(outcome == AttachOutcome::kShardMissing);
 }
 
-TEST_CASE("job: attaching to a table that its file does not hold is an error") {
+TEST_CASE("job: attaching to a table that its file cannot hold is an error") {
   const TestJob job;
   test::alter_setting(job.segments, "max-workers", "256");
   CHECK_THROWS_WITH_AS(job.attach(), doctest::Contains("damaged"), Error);
 }
 
-TEST_CASE("job: it is finished at its last step and over when its ps was told to end") {
+TEST_CASE("job: it is finished at its last step, and over once its ps was told to end") {
   JobConfig config;
   config.steps = 2;
   const TestJob job(config);
@@ -282,7 +282,7 @@ TEST_CASE("job: it is finished at its last step and over when its ps was told to
   CHECK_FALSE(endless.segments.is_finished());
 }
 
-TEST_CASE("settings that have no room in the job's segment are refused") {
+TEST_CASE("settings that do not fit in the job's segment are refused") {
   JobConfig config;
   config.restore.assign(sizeof(SettingsShm::text), 'x');
   CHECK_THROWS_WITH_AS(TestJob{config}, doctest::Contains("the maximum is 12284"), Error);

@@ -81,7 +81,7 @@ struct TestJob {
   }
 };
 
-// A worker of the job with locks of its own.
+// A worker of the job with its own locks.
 struct TestWorker {
   shm::JobSegments segments;
   std::uint32_t rank = 0;
@@ -116,14 +116,14 @@ TEST_CASE("job view: a job that does not exist gives an error from the construct
   CHECK_FALSE(JobView::try_open(job).has_value());
 }
 
-TEST_CASE("job view: a name that could leave /dev/shm is refused") {
+TEST_CASE("job view: a name that would lead outside /dev/shm is refused") {
   CHECK(contains(error_of([] { JobView::try_open("../x"); }), "cannot name a job"));
 }
 
-TEST_CASE("job view: a sample has whole pieces of all of a variable, all of it where that is little") {
+TEST_CASE("job view: a sample has whole pieces from the entire variable, all of it if it is small") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     TestJob job;
-    constexpr std::uint64_t kElements = 1'000'003;  // the last piece is a short one
+    constexpr std::uint64_t kElements = 1'000'003;  // the last piece is shorter
     const std::vector<float> values = job.initialise(job.declare("w", kElements, layout), 0);
     const JobView view(job.config.job);
     const auto sampled = [&](std::uint64_t most) {
@@ -146,7 +146,7 @@ TEST_CASE("job view: a sample has whole pieces of all of a variable, all of it w
   }
 }
 
-TEST_CASE("job view: settings, sizes and owner are as the ps made them") {
+TEST_CASE("job view: settings, sizes and owner are those that the ps has set") {
   JobConfig config;
   config.workers = 3;
   config.steps = 70;
@@ -185,7 +185,7 @@ TEST_CASE("job view: the job is finished when the global step has reached its la
   CHECK(info.finished);
 }
 
-TEST_CASE("job view: values of both layouts, of one chunk and of many, are those that were put in") {
+TEST_CASE("job view: values of both layouts, of one chunk and of many, are those that were written") {
   TestJob job;
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
     for (const std::uint64_t elements : {1, 7, 4096, 100003}) {
@@ -236,7 +236,7 @@ TEST_CASE("job view: an uninitialised variable is marked and its values are refu
                                                                               << job.segments.record(0).buffer_class));
 }
 
-TEST_CASE("job view: an unknown variable's error lists those there are") {
+TEST_CASE("job view: an unknown variable's error lists the existing ones") {
   TestJob job;
   const JobView view(job.config.job);
   CHECK(contains(error_of([&] { view.values("x"); }), "has none yet"));
@@ -245,13 +245,13 @@ TEST_CASE("job view: an unknown variable's error lists those there are") {
   CHECK(contains(error_of([&] { view.values("x"); }), "has weights, bias"));
 }
 
-TEST_CASE("job view: workers that nobody has been are not listed; alive, left and dead ones are told apart") {
+TEST_CASE("job view: ranks that were never used are not listed; live, left and dead workers are told apart") {
   TestJob job;
   const JobView view(job.config.job);
   CHECK(view.workers().empty());
   TestWorker alive(job.config.job), gone(job.config.job);
   {
-    TestWorker killed(job.config.job);  // its descriptor is closed, which drops its lock as a death does
+    TestWorker killed(job.config.job);  // closes its descriptor, which drops its lock as a death does
   }
   shm::leave(gone.segments, gone.rank);
   const std::vector<WorkerInfo> workers = view.workers();
@@ -263,7 +263,7 @@ TEST_CASE("job view: workers that nobody has been are not listed; alive, left an
   CHECK(workers[0].holders == 1);
 }
 
-TEST_CASE("job view: counters and staleness are the worker's") {
+TEST_CASE("job view: counters and staleness are those of the worker") {
   TestJob job;
   TestWorker worker(job.config.job);
   shm::counter(worker.entry(), shm::Counter::kPushes).bump_relaxed(12);
@@ -283,7 +283,7 @@ TEST_CASE("job view: counters and staleness are the worker's") {
   CHECK(counts[2].count == 1);
 }
 
-TEST_CASE("job view: what a worker waits for is told with the ranks that are missing") {
+TEST_CASE("job view: what a worker waits for is reported with the missing ranks") {
   JobConfig config;
   config.workers = 2;
   TestJob job(config);
@@ -308,7 +308,7 @@ TEST_CASE("job view: what a worker waits for is told with the ranks that are mis
   CHECK(waiting(shm::WaitingFor::kData, 0) == "the shared data to be loaded");
   CHECK(waiting(shm::WaitingFor::kVariable, 0) == "a variable to be declared");
   CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7");
-  second.entry().pushing.store_release(8);  // behind that cut
+  second.entry().pushing.store_release(8);  // after that snapshot point
   CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7");
   second.entry().pushing.store_release(7);
   CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7, for the push of rank 1");
@@ -317,7 +317,7 @@ TEST_CASE("job view: what a worker waits for is told with the ranks that are mis
   CHECK(waiting(static_cast<shm::WaitingFor>(99), 0) == "something unknown");
 }
 
-TEST_CASE("job view: a job that may only be read can be viewed") {
+TEST_CASE("job view: a job that can only be read can be viewed") {
   TestJob job;
   const std::vector<float> expected = job.initialise(job.declare("w", 100), 3);
   for (const std::string& name : {shm::control_name(job.config.job), shm::shard_name(job.config.job, 0)})
@@ -336,34 +336,34 @@ TEST_CASE("job view: a damaged control segment is refused") {
   SUBCASE("initial size beyond the file") { header.initial_bytes = header.reserved_bytes = 1ULL << 40; }
   SUBCASE("initial size below a header") { header.initial_bytes = 8; }
   SUBCASE("more ranks than the table has") { alter("max-workers", "255"); }
-  SUBCASE("an absurd number of ranks") { alter("max-workers", "4294967295"); }
-  SUBCASE("no shard") { alter("ps-tasks", "0"); }
+  SUBCASE("an impossible number of ranks") { alter("max-workers", "4294967295"); }
+  SUBCASE("no shards") { alter("ps-tasks", "0"); }
   SUBCASE("an unknown mode") { alter("mode", "99"); }
   SUBCASE("a setting without a value") { alter("mode", ""); }
-  SUBCASE("a value of more than there can be") { alter("threads", "65"); }
-  SUBCASE("a value that is none") { alter("momentum", "nan"); }
-  SUBCASE("a value that is left open") { alter("lr", ""); }
-  SUBCASE("bytes that are no text") { alter("place", "w\x1b[2J=0"); }
+  SUBCASE("a value out of range") { alter("threads", "65"); }
+  SUBCASE("an invalid value") { alter("momentum", "nan"); }
+  SUBCASE("an empty value") { alter("lr", ""); }
+  SUBCASE("bytes that are not text") { alter("place", "w\x1b[2J=0"); }
   SUBCASE("a zero byte") { job.segments.settings().text[3] = '\0'; }
   SUBCASE("a setting of another name") { job.segments.settings().text[0] = 'W'; }
-  SUBCASE("the last line is cut off") { --job.segments.settings().bytes; }
+  SUBCASE("the last line is truncated") { --job.segments.settings().bytes; }
   SUBCASE("the last setting is missing") {
     std::uint32_t& bytes = job.segments.settings().bytes;
     for (--bytes; job.segments.settings().text[bytes - 1] != '\n';) --bytes;
   }
-  SUBCASE("more settings than there are") { alter("ema", "0\nema=0"); }
+  SUBCASE("too many settings") { alter("ema", "0\nema=0"); }
   SUBCASE("no settings") { job.segments.settings().bytes = 0; }
-  SUBCASE("more text than there is room for") { job.segments.settings().bytes = sizeof(shm::SettingsShm); }
+  SUBCASE("more text than fits") { job.segments.settings().bytes = sizeof(shm::SettingsShm); }
   CHECK(contains(refusal(), "is damaged"));
 }
 
-TEST_CASE("job view: a job of another version is refused as such") {
+TEST_CASE("job view: a job of another version is refused with that reason") {
   TestJob job;
   job.segments.control().header().layout_version.store_release(shm::kLayoutVersion + 1);
   CHECK(contains(error_of([&] { JobView view(job.config.job); }), "a layout version that differs"));
 }
 
-TEST_CASE("job view: numbers that lead out of the segments are damage, not a crash") {
+TEST_CASE("job view: numbers that point outside the segments are damage, not a crash") {
   TestJob job;
   VariableShm& record = job.declare("w", 100000);
   job.initialise(record, 1);
@@ -389,15 +389,15 @@ TEST_CASE("job view: numbers that lead out of the segments are damage, not a cra
   SUBCASE("shard") { record.shard = 1; }
   SUBCASE("layout") { record.layout = 7; }
   SUBCASE("dtype") { record.dtype = 0; }
-  SUBCASE("a dtype of other bytes") { record.dtype = std::uint32_t(DType::kInt64); }
-  SUBCASE("a dtype and a rule that it has not") {
+  SUBCASE("a dtype of another size") { record.dtype = std::uint32_t(DType::kInt64); }
+  SUBCASE("a rule that the dtype does not support") {
     record.dtype = std::uint32_t(DType::kInt32), record.rule = std::uint32_t(UpdateRule::kSgd);
   }
-  SUBCASE("a name without an end") { std::memset(record.name, 'x', sizeof record.name); }
+  SUBCASE("a name without a terminator") { std::memset(record.name, 'x', sizeof record.name); }
   SUBCASE("index") { job.segments.index(0).store_release(5000); }
   SUBCASE("an index that names an empty record") { job.segments.index(1).store_release(9); }
-  SUBCASE("the file is cut off") { REQUIRE(ftruncate(job.segments.shard(0).descriptor(), 4096) == 0); }
-  SUBCASE("the control segment's file is cut off") {
+  SUBCASE("the file is truncated") { REQUIRE(ftruncate(job.segments.shard(0).descriptor(), 4096) == 0); }
+  SUBCASE("the control segment's file is truncated") {
     REQUIRE(ftruncate(job.segments.control().descriptor(), 4096) == 0);
     CHECK(contains(error_of([&] { view.workers(); }), "is damaged"));
     CHECK(contains(error_of([&] { view.staleness(); }), "is damaged"));
@@ -408,7 +408,7 @@ TEST_CASE("job view: numbers that lead out of the segments are damage, not a cra
   CHECK(contains(error_of([&] { view.digest(); }), "is damaged"));
 }
 
-TEST_CASE("job view: a word that names a buffer outside of the shard is damage") {
+TEST_CASE("job view: a word that names a buffer outside the shard is damage") {
   TestJob job;
   VariableShm& record = job.declare("w", 100000);
   job.initialise(record, 1);

@@ -1,4 +1,4 @@
-// The accesses of kernels to memory that others look at meanwhile: their order, and what is there when something is
+// Accesses of kernels to memory that others access concurrently: their order, and what is complete when something is
 // reported, with threads that take turns by number and with the last one first.
 #include <algorithm>
 #include <cstdlib>
@@ -25,7 +25,7 @@ constexpr std::uint32_t kCount = 8176, kClass = 15;  // a default chunk of 32 Ki
 constexpr std::size_t kThreads = 512, kBuffers = 4, kShardBytes = kBuffers << kClass;
 constexpr std::uint64_t kStamp = std::uint64_t{5} << 40;
 
-// A stream whose kernels are watched, in one order of turns.
+// A stream whose kernels are observed, in one order of turns.
 class Watched {
  public:
   explicit Watched(const char* order) {
@@ -42,7 +42,7 @@ class Watched {
   Watched& operator=(const Watched&) = delete;
 
   device::Stream stream() { return stream_->get(); }
-  // `during`, if there is one, sees each access before it is made.
+  // `during`, if given, sees each access before it is made.
   template <class Launch>
   void run(Launch&& launch, on_cpu::Watcher during = {}) {
     REQUIRE(cuda.enqueue(stream(), [this, during] {
@@ -66,7 +66,7 @@ class Watched {
   std::optional<device::OwnStream> stream_;
 };
 
-// One versioned chunk in a shard of some buffers; of each version all elements are its number.
+// One versioned chunk in a shard with a few buffers; in each version all elements equal its number.
 struct Chunk {
   explicit Chunk(Watched& on)
       : shard(on.cuda, kShardBytes),
@@ -124,9 +124,7 @@ bool is_load(const Noted& one) { return one.access == Access::kLoad && one.bytes
 
 }  // namespace
 
-TEST_CASE(
-    "kernel protocols: a chunk's word is acquired before its bytes are loaded, and every thread fences between "
-    "its bytes and the stamp") {
+TEST_CASE("kernel protocols: a chunk's word is acquired before its bytes, and each thread fences before the stamp") {
   for (const char* order : {"0", "1"}) {
     Watched on(order);
     Chunk chunk(on);
@@ -156,7 +154,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("kernel protocols: a chunk that is pushed again before its stamp is looked at is pulled again") {
+TEST_CASE("kernel protocols: a chunk that is pushed again before its stamp is checked is pulled again") {
   for (const char* order : {"0", "1"})
     for (const int pushes : {1, 2, 3}) {
       Watched on(order);
@@ -168,7 +166,7 @@ TEST_CASE("kernel protocols: a chunk that is pushed again before its stamp is lo
         if (one.access != Access::kLoad || one.bytes != sizeof(std::uint64_t)) return;
         ++looks;
         if (looks > pushes) return;
-        chunk.set_stamp(version, ~std::uint64_t{0});  // its buffer is another update's by now
+        chunk.set_stamp(version, ~std::uint64_t{0});  // its buffer belongs to another update by now
         chunk.push(++version);
       });
       CHECK(looks == std::min(pushes + 1, kernels::kPullAttempts));
@@ -179,14 +177,14 @@ TEST_CASE("kernel protocols: a chunk that is pushed again before its stamp is lo
     }
 }
 
-TEST_CASE("kernel protocols: an element that changes behind its stamp's check is not in what is called whole") {
+TEST_CASE("kernel protocols: an element that changes after its stamp's check is not in what is reported as whole") {
   for (const char* order : {"0", "1"}) {
     Watched on(order);
     Chunk chunk(on);
     chunk.push(3);
     bool has_looked = false;
     chunk.pull(on, [&](const Noted& one) {
-      // The access behind the stamp's load is after the check: whatever still loads then loads too late.
+      // The access after the load of the stamp comes after the check: a load from then on is too late.
       if (has_looked) std::fill_n(reinterpret_cast<float*>(chunk.buffer(3) + kFormat.header_bytes), kCount, -1.0F);
       has_looked |= one.access == Access::kLoad && one.bytes == sizeof(std::uint64_t);
     });
@@ -237,7 +235,7 @@ TEST_CASE("kernel protocols: a sent piece is reported by a release when all of i
       const device::PinnedMemory<std::uint16_t> to(on.cuda, 2 * kPieces * kEach);
       const device::PinnedMemory<std::uint32_t> arrived(on.cuda, kPieces);
       const device::PinnedMemory<kernels::SentPiece> pieces(on.cuda, kPieces);
-      std::fill(from.host().begin(), from.host().end(), -1.0F);  // of whose two halves none is what was there before
+      std::fill(from.host().begin(), from.host().end(), -1.0F);  // both halves differ from the previous contents
       std::fill(to.host().begin(), to.host().end(), std::uint16_t{1});
       std::fill(arrived.host().begin(), arrived.host().end(), 0U);
       const std::size_t halves = as_bfloat16 ? kEach : 2 * kEach;

@@ -28,7 +28,7 @@ SparseSourceOptions libsvm(FirstIndex first_index = FirstIndex::kByContent, std:
 
 }  // namespace
 
-TEST_CASE("libsvm: what the format allows is read") {
+TEST_CASE("libsvm: everything that the format allows is read") {
   struct Allowed {
     const char* text;
     std::vector<PlainExample> examples;
@@ -53,7 +53,7 @@ TEST_CASE("libsvm: what the format allows is read") {
   }
 }
 
-TEST_CASE("libsvm: what is malformed is one error with file, line and column") {
+TEST_CASE("libsvm: malformed text is one error with file, line and column") {
   struct Malformed {
     std::string text;
     const char* message;
@@ -122,7 +122,7 @@ TEST_CASE("libsvm: what is malformed is one error with file, line and column") {
   }
 }
 
-TEST_CASE("libsvm: a line that is too long is an error, one that is just not is read") {
+TEST_CASE("libsvm: a line that is too long is an error, one just within the limit is read") {
   const std::string row = "1 1:1 2:1";
   const std::string blanks(train::kMaxLineBytes - row.size(), ' ');
   CHECK(parse(row + blanks + "\n", libsvm()).info().nonzeros == 2);
@@ -130,7 +130,7 @@ TEST_CASE("libsvm: a line that is too long is an error, one that is just not is 
         0);
 }
 
-TEST_CASE("libsvm: indices begin with 0 where a 0 occurs, however late, and else with 1") {
+TEST_CASE("libsvm: indices start at 0 if a 0 occurs, however late, otherwise at 1") {
   std::string text;
   for (int row = 0; row < 300'000; ++row) text += "1 1:1 2:1\n";  // more than the writer keeps in memory
   const SparseInfo one = parse(text, libsvm()).info();
@@ -156,7 +156,7 @@ TEST_CASE("libsvm: a test set has its training set's first index and features") 
   CHECK(parse("1 11:1\n", options).info().features == 11);
 }
 
-TEST_CASE("libsvm: hashed ids ascend, those that meet are added up, and the number of features is the table's") {
+TEST_CASE("libsvm: hashed ids ascend, colliding ones are added up, and the number of features is the table's") {
   const SparseData data = parse("1 1:1 6:2 9:4 18446744073709551615:8\n", libsvm(FirstIndex::kByContent, 2));
   CHECK(data.info().features == 4);
   CHECK(data.info().first_index == FirstIndex::kZero);
@@ -167,8 +167,9 @@ TEST_CASE("libsvm: hashed ids ascend, those that meet are added up, and the numb
   CHECK(parse("1 5:1\n", libsvm(FirstIndex::kByContent, 32)).info().features == std::uint64_t{1} << 32);
   CHECK(error_of([] { parse("1 1:1\n", libsvm(FirstIndex::kByContent, 33)); }).find("at most 32 bits") !=
         std::string::npos);
-  CHECK(error_of([] { parse("1 1:3e38 3:3e38\n", libsvm(FirstIndex::kByContent, 1)); })
-            .find("data:1:1: the sum of values hashed to one feature") == 0);
+  CHECK(error_of([] {
+          parse("1 1:3e38 3:3e38\n", libsvm(FirstIndex::kByContent, 1));
+        }).find("data:1:1: the sum of values hashed to one feature") == 0);
 }
 
 TEST_CASE("libsvm: sizes and labels are counted") {
@@ -202,7 +203,7 @@ TEST_CASE("libsvm: files are read plain and gzip, whatever their names") {
   CHECK(examples_of(SparseData::read(folder.write_gz("packed", text), {})) == expected);
 }
 
-TEST_CASE("libsvm: damaged and cut gzip data, and what is no file, are errors that name it") {
+TEST_CASE("libsvm: damaged and truncated gzip data, and paths that are not files, are errors that name them") {
   const Folder folder;
   std::string text;
   for (int row = 1; row <= 50'000; ++row) text += "1 " + std::to_string(row * 7919 % 10'007 + 1) + ":1\n";
@@ -224,7 +225,7 @@ TEST_CASE("libsvm: damaged and cut gzip data, and what is no file, are errors th
   CHECK(reading(folder.path("")).find("not a regular file") != std::string::npos);
 }
 
-TEST_CASE("libsvm: reading stops when it is asked to") {
+TEST_CASE("libsvm: reading stops on request") {
   const Folder folder;
   std::string text;
   for (int row = 0; row < 500'000; ++row) text += "1 1:1\n";

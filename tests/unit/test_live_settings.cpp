@@ -1,4 +1,5 @@
-// Settings that change while a job runs: nobody sees half a change, one changes at a time, a dead setter changes nothing.
+// Settings that change while a job runs: nobody sees a partial change, one process changes at a time, and a dead setter
+// changes nothing.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -34,7 +35,7 @@ JobConfig elastic(Mode mode = Mode::kAsync) {
   return config;
 }
 
-// Settings whose fields all tell the same number, 1 to 2^20.
+// Settings whose fields all encode the same number, 1 to 2^20.
 LiveSettings related(std::uint32_t number) {
   return {.mode = number % 2 == 0 ? Mode::kAsync : Mode::kSsp,
           .staleness = number,
@@ -51,7 +52,8 @@ bool is_related(const LiveSettings& s) {
          s.clip_norm == whole.clip_norm && s.workers == whole.workers;
 }
 
-// Changes for try_change_live() and JobControl::change(), to what is given whatever holds, and to what holds.
+// Changes for try_change_live() and JobControl::change(): to the given settings whatever the current ones are, and to
+// the current ones.
 auto to(const LiveSettings& settings) {
   return [settings](LiveSettings& now) { now = settings; };
 }
@@ -82,14 +84,14 @@ TEST_CASE("live settings: at first they are those of the job") {
   CHECK(live.version == 0);
 }
 
-TEST_CASE("live settings: no learning rate given, the rule's default holds") {
+TEST_CASE("live settings: without a learning rate the rule's default applies") {
   JobConfig config;
   config.optimizer.rule = UpdateRule::kAdam;
   const TestJob job(config);
   CHECK(read_live(job.segments).settings.learning_rate == default_learning_rate(UpdateRule::kAdam));
 }
 
-TEST_CASE("live settings: a change is there in full, for other attachments too") {
+TEST_CASE("live settings: a change is complete, for other attachments too") {
   TestJob job(elastic());
   const JobSegments other = job.attach(Access::kReadOnly);
   for (std::uint32_t number = 1; number < 20; ++number) {
@@ -146,7 +148,7 @@ TEST_CASE("live settings: a reader never sees a mix of two changes") {
   CHECK(backwards == 0);
 }
 
-TEST_CASE("live settings: a half-written next record is not seen") {
+TEST_CASE("live settings: a partially written next record is not visible") {
   TestJob job(elastic());
   REQUIRE(try_change_live(job.segments, to(related(7))));
   LiveShm& next = job.segments.state().live[2];
@@ -156,7 +158,7 @@ TEST_CASE("live settings: a half-written next record is not seen") {
   CHECK(read_live(job.segments).settings.staleness == 7);
 }
 
-TEST_CASE("live settings: of several who change at the same time one does, and no change is a mix") {
+TEST_CASE("live settings: of several concurrent setters one succeeds, and no change is a mix") {
   TestJob job(elastic());
   constexpr int kSetters = 4, kTries = kThreadSanitizer ? 200 : 2'000;
   std::atomic<std::uint64_t> changed{0}, mixed{0};
@@ -195,7 +197,7 @@ TEST_CASE("live settings: a change is refused while another descriptor holds the
   CHECK(control.current().learning_rate == 0.5F);
 }
 
-TEST_CASE("live settings: of several who change different ones at the same time none undoes what another does") {
+TEST_CASE("live settings: concurrent setters of different settings do not undo each other's changes") {
   TestJob job(elastic());
   constexpr std::uint64_t kEach = kThreadSanitizer ? 200 : 5'000;
   const auto add_up = [&](auto&& add_one) {
@@ -215,7 +217,7 @@ TEST_CASE("live settings: of several who change different ones at the same time 
   CHECK(live_version(job.segments) == 2 * kEach);
 }
 
-TEST_CASE("live settings: nobody else can change them between the look and the change") {
+TEST_CASE("live settings: nobody else can change them between the read and the change") {
   TestJob job(elastic());
   JobControl first(job.name.text()), second(job.name.text());
   first.change([&](LiveSettings& settings) {
@@ -226,7 +228,7 @@ TEST_CASE("live settings: nobody else can change them between the look and the c
   CHECK(first.current().staleness == 1);
 }
 
-TEST_CASE("live settings: a change that throws changes nothing and lets the setter's byte go") {
+TEST_CASE("live settings: a change that throws changes nothing and releases the setter's byte") {
   TestJob job(elastic());
   JobControl control(job.name.text());
   const auto fails = [](LiveSettings& settings) {
@@ -240,7 +242,7 @@ TEST_CASE("live settings: a change that throws changes nothing and lets the sett
   CHECK(texts(job, "set").empty());
 }
 
-TEST_CASE("live settings: the setter's byte is let go after a change") {
+TEST_CASE("live settings: the setter's byte is released after a change") {
   TestJob job(elastic());
   JobControl(job.name.text()).change(keep);
   CHECK_FALSE(job.segments.locks().is_held_by_other(kSetterByte));
@@ -249,7 +251,7 @@ TEST_CASE("live settings: the setter's byte is let go after a change") {
   CHECK_FALSE(job.segments.locks().is_held_by_other(kSetterByte));
 }
 
-TEST_CASE("live settings: a setter killed half-way changes nothing and holds nobody up") {
+TEST_CASE("live settings: a setter killed half-way changes nothing and blocks nobody") {
   TestJob job(elastic());
   REQUIRE(try_change_live(job.segments, to(related(3))));
   const test::Bell ready;
@@ -272,7 +274,7 @@ TEST_CASE("live settings: a setter killed half-way changes nothing and holds nob
   CHECK(live_version(job.segments) == 2);
 }
 
-TEST_CASE("live settings: what a job can't do is refused and changes nothing") {
+TEST_CASE("live settings: a change that the job does not support is refused and changes nothing") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     CAPTURE(to_string(mode));
     const TestJob job(elastic(mode));
@@ -307,7 +309,7 @@ TEST_CASE("live settings: what a job can't do is refused and changes nothing") {
   }
 }
 
-TEST_CASE("live settings: a mode without a meaning is refused") {
+TEST_CASE("live settings: an invalid mode is refused") {
   const TestJob job(elastic());
   JobControl control(job.name.text());
   LiveSettings wanted = control.current();
@@ -333,7 +335,7 @@ TEST_CASE("live settings: the bounds themselves are accepted") {
   CHECK(control.current().quorum == 16);
 }
 
-TEST_CASE("live settings: without elastic bounds the number of workers stays") {
+TEST_CASE("live settings: without elastic bounds the number of workers is fixed") {
   JobConfig config;
   config.workers = 2;
   const TestJob job(config);
@@ -345,11 +347,11 @@ TEST_CASE("live settings: without elastic bounds the number of workers stays") {
 
 TEST_CASE("live settings: a dead job is not changed") {
   const test::JobName name;
-  JobSegments::create(test::with_name(elastic(), name.text()));  // and nobody keeps it
+  JobSegments::create(test::with_name(elastic(), name.text()));  // and no process keeps it
   CHECK_THROWS_WITH_AS(JobControl(name.text()), doctest::Contains("is dead"), Error);
 }
 
-TEST_CASE("live settings: a control that was moved goes on where it is now") {
+TEST_CASE("live settings: a control that was moved still works at its destination") {
   const TestJob job(elastic());
   JobControl first(job.name.text());
   JobControl control = std::move(first);
@@ -366,7 +368,7 @@ TEST_CASE("live settings: a job that is over is not changed") {
   CHECK_THROWS_WITH_AS(control.change(keep), doctest::Contains("over"), Error);
 }
 
-TEST_CASE("live settings: each difference is an event, what stays is none") {
+TEST_CASE("live settings: each difference is an event, an unchanged setting is none") {
   TestJob job(elastic());
   job.segments.global_step().store_release(12);
   JobControl control(job.name.text());

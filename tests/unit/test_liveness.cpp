@@ -1,4 +1,4 @@
-// TaskLocks between descriptors and between processes: who holds a byte, and when the kernel drops it.
+// TaskLocks between descriptors and between processes: who owns a byte, and when the kernel releases it.
 #include <doctest/doctest.h>
 
 #include "ps_shm/errors.hpp"
@@ -36,7 +36,7 @@ struct Pair {
   TaskLocks mine{first.descriptor()}, theirs{second.descriptor()};
 };
 
-// Takes a byte through an attachment of its own, says so and sleeps.
+// Takes a byte through its own attachment, reports it and sleeps.
 int hold_byte(const JobName& name, const Bell& holding) {
   const Segment segment = opened(name);
   if (!TaskLocks(segment.descriptor()).try_take(kByte)) return 1;
@@ -46,20 +46,20 @@ int hold_byte(const JobName& name, const Bell& holding) {
 
 }  // namespace
 
-TEST_CASE("liveness: a byte that nobody has taken is held by nobody") {
+TEST_CASE("liveness: a byte that was not taken has no owner") {
   const Pair pair;
   CHECK_FALSE(pair.mine.is_held_by_other(kByte));
   CHECK_FALSE(pair.mine.is_any_held_by_other());
 }
 
-TEST_CASE("liveness: a byte is taken once") {
+TEST_CASE("liveness: a byte can be taken only once") {
   const Pair pair;
   REQUIRE(pair.mine.try_take(kByte));
   CHECK_FALSE(pair.theirs.try_take(kByte));
   CHECK(pair.theirs.is_held_by_other(kByte));
 }
 
-TEST_CASE("liveness: a taken byte says nothing about its neighbours") {
+TEST_CASE("liveness: a taken byte does not affect its neighbours") {
   const Pair pair;
   REQUIRE(pair.mine.try_take(kByte));
   CHECK_FALSE(pair.theirs.is_held_by_other(kByte - 1));
@@ -74,13 +74,13 @@ TEST_CASE("liveness: a released byte can be taken by another") {
   CHECK(pair.theirs.try_take(kByte));
 }
 
-TEST_CASE("liveness: through the holder's own descriptor its byte reads as nobody's") {
+TEST_CASE("liveness: through its owner's descriptor a byte reads as free") {
   const Pair pair;
   REQUIRE(pair.mine.try_take(kByte));
   CHECK_FALSE(pair.mine.is_held_by_other(kByte));
 }
 
-TEST_CASE("liveness: a descriptor without the right to write can still ask") {
+TEST_CASE("liveness: a read-only descriptor can still query") {
   const Pair pair;
   REQUIRE(pair.mine.try_take(kByte));
   Segment reader;
@@ -89,7 +89,7 @@ TEST_CASE("liveness: a descriptor without the right to write can still ask") {
   CHECK_FALSE(TaskLocks(reader.descriptor()).is_held_by_other(kByte + 1));
 }
 
-TEST_CASE("liveness: closing the segment drops its bytes") {
+TEST_CASE("liveness: closing the segment releases its bytes") {
   const Pair pair;
   {
     const Segment third = opened(pair.name);
@@ -107,14 +107,14 @@ TEST_CASE("liveness: a worker's byte is a rank's, a ps's is not") {
   CHECK(pair.theirs.is_any_rank_held_by_other());
 }
 
-TEST_CASE("liveness: the whole range is refused while another has one byte of it") {
+TEST_CASE("liveness: the whole range is refused while another owns one byte of it") {
   const Pair pair;
   REQUIRE(pair.mine.try_take(kRankByte + kMaxRanks - 1));
   CHECK_FALSE(pair.theirs.try_take_all());
-  CHECK_FALSE(pair.mine.is_any_held_by_other());  // nothing was taken by the attempt
+  CHECK_FALSE(pair.mine.is_any_held_by_other());  // the attempt has taken nothing
 }
 
-TEST_CASE("liveness: the whole range includes its holder's own bytes and keeps all others out") {
+TEST_CASE("liveness: the whole range includes its owner's own bytes and excludes all others") {
   const Pair pair;
   REQUIRE(pair.mine.try_take(kTaskByte));
   REQUIRE(pair.mine.try_take_all());
@@ -174,7 +174,7 @@ TEST_CASE("liveness: a forked child does not keep its dead parent's byte") {
   CHECK(was_there.hear());
 }
 
-TEST_CASE("liveness: a forked child's end and its own destructors do not free its living parent's byte") {
+TEST_CASE("liveness: a forked child's exit and its own destructors do not release its live parent's byte") {
   Pair pair;
   REQUIRE(pair.mine.try_take(kByte));
   Child child([&] {

@@ -1,5 +1,5 @@
-// Jobs of many variables: the records grow as they are needed, several at once, into a full /dev/shm, and damaged; and a
-// model of ten thousand variables trains.
+// Jobs with many variables: the record table grows on demand, by several processes at once, into a full /dev/shm, and
+// damaged; and a model of ten thousand variables trains.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ using namespace ps_shm::test;
 
 namespace {
 
-// A counter: nothing in a shard is smaller.
+// A counter: the smallest variable in a shard.
 VariableSpec small(std::uint32_t number) {
   VariableSpec spec;
   spec.name = fmt::format("v{}", number);
@@ -51,13 +51,13 @@ std::vector<VariableSpec> parts_of_a_transformer(std::uint32_t count) {
   return specs;
 }
 
-// A /dev/shm of this process alone. False: mounts are not allowed here.
+// A /dev/shm private to this process. False: mounts are not allowed here.
 bool mount_own_shm(const char* size) {
   return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          mount("none", kDirectory, "tmpfs", 0, size) == 0;
 }
 
-// Takes all of /dev/shm but so many bytes, until it goes.
+// Takes all of /dev/shm except this many bytes, until it is destroyed.
 class Filler {
  public:
   explicit Filler(std::size_t left) : descriptor_(open(kDirectory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {
@@ -74,7 +74,7 @@ class Filler {
 
 }  // namespace
 
-TEST_CASE("many variables: a small job's control segment is under 1 MiB, also with as many ranks as there can be") {
+TEST_CASE("many variables: a small job's control segment is under 1 MiB, even with the maximum number of ranks") {
   JobConfig config;
   config.max_workers = kMaxRanks;
   TestJob job(config);
@@ -85,7 +85,7 @@ TEST_CASE("many variables: a small job's control segment is under 1 MiB, also wi
   CHECK(job.segments.control().file_bytes() < 1 << 20);
 }
 
-TEST_CASE("many variables: records come a step at a time, and never more than there can be") {
+TEST_CASE("many variables: the record table grows step by step, and never beyond its maximum") {
   TestJob job;
   Directory directory(job.segments);
   const std::uint32_t ranks = job.segments.ranks();
@@ -104,7 +104,7 @@ TEST_CASE("many variables: records come a step at a time, and never more than th
   CHECK_NOTHROW(check_job(job.segments));
 }
 
-TEST_CASE("many variables: one of more parts than there is room for is refused before it takes any") {
+TEST_CASE("many variables: one with more parts than fit is refused before it takes any records") {
   JobConfig config;
   config.placement = Placement::kPartition;
   config.partitions = 1000;
@@ -134,7 +134,7 @@ TEST_CASE("many variables: processes that declare at once grow the records, each
       JobSegments own = job.attach();
       Directory directory(own);
       if (!begin.hear()) return 1;
-      // Each its own and the common ones in between, so that all meet at each step of the growth.
+      // Each its own and the common ones in between, so that all collide at each step of the growth.
       for (std::uint32_t i = 0; i < kCount; ++i) {
         declare(directory, i, i + 1, kRankByte + number);
         VariableSpec mine = small(i);
@@ -152,7 +152,7 @@ TEST_CASE("many variables: processes that declare at once grow the records, each
   CHECK_NOTHROW(check_job(job.segments));
 }
 
-TEST_CASE("many variables: who attaches while the records grow finds whole ones, and never fewer than before") {
+TEST_CASE("many variables: a process that attaches during growth finds whole records, and never fewer than before") {
   TestJob job;
   std::atomic<bool> is_over{false};
   std::size_t looks = 0, most = 0;
@@ -175,7 +175,7 @@ TEST_CASE("many variables: who attaches while the records grow finds whole ones,
   CHECK(most == 12 * kRecordsAtOnce);
 }
 
-TEST_CASE("many variables: where /dev/shm is full for more records, nothing has changed and the next try works") {
+TEST_CASE("many variables: if /dev/shm is full for more records, nothing has changed and a retry works") {
   Child child([] {
     if (!mount_own_shm("size=64m")) return 77;
     TestJob job;
@@ -184,7 +184,7 @@ TEST_CASE("many variables: where /dev/shm is full for more records, nothing has 
       declare(directory, directory.count(), there);
       const std::size_t bytes = job.segments.control().file_bytes();
       {
-        const Filler filler(48 << 10);  // room in the shard for one more counter, and none for 64 KiB
+        const Filler filler(48 << 10);  // the shard has space for one more counter, not for 64 KiB
         try {
           declare(directory, there, there + 1);
           return 1;
@@ -207,7 +207,7 @@ TEST_CASE("many variables: where /dev/shm is full for more records, nothing has 
     CHECK(code == 0);
 }
 
-TEST_CASE("many variables: a declarer that died after it made room for records leaves nothing to mend") {
+TEST_CASE("many variables: a declarer that died after it grew the records leaves nothing to repair") {
   TestJob job;
   Directory directory(job.segments);
   job.segments.make_record(3 * kRecordsAtOnce);
@@ -218,7 +218,7 @@ TEST_CASE("many variables: a declarer that died after it made room for records l
   CHECK_NOTHROW(check_job(job.segments));
 }
 
-TEST_CASE("many variables: a record that the control segment has no bytes for is damage to all who come") {
+TEST_CASE("many variables: a record that the control segment has no bytes for is damage to all that attach") {
   for (const std::uint32_t kept : {0U, 1U, kRecordsAtOnce, kRecordsAtOnce + 1, 2 * kRecordsAtOnce - 1}) {
     CAPTURE(kept);
     TestJob job;
@@ -238,8 +238,7 @@ TEST_CASE("many variables: a record that the control segment has no bytes for is
   }
 }
 
-TEST_CASE(
-    "many variables: one view reads values of all, of those that came later, and sees what has been damaged since") {
+TEST_CASE("many variables: one view reads all values, also those declared later, and sees later damage") {
   TestJob job;
   for (int number = 0; number < 3; ++number) job.declare(fmt::format("v{}", number), 10, float(number));
   const JobView view(job.name.text());
@@ -266,7 +265,7 @@ TEST_CASE("many variables: an index that names no record, or one twice, is damag
   }
 }
 
-TEST_CASE("many variables: one name's second first part, and a part of another shape, are damage") {
+TEST_CASE("many variables: a second first part of one name, and a part of another shape, are damage") {
   JobConfig config;
   config.placement = Placement::kPartition;
   config.partitions = 2;
@@ -283,7 +282,7 @@ TEST_CASE("many variables: one name's second first part, and a part of another s
     directory.at(2).name[0] = 'a';
     CHECK_THROWS_WITH_AS(copy_records(job.segments), doctest::Contains("the name and part of another record"), Error);
   }
-  SUBCASE("of another shape") {
+  SUBCASE("another shape") {
     directory.at(3).name[0] = 'a';
     job.segments.index(1).store_release(job.segments.index(3).load_acquire());
     CHECK_THROWS_WITH_AS(copy_records(job.segments),

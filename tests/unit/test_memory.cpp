@@ -1,4 +1,4 @@
-// What a large model costs in shared memory, and that the inspector's account of it adds up.
+// What a large model costs in shared memory, and that the inspector's breakdown of it adds up.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kVariables = 40, kRows = 64;
 
-// Bytes of a model that /dev/shm can hold `copies` of; 0: none that is worth measuring. 1 GiB with PS_SHM_TEST_FULL=1.
+// Bytes of a model of which /dev/shm can hold `copies`; 0: none large enough to measure. 1 GiB with PS_SHM_TEST_FULL=1.
 std::uint64_t model_bytes(double copies) {
   const char* full = std::getenv("PS_SHM_TEST_FULL");
   const double room = 0.8 * double(shm::shm_free_bytes()) / copies;
@@ -29,7 +29,7 @@ std::uint64_t model_bytes(double copies) {
 struct Outcome {
   ByteCount bytes;
   std::uint64_t in_shm = 0;  // of all segments together
-  bool is_right = true;      // every value that was pulled
+  bool is_right = true;      // every pulled value
   std::size_t parts = 0;
 };
 
@@ -56,7 +56,7 @@ Outcome push_and_pull(UpdateRule rule, std::uint64_t model) {
         outcome.is_right && std::count(values.begin(), values.end(), float(i)) == std::ptrdiff_t(values.size());
     worker.push(variables[i], gradient);
     worker.pull(variables[i], values);
-    // SGD takes half of the gradient off; Adam's first step is the rate, to within epsilon.
+    // SGD subtracts half of the gradient; Adam's first step is the rate, to within epsilon.
     const auto moved = [&](float value) { return std::abs(value - (float(i) - 0.5F)) < 1e-5F * float(i + 1); };
     outcome.is_right = outcome.is_right && std::all_of(values.begin(), values.end(), moved);
   }
@@ -93,6 +93,6 @@ TEST_CASE("memory: a large partitioned model takes less than 1.2 times its size 
   check_cost(UpdateRule::kSgd, 1.2);
 }
 
-TEST_CASE("memory: with Adam, which has two slots, less than 3.3 times its size") {
+TEST_CASE("memory: with Adam, which has two slots, it takes less than 3.3 times its size") {
   check_cost(UpdateRule::kAdam, 3.3);
 }

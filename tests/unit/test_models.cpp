@@ -98,7 +98,7 @@ void check_gradient(const std::string& name, std::size_t count, std::size_t feat
   initialize(*model, 5, parameters);
   std::vector<std::vector<double>> exact;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    for (float& value : parameters[i]) value += 0.01F;  // biases too are to be other than 0
+    for (float& value : parameters[i]) value += 0.01F;  // biases too must not be 0
     exact.emplace_back(parameters[i].begin(), parameters[i].end());
     std::fill(gradients[i].begin(), gradients[i].end(), std::numeric_limits<float>::quiet_NaN());
   }
@@ -148,7 +148,7 @@ Trained train_on_digits(const std::string& name, std::uint64_t seed, std::size_t
 
 }  // namespace
 
-TEST_CASE("models: softmax and mlp have the parameters of the tutorials, weights regularised and biases not") {
+TEST_CASE("models: softmax and mlp have the tutorials' parameters, weights are regularised and biases are not") {
   const auto softmax = ps_shm::train::make_model("softmax", 64, 10);
   REQUIRE(softmax->parameters().size() == 2);
   CHECK(softmax->parameters()[0].name == "sm_w");
@@ -185,7 +185,7 @@ TEST_CASE("models: an unknown name or impossible sizes are refused") {
   CHECK_THROWS_WITH_AS(ps_shm::train::make_model("mlp", 64, 257), doctest::Contains("257 classes"), ps_shm::Error);
 }
 
-TEST_CASE("models: initial values depend on the seed and the parameter's name only") {
+TEST_CASE("models: initial values depend only on the seed and the parameter's name") {
   const auto mlp = ps_shm::train::make_model("mlp", 64, 10);
   const auto other = ps_shm::train::make_model("mlp", 64, 10);
   std::vector<float> first(64 * 128);
@@ -198,7 +198,7 @@ TEST_CASE("models: initial values depend on the seed and the parameter's name on
   CHECK(first != second);
 }
 
-TEST_CASE("models: initial weights are normal, cut at two deviations of 1 / sqrt(rows), and biases are zero") {
+TEST_CASE("models: initial weights are normal, truncated at two deviations of 1 / sqrt(rows), and biases are zero") {
   const auto mlp = ps_shm::train::make_model("mlp", 784, 10);
   std::vector<float> weights(784 * 500);
   mlp->initialize(0, 1, weights);
@@ -211,7 +211,7 @@ TEST_CASE("models: initial weights are normal, cut at two deviations of 1 / sqrt
   }
   const auto count = static_cast<double>(weights.size());
   CHECK(std::abs(sum / count) < 2e-4);
-  // Cutting at two deviations leaves 0.8796 of one.
+  // Truncating at two deviations leaves a deviation of 0.8796.
   CHECK(std::sqrt(squares / count) * 28.0 == doctest::Approx(0.8796).epsilon(0.01));
   std::vector<float> biases(500, 1.0F);
   mlp->initialize(1, 1, biases);
@@ -227,7 +227,7 @@ TEST_CASE("models: the gradient is that of the loss, by central differences") {
   check_gradient("mlp", 5, 17, 3);
 }
 
-TEST_CASE("models: the gradient is overwritten, not added to, whatever batch size came before") {
+TEST_CASE("models: the gradient is overwritten, not added to, whatever the previous batch size") {
   const Dataset data = make_random(40, 9, 4);
   for (const char* name : {"softmax", "mlp"}) {
     const auto fresh = ps_shm::train::make_model(name, 9, 4);
@@ -265,7 +265,7 @@ TEST_CASE("models: evaluation in pieces gives the mean over the whole data set")
   CHECK(metrics.accuracy == doctest::Approx(static_cast<double>(correct) / 600.0));
 }
 
-TEST_CASE("models: a NaN among the parameters shows in the loss and counts no example as right") {
+TEST_CASE("models: a NaN among the parameters gives a loss of NaN and no correct examples") {
   const Dataset data = make_random(10, 9, 4);
   for (const char* name : {"softmax", "mlp"}) {
     const auto model = ps_shm::train::make_model(name, 9, 4);
@@ -289,7 +289,7 @@ TEST_CASE("loss: huge logits neither overflow nor lose the gradient") {
   CHECK(logits == std::vector<float>(6, 0.0F));
 }
 
-TEST_CASE("loss: equal logits cost the logarithm of the number of classes, and count the first class as chosen") {
+TEST_CASE("loss: equal logits give the logarithm of the number of classes, and predict the first class") {
   const std::vector<float> logits(8, 3.0F);
   const std::vector<std::uint8_t> labels{0, 1};
   const auto sum = ps_shm::train::softmax_cross_entropy(logits, labels, 4);
@@ -297,13 +297,13 @@ TEST_CASE("loss: equal logits cost the logarithm of the number of classes, and c
   CHECK(sum.correct == 1);
 }
 
-TEST_CASE("models: plain gradient descent on the digits gets 96 % of the test right with the mlp") {
+TEST_CASE("models: plain gradient descent on the digits reaches 96 % test accuracy with the mlp") {
   const Trained trained = train_on_digits("mlp", 1, 32, 4000);
   CHECK(trained.metrics.accuracy >= 0.96);
   CHECK(trained.metrics.loss < 0.2);
 }
 
-TEST_CASE("models: plain gradient descent on the digits gets 94 % of the test right with softmax regression") {
+TEST_CASE("models: plain gradient descent on the digits reaches 94 % test accuracy with softmax regression") {
   const Trained trained = train_on_digits("softmax", 1, 32, 4000);
   CHECK(trained.metrics.accuracy >= 0.94);
 }

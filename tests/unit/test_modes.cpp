@@ -1,4 +1,4 @@
-// What a worker promises in each mode: staleness bounds, quorums, atomic reduction.
+// The guarantees of each mode to a worker: staleness bounds, quorums, atomic reduction.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -29,7 +29,7 @@ WorkerInfo info_of(const JobConfig& config, std::uint32_t rank) {
   return {};
 }
 
-// A worker's step() that may have to wait, in a thread of its own. The clock stands still: a step that ends by itself
+// A worker's step() that may have to wait, in its own thread. The clock stands still, so a step that returns by itself
 // was woken.
 struct Stepping {
   ManualClock& clock;
@@ -41,7 +41,7 @@ struct Stepping {
           try {
             worker.step();
             done = true;
-          } catch (const Error&) {  // the clock was let go after a failure
+          } catch (const Error&) {  // the clock was released after a failure
           }
         }) {}
   ~Stepping() {
@@ -75,14 +75,14 @@ TEST_CASE("modes: every row is found by its number and its name, and nothing els
   CHECK(mode_names() == "async, ssp or sync");
 }
 
-TEST_CASE("modes: async and ssp change into each other in a running job, sync stays what it is") {
+TEST_CASE("modes: async and ssp can be exchanged in a running job, sync cannot be changed") {
   CHECK(may_change_live(Mode::kAsync, Mode::kSsp));
   CHECK(may_change_live(Mode::kSsp, Mode::kAsync));
   CHECK_FALSE(may_change_live(Mode::kSync, Mode::kAsync));
   CHECK_FALSE(may_change_live(Mode::kAsync, Mode::kSync));
 }
 
-TEST_CASE("modes: a step of sync is made of the quorum's pushes, or of all workers'; others of one") {
+TEST_CASE("modes: a step of sync has the pushes of the quorum, or of all workers; in other modes it has one") {
   CHECK(pushes_of_step(settings(4, Mode::kAsync)) == 1);
   CHECK(pushes_of_step(settings(4, Mode::kSsp)) == 1);
   JobConfig config = settings(4, Mode::kSync);
@@ -91,7 +91,7 @@ TEST_CASE("modes: a step of sync is made of the quorum's pushes, or of all worke
   CHECK(pushes_of_step(config) == 3);
 }
 
-TEST_CASE("ssp: a bound that is large enough never makes anybody wait") {
+TEST_CASE("ssp: with a sufficiently large bound no worker ever waits") {
   ManualClock clock;
   JobConfig config = settings(2, Mode::kSsp);
   config.staleness = 1000;
@@ -108,7 +108,7 @@ TEST_CASE("ssp: a bound that is large enough never makes anybody wait") {
   CHECK(info_of(config, 1).max_clock_skew == 0);
 }
 
-TEST_CASE("ssp: a worker that leaves lets the others go on") {
+TEST_CASE("ssp: a worker that leaves lets the others continue") {
   ManualClock clock;
   JobConfig config = settings(2, Mode::kSsp);
   Server server(config);
@@ -119,7 +119,7 @@ TEST_CASE("ssp: a worker that leaves lets the others go on") {
   CHECK(step.ends());
 }
 
-TEST_CASE("ssp: a stopped worker holds the others up, its death lets them go on") {
+TEST_CASE("ssp: a stopped worker blocks the others, its death lets them continue") {
   ManualClock clock;
   JobConfig config = settings(2, Mode::kSsp);
   config.staleness = 1;
@@ -138,14 +138,14 @@ TEST_CASE("ssp: a stopped worker holds the others up, its death lets them go on"
   Stepping step(clock, worker);
   CHECK(step.is_waiting());
   child.kill();
-  clock.advance(kSlice);  // a death wakes nobody: it is found after a slice, and the fact looked at after one more
+  clock.advance(kSlice);  // a death wakes nobody: it is found after one slice, and the condition checked after another
   CHECK(clock.wait_for_sleepers(1));
   clock.advance(kSlice);
   CHECK(step.ends());
   for (int i = 0; i < 100; ++i) worker.step();
 }
 
-TEST_CASE("ssp: a late joiner begins where the slowest is, and holds nobody up") {
+TEST_CASE("ssp: a late joiner starts at the slowest worker's step, and blocks nobody") {
   JobConfig config = settings(1, Mode::kSsp);
   config.staleness = 2;
   Server server(config);
@@ -158,7 +158,7 @@ TEST_CASE("ssp: a late joiner begins where the slowest is, and holds nobody up")
   CHECK(info_of(config, 0).max_clock_skew == 2);
 }
 
-TEST_CASE("ssp: a wait beyond the time-out names whom it was for") {
+TEST_CASE("ssp: a wait beyond the time-out names the worker that it waited for") {
   JobConfig config = settings(2, Mode::kSsp);
   config.step_timeout_seconds = 30;
   Server server(config);
@@ -169,7 +169,7 @@ TEST_CASE("ssp: a wait beyond the time-out names whom it was for") {
   CHECK(clock.passed_ns() <= 30 * kSecond + kSlice);
 }
 
-TEST_CASE("ssp: the job's last step and its end wake who waits") {
+TEST_CASE("ssp: the job's last step and its end wake waiting workers") {
   ManualClock clock;
   JobConfig config = settings(2, Mode::kSsp);
   config.steps = 2;
@@ -182,7 +182,7 @@ TEST_CASE("ssp: the job's last step and its end wake who waits") {
   CHECK(fast.finished());
 }
 
-TEST_CASE("ssp: the end of a job lets a waiting worker go on, whose peer has not moved") {
+TEST_CASE("ssp: the end of a job lets a waiting worker continue, although its peer has not moved") {
   ManualClock clock;
   const JobConfig config = settings(2, Mode::kSsp);
   Server server(config);
@@ -196,7 +196,7 @@ TEST_CASE("ssp: the end of a job lets a waiting worker go on, whose peer has not
   CHECK(fast.finished());
 }
 
-TEST_CASE("ssp: a change to async, or of the bound, lets a waiting worker go on") {
+TEST_CASE("ssp: a change to async, or of the bound, lets a waiting worker continue") {
   ManualClock clock;
   for (const bool to_async : {true, false}) {
     CAPTURE(to_async);
@@ -216,7 +216,7 @@ TEST_CASE("ssp: a change to async, or of the bound, lets a waiting worker go on"
   }
 }
 
-TEST_CASE("ssp: from async to ssp the steps of before hold nobody up, those since do") {
+TEST_CASE("ssp: after a change from async to ssp earlier steps block nobody, later ones do") {
   ManualClock clock;
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
@@ -237,7 +237,7 @@ TEST_CASE("ssp: from async to ssp the steps of before hold nobody up, those sinc
   CHECK(info_of(config, 0).max_clock_skew == 1);
 }
 
-TEST_CASE("sync: a variable that comes after a step takes part from the next one on") {
+TEST_CASE("sync: a variable declared after a step takes part from the next one on") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     JobConfig config = settings(1, Mode::kSync);
     config.reduce = reduce;
@@ -258,7 +258,7 @@ TEST_CASE("sync: a variable that comes after a step takes part from the next one
   }
 }
 
-TEST_CASE("sync: a variable that gets its first values during a step takes part from the next one on") {
+TEST_CASE("sync: a variable initialised during a step takes part from the next one on") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     JobConfig config = settings(2, Mode::kSync);
     config.reduce = reduce;
@@ -277,7 +277,7 @@ TEST_CASE("sync: a variable that gets its first values during a step takes part 
   }
 }
 
-TEST_CASE("quorum: a gradient that comes too late is dropped, counted, and in no later step") {
+TEST_CASE("quorum: a gradient that comes too late is dropped and counted, and is in no later step") {
   JobConfig config = settings(2, Mode::kSync);
   config.quorum = 1;
   Server server(config);
@@ -315,7 +315,7 @@ TEST_CASE("quorum: a gradient belongs to the step whose values were pulled for i
   CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F));
 }
 
-TEST_CASE("quorum: a job has as many steps as it was given, also for a worker that comes too late for the last one") {
+TEST_CASE("quorum: a job has as many steps as requested, even if a worker comes too late for the last one") {
   JobConfig config = settings(2, Mode::kSync);
   config.quorum = 1;
   config.steps = 3;
@@ -333,7 +333,7 @@ TEST_CASE("quorum: a job has as many steps as it was given, also for a worker th
   CHECK(JobView(config.job).values("v") == std::vector<float>(4, 3.0F));
 }
 
-TEST_CASE("quorum: with fewer alive than the quorum the steps go on, and that is one event") {
+TEST_CASE("quorum: with fewer live workers than the quorum the steps continue, and that is one event") {
   JobConfig config = settings(3, Mode::kSync);
   config.quorum = 3;
   Server server(config);
@@ -350,7 +350,7 @@ TEST_CASE("quorum: with fewer alive than the quorum the steps go on, and that is
   CHECK(told == 1);
 }
 
-TEST_CASE("reduce atomic: a late gradient changes nothing of a later step") {
+TEST_CASE("reduce atomic: a late gradient does not change a later step") {
   JobConfig config = settings(2, Mode::kSync);
   config.quorum = 1;
   config.reduce = Reduce::kAtomic;
@@ -364,7 +364,7 @@ TEST_CASE("reduce atomic: a late gradient changes nothing of a later step") {
   first.step();
   CHECK(JobView(config.job).values("v") == std::vector<float>(3000, 11.0F));
   late.step();
-  CHECK(info_of(config, 1).dropped == 1);  // it was in the sum, not in the decision
+  CHECK(info_of(config, 1).dropped == 1);  // it was in the sum, but not in the decision
   first.push(a, std::vector<float>(3000, 4.0F));
   first.step();
   CHECK(JobView(config.job).values("v") == std::vector<float>(3000, 15.0F));
@@ -382,7 +382,7 @@ TEST_CASE("reduce atomic: a sum that only a late worker has added to is not appl
   CHECK(JobView(config.job).values("v") == std::vector<float>(3, 0.0F));
 }
 
-TEST_CASE("reduce atomic: the mean is over those who pushed, a variable that nobody pushed stays") {
+TEST_CASE("reduce atomic: the mean is over the workers that pushed, a variable without pushes is unchanged") {
   JobConfig config = settings(3, Mode::kSync);
   config.reduce = Reduce::kAtomic;
   config.optimizer.learning_rate = 1.0F;

@@ -1,4 +1,4 @@
-// The guard against NaN: that a NaN gets no further than its worker, and what becomes of the job.
+// The guard against NaN: a NaN does not spread beyond its worker, and what happens to the job.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 using namespace ps_shm;
 using namespace ps_shm::test;
 
-TEST_CASE("nan guard: stop says which worker, step and loss, and pushes nothing") {
+TEST_CASE("nan guard: stop reports the worker, step and loss, and pushes nothing") {
   const JobConfig config = config_of(Mode::kAsync, 2);
   Server server(config);
   LoopingWorker other(config, 0), member(config, 1);
@@ -32,7 +32,7 @@ TEST_CASE("nan guard: stop says which worker, step and loss, and pushes nothing"
   CHECK(other.value() == -0.5F * 8);
 }
 
-TEST_CASE("nan guard: warn pushes, and says it once") {
+TEST_CASE("nan guard: warn pushes, and warns once") {
   const JobConfig config = config_of();
   Server server(config);
   LoopingWorker member(config);
@@ -44,7 +44,7 @@ TEST_CASE("nan guard: warn pushes, and says it once") {
   CHECK(is_in("not finite at training step 1", said.lines[0]));
 }
 
-TEST_CASE("nan guard: skip pushes all but these gradients, and says it ever more rarely") {
+TEST_CASE("nan guard: skip pushes all other gradients, and reports skipped ones less and less often") {
   for (const Mode mode : {Mode::kAsync, Mode::kSsp}) {
     JobConfig config = config_of(mode);
     Server server(config);
@@ -62,7 +62,7 @@ TEST_CASE("nan guard: skip pushes all but these gradients, and says it ever more
   }
 }
 
-TEST_CASE("nan guard: in sync mode a step without one worker's gradient takes the mean of the others") {
+TEST_CASE("nan guard: in sync mode a step without one worker's gradient uses the mean of the others") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
     JobConfig config = config_of(Mode::kSync, 2);
@@ -87,7 +87,7 @@ TEST_CASE("nan guard: in sync mode a step without one worker's gradient takes th
 
 namespace {
 
-// A job that keeps checkpoints of 7 and 8; then all its values are NaN.
+// A job that keeps checkpoints with values of 7 and 8; then all its values become NaN.
 struct Diverged {
   JobConfig config;
   Folder folder;
@@ -132,7 +132,7 @@ double nan_first(std::uint64_t step) { return step == 1 ? kNan : 1.0; }
 
 }  // namespace
 
-TEST_CASE("nan guard: restore gives the job its newest checkpoint's values, and the optimizer begins anew") {
+TEST_CASE("nan guard: restore sets the job to its newest checkpoint's values, and resets the optimizer") {
   Diverged job;
   CHECK(JobView(job.config.job).slot("v", 0).front() != 0);
   CHECK(job.member.run({job.guard(), stop_at_step(3)}, nan_first).steps == 1);
@@ -147,9 +147,9 @@ TEST_CASE("nan guard: restore gives the job its newest checkpoint's values, and 
   CHECK(is_in("step-2", job.said.lines[0]));
 }
 
-TEST_CASE("nan guard: a checkpoint that is damaged, or has a NaN itself, is passed over") {
+TEST_CASE("nan guard: a checkpoint that is damaged, or contains a NaN itself, is skipped") {
   Diverged job;
-  Checkpoint::save(JobView(job.config.job), job.folder.path());  // step-2 again, of NaN
+  Checkpoint::save(JobView(job.config.job), job.folder.path());  // replaces step-2 by one with NaN
   job.member.run({job.guard(), stop_at_step(3)}, nan_first);
   CHECK(job.member.value() == 7);
   REQUIRE(job.said.lines.size() == 2);
@@ -170,7 +170,7 @@ TEST_CASE("nan guard: of two workers that pulled the same NaN one restores, and 
   Lines said_by_other;
   const Hooks hooks = {nan_guard({.on_nan = OnNan::kRestore, .dir = job.folder.path(), .log = said_by_other.log()}),
                        stop_at_step(4)};
-  // The other one pulls; the first one restores and pushes; the other one finds its NaN only then.
+  // The other one pulls; the first one restores and pushes; only then does the other one find its NaN.
   const auto losses = [&](std::uint64_t step) {
     if (step != 1) return 1.0;
     job.member.run({job.guard(), stop_at_step(3)}, nan_first);
@@ -185,7 +185,7 @@ TEST_CASE("nan guard: of two workers that pulled the same NaN one restores, and 
   REQUIRE(said_by_other.lines.size() == 1);
   CHECK(is_in("worker 1: the loss is nan at training step 1", said_by_other.lines[0]));
   CHECK(is_in("not pushed", said_by_other.lines[0]));
-  // What it pulls from now on is of after the restore: a NaN in it is another one.
+  // From now on it pulls values from after the restore: a NaN among them is a new one.
   other.asked = 0;
   other.run({hooks[0], stop_at_step(5)}, nan_first);
   CHECK(job.member.value() == 8);
@@ -199,14 +199,14 @@ TEST_CASE("nan guard: a checkpoint that leads to NaN again and again is given up
   CHECK(job.member.value() == 8);
 }
 
-TEST_CASE("nan guard: a checkpoint is given up also where nothing can be recorded in its folder") {
+TEST_CASE("nan guard: a checkpoint is given up even if nothing can be recorded in its folder") {
   Diverged job;
   fs::create_directory(job.folder.path(".restored"));
   CHECK_THROWS_WITH_AS(job.member.run({job.guard(2), stop_at_step(20)}, [](std::uint64_t) { return kNan; }),
                        doctest::Contains("was restored 2 times"), Error);
 }
 
-TEST_CASE("nan guard: of a checkpoint with another model nothing is restored") {
+TEST_CASE("nan guard: nothing is restored from a checkpoint of another model") {
   Diverged job;
   const JobConfig config = config_of();
   Server server(config);
@@ -220,7 +220,7 @@ TEST_CASE("nan guard: of a checkpoint with another model nothing is restored") {
   CHECK(count == 0);
 }
 
-TEST_CASE("nan guard: restore in sync mode is applied by the step, once, in front of the others' gradients") {
+TEST_CASE("nan guard: restore in sync mode is applied by the step, once, before the others' gradients") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
     JobConfig config = config_of(Mode::kSync, 2);
@@ -241,7 +241,7 @@ TEST_CASE("nan guard: restore in sync mode is applied by the step, once, in fron
         member.worker.step();
         Lines lines;
         const auto guard = nan_guard({.on_nan = OnNan::kRestore, .dir = folder.path(), .log = lines.log()});
-        // Both see the NaN in the third step, one of them when the other has restored; in the fourth both push.
+        // Both see the NaN in the third step, one of them after the other has restored; in the fourth both push.
         if (rank == 1)
           while (!fs::exists(folder.path(".restored")) || fs::is_empty(folder.path(".restored")))
             std::this_thread::yield();

@@ -1,4 +1,4 @@
-// Optimizers as a worker's pushes meet them, in every mode and layout, bit for bit; and changes of their settings.
+// Optimizers as applied to a worker's pushes, in every mode and layout, bit for bit; and changes of their settings.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -78,7 +78,7 @@ struct Twin {
 
 }  // namespace
 
-TEST_CASE("optimizers: one worker in async mode does what the formula says, step by step, bit for bit") {
+TEST_CASE("optimizers: one worker in async mode follows the formula, step by step, bit for bit") {
   for (const UpdateRule rule : kOptimizers) {
     const std::string name = to_string(rule);
     CAPTURE(name);
@@ -106,7 +106,7 @@ TEST_CASE("optimizers: one worker in async mode does what the formula says, step
   }
 }
 
-TEST_CASE("optimizers: three workers in sync mode do what the combined formula says, bit for bit") {
+TEST_CASE("optimizers: three workers in sync mode follow the combined formula, bit for bit") {
   for (const UpdateRule rule : kOptimizers) {
     const std::string name = to_string(rule);
     CAPTURE(name);
@@ -144,7 +144,7 @@ TEST_CASE("optimizers: three workers in sync mode do what the combined formula s
   }
 }
 
-TEST_CASE("optimizers: no average is kept of a job without, nor of a variable that is added to") {
+TEST_CASE("optimizers: no average is kept without the job's setting, nor for a variable with rule add") {
   JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
   Worker worker(options(config));
@@ -161,7 +161,7 @@ TEST_CASE("optimizers: no average is kept of a job without, nor of a variable th
   CHECK_THROWS_AS(JobView(averaging.job).averages("v"), Error);
 }
 
-TEST_CASE("optimizers: the norm is over all variables of one push, those that are added to apart") {
+TEST_CASE("optimizers: the norm is over all variables of one push, except those with rule add") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic})
     for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
@@ -203,7 +203,7 @@ TEST_CASE("optimizers: ordered sync clips over all pushes of a step, as their su
   CHECK(JobView(config.job).values("b") == std::vector<float>(1, -30.0F * 0.2F));
 }
 
-TEST_CASE("optimizers: a push with another number of gradients than variables is refused and pushes nothing") {
+TEST_CASE("optimizers: a push whose numbers of gradients and variables differ is refused and pushes nothing") {
   const JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
   Worker worker(options(config));
@@ -215,7 +215,7 @@ TEST_CASE("optimizers: a push with another number of gradients than variables is
   CHECK(JobView(config.job).values("v") == std::vector<float>(4, 0.0F));
 }
 
-TEST_CASE("optimizers: staleness scaling divides the rate by one more than the staleness that was measured") {
+TEST_CASE("optimizers: staleness scaling divides the rate by the measured staleness plus one") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     JobConfig config = settings(2, Mode::kAsync);
     config.layout = layout;
@@ -227,13 +227,13 @@ TEST_CASE("optimizers: staleness scaling divides the rate by one more than the s
     const Variable b = second.variable(vector_of(4, UpdateRule::kSgd), zero);
     const std::vector<float> nothing(4, 0.0F), one(4, 1.0F);
     std::vector<float> out(4);
-    first.push(a, one);  // nothing pulled: the rate as it is
+    first.push(a, one);  // nothing pulled: the rate is unchanged
     first.pull(a, out);
     CHECK(out[0] == -1.0F);
     for (int i = 0; i < 3; ++i) second.push(b, nothing);
     first.push(a, one);
     CHECK(JobView(config.job).values("v")[3] == -1.25F);
-    first.push(a, one);  // one's own push is not staleness
+    first.push(a, one);  // one's own push does not count as staleness
     CHECK(JobView(config.job).values("v")[3] == -1.5F);
     CHECK(first.staleness().max == 3);
     first.pull(a, out);
@@ -242,7 +242,7 @@ TEST_CASE("optimizers: staleness scaling divides the rate by one more than the s
   }
 }
 
-TEST_CASE("optimizers: in-place variables have every rule, and no average") {
+TEST_CASE("optimizers: in-place variables support every rule, but no average") {
   for (const UpdateRule rule : kOptimizers) {
     CAPTURE(std::string(to_string(rule)));
     JobConfig job = settings(1, Mode::kAsync);
@@ -260,7 +260,7 @@ TEST_CASE("optimizers: in-place variables have every rule, and no average") {
   CHECK_THROWS_AS(second.variable(spec, zero), Error);
 }
 
-TEST_CASE("live: a changed learning rate and clipping hold from the next step on") {
+TEST_CASE("live: a changed learning rate and clipping apply from the next step on") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     JobConfig config = settings(1, mode);
     config.optimizer.learning_rate = 1.0F;

@@ -1,4 +1,4 @@
-// Where variables lie: placements and partitions. Values never depend on it.
+// Where variables are placed: placements and partitions. Values never depend on it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 using namespace ps_shm;
 using namespace ps_shm::test;
 
-TEST_CASE("placement: round robin goes through the shards in the order of declaration") {
+TEST_CASE("placement: round robin cycles through the shards in the order of declaration") {
   const JobConfig config = settings(3);
   Server server(config);
   Worker worker(options(config));
@@ -31,7 +31,7 @@ TEST_CASE("placement: round robin goes through the shards in the order of declar
   CHECK(placed.at("e") == Shards{1});
 }
 
-TEST_CASE("placement: greedy gives the same result for any order of the list, the largest first, balanced") {
+TEST_CASE("placement: greedy gives the same balanced result for any order of the list, the largest first") {
   std::vector<VariableSpec> list;
   for (const std::uint64_t size : {5000, 100, 3000, 3000, 2000, 900, 1000, 1, 1, 4000})
     list.push_back(spec("v" + std::to_string(list.size()), {size}));
@@ -64,7 +64,7 @@ TEST_CASE("placement: greedy counts optimizer slots as bytes") {
   CHECK(shards(config.job).at("more") == shards(config.job).at("add"));
 }
 
-TEST_CASE("placement: partition cuts the first axis into as many parts as there are shards, the longer ones first") {
+TEST_CASE("placement: partition divides the first axis into one part per shard, the longer ones first") {
   const JobConfig config = settings(3, Placement::kPartition);
   Server server(config);
   Worker worker(options(config));
@@ -85,7 +85,7 @@ TEST_CASE("placement: partition cuts the first axis into as many parts as there 
   CHECK(shards(config.job).at("s") == Shards{2});
 }
 
-TEST_CASE("placement: partitions and the largest part are what was asked for") {
+TEST_CASE("placement: the number of partitions and the largest part are as requested") {
   JobConfig config = settings(2, Placement::kPartition);
   config.partitions = 5;
   {
@@ -112,9 +112,9 @@ TEST_CASE("placement: partitions and the largest part are what was asked for") {
   }
 }
 
-TEST_CASE("placement: a small variable behind more data than its buffers have numbers for has larger buffers") {
+TEST_CASE("placement: a small variable after more data than its buffers have numbers for has larger buffers") {
   const auto place = [](const TestJob& job, shm::VariableShm& record, std::uint64_t gib) {
-    shm::VariableShm large{};  // as a table in place is
+    shm::VariableShm large{};  // as an in-place table
     large.layout = static_cast<std::uint32_t>(Layout::kInplace);
     large.shard_end = gib << 30;
     shm::Occupancy before(job.segments);
@@ -140,7 +140,7 @@ TEST_CASE("placement: a small variable behind more data than its buffers have nu
   CHECK_THROWS_WITH_AS(place(TestJob(with_small_chunks()), record, 16), doctest::Contains("16.0 GiB"), Error);
 }
 
-TEST_CASE("placement: by hand a variable is whole and where it was put, whatever the placement") {
+TEST_CASE("placement: by hand a variable is undivided and in the chosen shard, whatever the placement") {
   for (const Placement placement : {Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition}) {
     CAPTURE(to_string(placement));
     JobConfig config = settings(4, placement);
@@ -210,7 +210,7 @@ TEST_CASE("placement: values, digests and pushes do not depend on it") {
   }
 }
 
-TEST_CASE("placement: two who declare the same list at the same time in different orders meet in the same variables") {
+TEST_CASE("placement: workers that declare the same list at once in different orders get the same variables") {
   for (const Placement placement : {Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition})
     for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
       CAPTURE(to_string(placement));
@@ -244,7 +244,7 @@ TEST_CASE("placement: two who declare the same list at the same time in differen
     }
 }
 
-TEST_CASE("placement: a part without the one before it is damage, and nobody waits for what it lacks") {
+TEST_CASE("placement: a part without the preceding one is damage, and nobody waits for the missing one") {
   for (const std::uint32_t damaged : {0U, 1U, 2U}) {
     CAPTURE(damaged);
     JobConfig config = settings(3, Placement::kPartition);
@@ -267,7 +267,7 @@ TEST_CASE("placement: a part without the one before it is damage, and nobody wai
   }
 }
 
-TEST_CASE("placement: a declarer that died between two parts is completed by the next") {
+TEST_CASE("placement: the work of a declarer that died between two parts is completed by the next") {
   for (const bool summed : {false, true})
     for (std::uint32_t kept = 1; kept < (summed ? 8U : 4U); ++kept) {
       CAPTURE(kept);
@@ -282,7 +282,7 @@ TEST_CASE("placement: a declarer that died between two parts is completed by the
       shm::Directory directory(*job);
       directory.declare(spec("w", {10, 3}), 0, shm::kRankByte + 9);
       REQUIRE(directory.count() == (summed ? 8 : 4));
-      // As a kill leaves it: the index ends after `kept` records; the next one is claimed by the dead.
+      // The state after a kill: the index ends after `kept` records, and the dead declarer has claimed the next one.
       for (std::uint32_t position = kept; position < directory.count() + 8; ++position) {
         job->index(position).store_release(0);
       }
@@ -304,7 +304,7 @@ TEST_CASE("placement: a declarer that died between two parts is completed by the
     }
 }
 
-TEST_CASE("placement: pages in another node's memory than they are to be are seen") {
+TEST_CASE("placement: pages in the memory of the wrong node are detected") {
   const std::vector<std::byte> memory(1 << 20, std::byte{1});
   const auto begin = reinterpret_cast<std::uintptr_t>(memory.data()) + shm::kPage - 1;
   const void* const pages = reinterpret_cast<const void*>(begin / shm::kPage * shm::kPage);

@@ -1,4 +1,4 @@
-// What is said of GPUs and of their absence, on a scripted table of CUDA's calls.
+// The report on GPUs and their absence, with a scripted table of CUDA calls.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
 
-// The variable as a test wants it, and afterwards as it was.
+// Sets the environment variable for a test, and restores it afterwards.
 class Visible {
  public:
   explicit Visible(const char* value) {
@@ -43,7 +43,7 @@ class Visible {
 
 const std::vector<DeviceFile> kOpen = {{"/dev/nvidia0", true}, {"/dev/nvidiactl", true}};
 
-// The probe of a box whose cudaGetDeviceCount gives `error`.
+// The probe of a machine whose cudaGetDeviceCount returns `error`.
 GpuProbe without_gpu(CudaError error, int driver, const std::vector<DeviceFile>& files, const char* visible = nullptr) {
   const Visible environment(visible);
   ScriptedCuda cuda;
@@ -85,7 +85,7 @@ GpuProbe probe_of(int count) {
 
 }  // namespace
 
-TEST_CASE("probe: a build without CUDA says so and asks nothing") {
+TEST_CASE("probe: a build without CUDA says so and makes no calls") {
   ScriptedCuda cuda;
   cuda.built = false;
   cuda.built_version = 0;
@@ -95,24 +95,24 @@ TEST_CASE("probe: a build without CUDA says so and asks nothing") {
   CHECK(probe.built_for == 0);
 }
 
-TEST_CASE("probe: no driver and no device file is no GPU") {
+TEST_CASE("probe: no driver and no device file means no GPU") {
   const GpuProbe probe = without_gpu(kInsufficientDriver, 0, {});
   check_reason(probe, NoGpu::kNone, {"no NVIDIA driver", "install"});
   CHECK(probe.driver_version == 0);
   CHECK(probe.built_for == 13000);
 }
 
-TEST_CASE("probe: device files without the driver's library are told apart from no driver") {
+TEST_CASE("probe: device files without the driver's library are told apart from a missing driver") {
   check_reason(without_gpu(kInsufficientDriver, 0, kOpen), NoGpu::kNone, {"/dev/nvidia0", "libcuda.so.1"});
 }
 
-TEST_CASE("probe: a driver older than the build names both versions") {
+TEST_CASE("probe: a driver older than the build is reported with both versions") {
   const GpuProbe probe = without_gpu(kInsufficientDriver, 12020, kOpen);
   check_reason(probe, NoGpu::kDriverTooOld, {"too old", "up to 12.2", "13.0", "newer driver"});
   CHECK(probe.driver_version == 12020);
 }
 
-TEST_CASE("probe: a driver whose version cannot be had counts as none") {
+TEST_CASE("probe: a driver whose version is unavailable counts as none") {
   ScriptedCuda cuda;
   cuda.fail("driver_version", 1, 999);
   cuda.fail("device_count", 1, kInsufficientDriver);
@@ -122,7 +122,7 @@ TEST_CASE("probe: a driver whose version cannot be had counts as none") {
   CHECK(cuda.pending == 0);
 }
 
-TEST_CASE("probe: a device file that may not be opened is a lack of permission") {
+TEST_CASE("probe: a device file that may not be opened is reported as missing permission") {
   check_reason(without_gpu(kNoDevice, 13000, {{"/dev/nvidia0", true}, {"/dev/nvidiactl", false}}), NoGpu::kNoPermission,
                {"/dev/nvidiactl", "may not open", "ask for access"});
   check_reason(
@@ -130,18 +130,18 @@ TEST_CASE("probe: a device file that may not be opened is a lack of permission")
       NoGpu::kNoPermission, {"/dev/nvidia0", "may not open"});
 }
 
-TEST_CASE("probe: a lack of permission comes before what an environment variable hides") {
+TEST_CASE("probe: missing permission is reported before an environment variable that hides GPUs") {
   check_reason(without_gpu(kNoDevice, 13000, {{"/dev/nvidia0", false}, {"/dev/nvidiactl", true}}, "0"),
                NoGpu::kNoPermission, {"/dev/nvidia0"});
 }
 
-TEST_CASE("probe: CUDA_VISIBLE_DEVICES that hides every GPU is named with its value, an empty one too") {
+TEST_CASE("probe: a CUDA_VISIBLE_DEVICES that hides every GPU is reported with its value, even an empty one") {
   check_reason(without_gpu(kNoDevice, 13000, kOpen, "7"), NoGpu::kHidden, {"CUDA_VISIBLE_DEVICES='7'", "unset"});
   check_reason(without_gpu(kNoDevice, 13000, kOpen, ""), NoGpu::kHidden, {"CUDA_VISIBLE_DEVICES=''", "unset"});
   check_reason(without_gpu(kNoDevice, 13000, {}, "7"), NoGpu::kNone, {"no GPU", "CUDA_VISIBLE_DEVICES='7'"});
 }
 
-TEST_CASE("probe: a GPU of several that may be opened is enough not to speak of permissions") {
+TEST_CASE("probe: missing permission is not reported if one of several GPUs can be opened") {
   check_reason(
       without_gpu(kNoDevice, 13000, {{"/dev/nvidia0", false}, {"/dev/nvidia1", true}, {"/dev/nvidiactl", true}}),
       NoGpu::kNone, {"finds no GPU", "nvidia-smi"});
@@ -155,7 +155,7 @@ TEST_CASE("probe: a driver that finds nothing, by error or by a count of 0, has 
   check_reason(probe_gpus(cuda, {}), NoGpu::kNone, {"finds no GPU"});
 }
 
-TEST_CASE("probe: every other error is a broken CUDA, in the driver's words and with advice") {
+TEST_CASE("probe: any other error is reported as a broken CUDA, with the driver's text and a hint") {
   const std::vector<std::pair<CudaError, std::string>> errors = {{kStubLibrary, "stub"},
                                                                  {kSystemNotReady, "fabricmanager"},
                                                                  {kSystemDriverMismatch, "reboot"},
@@ -167,7 +167,7 @@ TEST_CASE("probe: every other error is a broken CUDA, in the driver's words and 
                  {fmt::format("cudaError{}: as scripted", error), advice});
 }
 
-TEST_CASE("probe: all that the driver says of a GPU is kept") {
+TEST_CASE("probe: all properties that the driver reports about a GPU are kept") {
   ScriptedCuda cuda;
   cuda.described[0] = {"NVIDIA H200", "0000:1b:00.0", 9, 0, 132, std::size_t{140} << 30};
   const std::vector<std::pair<Attribute, int>> answers = {{Attribute::kHostNumaNode, 3},
@@ -201,7 +201,7 @@ TEST_CASE("probe: all that the driver says of a GPU is kept") {
   CHECK(gpu.peers.empty());
 }
 
-TEST_CASE("probe: what an older driver does not know is -1 or empty, and leaves no pending error") {
+TEST_CASE("probe: properties unknown to an older driver are -1 or empty, and leave no pending error") {
   ScriptedCuda cuda;  // knows no attribute
   cuda.has_wait_value = false;
   cuda.fail("properties", 1, 999);
@@ -219,7 +219,7 @@ TEST_CASE("probe: what an older driver does not know is -1 or empty, and leaves 
   CHECK(cuda.count_of("last_error") == 10);  // eight attributes, the properties, the atomics
 }
 
-TEST_CASE("probe: one attribute that fails leaves the others") {
+TEST_CASE("probe: one attribute that fails does not affect the others") {
   ScriptedCuda cuda;
   cuda.attributes[{0, Attribute::kHostRegisterSupported}] = 1;
   cuda.attributes[{0, Attribute::kReadOnlyRegistration}] = 1;
@@ -231,7 +231,7 @@ TEST_CASE("probe: one attribute that fails leaves the others") {
   CHECK(probe.gpus.at(0).read_only_registration == 1);
 }
 
-TEST_CASE("probe: peers are those that can be reached, of each GPU its own") {
+TEST_CASE("probe: a GPU's peers are those that it can access") {
   ScriptedCuda cuda;
   cuda.devices = 3;
   cuda.peers = {{{0, 1}, 1}, {{1, 0}, 1}, {{1, 2}, 1}, {{2, 1}, 1}};
@@ -257,7 +257,7 @@ TEST_CASE("probe: device files are the control file and the numbered ones") {
   CHECK(nvidia_device_files(folder.path("none")).empty());
 }
 
-TEST_CASE("probe: a device file without permission is seen") {
+TEST_CASE("probe: a device file without permission is detected") {
   if (geteuid() == 0) return;  // root may open anything
   const ps_shm::test::Folder folder;
   folder.write("nvidia0", "");
@@ -265,7 +265,7 @@ TEST_CASE("probe: a device file without permission is seen") {
   CHECK_FALSE(nvidia_device_files(folder.path()).at(0).may_open);
 }
 
-TEST_CASE("probe: sysfs tells the memory node, whatever the case of the address") {
+TEST_CASE("probe: sysfs gives the memory node, whatever the case of the address") {
   const ps_shm::test::Folder folder;
   folder.write("0000:1b:00.0/numa_node", "1\n");
   folder.write("0000:1c:00.0/numa_node", "-1\n");
@@ -279,7 +279,7 @@ TEST_CASE("probe: sysfs tells the memory node, whatever the case of the address"
   CHECK(numa_node_of("0000:1b:00.0/../0000:1b:00.0", root) == -1);
 }
 
-TEST_CASE("device: each choice is read and written alike") {
+TEST_CASE("device: each choice is written as it is read") {
   for (const char* text : {"cpu", "auto", "cuda", "cuda:0", "cuda:17"}) CHECK(to_string(parse_device(text)) == text);
   CHECK(parse_device("cpu").kind == Kind::kCpu);
   CHECK(parse_device("auto").kind == Kind::kAuto);
@@ -287,7 +287,7 @@ TEST_CASE("device: each choice is read and written alike") {
   CHECK(parse_device("cuda:17").index == 17U);
 }
 
-TEST_CASE("device: anything else is refused with what is expected") {
+TEST_CASE("device: anything else is refused with the accepted values") {
   for (const char* text : {"", "gpu", "CUDA", "cuda:", "cuda:-1", "cuda:+1", "cuda:1x", "cuda: 1", "cuda:4294967296",
                            "cuda:1:2", "cpu:0", "auto:1", " cpu"}) {
     CAPTURE(text);
@@ -297,13 +297,13 @@ TEST_CASE("device: anything else is refused with what is expected") {
   }
 }
 
-TEST_CASE("device: the CPU has no GPU, whatever there is") {
+TEST_CASE("device: the CPU has no GPU, whatever the machine has") {
   std::string log;
   CHECK_FALSE(choose_gpu({}, probe_of(2), 0, log).has_value());
   CHECK(log.empty());
 }
 
-TEST_CASE("device: workers go round the GPUs by their rank") {
+TEST_CASE("device: workers are assigned to GPUs round robin by rank") {
   const GpuProbe probe = probe_of(3);
   std::string log;
   for (const char* text : {"auto", "cuda"})
@@ -315,20 +315,20 @@ TEST_CASE("device: workers go round the GPUs by their rank") {
   CHECK(log.empty());
 }
 
-TEST_CASE("device: a numbered GPU is for every rank") {
+TEST_CASE("device: a numbered GPU is used by every rank") {
   std::string log;
   const auto gpu = choose_gpu(parse_device("cuda:1"), probe_of(2), 4, log);
   REQUIRE(gpu.has_value());
   CHECK(gpu->device == 1);
 }
 
-TEST_CASE("device: a number that there is not names those there are") {
+TEST_CASE("device: an unknown number is refused with a list of the existing ones") {
   CHECK(error_of(parse_device("cuda:2"), probe_of(2)) ==
         "device cuda:2: there is no GPU 2; there are: 0 (GPU 0), 1 (GPU 1)");
   CHECK(error_of(parse_device("cuda:4294967295"), probe_of(1)).find("there is no GPU 4294967295") != std::string::npos);
 }
 
-TEST_CASE("device: auto without a GPU goes on with the CPU and says why, cuda fails with the reason") {
+TEST_CASE("device: auto without a GPU falls back to the CPU and reports why, cuda fails with the reason") {
   const GpuProbe probe = without_gpu(kInsufficientDriver, 0, {});
   std::string log;
   CHECK_FALSE(choose_gpu(parse_device("auto"), probe, 1, log).has_value());

@@ -1,4 +1,4 @@
-// What /proc says of another process, which may end at any moment.
+// What /proc reports about another process, which may end at any moment.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -24,10 +24,10 @@ pid_t sleeping_child() {
 
 }  // namespace
 
-TEST_CASE("process state: of this process, of one that does not exist, of one that is stopped, and of a zombie") {
+TEST_CASE("process state: of this process, of one that does not exist, of a stopped one, and of a zombie") {
   CHECK(shm::process_state(static_cast<std::uint32_t>(getpid())) == 'R');
   CHECK(shm::is_runnable(static_cast<std::uint32_t>(getpid())));
-  constexpr std::uint32_t kNobody = 0x7fffffff;  // above the kernel's greatest number
+  constexpr std::uint32_t kNobody = 0x7fffffff;  // above the kernel's largest number
   CHECK(shm::process_state(kNobody) == 0);
   CHECK_FALSE(shm::is_runnable(kNobody));
 
@@ -46,7 +46,7 @@ TEST_CASE("process state: of this process, of one that does not exist, of one th
   CHECK(shm::process_state(pid) == 0);
 }
 
-TEST_CASE("process state: reading a process that is reaped meanwhile throws nothing") {
+TEST_CASE("process state: reading a process that is reaped meanwhile does not throw") {
   std::atomic<std::uint32_t> pid{static_cast<std::uint32_t>(getpid())};
   std::atomic<bool> is_over{false};
   std::uint64_t reads = 0;

@@ -1,4 +1,4 @@
-// Publisher, Subscriber and Generation: what is published is what is read, and it stays.
+// Publisher, Subscriber and Generation: readers get exactly what was published, and it does not change.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -74,7 +74,7 @@ TEST_CASE("publication: a subscriber reads what was published, with names, types
   CHECK(contains(message_of<Error>([&] { generation.values<float>(2); }), "elements of bfloat16, not of 4 bytes"));
 }
 
-TEST_CASE("publication: a generation stays as it is, whatever is published after it") {
+TEST_CASE("publication: a generation does not change, whatever is published after it") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));
   Subscriber subscriber(name.text());
@@ -91,7 +91,7 @@ TEST_CASE("publication: a generation stays as it is, whatever is published after
   CHECK(first.tensor(0).data() == where);
 }
 
-TEST_CASE("publication: a subscriber that wants a newer generation gets none that is not") {
+TEST_CASE("publication: a subscriber that asks for a newer generation never gets an old one") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));
   Subscriber subscriber(name.text());
@@ -134,11 +134,11 @@ TEST_CASE("publication: a new generation wakes a reader before its slice is over
   CHECK(clock.wait_for_sleepers(1));
   publish_next(publisher);
   CHECK(eventually([&] { return has_read.load(); }));
-  clock.advance(test::kSlice);  // lets it go where nobody has woken it
+  clock.advance(test::kSlice);  // releases it if nobody has woken it
   reader.join();
 }
 
-TEST_CASE("publication: read ends at its deadline") {
+TEST_CASE("publication: read returns at its deadline") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));
   Subscriber subscriber(name.text());
@@ -152,7 +152,7 @@ TEST_CASE("publication: read ends at its deadline") {
   CHECK(clock.passed_ns() == 40 * test::kSecond);
 }
 
-TEST_CASE("publication: a wait ends when its caller asks for it") {
+TEST_CASE("publication: a wait ends when its caller requests it") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));
   SubscriberOptions options = hasty();
@@ -162,7 +162,7 @@ TEST_CASE("publication: a wait ends when its caller asks for it") {
   CHECK_THROWS_AS(subscriber.read(), Interrupted);
 }
 
-TEST_CASE("publication: a tensor that does not change is not written again") {
+TEST_CASE("publication: an unchanged tensor is not written again") {
   const PublicationName name;
   Publisher publisher(bundle_of(name, 2));
   Subscriber subscriber(name.text());
@@ -186,7 +186,7 @@ TEST_CASE("publication: a tensor that does not change is not written again") {
   CHECK(publisher.step() == 9);
 }
 
-TEST_CASE("publication: what cannot be published is refused") {
+TEST_CASE("publication: invalid contents are refused") {
   const PublicationName name;
   Publisher publisher(bundle_of(name, 3));
   const std::vector<std::uint32_t> some = {0, 2}, unknown = {3}, twice = {1, 1};
@@ -198,7 +198,7 @@ TEST_CASE("publication: what cannot be published is refused") {
   CHECK(publisher.generation() == 0);
 }
 
-TEST_CASE("publication: where writing a tensor fails nothing is published") {
+TEST_CASE("publication: if writing a tensor fails nothing is published") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));
   Subscriber subscriber(name.text());
@@ -215,7 +215,7 @@ TEST_CASE("publication: where writing a tensor fails nothing is published") {
   CHECK(is_whole(subscriber.read(1)));
 }
 
-TEST_CASE("publication: a subscriber has two generations at a time") {
+TEST_CASE("publication: a subscriber has at most two generations at a time") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));
   Subscriber subscriber(name.text());
@@ -226,14 +226,14 @@ TEST_CASE("publication: a subscriber has two generations at a time") {
   CHECK_THROWS_AS(subscriber.read(0, 0), Error);
   other.reset();
   publish_next(publisher);
-  one = subscriber.read(one.number());  // as in a loop: the old one goes when the new one is there
+  one = subscriber.read(one.number());  // as in a loop: the old one is released when the new one is there
   CHECK(one.number() == 2);
   const Generation moved = std::move(one);
   CHECK(is_whole(moved));
   CHECK(subscriber.try_read());
 }
 
-TEST_CASE("publication: a generation outlives its subscriber, and keeps its place until it goes") {
+TEST_CASE("publication: a generation outlives its subscriber, and keeps the subscriber's entry until released") {
   const PublicationName name;
   BundleSpec spec = bundle_of(name);
   spec.subscribers = 1;
@@ -247,7 +247,7 @@ TEST_CASE("publication: a generation outlives its subscriber, and keeps its plac
   CHECK(Subscriber(name.text()).rank() == 0);
 }
 
-TEST_CASE("publication: with three records living leases may make a publisher busy") {
+TEST_CASE("publication: with three records live leases can make a publisher busy") {
   const PublicationName name;
   BundleSpec spec = bundle_of(name);
   spec.records = 3;
@@ -284,7 +284,7 @@ TEST_CASE("publication: with enough records a publisher is never busy, whatever 
   for (const Generation& generation : held) CHECK(is_whole(generation));
 }
 
-TEST_CASE("publication: a publisher may wait for a lease to be given back, and says for whose") {
+TEST_CASE("publication: a publisher may wait for a lease to be returned, and reports whose it is") {
   const PublicationName name;
   BundleSpec spec = bundle_of(name);
   spec.records = 3;
@@ -299,7 +299,7 @@ TEST_CASE("publication: a publisher may wait for a lease to be given back, and s
   };
   options.log = [&](const std::string& line) {
     said = line;
-    stops = !first;  // not in the wait that ends with it
+    stops = !first;  // not during the wait that ends with it
   };
   options.busy_seconds = 20;
   const ManualClock clock(ManualClock::Sleeps::kPass);
@@ -347,12 +347,12 @@ TEST_CASE("publication: a forked child has nothing of its parent's publisher and
   CHECK(is_whole(*held));
 }
 
-TEST_CASE("publication: a subscriber cannot write what it reads") {
+TEST_CASE("publication: a subscriber cannot write to what it reads") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));
   publish_next(publisher);
   Child child([&] {
-    signal(SIGSEGV, SIG_DFL);  // not doctest's
+    signal(SIGSEGV, SIG_DFL);  // instead of doctest's handler
     Subscriber subscriber(name.text());
     const Generation generation = subscriber.read();
     *const_cast<std::byte*>(generation.tensor(0).data()) = std::byte{1};

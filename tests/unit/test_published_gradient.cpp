@@ -1,4 +1,4 @@
-// Published gradients of sync steps: what a worker has arrived with counts, whatever becomes of the worker.
+// Published gradients of sync steps: once a worker has arrived its gradient counts, whatever happens to the worker.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -28,7 +28,7 @@ const std::vector<float> kOnes(3, 1.0F), kTens(3, 10.0F);
 
 std::vector<float> values(const JobConfig& config) { return JobView(config.job).values("v"); }
 
-// Rank 0 has pushed ones and arrived, and its step() has thrown. Rank 1 has still to come.
+// Rank 0 has pushed ones and arrived, and its step() has thrown. Rank 1 has not arrived yet.
 struct Interruption {
   JobConfig config;
   Server server{config};
@@ -64,7 +64,7 @@ TEST_CASE("published gradient: a push after a step() that threw is refused and c
   }
 }
 
-TEST_CASE("published gradient: a step() that ends what one before has thrown out of drops nothing, however late") {
+TEST_CASE("published gradient: a step() that completes one that has thrown drops nothing, however late") {
   Interruption job;
   job.second.push(job.of_second, kTens);
   CHECK(job.second.step() == 1);
@@ -87,7 +87,7 @@ TEST_CASE("published gradient: a segment of another job of that name is not read
   CHECK(values(job.config) == std::vector<float>(3, 11.0F));
 }
 
-TEST_CASE("published gradient: a worker that leaves with it leaves it to the step (barrier.B4)") {
+TEST_CASE("published gradient: a worker that leaves hands it over to the step (barrier.B4)") {
   Interruption job;
   job.first.leave();
   job.second.push(job.of_second, kTens);

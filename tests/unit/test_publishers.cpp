@@ -1,4 +1,4 @@
-// The life of a publication: publishers that follow each other, deaths, who removes it, and what is refused.
+// The life of a publication: successive publishers, deaths, removal, and what is refused.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -34,7 +34,7 @@ std::string error_of(Body&& body) {
   return "(nothing was thrown)";
 }
 
-// A process that has published so many generations and goes on living until it is killed.
+// A process that has published this many generations and lives on until it is killed.
 class LivingPublisher {
  public:
   LivingPublisher(const BundleSpec& spec, int generations)
@@ -59,7 +59,7 @@ PublisherOptions hasty_publisher() { return {.wait_seconds = 0.05}; }
 
 }  // namespace
 
-TEST_CASE("publisher: another one goes on where a dead one was, and subscribers notice nothing") {
+TEST_CASE("publisher: a successor continues a dead one's publication, and subscribers do not notice") {
   const PublicationName name;
   LivingPublisher dead(bundle_of(name), 5);
   Subscriber subscriber(name.text());
@@ -80,7 +80,7 @@ TEST_CASE("publisher: another one goes on where a dead one was, and subscribers 
   CHECK(is_whole(sixth));
 }
 
-TEST_CASE("publisher: what a dead one has published last is still read, then its subscribers learn of its death") {
+TEST_CASE("publisher: a dead one's last generation can still be read, then its subscribers learn of its death") {
   const PublicationName name;
   LivingPublisher publisher(bundle_of(name), 2);
   Subscriber subscriber(name.text());
@@ -93,7 +93,7 @@ TEST_CASE("publisher: what a dead one has published last is still read, then its
   CHECK(name.exists());
 }
 
-TEST_CASE("publisher: the end of a publication is told to those who wait") {
+TEST_CASE("publisher: waiting subscribers learn of the end of a publication") {
   const PublicationName name;
   std::optional<Publisher> publisher(bundle_of(name));
   const Bell waits;
@@ -110,10 +110,10 @@ TEST_CASE("publisher: the end of a publication is told to those who wait") {
   REQUIRE(waits.hear());
   publisher.reset();
   CHECK(reader.join() == 0);
-  CHECK_FALSE(name.exists());  // it was the last one out
+  CHECK_FALSE(name.exists());  // it was the last user
 }
 
-TEST_CASE("publisher: a stopped one is alive: its readers wait, and nobody takes it over") {
+TEST_CASE("publisher: a stopped one is alive: its readers wait, and nobody takes over from it") {
   const PublicationName name;
   LivingPublisher publisher(bundle_of(name), 1);
   kill(publisher.pid(), SIGSTOP);
@@ -125,7 +125,7 @@ TEST_CASE("publisher: a stopped one is alive: its readers wait, and nobody takes
   CHECK(contains(error, "its publisher (process " + std::to_string(publisher.pid()) + ")"));
 }
 
-TEST_CASE("publisher: the next one waits for the one before to end") {
+TEST_CASE("publisher: the next one waits until the previous one ends") {
   const PublicationName name;
   std::optional<Publisher> first(bundle_of(name));
   publish_next(*first);
@@ -143,7 +143,7 @@ TEST_CASE("publisher: the next one waits for the one before to end") {
   CHECK(subscriber.read(1).number() == 2);
 }
 
-TEST_CASE("publisher: who comes last of those that use an ended publication removes it") {
+TEST_CASE("publisher: the last user of an ended publication removes it") {
   const PublicationName name;
   std::optional<Publisher> publisher(bundle_of(name));
   publish_next(*publisher);
@@ -152,7 +152,7 @@ TEST_CASE("publisher: who comes last of those that use an ended publication remo
     CHECK(name.exists());
     publisher.reset();
   }
-  SUBCASE("a subscriber, and until then others may come") {
+  SUBCASE("a subscriber, and until then others may subscribe") {
     std::optional<Subscriber> one(name.text());
     publisher.reset();
     CHECK(name.exists());
@@ -173,7 +173,7 @@ TEST_CASE("publisher: who comes last of those that use an ended publication remo
   CHECK_FALSE(name.exists());
 }
 
-TEST_CASE("publisher: the publication of a dead one stays for the next one, also when its last subscriber leaves") {
+TEST_CASE("publisher: a dead one's publication is kept for its successor, even after the last subscriber") {
   const PublicationName name;
   LivingPublisher publisher(bundle_of(name), 3);
   { const Subscriber subscriber(name.text()); }
@@ -184,7 +184,7 @@ TEST_CASE("publisher: the publication of a dead one stays for the next one, also
   CHECK_FALSE(name.exists());
 }
 
-TEST_CASE("publisher: a publication of other tensors is replaced where nobody uses it, and else refused") {
+TEST_CASE("publisher: a publication of other tensors is replaced if it has no users, otherwise refused") {
   const PublicationName name;
   LivingPublisher dead(bundle_of(name), 3);
   std::optional<Subscriber> subscriber(name.text());
@@ -208,7 +208,7 @@ TEST_CASE("publisher: a publication of other tensors is replaced where nobody us
   CHECK(next.spec() == resolved(wanted));
 }
 
-TEST_CASE("publisher: the leases of dead subscribers keep nothing, and their places are free") {
+TEST_CASE("publisher: the leases of dead subscribers keep nothing, and their entries are free") {
   const PublicationName name;
   BundleSpec spec = bundle_of(name);
   spec.subscribers = 2, spec.records = 3;
@@ -239,11 +239,11 @@ TEST_CASE("publisher: the leases of dead subscribers keep nothing, and their pla
   for (int i = 0; i < 10; ++i) CHECK(publish_next(publisher));
   Subscriber one(name.text()), other(name.text());
   CHECK(other.rank() == 1);
-  for (int i = 0; i < 10; ++i) CHECK(publish_next(publisher));  // the new holders have none of these leases
+  for (int i = 0; i < 10; ++i) CHECK(publish_next(publisher));  // the new owners have none of these leases
   CHECK(is_whole(one.read()));
 }
 
-TEST_CASE("publisher: one that is killed while it writes a generation leaves the one before") {
+TEST_CASE("publisher: one that is killed while it writes a generation leaves the previous one") {
   const PublicationName name;
   const Bell writes;
   Child child([&] {
@@ -268,7 +268,7 @@ TEST_CASE("publisher: one that is killed while it writes a generation leaves the
   }
 }
 
-TEST_CASE("publisher: what cannot be a publication is refused") {
+TEST_CASE("publisher: invalid publications are refused") {
   const BundleSpec good{.name = "n", .tensors = {{.name = "t"}}};
   const auto refused = [&](const std::function<void(BundleSpec&)>& change) {
     BundleSpec spec = good;
@@ -291,7 +291,7 @@ TEST_CASE("publisher: what cannot be a publication is refused") {
   CHECK(contains(error_of([] { Subscriber("a/b"); }), "cannot name a publication"));
 }
 
-TEST_CASE("publisher: the number of records follows from the size where none is given") {
+TEST_CASE("publisher: by default the number of records follows from the size") {
   const auto records = [](std::uint64_t bytes, std::uint32_t subscribers) {
     return resolved({.name = "n",
                      .tensors = {{.name = "t", .dtype = DType::kUint8, .shape = {bytes}}},
@@ -306,14 +306,14 @@ TEST_CASE("publisher: the number of records follows from the size where none is 
   CHECK(records(std::uint64_t{4} << 30, 1) == 4);
 }
 
-TEST_CASE("subscriber: no publication in time, a damaged one, one that is no publication") {
+TEST_CASE("subscriber: no publication in time, a damaged one, a file that is not a publication") {
   const PublicationName name;
   CHECK_THROWS_AS(Subscriber(name.text(), hasty()), Timeout);
   CHECK(contains(error_of([&] { Subscriber(name.text(), hasty(0.01)); }), "waited 0.01 s for publication"));
   std::fclose(std::fopen(("/dev/shm/" + name.file()).c_str(), "w"));
   std::system(("chmod 600 /dev/shm/" + name.file()).c_str());
   CHECK(contains(error_of([&] { Subscriber(name.text(), hasty()); }), "damaged"));
-  Publisher publisher(bundle_of(name));  // nobody uses what is there
+  Publisher publisher(bundle_of(name));  // nobody uses the existing one
   publish_next(publisher);
   CHECK(is_whole(Subscriber(name.text()).read()));
 }

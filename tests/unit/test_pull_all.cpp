@@ -1,4 +1,4 @@
-// Pulling several variables as one state, and pulling only what has changed.
+// Pulling several variables as one consistent state, and pulling only what has changed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ shm::JobSegments attach(const JobConfig& config) {
   return std::move(*shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome));
 }
 
-// Variables and room for what is pulled of them.
+// Variables, and memory for their pulled values.
 struct Several {
   std::vector<Variable> variables;
   std::vector<std::vector<float>> values;
@@ -58,7 +58,7 @@ struct Several {
     ones.push_back(std::span(one).first(1));
   }
 
-  // Whether every element of every variable is the same.
+  // Whether all elements of all variables are equal.
   bool are_alike() const {
     return std::all_of(values.begin(), values.end(), [&](const std::vector<float>& room) {
       return std::all_of(room.begin(), room.end(), [&](float value) { return value == values[0][0]; });
@@ -70,7 +70,7 @@ const std::string kStopped = "is stopped in the middle of a push; continue or en
 
 }  // namespace
 
-TEST_CASE("several variables are pulled as they are, with the step that they are of") {
+TEST_CASE("several variables are pulled in their current state, with the step that it belongs to") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     const JobConfig config = config_of(1, mode);
     Server server(config);
@@ -86,7 +86,7 @@ TEST_CASE("several variables are pulled as they are, with the step that they are
   }
 }
 
-TEST_CASE("others' pushes since a pull of several count as staleness") {
+TEST_CASE("others' pushes since a pull of several variables count as staleness") {
   const JobConfig config = config_of(2, Mode::kAsync);
   Server server(config);
   Worker worker(options(config)), other(options(config));
@@ -98,7 +98,7 @@ TEST_CASE("others' pushes since a pull of several count as staleness") {
   CHECK(worker.staleness().max == 2);
 }
 
-TEST_CASE("who pulls several variables never sees a part of a push, nor of a step, whether or not others pause") {
+TEST_CASE("a pull of several variables never sees part of a push or step, whether or not others pause") {
   constexpr int kPulls = 200, kPauseSpins = 600;
   for (const auto& way : {std::pair(Mode::kAsync, true), std::pair(Mode::kAsync, false), std::pair(Mode::kSync, true),
                           std::pair(Mode::kSync, false)}) {
@@ -107,7 +107,7 @@ TEST_CASE("who pulls several variables never sees a part of a push, nor of a ste
     CAPTURE(to_string(mode));
     CAPTURE(pauses);
     JobConfig config = config_of(3, mode);
-    if (mode == Mode::kSync) config.quorum = 2;  // so that steps go on beside the one who pulls
+    if (mode == Mode::kSync) config.quorum = 2;  // so that steps continue during the pulls
     Server server(config);
     std::atomic<bool> is_over{false};
     std::atomic<int> begun{0};
@@ -128,14 +128,14 @@ TEST_CASE("who pulls several variables never sees a part of a push, nor of a ste
       Worker worker(options(config, 0));
       Several all(worker, 4);
       if (mode == Mode::kAsync) all.add_scalar(worker);
-      worker.step();  // the first one waits for everybody
+      worker.step();  // the first one waits for all workers
       float last = 0;
       for (int pulled = 0; pulled < kPulls || last == 0; ++pulled) {
         const std::uint64_t step = worker.pull_all(all.variables, all.outs);
         REQUIRE(all.are_alike());
         REQUIRE(all.values[0][0] >= last);
         last = all.values[0][0];
-        if (mode == Mode::kSync) REQUIRE(float(2 * step) >= last);  // two gradients a step are added
+        if (mode == Mode::kSync) REQUIRE(float(2 * step) >= last);  // each step adds two gradients
       }
     }
     is_over = true;
@@ -143,7 +143,7 @@ TEST_CASE("who pulls several variables never sees a part of a push, nor of a ste
   }
 }
 
-TEST_CASE("who pulls several variables sees them as of one moment, also where each push is of one chunk alone") {
+TEST_CASE("a pull of several variables is of one moment, even if each push is to a single chunk") {
   const JobConfig config = config_of(2, Mode::kAsync);
   Server server(config);
   std::atomic<bool> is_over{false}, has_begun{false};
@@ -176,7 +176,7 @@ TEST_CASE("who pulls several variables sees them as of one moment, also where ea
   CHECK(split == 0);
 }
 
-TEST_CASE("a living worker in the middle of a push is waited for and then named as the reason, a dead one is not") {
+TEST_CASE("a pull waits for a live worker inside a push and then names it, a dead one is not waited for") {
   const JobConfig config = config_of(2, Mode::kAsync);
   Server server(config);
   Worker worker(options(config, 0));
@@ -191,13 +191,13 @@ TEST_CASE("a living worker in the middle of a push is waited for and then named 
     CHECK_THROWS_WITH_AS(worker.pull_all(all.variables, all.outs), doctest::Contains(("worker 1 " + kStopped).c_str()),
                          Error);
     Several theirs(other, 3);
-    other.push(theirs.variables, theirs.ones);  // unmarked behind it
+    other.push(theirs.variables, theirs.ones);  // clears the mark at its end
     CHECK(worker.pull_all(all.variables, all.outs) == 0);
     CHECK(all.values[0] == all.one);
   }
 }
 
-TEST_CASE("a sync step that is decided and not yet open is waited for") {
+TEST_CASE("a pull waits for a sync step that is decided and not yet open") {
   const JobConfig config = config_of(1, Mode::kSync);
   Server server(config);
   Worker worker(options(config, 0));
@@ -211,7 +211,7 @@ TEST_CASE("a sync step that is decided and not yet open is waited for") {
   CHECK(worker.pull_all(all.variables, all.outs) == 1);
 }
 
-TEST_CASE("in place, one element is one word; more are refused") {
+TEST_CASE("in place, a variable of one element is one word; larger ones are refused") {
   const JobConfig config = config_of(2, Mode::kAsync, Layout::kInplace);
   Server server(config);
   Worker worker(options(config)), other(options(config));
@@ -236,7 +236,7 @@ TEST_CASE("in place, one element is one word; more are refused") {
   CHECK_THROWS_AS(worker.pull_if_changed(table, two, since), Error);
 }
 
-TEST_CASE("places that do not fit are an error") {
+TEST_CASE("output spans that do not fit are an error") {
   const JobConfig config = config_of(1, Mode::kAsync);
   Server server(config);
   Worker worker(options(config));
@@ -276,7 +276,7 @@ TEST_CASE("only chunks that have changed are copied again") {
   CHECK(since.of_chunks == std::vector<std::uint64_t>{1, 2, 1});
 }
 
-TEST_CASE("what an assignment returns stands for the values that it assigned") {
+TEST_CASE("the versions that an assignment returns stand for the values that it assigned") {
   const JobConfig config = config_of(2, Mode::kAsync);
   Server server(config);
   Worker worker(options(config)), other(options(config));

@@ -1,4 +1,4 @@
-// The barrier with a quorum, step by step: who is in a round, who comes too late, and what is told.
+// The barrier with a quorum, step by step: which workers a round includes, which are too late, and what is reported.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST_CASE("barrier: a round closes with its quorum, and not before") {
   CHECK(contributors(c, 0) == Ranks{0, 1});
 }
 
-TEST_CASE("barrier: more than the quorum are in if they came before the decision") {
+TEST_CASE("barrier: more workers than the quorum are included if they arrive before the decision") {
   const TestJob job(with_quorum(4, 2));
   Member a(job), b(job), c(job), d(job);
   for (Member* member : {&a, &b, &d}) member->barrier.arrive(0);
@@ -50,7 +50,7 @@ TEST_CASE("barrier: more than the quorum are in if they came before the decision
   CHECK(contributors(c, 0) == Ranks{0, 1, 3});
 }
 
-TEST_CASE("barrier: a quorum of one closes at once, one of all waits for all") {
+TEST_CASE("barrier: a quorum of one closes at once, a quorum of all waits for all") {
   for (const std::uint32_t quorum : {1U, 3U}) {
     CAPTURE(quorum);
     const TestJob job(with_quorum(3, quorum));
@@ -74,7 +74,7 @@ TEST_CASE("barrier: the first round waits for all workers to join, whatever the 
   CHECK(decide(a, 0).decided);
 }
 
-TEST_CASE("barrier: who comes too late is not in, and knows it when the round is over") {
+TEST_CASE("barrier: a worker that arrives too late is not included, and learns it when the round is over") {
   const TestJob job(with_quorum(3, 2));
   Member a(job), b(job), late(job);
   a.barrier.arrive(0);
@@ -96,7 +96,7 @@ TEST_CASE("barrier: who comes too late is not in, and knows it when the round is
   CHECK(b.barrier.was_in(0));
 }
 
-TEST_CASE("barrier: who arrives at a round that is over is neither in it nor in the next one") {
+TEST_CASE("barrier: a worker that arrives at a finished round is neither in it nor in the next one") {
   const TestJob job(with_quorum(3, 2));
   Member a(job), b(job), late(job);
   a.barrier.arrive(0);
@@ -117,7 +117,7 @@ TEST_CASE("barrier: who arrives at a round that is over is neither in it nor in 
   CHECK_FALSE(late.barrier.was_in(1));
 }
 
-TEST_CASE("barrier: who was dropped takes part again in the next round") {
+TEST_CASE("barrier: a worker that was dropped takes part again in the next round") {
   const TestJob job(with_quorum(2, 1));
   Member a(job), late(job);
   pass(a, 0);
@@ -129,14 +129,14 @@ TEST_CASE("barrier: who was dropped takes part again in the next round") {
   CHECK(contributors(a, 1) == std::nullopt);
 }
 
-TEST_CASE("barrier: a helper that sleeps for rounds does not take a contribution back") {
+TEST_CASE("barrier: a helper that sleeps for rounds does not revoke a contribution") {
   const TestJob job(with_workers(2));
   Member a(job), b(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
   b.barrier.finish(
       0,
-      [&](const Decision&) {  // b sleeps here, and the others go on with round 0
+      [&](const Decision&) {  // b sleeps here, and the others continue with round 0
         a.barrier.finish(0, nothing, patient);
         a.barrier.arrive(1);
         REQUIRE_FALSE(decide(a, 1).decided);
@@ -147,7 +147,7 @@ TEST_CASE("barrier: a helper that sleeps for rounds does not take a contribution
   CHECK(a.barrier.round() == 1);
 }
 
-TEST_CASE("barrier: fewer alive than the quorum close with all of them, and that is told once") {
+TEST_CASE("barrier: fewer live workers than the quorum close a round together, and that is reported once") {
   const TestJob job(with_quorum(3, 3));
   Member a(job), b(job);
   { const Member dead(job); }
@@ -166,7 +166,7 @@ TEST_CASE("barrier: fewer alive than the quorum close with all of them, and that
   CHECK(told[0].second == 3);
 }
 
-TEST_CASE("barrier: a short quorum is told once, also where another one decides the next round") {
+TEST_CASE("barrier: a short quorum is reported once, even if another worker decides the next round") {
   const TestJob job(with_quorum(3, 3));
   Member a(job), b(job);
   { const Member dead(job); }
@@ -180,7 +180,7 @@ TEST_CASE("barrier: a short quorum is told once, also where another one decides 
   CHECK(events(job, EventKind::kShortQuorum).size() == 1);
 }
 
-TEST_CASE("barrier: a quorum that shrinks further, or recovers and shrinks again, is told again") {
+TEST_CASE("barrier: a quorum that shrinks further, or recovers and shrinks again, is reported again") {
   const TestJob job(with_quorum(3, 3));
   Member a(job);
   std::optional<Member> b(std::in_place, job), c(std::in_place, job);
@@ -207,21 +207,21 @@ TEST_CASE("barrier: a quorum that shrinks further, or recovers and shrinks again
   CHECK(events(job, EventKind::kShortQuorum).size() == 3);
 }
 
-TEST_CASE("barrier: one of the quorum that dies before it publishes is replaced by another, or by nobody") {
+TEST_CASE("barrier: a worker of the quorum that dies before it publishes is replaced by another, or by nobody") {
   const TestJob job(with_quorum(3, 2));
   Member a(job);
   std::optional<Member> b(std::in_place, job);
   Member c(job);
   a.barrier.arrive(0);
   b.reset();
-  CHECK(decide(a, 0).missing == Ranks{2});  // one published, one alive to come
+  CHECK(decide(a, 0).missing == Ranks{2});  // one has published, one live worker is missing
   c.barrier.arrive(0);
   CHECK(decide(a, 0).decided);
   CHECK(contributors(a, 0) == Ranks{0, 2});
   CHECK(events(job, EventKind::kShortQuorum).empty());
 }
 
-TEST_CASE("barrier: one of the quorum that dies after it published is in") {
+TEST_CASE("barrier: a worker of the quorum that dies after it published is included") {
   const TestJob job(with_quorum(3, 2));
   Member a(job), b(job);
   {
@@ -233,7 +233,7 @@ TEST_CASE("barrier: one of the quorum that dies after it published is in") {
   CHECK(contributors(a, 0) == Ranks{0, 2});
 }
 
-TEST_CASE("barrier: nobody has arrived, so no quorum of the dead closes a round") {
+TEST_CASE("barrier: without arrivals, dead workers alone do not close a round") {
   const TestJob job(with_quorum(2, 1));
   Member a(job);
   { const Member dead(job); }
@@ -241,7 +241,7 @@ TEST_CASE("barrier: nobody has arrived, so no quorum of the dead closes a round"
   CHECK(events(job, EventKind::kDecided).empty());
 }
 
-TEST_CASE("barrier: a quorum is of the training steps only") {
+TEST_CASE("barrier: a quorum applies to training steps only") {
   const TestJob job(with_quorum(2, 1));
   Member a(job, {}, 1), b(job, {}, 1);
   a.barrier.arrive(0);
@@ -253,7 +253,7 @@ TEST_CASE("barrier: a quorum is of the training steps only") {
   CHECK(events(job, EventKind::kDecided).empty());
 }
 
-TEST_CASE("barrier: a quorum changed live holds for the round that waits") {
+TEST_CASE("barrier: a live change of the quorum applies to the waiting round") {
   TestJob job(with_quorum(3, 0));
   Member a(job), b(job), c(job);
   a.barrier.arrive(0);
@@ -264,7 +264,7 @@ TEST_CASE("barrier: a quorum changed live holds for the round that waits") {
   CHECK(contributors(c, 0) == Ranks{0, 1});
 }
 
-TEST_CASE("barrier: a decision carries the rate and clipping of the moment, for all helpers alike") {
+TEST_CASE("barrier: a decision carries the rate and clipping of its moment, for all helpers alike") {
   JobConfig config = with_quorum(2, 0);
   config.optimizer.learning_rate = 0.5F;
   TestJob job(config);

@@ -52,17 +52,17 @@ TEST_CASE("ratings: every separator gives the same examples, with and without ti
   }
 }
 
-TEST_CASE("ratings: users and items are any text, each numbered as it first appears") {
+TEST_CASE("ratings: users and items are any text, numbered in the order of their first appearance") {
   const std::string longest(64, 'u');
   const SparseData data =
       parse(longest + ",item one,1\n9223372036854775808,\xc3\xa9,2\n" + longest + ",\xc3\xa9,3\n7,7,4\n07,7,5\n");
-  CHECK(data.info().users == 4);  // 7 and 07 are two
+  CHECK(data.info().users == 4);  // 7 and 07 are two users
   CHECK(data.info().items == 3);
   CHECK(examples_of(data) ==
         std::vector<PlainExample>{rated(1, 0, 4), rated(2, 1, 5), rated(3, 0, 5), rated(4, 2, 6), rated(5, 3, 6)});
 }
 
-TEST_CASE("ratings: other data keeps its users' and items' ids, and has two more for those that it has not") {
+TEST_CASE("ratings: other data uses the ids of these users and items, and two more for unknown ones") {
   const SparseData known = parse("7,10,5\n3,10,2.5\n7,11,-1\n");
   CHECK(known.names() == std::vector<std::string_view>{"7", "3", "10", "11"});
   SparseSourceOptions options = ratings();
@@ -77,7 +77,7 @@ TEST_CASE("ratings: other data keeps its users' and items' ids, and has two more
   CHECK(found.names().empty());
 }
 
-TEST_CASE("ratings: names of up to 64 bytes come back, however many there are") {
+TEST_CASE("ratings: names of up to 64 bytes are read back, however many there are") {
   std::string text;
   std::vector<std::string> users;
   for (int i = 0; i < 30000; ++i) users.push_back(std::string(std::size_t(i % 59), 'u') + std::to_string(i));
@@ -90,20 +90,21 @@ TEST_CASE("ratings: names of up to 64 bytes come back, however many there are") 
   CHECK(examples_of(data).size() == users.size());
 }
 
-TEST_CASE("ratings: made-up data has no names to know others' users and items by") {
+TEST_CASE("ratings: synthetic data has no names to match other data's users and items") {
   const SparseData made_up = SparseData::read("ratings:10x10x50", {});
   const SparseData known = parse("1,2,3\n");
   SparseSourceOptions options = ratings();
   options.names_of = &made_up;
-  CHECK(error_of([&] { parse("1,2,3\n", options); }).find("ratings:10x10x50: synthetic users and items have no names") ==
-        0);
+  CHECK(error_of([&] {
+          parse("1,2,3\n", options);
+        }).find("ratings:10x10x50: synthetic users and items have no names") == 0);
   options.names_of = &known;
   CHECK(error_of([&] {
           SparseData::read("ratings:10x10x50", options);
         }).find("ratings:10x10x50: synthetic users and items have no names") == 0);
 }
 
-TEST_CASE("ratings: what is malformed is one error with file, line and column") {
+TEST_CASE("ratings: malformed text is one error with file, line and column") {
   struct Malformed {
     std::string text;
     const char* message;
@@ -145,7 +146,7 @@ TEST_CASE("ratings: what is malformed is one error with file, line and column") 
   }
 }
 
-TEST_CASE("ratings: they are told from LIBSVM text by the first line that is neither blank nor a comment") {
+TEST_CASE("ratings: they are told apart from LIBSVM text by the first line that is neither blank nor a comment") {
   for (const char* text :
        {"1::2::3\n", "1,2,3\n", "1\t2\t3\t4\n", "1 2 3\n", "\n1 2 3\n", "a,b,c,d\n1,2,3,4\n", "# x:y\n1,2,3\n"}) {
     CAPTURE(text);

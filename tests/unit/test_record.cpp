@@ -35,7 +35,7 @@ using record::Recorder;
 using test::kSecond, test::ManualClock;
 using What = record::Event::What;
 
-// A recorder that is told of chunks of one variable, without a job.
+// A recorder that is told about chunks of one variable, without a job.
 class Told {
  public:
   Told(const std::string& folder, std::uint32_t rank, std::uint64_t pieces = 1) : recorder_(folder, rank) {
@@ -69,7 +69,7 @@ class Told {
 
 Order order_of(const std::string& folder) { return record::Records(folder).order(); }
 
-TEST_CASE("record: what was written is read, also while its writer lives") {
+TEST_CASE("record: what was written is read, even while its writer lives") {
   const test::Folder folder;
   Told told(folder.path(), 3, 2);
   Recorder& recorder = told.recorder();
@@ -108,11 +108,11 @@ TEST_CASE("record: what was written is read, also while its writer lives") {
   CHECK(cursor.peek().what == What::kPush);
   CHECK(cursor.peek().version == 1700);
   CHECK_FALSE(cursor.peek().is_tried);
-  // Of the push's second piece there is nothing.
+  // The push's second piece has no event.
   CHECK_THROWS_WITH_AS(cursor.next(), doctest::Contains("never tried"), Error);
 }
 
-TEST_CASE("record: a killed worker's last push counts where somebody has seen it, and only there") {
+TEST_CASE("record: a killed worker's last push counts if another has seen it, and only then") {
   for (const bool was_seen : {false, true}) {
     const test::Folder folder;
     Told killed(folder.path(), 0), other(folder.path(), 1);
@@ -125,7 +125,7 @@ TEST_CASE("record: a killed worker's last push counts where somebody has seen it
   }
 }
 
-TEST_CASE("record: a worker that was killed within any chunk of a variable leaves a record that is read") {
+TEST_CASE("record: a worker killed within any chunk of a variable leaves a readable record") {
   for (const std::uint64_t pieces : {1, 2, 3})
     for (std::uint64_t done = 0; done < pieces; ++done) {
       const test::Folder folder;
@@ -143,12 +143,12 @@ TEST_CASE("record: a worker that was killed within any chunk of a variable leave
       std::ifstream written(file, std::ios::binary);
       std::string bytes(std::istreambuf_iterator<char>(written), {});
       bytes.resize(bytes.find_last_not_of('\0') + 1);
-      std::ofstream(file, std::ios::binary) << bytes << '\x05';  // one more behind it
+      std::ofstream(file, std::ios::binary) << bytes << '\x05';  // followed by one more byte
       CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("goes on after a push"), Error);
     }
 }
 
-TEST_CASE("record: of two killed workers' last pushes that counts whose version is missing") {
+TEST_CASE("record: of two killed workers' last pushes the one whose version is missing counts") {
   const test::Folder folder;
   Told first(folder.path(), 0), second(folder.path(), 1);
   first.push(0).try_push(2);
@@ -158,8 +158,7 @@ TEST_CASE("record: of two killed workers' last pushes that counts whose version 
   CHECK_FALSE(order.was_made(0, 4, 1));
 }
 
-TEST_CASE(
-    "record: a killed worker's last step fills a gap where its lives' steps let it, and ends its record elsewhere") {
+TEST_CASE("record: a killed worker's last step fills a gap if its lives' steps allow it, else ends its record") {
   const test::Folder folder;
   Told first(folder.path(), 0), other(folder.path(), 1);
   const auto step = [](Told& told, std::uint64_t behind) {
@@ -178,7 +177,7 @@ TEST_CASE(
   CHECK(order.last_step(2) == 2);
 }
 
-TEST_CASE("record: a call that has thrown is the last thing in its record") {
+TEST_CASE("record: a call that has thrown is the last event in its record") {
   const test::Folder folder;
   {
     Told told(folder.path(), 0, 2);
@@ -190,7 +189,7 @@ TEST_CASE("record: a call that has thrown is the last thing in its record") {
   CHECK(order_of(folder.path()).pulls(0, 0) == 1);
 }
 
-TEST_CASE("record: a forked child leaves its parent's record alone") {
+TEST_CASE("record: a forked child does not change its parent's record") {
   const test::Folder folder;
   std::optional<Recorder> recorder(std::in_place, folder.path(), 0);
   const std::string path = record::file_of(folder.path(), 0, 1);
@@ -206,7 +205,7 @@ TEST_CASE("record: a forked child leaves its parent's record alone") {
   CHECK(std::filesystem::file_size(path) < size);
 }
 
-TEST_CASE("record: all variables together have no more chunks than a reader takes") {
+TEST_CASE("record: all variables together have no more chunks than a reader accepts") {
   const test::Folder folder;
   Told told(folder.path(), 0, record::kMaxPieces - 1);
   CHECK_THROWS_WITH_AS(told.recorder().declare("v", 2, 20), doctest::Contains("too many chunks"), Error);
@@ -214,18 +213,18 @@ TEST_CASE("record: all variables together have no more chunks than a reader take
   CHECK_NOTHROW(Cursor("", record::MappedFile(record::file_of(folder.path(), 0, 1)).bytes()).next());
 }
 
-TEST_CASE("record: orders that no job has are refused") {
+TEST_CASE("record: impossible orders are refused") {
   const test::Folder folder;
   SUBCASE("a version made twice") {
     Told(folder.path(), 0).push(0);
     Told(folder.path(), 1).push(0);
     CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("twice"), Error);
   }
-  SUBCASE("a version pulled that nobody has made") {
+  SUBCASE("a pulled version that no push made") {
     Told(folder.path(), 0).pull(1);
     CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("no push has made"), Error);
   }
-  SUBCASE("each waits for what the other one does behind it") {
+  SUBCASE("each waits for a later event of the other") {
     Told(folder.path(), 0).push(1).pull(0);
     Told(folder.path(), 1).push(0);
     CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("waits for a later event"), Error);
@@ -236,19 +235,19 @@ TEST_CASE("record: orders that no job has are refused") {
     told.recorder().counted(2);
     CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("a step is in none"), Error);
   }
-  SUBCASE("a life that is missing") {
+  SUBCASE("a missing life") {
     Told(folder.path(), 0).push(0);
     std::filesystem::rename(record::file_of(folder.path(), 0, 1), record::file_of(folder.path(), 0, 2));
     CHECK_THROWS_WITH_AS(order_of(folder.path()), doctest::Contains("worker-0.1"), Error);
   }
 }
 
-TEST_CASE("record: what has no order is refused, with the reason") {
+TEST_CASE("record: a job without a recordable order is refused, with the reason") {
   const test::Folder folder;
   JobConfig config = test::settings(1, Mode::kAsync);
   std::uint32_t threads = 1;
   const char* reason = nullptr;
-  SUBCASE("steps together") { config.mode = Mode::kSync, reason = "mode sync has no order"; }
+  SUBCASE("synchronous steps") { config.mode = Mode::kSync, reason = "mode sync has no order"; }
   SUBCASE("threads") { config.threads = threads = 2, reason = "`threads` 2 have no order"; }
   SUBCASE("a checkpoint") {
     JobConfig first = test::settings(1, Mode::kAsync);
@@ -258,7 +257,7 @@ TEST_CASE("record: what has no order is refused, with the reason") {
     config.restore = Checkpoint::save(JobView(first.job), folder.path("checkpoints"));
     reason = "needs a job that starts from scratch";
   }
-  SUBCASE("nothing of it") {}
+  SUBCASE("none") {}
   Server server(config);
   const auto join = [&] {
     WorkerOptions options = test::options(config, 0, threads);
@@ -281,7 +280,7 @@ TEST_CASE("record: what has no order is refused, with the reason") {
   CHECK_THROWS_WITH_AS(worker.variable(spec, test::zero), doctest::Contains("declare it versioned"), Error);
 }
 
-TEST_CASE("record: assignments and sums are in it, in their order") {
+TEST_CASE("record: assignments and sums are recorded in order") {
   const test::Folder folder;
   const JobConfig config = test::settings(1, Mode::kAsync);
   {
@@ -301,8 +300,8 @@ TEST_CASE("record: assignments and sums are in it, in their order") {
   CHECK(order.pulls(0, 2) == 1);
 }
 
-// A straggler asks in its delay, which a replay leaves out: that is told at the next call, and goes on by the record.
-TEST_CASE("record: what a program does once it has been told the end is replayed, wherever it had asked") {
+// A straggler asks during its delay, which a replay omits: it is told at the next call, and continues by the record.
+TEST_CASE("record: what a program does after it was told to end is replayed, wherever it had asked") {
   const test::Folder folder;
   JobConfig config = test::settings(2, Mode::kAsync);
   config.steps = 1;
@@ -314,7 +313,7 @@ TEST_CASE("record: what a program does once it has been told the end is replayed
       WorkerOptions given = test::options(config, rank);
       (coordinator == nullptr ? given.record : given.replay) = folder.path();
       if (coordinator != nullptr) given.replay_coordinator = coordinator->path();
-      given.stop_requested = [&] { return clock.passed_ns() > 20 * kSecond; };  // instead of a wait for ever
+      given.stop_requested = [&] { return clock.passed_ns() > 20 * kSecond; };  // instead of waiting for ever
       return Worker(given);
     };
     std::vector<float> out(10);

@@ -1,4 +1,5 @@
-// Registering host memory, on a scripted table of CUDA's calls. Addresses are only numbers to it: no memory is touched.
+// Registering host memory, with a scripted table of CUDA calls. To it addresses are only numbers: no memory is
+// accessed.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ void check_nothing_is_left(const Scene& scene) {
 
 }  // namespace
 
-TEST_CASE("registration: a small range is one call, in whole pages, for all contexts and mapped") {
+TEST_CASE("registration: a small range is one call, in full pages, for all contexts and mapped") {
   Scene scene;
   REQUIRE(scene.try_register(1));
   CHECK(scene.cuda.calls == Calls{registered(0, kPageBytes), asked(0)});
@@ -63,7 +64,7 @@ TEST_CASE("registration: a small range is one call, in whole pages, for all cont
   CHECK(scene.totals.seconds > 0);
 }
 
-TEST_CASE("registration: a large range is registered by the GiB, and each region's device address is asked for") {
+TEST_CASE("registration: a large range is registered by the GiB, and each region's device address is queried") {
   Scene scene;
   REQUIRE(scene.try_register(2 * kGiB + 5000));
   const std::size_t rest = (5000 + kPageBytes - 1) / kPageBytes * kPageBytes;
@@ -86,14 +87,14 @@ TEST_CASE("registration: read-only is a flag of every call") {
   CHECK(scene.cuda.calls == Calls{registered(0, kGiB, 11), asked(0), registered(kGiB, kPageBytes, 11), asked(kGiB)});
 }
 
-TEST_CASE("registration: nothing to register makes no call") {
+TEST_CASE("registration: an empty range makes no call") {
   Scene scene;
   CHECK(scene.try_register(0));
   CHECK(scene.cuda.calls.empty());
   check_nothing_is_left(scene);
 }
 
-TEST_CASE("registration: what is registered already, or less, makes no call") {
+TEST_CASE("registration: a range that is registered already, or part of one, makes no call") {
   Scene scene;
   REQUIRE(scene.try_register(3 * kPageBytes));
   scene.cuda.forget_calls();
@@ -116,7 +117,7 @@ TEST_CASE("registration: an extension registers the last, partial region again a
   CHECK(scene.totals.calls == 4);
 }
 
-TEST_CASE("registration: an extension behind a whole region leaves it alone") {
+TEST_CASE("registration: an extension after a full region does not register it again") {
   Scene scene;
   REQUIRE(scene.try_register(kGiB));
   scene.cuda.forget_calls();
@@ -124,7 +125,7 @@ TEST_CASE("registration: an extension behind a whole region leaves it alone") {
   CHECK(scene.cuda.calls == Calls{registered(kGiB, kPageBytes), asked(kGiB)});
 }
 
-TEST_CASE("registration: when a region is refused, those before it are given back, last first, and the error cleared") {
+TEST_CASE("registration: if a region is refused, previous ones are unregistered in reverse, and the error cleared") {
   for (int nth = 1; nth <= 3; ++nth) {
     CAPTURE(nth);
     Scene scene;
@@ -144,7 +145,7 @@ TEST_CASE("registration: when a region is refused, those before it are given bac
   }
 }
 
-TEST_CASE("registration: a region without a device address is given back with those before it") {
+TEST_CASE("registration: a region without a device address is unregistered with the previous ones") {
   for (int nth = 1; nth <= 3; ++nth) {
     CAPTURE(nth);
     Scene scene;
@@ -163,14 +164,14 @@ TEST_CASE("registration: a region without a device address is given back with th
   }
 }
 
-TEST_CASE("registration: a refusal names the call, the range and the driver's words in one line") {
+TEST_CASE("registration: a refusal names the call, the range and the driver's error in one line") {
   Scene scene;
   scene.cuda.fail("host_register", 2, kOutOfMemory);
   CHECK_FALSE(scene.try_register(2 * kGiB));
   CHECK(scene.why == "cudaHostRegister of 1073741824 bytes at offset 1073741824: cudaError2: as scripted");
 }
 
-TEST_CASE("registration: a refused extension gives back everything, the totals count what is registered elsewhere") {
+TEST_CASE("registration: a refused extension unregisters everything, the totals keep what is registered elsewhere") {
   Scene scene;
   scene.totals.bytes = 7 * kGiB;  // another object's
   REQUIRE(scene.try_register(kGiB + kPageBytes));
@@ -220,7 +221,7 @@ TEST_CASE("registration: a size that overflows when rounded to pages is refused"
   CHECK(scene.cuda.calls.empty());
 }
 
-TEST_CASE("registration: unregister gives back the addresses that were registered, once") {
+TEST_CASE("registration: unregister passes the addresses that were registered, once") {
   Scene scene;
   REQUIRE(scene.try_register(2 * kGiB + 1));
   scene.cuda.forget_calls();
@@ -244,7 +245,7 @@ TEST_CASE("registration: the destructor unregisters") {
   CHECK(cuda.calls == Calls{unregistered(kGiB), unregistered(0)});
 }
 
-TEST_CASE("registration: an unregister that fails is cleared and the other regions are given back") {
+TEST_CASE("registration: an unregister that fails is cleared and the other regions are unregistered") {
   Scene scene;
   REQUIRE(scene.try_register(3 * kGiB));
   scene.cuda.forget_calls();
@@ -269,7 +270,7 @@ TEST_CASE("registration: device addresses follow each region's own base") {
   CHECK(scene.device(2 * kGiB + kPageBytes) == 0);
 }
 
-TEST_CASE("registration: where device addresses have gaps, a range ends with its region") {
+TEST_CASE("registration: if device addresses have gaps, a range ends with its region") {
   Scene scene;
   scene.cuda.region_gap = 0x10'0000;
   REQUIRE(scene.try_register(2 * kGiB + kPageBytes));
@@ -280,7 +281,7 @@ TEST_CASE("registration: where device addresses have gaps, a range ends with its
   CHECK(scene.registration.contiguous_at(2 * kGiB + kPageBytes) == 0);
 }
 
-TEST_CASE("registration: where device addresses follow one another, a range crosses regions") {
+TEST_CASE("registration: if device addresses are contiguous, a range crosses regions") {
   Scene scene;
   REQUIRE(scene.try_register(2 * kGiB + kPageBytes));
   CHECK(scene.registration.contiguous_at(0) == 2 * kGiB + kPageBytes);

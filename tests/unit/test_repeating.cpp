@@ -1,4 +1,4 @@
-// What a program does beside its work, in a thread that lets no exception through.
+// A periodic task of a program, in a thread that catches all exceptions.
 #include "common/repeating.hpp"
 
 #include <doctest/doctest.h>
@@ -26,31 +26,33 @@ void wait_until(const std::atomic<int>& count, int most) {
 
 }  // namespace
 
-TEST_CASE("repeating: an exception of any kind ends nothing, and is reported once until a call has done something") {
+TEST_CASE("repeating: an exception of any type does not stop it, and is reported once until a call has succeeded") {
   std::atomic<int> calls{0};
-  std::vector<Report> reports;  // of its thread; read when that has ended
+  std::vector<Report> reports;  // written by its thread; read after that has ended
   {
     Repeating repeating(
         [&](bool is_last) {
           const int call = is_last ? 0 : ++calls;
           if (call == 1 || call == 2 || call == 4 || call == 6) throw std::runtime_error("full");
           if (call == 3) throw 42;
-          return call == 5;  // done; what comes later did nothing
+          return call == 5;  // done; later calls did nothing
         },
-        [&](const std::string& what, bool is_last) { reports.push_back({what, is_last}); });
+        [&](const std::string& what, bool is_last) {
+          reports.push_back({what, is_last});
+        });
     wait_until(calls, 8);
     CHECK(repeating.finish());
-    CHECK(repeating.finish());  // says the same
+    CHECK(repeating.finish());  // returns the same
   }
   REQUIRE(reports.size() == 4);
   CHECK(reports[0].what == "full");  // calls 1 and 2
   CHECK(reports[1].what == "unknown exception");
   CHECK(reports[2].what == "full");
-  CHECK(reports[3].what == "full");  // again, behind a success
+  CHECK(reports[3].what == "full");  // again, after a success
   for (const Report& report : reports) CHECK_FALSE(report.is_last);
 }
 
-TEST_CASE("repeating: finish makes the last call, and says whether it failed") {
+TEST_CASE("repeating: finish makes the last call, and returns whether it failed") {
   std::atomic<int> calls{0};
   std::vector<Report> reports;
   Repeating repeating(
@@ -58,10 +60,12 @@ TEST_CASE("repeating: finish makes the last call, and says whether it failed") {
         ++calls;
         throw std::runtime_error("full");
       },
-      [&](const std::string& what, bool is_last) { reports.push_back({what, is_last}); });
+      [&](const std::string& what, bool is_last) {
+        reports.push_back({what, is_last});
+      });
   wait_until(calls, 3);
   CHECK_FALSE(repeating.finish());
-  REQUIRE(reports.size() == 2);  // the first one, and the last in any case
+  REQUIRE(reports.size() == 2);  // the first one, and in any case the last
   CHECK(reports[1].is_last);
   const int made = calls;
   CHECK_FALSE(repeating.finish());

@@ -104,7 +104,7 @@ class ReferenceRow {
 
 }  // namespace
 
-TEST_CASE("rows: a pull gives each row where it was asked for, in any order, repeated or not at all") {
+TEST_CASE("rows: a pull writes each row to its position, in any order, repeated or absent") {
   for (const std::uint64_t width : {1, 2, 3, 4, 7, 16, 33})
     for (const UpdateRule rule : kRules) {
       if (!test::works_in_place(rule)) continue;
@@ -123,7 +123,7 @@ TEST_CASE("rows: a pull gives each row where it was asked for, in any order, rep
     }
 }
 
-TEST_CASE("rows: who joins a job finds nothing wrong with a table of any rule") {
+TEST_CASE("rows: a joining process finds no damage in a table of any rule") {
   for (const UpdateRule rule : kRules) {
     if (!test::works_in_place(rule)) continue;
     CAPTURE(std::string(to_string(rule)));
@@ -134,7 +134,7 @@ TEST_CASE("rows: who joins a job finds nothing wrong with a table of any rule") 
   }
 }
 
-TEST_CASE("rows: pushes follow the formulas of every update rule, and leave other rows alone") {
+TEST_CASE("rows: pushes follow the formulas of every update rule, and do not change other rows") {
   for (const UpdateRule rule : kRules)
     for (const std::uint64_t width : {1, 3, 8}) {
       if (!test::works_in_place(rule)) continue;
@@ -175,9 +175,10 @@ TEST_CASE("rows: the gradients of repeated ids are one update of their sum") {
   }
 }
 
-TEST_CASE("rows: many repeated ids are combined as a map would") {
+TEST_CASE("rows: many repeated ids are combined as with a map") {
   std::mt19937_64 random(3);
-  for (const std::uint64_t rows : {1000, 20'000}) {  // a small table has a place for each row, a large one a hash table
+  for (const std::uint64_t rows :
+       {1000, 20'000}) {  // a small table has an entry for each row, a large one is a hash table
     CAPTURE(rows);
     RowsJob job(row_config(UpdateRule::kAdd), {rows, 2});
     std::vector<double> expected(2 * rows);
@@ -214,7 +215,7 @@ TEST_CASE("rows: an id out of range is an error that names it, before anything i
   job.worker.prefetch_rows(job.variable, far);  // skips it
 }
 
-TEST_CASE("rows: sizes that do not fit, versioned variables and scalars are errors that say what to do") {
+TEST_CASE("rows: sizes that do not fit, versioned variables and scalars are errors with a hint") {
   RowsJob job(row_config(UpdateRule::kAdd), {10, 2});
   CHECK_THROWS_WITH_AS(job.push(ids_of({1, 2}), {1, 1, 1}),
                        "push of 2 rows of variable 'table': a row has 2 elements, the span has 3 in all", Error);
@@ -234,7 +235,7 @@ TEST_CASE("rows: sizes that do not fit, versioned variables and scalars are erro
   CHECK(job.variable.row_size() == 2);
 }
 
-TEST_CASE("rows: parts by range and by hash give the same values as one, to rows, whole pulls and the inspector") {
+TEST_CASE("rows: parts by range and by hash give the same as one, to rows, full pulls and the inspector") {
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdagrad, UpdateRule::kRowwiseAdagrad, UpdateRule::kFtrl})
     for (const std::uint64_t rows : {2, 7, 100, 5000})
       for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
@@ -268,7 +269,7 @@ TEST_CASE("rows: parts by range and by hash give the same values as one, to rows
 }
 
 TEST_CASE("rows: rows longer than a block, and pushes that several threads share, lose nothing" *
-          doctest::skip(shm::kThreadSanitizer)) {  // it does not know oneTBB's locks
+          doctest::skip(shm::kThreadSanitizer)) {  // it does not support oneTBB's locks
   JobConfig config = row_config(UpdateRule::kAdd);
   config.threads = 3;
   for (const std::uint64_t width : {5000, 64}) {
@@ -280,8 +281,8 @@ TEST_CASE("rows: rows longer than a block, and pushes that several threads share
   }
 }
 
-TEST_CASE("rows: of a row that is assigned many times at once the last value stays, however many threads there are" *
-          doctest::skip(shm::kThreadSanitizer)) {  // it does not know oneTBB's locks
+TEST_CASE("rows: if a row is assigned many times at once the last value wins, for any number of threads" *
+          doctest::skip(shm::kThreadSanitizer)) {  // it does not support oneTBB's locks
   constexpr std::size_t kTimes = 100'000, kWidth = 16;
   JobConfig config = row_config(UpdateRule::kSgd);
   config.threads = 3;
@@ -308,7 +309,7 @@ TEST_CASE("rows: clip_norm limits the norm of a push, after repeated ids are com
   CHECK(after[0] == before[0]);
 }
 
-TEST_CASE("rows: the learning-rate schedule holds for rows, too") {
+TEST_CASE("rows: the learning-rate schedule applies to rows as well") {
   JobConfig config = row_config(UpdateRule::kSgd);
   config.optimizer.learning_rate = 1.0F;
   config.optimizer.schedule = Schedule::parse("step:0.5:1");
@@ -322,7 +323,7 @@ TEST_CASE("rows: the learning-rate schedule holds for rows, too") {
   CHECK(job.pull(ids_of({2})).front() == doctest::Approx(expected));
 }
 
-TEST_CASE("rows: staleness is how many pushes by others came to a row's block between pull and push") {
+TEST_CASE("rows: staleness is the number of others' pushes to a row's block between pull and push") {
   const JobConfig config = row_config(UpdateRule::kAdd);
   RowsJob job(config, {20'000, 1});
   Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}});
@@ -330,7 +331,7 @@ TEST_CASE("rows: staleness is how many pushes by others came to a row's block be
   std::vector<float> out(1);
   const std::vector<std::uint32_t> ids = {9}, near = {10, 11}, far = {15'000};  // a push counts once in a block
   const std::vector<float> one = {1.0F}, two = {1.0F, 1.0F};
-  // The first of a worker's pulls is watched.
+  // The first of a worker's pulls is monitored.
   Worker third({.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}});
   const Variable watched = third.variable("table");
   third.pull_rows(watched, ids, out);
@@ -348,7 +349,7 @@ TEST_CASE("rows: a push counts once in each block that it touches, however many 
   RowsJob job(config, {40'000, 1});
   Worker other({.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}});
   const Variable same = other.variable("table");
-  std::vector<std::uint32_t> ids(300);  // in several blocks, many of which some rows share
+  std::vector<std::uint32_t> ids(300);  // in several blocks, many of them with several of the rows
   for (std::uint32_t i = 0; i < ids.size(); ++i) ids[i] = i < 150 ? i : 130 * i;
   const std::vector<float> ones(ids.size(), 1.0F);
   for (const std::uint32_t wanted : {0U, 129U, 130U * 150U, 130U * 191U, 130U * 299U}) {
@@ -363,10 +364,10 @@ TEST_CASE("rows: a push counts once in each block that it touches, however many 
   }
 }
 
-TEST_CASE("rows: the sizes that the inspector shows are those of the state beside the elements") {
+TEST_CASE("rows: the sizes that the inspector shows are those of the state next to the elements") {
   for (const auto& [rule, bytes, slots] : {std::tuple{UpdateRule::kSgd, 0, 0},
                                            {UpdateRule::kAdagrad, 100 * 5 * 4, 1},
-                                           {UpdateRule::kFtrl, 100 * 5 * 4, 2},  // one in the value's place
+                                           {UpdateRule::kFtrl, 100 * 5 * 4, 2},  // one replaces the value
                                            {UpdateRule::kRowwiseAdagrad, 100 * 3 * 4, 1}}) {
     const std::string name(to_string(rule));
     CAPTURE(name);
@@ -378,7 +379,7 @@ TEST_CASE("rows: the sizes that the inspector shows are those of the state besid
   }
 }
 
-TEST_CASE("rows: what has no meaning in place is refused with what to do") {
+TEST_CASE("rows: operations without a meaning in place are refused with a hint") {
   const auto zero = [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); };
   for (const char* schedule : {"step:0.5:10", "warmup:10+constant"}) {
     JobConfig config = row_config(UpdateRule::kFtrl);
@@ -412,7 +413,7 @@ TEST_CASE("rows: what has no meaning in place is refused with what to do") {
   }
 }
 
-TEST_CASE("rows: rows of one element in parts of one row leave alone what lies behind them") {
+TEST_CASE("rows: one-element rows in parts of one row do not change what follows them") {
   const auto zero = [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); };
   for (const std::uint64_t rows : {1, 3})
     for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
@@ -435,7 +436,7 @@ TEST_CASE("rows: rows of one element in parts of one row leave alone what lies b
     }
 }
 
-TEST_CASE("rows: one worker's racy pushes come to what its exact ones do, by every rule") {
+TEST_CASE("rows: one worker's Hogwild! pushes give the same result as its atomic ones, by every rule") {
   for (const UpdateRule rule :
        {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kAdagrad, UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad}) {
     CAPTURE(to_string(rule));

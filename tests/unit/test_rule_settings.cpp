@@ -1,4 +1,4 @@
-// What the rows of the update rules say of slots and hyper-parameters.
+// What the rows of the update rules define about slots and hyper-parameters.
 #include <doctest/doctest.h>
 
 #include <cstddef>
@@ -16,7 +16,7 @@ using namespace ps_shm::update;
 
 namespace {
 
-// Whether the enumeration has a rule of that number: of others, compilers know nothing to write but a cast.
+// Whether the enumeration has a rule of that number: for all others a compiler can only print a cast.
 template <UpdateRule kRule>
 constexpr bool has_name() {
   return std::string_view(__PRETTY_FUNCTION__).find("UpdateRule)") == std::string_view::npos;
@@ -45,7 +45,7 @@ TEST_CASE("every rule of the enumeration has a row, with a number and a name of 
   }
 }
 
-TEST_CASE("a number that is no rule's has no row") {
+TEST_CASE("a number without a rule has no row") {
   for (const std::uint32_t number : {0U, 99U, ~0U}) {
     CHECK(find_rule(number) == nullptr);
     CHECK(std::string(to_string(UpdateRule{number})) == "?");
@@ -113,7 +113,7 @@ TEST_CASE("settings hold the hyper-parameters of the rule and no others") {
   CHECK(held(UpdateRule::kRowwiseAdagrad) == "epsilon accumulator l2 decay");
 }
 
-TEST_CASE("settings hold what the rule uses, penalties only of a variable to be regularised") {
+TEST_CASE("settings hold what the rule uses, penalties only for a variable to be regularised") {
   Optimizer optimizer;
   optimizer.l1 = optimizer.l2 = optimizer.clip_value = 0.5F;
   optimizer.ema = 0.9F;

@@ -1,4 +1,4 @@
-// The word of an in-place variable of one element: its place, its counter, exact and racy pushes.
+// The word of an in-place variable of one element: its place, its counter, atomic and Hogwild! pushes.
 #include <doctest/doctest.h>
 
 #include <limits>
@@ -23,7 +23,7 @@ struct OneScalar {
 
 }  // namespace
 
-TEST_CASE("in-place scalar: it lies in its counter's word, its first value with no push counted") {
+TEST_CASE("in-place scalar: it is in its counter's word, its first value with no push counted") {
   const OneScalar t;
   CHECK(t.record.data_offset == t.record.words_offset);
   CHECK(t.variable.elements()[0] == 3);
@@ -31,7 +31,7 @@ TEST_CASE("in-place scalar: it lies in its counter's word, its first value with 
   CHECK(t.word.load_acquire() == make_scalar(0, 3));
 }
 
-TEST_CASE("in-place scalar: what is declared behind it lies behind its word") {
+TEST_CASE("in-place scalar: what is declared after it lies after its word") {
   OneScalar t;
   const VariableShm& next = t.job.declare("w", 5, 7, Layout::kInplace);
   CHECK(next.words_offset >= t.record.words_offset + sizeof(PieceWordShm));
@@ -41,7 +41,7 @@ TEST_CASE("in-place scalar: what is declared behind it lies behind its word") {
   for (int i = 0; i < 5; ++i) CHECK(other.elements()[i] == 7);
 }
 
-TEST_CASE("in-place scalar: a push changes and counts, a pull gives both, exact and racy, as a block or not") {
+TEST_CASE("in-place scalar: a push changes and counts, a pull gives both, atomic and Hogwild!, as a block or not") {
   for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
     OneScalar t;
     const float two = 2;
@@ -58,7 +58,7 @@ TEST_CASE("in-place scalar: a push changes and counts, a pull gives both, exact 
   }
 }
 
-TEST_CASE("in-place scalar: the counter goes round without touching the value, exact and racy") {
+TEST_CASE("in-place scalar: the counter wraps around without affecting the value, atomic and Hogwild!") {
   for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
     OneScalar t;
     t.word.store_release(make_scalar(0xfffffffe, -0.5F));
@@ -69,7 +69,7 @@ TEST_CASE("in-place scalar: the counter goes round without touching the value, e
   }
 }
 
-TEST_CASE("in-place scalar: values that differ from themselves are pushed to once, too") {
+TEST_CASE("in-place scalar: a value that does not equal itself is pushed to once, too") {
   for (const float first : {std::nanf(""), std::numeric_limits<float>::infinity(), -0.0F}) {
     OneScalar t;
     t.word.store_release(make_scalar(0, first));

@@ -23,7 +23,7 @@ TEST_CASE("an exponential schedule decays continuously") {
   CHECK(schedule.factor(300) == doctest::Approx(0.994987437));
 }
 
-TEST_CASE("a step schedule decays at whole multiples of its steps") {
+TEST_CASE("a step schedule decays at integer multiples of its steps") {
   const Schedule schedule = Schedule::parse("step:0.5:10");
   CHECK(schedule.factor(0) == 1.0F);
   CHECK(schedule.factor(9) == 1.0F);

@@ -46,7 +46,7 @@ void write_file(const JobName& name, const std::string& content) {
 
 }  // namespace
 
-TEST_CASE("segment: a name that nobody has given is absent") {
+TEST_CASE("segment: an unused name is absent") {
   const JobName name;
   CHECK(outcome_of(name) == AttachOutcome::kAbsent);
 }
@@ -57,13 +57,13 @@ TEST_CASE("segment: without a name nobody finds it") {
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("segment: linked but not published is being created") {
+TEST_CASE("segment: one that is linked but not published is being created") {
   const JobName name;
   const Segment segment = linked(name, false);
   CHECK(outcome_of(name) == AttachOutcome::kBeingCreated);
 }
 
-TEST_CASE("segment: published is ready, with its creator's header and bytes") {
+TEST_CASE("segment: a published one is ready, with its creator's header and bytes") {
   const JobName name;
   Segment segment = linked(name);
   segment.data()[kBytes - 1] = std::byte{42};
@@ -76,7 +76,7 @@ TEST_CASE("segment: published is ready, with its creator's header and bytes") {
   CHECK(other.data()[kBytes - 1] == std::byte{42});
 }
 
-TEST_CASE("segment: a new one is zero behind its header") {
+TEST_CASE("segment: a new one is zero after its header") {
   const JobName name;
   const Segment segment = Segment::create(SegmentKind::kShard, 3, name.text(), 77, kBytes, kReserved);
   CHECK(std::all_of(segment.data() + sizeof(HeaderShm), segment.data() + kBytes,
@@ -97,7 +97,7 @@ TEST_CASE("segment: another build's structures are refused") {
   CHECK(outcome_of(name) == AttachOutcome::kOtherBuild);
 }
 
-TEST_CASE("segment: a wrong magic number is damage, also before the version is there") {
+TEST_CASE("segment: a wrong magic number is damage, even before the version is there") {
   const JobName name;
   const Segment segment = linked(name, false);
   segment.header().magic ^= 1;
@@ -116,7 +116,7 @@ TEST_CASE("segment: a file shorter than a header is damage") {
   CHECK(outcome_of(name) == AttachOutcome::kDamaged);
 }
 
-TEST_CASE("segment: a file shorter than it began is damage") {
+TEST_CASE("segment: a file shorter than its initial size is damage") {
   const JobName name;
   const Segment segment = linked(name);
   REQUIRE(ftruncate(segment.descriptor(), kBytes - 1) == 0);
@@ -126,13 +126,13 @@ TEST_CASE("segment: a file shorter than it began is damage") {
 TEST_CASE("segment: sizes that contradict each other are damage") {
   const JobName name;
   const Segment segment = linked(name);
-  SUBCASE("less reserved than there was at first") { segment.header().reserved_bytes = kBytes - 1; }
-  SUBCASE("less at first than a header") { segment.header().initial_bytes = sizeof(HeaderShm) - 1; }
-  SUBCASE("more reserved than there are addresses") { segment.header().reserved_bytes = std::uint64_t{1} << 60; }
+  SUBCASE("reserved size below the initial size") { segment.header().reserved_bytes = kBytes - 1; }
+  SUBCASE("initial size below a header") { segment.header().initial_bytes = sizeof(HeaderShm) - 1; }
+  SUBCASE("reserved size beyond the address space") { segment.header().reserved_bytes = std::uint64_t{1} << 60; }
   CHECK(outcome_of(name) == AttachOutcome::kDamaged);
 }
 
-TEST_CASE("segment: a symbolic link is damage, wherever it leads") {
+TEST_CASE("segment: a symbolic link is damage, whatever its target") {
   const JobName name, target;
   const Segment segment = linked(target);
   REQUIRE(symlink(path(target.control()).c_str(), path(name.control()).c_str()) == 0);
@@ -145,7 +145,7 @@ TEST_CASE("segment: a FIFO is damage and blocks nobody") {
   CHECK(outcome_of(name, Access::kReadOnly) == AttachOutcome::kDamaged);
 }
 
-TEST_CASE("segment: another user's is no permission" * doctest::skip(geteuid() == 0)) {
+TEST_CASE("segment: another user's segment is reported as missing permission" * doctest::skip(geteuid() == 0)) {
   const JobName name;
   const Segment segment = linked(name);
   REQUIRE(fchmod(segment.descriptor(), 0) == 0);
@@ -169,7 +169,7 @@ TEST_CASE("segment: one that is not ready keeps its descriptor for locks and map
   CHECK_FALSE(other.is_mapped());
 }
 
-TEST_CASE("segment: a name is given once") {
+TEST_CASE("segment: a name can be used only once") {
   const JobName name;
   const Segment segment = linked(name);
   Segment late = Segment::create(SegmentKind::kControl, 0, name.text(), 78, kBytes, kReserved);
@@ -178,7 +178,7 @@ TEST_CASE("segment: a name is given once") {
   CHECK_FALSE(late.is_named(name.control()));
 }
 
-TEST_CASE("segment: the file is its owner's alone, whatever the umask") {
+TEST_CASE("segment: the file is accessible to its owner only, whatever the umask") {
   const JobName name;
   const mode_t before = umask(0777);
   const Segment segment = linked(name);
@@ -197,7 +197,7 @@ TEST_CASE("segment: its descriptor does not survive exec") {
   CHECK((fcntl(other.descriptor(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("segment: growing gives bytes that are reserved, zero and visible to who attached before") {
+TEST_CASE("segment: growing gives bytes that are reserved, zero and visible to earlier attachments") {
   const JobName name;
   Segment segment = linked(name);
   Segment other;
@@ -210,14 +210,14 @@ TEST_CASE("segment: growing gives bytes that are reserved, zero and visible to w
   CHECK(other.data()[16 * kBytes - 1] == std::byte{0});
 }
 
-TEST_CASE("segment: growing to less than there is changes nothing") {
+TEST_CASE("segment: growing to less than its size changes nothing") {
   const JobName name;
   Segment segment = linked(name);
   segment.grow(1);
   CHECK(segment.file_bytes() == kBytes);
 }
 
-TEST_CASE("segment: growing beyond what it may have is an error that changes nothing") {
+TEST_CASE("segment: growing beyond the reserved size is an error that changes nothing") {
   const JobName name;
   Segment segment = linked(name);
   segment.grow(kReserved);
@@ -225,7 +225,7 @@ TEST_CASE("segment: growing beyond what it may have is an error that changes not
   CHECK(segment.file_bytes() == kReserved);
 }
 
-TEST_CASE("segment: a full /dev/shm is an error, and the bytes before stay usable") {
+TEST_CASE("segment: a full /dev/shm is an error, and the existing bytes stay usable") {
   const JobName name;
   const std::size_t too_much = shm_free_bytes() + (std::size_t{64} << 20);
   Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, 2 * too_much);
@@ -235,7 +235,7 @@ TEST_CASE("segment: a full /dev/shm is an error, and the bytes before stay usabl
   CHECK_THROWS_AS(Segment::create(SegmentKind::kControl, 0, name.text(), 77, too_much, too_much), Error);
 }
 
-TEST_CASE("segment: unlinking leaves an orphan to who has it open, and nothing to find") {
+TEST_CASE("segment: after unlinking it is usable where it is open, and cannot be found") {
   const JobName name;
   const Segment segment = linked(name);
   CHECK_FALSE(segment.is_orphaned());
@@ -243,17 +243,17 @@ TEST_CASE("segment: unlinking leaves an orphan to who has it open, and nothing t
   CHECK(segment.is_orphaned());
   CHECK_FALSE(segment.is_named(name.control()));
   CHECK(outcome_of(name) == AttachOutcome::kAbsent);
-  segment.data()[kBytes - 1] = std::byte{1};  // its memory stays
+  segment.data()[kBytes - 1] = std::byte{1};  // its memory remains
 }
 
-TEST_CASE("segment: a moved object takes descriptor and mapping along") {
+TEST_CASE("segment: a moved object takes its descriptor and mapping with it") {
   const JobName name;
   Segment segment = linked(name);
   std::byte* const data = segment.data();
   const Segment moved = std::move(segment);
   CHECK(moved.data() == data);
   CHECK(moved.file_bytes() == kBytes);
-  CHECK_FALSE(segment.is_mapped());  // NOLINT(bugprone-use-after-move): what is left is an empty segment
+  CHECK_FALSE(segment.is_mapped());  // NOLINT(bugprone-use-after-move): an empty segment remains
 }
 
 TEST_CASE("segment: the list has the names with the prefix, sorted") {
@@ -273,7 +273,7 @@ TEST_CASE("segment: one that every user may open is exposed, and is not mapped")
   }
 }
 
-TEST_CASE("segment: its second name, and a folder, are damage; the first name goes on to be its name") {
+TEST_CASE("segment: its second name, and a folder, are damage; the first name remains its name") {
   const JobName name, other;
   const Segment segment = linked(name);
   REQUIRE(::link(path(name.control()).c_str(), path(other.control()).c_str()) == 0);
@@ -292,7 +292,7 @@ namespace {
 constexpr uid_t kSomebody = 54321, kSomebodyElse = 54322;
 constexpr gid_t kTheirGroup = 1;  // "daemon"
 
-// Whether this process may be them: root is, but for a namespace that has no other users.
+// Whether this process may become these users: root may, except in a namespace that has no other users.
 bool can_be_somebody() {
   std::ifstream map("/proc/self/uid_map");
   std::uint64_t first, outside, count;
@@ -301,7 +301,7 @@ bool can_be_somebody() {
   return geteuid() == 0 && has_them;
 }
 
-// What `body` returns in a process of that user, who is in the group or not.
+// The result of `body` in a process of that user, in the group or not.
 template <class Body>
 int as_user(uid_t user, bool in_group, Body&& body) {
   test::Child child([&] {
@@ -314,7 +314,7 @@ int as_user(uid_t user, bool in_group, Body&& body) {
 
 }  // namespace
 
-TEST_CASE("segment: another user's is used only where we are told the group that shares it" *
+TEST_CASE("segment: another user's is used only if we are given the group that shares it" *
           doctest::skip(!can_be_somebody())) {
   const JobName name;
   const auto outcome_in_group = [&](bool in_group, const Trust& trust = {.group = kTheirGroup}) {
@@ -339,7 +339,7 @@ TEST_CASE("segment: another user's is used only where we are told the group that
   CHECK(segment.sharing().group == std::optional<std::uint32_t>(kTheirGroup));
 }
 
-TEST_CASE("segment: root uses another user's only to look at it or to remove it" * doctest::skip(!can_be_somebody())) {
+TEST_CASE("segment: root uses another user's only to inspect or remove it" * doctest::skip(!can_be_somebody())) {
   const JobName name;
   Segment theirs = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, kReserved, {kSomebody, {}});
   REQUIRE(theirs.link(name.control()));
@@ -352,7 +352,7 @@ TEST_CASE("segment: root uses another user's only to look at it or to remove it"
   CHECK(remove_job(name.text(), -1, {}, kTrustAnybody) == RemoveOutcome::kRemoved);
 }
 
-TEST_CASE("segment: another user's file of holes is damage" * doctest::skip(!can_be_somebody())) {
+TEST_CASE("segment: another user's sparse file is damage" * doctest::skip(!can_be_somebody())) {
   const JobName name;
   Segment theirs = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, kReserved, {kSomebody, {}});
   REQUIRE(theirs.link(name.control()));
@@ -389,7 +389,7 @@ TEST_CASE("job segments: what another user has left of a group's job is emptied 
   CHECK(name.segments() == std::vector<std::string>{left});
 }
 
-TEST_CASE("job segments: a dead job of another user is named with its owner" * doctest::skip(!can_be_somebody())) {
+TEST_CASE("job segments: a dead job of another user is reported with its owner" * doctest::skip(!can_be_somebody())) {
   const JobName name;
   {
     Segment theirs =

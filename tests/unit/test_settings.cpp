@@ -1,4 +1,4 @@
-// A job's settings as text, and what a setting's row says of it.
+// A job's settings as text, and what a setting's row defines.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using config::Setting;
 
 namespace {
 
-// A text that is not the default's, of every setting.
+// A text for every setting that differs from the default's.
 std::string other_text(const Setting<JobConfig>& setting) {
   const std::string name = setting.name, text = setting.value.write(JobConfig{});
   if (name == "lr-schedule") return "warmup:5+cosine:100:0.25";
@@ -46,7 +46,7 @@ std::string refusal(const JobConfig& config) {
 
 }  // namespace
 
-TEST_CASE("settings: another elastic number of workers is refused in the words in which it is given") {
+TEST_CASE("settings: another elastic number of workers is refused in the form in which it is given") {
   const auto with_workers = [](std::uint32_t least, std::uint32_t most) {
     JobConfig config;
     config.job = "j";
@@ -81,7 +81,7 @@ TEST_CASE("settings: each one has a name, a meaning and a text of its own, and i
   }
 }
 
-TEST_CASE("settings: what is stored is what was written, and nothing is forgotten") {
+TEST_CASE("settings: stored settings are read back as written, and none is omitted") {
   JobConfig config = all_different();
   const std::string text = config::encode(config);
   config.job = config.group = "";  // the only ones that are not stored
@@ -100,7 +100,7 @@ TEST_CASE("settings: a real number loses no bit") {
   }
 }
 
-TEST_CASE("settings: a stored text that is changed in any byte is read or refused") {
+TEST_CASE("settings: a stored text with any byte changed is read or refused") {
   const std::string text = config::encode(all_different());
   std::size_t refused = 0;
   const auto read_again = [&](const std::string& altered) {
@@ -125,7 +125,7 @@ TEST_CASE("settings: a stored text that is changed in any byte is read or refuse
     CHECK_THROWS_AS(config::decode(whole), Error);
 }
 
-TEST_CASE("settings: a live one is among those that a running job can change, and no other is") {
+TEST_CASE("settings: those marked as live can be changed in a running job, and no others") {
   for (const Setting<JobConfig>& setting : job_settings()) {
     CAPTURE(setting.name);
     const JobConfig plain = config::resolved({});
@@ -137,7 +137,7 @@ TEST_CASE("settings: a live one is among those that a running job can change, an
   }
 }
 
-TEST_CASE("settings: a value out of its bounds is refused by its name, in the words of the command line") {
+TEST_CASE("settings: a value out of its bounds is refused by its name, as written on the command line") {
   const auto refused = [](auto&& spoil, const char* why) {
     JobConfig config;
     config.job = "job";
@@ -157,7 +157,7 @@ TEST_CASE("settings: a value out of its bounds is refused by its name, in the wo
   refused([](JobConfig& c) { c.place["a,b"] = 0; }, "`place`: a variable's name has 1 to 123 of A-Z a-z 0-9 _ . : / -");
 }
 
-TEST_CASE("settings: of two jobs any stored setting that differs is named") {
+TEST_CASE("settings: any stored setting in which two jobs differ is named") {
   const JobConfig there = config::resolved({});
   for (const Setting<JobConfig>& setting : job_settings()) {
     CAPTURE(setting.name);
@@ -174,7 +174,7 @@ TEST_CASE("settings: of two jobs any stored setting that differs is named") {
     CHECK((said.find(named) != std::string::npos) == (setting.traits.is_stored && !setting.traits.is_of_beginning));
   }
   JobConfig open;
-  CHECK_NOTHROW(check_same(there, open));  // what stands for them is the same
+  CHECK_NOTHROW(check_same(there, open));  // unset ones resolve to the same values
   JobConfig others = there;
   others.max_workers = 99;
   CHECK_NOTHROW(check_same(others, open));

@@ -31,7 +31,7 @@ WorkerOptions member_of(const TestJob& job) {
   return options;
 }
 
-// Loads so many bytes of one value, and counts that.
+// Loads this many bytes of one value, and counts the loads.
 SharedLoader filler(std::size_t bytes, int value, int& loads) {
   return [bytes, value, &loads](const auto& room) {
     ++loads;
@@ -49,8 +49,7 @@ std::string path_of(const TestJob& job) { return "/dev/shm/" + shm::data_name(jo
 
 }  // namespace
 
-TEST_CASE(
-    "shared data: one worker loads it, the others have what it loaded, read-only and for as long as they keep it") {
+TEST_CASE("shared data: one worker loads it, the others get the same, read-only and for as long as they keep it") {
   const TestJob job;
   int loads = 0;
   SharedBytes kept;
@@ -80,7 +79,7 @@ TEST_CASE("shared data: another key is an error that names both") {
   CHECK(loads == 1);
 }
 
-TEST_CASE("shared data: keys that differ beyond what is stored are told apart by their length") {
+TEST_CASE("shared data: keys that differ beyond the stored part are told apart by their length") {
   const TestJob job;
   int loads = 0;
   Worker one(member_of(job));
@@ -101,7 +100,7 @@ TEST_CASE("shared data: a loader that throws leaves nothing, and the next worker
   CHECK(all_are(two.shared("key", filler(100, 3, loads)).bytes, 100, 3));
 }
 
-TEST_CASE("shared data: where /dev/shm has no room it is an error that names the sizes") {
+TEST_CASE("shared data: if /dev/shm is full it is an error that gives the sizes") {
   const TestJob job;
   Worker worker(member_of(job));
   const std::size_t too_much = shm::shm_capacity_bytes() + (std::size_t{1} << 30);
@@ -110,8 +109,7 @@ TEST_CASE("shared data: where /dev/shm has no room it is an error that names the
   CHECK_FALSE(std::filesystem::exists(path_of(job)));
 }
 
-TEST_CASE(
-    "shared data: those who wait take over when the loader is killed, and when it is stopped they go on waiting") {
+TEST_CASE("shared data: waiting workers take over from a killed loader, and keep waiting for a stopped one") {
   const TestJob job;
   for (const int signal : {SIGKILL, SIGSTOP}) {
     CAPTURE(signal);
@@ -157,7 +155,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("shared data: what an earlier job of that name has left is replaced, and it goes with its job") {
+TEST_CASE("shared data: what an earlier job of that name has left is replaced, and removed with its job") {
   TestJob job;
   int loads = 0;
   {
@@ -175,7 +173,7 @@ TEST_CASE("shared data: what an earlier job of that name has left is replaced, a
   CHECK(job.name.segments().empty());
 }
 
-TEST_CASE("shared data: what is damaged is an error that names it") {
+TEST_CASE("shared data: damaged data is an error that names it") {
   for (const int damage : {0, 1, 2}) {
     CAPTURE(damage);
     const TestJob job;
@@ -193,7 +191,7 @@ TEST_CASE("shared data: what is damaged is an error that names it") {
   }
 }
 
-TEST_CASE("shared sparse data is what reading it gives, and another source or other options are an error") {
+TEST_CASE("shared sparse data equals what reading it gives, and another source or other options are an error") {
   const Folder folder;
   std::string text;
   for (int row = 1; row <= 30'000; ++row)

@@ -1,4 +1,4 @@
-// Snapshots: one state of all variables, between pushes, whatever goes on meanwhile.
+// Snapshots: a consistent state of all variables, between pushes, whatever happens concurrently.
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -90,7 +90,7 @@ struct Scene {
 
 }  // namespace
 
-TEST_CASE("snapshot: shows the state when it was taken, whatever is pushed afterwards") {
+TEST_CASE("snapshot: it shows the state when it was taken, whatever is pushed afterwards") {
   Scene scene;
   for (int push = 0; push < 3; ++push) scene.push();
   {
@@ -115,7 +115,7 @@ TEST_CASE("snapshot: shows the state when it was taken, whatever is pushed after
   CHECK(test::is_conserved(scene.name.text()));
 }
 
-TEST_CASE("snapshot: many of them, each a whole state") {
+TEST_CASE("snapshot: many of them, each a consistent state") {
   Scene scene;
   float pushed = 0;
   for (int round = 0; round < 50; ++round) {
@@ -128,7 +128,7 @@ TEST_CASE("snapshot: many of them, each a whole state") {
   CHECK(test::is_conserved(scene.name.text()));
 }
 
-TEST_CASE("snapshot: variables that come later are in the next one") {
+TEST_CASE("snapshot: variables declared later are in the next one") {
   Scene scene;
   scene.push();
   {
@@ -148,7 +148,7 @@ TEST_CASE("snapshot: variables that come later are in the next one") {
   CHECK(test::is_conserved(scene.name.text()));
 }
 
-TEST_CASE("snapshot: sizes and slots that are not there are refused") {
+TEST_CASE("snapshot: sizes and slots that do not exist are refused") {
   Scene scene;
   const Snapshot snapshot = scene.worker.snapshot();
   std::vector<float> out(11);
@@ -158,12 +158,12 @@ TEST_CASE("snapshot: sizes and slots that are not there are refused") {
   const std::span<std::byte> bytes = std::as_writable_bytes(std::span(out));
   CHECK_THROWS_WITH_AS(snapshot.copy("b", bytes.first(39)), doctest::Contains("it has 40 bytes, the span has 39"),
                        Error);
-  for (const std::uint64_t begin : {2, 4, 44})  // within a float, beyond the end by 4 bytes, by all of it
+  for (const std::uint64_t begin : {2, 4, 44})  // within a float, beyond the end by 4 bytes, entirely
     CHECK_THROWS_WITH_AS(snapshot.read("b", begin, bytes), doctest::Contains("it has 40 bytes, but 40 bytes from"),
                          Error);
 }
 
-TEST_CASE("snapshot: bytes from anywhere are those of the whole, whatever the parts") {
+TEST_CASE("snapshot: bytes from any offset are those of the whole, whatever the parts") {
   JobConfig config = test::row_config(UpdateRule::kRowwiseAdagrad);
   config.tasks = 3;
   config.chunk_bytes = 1024;
@@ -203,12 +203,12 @@ TEST_CASE("snapshot: a job has one at a time") {
     CHECK_THROWS_WITH_AS(JobView(scene.name.text()).snapshot(patient), doctest::Contains("one snapshot at a time"),
                          Error);
   }
-  CHECK(clock.passed_ns() == 2 * 10 * kSecond);  // who has it itself would wait for ever, and does not begin to
+  CHECK(clock.passed_ns() == 2 * 10 * kSecond);  // a process that has it itself would wait for ever, so it fails
   CHECK(scene.server.snapshot(patient).epoch() == 2);
   CHECK(JobView(scene.name.text()).snapshot(patient).epoch() == 3);
 }
 
-TEST_CASE("snapshot: a group of pushes is one") {
+TEST_CASE("snapshot: a group of pushes is atomic") {
   Scene scene;
   std::atomic<bool> has_snapshot = false;
   std::thread taker;
@@ -257,8 +257,7 @@ TEST_CASE("snapshot: a push that does not end is waited for with patience, once"
   CHECK(test::is_conserved(scene.name.text()));
 }
 
-TEST_CASE(
-    "snapshot: a maker that was stopped while it copied is told that its cut was opened meanwhile (snapshot.C11)") {
+TEST_CASE("snapshot: a maker that was stopped while copying learns that its point was opened (snapshot.C11)") {
   test::TestJob job;
   test::Member waiter(job);
   REQUIRE(job.segments.locks().try_take(shm::kSnapshotByte));
@@ -267,7 +266,7 @@ TEST_CASE(
   const shm::SnapshotPoint first = maker.drain(0, true, {});
   REQUIRE(shm::snapshot_state(point.word.load_acquire()) == shm::SnapshotState::kCopying);
   CHECK_FALSE(first.is_forced);
-  shm::wait_until_open(waiter.segments, waiter.rank, first.epoch);  // loses its patience
+  shm::wait_until_open(waiter.segments, waiter.rank, first.epoch);  // runs out of patience
   CHECK(shm::snapshot_state(point.word.load_acquire()) == shm::SnapshotState::kOpen);
   CHECK_FALSE(maker.open(first.epoch));
   const shm::SnapshotPoint next = maker.drain(0, true, {});
@@ -275,7 +274,7 @@ TEST_CASE(
   CHECK(maker.open(next.epoch));
 }
 
-TEST_CASE("snapshot: the next maker ends a dead one's pause before all else (snapshot.C8)") {
+TEST_CASE("snapshot: the next maker first ends a dead one's pause (snapshot.C8)") {
   for (const shm::SnapshotState left : {shm::SnapshotState::kDraining, shm::SnapshotState::kDrainingToCopy,
                                         shm::SnapshotState::kCopying, shm::SnapshotState::kOpen}) {
     CAPTURE(std::uint64_t(left));
@@ -313,7 +312,7 @@ TEST_CASE("snapshot: optimizer slots and moving averages are of the same moment"
   CHECK(view.values("v") != values);
 }
 
-TEST_CASE("snapshot: small in-place variables are exact, large ones are called fuzzy") {
+TEST_CASE("snapshot: small in-place variables are exact, large ones are reported as not point-in-time") {
   std::vector<VariableSpec> declared = specs();
   declared.push_back({.name = "rows", .shape = {100, 4}, .layout = Layout::kInplace});
   declared.push_back({.name = "table", .shape = {100000}, .layout = Layout::kInplace});
@@ -358,10 +357,10 @@ TEST_CASE("snapshot: sync: the state between two steps") {
   CHECK(test::is_conserved(scene.name.text()));
 }
 
-TEST_CASE("snapshot: every one of a storm holds a prefix of each worker's pushes") {
+TEST_CASE("snapshot: each of many in a row contains a prefix of each worker's pushes") {
   constexpr std::uint32_t kPushers = 3;
   std::vector<VariableSpec> declared;
-  for (std::uint32_t rank = 0; rank < kPushers; ++rank)  // of each pusher: versioned ones, and a small one in place
+  for (std::uint32_t rank = 0; rank < kPushers; ++rank)  // of each pusher: versioned ones, and a small in-place one
     for (const char* what : {"x", "y"})
       declared.push_back({.name = what + std::to_string(rank), .shape = {rank == 0 ? 2000U : 40U}});
   for (std::uint32_t rank = 0; rank < kPushers; ++rank)
@@ -404,7 +403,7 @@ TEST_CASE("snapshot: every one of a storm holds a prefix of each worker's pushes
   CHECK(test::is_conserved(scene.name.text()));
 }
 
-TEST_CASE("snapshot: sync: every one of a storm is the state between two steps, of all workers") {
+TEST_CASE("snapshot: sync: each of many in a row is the state between two steps, of all workers") {
   constexpr std::uint32_t kWorkers = 3;
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(to_string(reduce));
@@ -443,7 +442,7 @@ TEST_CASE("snapshot: sync: every one of a storm is the state between two steps, 
   }
 }
 
-TEST_CASE("snapshot: with room for some of its copies it is refused, and /dev/shm is as full as before") {
+TEST_CASE("snapshot: if only some of its copies fit it is refused, and frees all that it used of /dev/shm") {
   test::Child child([] {
     const std::vector<VariableSpec> wanted = {{.name = "a", .shape = {250'000}},
                                               {.name = "b", .shape = {250'000}},
@@ -466,7 +465,7 @@ TEST_CASE("snapshot: with room for some of its copies it is refused, and /dev/sh
         return 1;
       } catch (const Error& error) {
         if (error.code() != ErrorCode::kNoSpace) return 2;
-        if (shard().st_blocks > before.st_blocks + 64) return 3;  // of 512 bytes: pages that two reserves share
+        if (shard().st_blocks > before.st_blocks + 64) return 3;  // in units of 512 bytes: pages shared by two reserves
       }
     setrlimit(RLIMIT_FSIZE, &usual);
     scene.push();
@@ -477,7 +476,7 @@ TEST_CASE("snapshot: with room for some of its copies it is refused, and /dev/sh
   CHECK(child.join() == 0);
 }
 
-TEST_CASE("snapshot: without room for its copies it is refused, and taken when there is some") {
+TEST_CASE("snapshot: without space for its copies it is refused, and succeeds once there is some") {
   test::Child child([] {
     Scene scene(Mode::kAsync, {{.name = "a", .shape = {1'000'000}}});
     rlimit usual;

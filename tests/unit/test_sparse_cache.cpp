@@ -27,7 +27,7 @@ using train::SparseSourceOptions;
 
 constexpr const char* kText = "1 1:0.5 7:2\n-1 3:1\n";
 
-// A source, a cache, and what reading through it said.
+// A source, a cache, and the messages of reading through it.
 struct Scene {
   Folder folder;
   std::string path, cache = folder.path("cache");
@@ -43,7 +43,7 @@ struct Scene {
   }
   std::vector<PlainExample> read() { return examples_of(SparseData::read(path, options())); }
 
-  // The names of the cache that end so.
+  // The files of the cache with this suffix.
   std::vector<std::string> files(const std::string& end) const {
     std::vector<std::string> found;
     for (const auto& entry : std::filesystem::directory_iterator(cache))
@@ -68,7 +68,7 @@ void overwrite(const std::string& path, std::streamoff at, const std::string& by
   file << bytes;
 }
 
-// Whether this process uses a form that another one has since replaced.
+// Whether this process uses a cache file that another one has since replaced.
 bool maps_a_deleted_form() {
   std::ifstream maps("/proc/self/maps");
   int forms = 0;
@@ -107,7 +107,7 @@ TEST_CASE("sparse cache: the form is made once, then used as long as source and 
   CHECK(inode_of(form) == first);
 }
 
-TEST_CASE("sparse cache: each option that changes the outcome has a form of its own") {
+TEST_CASE("sparse cache: each option that changes the result has a form of its own") {
   Scene scene;
   std::vector<SparseSourceOptions> all(5, scene.options());
   all[1].hash_bits = 8;
@@ -120,7 +120,7 @@ TEST_CASE("sparse cache: each option that changes the outcome has a form of its 
   }
 }
 
-TEST_CASE("sparse cache: names of users and items are kept, and data read by other names has a form of its own") {
+TEST_CASE("sparse cache: names of users and items are kept, and data read with other names has its own form") {
   const SparseData one = parse("a,x,1\nb,y,2\n"), other = parse("b,x,1\na,y,2\n"), longer = parse("a,b,1\nx,y,2\n");
   Scene scene("a,x,1\nb,y,2\n");
   for (int round = 0; round < 2; ++round)
@@ -137,11 +137,11 @@ TEST_CASE("sparse cache: names of users and items are kept, and data read by oth
   }
 }
 
-TEST_CASE("sparse cache: a name that does not end within the form is an error that says what to do") {
+TEST_CASE("sparse cache: a name that does not end within the form is an error with a hint") {
   Scene scene("a,x,1\nb,y,2\n");
   scene.read();
   const std::streamoff names = 4096 + 2 * 4 * std::streamoff(train::record_words(2));
-  // Of the first one; 28 would just fit.
+  // The length of the first name; 28 would just fit.
   for (const std::string& length : {std::string("\xff\xff\xff\xff"), std::string("\x1d\0\0\0", 4)}) {
     overwrite(scene.form(), names, length);
     const SparseData data = SparseData::read(scene.path, scene.options());
@@ -149,7 +149,7 @@ TEST_CASE("sparse cache: a name that does not end within the form is an error th
   }
 }
 
-TEST_CASE("sparse cache: another file of the same name in another folder has a form of its own") {
+TEST_CASE("sparse cache: another file of the same name in another folder has its own form") {
   Scene scene;
   const std::string other = scene.folder.write("other/data", "1 2:1\n");
   scene.read();
@@ -157,10 +157,10 @@ TEST_CASE("sparse cache: another file of the same name in another folder has a f
   CHECK(scene.files(".sparse").size() == 2);
 }
 
-TEST_CASE("sparse cache: a source that has changed is read again, with a notice") {
+TEST_CASE("sparse cache: a source that has changed is read again, with a message") {
   Scene scene;
   scene.read();
-  scene.folder.write("data", "1 1:0.5 7:2\n-1 3:9\n");  // as long as before
+  scene.folder.write("data", "1 1:0.5 7:2\n-1 3:9\n");  // of the same length
   std::filesystem::last_write_time(scene.path, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
   CHECK(scene.read()[1].values[0] == 9);
   REQUIRE(scene.notices.size() == 1);
@@ -168,7 +168,7 @@ TEST_CASE("sparse cache: a source that has changed is read again, with a notice"
   CHECK(scene.files(".sparse").size() == 1);
 }
 
-TEST_CASE("sparse cache: a form that is damaged or cut off is made again, with a notice") {
+TEST_CASE("sparse cache: a form that is damaged or truncated is made again, with a message") {
   const auto expected = examples_of(parse(kText));
   for (const std::streamoff at : {0, 8, 20, 40, 60, 100, -1, -2, -3}) {
     CAPTURE(at);
@@ -188,16 +188,16 @@ TEST_CASE("sparse cache: a form that is damaged or cut off is made again, with a
   }
 }
 
-TEST_CASE("sparse cache: records that a damaged form has beyond its end are an error") {
+TEST_CASE("sparse cache: records beyond the end of a damaged form are an error") {
   Scene scene;
   scene.read();
-  overwrite(scene.form(), train::kSparseDataOffset + 4, "\xff\xff\xff\xff");  // how many ids the first row has
+  overwrite(scene.form(), train::kSparseDataOffset + 4, "\xff\xff\xff\xff");  // the number of ids in the first row
   const SparseData data = SparseData::read(scene.path, scene.options());
   CHECK(error_of([&] { examples_of(data); }).find("binary form is damaged at byte 4096") != std::string::npos);
   CHECK(error_of([&] { train::SparseStream(data, {}, 1, 0); }).find("is damaged") != std::string::npos);
 }
 
-TEST_CASE("sparse cache: ids of a damaged form that are no features are an error, whoever reads them") {
+TEST_CASE("sparse cache: ids of a damaged form that are not features are an error to every reader") {
   for (const char* id : {"\xff\xff\xff\x7f", "\x07\x00\x00\x00"}) {
     Scene scene("1 1:1\n-1 3:9 7:2\n");
     scene.read();
@@ -222,7 +222,7 @@ TEST_CASE("sparse cache: a malformed source leaves no form, and is an error each
   }
 }
 
-TEST_CASE("sparse cache: processes that come at once make the form once") {
+TEST_CASE("sparse cache: concurrent processes make the form once") {
   Scene scene(many_rows(200'000));
   const auto expected = examples_of(SparseData::read(scene.path, {}));
   Bell begin, has_read, finish;
@@ -243,7 +243,7 @@ TEST_CASE("sparse cache: processes that come at once make the form once") {
   CHECK(scene.files(".new").empty());
 }
 
-TEST_CASE("sparse cache: who waits takes over when the maker is killed, and uses what the maker completes") {
+TEST_CASE("sparse cache: a waiting process takes over if the maker is killed, and uses what a maker completes") {
   for (const bool is_killed : {true, false}) {
     CAPTURE(is_killed);
     Scene scene(many_rows(400'000));  // several blocks
@@ -285,7 +285,7 @@ TEST_CASE("sparse cache: who waits takes over when the maker is killed, and uses
   }
 }
 
-TEST_CASE("sparse cache: who waits stops when it is asked to") {
+TEST_CASE("sparse cache: a waiting process stops on request") {
   Scene scene;
   scene.read();
   const std::string lock = scene.form() + ".lock";
@@ -300,7 +300,7 @@ TEST_CASE("sparse cache: who waits stops when it is asked to") {
   ::close(held);
 }
 
-TEST_CASE("sparse cache: a folder that can't be made or used is an error that names it") {
+TEST_CASE("sparse cache: a folder that cannot be created or used is an error that names it") {
   Scene scene;
   scene.cache = scene.path + "/cache";  // below a file
   CHECK(error_of([&] { scene.read(); }).find("cannot create the cache folder " + scene.cache) == 0);
@@ -309,11 +309,11 @@ TEST_CASE("sparse cache: a folder that can't be made or used is an error that na
   CHECK(error_of([&] { missing.read(); }).find("missing: no such file") != std::string::npos);
 }
 
-TEST_CASE("sparse data: a full disk is an error that says where, and leaves nothing") {
+TEST_CASE("sparse data: a full disk is an error that names the path, and leaves nothing") {
   const Scene scene(many_rows(400'000));
   Child limited([&] {
     std::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{1 << 20, 1 << 20};  // of a file's size, which stands for the disk's
+    const rlimit limit{1 << 20, 1 << 20};  // a limit on the file size, in place of a full disk
     setrlimit(RLIMIT_FSIZE, &limit);
     SparseSourceOptions options;
     const std::string unnamed = error_of([&] { SparseData::read(scene.path, options); });
@@ -327,7 +327,7 @@ TEST_CASE("sparse data: a full disk is an error that says where, and leaves noth
   CHECK(limited.join() == 0);
 }
 
-TEST_CASE("sparse data: the unnamed form lies in $TMPDIR") {
+TEST_CASE("sparse data: the unnamed form is stored in $TMPDIR") {
   const Scene scene;
   const char* const former = std::getenv("TMPDIR");
   const std::string kept = former != nullptr ? former : "";

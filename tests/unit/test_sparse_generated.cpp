@@ -21,7 +21,7 @@ SparseData made(const std::string& source) { return SparseData::read(source, {})
 
 }  // namespace
 
-TEST_CASE("zipf: each number comes as often as its law says") {
+TEST_CASE("zipf: the frequency of each number follows the distribution") {
   constexpr std::uint64_t kNumbers = 40;
   constexpr int kDraws = 200'000;
   for (const double exponent : {0.0, 0.5, 0.8, 1.0, 1.5, 3.0}) {
@@ -68,7 +68,7 @@ TEST_CASE("generated: rows have different ascending features, the low ones more 
   CHECK(counts[0] > counts[99]);
 }
 
-TEST_CASE("generated: sizes that are left out have their defaults, and the same sizes give the same examples") {
+TEST_CASE("generated: omitted sizes have their defaults, and the same sizes give the same examples") {
   const SparseData data = made("zipf:2000x30"), full = made("zipf:2000x30x50x0.8");
   CHECK(data.info().nonzeros == 1500);
   CHECK(examples_of(data) == examples_of(full));
@@ -77,9 +77,9 @@ TEST_CASE("generated: sizes that are left out have their defaults, and the same 
   CHECK(examples_of(made("zipf:5x2x5x4"))[1].ids == std::vector<std::uint32_t>{0, 1, 2, 3, 4});
 }
 
-TEST_CASE("generated: a linear model is planted in the labels") {
+TEST_CASE("generated: the labels follow a linear model") {
   const SparseData data = made("zipf:50x20000x10x0.5");
-  std::vector<double> weights(50);  // perceptron, averaged
+  std::vector<double> weights(50);  // averaged perceptron
   std::vector<double> sums(50);
   const auto score = [](const std::vector<double>& w, const SparseExample& example) {
     double s = 0;
@@ -102,7 +102,7 @@ TEST_CASE("generated: a linear model is planted in the labels") {
   CHECK(right / all < 0.95);  // there is noise
 }
 
-TEST_CASE("generated: ratings are whole, from 1 to 5, with biases and popular items") {
+TEST_CASE("generated: ratings are integers, from 1 to 5, with biases and popular items") {
   const SparseData data = made("ratings:200x100x20000");
   CHECK(data.info().kind == train::SparseKind::kRatings);
   CHECK(data.info().users == 200);
@@ -133,7 +133,7 @@ TEST_CASE("generated: ratings are whole, from 1 to 5, with biases and popular it
   CHECK(left < 0.75 * square);  // biases explain a third and more
 }
 
-TEST_CASE("generated: sizes that make no sense are errors that name the source") {
+TEST_CASE("generated: invalid sizes are errors that name the source") {
   for (const char* source : {"zipf:", "zipf:10", "zipf:0x5", "zipf:10x0", "zipf:10x5x11", "zipf:10x5x2x-1",
                              "zipf:10x5x2xnan", "zipf:10x5x2x5", "zipf:10x5x2x1x1", "zipf:1.5x5", "zipf:-1x5",
                              "zipf:4294967297x5", "zipf:10x", "zipf:99999999999999999999x5", "ratings:", "ratings:5x5",
@@ -143,7 +143,7 @@ TEST_CASE("generated: sizes that make no sense are errors that name the source")
   }
 }
 
-TEST_CASE("generated: making examples stops when it is asked to") {
+TEST_CASE("generated: generating examples stops on request") {
   train::SparseSourceOptions options;
   options.stop_requested = [] { return true; };
   CHECK_THROWS_AS(SparseData::read("zipf:1000x1000000", options), Interrupted);

@@ -54,14 +54,14 @@ TEST_CASE("the area under the curve has its known values") {
   CHECK(area(fawcett) == doctest::Approx(0.68));
 }
 
-TEST_CASE("the area under the curve is no number where a kind is missing or a score is none") {
+TEST_CASE("the area under the curve is NaN if a label is missing or a score is NaN") {
   CHECK(std::isnan(area({})));
   CHECK(std::isnan(area({{1, true}, {2, true}})));
   CHECK(std::isnan(area({{1, false}})));
   CHECK(std::isnan(area({{1, false}, {std::numeric_limits<float>::quiet_NaN(), true}})));
 }
 
-TEST_CASE("metrics of a logistic model are those of its scores, with weights that are known") {
+TEST_CASE("metrics of a logistic model are those of its scores, with known weights") {
   const SparseData data = parse("+1 1:1\n-1 1:-2\n+1 2:1\n-1 1:1 2:1\n");
   const auto model = make_sparse_model("logistic", data.info(), {});
   const std::vector<float> table = {1, -3};  // scores 1, -2, -3, -2
@@ -83,7 +83,7 @@ TEST_CASE("a support vector machine gives no probabilities, so it has no log los
   CHECK_FALSE(metrics.log_loss);
 }
 
-TEST_CASE("a score of 0 decides for the negative label") {
+TEST_CASE("a score of 0 predicts the negative label") {
   const SparseData data = parse("+1 1:1\n-1 1:1\n");
   const auto model = make_sparse_model("logistic", data.info(), {});
   CHECK(*evaluate(*model, std::vector<float>{0}, 1, data, {}).accuracy == 0.5);
@@ -102,7 +102,7 @@ TEST_CASE("the root mean square error of ratings is that of the scores") {
   CHECK_FALSE(metrics.auc);
 }
 
-TEST_CASE("features of a test set that the training set lacks are left out, also beside a bias") {
+TEST_CASE("features of a test set that the training set lacks are ignored, even with a bias") {
   const SparseData training = parse("+1 1:1\n-1 2:1\n"), test = parse("+1 1:1 3:100\n-1 2:1 3:100 4:100\n");
   for (const bool bias : {false, true}) {
     const auto model = make_sparse_model("logistic", training.info(), {.bias = bias});
@@ -116,7 +116,7 @@ TEST_CASE("features of a test set that the training set lacks are left out, also
   }
 }
 
-TEST_CASE("weights that are no numbers give a loss that is none, and no correct example") {
+TEST_CASE("weights that are NaN give a loss of NaN, and no correct example") {
   const SparseData data = parse("+1 1:1\n-1 1:2\n");
   const auto model = make_sparse_model("logistic", data.info(), {});
   const SparseMetrics metrics =
@@ -125,7 +125,7 @@ TEST_CASE("weights that are no numbers give a loss that is none, and no correct 
   CHECK(*metrics.accuracy == 0.0);
 }
 
-TEST_CASE("a part without examples cannot be tested with") {
+TEST_CASE("a part without examples cannot be used for testing") {
   const SparseData data = parse("+1 1:1\n-1 1:2\n");
   const auto model = make_sparse_model("logistic", data.info(), {});
   CHECK_THROWS_WITH_AS(evaluate(*model, std::vector<float>{1}, 1, data, {1e-9, true}),

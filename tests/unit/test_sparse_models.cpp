@@ -42,7 +42,7 @@ SparseInfo ratings_info() {
   return info;
 }
 
-// An example of a test's own.
+// An example made by a test.
 struct Example {
   float label;
   std::vector<std::uint32_t> ids;
@@ -147,7 +147,7 @@ TEST_CASE("gradients of matrix factorisation are the slopes of half of the squar
   }
 }
 
-TEST_CASE("of ratings a factorisation machine is matrix factorisation, to the bit of their tables' beginnings") {
+TEST_CASE("on ratings a factorisation machine is matrix factorisation, with bitwise equal initial tables") {
   const auto mf = make_sparse_model("mf", ratings_info(), {});
   const auto fm = make_sparse_model("fm", ratings_info(), {});
   const Example x{2, {0, 4}, {1, 1}};
@@ -161,7 +161,7 @@ TEST_CASE("of ratings a factorisation machine is matrix factorisation, to the bi
   CHECK_FALSE(fm->is_classifier());
 }
 
-TEST_CASE("losses at scores of any size are finite, and exact where one of the two terms vanishes") {
+TEST_CASE("losses at scores of any size are finite, and exact when one of the two terms vanishes") {
   CHECK(logistic_loss(1, 1000).loss == 0.0F);
   CHECK(logistic_loss(1, -1000).loss == 1000.0F);
   CHECK(logistic_loss(-1, 3e38F).loss == 3e38F);
@@ -192,7 +192,7 @@ TEST_CASE("the greater of two labels is the positive one, whatever they are") {
   CHECK_FALSE(make_sparse_model("svm", features_info(3, -1, -1), {})->is_positive(-1));
 }
 
-TEST_CASE("a row's initial values are a function of seed and row, however the table is cut") {
+TEST_CASE("a row's initial values are a function of seed and row, however the table is partitioned") {
   for (const char* name : {"mf", "fm"}) {
     const auto model = make_sparse_model(name, ratings_info(), {.factors = 3});
     std::vector<float> all(5 * 4), part(2 * 4), other(5 * 4);
@@ -208,7 +208,7 @@ TEST_CASE("a row's initial values are a function of seed and row, however the ta
   }
 }
 
-TEST_CASE("initial factors have mean 0 and the deviation that their model says") {
+TEST_CASE("initial factors have mean 0 and their model's deviation") {
   SparseInfo info = ratings_info();
   info.features = 20'000;
   const auto model = make_sparse_model("mf", info, {.factors = 4});
@@ -220,7 +220,7 @@ TEST_CASE("initial factors have mean 0 and the deviation that their model says")
   CHECK(std::sqrt(squares / 80'000) == doctest::Approx(0.01).epsilon(0.01));
 }
 
-TEST_CASE("data that does not suit a model is refused, with what does") {
+TEST_CASE("data that does not suit a model is refused with a description of data that does") {
   SparseInfo many = features_info(3, 0, 9);
   many.distinct_labels = 3;
   for (const char* name : {"logistic", "svm", "fm"})

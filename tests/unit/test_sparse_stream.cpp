@@ -58,7 +58,7 @@ constexpr std::size_t kWhole = SparseStream::kWindowBytes, kSmall = 2000;
 
 }  // namespace
 
-TEST_CASE("sparse stream: each epoch visits every example once, in a fresh order, in one window and in many") {
+TEST_CASE("sparse stream: each epoch visits every example once, in a new order, in one window and in many") {
   constexpr int kRows = 500;
   const SparseData data = numbered(kRows);
   const std::vector<PlainExample> all = examples_of(data);
@@ -83,7 +83,7 @@ TEST_CASE("sparse stream: each epoch visits every example once, in a fresh order
   }
 }
 
-TEST_CASE("sparse stream: within a window neighbours of the data stay together, and whole data is mixed") {
+TEST_CASE("sparse stream: in windows, neighbours in the data stay close; a single window mixes all data") {
   const SparseData data = numbered(2000);
   const auto mean_jump = [&](std::size_t window) {
     SparseStream stream(data, {}, 1, 0, window);
@@ -92,7 +92,7 @@ TEST_CASE("sparse stream: within a window neighbours of the data stay together, 
     for (std::size_t i = 1; i < labels.size(); ++i) sum += std::abs(labels[i] - labels[i - 1]);
     return sum / double(labels.size() - 1);
   };
-  CHECK(mean_jump(kWhole) == doctest::Approx(2000.0 / 3).epsilon(0.1));  // of two uniform draws
+  CHECK(mean_jump(kWhole) == doctest::Approx(2000.0 / 3).epsilon(0.1));  // for two uniform draws
   CHECK(mean_jump(kSmall) < 60);  // windows of about 62 rows: a third of it, and one long jump in 62
   CHECK(mean_jump(kSmall) > 20);
 }
@@ -110,7 +110,7 @@ TEST_CASE("sparse stream: the order is a function of data, part, seed and rank")
   CHECK(order(data, {.test_share = 0.01, .is_test = false}, 1, 0) != first);
 }
 
-TEST_CASE("sparse part: training and test part share nothing, miss nothing, and have about their share") {
+TEST_CASE("sparse part: training and test part are disjoint, complete, and have about their fraction") {
   constexpr int kRows = 3000;
   const SparseData data = numbered(kRows);
   const SparsePart training{.test_share = 0.1, .is_test = false}, test{.test_share = 0.1, .is_test = true};
@@ -149,7 +149,7 @@ TEST_CASE("sparse stream: one example is an epoch") {
   }
 }
 
-TEST_CASE("sparse data: reading a file and streaming it take memory that does not grow with it") {
+TEST_CASE("sparse data: reading a file and streaming it take constant memory") {
   constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
   constexpr std::size_t kWindow = 4 * kMiB;
   const Folder folder;
@@ -169,7 +169,7 @@ TEST_CASE("sparse data: reading a file and streaming it take memory that does no
   std::uint64_t most = 0;
   const auto look = [&] { most = std::max(most, resident_bytes() - std::min(before, resident_bytes())); };
   SparseSourceOptions options;
-  options.stop_requested = [&] { return look(), false; };  // once a block
+  options.stop_requested = [&] { return look(), false; };  // once per block
   const SparseData data = SparseData::read(path, options);
   CHECK(most < 16 * kMiB);  // buffers of 2 and 1 MiB
   const std::uint64_t bytes = data.words().size_bytes();
@@ -185,6 +185,6 @@ TEST_CASE("sparse data: reading a file and streaming it take memory that does no
     if (i % 1024 == 0) look();
   }
   CHECK(sum == double(data.info().nonzeros) * 0.25 * 2);
-  // The window, what the kernel maps around it, its order, and what a cursor keeps.
+  // The window, what the kernel maps around it, its order, and the memory of a cursor.
   CHECK(most < 16 * kMiB);
 }

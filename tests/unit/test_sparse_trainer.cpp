@@ -34,7 +34,7 @@ JobConfig config_with(UpdateRule rule, std::uint64_t steps) {
   return config;
 }
 
-// The table after a job of one worker.
+// The table after a job with one worker.
 std::vector<float> train_in_job(JobConfig config, SparseModel& model, const SparseData& data, const SparsePart& part,
                                 const SparseTrainOptions& options) {
   const test::JobName name;
@@ -55,7 +55,7 @@ std::vector<float> train_in_job(JobConfig config, SparseModel& model, const Spar
 
 }  // namespace
 
-TEST_CASE("a job of one worker computes the bits of the loop without a server, with every rule and model") {
+TEST_CASE("a job with one worker computes the same bits as the loop without a server, for every rule and model") {
   const SparseData features = zipf(), stars = ratings();
   for (const UpdateRule rule :
        {UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdagrad, UpdateRule::kRmsProp,
@@ -87,7 +87,7 @@ TEST_CASE("a job of one worker computes the bits of the loop without a server, w
       }
 }
 
-TEST_CASE("clipping limits the norm of each push, in a job as alone") {
+TEST_CASE("clipping limits the norm of each push, with and without a job") {
   const SparseData data = zipf();
   const auto model = make_sparse_model("logistic", data.info(), {.bias = true});
   JobConfig config = config_with(UpdateRule::kSgd, 10);
@@ -99,7 +99,7 @@ TEST_CASE("clipping limits the norm of each push, in a job as alone") {
   CHECK(train_in_job(config, *model, data, {}, options) == clipped);
 }
 
-TEST_CASE("examples that are combined go as far as their single steps from one point") {
+TEST_CASE("combined examples move as far as their single steps from one point") {
   const SparseData data = SparseData::parse("+1 1:1 3:2\n-1 1:3\n+1 2:1 3:1\n", "test", {});
   const auto model = make_sparse_model("logistic", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 1);
@@ -113,11 +113,11 @@ TEST_CASE("examples that are combined go as far as their single steps from one p
   CHECK(table[2] == doctest::Approx(0.5 * (0.5 * 2 + 0.5 * 1)));
 }
 
-TEST_CASE("the examples' shares of L2 add up to l2 times the weights") {
+TEST_CASE("the examples' fractions of L2 add up to l2 times the weights") {
   const SparseData data = zipf();
   const SparsePart part{0.3, false};
-  const std::size_t width = 2, rows = data.info().features + 1;  // a bias behind the features
-  constexpr RowL2 kL2{0.25F, 0.5F};                              // of the first float of a row, and of those behind it
+  const std::size_t width = 2, rows = data.info().features + 1;  // a bias after the features
+  constexpr RowL2 kL2{0.25F, 0.5F};  // of the first float of a row, and of the following ones
   const RowDecay decay(kL2, data, part, rows);
   std::mt19937_64 random(1);
   std::vector<float> table(rows * width);
@@ -148,7 +148,7 @@ TEST_CASE("the examples' shares of L2 add up to l2 times the weights") {
     }
 }
 
-TEST_CASE("training comes to the minimum of mean loss and L2, where the gradient of both is 0") {
+TEST_CASE("training converges to the minimum of mean loss and L2, where the gradient of both is 0") {
   const SparseData data = SparseData::read("zipf:20x300x5", {});
   const auto model = make_sparse_model("logistic", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 4000);
@@ -172,7 +172,7 @@ TEST_CASE("training comes to the minimum of mean loss and L2, where the gradient
   }
 }
 
-TEST_CASE("sync mode is refused, with the modes that there are, and so are rules that rows cannot have") {
+TEST_CASE("sync mode is refused with a list of modes, and so are rules that rows do not support") {
   const SparseData data = zipf();
   const auto model = make_sparse_model("logistic", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 1);
@@ -186,7 +186,7 @@ TEST_CASE("sync mode is refused, with the modes that there are, and so are rules
   CHECK_THROWS_WITH_AS(train_sparse_alone(config, *model, data, {}, {}), doctest::Contains("constant"), Error);
 }
 
-TEST_CASE("a stop that is asked for ends training after the step") {
+TEST_CASE("a requested stop ends training after the step") {
   const SparseData data = zipf();
   const auto model = make_sparse_model("logistic", data.info(), {});
   int asked = 0;
@@ -198,7 +198,7 @@ TEST_CASE("a stop that is asked for ends training after the step") {
   CHECK(result.last.steps < 10);
 }
 
-TEST_CASE("a loss that is no number is warned of once") {
+TEST_CASE("a NaN loss gives one warning") {
   const SparseData data = SparseData::parse("+1 1:1e30\n-1 1:-1e30\n", "test", {});
   const auto model = make_sparse_model("svm", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 20);
@@ -211,8 +211,8 @@ TEST_CASE("a loss that is no number is warned of once") {
   CHECK(warnings[0].find("not finite") != std::string::npos);
 }
 
-TEST_CASE("a guard against NaN keeps the gradients of such examples out of the table, in a job as alone") {
-  // The second example's score is -inf, and so is its loss without end; the first one's are finite.
+TEST_CASE("a guard against NaN keeps the gradients of such examples out of the table, with and without a job") {
+  // The second example's score is -inf and its loss infinite; the first one's are finite.
   const SparseData data = SparseData::parse("+1 1:1\n+1 2:3e38 3:3e38\n", "test", {});
   const auto model = make_sparse_model("logistic", data.info(), {});
   for (const std::size_t combine : {1U, 2U}) {
@@ -232,8 +232,8 @@ TEST_CASE("a guard against NaN keeps the gradients of such examples out of the t
     const std::vector<float> alone = train_sparse_alone(config, *model, data, {}, options).table;
     CHECK(train_in_job(config, *model, data, {}, options) == alone);
     CHECK(alone[1] == -3e38F);
-    CHECK((alone[0] > 0) == (combine == 1));  // at once both are skipped
-    CHECK(said.size() == 2 * 3);              // the 1st, 2nd and 4th of 6, alone and in the job
+    CHECK((alone[0] > 0) == (combine == 1));  // in one batch both are skipped
+    CHECK(said.size() == 2 * 3);              // the 1st, 2nd and 4th of 6, without and with the job
     options.on_nan = OnNan::kStop;
     CHECK_THROWS_WITH_AS(train_sparse_alone(config, *model, data, {}, options),
                          doctest::Contains("standalone stops: the loss is"), Error);

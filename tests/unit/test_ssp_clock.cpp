@@ -1,4 +1,4 @@
-// Bounded staleness step by step: whose clock counts, where a newcomer begins, and what wakes a waiter.
+// Bounded staleness step by step: which clocks count, where a newcomer starts, and what wakes a waiting worker.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -47,7 +47,7 @@ Look look(Walker& walker, std::uint64_t bound, bool look_at_locks = true) {
 
 }  // namespace
 
-TEST_CASE("ssp clock: who is alone leads nobody") {
+TEST_CASE("ssp clock: a single worker is never ahead") {
   const TestJob job;
   Walker a(job);
   a.advance(100);
@@ -56,7 +56,7 @@ TEST_CASE("ssp clock: who is alone leads nobody") {
   CHECK(a.steps() == 100);
 }
 
-TEST_CASE("ssp clock: a lead of the bound passes, one more does not") {
+TEST_CASE("ssp clock: a skew equal to the bound passes, one more does not") {
   const TestJob job;
   for (const std::uint64_t bound : {0, 1, 3}) {
     CAPTURE(bound);
@@ -72,7 +72,7 @@ TEST_CASE("ssp clock: a lead of the bound passes, one more does not") {
   }
 }
 
-TEST_CASE("ssp clock: the lead is over the slowest of all, and all who block are named") {
+TEST_CASE("ssp clock: the skew is measured from the slowest of all, and all that block are named") {
   const TestJob job;
   Walker a(job), b(job), c(job), d(job);
   a.advance(9);
@@ -94,7 +94,7 @@ TEST_CASE("ssp clock: the largest bound never blocks") {
   CHECK(look(a, ~std::uint64_t{0}).blockers.empty());
 }
 
-TEST_CASE("ssp clock: who has left does not count, without a look at the locks") {
+TEST_CASE("ssp clock: a worker that has left does not count, even without checking the locks") {
   const TestJob job;
   Walker a(job), b(job);
   a.advance(5);
@@ -104,28 +104,28 @@ TEST_CASE("ssp clock: who has left does not count, without a look at the locks")
   CHECK(look(a, 1, false).skew == 0);
 }
 
-TEST_CASE("ssp clock: who is dead does not count after one look at the locks") {
+TEST_CASE("ssp clock: a dead worker does not count after one check of the locks") {
   const TestJob job;
   Walker a(job);
   { const Walker dead(job); }
   a.advance(5);
   CHECK(look(a, 1, false).blockers == Ranks{1});
   CHECK(look(a, 1, true).blockers.empty());
-  CHECK(look(a, 1, false).blockers.empty());  // known from before
+  CHECK(look(a, 1, false).blockers.empty());  // known from the first check
 }
 
-TEST_CASE("ssp clock: a dead worker within the bound does not count in the lead once its death is known") {
+TEST_CASE("ssp clock: a dead worker within the bound does not count in the skew once its death is known") {
   const TestJob job;
   Walker a(job), b(job);
   { const Walker dead(job); }
   b.advance(3);
   a.advance(5);
-  REQUIRE(look(a, 1, true).blockers == Ranks{1});  // the look tells of the death of rank 2
+  REQUIRE(look(a, 1, true).blockers == Ranks{1});  // this check reports the death of rank 2
   b.advance(2);
   CHECK(look(a, 1, false).skew == 0);
 }
 
-TEST_CASE("ssp clock: a stopped process goes on counting, a killed one does not") {
+TEST_CASE("ssp clock: a stopped process still counts, a killed one does not") {
   const TestJob job;
   Walker a(job);
   const test::Bell ready;
@@ -143,7 +143,7 @@ TEST_CASE("ssp clock: a stopped process goes on counting, a killed one does not"
   CHECK(look(a, 1).blockers.empty());
 }
 
-TEST_CASE("ssp clock: a successor of a dead rank counts again, from the smallest clock on") {
+TEST_CASE("ssp clock: a successor of a dead rank counts again, starting at the smallest clock") {
   const TestJob job;
   Walker a(job), b(job);
   a.advance(5);
@@ -157,7 +157,7 @@ TEST_CASE("ssp clock: a successor of a dead rank counts again, from the smallest
   CHECK(look(a, 0).blockers == Ranks{1});
 }
 
-TEST_CASE("ssp clock: a successor holds nobody up before it enters") {
+TEST_CASE("ssp clock: a successor blocks nobody before it enters") {
   const TestJob job;
   Walker a(job);
   { const Walker dead(job, 1); }
@@ -178,7 +178,7 @@ TEST_CASE("ssp clock: a newcomer enters at the smallest clock of those that coun
   CHECK(look(a, 3).blockers.empty());
 }
 
-TEST_CASE("ssp clock: who is in an epoch already does not enter it again") {
+TEST_CASE("ssp clock: a worker that is in an epoch does not enter it again") {
   const TestJob job;
   Walker a(job), b(job);
   a.advance(5);
@@ -186,8 +186,8 @@ TEST_CASE("ssp clock: who is in an epoch already does not enter it again") {
   CHECK(b.steps() == 0);
 }
 
-TEST_CASE("ssp clock: of who enters and who advances at the same time at least one sees the other") {
-  // waiting.W1: the one who enters at c and looks again, and the one who goes to c + 1 and looks for blockers.
+TEST_CASE("ssp clock: if one worker enters while another advances at least one sees the other") {
+  // waiting.W1: one worker enters at c and checks again, the other advances to c + 1 and checks for blockers.
   const TestJob job;
   int unseen = 0;
   Walker a(job, 0);
@@ -238,7 +238,7 @@ TEST_CASE("ssp clock: a worker that was never in an epoch does not count") {
   CHECK(look(a, 0).blockers.empty());
 }
 
-TEST_CASE("ssp clock: an advance wakes who sleeps for it before the slice is over") {
+TEST_CASE("ssp clock: an advance wakes a worker that sleeps for it before the slice is over") {
   test::ManualClock clock;
   const TestJob job;
   Walker a(job), b(job);
@@ -253,13 +253,13 @@ TEST_CASE("ssp clock: an advance wakes who sleeps for it before the slice is ove
     CHECK(clock.wait_for_sleepers(1));
     b.clock.advance();
     CHECK(test::eventually([&] { return is_woken.load(); }));
-    clock.advance(test::kSlice);  // lets it go where nobody has woken it
+    clock.advance(test::kSlice);  // releases it if nobody has woken it
     waiter.join();
     a.clock.advance();
   }
 }
 
-TEST_CASE("ssp clock: an advance between the look and the sleep is not slept through") {
+TEST_CASE("ssp clock: an advance between the check and the sleep prevents the sleep") {
   const TestJob job;
   Walker a(job), b(job);
   AtomicShm<std::uint32_t>& word = a.segments.state().clocks;

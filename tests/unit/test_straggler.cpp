@@ -21,7 +21,7 @@ Delay times(double factor, double share = 1.0) {
   return delay;
 }
 
-// Which of the first steps are slowed down, where each wait takes just what was asked for.
+// Which of the first steps are slowed down, if each wait takes exactly the requested time.
 std::vector<bool> slowed(const Delay& delay, std::uint64_t seed, std::uint32_t rank, int steps) {
   Straggler straggler(delay, seed, rank);
   std::vector<bool> all;
@@ -35,14 +35,14 @@ std::vector<bool> slowed(const Delay& delay, std::uint64_t seed, std::uint32_t r
 
 }  // namespace
 
-TEST_CASE("straggler: a factor makes a step so many times as long as its work was") {
+TEST_CASE("straggler: a factor multiplies the duration of a step's work") {
   Straggler straggler(times(10), 1, 0);
   CHECK(straggler.wait_after(0.002) == doctest::Approx(0.018));
   straggler.waited(0.018);
   CHECK(straggler.wait_after(1.0) == doctest::Approx(9.0));
 }
 
-TEST_CASE("straggler: a time is waited whatever the work was") {
+TEST_CASE("straggler: a fixed delay does not depend on the work") {
   Delay delay;
   delay.seconds = 0.005;
   Straggler straggler(delay, 1, 0);
@@ -53,7 +53,7 @@ TEST_CASE("straggler: a time is waited whatever the work was") {
   }
 }
 
-TEST_CASE("straggler: who slept too long sleeps less the next times") {
+TEST_CASE("straggler: one that slept too long sleeps less the next times") {
   Straggler straggler(times(2), 1, 0);
   CHECK(straggler.wait_after(1.0) == doctest::Approx(1.0));
   straggler.waited(1.5);
@@ -70,7 +70,7 @@ TEST_CASE("straggler: one that was stopped for an hour is slowed down again afte
   CHECK(straggler.wait_after(1.0) == doctest::Approx(1.0));
 }
 
-TEST_CASE("straggler: a share of the steps is drawn by seed and rank") {
+TEST_CASE("straggler: a fraction of the steps is drawn by seed and rank") {
   const Delay delay = times(10, 0.1);
   const std::vector<bool> first = slowed(delay, 1, 0, 10000);
   const auto count = std::count(first.begin(), first.end(), true);
@@ -81,7 +81,7 @@ TEST_CASE("straggler: a share of the steps is drawn by seed and rank") {
   CHECK(slowed(delay, 1, 1, 10000) != first);
 }
 
-TEST_CASE("straggler: sleep that took too long in a slow step is made up for in the next slow one, not forgotten") {
+TEST_CASE("straggler: oversleeping in a slow step is made up for in the next slow one, not forgotten") {
   Straggler straggler(times(2, 0.5), 3, 0);
   double asked = 0, slow_steps = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -113,7 +113,7 @@ TEST_CASE("straggler: a wait ends early when a stop is requested") {
   CHECK(clock.passed_ns() < ps_shm::test::kSecond);
 }
 
-TEST_CASE("straggler: a wait that nobody stops takes its time") {
+TEST_CASE("straggler: a wait that nobody stops takes its full time") {
   Delay delay;
   delay.seconds = 60;
   Straggler straggler(delay, 1, 0);
@@ -137,7 +137,7 @@ TEST_CASE("straggler: work is this thread's processor time") {
   CHECK(double(clock.passed_ns()) * 1e-9 < 2 * most);
 }
 
-TEST_CASE("straggler: a delay is written as it is read") {
+TEST_CASE("straggler: a delay is written in the form in which it is read") {
   CHECK(times(10).to_string() == "10x");
   CHECK(times(2.5, 0.1).to_string() == "2.5x@0.1");
   Delay delay;

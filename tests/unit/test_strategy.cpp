@@ -1,4 +1,4 @@
-// What is chosen for which GPU, and the words for it, with made-up answers of the driver.
+// Which strategy is chosen for which GPU, and its description, with a fake driver's answers.
 #include <doctest/doctest.h>
 
 #include <cctype>
@@ -15,7 +15,7 @@ constexpr auto kFloatAdd = static_cast<std::size_t>(AtomicOperation::kFloatAdd);
 constexpr StrategyInput kVersioned = {.pull_bytes = std::size_t{64} << 20};
 constexpr StrategyInput kAdditive = {.pull_bytes = std::size_t{64} << 20, .has_additive_inplace = true};
 
-// What a driver for CUDA 13.0 says of a GPU on PCIe.
+// The answers of a driver for CUDA 13.0 about a GPU on PCIe.
 GpuInfo pcie_gpu() {
   GpuInfo gpu;
   gpu.properties = {"NVIDIA H200", "0000:1b:00.0", 9, 0, 132, std::size_t{140} << 30};
@@ -69,7 +69,7 @@ TEST_CASE("strategy: on PCIe gradients are staged and shards are registered for 
   }
 }
 
-TEST_CASE("strategy: small pulls are a kernel's, large ones the copy engine's") {
+TEST_CASE("strategy: small pulls are done by a kernel, large ones by the copy engine") {
   const auto pull_of = [](std::size_t bytes) { return choose_strategy(pcie_gpu(), {.pull_bytes = bytes}); };
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{4}, kKernelPullBytes}) {
     CHECK(pull_of(bytes).pull == PullPath::kKernel);
@@ -81,19 +81,19 @@ TEST_CASE("strategy: small pulls are a kernel's, large ones the copy engine's") 
   }
 }
 
-TEST_CASE("strategy: native float adds go to additive in-place variables, whose shards the GPU must write to") {
+TEST_CASE("strategy: native float adds are used for additive in-place variables, with writable shards") {
   const Strategy strategy = choose_strategy(grace_hopper(), kAdditive);
   CHECK(strategy.native_adds);
   CHECK(strategy.wide_adds);
   CHECK_FALSE(strategy.read_only);
-  CHECK(strategy.push == PushPath::kStaged);  // of other variables
+  CHECK(strategy.push == PushPath::kStaged);  // for other variables
   CHECK(strategy.pull == PullPath::kCopyEngine);
   CHECK(has(strategy.native_reason, "by fours"));
   CHECK(has(strategy.registration_reason, "reading and writing"));
   CHECK(has(strategy.push_reason, "Of all other variables"));
 }
 
-TEST_CASE("strategy: native float adds are of no use to a versioned job") {
+TEST_CASE("strategy: native float adds are not used in a versioned job") {
   const Strategy strategy = choose_strategy(grace_hopper(), kVersioned);
   CHECK_FALSE(strategy.native_adds);
   CHECK_FALSE(strategy.wide_adds);
@@ -101,7 +101,7 @@ TEST_CASE("strategy: native float adds are of no use to a versioned job") {
   CHECK(has(strategy.native_reason, "no variable is in place"));
 }
 
-TEST_CASE("strategy: adds by fours need the bit for them and compute capability 9") {
+TEST_CASE("strategy: vector adds of four need their bit and compute capability 9") {
   GpuInfo gpu = grace_hopper();
   gpu.host_atomics[kFloatAdd] = kAtomicScalar32;
   CHECK(choose_strategy(gpu, kAdditive).native_adds);
@@ -115,7 +115,7 @@ TEST_CASE("strategy: adds by fours need the bit for them and compute capability 
   CHECK(choose_strategy(gpu, kAdditive).wide_adds);
 }
 
-TEST_CASE("strategy: before CUDA 13.0 attribute 86 alone decides, and nothing is added by fours") {
+TEST_CASE("strategy: before CUDA 13.0 attribute 86 alone decides, and there are no vector adds") {
   const Strategy strategy = choose_strategy(with_old_driver(grace_hopper()), kAdditive);
   CHECK(strategy.native_adds);
   CHECK_FALSE(strategy.wide_adds);
@@ -124,7 +124,7 @@ TEST_CASE("strategy: before CUDA 13.0 attribute 86 alone decides, and nothing is
   CHECK_FALSE(choose_strategy(with_old_driver(pcie_gpu()), kAdditive).native_adds);
 }
 
-TEST_CASE("strategy: the float add's own bits outweigh attribute 86, either way") {
+TEST_CASE("strategy: the float add's own bits override attribute 86, either way") {
   GpuInfo gpu = grace_hopper();
   gpu.host_atomics[kFloatAdd] = kAtomicScalar64 | kAtomicVector32x4;
   CHECK_FALSE(has_native_float_adds(gpu));
@@ -143,14 +143,14 @@ TEST_CASE("strategy: the float add's own bits outweigh attribute 86, either way"
   CHECK(has(strategy.native_reason, "lists the float add"));
 }
 
-TEST_CASE("strategy: bits of other operations say nothing of the float add") {
+TEST_CASE("strategy: bits of other operations do not imply the float add") {
   GpuInfo gpu = pcie_gpu();
   for (unsigned& bits : gpu.host_atomics) bits = kAtomicScalar32 | kAtomicVector32x4;
   gpu.host_atomics[kFloatAdd] = 0;
   CHECK_FALSE(has_native_float_adds(gpu));
 }
 
-TEST_CASE("strategy: partly native atomics are staged unless the float add is among them") {
+TEST_CASE("strategy: partially native atomics are staged unless the float add is among them") {
   GpuInfo gpu = pcie_gpu();
   gpu.partial_host_native_atomics = 1;
   CHECK_FALSE(choose_strategy(gpu, kAdditive).native_adds);
@@ -161,7 +161,7 @@ TEST_CASE("strategy: partly native atomics are staged unless the float add is am
   CHECK(choose_strategy(gpu, kAdditive).native_adds);
 }
 
-TEST_CASE("strategy: a driver that says nothing of host atomics is taken for no") {
+TEST_CASE("strategy: no answer about host atomics counts as no") {
   GpuInfo gpu = with_old_driver(pcie_gpu());
   gpu.host_native_atomics = gpu.partial_host_native_atomics = -1;
   const Strategy strategy = choose_strategy(gpu, kAdditive);
@@ -171,7 +171,7 @@ TEST_CASE("strategy: a driver that says nothing of host atomics is taken for no"
   CHECK(has(choose_strategy(gpu, kAdditive).native_reason, "does not list the float add"));
 }
 
-TEST_CASE("strategy: a GPU that cannot register host memory goes through the host, and the cost is named") {
+TEST_CASE("strategy: a GPU that cannot register host memory copies through the host, and the cost is reported") {
   for (GpuInfo gpu : {pcie_gpu(), grace_hopper()}) {
     gpu.host_register_supported = 0;
     const Strategy strategy = choose_strategy(gpu, kAdditive);
@@ -186,7 +186,7 @@ TEST_CASE("strategy: a GPU that cannot register host memory goes through the hos
   }
 }
 
-TEST_CASE("strategy: where registering has failed, transfers go through the host as well") {
+TEST_CASE("strategy: if registering has failed, transfers go through the host as well") {
   for (const GpuInfo& gpu : {pcie_gpu(), grace_hopper()}) {
     StrategyInput input = kAdditive;
     input.is_registered = false;
@@ -199,7 +199,7 @@ TEST_CASE("strategy: where registering has failed, transfers go through the host
   }
 }
 
-TEST_CASE("strategy: a driver that does not know whether it can register is given the try") {
+TEST_CASE("strategy: if the driver does not know whether it can register, it is tried") {
   GpuInfo gpu = pcie_gpu();
   gpu.host_register_supported = -1;
   CHECK(choose_strategy(gpu, kVersioned).pull == PullPath::kCopyEngine);
@@ -221,7 +221,7 @@ TEST_CASE("strategy: with the CPUs' page tables registering pins nothing") {
   CHECK_FALSE(has(choose_strategy(pcie_gpu(), kVersioned).registration_reason, "pins nothing"));
 }
 
-TEST_CASE("strategy: the stream waits where the driver has the call") {
+TEST_CASE("strategy: the stream waits if the driver supports it") {
   GpuInfo gpu = pcie_gpu();
   const StrategyInput small{.pull_bytes = kKernelPullBytes};
   const StrategyInput large{.pull_bytes = kKernelPullBytes + 4};
@@ -234,7 +234,7 @@ TEST_CASE("strategy: the stream waits where the driver has the call") {
   CHECK(has(choose_strategy(gpu, kVersioned).wait_reason, "no cuStreamWaitValue32"));
 }
 
-TEST_CASE("strategy: every reason of every choice is a sentence, and the same answers give the same words") {
+TEST_CASE("strategy: every reason of every choice is a sentence, and the same answers give the same texts") {
   int cases = 0;
   for (const int native : {-1, 0, 1})
     for (const int partial : {-1, 0, 1})

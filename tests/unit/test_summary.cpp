@@ -1,4 +1,4 @@
-// What the summary of a run says of workers that have had no step, and of short times.
+// The summary of a run, for workers without steps and for short times.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -70,7 +70,7 @@ TEST_CASE("summary: times below a second are in milliseconds") {
   CHECK(has(to_text(run, std::nullopt), "100 steps in 12.3 s: 8.10 steps/s"));
 }
 
-TEST_CASE("summary: it tells how often was evaluated and what was best, also where a test came to no number") {
+TEST_CASE("summary: it reports the number of evaluations and the best one, even if a test gave NaN") {
   const auto evaluation = [](std::uint64_t step, double loss) {
     Metrics metrics;
     metrics.loss = loss;
@@ -105,7 +105,7 @@ TEST_CASE("summary: its lines fit, and lose nothing") {
     CHECK(has(text, words));
 }
 
-TEST_CASE("summary: a worker's line has a time that can be told from 0") {
+TEST_CASE("summary: a worker's line has a time that is distinguishable from 0") {
   const train::TrainStatus status{
       .steps = 1700, .global_steps = 5021, .loss = 0.2155, .examples_per_second = 161000, .seconds_per_batch = 4e-5};
   CHECK(worker_line("worker 0", status) ==

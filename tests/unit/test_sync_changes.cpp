@@ -1,4 +1,4 @@
-// Adding and assigning in sync mode: contributions to a step, applied in rank order around the gradients' mean.
+// Adding and assigning in sync mode: contributions to a step, applied in rank order before and after the mean gradient.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -29,7 +29,7 @@ JobConfig sync_config(std::uint32_t workers, Reduce reduce) {
 
 std::vector<float> all(float value) { return std::vector<float>(kElements, value); }
 
-// Each rank does its part of every step; returns the values afterwards, or nothing where an element differs.
+// Each rank does its part of every step; returns the values afterwards, or nothing if the elements differ.
 using Part = std::function<void(Worker&, const Variable&)>;
 std::vector<float> run(const JobConfig& config, const std::vector<Part>& parts, int steps = 1) {
   Server server(config);
@@ -71,12 +71,12 @@ TEST_CASE("a step assigns in rank order, then moves by the mean gradient, then a
     CHECK(run(sync_config(2, reduce), {nothing, add_twice}, 3) == all(3 * 1.25F));
     CHECK(run(sync_config(2, reduce), {push_two, push_four}, 2) == all(-3));
     JobConfig decaying = sync_config(3, reduce);
-    decaying.optimizer.l2 = 0.5F;  // so that the order shows
+    decaying.optimizer.l2 = 0.5F;  // so that the order matters
     CHECK(run(decaying, {add_twice, push_two, assign_ten}) == all(10 - 0.5F * (2 + 5) + 1.25F));
   }
 }
 
-TEST_CASE("of what one worker assigns twice in a step the last stays, and a reset is not taken back") {
+TEST_CASE("if a worker assigns twice in a step the last assignment wins, and a reset stays in effect") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     JobConfig config = sync_config(2, reduce);
     config.optimizer.rule = UpdateRule::kMomentum;
@@ -93,7 +93,7 @@ TEST_CASE("of what one worker assigns twice in a step the last stays, and a rese
   }
 }
 
-TEST_CASE("two kinds of contribution of one worker to one variable in a step are an error, and the step goes on") {
+TEST_CASE("two kinds of contribution by a worker to one variable in a step are an error, and the step continues") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
     const JobConfig config = sync_config(1, reduce);
@@ -120,7 +120,7 @@ TEST_CASE("two kinds of contribution of one worker to one variable in a step are
   }
 }
 
-TEST_CASE("what is added counts in no gradient's norm, also where the limit came after the push") {
+TEST_CASE("additions count in no gradient's norm, even if the limit came after the push") {
   const JobConfig config = sync_config(1, Reduce::kOrdered);
   Server server(config);
   Worker worker(options(config));
@@ -140,7 +140,7 @@ TEST_CASE("what is added counts in no gradient's norm, also where the limit came
   CHECK(values == all(200));
 }
 
-TEST_CASE("what a worker assigns is the same where it lies in its gradient room already") {
+TEST_CASE("an assignment is the same if its values already lie in the worker's gradient memory") {
   const JobConfig config = sync_config(1, Reduce::kOrdered);
   Server server(config);
   Worker worker(options(config));
@@ -157,7 +157,7 @@ TEST_CASE("what a worker assigns is the same where it lies in its gradient room 
   CHECK(values == all(7));
 }
 
-TEST_CASE("the bits of a step do not depend on who applies it") {
+TEST_CASE("the bits of a step do not depend on which worker applies it") {
   std::vector<std::vector<float>> found;
   for (int again = 0; again < 4; ++again) {
     JobConfig config = sync_config(3, Reduce::kOrdered);
@@ -177,7 +177,7 @@ TEST_CASE("the bits of a step do not depend on who applies it") {
   }
 }
 
-TEST_CASE("what a predecessor of the rank had not published is void for its successor's step") {
+TEST_CASE("what a predecessor of the rank had not published is discarded in its successor's step") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
     const JobConfig config = sync_config(1, reduce);

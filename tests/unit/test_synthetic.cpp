@@ -38,14 +38,14 @@ void check_dataset(const Dataset& data, std::size_t count, std::size_t features,
 
 }  // namespace
 
-TEST_CASE("synthetic data: sizes are as asked for, a quarter as many examples are for testing") {
+TEST_CASE("synthetic data: sizes are as requested, with a quarter as many examples for testing") {
   const DataSplit data = load_data("synthetic:300x7x100", {});
   CHECK(data.name == "synthetic:300x7x100");
   check_dataset(data.train, 100, 300, 7);
   check_dataset(data.test, 25, 300, 7);
 }
 
-TEST_CASE("synthetic data: a thousand examples unless it says how many") {
+TEST_CASE("synthetic data: a thousand examples by default") {
   const DataSplit data = load_data("synthetic:5x3", {});
   check_dataset(data.train, 1000, 5, 3);
   check_dataset(data.test, 250, 5, 3);
@@ -60,7 +60,7 @@ TEST_CASE("synthetic data: every class occurs, and no two examples are the same"
   CHECK(firsts.size() > 2400);
 }
 
-TEST_CASE("synthetic data: the same name gives the same examples, another one others") {
+TEST_CASE("synthetic data: the same name gives the same examples, another name different ones") {
   const DataSplit first = load_data("synthetic:20x3x50", {}), again = load_data("synthetic:20x3x50", {});
   CHECK(first.train.images == again.train.images);
   CHECK(first.train.labels == again.train.labels);
@@ -89,7 +89,7 @@ TEST_CASE("synthetic data: a linear model learns most of it") {
   CHECK(model->evaluate(result.parameters.values(), data.test).accuracy > 0.75);  // guessing: 0.1
 }
 
-TEST_CASE("synthetic data: what is no size is refused with how to write it") {
+TEST_CASE("synthetic data: an invalid size is refused with the accepted form") {
   for (const char* source : {"synthetic:", "synthetic:10", "synthetic:10x", "synthetic:x10", "synthetic:10x10x",
                              "synthetic:10x10x10x10", "synthetic:-1x10", "synthetic:10x10 ", "synthetic:1e3x10"}) {
     CAPTURE(source);
@@ -97,7 +97,7 @@ TEST_CASE("synthetic data: what is no size is refused with how to write it") {
   }
 }
 
-TEST_CASE("synthetic data: sizes that nothing has are refused") {
+TEST_CASE("synthetic data: impossible sizes are refused") {
   CHECK(error_of("synthetic:0x10").find("features") != std::string::npos);
   CHECK(error_of("synthetic:99999999x10").find("features") != std::string::npos);
   CHECK(error_of("synthetic:10x1").find("classes") != std::string::npos);

@@ -1,4 +1,4 @@
-// Several ps tasks, and the memory that their shards are made of.
+// Several ps tasks, and the memory of their shards.
 #include <doctest/doctest.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
@@ -47,7 +47,7 @@ TEST_CASE("tasks: shards are added in any order, and nobody attaches before all 
   }
 }
 
-TEST_CASE("tasks: one that no first task comes for gives up, and says what to start") {
+TEST_CASE("tasks: one whose first task does not come gives up, and reports what to start") {
   JobConfig config = settings(2);
   const ServerOptions options{.task = 1, .wait_job_seconds = 10};
   const ManualClock clock(ManualClock::Sleeps::kPass);
@@ -75,7 +75,7 @@ TEST_CASE("tasks: a live task's byte is refused, a dead one's is taken over with
   CHECK(third->shard(1).file_bytes() == 1 << 20);
 }
 
-TEST_CASE("tasks: a task that comes back finds a shard that appeared after it had attached") {
+TEST_CASE("tasks: a task that restarts finds a shard that appeared after it had attached") {
   const JobName name;
   JobConfig config = settings(3);
   config.job = name.text();
@@ -109,7 +109,7 @@ TEST_CASE("tasks: servers of one job in one process; the last one out removes it
     CHECK(JobView(config.job).values("b").size() == 100);
     CHECK(JobView(config.job).info().served);
     {
-      Worker worker(options(config));  // goes on with the job as it is
+      Worker worker(options(config));  // continues the job unchanged
       CHECK(worker.variable("a").element_count() == 100);
     }
     (first_leaves_first ? second : first).reset();
@@ -127,7 +127,7 @@ TEST_CASE("tasks: a worker that is still alive keeps the job's segments when all
   worker.reset();
 }
 
-TEST_CASE("tasks: a successor takes a dead task's shard over, of task 0 too") {
+TEST_CASE("tasks: a successor takes over a dead task's shard, even that of task 0") {
   for (const std::uint32_t dead : {1U, 0U}) {
     CAPTURE(dead);
     const JobConfig config = settings(2);
@@ -176,7 +176,7 @@ TEST_CASE("tasks: a worker's death is one event, however many tasks see it") {
   CHECK(told == 1);
 }
 
-TEST_CASE("tasks: a task of another number of tasks, or out of range, is refused") {
+TEST_CASE("tasks: a task with a different number of tasks, or out of range, is refused") {
   const JobConfig config = settings(2);
   ServerOptions given;
   given.task = 0;
@@ -232,7 +232,7 @@ TEST_CASE("memory: a shard bound to a node prefers it on its pages, an impossibl
   }
 }
 
-TEST_CASE("memory: where the system has no huge pages, asking for them gives one warning a shard that names the file") {
+TEST_CASE("memory: without huge pages, a request for them gives one warning per shard that names the file") {
   JobConfig config = settings(1);
   config.huge_pages = true;
   std::vector<std::string> warnings;
@@ -251,7 +251,7 @@ TEST_CASE("memory: where the system has no huge pages, asking for them gives one
   if (refused) CHECK(warnings.at(0).find("/sys/kernel/mm/transparent_hugepage/shmem_enabled") != std::string::npos);
 }
 
-TEST_CASE("memory: the bytes that a view counts are those of the files, whatever the job is made of") {
+TEST_CASE("memory: the bytes that a view counts are those of the files, whatever the job's configuration") {
   for (const auto& [mode, reduce, placement] : {std::tuple{Mode::kAsync, Reduce::kOrdered, Placement::kPartition},
                                                 std::tuple{Mode::kSync, Reduce::kOrdered, Placement::kGreedy},
                                                 std::tuple{Mode::kSync, Reduce::kAtomic, Placement::kPartition}}) {

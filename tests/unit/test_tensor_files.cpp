@@ -1,4 +1,4 @@
-// Safetensors files: what is written is what the format says and is read back; what is damaged is refused.
+// Safetensors files: written files follow the format and are read back; damaged ones are refused.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ const char* const kNames[] = {"F32", "F64", "BF16", "I64", "F16", "I32", "I16",
 
 }  // namespace
 
-TEST_CASE("a file names each dtype as the format does, and each tensor lies where its elements can be read") {
+TEST_CASE("a file names each dtype as the format does, and each tensor is aligned for its elements") {
   std::vector<std::byte> bytes(16);
   std::vector<persistence::Tensor> tensors;
   for (const DType dtype : kAll)
@@ -87,7 +87,7 @@ TEST_CASE("a file names each dtype as the format does, and each tensor lies wher
   }
 }
 
-TEST_CASE("floats of every width are read as float32, also more of them than are converted at once") {
+TEST_CASE("floats of every width are read as float32, even more of them than are converted at once") {
   constexpr std::size_t kCount = 200'000;
   std::vector<float> singles(kCount);
   std::vector<double> doubles(kCount);
@@ -124,7 +124,7 @@ TEST_CASE("floats of every width are read as float32, also more of them than are
                        Error);
 }
 
-TEST_CASE("sixteen bits are the floats that they stand for") {
+TEST_CASE("16-bit floats are converted to the values that they represent") {
   CHECK(float(update::Float16{0x3c00}) == 1.0F);
   CHECK(float(update::Float16{0xc000}) == -2.0F);
   CHECK(float(update::Float16{0x7bff}) == 65504.0F);
@@ -138,7 +138,7 @@ TEST_CASE("sixteen bits are the floats that they stand for") {
   CHECK(float(update::BFloat16{0xff80}) == -std::numeric_limits<float>::infinity());
 }
 
-TEST_CASE("a file that is none is refused, with the reason") {
+TEST_CASE("an invalid file is refused, with the reason") {
   const auto with = [](const std::string& tensor, std::size_t bytes) {
     return error_of(file_of("{\"a\":" + tensor + "}", bytes));
   };

@@ -1,4 +1,4 @@
-// Lines, lists, tables and the progress line fit any width; amounts have units that suit them.
+// Lines, lists, tables and the progress line fit any width; quantities have suitable units.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/ioctl.h>
@@ -31,7 +31,7 @@ std::size_t widest(const std::string& text) {
   return most;
 }
 
-// The words of a text, whatever lines they stand on.
+// The words of a text, whatever their lines.
 std::string squeezed(const std::string& text) {
   std::string all;
   std::istringstream in(text);
@@ -43,7 +43,7 @@ const std::vector<Row> kRows = {{"NAME", "SHAPE", "SIZE", "STATE", "STALE MEAN"}
                                 {"hid_w", "[64,128]", "32.0 KiB", "ready", "1.25"},
                                 {"hid_b", "[128]", "512 B", "NOT INITIALISED", "-"}};
 
-// A terminal without a program on it.
+// A terminal without a program.
 class FakeTerminal {
  public:
   FakeTerminal() : here_(posix_openpt(O_RDWR | O_NOCTTY)) {
@@ -85,7 +85,7 @@ class FakeTerminal {
 
 }  // namespace
 
-TEST_CASE("terminal: a table that fits has one line a row, and numbers at the right of their column") {
+TEST_CASE("terminal: a table that fits has one line per row, and numbers are right-aligned") {
   const std::string text = table(kRows, std::nullopt);
   CHECK(table(kRows, 80) == text);
   CHECK(lines_of(text) == std::vector<std::string>{"NAME   SHAPE         SIZE  STATE            STALE MEAN",
@@ -93,7 +93,7 @@ TEST_CASE("terminal: a table that fits has one line a row, and numbers at the ri
                                                    "hid_b  [128]        512 B  NOT INITIALISED           -"});
 }
 
-TEST_CASE("terminal: columns of a table that do not fit stand on further lines of their row, whole titles too") {
+TEST_CASE("terminal: columns of a table that do not fit go to further lines of their row, with unbroken titles") {
   for (std::size_t columns = kLeastColumns; columns < 60; ++columns) {
     CAPTURE(columns);
     const std::string text = table(kRows, columns);
@@ -107,7 +107,7 @@ TEST_CASE("terminal: columns of a table that do not fit stand on further lines o
                                  "hid_b  [128]        512 B", "    NOT INITIALISED           -"});
 }
 
-TEST_CASE("terminal: a value that is wider than a line is cut with an ellipsis, and shown where there is no limit") {
+TEST_CASE("terminal: a value wider than a line is truncated with an ellipsis, and shown in full without a limit") {
   const std::string name(100, 'v');
   const std::vector<Row> rows = {{"NAME", "N"}, {name, "1"}};
   const std::string text = table(rows, 40);
@@ -116,7 +116,7 @@ TEST_CASE("terminal: a value that is wider than a line is cut with an ellipsis, 
   CHECK(table(rows, std::nullopt).find(name) != std::string::npos);
 }
 
-TEST_CASE("terminal: a text is cut between characters, which may have several bytes") {
+TEST_CASE("terminal: a text is truncated between characters, which may have several bytes") {
   CHECK(cut("grün", 4) == "grün");
   CHECK(cut("grüne Bäume", 8) == "grüne...");
   CHECK(cut("üüüüü", 4) == "ü...");
@@ -124,7 +124,7 @@ TEST_CASE("terminal: a text is cut between characters, which may have several by
   CHECK(cut("", 0).empty());
 }
 
-TEST_CASE("terminal: lines are wrapped between words, the further ones further in") {
+TEST_CASE("terminal: lines are wrapped between words, and continuation lines are indented") {
   CHECK(wrapped("one two three four five six", 20, 2) == "one two three four\n  five six");
   CHECK(wrapped("  12:00  step 1  worker 0 joined", 24, 4) == "  12:00  step 1  worker\n    0 joined");
   CHECK(fitted("short\n  a line that is longer than that\n", 24) ==
@@ -132,7 +132,7 @@ TEST_CASE("terminal: lines are wrapped between words, the further ones further i
   CHECK(fitted("a line of any length", std::nullopt) == "a line of any length");
 }
 
-TEST_CASE("terminal: a word that is longer than a line is broken behind a mark, if it has one") {
+TEST_CASE("terminal: a word that is longer than a line is broken after a separator, if it has one") {
   CHECK(wrapped("--optimizer sgd|momentum|adagrad", 24, 12) ==
         "--optimizer sgd|\n            momentum|\n            adagrad");
   CHECK(wrapped("xxxxxxxxxxxxxxxxxxxxyyyyyyyyyyyyyyyyyyyyzz", 20, 0) ==
@@ -150,7 +150,7 @@ TEST_CASE("terminal: a list is read downwards, in as many columns as fit") {
   CHECK(listed({}, 80).empty());
 }
 
-TEST_CASE("terminal: durations and rates have units that fit") {
+TEST_CASE("terminal: durations and rates have suitable units") {
   const std::pair<double, const char*> durations[] = {{0, "0 ms"},       {4e-5, "0.04 ms"},  {0.0123, "12.3 ms"},
                                                       {0.171, "171 ms"}, {0.9999, "1.00 s"}, {1.234, "1.23 s"},
                                                       {83.4, "83.4 s"},  {3725, "3725 s"}};
@@ -160,10 +160,10 @@ TEST_CASE("terminal: durations and rates have units that fit") {
   CHECK(rate(1500, "") == "1500/s");
 }
 
-TEST_CASE("terminal: COLUMNS counts where there is no terminal, and where it is less than the terminal has") {
+TEST_CASE("terminal: COLUMNS applies without a terminal, and if it is less than the terminal's width") {
   FakeTerminal terminal;
   std::FILE* const file = std::tmpfile();
-  CHECK(columns_of(terminal.out()) == std::nullopt);  // it does not say
+  CHECK(columns_of(terminal.out()) == std::nullopt);  // it does not report its width
   CHECK(columns_of(file) == std::nullopt);
   terminal.resize(100);
   CHECK(columns_of(terminal.out()) == 100);
@@ -181,7 +181,7 @@ TEST_CASE("terminal: COLUMNS counts where there is no terminal, and where it is 
   std::fclose(file);
 }
 
-TEST_CASE("progress: a line leaves out what is needed least, and never the step") {
+TEST_CASE("progress: a line omits the least important fields first, and never the step") {
   const JobProgress now{
       .steps = 5021, .target_steps = 60000, .loss = 0.2155, .mean_staleness = 1.94, .live_workers = 3, .workers = 3};
   const char* const expected[] = {
@@ -196,7 +196,7 @@ TEST_CASE("progress: a line leaves out what is needed least, and never the step"
     CHECK(progress_line(now, 34314, brevity) == expected[brevity]);
 }
 
-TEST_CASE("progress: the loss of the last test stands beside that of the training, as long as there is room") {
+TEST_CASE("progress: the loss of the last test is next to that of the training, if it fits") {
   const JobProgress now{.steps = 5, .target_steps = 0, .loss = 0.25, .test_loss = 0.5, .live_workers = 1, .workers = 1};
   CHECK(progress_line(now, 10, 0) ==
         "step 5  10.0 steps/s  loss 0.2500  test loss 0.5000  staleness 0.0  1 of 1 workers");

@@ -1,5 +1,6 @@
-// Two who push to a variable of one chunk take turns by a hint in shared memory (versioned_slot.hpp). Nothing but speed
-// depends on it: whatever stands there and whoever is stopped, no push is lost and everybody else goes on.
+// Two processes that push to a variable of one chunk take turns by a hint in shared memory (versioned_slot.hpp). Only
+// speed depends on it: whatever the hint contains and whichever process is stopped, no push is lost and the others
+// continue.
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
@@ -25,7 +26,7 @@ using test::TestJob;
 namespace {
 
 constexpr std::uint64_t kElements = 200;
-constexpr std::uint32_t kFree = 0, kWanted = 1, kGranted = 2;  // of the hint
+constexpr std::uint32_t kFree = 0, kWanted = 1, kGranted = 2;  // values of the hint
 
 auto add_one(std::uint64_t floats) {
   return [floats](float* out, const float* in, std::uint64_t) {
@@ -41,7 +42,7 @@ VariableShm& record_in(JobSegments& segments) {
   return directory.at(directory.find("v"));
 }
 
-// What processes of a test tell each other: how often each has pushed.
+// What the processes of a test share: how often each has pushed.
 struct Tally {
   std::array<std::atomic<std::uint64_t>, 3> pushes;
   std::atomic<bool> is_over;
@@ -73,7 +74,7 @@ struct Hammered {
 
   Hammered() { REQUIRE(record.pieces == 1); }
 
-  // In a process of its own, which has a mapping of its own.
+  // In its own process, with its own mapping.
   int push_until_over(std::uint32_t rank) {
     JobSegments attached = job.attach();
     VersionedVariable variable(attached.shard_data(0), record_in(attached));
@@ -96,12 +97,12 @@ struct Hammered {
     const std::uint64_t before = tally->pushes[rank];
     return eventually([&] { return tally->pushes[rank] >= before + 1000; });
   }
-  // Lets the two make so many more pushes, so that a stop or a kill finds the turn in another state each time.
+  // Lets the two make this many more pushes, so that a stop or a kill finds the turn in a different state each time.
   void let_push(std::uint64_t pushes) {
     const auto made = [&] { return tally->pushes[0] + tally->pushes[1]; };
     for (const std::uint64_t before = made(); made() < before + pushes;) spin_pause();
   }
-  // Ends the writers; every push is there, once, and so is every buffer.
+  // Ends the writers; every push must be there, once, and so must every buffer.
   void check_end() {
     tally->is_over = true;
     std::uint64_t pushed = 0;
@@ -114,7 +115,7 @@ struct Hammered {
     std::uint64_t retries = 0;
     CHECK(job.versioned(record).pull_chunk(0, out.data(), retries) == pushed);
     for (const float value : out) REQUIRE(value == out[0]);
-    if (pushed < 1 << 24) CHECK(out[0] == float(pushed));  // above it a float counts no more
+    if (pushed < 1 << 24) CHECK(out[0] == float(pushed));  // beyond this a float cannot count
     CHECK(test::is_conserved(job.segments, {&record}));
   }
 };
@@ -125,8 +126,8 @@ double seconds_of(const auto& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// A thousand pushes, before each of which the hint is altered. Every tenth is overtaken three times, so that it waits
-// for a turn, which nobody grants.
+// A thousand pushes; the hint is altered before each. Every tenth is overtaken three times, so that it waits for a
+// turn, which nobody grants.
 void push_with_hint(TestJob& job, VariableShm& record, std::uint32_t altered) {
   AtomicShm<std::uint32_t>& hint = hint_of(job.segments, record);
   VersionedVariable variable = job.versioned(record);
@@ -146,7 +147,7 @@ void push_with_hint(TestJob& job, VariableShm& record, std::uint32_t altered) {
 
 }  // namespace
 
-TEST_CASE("turns: one who pushes alone leaves no hint") {
+TEST_CASE("turns: a process that pushes alone leaves no hint") {
   TestJob job;
   VariableShm& record = job.declare("v", kElements);
   VersionedVariable variable = job.versioned(record);
@@ -155,7 +156,7 @@ TEST_CASE("turns: one who pushes alone leaves no hint") {
   CHECK(hint_of(job.segments, record).load_acquire() == kFree);
 }
 
-TEST_CASE("turns: whatever stands in the hint, a push is applied once, and ends") {
+TEST_CASE("turns: whatever the hint contains, a push is applied once, and ends") {
   for (const std::uint32_t altered : {kFree, kWanted, kGranted, 3U, 0x7fffffffU, ~0U}) {
     CAPTURE(altered);
     TestJob job;
@@ -169,7 +170,7 @@ TEST_CASE("turns: whatever stands in the hint, a push is applied once, and ends"
   }
 }
 
-TEST_CASE("turns: whatever stands in the hint, a push waits for a turn no longer than with a free one" *
+TEST_CASE("turns: whatever the hint contains, a push waits for a turn no longer than with a free one" *
           doctest::test_suite("timing")) {
   const auto seconds_with = [](std::uint32_t altered) {
     TestJob job;
@@ -183,13 +184,13 @@ TEST_CASE("turns: whatever stands in the hint, a push waits for a turn no longer
   }
 }
 
-TEST_CASE("turns: a turn that is wanted is granted after a streak, and taken back where nobody comes") {
+TEST_CASE("turns: a requested turn is granted after a streak, and revoked if nobody takes it") {
   TestJob job;
   VariableShm& record = job.declare("v", kElements);
   AtomicShm<std::uint32_t>& hint = hint_of(job.segments, record);
   VersionedVariable variable = job.versioned(record);
   FreeBuffers free_buffers(job.segments, 0);
-  hint.store_relaxed(kWanted);  // by one who has died since
+  hint.store_relaxed(kWanted);  // by a process that has died since
   for (int push = 0; push < 1000; ++push) variable.push_chunk(0, free_buffers, {}, add_one(kElements));
   CHECK(hint.load_acquire() == kFree);
   CHECK(variable.version(0) == 1000);
@@ -207,7 +208,7 @@ TEST_CASE("turns: a variable of several chunks has none") {
   CHECK(hint.load_acquire() == kWanted);
 }
 
-TEST_CASE("turns: of two processes that push all the time both get on, and nothing is lost") {
+TEST_CASE("turns: two processes that push all the time both make progress, and nothing is lost") {
   Hammered t;
   t.start();
   for (int round = 0; round < 20; ++round)
@@ -215,7 +216,7 @@ TEST_CASE("turns: of two processes that push all the time both get on, and nothi
   t.check_end();
 }
 
-TEST_CASE("turns: one that is stopped, in whatever state the turn is, does not hold the other one up") {
+TEST_CASE("turns: a stopped process, in whatever state the turn is, does not block the other") {
   std::mt19937_64 random(test::stress_seed());
   Hammered t;
   t.start();
@@ -238,21 +239,21 @@ TEST_CASE("turns: one that is stopped, in whatever state the turn is, does not h
   t.check_end();
 }
 
-TEST_CASE("turns: one that is stopped where the other one waits for it, or has been granted the turn") {
+TEST_CASE("turns: a process is stopped when the other waits for it, or when it has been granted the turn") {
   Hammered t;
   t.start();
   for (int round = 0; round < 50; ++round)
     for (const std::uint32_t state : {kWanted, kGranted})
       for (const std::uint32_t stopped : {0U, 1U}) {
         t.stop(stopped);
-        t.hint.store_relaxed(state);  // as it has left it; the other one finds it at its next look
+        t.hint.store_relaxed(state);  // as it has left it; the other one finds it at its next check
         REQUIRE(t.gets_on(1 - stopped));
         t.resume(stopped);
       }
   t.check_end();
 }
 
-TEST_CASE("turns: one that is killed, in whatever state the turn is, does not hold the other one up") {
+TEST_CASE("turns: a killed process, in whatever state the turn is, does not block the other") {
   std::mt19937_64 random(test::stress_seed());
   const std::uint64_t rounds = test::stress_rounds(20);
   for (std::uint64_t round = 0; round < rounds; ++round) {
@@ -265,7 +266,7 @@ TEST_CASE("turns: one that is killed, in whatever state the turn is, does not ho
   }
 }
 
-TEST_CASE("turns: somebody who writes any words into the hint all the time loses nothing of anybody") {
+TEST_CASE("turns: a process that writes arbitrary words into the hint all the time makes nobody lose a push") {
   std::mt19937 random(static_cast<std::mt19937::result_type>(test::stress_seed()));
   Hammered t;
   t.start();

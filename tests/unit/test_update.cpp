@@ -49,7 +49,7 @@ constexpr Combination kCombinations[] = {
     {.name = "all", .scale = 1.7F, .clip_value = 0.6F, .l2 = 0.03F, .weight_decay = 0.04F, .ema = 0.9F},
 };
 
-// Coarse epsilons, so that it shows where they stand.
+// Large epsilons, so that a misplaced one shows.
 Settings settings_for(UpdateRule rule, const Combination& with) {
   return {.rule = rule,
           .momentum = 0.8F,
@@ -66,7 +66,7 @@ Settings settings_for(UpdateRule rule, const Combination& with) {
           .ema = with.ema};
 }
 
-// Values and slots of one variable, with free buffer room between them.
+// Values and slots of one variable, with unused space between them.
 struct State {
   std::size_t count, stride, arrays;
   std::vector<float> floats;
@@ -90,7 +90,7 @@ struct State {
 // Half a unit in the last place is 2^-24 of a term; a rule rounds each of its terms at most eight times.
 constexpr double kStepError = 8 * 0x1p-24;
 
-// How far `got` is from `wanted`, as a multiple of what rounding may do.
+// How far `got` is from `wanted`, as a multiple of the rounding bound.
 double excess(const State& got, std::size_t i, const Element& wanted, const double (&allowed)[4]) {
   double worst = 0;
   const Element e = got.element(i);
@@ -104,7 +104,7 @@ struct Excess {
   double step = 0, total = 0;
 };
 Excess run(const Settings& settings, float scale, float base_rate, int steps) {
-  State state(settings, base_rate, 101), next = state;  // whole blocks and a rest
+  State state(settings, base_rate, 101), next = state;  // full blocks and a remainder
   std::vector<Element> exact;
   for (std::size_t i = 0; i < state.count; ++i) exact.push_back(state.element(i));
   Excess worst;
@@ -142,7 +142,7 @@ constexpr Combination kAll = kCombinations[6];
 
 }  // namespace
 
-TEST_CASE("every rule, alone and with every setting, stays at its float64 formula over a thousand random steps") {
+TEST_CASE("every rule, alone and with every setting, follows its float64 formula over a thousand random steps") {
   for (const UpdateRule rule : kRules)
     for (const Combination& with : kCombinations) {
       const auto [step, total] = run(settings_for(rule, with), with.scale, default_learning_rate(rule), 1000);
@@ -152,7 +152,7 @@ TEST_CASE("every rule, alone and with every setting, stays at its float64 formul
     }
 }
 
-TEST_CASE("an optimizer takes the mean over the contributors, each clipped for itself; add takes the plain sum") {
+TEST_CASE("an optimizer takes the mean over the contributors, each clipped by itself; add takes the plain sum") {
   for (const UpdateRule rule : kRules) {
     const Settings settings = settings_for(rule, kAll);
     const State before(settings, 0.1F, 2500);
@@ -182,7 +182,7 @@ TEST_CASE("a single contributor's step is an apply of its gradient, bit for bit"
     const Settings settings = settings_for(rule, kAll);
     const State before(settings, 0.1F, 1111);
     State alone = before, combined = before;
-    const Contribution one[] = {{before.floats.data(), 0.6F}};  // the values themselves will do
+    const Contribution one[] = {{before.floats.data(), 0.6F}};  // the values themselves serve as a gradient
     apply(settings, {0.1F, 2}, alone.floats.data(), before.floats.data(), before.stride, one[0].gradient, 0.6F, 1111);
     apply_combined(settings, {0.1F, 2}, combined.floats.data(), before.floats.data(), before.stride, one, 1111);
     CHECK(alone == combined);
@@ -190,7 +190,7 @@ TEST_CASE("a single contributor's step is an apply of its gradient, bit for bit"
   }
 }
 
-TEST_CASE("nothing depends on the position: any cut gives the same bits") {
+TEST_CASE("the result does not depend on the position: any division gives the same bits") {
   for (const UpdateRule rule : kRules)
     for (const Combination& with : kCombinations) {
       const Settings settings = settings_for(rule, with);
@@ -215,7 +215,7 @@ TEST_CASE("nothing depends on the position: any cut gives the same bits") {
     }
 }
 
-TEST_CASE("no element: nothing is touched") {
+TEST_CASE("without elements nothing is accessed") {
   for (const UpdateRule rule : kRules) {
     const Settings settings = settings_for(rule, kAll);
     std::vector<float> guard(4, 7.0F);
@@ -229,7 +229,7 @@ TEST_CASE("no element: nothing is touched") {
   CHECK(squared_norm(nullptr, 0) == 0.0);
 }
 
-TEST_CASE("the forms of elements that lie with their state agree with the array forms, bit for bit") {
+TEST_CASE("the forms for elements stored with their state agree with the array forms, bit for bit") {
   const auto rules = test::rules_where(
       [](const Traits& traits) { return traits.works_versioned && traits.in_place_slots[0].name == nullptr; });
   for (const Combination& with : kCombinations)
@@ -270,7 +270,7 @@ TEST_CASE("an accumulator is filled by scaled and clipped gradients, in place or
   CHECK(out == std::vector<float>{13.0F, 15.0F, 30.75F});
 }
 
-TEST_CASE("a gradient that is no number shows in the value, clipped or not") {
+TEST_CASE("a gradient of NaN shows in the value, clipped or not") {
   for (const UpdateRule rule : kRules) {
     const Settings settings = settings_for(rule, kAll);
     const State before(settings, 0.1F, 80);
@@ -303,13 +303,13 @@ TEST_CASE("FTRL starts where its formula gives the initial value back") {
   State after = before;
   const std::vector<float> nothing(100, 0.0F);
   apply(settings, {0.2F, 0}, after.floats.data(), before.floats.data(), before.stride, nothing.data(), 1.0F, 100);
-  // z is near l1 where the value is small: its rounding then is l1's.
+  // z is near l1 when the value is small: its rounding is then that of l1.
   const double error = 8 * 0x1p-24 * (1 + double(settings.l1) / (double(settings.ftrl_beta) / 0.2));
   for (std::size_t i = 0; i < 100; ++i) REQUIRE(std::abs(double(after.floats[i]) - double(before.floats[i])) <= error);
   CHECK(after.floats[7] == 0.0F);
 }
 
-TEST_CASE("FTRL's value is exactly zero where z is within l1, where it would be 0 / 0 too") {
+TEST_CASE("FTRL's value is exactly zero if z is within l1, even where it would be 0 / 0") {
   Settings settings = settings_for(UpdateRule::kFtrl, kCombinations[0]);
   settings.ftrl_beta = 0;
   const float in[] = {0.5F, 0.0F, 1.0F}, gradients[] = {0.0F, 0.01F};  // w, n, z
@@ -337,11 +337,11 @@ TEST_CASE("a squared norm is the exact sum of squares to float64's precision") {
     for (const float value : values) sum += static_cast<long double>(value) * static_cast<long double>(value);
     CHECK(std::abs(static_cast<long double>(squared_norm(values.data(), count)) - sum) <= 1e-13L * sum);
   }
-  const std::vector<float> large(20, 3e38F);  // its square is no float32
+  const std::vector<float> large(20, 3e38F);  // its square overflows float32
   CHECK(squared_norm(large.data(), 20) == doctest::Approx(1.8e78));
 }
 
-TEST_CASE("a norm above the limit scales the gradient down to it, others are left alone") {
+TEST_CASE("a norm above the limit scales the gradient down to it, others are unchanged") {
   CHECK(clip_scale(100.0, 5.0F) == 0.5F);
   CHECK(clip_scale(25.0, 5.0F) == 1.0F);
   CHECK(clip_scale(24.0, 5.0F) == 1.0F);
@@ -349,7 +349,7 @@ TEST_CASE("a norm above the limit scales the gradient down to it, others are lef
   CHECK(clip_scale(1e60, 0.0F) == 1.0F);
 }
 
-TEST_CASE("FTRL under a falling rate stays at the paper's recursion with sigma = 1/eta_t - 1/eta_(t-1)") {
+TEST_CASE("FTRL under a falling rate follows the paper's recursion with sigma = 1/eta_t - 1/eta_(t-1)") {
   constexpr std::size_t kCount = 37;
   Optimizer optimizer;
   optimizer.rule = UpdateRule::kFtrl;

@@ -1,5 +1,5 @@
-// A job whose tables contradict each other is refused with what is wrong, whoever joins it; one that is sound is not,
-// whatever its past.
+// A job with inconsistent tables is refused with the reason, by every process that joins it; a consistent one is not,
+// whatever its history.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -25,8 +25,8 @@ JobConfig sync_of_two() {
   return config;
 }
 
-// Rank 0 has pushed to both chunks of one variable, and is in the middle of a push to the first; rank 1 is there, too.
-// Both have gone through a step.
+// Rank 0 has pushed to both chunks of one variable, and is in the middle of a push to the first; rank 1 has joined,
+// too. Both have completed a step.
 struct Past {
   TestJob job{sync_of_two()};
   VariableShm& record = job.declare("v", 300);
@@ -81,9 +81,8 @@ TEST_CASE("damage: a buffer that is in use twice") {
   check_refused({
       {"is in use twice", [&](Past& past) { past.idle().record.store_release(kValidFreeBuffer | own(past)); }},
       {"is in use twice",
-       [](Past& past) {  // what is in flight is a free buffer, too, and the buffer that it would gain still the chunk's
-         past.idle().record.store_release(kValidFreeBuffer | past.in_flight.buffer);
-       }},
+       // A buffer in flight is a free buffer, too, and the one that it would gain is still the chunk's.
+       [](Past& past) { past.idle().record.store_release(kValidFreeBuffer | past.in_flight.buffer); }},
   });
 }
 
@@ -100,7 +99,7 @@ TEST_CASE("damage: chunks and free buffers that name no buffer of their class, o
   });
 }
 
-TEST_CASE("damage: entries of workers and of barriers that cannot be") {
+TEST_CASE("damage: impossible entries of workers and of barriers") {
   check_refused({
       {"the entry of rank 1", [](Past& past) { past.worker(1).state.store_release(9); }},
       {"the entry of rank 1", [](Past& past) { past.worker(1).holders.store_release(std::uint64_t{1} << 40); }},

@@ -1,4 +1,4 @@
-// Versioned slots: what one push, pull and sync step do, and what a lost swap does.
+// Versioned slots: the effects of one push, pull and sync step, and of a lost swap.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ struct OneVariable {
 
 }  // namespace
 
-TEST_CASE("versioned slot: first values are version 0 and include no step") {
+TEST_CASE("versioned slot: initial values are version 0 and include no step") {
   OneVariable t;
   REQUIRE(t.last > 0);
   CHECK(t.variable.chunk_size(t.last) < t.variable.chunk_size(0));
@@ -68,7 +68,7 @@ TEST_CASE("versioned slot: first values are version 0 and include no step") {
   }
 }
 
-TEST_CASE("versioned slot: first values overwrite what an initialiser that died has left") {
+TEST_CASE("versioned slot: initial values overwrite what an initialiser that died has left") {
   OneVariable t;
   std::vector<float> values(t.variable.chunk_size(t.last));
   std::iota(values.begin(), values.end(), 0.0F);
@@ -76,7 +76,7 @@ TEST_CASE("versioned slot: first values overwrite what an initialiser that died 
   CHECK(pull(t.variable, t.last).values == values);
 }
 
-TEST_CASE("versioned slot: a push adds one to the version and tells the one it was applied to") {
+TEST_CASE("versioned slot: a push increments the version and returns the one it was applied to") {
   OneVariable t;
   CHECK(t.push(0, 1).version == 0);
   const SwapResult second = t.push(0, 1);
@@ -94,7 +94,7 @@ TEST_CASE("versioned slot: a pull gives a push's values and their version") {
   CHECK(all(pulled.values, 15));
 }
 
-TEST_CASE("versioned slot: a push leaves the other chunks alone") {
+TEST_CASE("versioned slot: a push does not change the other chunks") {
   OneVariable t;
   t.push(1, 5);
   CHECK(pull(t.variable, 0).version == 0);
@@ -102,7 +102,7 @@ TEST_CASE("versioned slot: a push leaves the other chunks alone") {
   CHECK(pull(t.variable, 2).version == 0);
 }
 
-TEST_CASE("versioned slot: optimizer slots travel with the parameters") {
+TEST_CASE("versioned slot: optimizer slots are stored with the parameters") {
   TestJob job;
   VariableShm& record = job.declare("v", 100, 0, Layout::kVersioned, 1);
   VersionedVariable variable = job.versioned(record);
@@ -150,7 +150,7 @@ TEST_CASE("versioned slot: a push that another one overtakes is applied once, to
   CHECK(test::is_conserved(t.job.segments, {&t.record}));
 }
 
-TEST_CASE("versioned slot: the version comes round after 2^40") {
+TEST_CASE("versioned slot: the version wraps around after 2^40") {
   OneVariable t;
   const std::uint64_t word = make_word(kVersionMask - 1, buffer_of(t.job.word(t.record, 0).load_acquire()));
   t.current(0).stamp.store_relaxed(make_stamp(t.record.first_chunk, kVersionMask - 1));
@@ -163,27 +163,27 @@ TEST_CASE("versioned slot: the version comes round after 2^40") {
   CHECK(test::is_conserved(t.job.segments, {&t.record}));
 }
 
-TEST_CASE("versioned slot: a buffer that is being overwritten is torn to who reads it, and is another chunk's too") {
+TEST_CASE("versioned slot: a buffer that is being overwritten reads as torn, and so does another chunk's") {
   OneVariable t;
   std::vector<float> out(t.variable.chunk_size(0));
   const std::uint64_t bytes = t.job.segments.shard(0).file_bytes();
   REQUIRE(t.variable.try_pull_chunk(0, out.data(), bytes) == PullResult::kWhole);
   std::uint64_t stamp = kBuilding;
-  SUBCASE("building") {}
+  SUBCASE("being filled") {}
   SUBCASE("a later version") { stamp = make_stamp(t.record.first_chunk, 1); }
   SUBCASE("another chunk at the same version") { stamp = make_stamp(t.record.first_chunk + 1, 0); }
   t.current(0).stamp.store_relaxed(stamp);
   CHECK(t.variable.try_pull_chunk(0, out.data(), bytes) == PullResult::kTorn);
 }
 
-TEST_CASE("versioned slot: a word that names a buffer beyond the shard is told and not followed") {
+TEST_CASE("versioned slot: a word that names a buffer beyond the shard is reported and not followed") {
   OneVariable t;
   std::vector<float> out(t.variable.chunk_size(0));
   t.job.word(t.record, 0).store_release(make_word(0, kBufferMask));
   CHECK(t.variable.try_pull_chunk(0, out.data(), t.job.segments.shard(0).file_bytes()) == PullResult::kNoBuffer);
 }
 
-TEST_CASE("versioned slot: a sync step is applied once, whoever comes later") {
+TEST_CASE("versioned slot: a sync step is applied once, even if others come later") {
   OneVariable t;
   FreeBuffers others(t.job.segments, 1);
   const auto apply = [&](FreeBuffers& free_buffers) {
@@ -235,7 +235,7 @@ TEST_CASE("versioned slot: many pushes of several ranks and variables of a class
   CHECK(test::is_conserved(t.job.segments, {&t.record, &second}));
 }
 
-TEST_CASE("versioned slot: at another address the same pushes are seen and go on") {
+TEST_CASE("versioned slot: at another address the same pushes are visible and can continue") {
   OneVariable t;
   t.push(0, 1);
   JobSegments attached = t.job.attach();

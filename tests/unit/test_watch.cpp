@@ -1,4 +1,4 @@
-// The pages of inspect_shm watch on a made-up model, and the figures behind them: no terminal, no job.
+// The pages of inspect_shm watch for a synthetic model, and their figures: no terminal, no job.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -94,18 +94,18 @@ TEST_CASE("watch: an empty model has all pages, too") {
   }
 }
 
-TEST_CASE("watch: the overview says what is wrong, how far the job is, and who lives") {
+TEST_CASE("watch: the overview reports what is wrong, the job's progress, and which processes live") {
   ViewState view;
   const std::string text = all_of(draw_page(made_up(), view, Page::kOverview));
-  for (const char* part : {"! worker 2 (process 102) has been stopped", "step 1234 of 5000", "100 steps/s", "37.7 s left",
-                           "lr 0.05", "3 alive of 3", "stopped: rank 2", "waiting: rank 1", "60.0 %", "30.0 %", "p99 2",
-                           "values 1 MiB", "worker 1 (process 101) joined"})
+  for (const char* part : {"! worker 2 (process 102) has been stopped", "step 1234 of 5000", "100 steps/s",
+                           "37.7 s left", "lr 0.05", "3 alive of 3", "stopped: rank 2", "waiting: rank 1", "60.0 %",
+                           "30.0 %", "p99 2", "values 1 MiB", "worker 1 (process 101) joined"})
     CHECK_MESSAGE(contains(text, part), part);
   CHECK(contains(text, "█"));
   CHECK(contains(text, "q quit"));
 }
 
-TEST_CASE("watch: a terminal without UTF-8 gets ASCII alone") {
+TEST_CASE("watch: a terminal without UTF-8 gets only ASCII") {
   for (std::size_t page = 0; page < kPages; ++page) {
     ViewState view;
     view.has_utf8 = false;
@@ -114,7 +114,7 @@ TEST_CASE("watch: a terminal without UTF-8 gets ASCII alone") {
   }
 }
 
-TEST_CASE("watch: a waiting worker is shown with whom it waits for, and for how long") {
+TEST_CASE("watch: a waiting worker is shown with the ranks that it waits for, and for how long") {
   ViewState view;
   const std::string text = all_of(draw_page(made_up(), view, Page::kWorkers));
   CHECK(contains(text, "waiting 3.2 s"));
@@ -123,14 +123,14 @@ TEST_CASE("watch: a waiting worker is shown with whom it waits for, and for how 
   CHECK(contains(text, "70   10   20    0"));
 }
 
-TEST_CASE("watch: of columns that do not fit the most needed stay") {
+TEST_CASE("watch: if columns do not fit the most important ones remain") {
   ViewState view;
   const std::string narrow = all_of(draw_page(made_up(), view, Page::kWorkers, 24, 60));
   for (const char* title : {"RANK", "PHASE", "STEPS/S", "WAITING"}) CHECK_MESSAGE(contains(narrow, title), title);
   CHECK_FALSE(contains(narrow, "COMP"));
 }
 
-TEST_CASE("watch: lists scroll to what is selected, and say what is on the page") {
+TEST_CASE("watch: lists scroll to the selection, and report which lines are on the page") {
   Model model = made_up();
   ViewState view;
   Screenful screen = draw_page(model, view, Page::kVariables, 14);
@@ -148,7 +148,7 @@ TEST_CASE("watch: lists are sorted by numbers as numbers, and filtered by any te
   const Model model = made_up();
   ViewState view;
   view.page = Page::kVariables;
-  view.here().sorted_by = 8, view.here().is_reversed = true;  // updates a second
+  view.here().sorted_by = 8, view.here().is_reversed = true;  // updates per second
   CHECK(draw(model, view, 24, 120).shown.front() == 39);
   view.filter = "layer3";
   const Screenful screen = draw(model, view, 24, 120);
@@ -158,7 +158,7 @@ TEST_CASE("watch: lists are sorted by numbers as numbers, and filtered by any te
   CHECK(contains(all_of(draw(model, view, 24, 120)), "nothing matches the filter"));
 }
 
-TEST_CASE("watch: NaN counts are shown as bad, and a sample says how much it has seen") {
+TEST_CASE("watch: NaN counts are shown as bad, and a sample reports how much it has read") {
   ViewState view;
   view.filter = "layer3";
   const Screenful screen = draw_page(made_up(), view, Page::kVariables, 24, 200);
@@ -193,7 +193,7 @@ TEST_CASE("watch: a plain line has the step, the workers and what is wrong") {
   CHECK(line.back() == '\n');
 }
 
-TEST_CASE("watch: rates are of the last seconds, and of counts that began anew there are none") {
+TEST_CASE("watch: rates are of the last seconds, and there are none for counts that were reset") {
   Rates rates(2.0);
   CHECK(rates.per_second(0) == 0);
   for (int i = 0; i <= 10; ++i) rates.add(i, {std::uint64_t(i < 8 ? 0 : (i - 8) * 100)});
@@ -204,7 +204,7 @@ TEST_CASE("watch: rates are of the last seconds, and of counts that began anew t
   CHECK(rates.per_second(1) == 0);
 }
 
-TEST_CASE("watch: a history keeps its shape in bounded room") {
+TEST_CASE("watch: a history keeps its shape in bounded memory") {
   History history;
   for (int i = 0; i < 100000; ++i) history.add(i);
   REQUIRE(history.values().size() < History::kMost);
@@ -213,7 +213,7 @@ TEST_CASE("watch: a history keeps its shape in bounded room") {
   CHECK(std::is_sorted(history.values().begin(), history.values().end()));
 }
 
-TEST_CASE("watch: a sparkline shows least, most and what is no number") {
+TEST_CASE("watch: a sparkline shows minimum, maximum and NaN") {
   CHECK(sparkline({0, 1, 2, NAN}, 10, true) == "▁▅█ ");
   CHECK(sparkline({1, 1}, 10, false) == "..");
   CHECK(sparkline({}, 10, true).empty());
@@ -240,11 +240,10 @@ TEST_CASE("watch: a loop's phase follows from its words and from how many pulls 
   CHECK(seen == std::vector{Phase::kPulling, Phase::kPulling, Phase::kComputing, Phase::kPushing});
   const auto shares = watch.take_shares();
   CHECK(shares[static_cast<std::size_t>(Phase::kPushing)] == doctest::Approx(0.25));
-  CHECK(shares[static_cast<std::size_t>(Phase::kPulling)] > 0.4);  // at first nobody knew how many pulls a step has
+  CHECK(shares[static_cast<std::size_t>(Phase::kPulling)] > 0.4);  // at first the number of pulls per step was unknown
 }
 
-TEST_CASE(
-    "watch: a wait lasts from the first look at it, and one that began before anybody looked is at least so long") {
+TEST_CASE("watch: a wait lasts from its first sample, and one that began before that is marked as at least so long") {
   PhaseWatch watch;
   RankLook rank;
   rank.state = WorkerState::kAlive, rank.holders = 1;
@@ -292,7 +291,7 @@ struct Hand {
 
 }  // namespace
 
-TEST_CASE("watch: keys change pages, choose a variable, and q ends") {
+TEST_CASE("watch: keys change pages, select a variable, and q quits") {
   Hand hand;
   hand.type("3");
   CHECK(hand.view.page == Page::kVariables);
@@ -306,7 +305,7 @@ TEST_CASE("watch: keys change pages, choose a variable, and q ends") {
   CHECK_FALSE(hand.press(Key::kText, 'q'));
 }
 
-TEST_CASE("watch: a setting is changed only after a yes, and what it says is shown") {
+TEST_CASE("watch: a setting is changed only after a yes, and the outcome is shown") {
   Hand hand;
   hand.type("clr=0.5");
   CHECK(contains(hand.view.prompt, "lr=0.5"));
@@ -336,7 +335,7 @@ TEST_CASE("watch: a worker is ended only from its page, and after an answer that
   CHECK(hand.done == std::vector<std::string>{"end 1", "kill 2"});
 }
 
-TEST_CASE("watch: the events stay at their end until somebody moves away from it") {
+TEST_CASE("watch: the events stay at their end until the user scrolls away from it") {
   Hand hand;
   for (int i = 0; i < 50; ++i) {
     Event& event = hand.model.events.emplace_back();

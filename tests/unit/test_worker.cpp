@@ -1,4 +1,4 @@
-// Server and Worker as a program of a user's own sees them; workers are threads, each with an attachment of its own.
+// Server and Worker as a user's program sees them; workers are threads, each with its own attachment.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -88,7 +88,7 @@ TEST_CASE("SGD moves against the gradient at the job's rate") {
   CHECK(out == std::vector<float>(10, -1.0F));
 }
 
-TEST_CASE("what is moved goes on as it was, and its values are there as bytes and in the inspector") {
+TEST_CASE("moved objects continue to work, and their values are there as bytes and in the inspector") {
   const JobConfig config = settings(1);
   Server made(config);
   Server server = std::move(made);
@@ -128,7 +128,7 @@ TEST_CASE("the schedule lowers the rate with the global step") {
   CHECK(out == -1.75F);
 }
 
-TEST_CASE("pushes of several workers are all there") {
+TEST_CASE("pushes of several workers are all applied") {
   for (const auto& way : {std::pair{Mode::kAsync, Layout::kVersioned}, std::pair{Mode::kAsync, Layout::kInplace},
                           std::pair{Mode::kSync, Layout::kVersioned}}) {
     const Mode mode = way.first;
@@ -199,7 +199,7 @@ TEST_CASE("a span of another size is refused") {
   CHECK_THROWS_AS(worker.push(variable, five), Error);
 }
 
-TEST_CASE("a variable declared otherwise is refused") {
+TEST_CASE("a variable with a different declaration is refused") {
   const JobConfig config = settings(1);
   Server server(config);
   Worker worker(options(config));
@@ -208,7 +208,7 @@ TEST_CASE("a variable declared otherwise is refused") {
   CHECK_THROWS_AS(worker.variable(vector_of(4, UpdateRule::kSgd), zero), Error);
 }
 
-TEST_CASE("the barrier lets nobody pass before all have come") {
+TEST_CASE("the barrier lets nobody pass before all have arrived") {
   const JobConfig config = settings(3);
   Server server(config);
   std::atomic<int> arrived{0}, early{0};
@@ -227,7 +227,7 @@ TEST_CASE("the barrier lets nobody pass before all have come") {
   CHECK(early == 0);
 }
 
-TEST_CASE("waiting for the workers ends when the last one has joined, and says how many are missing") {
+TEST_CASE("waiting for the workers ends when the last one has joined, and reports how many are missing") {
   const JobConfig config = settings(3);
   Server server(config);
   std::string said;
@@ -252,7 +252,7 @@ TEST_CASE("waiting for the workers ends when the last one has joined, and says h
 }
 
 TEST_CASE("a wait ends when its caller wants to stop") {
-  const JobConfig config = settings(2);  // the second one never comes
+  const JobConfig config = settings(2);  // the second one never joins
   Server server(config);
   WorkerOptions given = options(config);
   std::atomic<bool> stop{false};
@@ -263,7 +263,7 @@ TEST_CASE("a wait ends when its caller wants to stop") {
   stopper.join();
 }
 
-TEST_CASE("a sync step goes on after its time-out, names whom it leaves out, and does not wait for it again") {
+TEST_CASE("a sync step continues after its time-out, names the worker it leaves out, and stops waiting for it") {
   JobConfig config = settings(2, Mode::kSync);
   config.step_timeout_seconds = 5;
   ManualClock clock(ManualClock::Sleeps::kPass);
@@ -303,14 +303,14 @@ TEST_CASE("a sync step goes on after its time-out, names whom it leaves out, and
     CHECK(said.size() == 1);
     CHECK(JobView(config.job).values("v").front() == 52.0F);
   }
-  SUBCASE("events tell of it") {
+  SUBCASE("events report it") {
     int left_out = 0;
     for (const Event& event : JobView(config.job).events()) left_out += event.kind == "left-out" && event.rank == 1U;
     CHECK(left_out == 1);
   }
 }
 
-TEST_CASE("a barrier gives up after its time-out and names whom it waited for") {
+TEST_CASE("a barrier gives up after its time-out and names the workers that it waited for") {
   JobConfig config = settings(2);
   config.step_timeout_seconds = 10;
   const ManualClock clock(ManualClock::Sleeps::kPass);
@@ -333,7 +333,7 @@ TEST_CASE("a second push in one sync step is added to the first") {
   CHECK(JobView(config.job).values("v") == std::vector<float>(3, 2.0F));
 }
 
-TEST_CASE("a sync step applies what was pushed and leaves the other variables alone") {
+TEST_CASE("a sync step applies what was pushed and does not change the other variables") {
   const JobConfig config = settings(1, Mode::kSync);
   Server server(config);
   Worker worker(options(config));
@@ -347,7 +347,7 @@ TEST_CASE("a sync step applies what was pushed and leaves the other variables al
   CHECK(worker.global_step() == 2);
 }
 
-TEST_CASE("a rank that no job has is refused") {
+TEST_CASE("an impossible rank is refused") {
   const JobConfig config = settings(1);
   Server server(config);
   WorkerOptions beyond = options(config);
@@ -369,7 +369,7 @@ TEST_CASE("a worker of a job that is over is told so") {
   CHECK_THROWS_AS(Worker(options(config)), JobFinished);
 }
 
-TEST_CASE("a forked child that ends normally leaves its parent's worker and job alone") {
+TEST_CASE("a forked child that exits normally does not affect its parent's worker and job") {
   const JobConfig config = settings(1);
   auto server = std::make_unique<Server>(config);
   auto worker = std::make_unique<Worker>(options(config));
@@ -389,7 +389,7 @@ TEST_CASE("a forked child that ends normally leaves its parent's worker and job 
   CHECK(JobView(config.job).values("v") == std::vector<float>(4, 1.0F));
 }
 
-TEST_CASE("settings that cannot run are refused") {
+TEST_CASE("invalid settings are refused") {
   const auto broken = [](auto change) {
     JobConfig config = settings(1);
     change(config);

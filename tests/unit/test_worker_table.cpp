@@ -1,4 +1,4 @@
-// Joining and leaving: which rank a worker gets, and what has become of each holder.
+// Joining and leaving: which rank a worker gets, and what has become of each owner.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ JobConfig with_ranks(std::uint32_t ranks) {
   return config;
 }
 
-// A worker through an attachment of its own; it dies, without a word, with its object.
+// A worker with its own attachment; it dies with its object, without leaving.
 struct Member {
   JobSegments segments;
   std::uint32_t rank = ~0U;
@@ -43,25 +43,25 @@ TEST_CASE("joining: the first worker gets rank 0 and is alive to others") {
   CHECK(job.segments.worker(0).pid.load_relaxed() == std::uint32_t(getpid()));
 }
 
-TEST_CASE("joining: a worker knows of itself that it is alive, though the locks can't tell it") {
+TEST_CASE("joining: a worker knows that it is alive itself, though its locks cannot tell") {
   const TestJob job;
   const Member member(job);
   CHECK(worker_state(member.segments, 0, 0) == WorkerState::kAlive);
 }
 
-TEST_CASE("joining: the wanted rank is given") {
+TEST_CASE("joining: a requested rank is given") {
   const TestJob job;
   CHECK(Member(job, 7).rank == 7);
 }
 
-TEST_CASE("joining: a wanted rank that is alive is refused, and its entry stays") {
+TEST_CASE("joining: a requested rank that is alive is refused, and its entry is unchanged") {
   const TestJob job;
   const Member first(job, 7);
   CHECK(Member(job, 7).outcome == JoinOutcome::kRankTaken);
   CHECK(job.segments.worker(7).holders.load_acquire() == 1);
 }
 
-TEST_CASE("joining: a wanted rank whose holder is dead is given") {
+TEST_CASE("joining: a requested rank whose owner is dead is given") {
   const TestJob job;
   { const Member dead(job, 7); }
   REQUIRE(worker_state(job.segments, 7) == WorkerState::kDead);
@@ -71,7 +71,7 @@ TEST_CASE("joining: a wanted rank whose holder is dead is given") {
   CHECK(worker_state(job.segments, 7) == WorkerState::kAlive);
 }
 
-TEST_CASE("joining: a push that the rank's last holder died in is over (snapshot.C7)") {
+TEST_CASE("joining: a push during which the rank's last owner died is over (snapshot.C7)") {
   const TestJob job;
   {
     const Member dead(job, 7);
@@ -81,7 +81,7 @@ TEST_CASE("joining: a push that the rank's last holder died in is over (snapshot
   CHECK(job.segments.worker(7).pushing.load_acquire() == 0);
 }
 
-TEST_CASE("joining: ranks that nobody has had come first, then a dead one's, then one that was left") {
+TEST_CASE("joining: ranks never used come first, then a dead one's, then one that was left") {
   const TestJob job(with_ranks(4));
   Member left(job, 0);
   leave(left.segments, 0);
@@ -104,7 +104,7 @@ TEST_CASE("joining: before the first round a worker takes part from it on, later
   CHECK(job.segments.worker(late.rank).barriers[1].active_from.load_acquire() == 0);
 }
 
-TEST_CASE("joining: a job that has been removed takes nobody, and no byte stays taken") {
+TEST_CASE("joining: a job that has been removed accepts nobody, and no byte stays taken") {
   const TestJob job;
   JobSegments attached = job.attach(), other = job.attach();
   REQUIRE(remove_job(job.name.text(), job.segments.control().descriptor()) == RemoveOutcome::kRemoved);
@@ -114,7 +114,7 @@ TEST_CASE("joining: a job that has been removed takes nobody, and no byte stays 
   CHECK_FALSE(other.locks().is_any_rank_held_by_other());
 }
 
-TEST_CASE("joining: a job that is being removed takes nobody") {
+TEST_CASE("joining: a job that is being removed accepts nobody") {
   const TestJob job;
   const JobSegments remover = job.attach();
   job.segments.locks().release(kTaskByte);
@@ -140,7 +140,7 @@ TEST_CASE("leaving: a rank that is taken again is alive again") {
   CHECK(worker_state(job.segments, 2) == WorkerState::kAlive);
 }
 
-TEST_CASE("joining: processes that join at once get a rank each") {
+TEST_CASE("joining: processes that join at once each get a rank") {
   constexpr std::uint32_t kWorkers = 8;
   const TestJob job(with_ranks(kWorkers));
   const test::Bell go, joined, end;

@@ -1,4 +1,4 @@
-// A worker with several threads: the same values, no buffer lost, also of one that is killed.
+// A worker with several threads: the same values, and no buffer is lost, not even those of a killed worker.
 #include <doctest/doctest.h>
 
 #include <random>
@@ -40,7 +40,7 @@ Chunks chunks_of(const std::string& job) {
 
 }  // namespace
 
-TEST_CASE("threads: a killed worker's lanes are recovered by its successor, and no buffer is lost") {
+TEST_CASE("threads: the free lists of a killed worker's threads are recovered, and no buffer is lost") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(to_string(reduce));
     JobConfig config = settings(1, reduce == Reduce::kAtomic ? Mode::kSync : Mode::kAsync);
@@ -73,7 +73,7 @@ TEST_CASE("threads: a killed worker's lanes are recovered by its successor, and 
   }
 }
 
-TEST_CASE("threads: what each lane of a dead rank had in flight is recovered, whichever side of its swap it was") {
+TEST_CASE("threads: what each thread of a dead rank had in flight is recovered, before and after its swap") {
   JobConfig config = test::with_small_chunks();
   config.threads = 3;
   for (std::uint32_t swapped = 0; swapped < 8; ++swapped) {
@@ -167,7 +167,7 @@ TEST_CASE("threads: several workers with several threads each lose no push and n
   CHECK(test::is_conserved(config.job));
 }
 
-TEST_CASE("threads: adds and assignments are shared out, and of values for one row the last ones stay") {
+TEST_CASE("threads: adds and assignments are divided up, and of values for one row the last ones win") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     JobConfig config = settings(1, Mode::kAsync);
     config.threads = 4;
