@@ -260,7 +260,7 @@ MUTANTS = {
     "settings_read_before_lock": {
         "breaks": "The settings that a change begins with are read before the byte is held.",
         "rule": "settings.S1",
-        "tests": ['interleavings "moments: who changes settings reads*"'],
+        "tests": ['interleavings "moments: a setter reads*"'],
         "file": "src/shm/segment/live_settings.cpp",
         "changes": [
             ('''  if (!job.locks().try_take(kSetterByte)) return false;  // (settings.S1)
@@ -493,7 +493,7 @@ MUTANTS = {
     "leave_unlocks_first": {
         "breaks": "Who leaves lets its byte go before it says so.",
         "rule": "locks.L5",
-        "tests": ['interleavings "moments: who leaves*"'],
+        "tests": ['interleavings "moments: a leaving worker*"'],
         "file": "src/shm/steps/worker_table.cpp",
         "changes": [
             ("  entry.left_ns.store_relaxed(now_ns());",

@@ -65,7 +65,7 @@ MUTANTS = {
     "server_bytes_last": {
         "breaks": "A task that ends keeps its byte while it looks whether it is the last one.",
         "rule": "names.N2",
-        "tests": ['interleavings "moments: a task that ends*"'],
+        "tests": ['interleavings "moments: an ending ps task*"'],
         "file": "src/server/server.cpp",
         "changes": [
             ("  for (const std::uint32_t task : impl_->own_tasks) impl_->job.locks().release(shm::kTaskByte + task);\n",

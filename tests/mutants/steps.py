@@ -64,7 +64,7 @@ MUTANTS = {
     "barrier_holder_behind": {
         "breaks": "The holder of a rank is read behind its state.",
         "rule": "barrier.A2",
-        "tests": ['interleavings "moments: one that joins while a round*"'],
+        "tests": ['interleavings "moments: a worker that joins while a round*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ('''    const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
@@ -80,7 +80,7 @@ MUTANTS = {
     "barrier_included_lowered": {
         "breaks": "A decider that sleeps for rounds takes a later inclusion back.",
         "rule": "barrier.B11",
-        "tests": ['interleavings "moments: a decider that sleeps*"'],
+        "tests": ['interleavings "moments: a sleeping decider*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("    while (seen < round && !included.try_exchange_acq_rel(seen, round)) {  // (barrier.B11) pairs with was_in",
@@ -197,7 +197,7 @@ MUTANTS = {
     "barrier_opens_backwards": {
         "breaks": "Who opens a round does not ask whether it is open.",
         "rule": "barrier.A6",
-        "tests": ['interleavings "moments: a helper that sleeps*"'],
+        "tests": ['interleavings "moments: a sleeping helper*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (!shared().step.try_exchange_acq_rel(expected, round + 1)) return;  // (barrier.A6) pairs with round(), steps.T2",

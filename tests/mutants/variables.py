@@ -580,7 +580,7 @@ MUTANTS = {
     "slot_no_stamp_check": {
         "breaks": "Any complete stamp will do.",
         "rule": "slot.R3",
-        "tests": ['interleavings "interleavings: a writer goes round its free buffers while a reader sleeps"'],
+        "tests": ['interleavings "interleavings: a writer cycles through its free buffers while a reader sleeps"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);",
@@ -590,7 +590,7 @@ MUTANTS = {
     "slot_not_building": {
         "breaks": "A buffer that is being built does not say so.",
         "rule": "slot.V2",
-        "tests": ['interleavings "interleavings: a writer goes round its free buffers while a reader sleeps"'],
+        "tests": ['interleavings "interleavings: a writer cycles through its free buffers while a reader sleeps"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("    out.stamp.store_relaxed(kBuilding);  // (slot.W3)\n",
@@ -630,7 +630,7 @@ MUTANTS = {
     "use_sum_unchecked_behind": {
         "breaks": "Nobody looks at the stamp behind the use of a sum.",
         "rule": "barrier.B9",
-        "tests": ['interleavings "interleavings: sums and the sets*"'],
+        "tests": ['interleavings "interleavings: sums agree*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("    return is_whole(buffer, chunk, word);",

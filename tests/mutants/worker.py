@@ -269,7 +269,7 @@ MUTANTS = {
     "data_loaded_again": {
         "breaks": "Who has the loader's byte loads whatever is there.",
         "rule": "data.D2",
-        "tests": ['interleavings "moments: who gets the loader*"'],
+        "tests": ['interleavings "moments: a process that gets the loader*"'],
         "file": "src/worker/sharing.cpp",
         "changes": [
             ("    if (!shm::SharedData::try_attach(job)) shm::SharedData::make(job, key, load);  // else another was faster",
