@@ -219,7 +219,7 @@ MUTANTS = {
         "breaks": "A ps that replaces a dead one creates a new job.",
         "rule": "launch",
         "tests": ["process_survival DeadServers.test_launch_restarts_a_dead_ps"],
-        "survives": "without that option a ps also takes over an orphaned job; the option prevents a new job if all workers have died as well",
+        "survives": "a ps takes over an orphaned job anyway; the option matters only if all workers have died, too",
         "file": "tools/launch_shm/launch.cpp",
         "changes": [
             ("  settings.adopt = true;",

@@ -435,7 +435,7 @@ MUTANTS = {
         "rule": "waiting.W1",
         "tests": ["futex",
                   'PS_SHM_WEAK_SCENE=futex weak_weak "weak: futexes*"'],
-        "survives": "each later announcement makes a system call that wakes no sleeper; that costs time and changes no result",
+        "survives": "each later announcement makes a useless system call, which costs time and changes no result",
         "file": "src/shm/base/futex.cpp",
         "changes": [
             ("  word.fetch_and_acq_rel(~kSleeper);  // (waiting.W1) a bit that is set from here on is followed by a check of the fact\n",
@@ -609,7 +609,7 @@ MUTANTS = {
         "rule": "ssp.C4",
         "tests": ['PS_SHM_WEAK_SCENE=ssp weak_weak "weak: futexes*"',
                   "ssp_clock"],
-        "survives": "a successor has the byte before it clears the clock, so a dead owner's clock may still be taken for its successor's; the second check makes that rarer",
+        "survives": "a successor has the byte before it clears the clock; the second check only makes a mix-up rarer",
         "file": "src/shm/steps/ssp_clock.cpp",
         "changes": [
             ("  } while (worker.holders.load_acquire() != holder);              // (ranks.J4)",

@@ -86,7 +86,7 @@ MUTANTS = {
         "breaks": "A declaring process does not check again after filling its record.",
         "rule": "directory.D1",
         "tests": ['directory "directory: threads that declare*"'],
-        "survives": "if others have declared since, the exchange of the index fails, and the check follows; the first check avoids a useless placement",
+        "survives": "if others have declared since, the exchange of the index fails, and the check follows",
         "file": "src/shm/segment/directory.cpp",
         "changes": [
             ("      continue;  // another task may have declared it since: its place depends on this reading\n",
@@ -303,7 +303,7 @@ MUTANTS = {
         "rule": "directory.D6",
         "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
-        "survives": "a word without an initial value refers to buffer 0, where the words themselves lie: no process owns it",
+        "survives": "a word without an initial value refers to buffer 0, which holds the words and has no owner",
         "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ('''          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned) &&
@@ -570,7 +570,7 @@ MUTANTS = {
         "rule": "snapshot.C9",
         "tests": ['interleavings "interleavings: *snapshot point*"',
                   'weak_weak "weak: slots*"'],
-        "survives": "only a push that the snapshot maker has given up on could overwrite that buffer, and no scene has one",
+        "survives": "only a push that the snapshot maker has given up on could overwrite it, and no scene has one",
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("      if (has_preimage || is_whole(buffer, chunk, word)) return version;",

@@ -348,7 +348,7 @@ MUTANTS = {
         "rule": "barrier.B9",
         "tests": ['modes "reduce atomic*"',
                   "stress_accumulator"],
-        "survives": "if a sum is not found, its step is complete, so another worker has swapped the chunk, and this swap fails",
+        "survives": "a sum is missing only after its step, when another worker has swapped the chunk: this swap fails",
         "file": "src/worker/sync_work.cpp",
         "changes": [
             ('''      return whole &&
@@ -379,7 +379,7 @@ MUTANTS = {
         ],
     },
     "sync_left_to_others": {
-        "breaks": "A helper without a free buffer to start with leaves the step to the others, complete or not.",
+        "breaks": "A helper without a chunk to start with leaves the step to the others, complete or not.",
         "rule": "barrier.B5",
         "tests": ['modes "sync:*"'],
         "file": "src/worker/sync_work.cpp",
