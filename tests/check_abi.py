@@ -1,6 +1,6 @@
-"""The library against that of the last release (the newest tag v*): programs linked to that one must still run with this,
-unless the soname differs. By abidiff. usage: check_abi.py SOURCE; exits with 77 where there is nothing to compare.
-"""
+"""Compares the library with that of the last release (the newest tag v*) by abidiff: programs linked to that one must
+still run with this one, unless the soname differs. usage: check_abi.py SOURCE; exits with 77 if there is nothing to
+compare with."""
 import pathlib
 import re
 import shutil
@@ -27,7 +27,7 @@ def soname(path):
 
 
 def build(sources, folder):
-    """The library of these sources, with the debug information that abidiff reads types from."""
+    """Builds the library of these sources, with the debug information from which abidiff reads types."""
     for command in (["meson", "setup", folder, sources, *OPTIONS], ["ninja", "-C", folder, f"src/{NAME}"]):
         done = run(*command)
         if done.returncode:
@@ -52,5 +52,5 @@ with tempfile.TemporaryDirectory() as place:
         skip(f"{tag} is {soname(before)}, this is {soname(now)}: no program is promised to run with both")
     done = run("abidiff", "--headers-dir1", released / "include", "--headers-dir2", source / "include", "--no-added-syms", before, now)
     print(done.stdout + done.stderr)
-    # Bit 8 is a symbol that is gone, bit 4 another change, as of a structure; 1 and 2 are errors of abidiff's own.
+    # Bit 8 is a missing symbol, bit 4 another change, such as of a structure; 1 and 2 are errors of abidiff itself.
     sys.exit(f"programs linked to {tag} do not run with this library" if done.returncode & 12 else done.returncode)

@@ -1,5 +1,5 @@
-"""The library has no assert: benches/instructions counts the same whether asserts are on or off. What it has instead:
-every structure of the segments is in the fingerprint, field by field, and its fields are asserted to leave no gap."""
+"""The library has no assert, so benches/instructions counts the same whether asserts are enabled or not. Instead, every
+structure of the segments is in the fingerprint, field by field, with static asserts that its fields leave no gap."""
 import pathlib
 import re
 import sys

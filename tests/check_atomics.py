@@ -1,4 +1,4 @@
-"""The protocols have one room: atomics and memory orders appear in src/shm alone."""
+"""Atomics and memory orders appear in one module only, src/shm."""
 import pathlib
 import re
 import sys

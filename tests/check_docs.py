@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The pages for people (README.md and its like, docs/*.md) say what is there.
+"""Checks the documentation (README.md and similar files, docs/*.md) against the repository.
 
   - A relative link leads to a file of the repository, and its anchor to a heading of that file.
-  - A reader gets from the README to every page by links.
+  - Every page can be reached from the README by links.
   - A path in backticks exists, such as `src/shm/segment/layout.hpp` or `tools/run --workers 2`.
   - A cell of a table has at most one figure.
-  - Words that only this project used are not used: the field has others (GLOSSARY), in the public headers and in --help, too.
+  - Private words for which the field has a term (GLOSSARY) are not used, nor in public headers and --help.
 
     tests/check_docs.py ROOT
 """
@@ -19,7 +19,7 @@ FIGURE = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?[kMG%]?"
 TWO_FIGURES = re.compile(rf"^\W*{FIGURE}(?:\s*(?:/|,|to|\(|\))\s*{FIGURE}\W*)+$")
 
 
-# What is refused, and what to write instead.
+# Words that are rejected, and their replacements.
 GLOSSARY = {
     r"past (the|its) (update )?rule": "bypassing the optimizer",
     r"made-up": "synthetic",
@@ -41,7 +41,7 @@ def pages(root):
 
 
 def without_code(text):
-    """Fenced blocks become empty lines, so that numbers of lines stay."""
+    """Replaces fenced blocks by empty lines, so that line numbers do not change."""
     lines, fence = [], None
     for line in text.splitlines():
         mark = re.match(r"\s*(```+|~~~+)", line)
@@ -58,7 +58,7 @@ def without_code(text):
 
 
 def anchors(text):
-    """As GitHub makes them of headings."""
+    """The anchors that GitHub derives from headings."""
     found = {}
     for line in without_code(text):
         heading = re.match(r"#+\s+(.*)", line)
@@ -73,7 +73,7 @@ def anchors(text):
 
 
 def links(text):
-    """(number of the line, target)"""
+    """Yields (line number, target)."""
     for number, line in enumerate(without_code(text), 1):
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "`code`", line)):
             yield number, target

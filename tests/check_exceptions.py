@@ -1,14 +1,15 @@
-"""No thread of a program lets an exception through, and no way of reading a file throws what its caller does not expect.
+"""No thread of a program lets an exception escape, and no way of reading a file throws an exception that its caller
+does not expect.
 
-A thread is made by the few sources below, which pass exceptions on or report them. A stream buffer and the range loop over
-a folder throw where the file or the folder vanishes while it is read, as those of /proc do.
+Threads are started only in the few sources listed below, which forward exceptions or report them. A stream buffer and
+the range loop over a folder throw if the file or the folder vanishes while it is read, as those in /proc do.
 """
 import pathlib
 import re
 import sys
 
 source = pathlib.Path(sys.argv[1])
-THREADS = {  # what becomes of an exception there
+THREADS = {  # how each handles an exception
     "tools/common/repeating.hpp": "it is reported",
     "tools/worker_shm/local_checkpoints.hpp": "it is reported",
     "tools/worker_shm/local_checkpoints.cpp": "it is reported",

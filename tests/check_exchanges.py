@@ -1,7 +1,7 @@
-"""Every exchange of 16 bytes compares with what its new value was computed from (inplace.P1): on each way to it, each
-half of its target is loaded once at most, and as a whole. A compiler that is given a plain look may look again for some
-of the values. Reads the object code of the library, and of small updates that the compilers here make of the header.
-"""
+"""Checks that every exchange of 16 bytes compares with the value from which its new value was computed (inplace.P1): on
+each path to it, each half of its target is loaded at most once, and as a whole. Given a plain load, a compiler may load
+some of the values again. Reads the object code of the library, and of small updates that the installed compilers make
+from the header."""
 import collections
 import pathlib
 import re
@@ -45,7 +45,7 @@ void many(float* t, const float* g, std::size_t n, float m, float r) { update_ex
 void one_of(float* t, float x, unsigned k) { update_some_of_16_bytes(t, [&](float* f) { f[k & 3] += x; }); }
 void first_two(float* t, float x) { update_some_of_16_bytes(t, [&](float* f) { f[0] += x, f[1] += x; }); }
 """
-# What the check must find, whatever compilers make of the above. Each loads the halves first.
+# Examples that the check must report, whatever compilers make of the above. Each loads the halves first.
 HALVES = "mov (%rdi),%rax; mov 0x8(%rdi),%rdx; "
 EXCHANGE = "lock cmpxchg16b (%rdi); "
 WRONG = {
@@ -70,13 +70,13 @@ WHOLE = {"rax": "rax eax ax al ah", "rbx": "rbx ebx bx bl bh", "rcx": "rcx ecx c
          "rsi": "rsi esi si sil", "rdi": "rdi edi di dil", "rbp": "rbp ebp bp bpl", "rsp": "rsp esp sp spl"}
 WHOLE = {part: name for name, parts in WHOLE.items() for part in parts.split()}
 WHOLE |= {f"r{n}{suffix}": f"r{n}" for n in range(8, 16) for suffix in ("", "d", "w", "b")}
-FAR = 256  # bytes: beyond it a loop has come to other elements
-OF_THE_CALLER = {"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11"}  # lost by a call
+FAR = 256  # bytes: at a greater distance a loop has reached other elements
+OF_THE_CALLER = {"rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11"}  # clobbered by a call
 NO_LOAD = r"lea|prefetch|nop|clflush|endbr"
 
 
 def functions_of(path):
-    """(name, {address: Instruction in order}) of each function."""
+    """Yields (name, {address: Instruction in order}) for each function."""
     text = subprocess.run([objdump, "-dC", "--no-show-raw-insn", path], check=True, capture_output=True,
                           text=True).stdout
     for part in re.split(r"\n(?=[0-9a-f]+ <.*>:\n)", text):
@@ -93,7 +93,7 @@ def functions_of(path):
 
 
 def befores(code):
-    """address -> the addresses from which control comes there."""
+    """address -> the addresses from which control can reach it"""
     found, previous = collections.defaultdict(set), None
     for address, one in code.items():
         if previous is not None and not re.match(r"jmp|ret|ud2|hlt", code[previous].name):
@@ -105,7 +105,7 @@ def befores(code):
 
 
 def place_of(operand):
-    """(base, rest, distance) of a place in memory, or nothing."""
+    """(base, rest, distance) of a memory operand, or None."""
     match = re.fullmatch(MEMORY, operand)
     if not match or not re.match(r"%r(?!ip)", match[2]):
         return None
@@ -114,7 +114,7 @@ def place_of(operand):
 
 
 def written(one):
-    """Registers that an instruction may change."""
+    """The registers that an instruction may change."""
     if one.name.startswith("call"):
         return OF_THE_CALLER
     if one.name.startswith(("cmpxchg", "mul", "div", "idiv")) and not one.name.endswith(("ss", "ps", "sd", "pd")):
@@ -126,7 +126,7 @@ def written(one):
 
 
 def bytes_of(one):
-    """How many bytes an instruction loads."""
+    """The number of bytes that an instruction loads."""
     registers = [name[1:] for name in one.operands if name.startswith("%")]
     general = [name for name in registers if name in WHOLE]
     if general:
@@ -140,7 +140,7 @@ def bytes_of(one):
 
 
 def load(one, base, rest, distance):
-    """0 or 8: the instruction copies that half of the target; -1: it loads something else of it; or nothing."""
+    """0 or 8: the instruction copies that half of the target; -1: it loads another part of it; otherwise None."""
     if re.match(NO_LOAD, one.name):
         return None
     for number, operand in enumerate(one.operands):
@@ -157,7 +157,7 @@ def load(one, base, rest, distance):
 
 
 def moved_back(one, base, distance):
-    """(base, distance) of the same place before the instruction, or nothing where it cannot be followed."""
+    """(base, distance) of the same place before the instruction, or None if it cannot be traced."""
     if base not in written(one):
         return base, distance
     operand = one.operands[0]
@@ -171,7 +171,7 @@ def moved_back(one, base, distance):
 
 
 def fault_before(code, before, exchange):
-    """What is wrong on some way to the exchange, or nothing."""
+    """The violation on some path to the exchange, or None."""
     base, rest, begin = place_of(code[exchange].operands[0])
     ways, seen = [(address, base, begin, frozenset()) for address in before[exchange]], set()
     while ways:
@@ -183,7 +183,7 @@ def fault_before(code, before, exchange):
         if one.name == "cmpxchg16b" and place_of(one.operands[0]) == (base, rest, distance):
             if halves:
                 return f"{address:x}: loads a half again after a lost exchange"
-            continue  # a lost exchange brings what it has found
+            continue  # a failed exchange returns the value that it found
         half = load(one, base, rest, distance)
         if half is not None:
             if half < 0 or half in halves:
@@ -196,7 +196,7 @@ def fault_before(code, before, exchange):
 
 
 def check(path):
-    """(exchanges, faults) of an object."""
+    """(exchanges, violations) of an object file."""
     exchanges, faults = 0, []
     for name, code in functions_of(path):
         before = befores(code)

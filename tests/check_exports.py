@@ -1,4 +1,4 @@
-"""The shared library exports what include/ps_shm declares, and nothing of how it is made; it knows no cuBLAS."""
+"""The shared library exports the declarations of include/ps_shm, and no internals; it does not depend on cuBLAS."""
 import pathlib
 import re
 import subprocess
@@ -6,21 +6,21 @@ import sys
 
 source, library = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 
-# What a program links: functions of ps itself and of its public classes; of the errors, what catching them needs, and of
-# hooks, what deriving from them needs.
+# The symbols that a program links: functions of ps itself and of its public classes; of the errors, those that catching
+# them needs, and of hooks, those that deriving from them needs.
 OF_TYPES = r"(typeinfo|typeinfo name|vtable) for ps_shm::(Error|Interrupted|JobFinished|Timeout|PublisherGone|Hook)$"
 HIDDEN = r"ps_shm::[a-z_]+::|::(Impl|State|Pull|Push)\b"
 
 headers = {path.name: path.read_text() for path in sorted((source / "include" / "ps_shm").glob("*.hpp"))}
 public = "\n".join(headers.values())
 declared = set(re.findall(r"\b(\w+)\(", public)) | set(re.findall(r"\b(operator\S+?)\(", public))
-constants = set(re.findall(r"^inline constexpr [\w:]+ (k\w+)", public, re.MULTILINE))  # some compilers keep them
+constants = set(re.findall(r"^inline constexpr [\w:]+ (k\w+)", public, re.MULTILINE))  # some compilers emit them
 exported = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, capture_output=True,
                           text=True).stdout.splitlines()
 faults, functions = [], set()
 faults += [f"include/ps_shm/{name} does not export its namespace: namespace PS_SHM_API ps_shm" for name, text in headers.items()
            if re.search(r"^namespace ps_shm\b", text, re.MULTILINE)]
-# A function outside a class that is defined elsewhere: what stands before its name, and that name.
+# A function outside of a class that is defined elsewhere: the text before its name, and the name.
 FREE = r"^(?!inline|constexpr|template|using|friend)([A-Za-z][\w:<>*& ]* \*?)(\w+)\([^;]*?\)(?: noexcept)?;"
 free = [(name, *found) for name, text in headers.items() for found in re.findall(FREE, text, re.MULTILINE)]
 faults += [f"include/ps_shm/{name} does not export {function}: PS_SHM_API {before}{function}" for name, before, function in free

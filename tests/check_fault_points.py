@@ -1,19 +1,19 @@
-"""Between every two stores of a protocol lies a fault point, and every point of the list is in the sources."""
+"""There is a fault point between every two stores of a protocol, and every point of the list occurs in the sources."""
 import pathlib
 import re
 import sys
 
 source = pathlib.Path(sys.argv[1])
 
-# What others may see: a published word, a lock byte, a name, a file's size.
+# Effects that others can observe: a published word, a lock byte, a name, the size of a file.
 STORE = re.compile(r"store_release\(|try_exchange_acq_rel\(|fetch_(add|or|and)_acq_rel\(|futex_(announce|mark)\(|"
                    r"\.(try_take|release|try_take_all|release_all|link|publish|grow|make_record)\(|(?<!void )(?<!> )unlink_(segment|parts)\(|"
                    r"FreeBuffers::(won|lost)\(|spares\.begin\(")
-# Data for such a store: a run of them counts as one.
+# Data for such a store: a run of them counts as one store.
 PLAIN = re.compile(r"store_relaxed\(|racing_update\(|write_config\(")
 POINT = re.compile(r"fault_point\((?:shm::)?FaultPoint::(k\w+)\)")
 
-# Stores that stand side by side on purpose: function -> why a death between them needs no point.
+# Adjacent stores that are intended: function -> why a death between them needs no point.
 WITHOUT = {
     "FreeBuffers::won": "one store",
     "FreeBuffers::lost": "one store",
@@ -47,7 +47,7 @@ missing, seen = [], set()
 for folder in ("shm", "worker", "server", "publish"):
     for path in sorted((source / "src" / folder).rglob("*.?pp")):
         if path.name in ("atomic.hpp", "futex.hpp", "fault_points.hpp", "liveness.cpp", "segment.cpp"):
-            continue  # what stores are made of
+            continue  # the building blocks of stores
         function, end, last_store = "", "", None
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if function and line.rstrip(";") == end:
@@ -59,7 +59,7 @@ for folder in ("shm", "worker", "server", "publish"):
                 seen.add(point)
                 last_store = None
             if re.match(r"\s*return\b", line):
-                last_store = None  # what follows does not follow that store
+                last_store = None  # the code that follows is not executed after that store
             code = line.split("//")[0]
             stores = [(match.start(), True) for match in STORE.finditer(code)]
             stores += [(match.start(), False) for match in PLAIN.finditer(code)]
@@ -68,7 +68,7 @@ for folder in ("shm", "worker", "server", "publish"):
                     missing.append(f"{path}:{number}: {function}: no point since the store in line {last_store}: {code.strip()}")
                 last_store, last_publishes = number, publishes
             if "spares.begin(" in code:
-                last_store = None  # it ends with a point
+                last_store = None  # ends with a point
 
 declared = set(re.findall(r"\bk\w+", re.search(r"enum class FaultPoint.*?\{(.*?)kCount_", (
     source / "src/shm/base/fault_points.hpp").read_text(), re.S)[1]))

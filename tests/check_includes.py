@@ -1,7 +1,7 @@
 """Checks that includes follow the table in docs/architecture.md, which lists what each module may include.
 
-A public header belongs to the module that implements it: the one with a source of its name, else the one of its name.
-Whoever includes it includes that module. What no module implements belongs to `ps_shm`.
+A public header belongs to the module that implements it: the one with a source of its name, or else the one of its
+name. A file that includes the header includes that module. Headers that no module implements belong to `ps_shm`.
 """
 import pathlib
 import re
@@ -11,14 +11,15 @@ source = pathlib.Path(sys.argv[1])
 
 
 def modules_of(page):
-    """{module: what it may include besides itself}; the values are modules or single headers."""
+    """{module: the modules or headers that it may include besides itself}."""
     table = re.search(r"^\| module \| may include \|\n\|[-|]+\|\n((?:\|.*\|\n)+)", page, re.MULTILINE)[1]
     rows = [line.strip("|").split("|") for line in table.splitlines()]
     return {module: re.findall(r"`([^`]+)`", may) for names, may in rows for module in re.findall(r"`([^`]+)`", names)}
 
 
 def is_in(path, module):
-    """A module is a folder, a header, or, with a star at its end, everything that begins with its name."""
+    """Whether a path belongs to a module: a folder, a header, or, with a star at its end, everything that starts with
+    its name."""
     return path == module or path.startswith(module[:-1] if module.endswith("*") else module + "/")
 
 
@@ -28,11 +29,11 @@ def module_of(path):
 
 
 modules = modules_of((source / "docs" / "architecture.md").read_text())
-roots = {"include": "", "src": "", "kernels": "kernels/", "tools": "tools/"}  # folder -> what its paths begin with
+roots = {"include": "", "src": "", "kernels": "kernels/", "tools": "tools/"}  # folder -> the prefix of its paths
 files = {prefix + path.relative_to(source / root).as_posix(): path
          for root, prefix in roots.items() for path in sorted((source / root).rglob("*"))
          if path.suffix in (".hpp", ".cpp", ".cu", ".cuh")}
-SETTINGS = ("bundle_spec", "errors", "job_config", "schedule", "version")  # values that all modules know
+SETTINGS = ("bundle_spec", "errors", "job_config", "schedule", "version")  # values that all modules may include
 IMPLEMENTED_ELSEWHERE = {"ps_shm/gpu.hpp": "device/", **{f"ps_shm/{name}.hpp": "ps_shm/" for name in SETTINGS}}
 implemented_by = {}
 for public in (name for name in files if name.startswith("ps_shm/")):

@@ -1,5 +1,5 @@
-"""The kernels as they are built: nothing spills, and each transfer makes just the accesses of system scope that its
-correctness rests on, as many as its source has, and no narrower ones."""
+"""Checks the compiled kernels: no registers are spilled, and each transfer makes exactly the accesses of system scope
+that its correctness depends on, as many as its source has, and no narrower ones."""
 import collections
 import concurrent.futures
 import pathlib
@@ -15,8 +15,8 @@ FLOAT, FLOATS, PAIR = "ld.relaxed.sys.global.f32", "ld.relaxed.sys.global.v4.f32
 REPORT, RESULT, OUTSIDE = "st.release.sys.global.u32", "st.release.sys.global.u64", "st.relaxed.sys.global.u64"
 ADD, ADDS, FENCE = "red.relaxed.sys.global.add.f32", "red.relaxed.sys.global.add.v4.f32", "fence"
 
-# kernel file -> entry (part of its name) -> the accesses of system scope and the fences in it: how many in the text, which
-# unrolling may multiply (None: at least one)
+# kernel file -> entry (part of its name) -> its accesses of system scope and its fences: how many occur in the text,
+# which unrolling may multiply (None: at least one)
 PRESENT = {
     "pull_pieces": {"pull_kernel": {ACQUIRE: 2, STAMP: 1, FLOAT: None, FLOATS: None, FENCE: 1, RESULT: 1}},
     "send_pieces": {"send_kernelILb1": {REPORT: 1}, "send_kernelILb0": {REPORT: 1}},
@@ -26,7 +26,7 @@ PRESENT = {
                   "pull_elementsILb0": {FLOAT: None, OUTSIDE: 1}, "pull_elementsILb1": {STAMP: None, OUTSIDE: 1}},
     "add_pieces": {"add_kernelILb1": {ADD: None, ADDS: None}, "add_kernelILb0": {ADD: None}},
 }
-# What else must be there, for bits or speed.
+# Other required instructions, for exact results or speed.
 FORMS = {"send_pieces": [r"st\.(global\.)?v4"], "send_rows": [r"st\.(global\.)?v4"],
          "pull_rows": [r"sqrt\.rn\.f32", r"div\.rn\.f32"]}
 OF_SYSTEM = re.compile(r"^\s*(?:@!?%p\d+ )?((?:ld|st|red|atom)(?:\.\w+)*\.sys(?:\.\w+)*|fence\.[\w.]+|membar\.\w+)", re.M)
@@ -41,7 +41,7 @@ def ptx_of(kernel, architecture, folder):
 
 
 def entries_of(ptx):
-    """The text of each entry by its name."""
+    """The text of each entry, by name."""
     parts = re.split(r"^\s*(?:\.visible )?(?:\.weak )?\.entry (\w+)", ptx, flags=re.M)
     return dict(zip(parts[1::2], parts[2::2]))
 
@@ -80,7 +80,7 @@ def check(kernel, architecture, ptx):
 
 
 def check_reports():
-    """What ptxas said of the objects of the build: no thread keeps anything in memory for want of registers."""
+    """Checks the output of ptxas for the objects of the build: no thread spills registers to memory."""
     faults, looked_at = [], 0
     for kernel in sorted((source / "kernels").glob("*.cu")):
         text = (build / "kernels" / f"{kernel.stem}.ptxas").read_text()
@@ -98,7 +98,7 @@ def check_reports():
 
 
 def check_dependencies():
-    """Every kernel is built again when a header that it includes, of ours, has changed."""
+    """Checks that a kernel is rebuilt when one of our headers that it includes has changed."""
     faults = []
     for kernel in sorted((source / "kernels").glob("*.cu")):
         listed = subprocess.run(["ninja", "-C", build, "-t", "deps", f"kernels/{kernel.stem}.o"], check=True,

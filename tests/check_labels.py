@@ -1,6 +1,6 @@
-"""The labels of the protocols (docs/protocols.md): each is defined once and cited somewhere, comments cite no others, and
-every non-relaxed atomic operation names its pair on its line or the one above. The page's tables name sources, models
-and tests that there are."""
+"""Checks the labels of the protocols (docs/protocols.md): each is defined once and cited somewhere, comments cite only
+defined labels, and every non-relaxed atomic operation names its pair on its line or the one above. The page's tables
+name existing sources, models and tests."""
 import pathlib
 import re
 import sys
@@ -9,8 +9,8 @@ source = pathlib.Path(sys.argv[1])
 PAGE = "docs/protocols.md"
 
 LABEL = r"\b[a-z]+\.[A-Z]\d{1,2}\b"
-BARE = r"(?<![\w./<-])[A-Z]\d{1,2}(?!\w|\.\w)"  # without its protocol
-# L1 and L2 are norms where there is no protocol.
+BARE = r"(?<![\w./<-])[A-Z]\d{1,2}(?!\w|\.\w)"  # without the name of its protocol
+# L1 and L2 are norms if no protocol is named.
 NORMS, WITH_NORMS = ("L1", "L2"), re.compile("train|update|device|tools|include|kernels|rivals|config|sparse")
 
 OPERATION = re.compile(
@@ -18,7 +18,7 @@ OPERATION = re.compile(
     r"\bfence_(acquire|release|store_load)\(\)|memory_order_(acquire|release|acq_rel|seq_cst)|"
     r"__ATOMIC_(ACQUIRE|RELEASE|ACQ_REL|SEQ_CST)|!try_exchange_16\(|"
     r"\b(load_acquire|store_release)_system\(|\b__threadfence_system\(")
-MADE_OF = ("atomic.hpp", "system_memory.cuh")  # what operations are made of
+MADE_OF = ("atomic.hpp", "system_memory.cuh")  # the building blocks of operations
 
 
 def parse_page(lines):
@@ -36,7 +36,8 @@ def parse_page(lines):
 
 
 def split(path, text):
-    """The comment and the code of each line. In Python all is a comment: lists and texts cite labels, too."""
+    """The comment and the code of each line. In Python everything counts as comment: lists and texts cite labels,
+    too."""
     if path.suffix == ".py":
         return [(line, "") for line in text.splitlines()]
     inside, lines = False, []
@@ -66,7 +67,7 @@ for number, line in enumerate(page, 1):
     faults += [f"{PAGE}:{number}: {label} is not defined" for label in re.findall(LABEL, line) if label not in defined]
     faults += [f"{PAGE}:{number}: {bare} lacks its protocol, as in slot.V1" for bare in re.findall(BARE, line)]
 
-# Tables of the page: what stands in backquotes in the columns of sources, models and tests.
+# Tables of the page: the entries in backquotes in the columns of sources, models and tests.
 tests = (source / "tests/meson.build").read_text()
 THERE = {
     "sources": lambda name: (source / name).is_dir() or (source / "src" / name).is_dir()

@@ -1,7 +1,7 @@
 """The API reference is complete: every public name, parameter and exception is documented, and Doxygen has no warning.
 
 Doxygen reads the headers and the pages with docs/Doxyfile. It warns of names without a comment and of links that lead
-nowhere. From its XML this test learns the rest:
+nowhere. This test checks the rest in its XML output:
 
   - An enumerator has a comment.
   - The comment of a function, or of an overload, names each parameter, unless the parameter is named after its type,
@@ -28,7 +28,7 @@ MEMBERS = {"function", "variable", "typedef", "enum", "define"}
 
 
 def run_python(root, python, packages, *arguments):
-    """What tools/docs_python.py says."""
+    """The output of tools/docs_python.py."""
     done = subprocess.run([python, root / "tools" / "docs_python.py", *arguments], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"})
     said = (done.stdout + done.stderr).splitlines()
@@ -36,7 +36,7 @@ def run_python(root, python, packages, *arguments):
 
 
 def run_doxygen(root, folder):
-    """What Doxygen warns of."""
+    """The warnings of Doxygen."""
     settings = [(root / "docs" / "Doxyfile").read_text(), f"OUTPUT_DIRECTORY = {folder}", "GENERATE_XML = YES",
                 "GENERATE_MAN = NO", f"INPUT += {folder}/python"]
     pathlib.Path(folder, "python").mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ def says_what_it_throws(element):
 
 
 def is_usual(member):
-    """A destructor, a move, or what the compiler defines."""
+    """Whether it is a destructor, a move, or a function that the compiler defines."""
     name, arguments = member.findtext("name"), member.findtext("argsstring")
     return name.startswith("~") or re.search(r"= ?(default|delete)$|^\(\w+ ?&& ?(other)?\)", arguments)
 

@@ -1,6 +1,7 @@
-"""Tests do not sleep: what a test waits for it polls or is told, so that no result depends on the speed of a machine.
+"""Tests do not sleep: they poll or are notified, so that no result depends on the speed of a machine.
 
-Each file that may sleep is listed below, with the most lines of it that may, and the reason. The list may only shrink.
+The files that may sleep are listed below, each with the maximum number of lines that do, and the reason. The list may
+only shrink.
 """
 import pathlib
 import re

@@ -1,13 +1,13 @@
-"""Properties of modes and of element types are asked of their tables.
+"""Code asks the tables of modes and of element types for their properties.
 
-A comparison with one mode or one type elsewhere would have to be found and changed with each new row.
+Any other comparison with one mode or one type would have to be found and changed for each new row.
 """
 import pathlib
 import re
 import sys
 
 source = pathlib.Path(sys.argv[1])
-TABLES = {  # what a comparison looks like -> where it may be, and what to ask instead
+TABLES = {  # the form of a comparison -> the files that may have it, and what to use instead
     r"[!=]=\s*(ps_shm::)?Mode::k|\bMode::k\w+\s*[!=]=|case (ps_shm::)?Mode::k": ("src/config/modes.hpp", "traits_of(mode)"),
     r"case (ps_shm::)?DType::k": ("src/update/dtypes.hpp", "find_dtype(dtype), with_element(dtype, body)"),
     r"case (ps_shm::)?UpdateRule::k": ("src/update/rule_table.hpp", "traits_of(rule), with_rule(rule, body)"),

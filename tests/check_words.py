@@ -1,4 +1,4 @@
-"""The library's messages name settings, in backquotes; the programs alone know options and their dashes."""
+"""The library's messages name settings, in backquotes; only the programs know options and their dashes."""
 import pathlib
 import re
 import sys

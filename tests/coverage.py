@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints how much of the shared-memory rooms the tests have reached, and what they have not.
+"""Prints the coverage of the shared-memory modules by the tests, and the lines that they do not reach.
 
-    tests/coverage.py BUILD    which clang has built with -fprofile-instr-generate -fcoverage-mapping
+    tests/coverage.py BUILD    a build by clang with -fprofile-instr-generate -fcoverage-mapping
 
 Lines in a row that were not reached are a gap, named by the longest of them. One that no test is to reach stands in
 unreached.txt beside this file, with the reason. Exits with 0 if there is no other, and each line of that list is in
@@ -20,7 +20,7 @@ PROGRAMS = ["tests/unit_tests", "tests/stress_tests", "tests/test_interleavings"
 
 
 def read_counts(build):
-    """{file: {line: how often}}"""
+    """{file: {line: execution count}}"""
     profile = build / "coverage.profdata"
     subprocess.run(["llvm-profdata", "merge", "--sparse", "--failure-mode=all", *map(str, build.glob("profiles/*")),
                     "-o", str(profile)], check=True)
@@ -41,7 +41,8 @@ def read_counts(build):
 
 
 def read_reasons():
-    """{(file, a gap's longest line): reason}: rows `FILE: TEXT`, each group under its reason, which begins with '# '."""
+    """{(file, longest line of a gap): reason}: rows `FILE: TEXT`, each group below its reason, which starts with '#
+    '."""
     reasons, reason = {}, ""
     for row in (SOURCE / "tests/unreached.txt").read_text().splitlines():
         if row.startswith("#"):
@@ -53,7 +54,7 @@ def read_reasons():
 
 
 def gaps_of(counts, texts):
-    """[numbers of lines], of code alone: a brace has no count of its own."""
+    """The line numbers of code only: a brace has no count of its own."""
     gaps, was_reached = [], True
     for number, count in sorted(counts.items()):
         if not any(letter.isalnum() for letter in texts[number - 1]):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks the kernels on purpose, one place at a time, and looks whether the tests on the CPU notice.
+"""Breaks the kernels on purpose, one place at a time, and checks that the tests on the CPU notice.
 
     tests/kernel_mutants.py BUILD            all of them; some minutes
     tests/kernel_mutants.py BUILD --sample   a few
@@ -22,7 +22,7 @@ import tempfile
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = "tests/support/cuda_on_cpu/libcuda_on_cpu.so"
 
-# file, what stands there (once), what stands there instead
+# file, original text (occurs once), replacement
 MUTANTS = [
     # The seqlock of pull_pieces: its barriers, fence, orders, checks and bounds.
     ("pull_pieces", "found.version = load_acquire_system(piece.word);", "found.version = load_relaxed_system(piece.word);"),
@@ -73,7 +73,7 @@ MUTANTS = [
     ("sgd_step", "l2 == 0 && decay == 0", "l2 == 0"),
 ]
 
-# What no test can notice, and why.
+# Mutants that no test can notice, with the reason.
 EQUIVALENT = {
     29: "a piece's stores all lie before __syncthreads_or, or before the barrier that ends sum_together",
 }
@@ -100,7 +100,8 @@ class Build:
                     self.compiles[pathlib.Path(one["file"]).stem] = one
 
     def library_with(self, files, into):
-        """The library with these kernels' texts, in folder `into`; what the compiler says where it does not compile."""
+        """Compiles a library with these kernel texts into folder `into`; returns the compiler's errors if it does not
+        compile."""
         objects = list(self.objects)
         for name, text in files.items():
             path = into / f"{name}.cpp"
@@ -108,7 +109,7 @@ class Build:
             one = self.compiles[name]
             made = into / f"{name}.o"
             words = shlex.split(one["command"])
-            for option in ("-MQ", "-MF", "-o", "-c"):  # with what follows
+            for option in ("-MQ", "-MF", "-o", "-c"):  # and their arguments
                 at = words.index(option)
                 del words[at:at + 2]
             words.remove("-MD")
@@ -123,14 +124,14 @@ class Build:
         return done.stderr if done.returncode != 0 else None
 
     def users_of(self, name):
-        """The kernels that a changed file concerns."""
+        """The kernels that include a changed file."""
         if not name.endswith(".cuh"):
             return [name]
         return [stem for stem in self.compiles if f'#include "{name}"' in (SOURCE / "kernels" / f"{stem}.cu").read_text()]
 
 
 def runs_for(name, build, quick):
-    """Programs with their orders of turns; the quick ones first."""
+    """The test programs with their orders of turns; the fast ones first."""
     gpu, unit = build.folder / "tests" / "gpu_tests_on_cpu", build.folder / "tests" / "unit_tests"
     of_kernels = {"pull_rows": "test_row_kernels", "send_rows": "test_row_kernels", "sort_rows": "test_row_kernels",
                   "pull_pieces": "test_transfer_kernels", "send_pieces": "test_transfer_kernels",
@@ -143,7 +144,7 @@ def runs_for(name, build, quick):
 
 
 def try_mutant(build, number, quick):
-    """Returns the line about it, and whether it is as it should be."""
+    """Returns a line about the mutant, and whether the outcome is as expected."""
     name, old, new = MUTANTS[number]
     file = name if name.endswith(".cuh") else f"{name}.cu"
     title = f"{number:2} {file}: {' '.join(old.split())[:60]!r} -> {' '.join(new.split())[:60]!r}"

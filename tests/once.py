@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a search that always comes to the same end, unless it has passed with the same content before.
+"""Runs a search with a deterministic result, unless it has passed with the same content before.
 
     tests/once.py [--notes NOTES] FILE... -- COMMAND...
 
@@ -23,7 +23,7 @@ import time
 
 
 def contents(word):
-    """The bytes of a file, of all files of a folder, or of a program; none for another word."""
+    """The bytes of a file, of all files of a folder, or of a program; empty for any other word."""
     path = pathlib.Path(shutil.which(word) or word)
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
@@ -31,7 +31,8 @@ def contents(word):
 
 
 def without_comments(file):
-    """The bytes of a model, or of another file, which may have text that looks like a comment, as it is."""
+    """The bytes of a model without its comments; those of another file, which may have text that looks like a comment,
+    unchanged."""
     return re.sub(rb"/\*.*?\*/", b"", file.read_bytes(), flags=re.DOTALL) if file.suffix == ".pml" else file.read_bytes()
 
 
@@ -40,7 +41,7 @@ def key_of(files, command):
              if name in ("CC", "CXX") or name.startswith("PS_SHM_") and name != "PS_SHM_TEST_EXPLORED"}
     key = hashlib.sha256(repr(sorted(known.items())).encode())
     for word in [__file__, *files, "--", *command, *os.environ.get("CC", "").split()[:1]]:
-        for content in list(contents(word)) or [word.encode()]:  # where a file lies is all the same
+        for content in list(contents(word)) or [word.encode()]:  # the location of a file does not matter
             key.update(hashlib.sha256(content).digest())
     return key.hexdigest()
 
@@ -64,7 +65,7 @@ class Notes:
         return self.path.read_text().splitlines() if self.path.exists() else []
 
     def found(self):
-        """When it has passed, or None."""
+        """The date on which it passed, or None."""
         return next((line.split()[2] for line in self.lines() if line.split()[:1] == [self.key]), None)
 
     def add(self):

@@ -1,5 +1,5 @@
-"""The surroundings of tests/surroundings: each makes one for this process and what it starts, or raises with the reason why
-it cannot be made here."""
+"""The environments of tests/surroundings: each sets itself up for this process and its children, or raises with the
+reason why that is not possible here."""
 import contextlib
 import ctypes
 import os
@@ -9,12 +9,12 @@ import shutil
 import struct
 import subprocess
 
-USER = 65534  # has no rights of its own, and no sudo
+USER = 65534  # a user without privileges and without sudo
 LIBC = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
-# System calls that Docker's default profile refuses; ptrace was among them up to Linux 4.8.
+# System calls that Docker's default profile blocks; ptrace was among them up to Linux 4.8.
 REFUSED = {
     "x86_64": {"unshare": 272, "setns": 308, "mount": 165, "umount2": 166, "ptrace": 101, "add_key": 248, "request_key": 249,
                "keyctl": 250, "mbind": 237, "set_mempolicy": 238, "get_mempolicy": 239, "move_pages": 279},
@@ -56,7 +56,7 @@ def own_mounts():
 
 
 def own_users(only_one):
-    """A user namespace in which this process is root: alone, or with all the users that there are."""
+    """A user namespace in which this process is root: with root alone, or with all users of the machine."""
     maps = {}
     for kind in "ug":
         rows = [row.split() for row in pathlib.Path(f"/proc/self/{kind}id_map").read_text().splitlines()]
@@ -64,7 +64,7 @@ def own_users(only_one):
         maps[kind] = f"0 {current} 1\n" if only_one else "".join(f"{row[0]} {row[0]} {row[2]}\n" for row in rows)
     done, tell = os.pipe()
     process = os.getpid()
-    helper = os.fork()  # it stays outside, where it may give the namespace its users
+    helper = os.fork()  # a child stays outside, where it may map users into the namespace
     if helper == 0:
         os.read(done, 1)
         with contextlib.suppress(OSError):
@@ -89,13 +89,13 @@ def become_user(folder):
     os.chown(home, USER, USER)
     os.environ.update(HOME=str(home), GIT_CONFIG_COUNT="1", GIT_CONFIG_KEY_0="safe.directory", GIT_CONFIG_VALUE_0="*")
     os.setgroups([]), os.setresgid(USER, USER, USER), os.setresuid(USER, USER, USER)
-    check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "privileges cannot be refused")  # not even by sudo
+    check(LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "privileges cannot be refused")  # not even with sudo
     if not os.access(__file__, os.R_OK):
         raise OSError(f"other users cannot read {__file__}")
 
 
 def refuse(calls):
-    """A seccomp filter by which these calls fail with EPERM, in this process and all that it starts."""
+    """A seccomp filter that makes these calls fail with EPERM, in this process and its children."""
     load, equal, give = 0x20, 0x15, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_RET|K
     steps = [(load, 0, 0, 0)]
     steps += [(equal, len(calls) - i, 0, number) for i, number in enumerate(calls)]
@@ -114,7 +114,7 @@ def hidepid(_):
 
 
 def no_user_namespaces(folder):
-    need_root()  # what is left out is only missed by somebody who is not root
+    need_root()  # only a user other than root notices a missing one
     own_users(only_one=False)
     pathlib.Path("/proc/sys/user/max_user_namespaces").write_text("0")
     become_user(folder)
@@ -152,7 +152,8 @@ def small_shm(_):
 
 
 def other_locale(folder):
-    """Numbers with a comma, and an I whose lower case is no i. Where there is no such locale, one without any letters."""
+    """A locale in which numbers have a comma and the lower case of I is not i. If there is none, one with ASCII
+    only."""
     made = folder / "locales" / "tr_TR.UTF-8"
     if not made.exists() and shutil.which("localedef"):
         made.parent.mkdir(exist_ok=True)
@@ -190,7 +191,7 @@ SURROUNDINGS = {
 
 @contextlib.contextmanager
 def machine_settings(name):
-    """Sets fs.protected_* where this surrounding is one of them, and restores what was there."""
+    """Sets fs.protected_* if this environment changes one of them, and restores the old values afterwards."""
     before = {}
     try:
         for key, strict in PROTECTED.items() if name.startswith("protected-") else ():

@@ -1,4 +1,4 @@
-// The cases of the kill matrix: all that the fault table allows, and a pairwise cover of them.
+// The cases of the kill matrix: every case that the fault table allows, and a pairwise cover of them.
 #pragma once
 
 #include <fmt/format.h>
@@ -74,7 +74,7 @@ inline std::vector<Case> all_cases() {
   return cases;
 }
 
-// What these protocols do does not depend on the mode: one with a barrier and one without stand for all.
+// The behaviour of these protocols does not depend on the mode: one mode with a barrier and one without represent all.
 inline bool is_like_others(const Case& one) {
   static const std::set<std::string> kIndependent = {"create", "remove",  "adopt",      "set",
                                                      "event",  "declare", "initialise", "share"};
@@ -93,7 +93,7 @@ inline std::vector<Pair> pairs_of(const Case& one) {
   return pairs;
 }
 
-// Greedy: always the case with the most pairs that no chosen one has.
+// Greedy: picks the case with the most pairs that are not covered yet.
 inline std::vector<Case> pairwise(std::vector<Case> cases, std::mt19937_64& random) {
   std::shuffle(cases.begin(), cases.end(), random);
   std::set<Pair> open;

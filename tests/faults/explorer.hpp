@@ -1,17 +1,18 @@
 // Runs a few fibers of real protocol code through all their interleavings, in one thread.
 //
-// A fiber is switched away from before an access to a watched word (the hook of fault_points.hpp); everything between
-// two such points is one step. The search is depth-first over the choices of who goes next. It goes back by running
-// again from the start: the remembered bytes are restored and the same choices taken. A state that it has been in
-// before is not followed again. A state is
+// The explorer switches away from a fiber before each access to a watched word (the hook of fault_points.hpp); all code
+// between two such points is one step. The search is depth-first over the choices of the next fiber. It backtracks by
+// running again from the start: it restores the remembered bytes and takes the same choices. A state that was visited
+// before is not explored again. A state consists of
 //   1. the remembered bytes (shared memory, and what the test itself keeps), and
-//   2. per fiber: a hash of all that it has read at its points, and whether it has ended or died. Code without any
-//      other input is a function of what it read, so this stands for its stack and place.
+//   2. per fiber, a hash of everything that it has read at its points, and whether it has ended or died. Code without
+//      any other input is a function of what it has read, so the hash represents its stack and its position.
 // Hence the rules for a test:
-//   - memory that fibers exchange is remembered; a word that one fiber writes and another one uses is watched. Words
-//     that one fiber alone uses, or in which everybody writes the same, need no watch: they order nothing.
-//   - what a fiber reads but at a watched word lies in remembered bytes afterwards (a copied chunk), or is told by saw().
-// Sequentially consistent interleavings only: what a processor or compiler may reorder is not found here.
+//   - Memory that fibers exchange is remembered; a word that one fiber writes and another one uses is watched. Words
+//     that only one fiber uses, or to which all fibers write the same value, need no watch: they order nothing.
+//   - A value that a fiber reads elsewhere than at a watched word is in remembered bytes afterwards (a copied chunk),
+//     or is reported by saw().
+// Only sequentially consistent interleavings are explored: reordering by a processor or a compiler is not found here.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,33 +34,34 @@
 
 namespace ps_shm::test {
 
-// What is done at a word, which says what a fiber learns there.
-enum class Watch : std::uint8_t { kNot, kWord, kFloat, kExchanged };  // kExchanged: a store tells what was there, too
+// The kind of a watched word, which determines what a fiber learns from an access.
+enum class Watch : std::uint8_t { kNot, kWord, kFloat, kExchanged };  // kExchanged: a store also returns the old value
 
 struct FiberOptions {
-  bool may_die = false;        // is also abandoned at each of its points; then it must own nothing (heap, locks)
-  std::uint32_t after = 0;     // begins when the fibers of these bits have ended or died
-  bool must_end = false;       // owns something: runs to its end where the search leaves an execution
-  std::uint64_t patience = 0;  // after so many reads during which nobody stored, it polls: it goes on when somebody has
-                               // stored, or nobody else can go on; 0: never
+  bool may_die = false;     // may be abandoned at each of its points; then it must own nothing (heap, locks)
+  std::uint32_t after = 0;  // starts once the fibers of these bits have ended or died
+  bool must_end = false;    // owns something: runs to its end when the search abandons an execution
+  // Number of reads without a store by any fiber after which this fiber counts as polling: it continues only after
+  // another store, or if no other fiber can run. 0: never.
+  std::uint64_t patience = 0;
 };
 
 struct Explored {
   std::uint64_t executions = 0, states = 0, ends = 0, longest = 0;
-  std::string failure;   // the first one; empty: none
-  std::string schedule;  // that led to it: a letter per step, the fiber's; small: it died
+  std::string failure;   // the first failure; empty: none
+  std::string schedule;  // led to the failure: per step the letter of its fiber; a small letter is a death
 };
 
 class Explorer {
  public:
-  // `watched`: where words to watch may lie.
+  // `watched`: the range of memory that watched words may lie in.
   explicit Explorer(std::span<std::byte> watched) : base_(watched.data()), cells_(watched.size() / 4, Watch::kNot) {
     getcontext(&blank_);
   }
   Explorer(const Explorer&) = delete;
   Explorer& operator=(const Explorer&) = delete;
 
-  // Requires: their size is a multiple of 4.
+  // Requires: the size is a multiple of 4.
   template <class T>
   void remember(T* first, std::size_t count = 1) {
     regions_.push_back({reinterpret_cast<std::byte*>(first), count * sizeof(T), {}});
@@ -70,10 +72,10 @@ class Explorer {
   }
   void at_end(std::function<void()> check) { check_ = std::move(check); }
 
-  // Follows states again that it has been in: many more executions, and no other states.
+  // Explores visited states again: many more executions, but no additional states.
   void follow_all() { follows_all_ = true; }
 
-  // Follows all interleavings, or those until one fails. Not to be called from two threads.
+  // Explores all interleavings, or stops at the first that fails. Must not be called from two threads.
   Explored explore() {
     for (Region& region : regions_) region.first.assign(region.begin, region.begin + region.bytes);
     running_ = this;
@@ -97,16 +99,16 @@ class Explorer {
                                                                             : 'a' + path_[i].choice - fibers_.size());
   }
 
-  // The current fiber has read `value` at no watched word.
+  // The current fiber has read `value` outside of watched words.
   void saw(std::uint64_t value) noexcept { mix(fibers_[current_].history, value); }
 
-  // What the current fiber will do depends on remembered bytes and `value` alone, whatever it has read.
+  // The future of the current fiber depends only on remembered bytes and `value`, whatever it has read so far.
   void forget(std::uint64_t value = 0) noexcept {
     fibers_[current_].history = 1;
     saw(value);
   }
 
-  // A point at no word.
+  // A point without an access.
   void point() {
     if (current_ == kNone || is_leaving_) return;
     switch_away();
@@ -116,7 +118,7 @@ class Explorer {
  private:
   static constexpr std::size_t kStackBytes = 128 << 10;
   static constexpr std::size_t kNone = ~std::size_t{0};
-  static constexpr std::size_t kTooLong = 100000;  // steps: far beyond any end
+  static constexpr std::size_t kTooLong = 100000;  // steps: far beyond the longest execution
 
   struct Region {
     std::byte* begin;
@@ -130,17 +132,17 @@ class Explorer {
     ucontext_t context = {};
     std::uint64_t history = 0;
     bool has_begun = false, has_passed = false, has_ended = false, is_dead = false;
-    std::uint64_t reads = 0,
-                  reads_since = 0;  // reads in a row without a store by anybody since the store of that number
+    // Consecutive reads without a store by any fiber, and the store count at which they began.
+    std::uint64_t reads = 0, reads_since = 0;
 
     bool is_over() const noexcept { return has_ended || is_dead; }
   };
-  // A choice that was taken, and those still to be: bit i for fiber i, bit count + i for its death.
+  // A choice that was taken, and the remaining alternatives: bit i for fiber i, bit count + i for its death.
   struct Choice {
     std::uint32_t choice, open;
   };
 
-  // A set of hashes, open addressing. Two of a million states share one with a probability of 3e-8.
+  // A set of hashes with open addressing. Among a million states a collision has a probability of 3e-8.
   class HashSet {
    public:
     std::size_t size() const noexcept { return count_; }
@@ -196,7 +198,7 @@ class Explorer {
     leave();
   }
 
-  // Those who own something run to their end, after all others: they may wait for them.
+  // Fibers that own something run to their end, after all others, as they may wait for them.
   void leave() {
     is_leaving_ = true;
     bool owns = false;
@@ -232,7 +234,7 @@ class Explorer {
     const Watch what = cells_[cell(word)];
     if (what == Watch::kNot) return;
     switch_away();
-    // Now the access itself: it finds what is there at this moment.
+    // The access itself happens now: it finds the values of this moment.
     Fiber& fiber = fibers_[current_];
     std::uint64_t value = 0;
     if (!stores || what == Watch::kExchanged) std::memcpy(&value, word, what == Watch::kFloat ? 4 : 8);
@@ -245,7 +247,7 @@ class Explorer {
       ++fiber.reads;
   }
 
-  // The first step goes from the beginning over the first point to the second one.
+  // The first step runs from the start of the fiber through its first point to the second one.
   void switch_away() {
     if (!std::exchange(fibers_[current_].has_passed, true)) return;
     const std::size_t self = current_, next = choose_next();
@@ -254,7 +256,7 @@ class Explorer {
 
   // ---- the search
 
-  // The fiber that takes the next step; nobody: the execution is over.
+  // Returns the fiber that takes the next step, or kNone once the execution is over.
   std::size_t choose_next() {
     for (;;) {
       if (depth_ == path_.size() && !extend_path()) return kNone;
@@ -281,14 +283,14 @@ class Explorer {
       return false;
     }
     if (depth_ >= kTooLong) return fail("goes on for ever"), false;
-    // Who runs goes on first: that is the cheapest.
+    // Continues with the running fiber first, as that needs no switch.
     const bool stays = current_ < fibers_.size() && (open >> current_ & 1) != 0;
     const auto first = static_cast<std::uint32_t>(stays ? current_ : std::size_t(std::countr_zero(open)));
     path_.push_back({first, open & ~(1U << first)});
     return true;
   }
 
-  // Takes the last choice that can be taken otherwise. False: all is done.
+  // Switches to the next alternative of the last choice that has one. Returns false once the search is complete.
   bool step_back() {
     while (!path_.empty() && path_.back().open == 0) path_.pop_back();
     if (path_.empty()) return false;
@@ -313,7 +315,7 @@ class Explorer {
   }
 
   std::uint64_t state() const noexcept {
-    std::uint64_t hash = 0, place = 0;  // a sum, so that no multiplication waits for the one before
+    std::uint64_t hash = 0, place = 0;  // a sum, so that the multiplications are independent of each other
     for (const Region& region : regions_)
       for (std::size_t at = 0; at < region.bytes; at += 8) {
         std::uint64_t value = 0, part = ++place;
@@ -341,7 +343,7 @@ class Explorer {
   bool is_leaving_ = false, follows_all_ = false;
   std::uint64_t stores_ = 0;
 
-  std::vector<Choice> path_;  // of this execution; its end is where the next one differs
+  std::vector<Choice> path_;  // of this execution; the next execution differs from it at its end
   std::size_t depth_ = 0;
   HashSet visited_;
   Explored found_;

@@ -1,5 +1,5 @@
-// Every fault point: its name, whose protocol it is in, who reaches it, and how. The kill matrices go through
-// this table.
+// Every fault point with its name, its protocol, the kind of process that reaches it, and the conditions. The kill
+// matrices iterate over this table.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,38 @@ namespace ps_shm::test {
 using shm::FaultPoint;
 using shm::kFaultPoints;
 
-// Who reaches a point.
+// The kind of process that reaches a point.
 enum class FaultActor : std::uint32_t {
-  kCreator,  // a ps that makes the job
-  kTask,     // a ps task that adds its shard, or takes a dead one's over
-  kAdopter,  // a ps that takes a job over
-  kReviver,  // a ps that goes on with a dead job that was ended
+  kCreator,  // a ps that creates the job
+  kTask,     // a ps task that adds its shard, or takes over that of a dead task
+  kAdopter,  // a ps that takes over a job
+  kReviver,  // a ps that resumes a dead job that was ended
   kEnder,    // a ps that ends its job
-  kRemover,  // a ps whose job is over
+  kRemover,  // a ps whose job has ended
   kWorker,
-  kSetter,      // who changes live settings
-  kPublisher,   // of a publication, which is no job: publication_matrix.cpp
-  kSubscriber,  // the same
-  kSnapshotter  // who takes snapshots
+  kSetter,      // a process that changes runtime settings
+  kPublisher,   // of a publication, which is not a job: publication_matrix.cpp
+  kSubscriber,  // likewise
+  kSnapshotter  // a process that takes snapshots
 };
 
-// When a worker reaches it; bits.
+// When a worker reaches it; a bit mask.
 inline constexpr std::uint32_t kInAsync = 1, kInSsp = 2, kInSync = 4, kInBackup = 8;  // modes; sync with a quorum
 inline constexpr std::uint32_t kInVersioned = 16, kInInplace = 32;                    // layouts
-inline constexpr std::uint32_t kInAccumulated = 64;                                   // reduce atomic as well
+inline constexpr std::uint32_t kInAccumulated = 64;                                   // reduce=atomic as well
 inline constexpr std::uint32_t kInSyncs = kInSync | kInBackup;
 inline constexpr std::uint32_t kInAsyncs = kInAsync | kInSsp;
 inline constexpr std::uint32_t kInBoth = kInVersioned | kInInplace;
 inline constexpr std::uint32_t kInAll = kInAsyncs | kInSyncs | kInBoth;
-inline constexpr std::uint32_t kInPublication = 0;  // in no job
+inline constexpr std::uint32_t kInPublication = 0;  // not in a job
 
-// What it takes to reach it.
+// The condition for reaching it.
 enum class FaultWay : std::uint32_t {
-  kAlone,      // whatever others do
-  kFirst,      // the worker is the first of the job
+  kAlone,      // reached whatever others do
+  kFirst,      // the worker is the first one of the job
   kContended,  // others push the same chunk at the same moment
-  kSuccessor,  // the rank's last holder died in a push
-  kLate,       // the step went on without the worker
+  kSuccessor,  // the last owner of the rank died in a push
+  kLate,       // the step was completed without the worker
   kShort,      // fewer workers are alive than the quorum
   kByHand      // records that only a test writes
 };

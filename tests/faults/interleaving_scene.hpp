@@ -1,8 +1,8 @@
-// What the interleaving tests explore: variables of one chunk, fibers that push, pull, help, contribute and recover
-// through the real functions, and what must hold at the end of every execution.
+// The scenario of the interleaving tests: variables of one chunk, fibers that push, pull, help, contribute and recover
+// through the real functions, and the invariants that are checked at the end of every execution.
 //
-// Watched are chunk words, stamps and data; who includes what in sync scenarios; free-buffer records where somebody
-// recovers. All else in the segments is used by one fiber alone or never changes.
+// Watched are chunk words, stamps and data; the rank sets of accumulators in sync scenarios; and free-buffer records
+// where a fiber recovers. Everything else in the segments is used by one fiber only or never changes.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -28,20 +28,20 @@ using namespace ps_shm::shm;
 inline constexpr std::size_t kMaxFloats = 7, kMaxPushes = 12, kMaxReaders = 2, kMaxPulls = 2;
 inline constexpr std::uint32_t kMaxSceneRanks = 3;
 
-// Every push adds a power of two of its own, so that a value tells which pushes are in it. What the fibers know of
-// each chunk; remembered.
+// Every push adds a power of two of its own, so a value tells which pushes are in it. What the fibers know of each
+// chunk; remembered.
 struct Log {
   std::uint32_t begun[2], acknowledged[2];         // pushes, as bits
-  std::uint64_t applied_to[2][kMaxPushes];         // version + 1 by push; 0: not known
-  std::uint64_t next_free_buffer[kMaxSceneRanks];  // which free buffer is a rank's next
+  std::uint64_t applied_to[2][kMaxPushes];         // version + 1 by push; 0: unknown
+  std::uint64_t next_free_buffer[kMaxSceneRanks];  // index of each rank's next free buffer
   struct Pull {
-    std::uint32_t acknowledged, values;  // before it; what it brought
+    std::uint32_t acknowledged, values;  // acknowledged before the pull; the result of the pull
     std::uint64_t version;
     std::uint32_t chunk, is_there;
   } pulls[kMaxReaders][kMaxPulls];
-  float room[kMaxReaders][kMaxFloats + 1];    // where pulls copy to
-  std::uint32_t helped[kMaxSceneRanks];       // four bits per step: how often the rank applied it
-  std::uint64_t contributed[kMaxSceneRanks];  // what its contributions returned
+  float room[kMaxReaders][kMaxFloats + 1];    // buffers that pulls copy to
+  std::uint32_t helped[kMaxSceneRanks];       // four bits per step: how often the rank applied the step
+  std::uint64_t contributed[kMaxSceneRanks];  // the results of its contributions
 };
 
 struct Shape {
@@ -138,7 +138,7 @@ class Scene {
     explorer->forget();
   }
 
-  // A fiber that pushes to these variables, in this order. Each push has a bit of its own.
+  // Adds a fiber that pushes to these variables, in this order. Each push has its own bit.
   void add_writer(std::uint32_t rank, std::vector<std::uint32_t> targets, const FiberOptions& options = {}) {
     const std::uint32_t first = next_bit_;
     next_bit_ += static_cast<std::uint32_t>(targets.size());
@@ -150,11 +150,11 @@ class Scene {
         options);
   }
 
-  // A fiber that recovers what the rank's last holder has left, and pushes.
+  // Adds a fiber that recovers the state that the rank's last owner has left, and then pushes.
   void add_heir(std::uint32_t rank, const JobSegments& process, std::uint32_t pushes, FiberOptions options) {
     const std::uint64_t named = shape_.variables + job.segments.lanes() * kFreeBuffersPerClass;
     options.must_end = true;
-    options.patience = 2 * (1 + 2 * named);  // two looks
+    options.patience = 2 * (1 + 2 * named);  // two scans of all words and records
     const std::uint32_t first = next_bit_;
     next_bit_ += pushes;
     explorer->add(
@@ -168,7 +168,7 @@ class Scene {
         options);
   }
 
-  // A fiber that applies sync steps 0 to `steps` - 1 to the first variable, as pushes of their numbers.
+  // Adds a fiber that applies sync steps 0 to `steps` - 1 to the first variable, as pushes with these numbers.
   void add_helper(std::uint32_t rank, std::uint32_t steps) {
     explorer->add([this, rank, steps] {
       FreeBuffers free_buffers(job.segments, rank);
@@ -203,7 +203,7 @@ class Scene {
     });
   }
 
-  // A fiber that looks at the image of snapshot point 1, which no push is in.
+  // Adds a fiber that reads the pre-image of snapshot point 1, which contains no push.
   void add_image_reader(std::uint32_t variable, std::uint32_t looks) {
     const std::uint32_t reader = readers_++;
     explorer->add([this, reader, variable, looks] {
@@ -218,7 +218,8 @@ class Scene {
     });
   }
 
-  // A fiber that contributes to the sums of `steps` steps, and again as a successor that does not know of it would.
+  // Adds a fiber that contributes to the sums of `steps` steps; with `again` twice, as a successor would that does not
+  // know of the first contribution.
   void add_contributor(std::uint32_t rank, std::uint32_t steps, bool again) {
     explorer->add([this, rank, steps, again] {
       FreeBuffers free_buffers(job.segments, rank);
@@ -235,7 +236,7 @@ class Scene {
     });
   }
 
-  // A fiber that looks at the sum of step 0, and then at that of step 1.
+  // Adds a fiber that reads the sum of step 0, and then that of step 1.
   void add_summer() {
     explorer->add([this] { check_sum(0), check_sum(1); });
   }
@@ -257,7 +258,7 @@ class Scene {
       if (found[i] != float(expected)) explorer->fail("sum and set disagree");
   }
 
-  // What must hold when all have ended.
+  // Checks the invariants once all fibers have ended.
   std::function<void()> before_check = [] {};
   void check() {
     before_check();
@@ -297,8 +298,8 @@ class Scene {
   }
 
  private:
-  // Whether version `version` is made of just the pushes `values`: so many of those that were begun, all of those that
-  // must be there, and all and only those that were told to have been applied to older versions.
+  // Checks that version `version` consists exactly of the pushes `values`: only pushes that were begun, all pushes in
+  // `least`, and exactly those that were reported as applied up to this version.
   void check_version(std::uint32_t variable, std::uint64_t version, std::uint32_t values, std::uint32_t least) {
     if (std::uint64_t(std::popcount(values)) != version) explorer->fail("version and value disagree");
     if ((values & ~log.begun[variable]) != 0) explorer->fail("a value that nobody has pushed");
@@ -322,7 +323,7 @@ class Scene {
   std::uint32_t next_bit_ = 0, readers_ = 0;
 };
 
-// Ranks 0 and 1 have processes that hold their bytes; where rank 0's dies, its successor has the byte already.
+// Ranks 0 and 1 have processes that hold their bytes; when that of rank 0 dies, its successor already has the byte.
 struct KillScene : Scene {
   JobSegments successor = job.attach(), living = job.attach();
 

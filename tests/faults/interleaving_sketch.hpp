@@ -1,4 +1,4 @@
-// The protocol of versioned chunks as a sketch, with a flaw or without: what the search for interleavings must find.
+// A sketch of the protocol of versioned chunks, correct or with a flaw that the search for interleavings must find.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace ps_shm::test {
 
 enum class Flaw { kNone, kNoCompare, kNoStampCheck, kNoChunkInStamp, kNotBuilding, kStepOnce, kNotedTwice };
 
-// The protocol of versioned_slot.hpp once more, and what may be wrong with it.
+// A second implementation of the protocol of versioned_slot.hpp, with optional flaws.
 class Sketch {
  public:
   Sketch(Scene& scene, Flaw flaw) : scene_(scene), flaw_(flaw) {}
@@ -64,7 +64,8 @@ class Sketch {
       word(variable).store_release(next);
     else if (!word(variable).try_exchange_acq_rel(old, next))
       return FreeBuffers::lost(free_buffer), false;
-    if (flaw_ == Flaw::kNotedTwice) FreeBuffers::lost(free_buffer);  // no longer in flight, and then what it owns
+    // clears the in-flight mark first, and records the owned buffer in a second store
+    if (flaw_ == Flaw::kNotedTwice) FreeBuffers::lost(free_buffer);
     FreeBuffers::won(free_buffer, replaced);
     return true;
   }
@@ -88,7 +89,7 @@ struct FlawedScene : Scene {
   FlawedScene(const Shape& shape, Flaw flaw) : Scene(shape) { use_sketch(*this, flaw); }
 };
 
-// A successor who takes its predecessor's swap for done where the word names the free buffer, and only there.
+// A successor that considers the swap of its predecessor done if and only if the word names the free buffer.
 inline void settle_by_word(Scene& scene, std::uint32_t rank) {
   for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
     FreeBufferShm& shared = scene.job.free_buffer(scene.record(0), rank, which);

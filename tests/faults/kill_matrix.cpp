@@ -1,17 +1,18 @@
-// The kill matrix: for every fault point, in every role, mode and layout that reach it, a process is killed or stopped
-// there in a job of real processes, and afterwards
-//   - the others have gone on (a stopped worker in sync mode: once --step-timeout is over), within a bound of time,
-//   - every process has ended with the code it should, within a bound of time,
-//   - no chunk is torn, and each holds at least the pushes that were acknowledged and at most those that were begun,
-//   - no buffer is lost or named twice, and /dev/shm has nothing of the job.
+// The kill matrix: for every fault point, in every role, mode and layout that reach it, a process of a real job is
+// killed or stopped there. Afterwards
+//   - the other processes have made progress within a time limit (beside a stopped worker in sync mode: once
+//     --step-timeout is over),
+//   - every process has ended with the expected exit code within a time limit,
+//   - no chunk is torn, and each contains at least the acknowledged pushes and at most those that were begun,
+//   - no buffer is lost or named twice, and nothing of the job is left in /dev/shm.
 //
 //   kill_matrix [--full] [--seed N] [--only TEXT | --store K] [--list]
 //
-// And again with a kill before the k-th store to a shared word of a worker's life, whatever that store is: all of them
-// with --full, a random choice without.
+// The matrix also kills a worker before the k-th store to a shared word in its life, whatever that store is: for every
+// k with --full, for a random selection otherwise.
 //
-// Without --full a pairwise cover: each two of {point, role, mode, layout, action} that go together are in some case;
-// protocols that do not know the mode are covered in async and sync.
+// Without --full the matrix is a pairwise cover: every compatible pair of values of {point, role, mode, layout, action}
+// is in some case; protocols that do not depend on the mode are covered in async and sync.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -33,7 +34,7 @@ namespace {
 using namespace ps_shm;
 using namespace test;
 
-// What is done to a job, by the case's actor.
+// The runs of a case; in each, the case's actor is struck.
 class Trial : StruckJob {
  public:
   using StruckJob::StruckJob;
@@ -63,13 +64,13 @@ class Trial : StruckJob {
     }
   }
 
-  // The life of a worker, from joining to leaving, ends at its `store`-th store. False: it has fewer.
+  // The worker's life, from joining to leaving, ends at its `store`-th store. Returns false if it has fewer stores.
   bool run_until_store(std::uint64_t store, bool is_first) {
     start_ps();
     const Orders orders{.strike_at_store = store, .leaves_after = 3};
     if (!is_first) start_others(0, {});
     const pid_t victim = start_worker(0, orders);
-    // Alone it gets no further than the first step in sync mode: the others come when it dies or waits there.
+    // In sync mode it gets no further than the first step alone: the others start once it dies or waits there.
     int status = 0;
     const auto has_ended = [&] { return waitpid(victim, &status, WNOHANG) == victim; };
     bool ended = is_first && wait_for(has_ended, 0.05);
@@ -87,7 +88,7 @@ class Trial : StruckJob {
 
  private:
   void strike_creator() {
-    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) start_worker(rank, {});  // they wait
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) start_worker(rank, {});  // they wait for the job
     const pid_t ps = start_ps(case_.row->point);
     wait_struck(ps);
     if (case_.action == Action::kKill)
@@ -114,7 +115,7 @@ class Trial : StruckJob {
     finish();
   }
 
-  // The ps of an ended job and all its workers have died; another ps goes on with it, and so do new workers.
+  // The ps and all workers of an ended job have died; another ps and new workers resume the job.
   void strike_reviver() {
     const Action later = std::exchange(case_.action, Action::kKill);
     const pid_t ps = start_job(FaultPoint::kEndSaid);
@@ -141,8 +142,9 @@ class Trial : StruckJob {
     finish();
   }
 
-  // The ps ends the job because it is asked to, and another one because all have left. The workers see that and leave,
-  // whether or not it lives on. A worker that comes before it has said so works until it does.
+  // The ps ends the job: in one case because it is asked to, in another because all workers have left. The workers
+  // notice and leave, whether or not the ps survives. A worker that joins before the ps has ended the job trains until
+  // then.
   void strike_ender() {
     for (std::atomic<bool>* wish : {&shared_->quit_ps, &shared_->finish}) {
       const pid_t ps = start_job(case_.row->point);
@@ -157,7 +159,7 @@ class Trial : StruckJob {
           has_said ? wait_ended(late) : wait_at_work();
         }
         kill(ps, SIGCONT);
-      } else if (was_asked && !has_said) {  // nobody knows what it was asked
+      } else if (was_asked && !has_said) {  // it may have died before it received the request
         shared_->quit_ps = false;
         start_ps();
         if (!wait_for([&] { return view_->info().served; })) throw Failed{"the job has no ps"};
@@ -184,7 +186,7 @@ class Trial : StruckJob {
     reclaim();
   }
 
-  // The next job is another one.
+  // The next job is independent of this one.
   void forget() {
     shared_->finish = false, shared_->quit_ps = false, shared_->joined = 0;
     for (Account& account : shared_->accounts) account.begun = 0, account.acknowledged = 0;
@@ -192,7 +194,7 @@ class Trial : StruckJob {
     view_.reset();
   }
 
-  // What is left of the job does not keep another one of its name from beginning, which ends clean.
+  // Leftovers of the job do not prevent a new job of the same name, which ends cleanly.
   void reclaim() {
     forget();
     start_job();
@@ -218,7 +220,7 @@ class Trial : StruckJob {
     wait_ended(set({}));
     finish();
     if (case_.action == Action::kKill) return;
-    // The job ends beside a stopped setter, who is the last one out.
+    // The job ends while a setter is stopped, which is the last process to leave.
     forget();
     const pid_t ps = start_job();
     wait_at_work();
@@ -247,7 +249,7 @@ class Trial : StruckJob {
     finish();
   }
 
-  // In the loop, some rounds in; points that a worker passes once are struck at once.
+  // After some rounds of the loop; points that a worker passes only once are struck at once.
   int choose_passes() {
     static const std::set<std::string> kLoop = {"free-buffer", "push", "announce", "step", "arrive",
                                                 "decide",      "help", "apply",    "open"};
@@ -283,7 +285,7 @@ class Trial : StruckJob {
       }
       victim = start_worker(rank, orders);
       if (case_.row->way == FaultWay::kShort) {
-        wait_at_work();  // one that starts late would leave before its first step
+        wait_at_work();  // a worker that starts late would leave before its first step
         wait_progress("the job");
         shared_->others_quit = true;
       }
@@ -294,7 +296,7 @@ class Trial : StruckJob {
       }
     }
     if (case_.action == Action::kKill) {
-      // Half of the dead are replaced. The first sync step needs everybody, dead or not.
+      // Half of the dead workers are replaced. The first sync step needs every rank, dead or not.
       const bool is_replaced = case_.role == Role::kChief || random_() % 2 == 0 || !view_has_enough();
       if (is_replaced)
         start_worker(rank, {});
@@ -310,14 +312,14 @@ class Trial : StruckJob {
     finish();
   }
 
-  // Whether all the job's workers have joined, as its first step wants.
+  // Whether all workers of the job have joined, as the first step requires.
   bool view_has_enough() {
     open_view();
     return view_->workers().size() >= kWorkers;
   }
 };
 
-// Kills a worker before each of its stores in turn, or before some of them. Returns how many cases failed.
+// Kills a worker before each of its stores in turn, or before some of them. Returns the number of failed cases.
 int strike_stores(bool full, std::uint64_t only, std::mt19937_64& random) {
   constexpr int kSome = 12;
   static const FaultPointRow kAnyStore = {FaultPoint::kCount_, "a store", "any",
@@ -325,7 +327,7 @@ int strike_stores(bool full, std::uint64_t only, std::mt19937_64& random) {
   int cases = 0, failed = 0;
   for (const Kind kind : {Kind::kAsync, Kind::kSsp, Kind::kSync, Kind::kBackup, Kind::kSummed})
     for (const bool is_first : {true, false}) {
-      std::uint64_t stores = ~std::uint64_t{0};  // of a whole life, once known
+      std::uint64_t stores = ~std::uint64_t{0};  // in a whole life, once known
       const auto strike = [&](std::uint64_t store) {
         ++cases;
         try {

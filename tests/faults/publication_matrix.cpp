@@ -1,13 +1,13 @@
-// The kill matrix of publications: for every fault point of a publisher or a subscriber, a process is killed or stopped
-// there in a publication of real processes, and afterwards
-//   - the others have gone on: readers beside a struck publisher get the next one's generations, a publisher beside a
-//     struck reader publishes on,
-//   - no reader has seen a generation that is not whole, that changes while it has it, or an older one after a newer one,
-//   - every process ends with exit code 0, and /dev/shm has nothing of the publication.
+// The kill matrix of publications: for every fault point of a publisher or a subscriber, a process of a real
+// publication is killed or stopped there. Afterwards
+//   - the other processes have made progress: readers beside a struck publisher get the generations of the next
+//     publisher, and a publisher beside a struck reader continues to publish,
+//   - no reader has seen a generation that is torn, that changes during its lease, or that is older than one before,
+//   - every process ends with exit code 0, and nothing of the publication is left in /dev/shm.
 //
 //   publication_matrix [--full] [--seed N] [--only TEXT]
 //
-// And again with a kill before the k-th store to a shared word, whatever that store is: all of them with --full.
+// It also kills a process before the k-th store to a shared word, whatever that store is: for every k with --full.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ using namespace ps_shm::test;
 
 struct Wishes {
   std::atomic<bool> finish, publisher_ends, reader_leaves;
-  std::atomic<std::uint64_t> published, reads[8];  // by reader, in the order of their starting
+  std::atomic<std::uint64_t> published, reads[8];  // by reader, in the order in which they were started
   char message[512];
 };
 
@@ -76,7 +76,7 @@ class Publication {
     }
   }
 
-  // The life of a publisher or reader ends before its `store`-th store. False: it has fewer.
+  // The life of a publisher or reader ends before its `store`-th store. Returns false if it has fewer stores.
   bool run_until_store(std::uint64_t store, bool is_publisher) {
     const Strike strike{.store = store};
     start_reader();
@@ -139,7 +139,7 @@ class Publication {
     }
     wait_struck(victim, strike);
     wishes_->reader_leaves = false;
-    readers_ = 1;  // whose progress counts
+    readers_ = 1;  // the number of readers whose progress counts
     wait_progress();
     if (strike.action == Action::kStop) {
       kill(victim, SIGCONT);
@@ -149,7 +149,7 @@ class Publication {
     finish();
   }
 
-  // Who comes last removes the publication: its publisher, or a reader.
+  // The last process to leave removes the publication: its publisher, or a reader.
   void strike_remover(const Strike& strike, bool is_publisher) {
     const pid_t publisher = start_publisher(is_publisher ? strike : Strike{});
     pid_t victim = publisher;
@@ -168,7 +168,8 @@ class Publication {
     readers_ = 0, started_ = 0;
     start_reader();
     if (strike.action == Action::kStop) {
-      if (*strike.point == FaultPoint::kBundleUnlinked) {  // what it removes is gone, and it holds up nobody
+      // the publication is already removed, and the stopped process blocks no other
+      if (*strike.point == FaultPoint::kBundleUnlinked) {
         start_publisher();
         wait_progress();
       }
@@ -235,7 +236,7 @@ class Publication {
           ++wishes_->reads[number];
         } catch (const Timeout&) {
         } catch (const PublisherGone&) {
-          usleep(200);  // another one will come
+          usleep(200);  // the next publisher will start
         }
       }
     });
@@ -272,7 +273,7 @@ class Publication {
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw Failed{fmt::format("status {}{}", status, said())};
   }
 
-  // Some more generations are published, and whoever reads gets some more.
+  // Some more generations are published, and the live readers get some of them.
   void wait_progress() {
     constexpr std::uint64_t kMore = 10;
     std::vector<std::uint64_t> before;
@@ -303,8 +304,8 @@ class Publication {
   BundleSpec spec_;
   Wishes* wishes_;
   std::map<pid_t, std::string> running_;
-  std::size_t started_ = 0, readers_ = 0;  // readers, and how many of them live
-  int publishers_ = 0;                     // that live
+  std::size_t started_ = 0, readers_ = 0;  // readers, and how many of them are alive
+  int publishers_ = 0;                     // the number alive
 };
 
 }  // namespace
@@ -348,7 +349,7 @@ int main(int argc, char** argv) {
             [&] { Publication(random()).strike(row, action); });
     }
   for (const bool is_publisher : {true, false}) {
-    std::uint64_t last = ~std::uint64_t{0};  // of a whole life, once known
+    std::uint64_t last = ~std::uint64_t{0};  // in a whole life, once known
     const auto strike = [&](std::uint64_t store) {
       run(fmt::format("kill {} before store {}", is_publisher ? "publisher" : "reader", store), [&] {
         if (!Publication(random()).run_until_store(store, is_publisher)) last = store;

@@ -1,5 +1,5 @@
-// Strikes this process, with a kill or a stop, at a chosen fault point or before a chosen store; and waits for what comes
-// of it. What the processes of a case tell each other.
+// Strikes this process, by a kill or a stop, at a chosen fault point or before a chosen store; waits for the
+// consequences. Shared state through which the processes of a case communicate.
 #pragma once
 
 #include <signal.h>
@@ -16,7 +16,8 @@
 
 namespace ps_shm::test {
 
-// When it reaches the point for the `passes`-th time. One that shall lose a swap lets the others swap first.
+// Strikes when the process reaches the point for the `passes`-th time. A process that is to lose a swap lets the others
+// swap first.
 inline FaultPoint g_point;
 inline Action g_action;
 inline int g_passes;
@@ -26,14 +27,15 @@ inline void arm(FaultPoint point, Action action, int passes) {
   g_point = point, g_action = action, g_passes = passes;
   g_loses = point == FaultPoint::kPushLost || point == FaultPoint::kPushRecovered;
   shm::g_fault_hooks.reached = [](FaultPoint reached) {
-    // Makes it likely that another one swaps meanwhile; the case waits until that has happened, however often it takes.
+    // Makes it likely that another process swaps meanwhile; the case waits until that has happened, however often it
+    // takes.
     if (g_loses && reached == FaultPoint::kPushStamped) usleep(200);
     if (reached != g_point || --g_passes != 0) return;
     raise(g_action == Action::kKill ? SIGKILL : SIGSTOP);
   };
 }
 
-// With a kill, before its `number`-th store to a shared word.
+// Kills the process before its `number`-th store to a shared word.
 inline std::uint64_t g_stores_left;
 
 inline void arm_store(std::uint64_t number) {
@@ -44,7 +46,7 @@ inline void arm_store(std::uint64_t number) {
 }
 
 inline constexpr double kPatience =
-    60.0;  // for what takes milliseconds: the machine may be busy, and a race must be lost
+    60.0;  // for operations that take milliseconds: the machine may be busy, and some cases wait until a race is lost
 
 inline double now() {
   timespec time;
@@ -52,7 +54,8 @@ inline double now() {
   return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
 }
 
-// A virtual machine may be held for seconds, all its processes with it: so many looks are taken whatever the clock says.
+// A virtual machine may be suspended for seconds with all its processes, so a minimum number of polls is made whatever
+// the clock says.
 template <class Fact>
 bool wait_for(Fact&& fact, double seconds = kPatience) {
   constexpr double kLooksPerSecond = 1000;
@@ -68,19 +71,19 @@ struct Failed {
   std::string what;
 };
 
-// What the processes of a case tell each other, in a mapping that they share.
+// The state that the processes of a case share, in a shared mapping.
 struct Account {
   std::atomic<std::uint64_t> begun, acknowledged;
   std::atomic<bool> tore;
 };
 struct Shared {
-  std::atomic<bool> finish;   // workers leave
-  std::atomic<bool> quit_ps;  // the ps is asked to end
+  std::atomic<bool> finish;   // asks the workers to leave
+  std::atomic<bool> quit_ps;  // asks the ps to end
   std::atomic<bool> others_quit;
-  std::atomic<std::uint32_t> joined;     // worker processes, dead ones as well
-  std::atomic<std::uint64_t> snapshots;  // taken and looked at
+  std::atomic<std::uint32_t> joined;     // worker processes, including dead ones
+  std::atomic<std::uint64_t> snapshots;  // taken and checked
   std::array<Account, 16> accounts;      // one for each worker process of the case
-  char message[512];                     // of an exception
+  char message[512];                     // the text of an exception
 };
 
 }  // namespace ps_shm::test

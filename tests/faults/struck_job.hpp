@@ -1,5 +1,5 @@
-// A job of real processes, of which one is to be struck (killed or stopped) at a chosen point: starting them, waiting for
-// them, and what must hold of the job afterwards. What does not is thrown as Failed.
+// A job of real processes, one of which is to be struck (killed or stopped) at a chosen point: starts them, waits for
+// them, and checks the invariants of the job afterwards. A violation is thrown as Failed.
 #pragma once
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ inline constexpr std::uint32_t kWorkers = 3;
 inline constexpr std::uint64_t kElements = 3000;  // several chunks in each of two parts
 inline constexpr double kStepTimeout = 0.2;
 
-// A job, its processes, and what has become of them.
+// A job, its processes, and the outcome for each of them.
 class StruckJob {
  public:
   StruckJob(const Case& given, std::uint64_t seed) : case_(given), random_(seed) {
@@ -51,7 +51,8 @@ class StruckJob {
     config_.chunk_bytes = 1024;
     config_.placement = Placement::kPartition;
     config_.optimizer.rule = UpdateRule::kAdd;
-    config_.linger_seconds = case_.row->actor == FaultActor::kReviver ? kPatience : 0.1;  // who revives it has time
+    // leaves time for the process that revives it
+    config_.linger_seconds = case_.row->actor == FaultActor::kReviver ? kPatience : 0.1;
     config_.layout = case_.layout;
     config_.mode = case_.is_sync() ? Mode::kSync : case_.kind == Kind::kSsp ? Mode::kSsp : Mode::kAsync;
     config_.staleness = 3;
@@ -112,11 +113,12 @@ class StruckJob {
     Action action = Action::kKill;
     int passes = 1;
     bool is_slow = false;                            // late in every step
-    std::uint64_t leaves_after = 0;                  // 0: when told
+    std::uint64_t leaves_after = 0;                  // 0: when asked to
     bool leaves_with_others = false, stays = false;  // until the ps ends the job
   };
 
-  // A worker that adds one to all elements and rows in each step, by a push or past the rule, and assigns a variable.
+  // A worker that in each step adds one to all elements and rows, by a push or bypassing the optimizer, and assigns a
+  // variable.
   pid_t start_worker(std::uint32_t rank, const Orders& orders) {
     if (orders.strike_at || orders.strike_at_store != 0) struck_.insert(accounts_);
     Account& account = shared_->accounts[accounts_++];
@@ -140,7 +142,8 @@ class StruckJob {
       const std::span<const Variable> summed = std::span(variables).first(deltas.size());
       const auto push_rows = declare_rows(worker, rank, ones);
       std::vector<float> values(kElements);
-      // A first step fails where somebody joins later than the step's time-out. A busy machine may take as long.
+      // The first step fails if a worker joins later than the step's time-out. On a busy machine joining may take that
+      // long.
       if (config_.step_timeout_seconds > 0 && !wait_for([this] { return shared_->joined >= kWorkers; }))
         throw Error("the others do not join");
       for (std::uint64_t step = 0; orders.leaves_after == 0 || step < orders.leaves_after; ++step) {
@@ -152,8 +155,8 @@ class StruckJob {
           if (is_torn(values) || (which == 2 && sees_half(worker, summed, values))) account.tore = true;
         }
         account.begun.fetch_add(1);
-        if (orders.is_slow) usleep(2000);  // makes it late in most steps; the case waits until it was late in one
-        // So that a strike soon after the first element may be among rows or not.
+        if (orders.is_slow) usleep(2000);  // makes it late in most steps; the case waits until it was late once
+        // So that a strike soon after the first element may fall among rows or not.
         const bool are_rows_first = orders.passes % 2 != 0;
         if (are_rows_first) push_rows();
         if (step % 2 == 0)
@@ -170,8 +173,8 @@ class StruckJob {
     });
   }
 
-  // A process that takes snapshots until it is told to end, and looks whether each is one state of all variables: of each
-  // push all or nothing, but for those of workers that are struck in it, which are so many at most.
+  // A process that takes snapshots until it is told to end, and checks that each is one state of all variables: it
+  // contains each push completely or not at all, except at most one push of each struck worker.
   pid_t start_snapshotter(std::optional<FaultPoint> strike_at, std::uint32_t struck_pushes) {
     return spawn("snapshotter", [this, strike_at, struck_pushes] {
       if (strike_at) arm(*strike_at, case_.action, 1);
@@ -183,7 +186,7 @@ class StruckJob {
         try {
           look_at(view->snapshot(options), struck_pushes);
         } catch (const Error& error) {
-          if (!shared_->finish && view->info().served) throw;  // else it may be gone
+          if (!shared_->finish && view->info().served) throw;  // otherwise the job may be gone
         }
         usleep(500);  // leaves the others time between two snapshots; no result depends on it
       }
@@ -191,7 +194,7 @@ class StruckJob {
   }
 
   void look_at(const Snapshot& snapshot, std::uint32_t struck_pushes) {
-    // A slow machine can make a push of any worker longer than the patience. Such a snapshot shows nothing.
+    // On a slow machine a push of any worker may take longer than the snapshot waits. Such a snapshot proves nothing.
     const std::uint32_t stopped = case_.action == Action::kKill ? 0 : struck_pushes;
     if (snapshot.partial_ranks().size() > stopped) return;
     std::vector<float> all;
@@ -209,12 +212,12 @@ class StruckJob {
     ++shared_->snapshots;
   }
 
-  // Returns what adds one to every element of all rows: in ascending order, or in another one, where they are combined
-  // first. Versioned variables have none.
+  // Adds one to every element of all rows: with row numbers in ascending order, or in another order, which makes the
+  // library combine them first. Versioned variables have no rows.
   std::function<void()> declare_rows(Worker& worker, std::uint32_t rank, const std::vector<float>& ones) const {
     if (case_.layout != Layout::kInplace) return [] {};
     constexpr std::uint64_t kRows = 101;
-    const std::uint64_t width = case_.kind == Kind::kSsp ? 1 : 3;  // rows of one element take a way of their own
+    const std::uint64_t width = case_.kind == Kind::kSsp ? 1 : 3;  // rows of one element have a code path of their own
     const Variable rows = worker.variable({.name = "rows", .shape = {kRows, width}, .layout = {}},
                                           [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); });
     std::vector<std::uint32_t> ids(kRows);
@@ -229,7 +232,7 @@ class StruckJob {
         };
   }
 
-  // What the workers share is whole, whoever loaded it and whoever died over it.
+  // The data that the workers share is complete, whichever process loaded it or died while loading.
   static void check_shared(Worker& worker) {
     constexpr std::size_t kBytes = 20'000;
     const SharedBytes shared = worker.shared("bytes", [](const auto& room) {
@@ -240,7 +243,7 @@ class StruckJob {
       throw Error("the shared data is not whole");
   }
 
-  // All elements of a chunk got the same additions. In-place elements are each by themselves.
+  // All elements of a chunk have received the same additions. In-place elements are independent of each other.
   bool is_torn(const std::vector<float>& values) const {
     if (case_.layout == Layout::kInplace) return false;
     constexpr std::uint64_t kPart = kElements / 2;  // two shards
@@ -254,7 +257,7 @@ class StruckJob {
     return false;
   }
 
-  // Whoever dies over them, sync steps are whole for who pulls all variables at once.
+  // A worker that pulls all variables at once never sees a partial sync step, whichever process dies.
   bool sees_half(Worker& worker, std::span<const Variable> summed, std::span<float> values) const {
     if (case_.kind != Kind::kSync && case_.kind != Kind::kBackup) return false;
     float one = 0;
@@ -262,14 +265,15 @@ class StruckJob {
     try {
       worker.pull_all(summed, outs);
     } catch (const Error&) {
-      return false;  // a step was under way all the time
+      return false;  // a step was in progress all the time
     }
     return std::any_of(values.begin(), values.end(), [&](float value) { return value != one; });
   }
 
   // ---- waiting for them
 
-  // What /proc says of a process that hangs: its state, the kernel's function that it sleeps in, and its system call.
+  // The state of a hanging process according to /proc: its state, the kernel function that it sleeps in, and its system
+  // call.
   static std::string whereabouts(pid_t pid) {
     std::string text = fmt::format("; state {}", shm::process_state(static_cast<std::uint32_t>(pid)));
     for (const char* name : {"wchan", "syscall"}) {
@@ -319,15 +323,15 @@ class StruckJob {
       throw Failed{fmt::format("{} does not go on: {} steps in all{}", who, acknowledged() - before, said())};
   }
 
-  // A worker that comes when all others have left finds no job any more, and waits for the next. So all that have not
-  // been struck are waited for before anybody is told to leave.
+  // A worker that starts after all others have left finds no job any more, and waits for the next one. So all processes
+  // that have not been struck are at work before any is told to leave.
   void wait_at_work() {
     for (std::size_t i = 0; i < accounts_; ++i)
       if (!struck_.contains(i) && !wait_for([&] { return shared_->accounts[i].acknowledged.load() != 0; }))
         throw Failed{fmt::format("worker process {} does not begin{}", i, said())};
   }
 
-  // ---- what must hold
+  // ---- invariants
 
   void open_view() {
     if (!wait_for([&] {
@@ -375,11 +379,11 @@ class StruckJob {
     if (!left.empty()) throw Failed{fmt::format("/dev/shm still has {}", fmt::join(left, ", "))};
   }
 
-  // Everybody ends, and all is well.
+  // All processes end, and all invariants hold.
   void finish() {
     wait_at_work();
     open_view();
-    // A ps that comes to a job when everybody has left would begin another one.
+    // A ps that starts after all workers have left would create a new job.
     if (!wait_for([&] { return view_->info().served; })) throw Failed{"the job has no ps"};
     shared_->finish = true;
     wait_all_ended();
@@ -387,8 +391,8 @@ class StruckJob {
     check_nothing_left();
   }
 
-  // Whether the others do without a worker that is stopped there. Before it has joined, declared and initialised they
-  // wait for that, in ssp for its clock, and say so.
+  // Whether the other workers continue beside a worker that is stopped there. They wait for a worker that has not
+  // joined, declared and initialized yet, and in ssp for its clock, and report that they wait.
   bool goes_on_without_stopped() const {
     static const std::set<std::string> kWorking = {"free-buffer", "push", "announce", "step", "arrive",
                                                    "decide",      "help", "apply",    "open", "leave"};

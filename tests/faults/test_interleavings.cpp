@@ -1,7 +1,7 @@
-// The protocols of pushing, pulling, helping and recovering, driven through all their interleavings (explorer.hpp): the
-// real functions, on variables of one chunk of one or two floats. And the same with flaws, which the search must find.
+// Explores all interleavings of pushing, pulling, helping and recovering (explorer.hpp): the real functions, on
+// variables of one chunk of one or two floats. Versions with flaws are explored, too; the search must find each flaw.
 //
-// With one float a write falls between a pull's look at the word and its copy; with two, between the two.
+// With one float a write can fall between a pull's load of the word and its copy; with two, also between their copies.
 // With PS_SHM_TEST_FULL in the environment there are more pushes and pulls.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -27,8 +27,8 @@ namespace {
 
 const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
-// Two writers on one block, and a reader. The exchanges have no point: the update of each element is one, between what
-// it was computed from and the exchange.
+// Two writers on one block, and a reader. The exchanges have no points: the only point of an update lies between the
+// load of the old value and the exchange.
 Explored explore_inplace(std::uint64_t floats, Adds adds) {
   TestJob job(Scene::config(2));
   VariableShm& record = job.declare("v", floats, 0, Layout::kInplace);
@@ -40,10 +40,10 @@ Explored explore_inplace(std::uint64_t floats, Adds adds) {
   } log = {};
   Explorer explorer(std::span(job.segments.shard_data(0), record.shard_end));
   explorer.remember(&pushes);
-  if (!variable.is_scalar()) explorer.remember(variable.elements(), floats);  // that one lies in the counter's word
+  if (!variable.is_scalar()) explorer.remember(variable.elements(), floats);  // a scalar lies in the counter's word
   explorer.remember(&log);
   explorer.watch(&pushes, Watch::kExchanged);
-  if (!variable.is_scalar()) explorer.watch(variable.elements(), Watch::kFloat);  // half-way through the reader's copy
+  if (!variable.is_scalar()) explorer.watch(variable.elements(), Watch::kFloat);  // in the middle of the reader's copy
   for (std::uint32_t rank = 0; rank < 2; ++rank)
     explorer.add(
         [&, rank] {
@@ -69,7 +69,7 @@ Explored explore_inplace(std::uint64_t floats, Adds adds) {
   return explorer.explore();
 }
 
-// All of them were followed: `least` is below what there were when the scenario was written.
+// All interleavings were explored: `least` is a bit less than their number when the scenario was written.
 void check_all_good(const Explored& found, std::uint64_t least) {
   MESSAGE(fmt::format("{} states, {} executions, {} different ends, at most {} steps", found.states, found.executions,
                       found.ends, found.longest));
@@ -87,12 +87,12 @@ std::vector<std::uint32_t> times(std::size_t count, std::uint32_t variable = 0) 
   return std::vector<std::uint32_t>(count, variable);
 }
 
-// The buffer of v's version 1 comes to be that of w's version 1.
+// v's buffer of version 1 becomes w's buffer of version 1.
 const std::vector<std::uint32_t> kExchange = {0, 0, 0, 0, 0, 1, 0};
 
 }  // namespace
 
-TEST_CASE("interleavings: a search that follows no state twice misses none") {
+TEST_CASE("interleavings: a search that skips visited states misses none") {
   Explored found[2];
   for (const bool all : {false, true}) {
     Scene scene({.floats = 1});
@@ -124,7 +124,7 @@ TEST_CASE("interleavings: two writers and a reader of two floats") {
   check_all_good(scene.explore(), 10000);
 }
 
-TEST_CASE("interleavings: a writer goes round its free buffers while a reader sleeps") {
+TEST_CASE("interleavings: a writer cycles through its free buffers while a reader sleeps") {
   Scene scene({.floats = 2});
   scene.add_writer(0, times(2 * kFreeBuffersPerClass + 1));
   scene.add_reader(0, 2);
@@ -150,7 +150,7 @@ TEST_CASE("interleavings: two helpers apply the same two steps, each once") {
 }
 
 TEST_CASE(
-    "interleavings: a writer dies at any access while another one and a reader go on, and its successor recovers") {
+    "interleavings: a writer dies at any access while another one and a reader continue, and its successor recovers") {
   SUBCASE("and pushes") {
     KillScene scene({.floats = 1, .is_settled = true});
     scene.add_writer(0, times(1), {.may_die = true});
@@ -204,7 +204,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("interleavings: two writers after a snapshot point leave its image alone") {
+TEST_CASE("interleavings: two writers after a snapshot point do not change its pre-image") {
   Scene scene({.floats = 2, .has_snapshot_point = true});
   scene.add_writer(0, times(2));
   scene.add_writer(1, times(g_full ? 2 : 1));
@@ -212,7 +212,7 @@ TEST_CASE("interleavings: two writers after a snapshot point leave its image alo
   check_all_good(scene.explore(), 1000);
 }
 
-TEST_CASE("interleavings: a writer goes round its free buffers while somebody looks at a snapshot point's image") {
+TEST_CASE("interleavings: a writer cycles through its free buffers while a reader reads a snapshot point's pre-image") {
   Scene scene({.floats = 2, .has_snapshot_point = true});
   scene.add_writer(0, times(kFreeBuffersPerClass + 2));
   scene.add_image_reader(0, 1);
@@ -236,7 +236,7 @@ TEST_CASE("interleavings: a writer dies at any access after a snapshot point, an
     scene.add_heir(0, scene.successor, 1, {.after = 1});
     check_all_good(scene.explore(), 1000);
   }
-  SUBCASE("while somebody looks at the image") {
+  SUBCASE("while a reader reads the pre-image") {
     KillScene scene({.floats = 1, .is_settled = true, .has_snapshot_point = true});
     scene.add_writer(0, times(1), {.may_die = true});
     scene.add_writer(1, times(1));
@@ -246,14 +246,14 @@ TEST_CASE("interleavings: a writer dies at any access after a snapshot point, an
   }
 }
 
-TEST_CASE("interleavings: sums and the sets of who is in them agree, and each is in once") {
+TEST_CASE("interleavings: sums agree with their rank sets, and each contribution is in once") {
   Scene scene({.floats = 2, .has_steps = true});
   std::uint64_t steps = 2;
   SUBCASE("two contribute, one of them twice") {
     scene.add_contributor(0, 1, true);
     scene.add_contributor(1, g_full ? 2 : 1, false);
   }
-  SUBCASE("one goes round its free buffers") { scene.add_contributor(0, steps = kFreeBuffersPerClass + 3, false); }
+  SUBCASE("one cycles through its free buffers") { scene.add_contributor(0, steps = kFreeBuffersPerClass + 3, false); }
   scene.add_summer();
   scene.explorer->at_end([&] {
     for (std::uint64_t step = 0; step < steps; ++step) scene.check_sum(step);
@@ -263,7 +263,7 @@ TEST_CASE("interleavings: sums and the sets of who is in them agree, and each is
   check_all_good(scene.explorer->explore(), 1000);
 }
 
-TEST_CASE("interleavings: a contributor whose buffer becomes that of another chunk does not believe what it says") {
+TEST_CASE("interleavings: a contributor whose buffer moves to another chunk does not trust its contents") {
   Scene scene({.floats = 1, .variables = 2, .has_steps = true});
   const auto contribute = [&](FreeBuffers& free_buffers, std::uint32_t rank, std::uint32_t variable, bool again) {
     return scene.variable(variable).contribute(0, free_buffers, {rank, 0}, again, [=](float* out, const float* in) {
@@ -279,7 +279,7 @@ TEST_CASE("interleavings: a contributor whose buffer becomes that of another chu
   scene.explorer->add([&] {
     FreeBuffers free_buffers(scene.job.segments, 1);
     for (std::uint32_t i = 0; i <= kFreeBuffersPerClass; ++i)
-      contribute(free_buffers, 1, i != 0, i > 1);  // at last in v's buffer
+      contribute(free_buffers, 1, i != 0, i > 1);  // ends in v's buffer
   });
   scene.explorer->at_end([&] {
     const auto look = [&](const float* sum, const RankSet&) { scene.log.room[0][0] = sum[0]; };
@@ -297,7 +297,7 @@ TEST_CASE("interleavings: in-place elements take every exact update once, in exc
 
 // ---- flaws
 
-TEST_CASE("interleavings: the same protocol as a sketch is good without a flaw") {
+TEST_CASE("interleavings: the sketch of the protocol is correct without a flaw") {
   FlawedScene scene({.floats = 2}, Flaw::kNone);
   scene.add_writer(0, times(2));
   scene.add_writer(1, times(1));
@@ -305,21 +305,21 @@ TEST_CASE("interleavings: the same protocol as a sketch is good without a flaw")
   check_all_good(scene.explore(), 1000);
 }
 
-TEST_CASE("interleavings: a swap that does not look is found") {
+TEST_CASE("interleavings: a swap that does not compare is found") {
   FlawedScene scene({.floats = 2}, Flaw::kNoCompare);
   scene.add_writer(0, times(1));
   scene.add_writer(1, times(1));
   check_found(scene.explore());
 }
 
-TEST_CASE("interleavings: a pull that does not look at the stamp is found") {
+TEST_CASE("interleavings: a pull that does not check the stamp is found") {
   FlawedScene scene({.floats = 2}, Flaw::kNoStampCheck);
   scene.add_writer(0, times(kFreeBuffersPerClass + 2));
   scene.add_reader(0, 1);
   check_found(scene.explore());
 }
 
-TEST_CASE("interleavings: a pull that looks at the version alone is found") {
+TEST_CASE("interleavings: a pull that checks only the version is found") {
   FlawedScene scene({.floats = 2, .variables = 2}, Flaw::kNoChunkInStamp);
   scene.add_writer(0, kExchange);
   scene.add_reader(0, 1);
@@ -333,14 +333,14 @@ TEST_CASE("interleavings: a buffer that is not marked as being built is found") 
   check_found(scene.explore());
 }
 
-TEST_CASE("interleavings: a helper that does not look again after a lost swap is found") {
+TEST_CASE("interleavings: a helper that does not check again after a lost swap is found") {
   FlawedScene scene({.floats = 2, .has_steps = true}, Flaw::kStepOnce);
   scene.add_helper(0, 1);
   scene.add_helper(1, 1);
   check_found(scene.explore());
 }
 
-TEST_CASE("interleavings: no longer in flight before the replaced buffer is noted, and dead between, is found") {
+TEST_CASE("interleavings: clearing the in-flight mark before the replaced buffer is recorded is found") {
   KillScene scene({.floats = 1, .is_settled = true});
   use_sketch(scene, Flaw::kNotedTwice);
   scene.add_writer(0, times(1), {.may_die = true});
@@ -348,7 +348,7 @@ TEST_CASE("interleavings: no longer in flight before the replaced buffer is note
   check_found(scene.explore());
 }
 
-TEST_CASE("interleavings: a successor who looks at the word alone is found") {
+TEST_CASE("interleavings: a successor that checks only the word is found") {
   KillScene scene({.floats = 1, .is_settled = true});
   scene.add_writer(0, times(1), {.may_die = true});
   scene.add_writer(1, times(1));

@@ -1,5 +1,5 @@
-// What holds at each moment of a worker's life, where a death or another one's look could fall: asked at the fault points
-// in between. And what another one does at a chosen moment.
+// Invariants at each moment of a worker's life at which it could die or another process could read its state, checked
+// at the fault points. And actions of another process at a chosen moment.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class Looks {
   Looks& operator=(const Looks&) = delete;
 
  private:
-  // A look's own accesses are none.
+  // Accesses within a callback do not count.
   static void quietly(const std::function<void()>& body) {
     const FaultHooks hooks = std::exchange(g_fault_hooks, {});
     body();
@@ -67,7 +67,7 @@ void finish(Member& member, std::uint64_t round) {
 
 }  // namespace
 
-TEST_CASE("moments: who leaves has its byte until it has said all (locks.L5)") {
+TEST_CASE("moments: a leaving worker keeps its lock byte until its last store (locks.L5)") {
   TestJob job;
   Member member(job);
   const JobSegments others = job.attach();
@@ -84,7 +84,7 @@ TEST_CASE("moments: who leaves has its byte until it has said all (locks.L5)") {
   CHECK(worker_state(others, 0) == WorkerState::kLeft);
 }
 
-TEST_CASE("moments: a first part is initialised last, and each part behind its accumulator (directory.D6)") {
+TEST_CASE("moments: a first part is initialized last, and each part after its accumulator (directory.D6)") {
   JobConfig config = settings(1, Mode::kSync);
   config.tasks = 2;
   config.placement = Placement::kPartition;
@@ -118,7 +118,7 @@ TEST_CASE("moments: a first part is initialised last, and each part behind its a
   CHECK(looks >= 5);
 }
 
-TEST_CASE("moments: a gradient segment is noted once its name leads to it (barrier.G1)") {
+TEST_CASE("moments: a gradient segment is recorded only once its name leads to it (barrier.G1)") {
   const JobConfig config = settings(1, Mode::kSync);
   Server server(config);
   AttachOutcome outcome;
@@ -127,7 +127,7 @@ TEST_CASE("moments: a gradient segment is noted once its name leads to it (barri
   int noted = 0;
   {
     const Looks watch([&](FaultPoint point) {
-      if (point > FaultPoint::kGradientCleared) return;  // who leaves unlinks it
+      if (point > FaultPoint::kGradientCleared) return;  // a leaving worker unlinks it
       const std::uint64_t generation = job->worker(0).barriers[0].generation.load_acquire();
       if (generation == 0) return;
       const std::vector<std::string> there = list_segments(gradient_prefix(config.job, 0));
@@ -165,7 +165,7 @@ TEST_CASE(
                         if (!applies || static_cast<std::uint32_t>(stamp) != value) return;
                         std::memcpy(&value, word, sizeof value);
                         if (value != stamp || ++looks != 4)
-                          return;  // two to find out whether there is one, two to use it
+                          return;  // two polls to find out whether there is one, two to use it
                         for (std::uint32_t i = 0; i <= kFreeBuffersPerClass; ++i) late.push(of_late, tens);
                       });
     CHECK(first.step() == 1);
@@ -174,7 +174,7 @@ TEST_CASE(
   CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F + 10.0F * float(kFreeBuffersPerClass + 1)));
 }
 
-TEST_CASE("moments: a chunk whose buffer came with a variable that was declared since is no damage (directory.D1)") {
+TEST_CASE("moments: a chunk whose buffer came from a variable that was declared since is not damage (directory.D1)") {
   TestJob job;
   const Member member(job);
   const VariableShm& record = job.declare("v", 8);
@@ -188,7 +188,8 @@ TEST_CASE("moments: a chunk whose buffer came with a variable that was declared 
                         VersionedVariable v = job.versioned(record), w = job.versioned(other);
                         FreeBuffers free_buffers(job.segments, 0);
                         const auto keep = [](float*, const float*, std::uint64_t) {};
-                        w.push_chunk(0, free_buffers, {}, keep);  // gains w's buffer, which is v's after so many pushes
+                        // gains w's buffer, which is v's after this many pushes
+                        w.push_chunk(0, free_buffers, {}, keep);
                         for (std::uint32_t i = 0; i < kFreeBuffersPerClass; ++i)
                           v.push_chunk(0, free_buffers, {}, keep);
                         REQUIRE(buffer_of(v.word(0)) == other.data_offset >> other.buffer_class);
@@ -198,7 +199,8 @@ TEST_CASE("moments: a chunk whose buffer came with a variable that was declared 
   CHECK_FALSE(is_first);
 }
 
-TEST_CASE("moments: a push notes no buffer that it has read in an accumulator's set (snapshot.C5, slot.V4)") {
+TEST_CASE(
+    "moments: a push notes no buffer number that it has read in an accumulator's rank set (snapshot.C5, slot.V4)") {
   JobConfig config;
   config.workers = config.max_workers = 2;
   TestJob job(config);
@@ -239,7 +241,7 @@ TEST_CASE("moments: a push notes no buffer that it has read in an accumulator's 
   CHECK(notes == 1);
 }
 
-TEST_CASE("moments: a helper that sleeps takes no later round back (barrier.A6)") {
+TEST_CASE("moments: a sleeping helper does not undo a later round (barrier.A6)") {
   TestJob job(backup_config(2));
   Member first(job), second(job);
   first.barrier.arrive(0);
@@ -258,7 +260,7 @@ TEST_CASE("moments: a helper that sleeps takes no later round back (barrier.A6)"
   CHECK(first.barrier.round() == 2);
 }
 
-TEST_CASE("moments: a decider that sleeps takes no later round from one that is left behind (barrier.B11)") {
+TEST_CASE("moments: a sleeping decider takes no later round from a rank that was left behind (barrier.B11)") {
   TestJob job(backup_config(4));
   Member decider(job), other(job), absent(job), late(job);
   for (Member* one : {&decider, &other, &absent, &late}) one->barrier.arrive(0);
@@ -267,7 +269,7 @@ TEST_CASE("moments: a decider that sleeps takes no later round from one that is 
   int notes = 0;
   {
     const Looks watch([&](FaultPoint point) {
-      if (point != FaultPoint::kDecideNoted || ++notes != 1) return;  // of `absent`; that of `late` comes behind it
+      if (point != FaultPoint::kDecideNoted || ++notes != 1) return;  // of `absent`; that of `late` comes after it
       finish(other, 1);
       for (Member* one : {&other, &late}) one->barrier.arrive(2);
       finish(other, 2);
@@ -281,7 +283,7 @@ TEST_CASE("moments: a decider that sleeps takes no later round from one that is 
   CHECK(late.barrier.was_in(2));
 }
 
-TEST_CASE("moments: a task that ends has given its byte back before it looks whether it is the last one (names.N2)") {
+TEST_CASE("moments: an ending ps task releases its byte before it checks whether it is the last one (names.N2)") {
   const JobName name;
   JobConfig config = with_name(settings(1, Mode::kAsync), name.text());
   config.tasks = 2;
@@ -301,7 +303,7 @@ TEST_CASE("moments: a task that ends has given its byte back before it looks whe
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("moments: a record that was published while another one was placed stays (directory.D1)") {
+TEST_CASE("moments: a record that was published while another one was being placed stays (directory.D1)") {
   TestJob job;
   const Member member(job);
   JobSegments others = job.attach();
@@ -326,11 +328,12 @@ TEST_CASE("moments: a record that was published while another one was placed sta
   }
 }
 
-TEST_CASE("moments: one that joins while a round is decided is waited for in the next, whoever died (barrier.A2)") {
+TEST_CASE(
+    "moments: a worker that joins while a round is decided is awaited in the next one, whichever died (barrier.A2)") {
   const auto nothing = [](const Decision&) {};
   const auto patient = [](const auto&) { return false; };
   bool has_joined = true;
-  int accesses = 0;  // of the decider, before the dead one's successor joins
+  int accesses = 0;  // the decider's byte, before the successor of the dead worker joins
   for (; has_joined; ++accesses) {
     CAPTURE(accesses);
     TestJob job(settings(2, Mode::kSync));
@@ -360,7 +363,7 @@ TEST_CASE("moments: one that joins while a round is decided is waited for in the
   CHECK(accesses > 10);
 }
 
-TEST_CASE("moments: who gets the loader's byte once somebody else has loaded loads nothing (data.D2)") {
+TEST_CASE("moments: a process that gets the loader's byte after another one has loaded loads nothing (data.D2)") {
   const JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
   AttachOutcome outcome;
@@ -379,7 +382,7 @@ TEST_CASE("moments: who gets the loader's byte once somebody else has loaded loa
   CHECK(loads == 1);
 }
 
-TEST_CASE("moments: who changes settings reads them only when it has the setter's byte (settings.S1)") {
+TEST_CASE("moments: a setter reads the settings only once it has the setter's byte (settings.S1)") {
   TestJob job;
   bool has_byte = false;
   int before = 0, behind = 0;

@@ -1,5 +1,6 @@
-// Publishing and leasing, driven through all their interleavings (explorer.hpp): the real functions, on a bundle of two
-// tensors of one word. And the same with flaws, which the search must find. Fences are not tested here: publication.pml.
+// Explores all interleavings of publishing and leasing (explorer.hpp): the real functions, on a bundle of two tensors
+// of one word. Versions with flaws are explored, too; the search must find each flaw. Fences are not tested here: see
+// publication.pml.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -28,7 +29,8 @@ struct Shape {
   Flaw flaw = Flaw::kNone;
 };
 
-// Tensor 0 changes in each generation, tensor 1 in every other one. Both hold the generation they were written for.
+// Tensor 0 changes in each generation, tensor 1 in every other one. Each contains the number of the generation it was
+// written for.
 class Scene {
  public:
   explicit Scene(const Shape& shape)
@@ -48,10 +50,10 @@ class Scene {
     }
     explorer_.remember(&seen_);
     add_publisher(shape.publisher_dies, 0);
-    if (shape.publisher_dies) add_publisher(false, 1);  // fiber 1, when fiber 0 has died or ended
+    if (shape.publisher_dies) add_publisher(false, 1);  // fiber 1, once fiber 0 has died or ended
     const std::uint32_t first = shape.publisher_dies ? 2 : 1;
     for (std::uint32_t rank = 0; rank < shape.readers; ++rank) add_reader(rank, shape.readers_die, 0);
-    if (shape.readers_die) add_reader(0, false, 1U << first);  // the next holder of the rank
+    if (shape.readers_die) add_reader(0, false, 1U << first);  // the next owner of the rank
   }
 
   Explored explore() { return explorer_.explore(); }
@@ -89,12 +91,12 @@ class Scene {
             const std::uint64_t generation = generation_of(newest.newest.load_relaxed()) + 1;
             const std::vector<bool>& changed = generation == 1 || generation % 2 == 0 ? kBoth : kFirst;
             const auto fill = [&](std::uint32_t, std::byte* out) {
-              if (shape_.flaw == Flaw::kNameFirst)  // the record that comes next in an undisturbed run
+              if (shape_.flaw == Flaw::kNameFirst)  // the next record in an undisturbed run
                 newest.newest.store_relaxed(make_newest(generation, std::uint32_t((generation - 1) % 2)));
               write(shape_.flaw == Flaw::kSameSlot ? bundle_.slot(0, 0) : out, generation);
             };
             if (shape_.flaw == Flaw::kOldLook) std::swap(writer, other);
-            // With the flaw the look is for the generation after this one, and was taken before this one had a name.
+            // With the flaw, the check is for the generation after this one, and was made before this one had a name.
             if (!(shape_.flaw == Flaw::kOldLook ? other : writer)->find_record())
               return explorer_.fail("no record is free");
             if (writer->publish(changed, generation, fill) != generation) explorer_.fail("a generation is left out");
@@ -155,7 +157,7 @@ Explored explore(const Shape& shape) {
 
 }  // namespace
 
-TEST_CASE("interleavings: a leased generation is whole and stays, while others are published") {
+TEST_CASE("interleavings: a leased generation stays complete and unchanged while others are published") {
   const std::uint64_t more = g_full ? 1 : 0;
   SUBCASE("one reader") { CHECK(explore({.generations = 4 + more, .leases = 3 + more}).failure.empty()); }
   SUBCASE("two readers") {
@@ -163,11 +165,11 @@ TEST_CASE("interleavings: a leased generation is whole and stays, while others a
   }
 }
 
-TEST_CASE("interleavings: a reader dies anywhere, its rank's next holder reads on") {
+TEST_CASE("interleavings: a reader dies at any access, and the next owner of its rank reads on") {
   CHECK(explore({.generations = 3, .leases = 1, .readers_die = true}).failure.empty());
 }
 
-TEST_CASE("interleavings: a publisher dies anywhere, the next one goes on") {
+TEST_CASE("interleavings: a publisher dies at any access, and the next one continues") {
   CHECK(explore({.generations = 3, .leases = 2, .publisher_dies = true}).failure.empty());
 }
 

@@ -1,5 +1,6 @@
-// Several variables as one state (docs/protocols.md, state), through all interleavings of pushes of two variables and one
-// who looks at both. And the same with the look at the announcements at another place, which the search must find.
+// Reads of several variables as one state (docs/protocols.md, state), through all interleavings of pushes of two
+// variables and one reader of both. Versions that read the announcements at another place are explored, too; the search
+// must find them.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -14,7 +15,7 @@ namespace {
 
 enum class Look { kBetween, kBefore, kBehind };
 
-// Writers add the same to both variables, announced by their rank. The reader tries once.
+// Writers add the same to both variables, announced under their rank. The reader tries once.
 Explored explore(std::uint32_t writers, std::uint32_t pushes, Look look, bool are_announced = true) {
   Scene scene({.floats = 1, .variables = 2, .ranks = writers + 1});
   JobSegments& job = scene.job.segments;
@@ -31,7 +32,7 @@ Explored explore(std::uint32_t writers, std::uint32_t pushes, Look look, bool ar
       }
     });
   }
-  static int steady;  // attempts that the reader took for whole, of all executions
+  static int steady;  // attempts that the reader considered complete, over all executions
   steady = 0;
   scene.explorer->add([&scene, &job, writers, look] {
     float* const out = scene.log.room[0];
@@ -64,18 +65,18 @@ Explored explore(std::uint32_t writers, std::uint32_t pushes, Look look, bool ar
 
 }  // namespace
 
-TEST_CASE("interleavings: who looks at two variables at once sees whole pushes") {
+TEST_CASE("interleavings: a pull of two variables never sees a partial push") {
   CHECK(explore(1, 2, Look::kBetween).failure.empty());
   const Explored found = explore(2, 1, Look::kBetween);
   CHECK(found.failure.empty());
   CHECK(found.states > 1000);
 }
 
-TEST_CASE("interleavings: a look at the announcements in front of the copies is found") {
+TEST_CASE("interleavings: reading the announcements before the copies is found") {
   CHECK_FALSE(explore(1, 1, Look::kBefore).failure.empty());
 }
 
-TEST_CASE("interleavings: a look at the announcements behind the versions is found") {
+TEST_CASE("interleavings: reading the announcements after the versions is found") {
   CHECK_FALSE(explore(1, 1, Look::kBehind).failure.empty());
 }
 

@@ -2,7 +2,7 @@
 
 MUTANTS = {
     "events_complete_at_once": {
-        "breaks": "A writer does not say that it is writing.",
+        "breaks": "A writer does not mark the event as being written.",
         "rule": "events.E2",
         "tests": ['PS_SHM_WEAK_SCENE=events weak_weak "weak: futexes*"',
                   "events"],
@@ -13,7 +13,7 @@ MUTANTS = {
         ],
     },
     "events_no_patience": {
-        "breaks": "A writer that meets a dead one's place gives its event up.",
+        "breaks": "A writer gives its event up if a dead writer occupies the entry.",
         "rule": "events.E1",
         "tests": ["events"],
         "file": "src/shm/segment/events.cpp",
@@ -23,7 +23,7 @@ MUTANTS = {
         ],
     },
     "events_no_second_look": {
-        "breaks": "A reader of an event does not look at its sequence again.",
+        "breaks": "A reader of an event does not check its sequence again.",
         "rule": "events.E5",
         "tests": ['PS_SHM_WEAK_SCENE=events weak_weak "weak: futexes*"'],
         "file": "src/shm/segment/events.cpp",
@@ -33,10 +33,10 @@ MUTANTS = {
         ],
     },
     "events_not_building": {
-        "breaks": "A writer does not ask whether another one is writing to the place.",
+        "breaks": "A writer does not check whether another one is writing to the entry.",
         "rule": "events.E2",
         "tests": ['PS_SHM_WEAK_SCENE=events weak_weak "weak: futexes*"'],
-        "survives": "a sequence with that bit is above every ticket, so the next condition refuses it, too",
+        "survives": "a sequence with that bit is above every ticket, so the next condition rejects it, too",
         "file": "src/shm/segment/events.cpp",
         "changes": [
             ("    if ((sequence & kBuildingEvent) != 0 || sequence > ticket ||",
@@ -44,7 +44,7 @@ MUTANTS = {
         ],
     },
     "events_one_ring": {
-        "breaks": "Decisions push joins and deaths out.",
+        "breaks": "Decisions displace joins and deaths from the ring.",
         "rule": "events.E1",
         "tests": ['events "events: many decisions*"'],
         "file": "src/shm/segment/events.cpp",
@@ -84,7 +84,7 @@ MUTANTS = {
         ],
     },
     "create_keeps_leftovers": {
-        "breaks": "What an earlier job of the name has left stays.",
+        "breaks": "Leftovers of an earlier job of the same name stay.",
         "rule": "names.N1",
         "tests": ['job_segments "job: shards left without*"'],
         "file": "src/shm/segment/job_segments.cpp",
@@ -94,7 +94,7 @@ MUTANTS = {
         ],
     },
     "create_over_the_living": {
-        "breaks": "A new job takes the name of a living one.",
+        "breaks": "A new job takes the name of a live one.",
         "rule": "names.N1",
         "tests": ['job_segments "job: one without a ps*"'],
         "file": "src/shm/segment/job_segments.cpp",
@@ -139,7 +139,7 @@ MUTANTS = {
         ],
     },
     "remove_keeps_bytes": {
-        "breaks": "Who removes a job keeps its bytes.",
+        "breaks": "The process that removes a job keeps its bytes.",
         "rule": "names.N3",
         "tests": ['job_segments "job: *"'],
         "file": "src/shm/segment/job_segments.cpp",
@@ -149,7 +149,7 @@ MUTANTS = {
         ],
     },
     "remove_living": {
-        "breaks": "A job is removed whoever lives.",
+        "breaks": "A job is removed although processes of it are alive.",
         "rule": "names.N2",
         "tests": ['job_segments "job: removing a live one*"'],
         "file": "src/shm/segment/job_segments.cpp",
@@ -159,7 +159,7 @@ MUTANTS = {
         ],
     },
     "remove_strangers_files": {
-        "breaks": "Removing a job removes what begins like it.",
+        "breaks": "Removing a job also removes segments whose names start with its name.",
         "rule": "names.N2",
         "tests": ['job_segments "job: removing it does not affect files*"'],
         "file": "src/shm/segment/job_segments.cpp",
@@ -169,7 +169,7 @@ MUTANTS = {
         ],
     },
     "shard_of_another_instance": {
-        "breaks": "A shard of another job of the name is mapped.",
+        "breaks": "A shard of another job of the same name is mapped.",
         "rule": "names.N4",
         "tests": ['job_segments "job: a shard of another*"'],
         "file": "src/shm/segment/job_segments.cpp",
@@ -179,7 +179,7 @@ MUTANTS = {
         ],
     },
     "task_of_orphan": {
-        "breaks": "A task takes its byte of a job that has lost its name.",
+        "breaks": "A task takes its byte in a job that has lost its name.",
         "rule": "names.N3",
         "tests": ['job_segments "job: *"'],
         "file": "src/shm/segment/job_segments.cpp",
@@ -216,7 +216,7 @@ MUTANTS = {
         ],
     },
     "settings_keep_byte": {
-        "breaks": "Who has changed the settings keeps the setter's byte.",
+        "breaks": "A process that has changed the settings keeps the setter's byte.",
         "rule": "settings.S1",
         "tests": ['live_settings "live settings: the setter*"'],
         "file": "src/shm/segment/live_settings.cpp",
@@ -227,7 +227,7 @@ MUTANTS = {
         ],
     },
     "settings_keep_epoch": {
-        "breaks": "A change to ssp begins no epoch of clocks.",
+        "breaks": "A change to ssp does not start a new epoch of clocks.",
         "rule": "settings.S2",
         "tests": ['live_settings "live settings: each change to mode ssp*"'],
         "file": "src/shm/segment/live_settings.cpp",
@@ -237,7 +237,7 @@ MUTANTS = {
         ],
     },
     "settings_moved_first": {
-        "breaks": "The version moves before the record is written.",
+        "breaks": "The version advances before the record is written.",
         "rule": "settings.S3",
         "tests": ['PS_SHM_WEAK_SCENE=settings weak_weak "weak: futexes*"'],
         "file": "src/shm/segment/live_settings.cpp",
@@ -248,7 +248,7 @@ MUTANTS = {
         ],
     },
     "settings_no_second_look": {
-        "breaks": "A reader of the settings does not look at the version again.",
+        "breaks": "A reader of the settings does not check the version again.",
         "rule": "settings.S4",
         "tests": ['PS_SHM_WEAK_SCENE=settings weak_weak "weak: futexes*"'],
         "file": "src/shm/segment/live_settings.cpp",
@@ -258,9 +258,9 @@ MUTANTS = {
         ],
     },
     "settings_read_before_lock": {
-        "breaks": "The settings that a change begins with are read before the byte is held.",
+        "breaks": "The settings on which a change is based are read before the byte is held.",
         "rule": "settings.S1",
-        "tests": ['interleavings "moments: who changes settings reads*"'],
+        "tests": ['interleavings "moments: a setter reads*"'],
         "file": "src/shm/segment/live_settings.cpp",
         "changes": [
             ('''  if (!job.locks().try_take(kSetterByte)) return false;  // (settings.S1)
@@ -282,7 +282,7 @@ MUTANTS = {
         ],
     },
     "settings_two_records_too_late": {
-        "breaks": "A reader believes a record that is being written again.",
+        "breaks": "A reader accepts a record that is being rewritten.",
         "rule": "settings.S4",
         "tests": ['PS_SHM_WEAK_SCENE=settings weak_weak "weak: futexes*"'],
         "file": "src/shm/segment/live_settings.cpp",
@@ -302,7 +302,7 @@ MUTANTS = {
         ],
     },
     "settings_unlocked": {
-        "breaks": "Two change the settings at the same time.",
+        "breaks": "Two processes change the settings at the same time.",
         "rule": "settings.S1",
         "tests": ['live_settings "live settings: a change is refused*"'],
         "file": "src/shm/segment/live_settings.cpp",
@@ -312,7 +312,7 @@ MUTANTS = {
         ],
     },
     "locks_all_but_one": {
-        "breaks": "Who takes all bytes leaves the last one.",
+        "breaks": "A process that takes all bytes omits the last one.",
         "rule": "names.N2",
         "tests": ["liveness"],
         "file": "src/shm/segment/liveness.cpp",
@@ -332,7 +332,7 @@ MUTANTS = {
         ],
     },
     "locks_one_too_many": {
-        "breaks": "A byte takes its neighbour with it.",
+        "breaks": "Taking a byte also takes the next one.",
         "rule": "locks.L1",
         "tests": ["liveness"],
         "file": "src/shm/segment/liveness.cpp",
@@ -342,7 +342,7 @@ MUTANTS = {
         ],
     },
     "locks_removers_count": {
-        "breaks": "Who removes a job counts as one who is alive in it.",
+        "breaks": "The process that removes a job counts as alive in it.",
         "rule": "names.N2",
         "tests": ["job_segments",
                   "adopting",
@@ -355,7 +355,7 @@ MUTANTS = {
         ],
     },
     "exec_keeps_descriptors": {
-        "breaks": "A program that a worker starts keeps its locks.",
+        "breaks": "A program that a worker starts inherits its locks.",
         "rule": "locks.L2",
         "tests": ['segment "segment: its descriptor*"'],
         "file": "src/shm/base/open_file.cpp",
@@ -396,7 +396,7 @@ MUTANTS = {
         ],
     },
     "join_counted_first": {
-        "breaks": "A successor is counted before it says from which round on it takes part.",
+        "breaks": "A successor is counted before it publishes the first round that it takes part in.",
         "rule": "ranks.J1",
         "tests": ['weak_weak "weak: ranks*"'],
         "file": "src/shm/steps/worker_table.cpp",
@@ -407,7 +407,7 @@ MUTANTS = {
         ],
     },
     "join_dead_first": {
-        "breaks": "A rank that was left comes before a dead one's.",
+        "breaks": "A rank whose worker left is reused before that of a dead worker.",
         "rule": "ranks.J2",
         "tests": ['worker_table "joining: ranks never used*"'],
         "file": "src/shm/steps/worker_table.cpp",
@@ -417,7 +417,7 @@ MUTANTS = {
         ],
     },
     "join_keeps_clock": {
-        "breaks": "A successor has its predecessor's clock.",
+        "breaks": "A successor inherits its predecessor's clock.",
         "rule": "ssp.C1",
         "tests": ["ssp_clock"],
         "file": "src/shm/steps/worker_table.cpp",
@@ -427,7 +427,7 @@ MUTANTS = {
         ],
     },
     "join_keeps_push": {
-        "breaks": "A dead holder's push is its successor's.",
+        "breaks": "A push of a dead owner is attributed to its successor.",
         "rule": "snapshot.C7",
         "tests": ['worker_table "joining: *"'],
         "file": "src/shm/steps/worker_table.cpp",
@@ -437,7 +437,7 @@ MUTANTS = {
         ],
     },
     "join_orphan": {
-        "breaks": "Who joins does not ask whether the job still has its name.",
+        "breaks": "A joining worker does not check whether the job still has its name.",
         "rule": "names.N3",
         "tests": ['worker_table "joining: a job that has been removed*"'],
         "file": "src/shm/steps/worker_table.cpp",
@@ -447,7 +447,7 @@ MUTANTS = {
         ],
     },
     "join_refused_keeps_byte": {
-        "breaks": "Who is refused keeps the byte that it has taken.",
+        "breaks": "A worker whose join is refused keeps the byte that it has taken.",
         "rule": "names.N9",
         "tests": ['ending "ending: a process that is refused*"'],
         "file": "src/shm/steps/worker_table.cpp",
@@ -459,7 +459,7 @@ MUTANTS = {
         ],
     },
     "join_takes_part_at_once": {
-        "breaks": "Who joins during a round takes part in it.",
+        "breaks": "A worker that joins during a round takes part in it.",
         "rule": "barrier.B1",
         "tests": ['worker_table "joining: before*"'],
         "file": "src/shm/steps/worker_table.cpp",
@@ -469,10 +469,10 @@ MUTANTS = {
         ],
     },
     "join_while_removed": {
-        "breaks": "Who joins does not ask whether the job is being removed.",
+        "breaks": "A joining worker does not check whether the job is being removed.",
         "rule": "names.N2",
         "tests": ['worker_table "joining: a job that is being removed*"'],
-        "survives": "the remover holds every byte, so taking one fails, and the same look follows",
+        "survives": "the remover holds every byte, so taking one fails, and the same check follows",
         "file": "src/shm/steps/worker_table.cpp",
         "changes": [
             ("  if (job.locks().is_being_removed()) return JoinOutcome::kJobRemoved;\n",
@@ -480,7 +480,7 @@ MUTANTS = {
         ],
     },
     "leave_stays": {
-        "breaks": "The last one out of a job that was ended does not remove it.",
+        "breaks": "The last process to leave an ended job does not remove it.",
         "rule": "names.N9",
         "tests": ["ending"],
         "file": "src/shm/steps/worker_table.cpp",
@@ -491,9 +491,9 @@ MUTANTS = {
         ],
     },
     "leave_unlocks_first": {
-        "breaks": "Who leaves lets its byte go before it says so.",
+        "breaks": "A leaving worker releases its byte before it records that it leaves.",
         "rule": "locks.L5",
-        "tests": ['interleavings "moments: who leaves*"'],
+        "tests": ['interleavings "moments: a leaving worker*"'],
         "file": "src/shm/steps/worker_table.cpp",
         "changes": [
             ("  entry.left_ns.store_relaxed(now_ns());",
@@ -502,7 +502,7 @@ MUTANTS = {
         ],
     },
     "leave_unsaid": {
-        "breaks": "Who leaves does not say so.",
+        "breaks": "A leaving worker does not record that it leaves.",
         "rule": "ranks.J3",
         "tests": ['worker_table "leaving*"'],
         "file": "src/shm/steps/worker_table.cpp",
@@ -512,7 +512,7 @@ MUTANTS = {
         ],
     },
     "state_left_unseen": {
-        "breaks": "Who leaves between two looks is called dead.",
+        "breaks": "A worker that leaves between two checks is reported as dead.",
         "rule": "ranks.J4",
         "tests": ['weak_weak "weak: ranks*"'],
         "file": "src/shm/steps/worker_table.cpp",

@@ -22,7 +22,7 @@ MUTANTS = {
         ],
     },
     "server_adopts_the_ended": {
-        "breaks": "A job that was ended is taken over while workers of it live.",
+        "breaks": "A job that was ended is taken over while workers of it are alive.",
         "rule": "names.N7",
         "tests": ['adopting "adopting: a job that was ended*"'],
         "file": "src/server/server.cpp",
@@ -32,7 +32,7 @@ MUTANTS = {
         ],
     },
     "server_adopts_unasked": {
-        "breaks": "A dead job is gone on with though nobody asked for it.",
+        "breaks": "A dead job is resumed although nobody asked for it.",
         "rule": "names.N5",
         "tests": ['adopting "adopting: a dead job is begun*"'],
         "file": "src/server/server.cpp",
@@ -42,7 +42,7 @@ MUTANTS = {
         ],
     },
     "server_adopts_uncounted": {
-        "breaks": "A ps that takes a job over is not counted.",
+        "breaks": "A ps that takes over a job is not counted.",
         "rule": "names.N5",
         "tests": ['adopting "adopting: a plain*"'],
         "file": "src/server/server.cpp",
@@ -52,7 +52,7 @@ MUTANTS = {
         ],
     },
     "server_begins_at_zero": {
-        "breaks": "A job from a checkpoint begins with no decision.",
+        "breaks": "A job that starts from a checkpoint has no decision.",
         "rule": "barrier.B3",
         "tests": ["hooks",
                   "checkpoint"],
@@ -63,9 +63,9 @@ MUTANTS = {
         ],
     },
     "server_bytes_last": {
-        "breaks": "A task that ends keeps its byte while it looks whether it is the last one.",
+        "breaks": "An ending task keeps its byte while it checks whether it is the last one.",
         "rule": "names.N2",
-        "tests": ['interleavings "moments: a task that ends*"'],
+        "tests": ['interleavings "moments: an ending ps task*"'],
         "file": "src/server/server.cpp",
         "changes": [
             ("  for (const std::uint32_t task : impl_->own_tasks) impl_->job.locks().release(shm::kTaskByte + task);\n",
@@ -86,7 +86,7 @@ MUTANTS = {
         ],
     },
     "server_end_overwritten": {
-        "breaks": "The reason that was said last stands.",
+        "breaks": "The last reason given replaces the first.",
         "rule": "names.N7",
         "tests": ['ending "ending: a task that ends a job*"'],
         "file": "src/server/server.cpp",
@@ -121,7 +121,7 @@ MUTANTS = {
         ],
     },
     "server_no_farewell": {
-        "breaks": "A ps that ends its job does not wait for the workers.",
+        "breaks": "A ps that ends its job does not wait for the workers to leave.",
         "rule": "names.N7",
         "tests": ['ending "ending: a ps that is asked to end*"'],
         "file": "src/server/server.cpp",
@@ -131,7 +131,7 @@ MUTANTS = {
         ],
     },
     "server_removes_kept": {
-        "breaks": "What is to be kept is removed.",
+        "breaks": "Segments that should be kept are removed.",
         "rule": "names.N8",
         "tests": ['ending "ending: a job that is kept*"'],
         "file": "src/server/server.cpp",
@@ -141,7 +141,7 @@ MUTANTS = {
         ],
     },
     "server_says_each_death_twice": {
-        "breaks": "Each task writes down each death.",
+        "breaks": "Every task records every death.",
         "rule": "events.E1",
         "tests": ['tasks "tasks: a worker\'s death is one event*"'],
         "file": "src/server/server.cpp",
@@ -151,7 +151,7 @@ MUTANTS = {
         ],
     },
     "launch_lost_output": {
-        "breaks": "What an ended child has printed last is lost.",
+        "breaks": "The last output of a child that has ended is lost.",
         "rule": "launch",
         "tests": ["process_life_cycle StartAndEnd"],
         "survives": "a child would have to print and to end between two calls of the launcher",
@@ -176,7 +176,7 @@ MUTANTS = {
         ],
     },
     "launch_asks_twice": {
-        "breaks": "A second interruption asks again.",
+        "breaks": "A second interrupt only repeats the request to end.",
         "rule": "launch",
         "tests": ["process_survival Ends.test_a_second_ctrl_c_ends_a_launch_at_once_and_clean"],
         "file": "tools/launch_shm/launch.cpp",
@@ -216,10 +216,10 @@ MUTANTS = {
         ],
     },
     "launch_ps_begins_anew": {
-        "breaks": "Another ps in the place of a dead one begins the job anew.",
+        "breaks": "A ps that replaces a dead one creates a new job.",
         "rule": "launch",
         "tests": ["process_survival DeadServers.test_launch_restarts_a_dead_ps"],
-        "survives": "without that option a ps takes an orphaned job over, too; it tells a ps whose workers have died as well not to begin anew",
+        "survives": "a ps takes over an orphaned job anyway; the option matters only if all workers have died, too",
         "file": "tools/launch_shm/launch.cpp",
         "changes": [
             ("  settings.adopt = true;",
@@ -237,7 +237,7 @@ MUTANTS = {
         ],
     },
     "launch_replaces_for_ever": {
-        "breaks": "Workers that fail again and again are replaced again and again.",
+        "breaks": "Workers that fail repeatedly are replaced forever.",
         "rule": "launch",
         "tests": ["process_survival DeadServers.test_workers_that_fail_again_and_again_end_the_launch"],
         "file": "tools/launch_shm/launch.cpp",
@@ -257,7 +257,7 @@ MUTANTS = {
         ],
     },
     "launch_without_pauses": {
-        "breaks": "A worker that ends before its work is replaced at once.",
+        "breaks": "A worker that ends before its first step is replaced without a pause.",
         "rule": "launch",
         "tests": ["process_survival DeadServers.test_workers_that_are_killed_before_their_work_are_replaced_after_longer_and_longer_pauses"],
         "file": "tools/launch_shm/launch.cpp",

@@ -2,7 +2,7 @@
 
 MUTANTS = {
     "look_at_unchecked": {
-        "breaks": "Who has no lease does not look at the stamp again.",
+        "breaks": "A reader without a lease does not check the stamp again.",
         "rule": "publication.P11",
         "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
         "file": "src/shm/publication/publication.cpp",
@@ -12,7 +12,7 @@ MUTANTS = {
         ],
     },
     "publication_leases_of_the_dead": {
-        "breaks": "The leases of the dead keep records.",
+        "breaks": "The leases of dead subscribers keep records in use.",
         "rule": "publication.P2",
         "tests": ['publishers "publisher: the leases of dead*"'],
         "file": "src/shm/publication/publication.cpp",
@@ -22,7 +22,7 @@ MUTANTS = {
         ],
     },
     "publication_moved_first": {
-        "breaks": "The newest generation moves before it is written.",
+        "breaks": "The number of the newest generation advances before the generation is written.",
         "rule": "publication.P8",
         "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
         "file": "src/shm/publication/publication.cpp",
@@ -33,7 +33,7 @@ MUTANTS = {
         ],
     },
     "publication_newest_free": {
-        "breaks": "The newest record is not taken.",
+        "breaks": "The newest record is not treated as taken.",
         "rule": "publication.P2",
         "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
         "file": "src/shm/publication/publication.cpp",
@@ -43,7 +43,7 @@ MUTANTS = {
         ],
     },
     "publication_silent": {
-        "breaks": "A new generation wakes nobody.",
+        "breaks": "A new generation does not wake waiting readers.",
         "rule": "publication.P9",
         "tests": ['publication "publication: a new generation wakes*"'],
         "file": "src/shm/publication/publication.cpp",
@@ -63,7 +63,7 @@ MUTANTS = {
         ],
     },
     "publication_unmarked": {
-        "breaks": "A record that is being written does not say so.",
+        "breaks": "A record that is being written is not marked as such.",
         "rule": "publication.P6",
         "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
         "file": "src/shm/publication/publication.cpp",
@@ -73,7 +73,7 @@ MUTANTS = {
         ],
     },
     "publication_used_slot": {
-        "breaks": "Slots of one taken record alone are left alone.",
+        "breaks": "Buffers that only one taken record refers to may be overwritten.",
         "rule": "publication.P3",
         "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
         "file": "src/shm/publication/publication.cpp",
@@ -83,7 +83,7 @@ MUTANTS = {
         ],
     },
     "lease_no_second_look": {
-        "breaks": "A lease holds without a second look.",
+        "breaks": "A lease is valid without a second check.",
         "rule": "publication.P5",
         "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
         "file": "src/shm/publication/publication.hpp",

@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""Breaks the protocols on purpose, one rule at a time, and looks whether the tests that suit it notice.
+"""Breaks the protocols on purpose, one rule at a time, and checks that the tests of that rule notice.
 
     tests/mutants/run.py                        all mutants; some seconds each, minutes where a header is broken
-    tests/mutants/run.py --sample 5 --seed 1    five of them, by chance
+    tests/mutants/run.py --sample 5 --seed 1    five random ones
     tests/mutants/run.py --only PART...         those whose names contain one of these
-    tests/mutants/run.py --list                 what there is
+    tests/mutants/run.py --list                 lists them
     tests/mutants/run.py --check                only whether each still fits the code and the tests; some seconds
 
 The tables MUTANTS in the files beside this one have them, by name:
 
-    breaks    what is broken, in words
+    breaks    describes what is broken
     rule      the label of the protocol's rule
     tests     those that must notice: "[VARIABLE=VALUE] NAME [CASES]". NAME is one of meson's tests; CASES is a filter: of
               doctest's names, or for a process test CLASS.METHOD
-    survives  where no test can notice: why
+    survives  the reason, if no test can notice
     file      the source
-    changes   what stands there, once in the file, and what stands there instead
+    changes   the original text, which occurs once in the file, and its replacement
 
 It is applied to a copy of the sources in build/mutants/tree, which has a build folder of its own, to begin with a copy
 of build/test, where that is there. Only what its tests need is built there. The first test that fails, or does not end
 in ten times its usual time, has noticed it. Where the system allows it, each test has processes and a /dev/shm of its
 own, so that a hang leaves nothing behind.
-Exits with 0 if every mutant is noticed, but for those that survive for their reason.
+Exits with 0 if every mutant is noticed, except those that have a reason to survive.
 """
 import argparse
 import collections
@@ -65,7 +65,7 @@ class Mutant:
         self.tests = [parse_test(text, name) for text in tests]
 
     def applied_to(self, text):
-        """The broken text, and None; or None, and why it does not fit."""
+        """(the mutated text, None); or (None, the reason why the mutant does not fit)."""
         for old, new in self.changes:
             if (count := text.count(old)) != 1:
                 return None, f"{self.file} has it {count} times: {old.strip()}"
@@ -95,7 +95,7 @@ def run(*command, **options):
 
 
 def find_misfits(mutants):
-    """A line for each that does not fit the code, and for each filter that no test case has."""
+    """A line for each mutant that does not fit the code, and for each filter that matches no test case."""
     texts = [path.read_text() for path in (SOURCE / "tests").rglob("*") if path.suffix in (".cpp", ".hpp", ".py")]
     cases = [case for text in texts for case in re.findall(r'TEST_CASE\(\s*"([^"]*)"', text)]
     for name, body in (found for text in texts for found in re.findall(r"^class (\w+)(.*?)(?=^class |\Z)", text, re.M | re.S)):
@@ -126,20 +126,20 @@ def copy_tree():
 
 
 def restore(name):
-    """Whether the copy was another one."""
+    """Whether the copy was of other sources."""
     source, copy = SOURCE / name, TREE / name
     if copy.exists() and copy.read_bytes() == source.read_bytes():
         return False
     copy.parent.mkdir(parents=True, exist_ok=True)
     if BUILD.exists():
-        shutil.copy(source, copy)  # newer than what was built of the other one
+        shutil.copy(source, copy)  # newer than the build products of the other sources
     else:
         shutil.copy2(source, copy)
     return True
 
 
 def copy_build():
-    """Takes over what was built of the usual tree. Its paths lead into the copy then."""
+    """Takes over the build products of the usual tree, after replacing its paths by those of the copy."""
     run("cp", "-a", str(USUAL), str(BUILD.parent), check=True)
     for path in (BUILD / "build.ninja", *(BUILD / "meson-info").glob("*.json")):
         path.write_text(re.sub(f"{re.escape(str(SOURCE))}/(?!build/venv)", f"{TREE}/", path.read_text()))
@@ -174,18 +174,18 @@ class Builder:
         return os.path.relpath(BUILD / path, BUILD)
 
     def ninja(self, *targets):
-        """None, or what the compiler says."""
+        """None, or the compiler's errors."""
         built = run("ninja", "-C", str(BUILD), f"-j{self.jobs}", *targets)
         return None if built.returncode == 0 else "\n".join(built.stdout.splitlines()[-15:])
 
     def build(self, test):
-        """The words that start the test, and None; or None, and why it does not build."""
+        """(the command of the test, None); or (None, the reason why it does not build)."""
         if test.name not in self.known:
             sys.exit(f"there is no test {test.name}")
         meson = self.known[test.name]
         words = list(meson["cmd"])
         if "--" in words:
-            words = words[words.index("--") + 1:]  # the search itself, in any case: tests/once.py remembers
+            words = words[words.index("--") + 1:]  # the search itself in any case, as tests/once.py would skip it
         if words[-1].endswith(".py"):
             why = self.ninja(*(name for one in meson["depends"] for name in self.targets.get(one, [])))
             return ([*words, *filter(None, [test.filter])], None) if why is None else (None, why)
@@ -221,7 +221,7 @@ class Builder:
         return part, None
 
     def run_test(self, test, words, limit):
-        """Whether it passes in so many seconds: None where it does, else how it does not."""
+        """None if it passes within this many seconds; otherwise how it fails."""
         environment = {**os.environ, **self.known[test.name]["env"], **dict(test.settings)}
         process = subprocess.Popen([*(PRIVATE if self.is_private else []), *words], env=environment, cwd=BUILD,
                                    text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -242,7 +242,7 @@ class Builder:
         return None if process.returncode in (0, 77) else f"exit code {process.returncode}"
 
     def measure(self, test):
-        """Runs it on the unbroken code; None, or what is wrong."""
+        """Runs it on the unbroken code; None, or the failure."""
         words, why = self.build(test)
         if why is not None:
             return why
@@ -252,7 +252,7 @@ class Builder:
         return failed and f"{failed}; see {BUILD / 'mutants.log'}"
 
     def find_failure(self, tests):
-        """The first test that notices, and how; (None, "") where none does; (None, why) where it does not build."""
+        """The first test that notices, and how; (None, "") if none does; (None, the errors) if it does not build."""
         for test in tests:
             words, why = self.build(test)
             if why is not None:
@@ -263,7 +263,7 @@ class Builder:
 
 
 def try_mutant(mutant, builder):
-    """What has become of it, in words; and whether that is as it should be."""
+    """The outcome in words, and whether it is as expected."""
     file = TREE / mutant.file
     broken, why = mutant.applied_to(file.read_text())
     if why:
@@ -320,7 +320,7 @@ def main():
     builder = Builder(options.jobs, any(pathlib.Path(name).name.startswith("meson") for name in changed))
     counts = collections.Counter()
     for test in dict.fromkeys(test for mutant in mutants for test in mutant.tests):
-        if why := builder.measure(test) and builder.measure(test):  # on a busy machine one may be unlucky
+        if why := builder.measure(test) and builder.measure(test):  # on a busy machine a run may fail by accident
             print(f"! without a mutant, {test.name} {test.filter}: {why}", flush=True)
             counts["unfit", False] += 1
             mutants = [mutant for mutant in mutants if test not in mutant.tests]

@@ -12,7 +12,7 @@ MUTANTS = {
         ],
     },
     "barrier_dead_for_ever": {
-        "breaks": "Who is known to be dead stays so, whoever follows.",
+        "breaks": "A rank known to be dead stays so, even if a successor joins.",
         "rule": "barrier.B1",
         "tests": ['barrier "barrier: a new owner of a dead*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -22,7 +22,7 @@ MUTANTS = {
         ],
     },
     "barrier_decided_nobody_told": {
-        "breaks": "Who decides a round wakes nobody.",
+        "breaks": "The process that decides a round wakes no waiter.",
         "rule": "barrier.A4",
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -32,7 +32,7 @@ MUTANTS = {
         ],
     },
     "barrier_does_not_wait_to_begin": {
-        "breaks": "The first round does not wait for the workers that have not joined.",
+        "breaks": "The first round does not wait for workers that have not joined yet.",
         "rule": "barrier.B7",
         "tests": ['barrier "barrier: the first round waits*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -52,7 +52,7 @@ MUTANTS = {
         ],
     },
     "barrier_forgets_epoch": {
-        "breaks": "A decision loses the epoch of cuts.",
+        "breaks": "A decision loses the epoch of snapshot points.",
         "rule": "snapshot.C10",
         "tests": ['snapshot "snapshot: sync*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -62,9 +62,9 @@ MUTANTS = {
         ],
     },
     "barrier_holder_behind": {
-        "breaks": "The holder of a rank is read behind its state.",
+        "breaks": "The owner of a rank is read after its state.",
         "rule": "barrier.A2",
-        "tests": ['interleavings "moments: one that joins while a round*"'],
+        "tests": ['interleavings "moments: a worker that joins while a round*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ('''    const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
@@ -78,9 +78,9 @@ MUTANTS = {
         ],
     },
     "barrier_included_lowered": {
-        "breaks": "A decider that sleeps for rounds takes a later inclusion back.",
+        "breaks": "A decider that sleeps for rounds reverts a later inclusion.",
         "rule": "barrier.B11",
-        "tests": ['interleavings "moments: a decider that sleeps*"'],
+        "tests": ['interleavings "moments: a sleeping decider*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("    while (seen < round && !included.try_exchange_acq_rel(seen, round)) {  // (barrier.B11) pairs with was_in",
@@ -88,7 +88,7 @@ MUTANTS = {
         ],
     },
     "barrier_late_asks_the_note_alone": {
-        "breaks": "Who is late looks at the note alone, which is not there before the next decision.",
+        "breaks": "A late worker checks only the note, which does not exist before the next decision.",
         "rule": "barrier.B11",
         "tests": ['barrier "barrier: a worker that checks after the round is over*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -98,7 +98,7 @@ MUTANTS = {
         ],
     },
     "barrier_late_not_fenced": {
-        "breaks": "Who is late looks at the note before the set of the proposer that has made it.",
+        "breaks": "A late worker reads the note before the set of the proposer that wrote the note.",
         "rule": "barrier.B11",
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -108,7 +108,7 @@ MUTANTS = {
         ],
     },
     "barrier_left_behind": {
-        "breaks": "Who was in and is late is not noted when the others go on.",
+        "breaks": "A rank that was included and is late is not noted when the others continue.",
         "rule": "barrier.B11",
         "tests": ['barrier "barrier: a worker that checks after the round is over*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -118,7 +118,7 @@ MUTANTS = {
         ],
     },
     "barrier_left_out_by_arrival": {
-        "breaks": "A return without an arrival is not seen.",
+        "breaks": "A return without an arrival is not detected.",
         "rule": "barrier.B12",
         "tests": ['barrier "barrier: a worker that was left out*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -128,7 +128,7 @@ MUTANTS = {
         ],
     },
     "barrier_left_out_for_ever": {
-        "breaks": "Who was left out once is never waited for again.",
+        "breaks": "A rank that was left out once is never waited for again.",
         "rule": "barrier.B12",
         "tests": ['barrier "barrier: a worker that was left out*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -138,7 +138,7 @@ MUTANTS = {
         ],
     },
     "barrier_meets_by_quorum": {
-        "breaks": "A meeting of workers goes by the quorum of the steps.",
+        "breaks": "A user barrier uses the quorum of the steps.",
         "rule": "barrier.B7",
         "tests": ['quorum "barrier: a quorum applies to*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -151,7 +151,7 @@ MUTANTS = {
         ],
     },
     "barrier_nobody_told": {
-        "breaks": "Who opens a round wakes nobody.",
+        "breaks": "The process that opens a round wakes no waiter.",
         "rule": "barrier.A6",
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -162,7 +162,7 @@ MUTANTS = {
         ],
     },
     "barrier_note_not_fenced": {
-        "breaks": "A decider that has read a later set does not pass on what its proposer has noted.",
+        "breaks": "A decider that has read a later set does not pass on the notes of its proposer.",
         "rule": "barrier.B11",
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -172,7 +172,7 @@ MUTANTS = {
         ],
     },
     "barrier_noted_after": {
-        "breaks": "Those left behind are noted behind the proposal, which may have overwritten who they are.",
+        "breaks": "Ranks left behind are noted after the proposal, which may have overwritten which they are.",
         "rule": "barrier.B11",
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -185,7 +185,7 @@ MUTANTS = {
         ],
     },
     "barrier_of_nobody": {
-        "breaks": "A round is decided that nobody has arrived at.",
+        "breaks": "A round is decided at which no rank has arrived.",
         "rule": "barrier.B7",
         "tests": ['barrier "barrier: no round is decided*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -195,9 +195,9 @@ MUTANTS = {
         ],
     },
     "barrier_opens_backwards": {
-        "breaks": "Who opens a round does not ask whether it is open.",
+        "breaks": "The process that opens a round does not check whether it is already open.",
         "rule": "barrier.A6",
-        "tests": ['interleavings "moments: a helper that sleeps*"'],
+        "tests": ['interleavings "moments: a sleeping helper*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("  if (!shared().step.try_exchange_acq_rel(expected, round + 1)) return;  // (barrier.A6) pairs with round(), steps.T2",
@@ -215,7 +215,7 @@ MUTANTS = {
         ],
     },
     "barrier_proposal_unchecked": {
-        "breaks": "A reader of a proposal does not look at the round behind it.",
+        "breaks": "A reader of a proposal does not check the round after reading it.",
         "rule": "barrier.B6",
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -235,7 +235,7 @@ MUTANTS = {
         ],
     },
     "barrier_publication_first": {
-        "breaks": "The decider looks at the publication before it looks at liveness.",
+        "breaks": "The decider reads the publication before it checks liveness.",
         "rule": "barrier.B2",
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -248,7 +248,7 @@ MUTANTS = {
         ],
     },
     "barrier_quorum_alone": {
-        "breaks": "A round with all who are alive waits for the quorum.",
+        "breaks": "A round that all live ranks have reached waits for the quorum.",
         "rule": "barrier.B7",
         "tests": ['quorum "barrier: fewer live*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -268,7 +268,7 @@ MUTANTS = {
         ],
     },
     "barrier_rate_of_the_helper": {
-        "breaks": "A helper goes by the rate of its own moment, not by the decision's.",
+        "breaks": "A helper uses the current learning rate instead of the decision's.",
         "rule": "barrier.B8",
         "tests": ['quorum "barrier: a decision carries*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -278,7 +278,7 @@ MUTANTS = {
         ],
     },
     "barrier_silent_return": {
-        "breaks": "Who was left out does not say that it is back.",
+        "breaks": "A rank that was left out does not report that it is back.",
         "rule": "barrier.B12",
         "tests": ['barrier "barrier: a worker that was left out*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -288,7 +288,7 @@ MUTANTS = {
         ],
     },
     "barrier_takes_part_late": {
-        "breaks": "Whether a rank takes part is asked behind its publication.",
+        "breaks": "Whether a rank takes part is checked after its publication.",
         "rule": "barrier.A2",
         "tests": ['weak_weak "weak: ranks*"',
                   'weak_barrier_interleavings "interleavings: ranks*"'],
@@ -306,7 +306,7 @@ MUTANTS = {
         ],
     },
     "barrier_tells_again": {
-        "breaks": "A short quorum is told in each round.",
+        "breaks": "A missed quorum is reported in every round.",
         "rule": "barrier.B7",
         "tests": ['quorum "barrier: *reported*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -316,7 +316,7 @@ MUTANTS = {
         ],
     },
     "barrier_waits_for_newcomers": {
-        "breaks": "Who joins during a round is waited for in it.",
+        "breaks": "A worker that joins during a round is waited for in it.",
         "rule": "barrier.B1",
         "tests": ['barrier "barrier: a worker that joins during a round*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -326,7 +326,7 @@ MUTANTS = {
         ],
     },
     "barrier_waits_for_the_left": {
-        "breaks": "Who has left is waited for.",
+        "breaks": "A worker that has left is waited for.",
         "rule": "barrier.B2",
         "tests": ['barrier "barrier: a worker that has left*"'],
         "file": "src/shm/steps/barrier.cpp",
@@ -348,7 +348,7 @@ MUTANTS = {
         ],
     },
     "snapshot_forced_unsaid": {
-        "breaks": "Who opens a snapshot point for want of patience does not say so.",
+        "breaks": "A process that opens a snapshot point after a time-out does not record that.",
         "rule": "snapshot.C11",
         "tests": ['snapshot "snapshot: a maker that was stopped*"'],
         "file": "src/shm/steps/snapshot_point.cpp",
@@ -360,7 +360,7 @@ MUTANTS = {
         ],
     },
     "snapshot_given_up_forgotten": {
-        "breaks": "A push that does not end is waited for in each cut.",
+        "breaks": "Every snapshot waits for a push that does not end.",
         "rule": "snapshot.C8",
         "tests": ['snapshot "snapshot: a push that does not end*"'],
         "file": "src/shm/steps/snapshot_point.cpp",
@@ -380,7 +380,7 @@ MUTANTS = {
         ],
     },
     "snapshot_silent": {
-        "breaks": "The end of a pause wakes nobody.",
+        "breaks": "The end of a pause wakes no waiter.",
         "rule": "snapshot.C8",
         "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
         "file": "src/shm/steps/snapshot_point.cpp",
@@ -390,7 +390,7 @@ MUTANTS = {
         ],
     },
     "snapshot_stuck_state": {
-        "breaks": "A maker's successor leaves the pause of the dead one.",
+        "breaks": "The successor of a dead snapshot maker does not end its pause.",
         "rule": "snapshot.C8",
         "tests": ['snapshot "snapshot: the next maker*"'],
         "file": "src/shm/steps/snapshot_point.cpp",
@@ -400,7 +400,7 @@ MUTANTS = {
         ],
     },
     "snapshot_unfenced": {
-        "breaks": "A snapshot point looks at the announcements without a fence.",
+        "breaks": "A snapshot point reads the announcements without a fence.",
         "rule": "snapshot.C8",
         "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
         "file": "src/shm/steps/snapshot_point.cpp",
@@ -411,7 +411,7 @@ MUTANTS = {
         ],
     },
     "snapshot_without_drain": {
-        "breaks": "A snapshot point opens before the pushes of the epoch before are over.",
+        "breaks": "A snapshot point opens before the pushes of the previous epoch have ended.",
         "rule": "snapshot.C8",
         "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
         "file": "src/shm/steps/snapshot_point.cpp",
@@ -421,7 +421,7 @@ MUTANTS = {
         ],
     },
     "push_begins_unseen": {
-        "breaks": "A push goes on although the snapshot point has moved since its announcement.",
+        "breaks": "A push continues although the snapshot point has moved since its announcement.",
         "rule": "snapshot.C3",
         "tests": ['PS_SHM_WEAK_SCENE=snapshot: weak_weak "weak: futexes*"'],
         "file": "src/shm/steps/snapshot_point.hpp",
@@ -431,11 +431,11 @@ MUTANTS = {
         ],
     },
     "futex_keeps_bit": {
-        "breaks": "An announcement leaves the bit that says that somebody sleeps.",
+        "breaks": "An announcement does not clear the bit for sleepers.",
         "rule": "waiting.W1",
         "tests": ["futex",
                   'PS_SHM_WEAK_SCENE=futex weak_weak "weak: futexes*"'],
-        "survives": "each later announcement makes a system call that wakes nobody; it costs time and no result",
+        "survives": "each later announcement makes a useless system call, which costs time and changes no result",
         "file": "src/shm/base/futex.cpp",
         "changes": [
             ("  word.fetch_and_acq_rel(~kSleeper);  // (waiting.W1) a bit that is set from here on is followed by a check of the fact\n",
@@ -453,7 +453,7 @@ MUTANTS = {
         ],
     },
     "futex_unfenced": {
-        "breaks": "Who announces looks for sleepers without a fence.",
+        "breaks": "An announcing process checks for sleepers without a fence.",
         "rule": "waiting.W1",
         "tests": ['PS_SHM_WEAK_SCENE=futex weak_weak "weak: futexes*"'],
         "file": "src/shm/base/futex.cpp",
@@ -463,7 +463,7 @@ MUTANTS = {
         ],
     },
     "futex_wakes_one": {
-        "breaks": "An announcement wakes one sleeper.",
+        "breaks": "An announcement wakes only one sleeper.",
         "rule": "waiting.W1",
         "tests": ['futex "wait: an announcement wakes all*"'],
         "file": "src/shm/base/futex.cpp",
@@ -473,7 +473,7 @@ MUTANTS = {
         ],
     },
     "futex_without_slices": {
-        "breaks": "A sleep has no end of its own.",
+        "breaks": "A sleep has no time limit of its own.",
         "rule": "waiting.W2",
         "tests": ["futex"],
         "file": "src/shm/base/futex.cpp",
@@ -483,7 +483,7 @@ MUTANTS = {
         ],
     },
     "futex_looks_first": {
-        "breaks": "A sleeper looks at the fact before it says that it sleeps.",
+        "breaks": "A sleeper checks the condition before it announces that it sleeps.",
         "rule": "waiting.W1",
         "tests": ['PS_SHM_WEAK_SCENE=futex weak_weak "weak: futexes*"'],
         "file": "src/shm/base/futex.hpp",
@@ -495,7 +495,7 @@ MUTANTS = {
         ],
     },
     "futex_slice_unused": {
-        "breaks": "A wait does not look at the dead and at deadlines.",
+        "breaks": "A wait does not check for deaths and deadlines.",
         "rule": "waiting.W2",
         "tests": ['futex "wait: what each slice*"'],
         "file": "src/shm/base/futex.hpp",
@@ -505,7 +505,7 @@ MUTANTS = {
         ],
     },
     "ssp_dead_counts": {
-        "breaks": "The dead hold others up.",
+        "breaks": "Dead workers hold up the others.",
         "rule": "ssp.C4",
         "tests": ['ssp_clock "ssp clock: a dead worker does not*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
@@ -515,7 +515,7 @@ MUTANTS = {
         ],
     },
     "ssp_dead_for_ever": {
-        "breaks": "Who is known to be dead stays so, whoever follows.",
+        "breaks": "A rank known to be dead stays so, even if a successor joins.",
         "rule": "ssp.C4",
         "tests": ['ssp_clock "ssp clock: a successor of a dead*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
@@ -525,7 +525,7 @@ MUTANTS = {
         ],
     },
     "ssp_entering_counts": {
-        "breaks": "A newcomer goes by the clock of one who is entering, too.",
+        "breaks": "A newcomer also uses the clock of a worker that is still entering.",
         "rule": "ssp.C1",
         "tests": ['PS_SHM_WEAK_SCENE=ssp weak_weak "weak: futexes*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
@@ -535,7 +535,7 @@ MUTANTS = {
         ],
     },
     "ssp_enters_again": {
-        "breaks": "Who is in the epoch enters it again.",
+        "breaks": "A worker that is in the epoch enters it again.",
         "rule": "ssp.C1",
         "tests": ['ssp_clock "ssp clock: a worker that is in an epoch*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
@@ -545,7 +545,7 @@ MUTANTS = {
         ],
     },
     "ssp_enters_unfenced": {
-        "breaks": "A newcomer looks for the second time without a fence.",
+        "breaks": "A newcomer makes its second check without a fence.",
         "rule": "waiting.W1",
         "tests": ['PS_SHM_WEAK_SCENE=ssp weak_weak "weak: futexes*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
@@ -555,7 +555,7 @@ MUTANTS = {
         ],
     },
     "ssp_left_counts": {
-        "breaks": "Who has left holds others up.",
+        "breaks": "Workers that have left hold up the others.",
         "rule": "ssp.C4",
         "tests": ['ssp_clock "ssp clock: a worker that has left*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
@@ -565,7 +565,7 @@ MUTANTS = {
         ],
     },
     "ssp_no_entering_flag": {
-        "breaks": "A newcomer does not say that it is only entering.",
+        "breaks": "A newcomer does not publish that it is still entering.",
         "rule": "ssp.C1",
         "tests": ['PS_SHM_WEAK_SCENE=ssp weak_weak "weak: futexes*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
@@ -595,7 +595,7 @@ MUTANTS = {
         ],
     },
     "ssp_one_look": {
-        "breaks": "A newcomer does not look at the clocks a second time.",
+        "breaks": "A newcomer does not read the clocks a second time.",
         "rule": "ssp.C2",
         "tests": ['PS_SHM_WEAK_SCENE=ssp weak_weak "weak: futexes*"'],
         "file": "src/shm/steps/ssp_clock.cpp",
@@ -605,11 +605,11 @@ MUTANTS = {
         ],
     },
     "ssp_one_look_at_holder": {
-        "breaks": "A clock is read without a second look at its holder.",
+        "breaks": "A clock is read without a second check of its owner.",
         "rule": "ssp.C4",
         "tests": ['PS_SHM_WEAK_SCENE=ssp weak_weak "weak: futexes*"',
                   "ssp_clock"],
-        "survives": "a successor has the byte before it clears the clock, so a look may take a dead one's clock for its successor's all the same; the second look makes that rarer",
+        "survives": "a successor has the byte before it clears the clock; the second check only makes a mix-up rarer",
         "file": "src/shm/steps/ssp_clock.cpp",
         "changes": [
             ("  } while (worker.holders.load_acquire() != holder);              // (ranks.J4)",
@@ -617,7 +617,7 @@ MUTANTS = {
         ],
     },
     "ssp_silent_advance": {
-        "breaks": "An advance wakes nobody.",
+        "breaks": "Advancing the clock wakes no waiter.",
         "rule": "ssp.C3",
         "tests": ['PS_SHM_WEAK_SCENE=ssp weak_weak "weak: futexes*"',
                   'ssp_clock "ssp clock: an advance wakes*"'],

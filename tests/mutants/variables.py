@@ -12,7 +12,7 @@ MUTANTS = {
         ],
     },
     "directory_claim_lost": {
-        "breaks": "A record that a dead declarer had claimed is lost to its successor.",
+        "breaks": "A record that a dead process had claimed for a declaration is lost to its successor.",
         "rule": "directory.D4",
         "tests": ['directory "directory: a record claimed by a dead*"'],
         "file": "src/shm/segment/directory.cpp",
@@ -22,7 +22,7 @@ MUTANTS = {
         ],
     },
     "directory_claim_shared": {
-        "breaks": "A record that another one has claimed is taken.",
+        "breaks": "A record that another process has claimed is taken.",
         "rule": "directory.D4",
         "tests": ['directory "directory: *"'],
         "file": "src/shm/segment/directory.cpp",
@@ -32,7 +32,7 @@ MUTANTS = {
         ],
     },
     "directory_dtype": {
-        "breaks": "Another dtype is no disagreement.",
+        "breaks": "Another dtype is not reported as a disagreement.",
         "rule": "directory.D2",
         "tests": ['directory "directory: a record of another dtype*"'],
         "file": "src/shm/segment/directory.cpp",
@@ -42,7 +42,7 @@ MUTANTS = {
         ],
     },
     "directory_full": {
-        "breaks": "A part of a variable takes the room that there is.",
+        "breaks": "A part of a variable takes whatever space is left.",
         "rule": "directory.D2",
         "tests": ['directory "directory: a full one*"',
                   "many_variables"],
@@ -53,7 +53,7 @@ MUTANTS = {
         ],
     },
     "directory_inplace_sync": {
-        "breaks": "A variable in place is accepted in sync mode.",
+        "breaks": "An in-place variable is accepted in sync mode.",
         "rule": "directory.D2",
         "tests": ['directory "directory: an in-place variable*"'],
         "file": "src/shm/segment/directory.cpp",
@@ -63,7 +63,7 @@ MUTANTS = {
         ],
     },
     "directory_not_grown": {
-        "breaks": "A variable is published before its shard has room for it.",
+        "breaks": "A variable is published before its shard has space for it.",
         "rule": "directory.D3",
         "tests": ["directory"],
         "file": "src/shm/segment/directory.cpp",
@@ -73,7 +73,7 @@ MUTANTS = {
         ],
     },
     "directory_overwrites": {
-        "breaks": "Who publishes a record does not ask whether its place is taken.",
+        "breaks": "A process that publishes a record does not check whether its index is taken.",
         "rule": "directory.D1",
         "tests": ['interleavings "moments: a record that was published*"'],
         "file": "src/shm/segment/directory.cpp",
@@ -83,10 +83,10 @@ MUTANTS = {
         ],
     },
     "directory_second_look": {
-        "breaks": "Who declares does not look again behind the filling of its record.",
+        "breaks": "A declaring process does not check again after filling its record.",
         "rule": "directory.D1",
         "tests": ['directory "directory: threads that declare*"'],
-        "survives": "where others have declared since, the exchange of the index fails, and the look comes then; the first look saves choosing a place in vain",
+        "survives": "if others have declared since, the exchange of the index fails, and the check follows",
         "file": "src/shm/segment/directory.cpp",
         "changes": [
             ("      continue;  // another task may have declared it since: its place depends on this reading\n",
@@ -94,7 +94,7 @@ MUTANTS = {
         ],
     },
     "directory_shape": {
-        "breaks": "Another shape is no disagreement.",
+        "breaks": "Another shape is not reported as a disagreement.",
         "rule": "directory.D2",
         "tests": ['directory "directory: a disagreement*"'],
         "file": "src/shm/segment/directory.cpp",
@@ -122,7 +122,7 @@ MUTANTS = {
         ],
     },
     "inplace_lost_update": {
-        "breaks": "An element is stored without a look at what it was.",
+        "breaks": "An element is stored without comparing its old value.",
         "rule": "inplace.P1",
         "tests": ['interleavings "interleavings: in-place elements*"'],
         "file": "src/shm/slots/inplace_slot.hpp",
@@ -134,7 +134,7 @@ MUTANTS = {
         ],
     },
     "inplace_pull_counts_last": {
-        "breaks": "A pull of a block counts its pushes behind the copy.",
+        "breaks": "A pull of a block counts its pushes after the copy.",
         "rule": "inplace.P3",
         "tests": ['interleavings "interleavings: in-place elements*"'],
         "file": "src/shm/slots/inplace_slot.hpp",
@@ -161,7 +161,7 @@ MUTANTS = {
         ],
     },
     "scalar_unlooked": {
-        "breaks": "A push of a scalar does not look at what it replaces.",
+        "breaks": "A push of a scalar does not compare the value that it replaces.",
         "rule": "inplace.P4",
         "tests": ["scalar_word"],
         "file": "src/shm/slots/inplace_slot.hpp",
@@ -182,7 +182,7 @@ MUTANTS = {
         ],
     },
     "data_of_another_instance": {
-        "breaks": "Data of an earlier job of the name is used.",
+        "breaks": "Data of an earlier job of the same name is used.",
         "rule": "data.D3",
         "tests": ['shared_data "shared data: what an earlier*"'],
         "file": "src/shm/segment/shared_data.cpp",
@@ -202,7 +202,7 @@ MUTANTS = {
         ],
     },
     "data_of_any_size": {
-        "breaks": "Data that was cut off is used.",
+        "breaks": "Truncated data is used.",
         "rule": "data.D3",
         "tests": ['shared_data "shared data: damaged data*"'],
         "file": "src/shm/segment/shared_data.cpp",
@@ -213,7 +213,7 @@ MUTANTS = {
         ],
     },
     "recovery_alone": {
-        "breaks": "Dead ranks in doubt about the same buffers are not recovered together.",
+        "breaks": "Dead ranks that are in doubt about the same buffers are not recovered together.",
         "rule": "slot.V6",
         "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
@@ -224,7 +224,7 @@ MUTANTS = {
         ],
     },
     "recovery_believes_in_flight": {
-        "breaks": "A record in flight proves to a recovering process who owns a buffer.",
+        "breaks": "A recovering process takes a record in flight as proof of a buffer's owner.",
         "rule": "slot.V6",
         "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
@@ -235,7 +235,7 @@ MUTANTS = {
         ],
     },
     "recovery_forgets_forks": {
-        "breaks": "A recovering process does not ask which buffers are kept beside current ones.",
+        "breaks": "A recovering process does not check which buffers are kept as pre-images.",
         "rule": "snapshot.C6",
         "tests": ['free_buffers "recovering: *a snapshot point keeps*"'],
         "file": "src/shm/slots/recovery.cpp",
@@ -245,7 +245,7 @@ MUTANTS = {
         ],
     },
     "recovery_guesses": {
-        "breaks": "A recovering process who finds no name takes it for swapped.",
+        "breaks": "A recovering process that finds no reference to the buffer assumes that it was swapped.",
         "rule": "slot.V6",
         "tests": ['interleavings "interleavings: two writers die*"'],
         "file": "src/shm/slots/recovery.cpp",
@@ -255,7 +255,7 @@ MUTANTS = {
         ],
     },
     "recovery_ignores_word": {
-        "breaks": "The recovering process does not look at the noted word.",
+        "breaks": "The recovering process does not check the noted word.",
         "rule": "slot.V6",
         "tests": ['interleavings "interleavings: two writers die*"'],
         "survives": "a word that is still the noted one names the gain, by itself or by its header, which says the same",
@@ -266,7 +266,7 @@ MUTANTS = {
         ],
     },
     "recovery_keeps_taken": {
-        "breaks": "Who recovers jointly keeps the bytes of the dead.",
+        "breaks": "A process that recovers several ranks together keeps the bytes of the dead.",
         "rule": "slot.V6",
         "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
@@ -277,7 +277,7 @@ MUTANTS = {
         ],
     },
     "recovery_one_round": {
-        "breaks": "A record that is recovered decides nothing about those before it.",
+        "breaks": "A recovered record decides nothing about those before it.",
         "rule": "slot.V6",
         "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
@@ -288,7 +288,7 @@ MUTANTS = {
         ],
     },
     "recovery_takes_the_living": {
-        "breaks": "Joint recovering does not take the bytes of those whose buffers it recovers.",
+        "breaks": "Joint recovery does not take the bytes of the ranks whose buffers it recovers.",
         "rule": "slot.V6",
         "tests": ["free_buffers",
                   'interleavings "interleavings: a writer dies at any access while*"'],
@@ -299,11 +299,11 @@ MUTANTS = {
         ],
     },
     "recovery_uninitialised": {
-        "breaks": "A recovering process looks at the words of variables that have no first values yet.",
+        "breaks": "A recovering process reads the words of variables without initial values.",
         "rule": "directory.D6",
         "tests": ["free_buffers",
                   'interleavings "interleavings: two writers die*"'],
-        "survives": "a word without a first value leads to buffer 0, where the words themselves lie: it is nobody's",
+        "survives": "a word without an initial value refers to buffer 0, which holds the words and has no owner",
         "file": "src/shm/slots/recovery.cpp",
         "changes": [
             ('''          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned) &&
@@ -312,7 +312,7 @@ MUTANTS = {
         ],
     },
     "recovery_wrong_way": {
-        "breaks": "A free buffer whose swap was lost is taken for swapped, and the other way round.",
+        "breaks": "A free buffer whose swap was lost is considered swapped, and vice versa.",
         "rule": "slot.V6",
         "tests": ["free_buffers"],
         "file": "src/shm/slots/recovery.cpp",
@@ -322,7 +322,7 @@ MUTANTS = {
         ],
     },
     "free_buffer_forgets_gain": {
-        "breaks": "A won swap keeps the free buffer that is current now.",
+        "breaks": "After a successful swap the free buffer that is now current is kept.",
         "rule": "slot.V5",
         "tests": ['interleavings "interleavings: a writer dies at any access while*"'],
         "file": "src/shm/slots/free_buffers.hpp",
@@ -332,7 +332,7 @@ MUTANTS = {
         ],
     },
     "free_buffer_lost_stays_in_flight": {
-        "breaks": "Who loses a swap leaves the free buffer in flight.",
+        "breaks": "After a lost swap the free buffer stays in flight.",
         "rule": "slot.S2",
         "tests": ['free_buffers "free buffers: *"'],
         "file": "src/shm/slots/free_buffers.hpp",
@@ -342,7 +342,7 @@ MUTANTS = {
         ],
     },
     "free_buffer_not_in_flight": {
-        "breaks": "A free buffer that is being filled is not noted as in flight.",
+        "breaks": "A free buffer that is being filled is not recorded as in flight.",
         "rule": "slot.V5",
         "tests": ['interleavings "interleavings: a writer dies at any access while*"'],
         "file": "src/shm/slots/free_buffers.hpp",
@@ -352,7 +352,7 @@ MUTANTS = {
         ],
     },
     "damage_conservation": {
-        "breaks": "Whoever joins does not ask whether a buffer is in use twice.",
+        "breaks": "A joining worker does not check whether a buffer is in use twice.",
         "rule": "slot.V5",
         "tests": ['validation "damage: *twice*"'],
         "file": "src/shm/checks/validation.cpp",
@@ -372,7 +372,7 @@ MUTANTS = {
         ],
     },
     "damage_far_ahead": {
-        "breaks": "An entry of a barrier that is far ahead is accepted.",
+        "breaks": "A barrier entry that is far ahead is accepted.",
         "rule": "barrier.B6",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -382,7 +382,7 @@ MUTANTS = {
         ],
     },
     "damage_gain": {
-        "breaks": "A gain that is no buffer of its class is accepted.",
+        "breaks": "A gain that is not a buffer of its class is accepted.",
         "rule": "slot.V5",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -392,7 +392,7 @@ MUTANTS = {
         ],
     },
     "damage_generation": {
-        "breaks": "A gradient segment of nobody is accepted.",
+        "breaks": "A gradient segment without an owner is accepted.",
         "rule": "barrier.G1",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -402,7 +402,7 @@ MUTANTS = {
         ],
     },
     "damage_kept": {
-        "breaks": "A buffer that is kept beside the current one is not looked at.",
+        "breaks": "A buffer that is kept as pre-image is not checked.",
         "rule": "snapshot.C6",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -412,7 +412,7 @@ MUTANTS = {
         ],
     },
     "damage_meeting_decided": {
-        "breaks": "A decision about a meeting is accepted.",
+        "breaks": "A decision about a user barrier is accepted.",
         "rule": "barrier.A4",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -422,7 +422,7 @@ MUTANTS = {
         ],
     },
     "damage_once": {
-        "breaks": "A variable that is declared meanwhile makes a sound job a damaged one.",
+        "breaks": "A variable that is declared meanwhile makes a sound job appear damaged.",
         "rule": "directory.D1",
         "tests": ['interleavings "moments: a chunk whose*"'],
         "file": "src/shm/checks/validation.cpp",
@@ -452,7 +452,7 @@ MUTANTS = {
         ],
     },
     "damage_settings": {
-        "breaks": "Live settings that cannot be are accepted.",
+        "breaks": "Invalid runtime settings are accepted.",
         "rule": "settings.S2",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -462,7 +462,7 @@ MUTANTS = {
         ],
     },
     "damage_free_buffer": {
-        "breaks": "A free buffer that is no buffer of its class is accepted.",
+        "breaks": "A free buffer that is not in its class is accepted.",
         "rule": "slot.V5",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -483,7 +483,7 @@ MUTANTS = {
         ],
     },
     "damage_unproposed": {
-        "breaks": "A decision that nobody has proposed is accepted.",
+        "breaks": "A decision without a proposal is accepted.",
         "rule": "barrier.B3",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -505,7 +505,7 @@ MUTANTS = {
         ],
     },
     "damage_worker": {
-        "breaks": "An entry of a worker that cannot be is accepted.",
+        "breaks": "An invalid entry of the worker table is accepted.",
         "rule": "ranks.J1",
         "tests": ["validation"],
         "file": "src/shm/checks/validation.cpp",
@@ -515,7 +515,7 @@ MUTANTS = {
         ],
     },
     "contribute_unchecked": {
-        "breaks": "A contributor believes the header of a buffer that is being reused.",
+        "breaks": "A contributor trusts the header of a buffer that is being reused.",
         "rule": "slot.V4",
         "tests": ['interleavings "interleavings: a contributor whose*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
@@ -536,7 +536,7 @@ MUTANTS = {
         ],
     },
     "contribution_twice": {
-        "breaks": "A successor adds what its predecessor has added.",
+        "breaks": "A successor adds again what its predecessor has added.",
         "rule": "barrier.B9",
         "tests": ['accumulator "accumulator: a successor*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
@@ -546,7 +546,7 @@ MUTANTS = {
         ],
     },
     "fork_again": {
-        "breaks": "A push forks a chunk again for the snapshot point that it is forked for.",
+        "breaks": "A push copies a chunk again for a snapshot point for which it already has a pre-image.",
         "rule": "snapshot.C6",
         "tests": ['interleavings "interleavings: two writers after a snapshot point*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
@@ -556,7 +556,7 @@ MUTANTS = {
         ],
     },
     "fork_unchecked": {
-        "breaks": "A push believes the fork of a buffer that is being reused.",
+        "breaks": "A push trusts the pre-image of a buffer that is being reused.",
         "rule": "snapshot.C5",
         "tests": ['interleavings "moments: a push notes no buffer*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
@@ -566,11 +566,11 @@ MUTANTS = {
         ],
     },
     "image_unchecked": {
-        "breaks": "A reader of an image that is the current buffer does not look at the stamp again.",
+        "breaks": "A reader of a pre-image that is the current buffer does not check the stamp again.",
         "rule": "snapshot.C9",
         "tests": ['interleavings "interleavings: *snapshot point*"',
                   'weak_weak "weak: slots*"'],
-        "survives": "only a push that the maker has given up could overwrite that buffer, and no scene has one",
+        "survives": "only a push that the snapshot maker has given up on could overwrite it, and no scene has one",
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("      if (has_preimage || is_whole(buffer, chunk, word)) return version;",
@@ -578,9 +578,9 @@ MUTANTS = {
         ],
     },
     "slot_no_stamp_check": {
-        "breaks": "Any complete stamp will do.",
+        "breaks": "Any complete stamp is accepted.",
         "rule": "slot.R3",
-        "tests": ['interleavings "interleavings: a writer goes round its free buffers while a reader sleeps"'],
+        "tests": ['interleavings "interleavings: a writer cycles through its free buffers while a reader sleeps"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);",
@@ -588,9 +588,9 @@ MUTANTS = {
         ],
     },
     "slot_not_building": {
-        "breaks": "A buffer that is being built does not say so.",
+        "breaks": "A buffer that is being built is not marked as such.",
         "rule": "slot.V2",
-        "tests": ['interleavings "interleavings: a writer goes round its free buffers while a reader sleeps"'],
+        "tests": ['interleavings "interleavings: a writer cycles through its free buffers while a reader sleeps"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("    out.stamp.store_relaxed(kBuilding);  // (slot.W3)\n",
@@ -598,7 +598,7 @@ MUTANTS = {
         ],
     },
     "slot_stamp_without_chunk": {
-        "breaks": "The version alone is compared.",
+        "breaks": "Only the version is compared.",
         "rule": "slot.V1",
         "tests": ['interleavings "interleavings: two chunks exchange their buffers"'],
         "file": "src/shm/slots/versioned_slot.hpp",
@@ -608,7 +608,7 @@ MUTANTS = {
         ],
     },
     "step_applied_again": {
-        "breaks": "A helper does not ask whether the chunk includes the step.",
+        "breaks": "A helper does not check whether the chunk includes the step.",
         "rule": "barrier.B5",
         "tests": ['interleavings "interleavings: two helpers*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
@@ -618,7 +618,7 @@ MUTANTS = {
         ],
     },
     "swap_unchecked": {
-        "breaks": "A swap does not look at what it replaces.",
+        "breaks": "A swap does not compare the word that it replaces.",
         "rule": "slot.W6",
         "tests": ['interleavings "interleavings: two writers and a reader of one float"'],
         "file": "src/shm/slots/versioned_slot.hpp",
@@ -628,9 +628,9 @@ MUTANTS = {
         ],
     },
     "use_sum_unchecked_behind": {
-        "breaks": "Nobody looks at the stamp behind the use of a sum.",
+        "breaks": "The stamp is not checked after a sum was used.",
         "rule": "barrier.B9",
-        "tests": ['interleavings "interleavings: sums and the sets*"'],
+        "tests": ['interleavings "interleavings: sums agree*"'],
         "file": "src/shm/slots/versioned_slot.hpp",
         "changes": [
             ("    return is_whole(buffer, chunk, word);",

@@ -2,7 +2,7 @@
 
 MUTANTS = {
     "init_accumulator_last": {
-        "breaks": "A variable is initialised before its accumulator.",
+        "breaks": "A variable is initialized before its accumulator.",
         "rule": "directory.D6",
         "tests": ['interleavings "moments: a first part*"'],
         "file": "src/worker/declaring.cpp",
@@ -18,7 +18,7 @@ MUTANTS = {
         ],
     },
     "init_claim_kept": {
-        "breaks": "An initialiser that throws keeps its claim.",
+        "breaks": "An initializer that throws keeps its claim.",
         "rule": "directory.D5",
         "tests": ['declaring "an initialiser that throws*"'],
         "file": "src/worker/declaring.cpp",
@@ -28,7 +28,7 @@ MUTANTS = {
         ],
     },
     "init_claim_of_a_predecessor": {
-        "breaks": "An initialiser whose successor lives is taken for alive.",
+        "breaks": "A dead initializer whose rank has a live successor is considered alive.",
         "rule": "directory.D5",
         "tests": ['declaring "an initialiser that dies is replaced while*"'],
         "file": "src/worker/declaring.cpp",
@@ -38,7 +38,7 @@ MUTANTS = {
         ],
     },
     "init_claim_of_the_dead": {
-        "breaks": "An initialiser that died is waited for.",
+        "breaks": "A dead initializer is waited for.",
         "rule": "directory.D5",
         "tests": ['declaring "an initialiser that dies is replaced by*"'],
         "file": "src/worker/declaring.cpp",
@@ -48,7 +48,7 @@ MUTANTS = {
         ],
     },
     "init_first_part_first": {
-        "breaks": "The first part is initialised before those that it stands for.",
+        "breaks": "The first part is initialized before the other parts of the variable.",
         "rule": "directory.D6",
         "tests": ['interleavings "moments: a first part*"'],
         "file": "src/worker/declaring.cpp",
@@ -58,7 +58,7 @@ MUTANTS = {
         ],
     },
     "init_values_behind": {
-        "breaks": "A variable is called initialised before it has its values.",
+        "breaks": "A variable is marked as initialized before it has its values.",
         "rule": "directory.D6",
         "tests": ['interleavings "moments: a first part*"'],
         "file": "src/worker/declaring.cpp",
@@ -89,7 +89,7 @@ MUTANTS = {
         ],
     },
     "steps_wait_in_async": {
-        "breaks": "A change to async lets nobody go who waits.",
+        "breaks": "A change to async does not release waiting workers.",
         "rule": "settings.S4",
         "tests": ['modes "ssp: a change to async*"'],
         "file": "src/worker/free_steps.cpp",
@@ -99,7 +99,7 @@ MUTANTS = {
         ],
     },
     "gradient_noted_before_its_name": {
-        "breaks": "A gradient segment is noted before it has its name.",
+        "breaks": "A gradient segment is recorded before it has its name.",
         "rule": "barrier.G1",
         "tests": ['interleavings "moments: a gradient segment*"'],
         "file": "src/worker/gradients.cpp",
@@ -110,7 +110,7 @@ MUTANTS = {
         ],
     },
     "gradient_of_another_instance": {
-        "breaks": "A gradient segment of another job of the name is read.",
+        "breaks": "A gradient segment of another job of the same name is read.",
         "rule": "names.N4",
         "tests": ['published_gradient "published gradient: a segment of another*"'],
         "file": "src/worker/gradients.cpp",
@@ -131,7 +131,7 @@ MUTANTS = {
         ],
     },
     "leaver_unlinks_gradient": {
-        "breaks": "A leaver unlinks the gradient that it has arrived with.",
+        "breaks": "A leaving worker unlinks the gradient with which it has arrived.",
         "rule": "barrier.B4",
         "tests": ['published_gradient "published gradient: a worker that leaves*"'],
         "file": "src/worker/gradients.cpp",
@@ -141,7 +141,7 @@ MUTANTS = {
         ],
     },
     "take_over_begins_nothing": {
-        "breaks": "Who takes a rank over does not recover its free buffers.",
+        "breaks": "A worker that takes over a rank does not recover its free buffers.",
         "rule": "slot.V6",
         "tests": ["kill_matrix"],
         "file": "src/worker/joining.cpp",
@@ -151,7 +151,7 @@ MUTANTS = {
         ],
     },
     "rows_any_slot": {
-        "breaks": "Ids with the same place in the hash table are taken for one.",
+        "breaks": "Ids with the same position in the hash table are treated as equal.",
         "rule": "rows",
         "tests": ['rows "rows: many repeated*"'],
         "file": "src/worker/row_access.cpp",
@@ -161,7 +161,7 @@ MUTANTS = {
         ],
     },
     "rows_assigned_in_any_order": {
-        "breaks": "Of rows that are assigned twice any value stays.",
+        "breaks": "If rows are assigned twice, an arbitrary value remains.",
         "rule": "rows",
         "tests": ['rows "rows: if a row is assigned*"'],
         "file": "src/worker/row_access.cpp",
@@ -171,7 +171,7 @@ MUTANTS = {
         ],
     },
     "rows_counted_by_row": {
-        "breaks": "A push counts in a block for each of its rows.",
+        "breaks": "A push is counted in a block once for each of its rows.",
         "rule": "inplace.P5",
         "tests": ['rows "rows: staleness*"'],
         "file": "src/worker/row_access.cpp",
@@ -181,7 +181,7 @@ MUTANTS = {
         ],
     },
     "rows_group_forgotten": {
-        "breaks": "A push counts once more in a block whose rows lie in two groups.",
+        "breaks": "A push is counted twice in a block whose rows lie in two groups.",
         "rule": "inplace.P5",
         "tests": ['rows "rows: a push counts once*"'],
         "file": "src/worker/row_access.cpp",
@@ -191,7 +191,7 @@ MUTANTS = {
         ],
     },
     "rows_last_gradient_wins": {
-        "breaks": "Of repeated ids in a large table the last gradient counts.",
+        "breaks": "For repeated ids in a large table only the last gradient counts.",
         "rule": "rows",
         "tests": ['rows "rows: many repeated*"'],
         "file": "src/worker/row_access.cpp",
@@ -201,7 +201,7 @@ MUTANTS = {
         ],
     },
     "rows_own_pushes_count": {
-        "breaks": "One's own pushes count as staleness of rows.",
+        "breaks": "A worker's own pushes count as staleness of rows.",
         "rule": "inplace.P5",
         "tests": ['rows "rows: staleness*"'],
         "file": "src/worker/row_access.cpp",
@@ -211,7 +211,7 @@ MUTANTS = {
         ],
     },
     "rows_sums_stay": {
-        "breaks": "The sums of one push are in the next one, too.",
+        "breaks": "The sums of one push are included in the next one, too.",
         "rule": "rows",
         "tests": ['rows "rows: *"'],
         "file": "src/worker/row_access.cpp",
@@ -221,7 +221,7 @@ MUTANTS = {
         ],
     },
     "rows_unchecked": {
-        "breaks": "Ids are not looked at where they do not ascend.",
+        "breaks": "Ids that are not in ascending order are not checked.",
         "rule": "rows",
         "tests": ['rows "rows: an id out of range*"'],
         "file": "src/worker/row_access.cpp",
@@ -231,7 +231,7 @@ MUTANTS = {
         ],
     },
     "rows_clipped_apart": {
-        "breaks": "The norm of a push is taken before repeated ids are combined.",
+        "breaks": "The norm of a push is computed before repeated ids are combined.",
         "rule": "rows",
         "tests": ['rows "rows: clip_norm*"'],
         "file": "src/worker/rows.cpp",
@@ -247,7 +247,7 @@ MUTANTS = {
         ],
     },
     "rows_rate_stays": {
-        "breaks": "The rate of rows does not follow the schedule.",
+        "breaks": "The learning rate of rows does not follow the schedule.",
         "rule": "rows",
         "tests": ['rows "rows: the learning-rate*"'],
         "file": "src/worker/rows.cpp",
@@ -267,9 +267,9 @@ MUTANTS = {
         ],
     },
     "data_loaded_again": {
-        "breaks": "Who has the loader's byte loads whatever is there.",
+        "breaks": "A process that has the loader's byte loads even if the data exists.",
         "rule": "data.D2",
-        "tests": ['interleavings "moments: who gets the loader*"'],
+        "tests": ['interleavings "moments: a process that gets the loader*"'],
         "file": "src/worker/sharing.cpp",
         "changes": [
             ("    if (!shm::SharedData::try_attach(job)) shm::SharedData::make(job, key, load);  // else another was faster",
@@ -277,7 +277,7 @@ MUTANTS = {
         ],
     },
     "gradient_of_the_newest_step": {
-        "breaks": "A gradient belongs to the step that it is pushed in, whatever it was made of.",
+        "breaks": "A gradient is attributed to the step in which it is pushed, whatever step it was computed for.",
         "rule": "barrier.B6",
         "tests": ['modes "quorum*"'],
         "file": "src/worker/sync_steps.cpp",
@@ -287,7 +287,7 @@ MUTANTS = {
         ],
     },
     "late_gradient_kept": {
-        "breaks": "A gradient for a step that is over is used in the next one.",
+        "breaks": "A gradient for a completed step is used in the next one.",
         "rule": "barrier.B6",
         "tests": ['modes "quorum: a gradient that comes too late*"'],
         "file": "src/worker/sync_steps.cpp",
@@ -307,7 +307,7 @@ MUTANTS = {
         ],
     },
     "successor_replaces_gradient": {
-        "breaks": "A successor replaces the gradient that its predecessor had arrived with.",
+        "breaks": "A successor replaces the gradient with which its predecessor had arrived.",
         "rule": "barrier.B4",
         "tests": ['published_gradient "published gradient: a successor*"'],
         "file": "src/worker/sync_steps.cpp",
@@ -317,7 +317,7 @@ MUTANTS = {
         ],
     },
     "sum_void_counts": {
-        "breaks": "What a predecessor had changed and not published counts.",
+        "breaks": "Changes that a predecessor had not published count.",
         "rule": "barrier.B13",
         "tests": ["sync_changes",
                   "modes",
@@ -329,7 +329,7 @@ MUTANTS = {
         ],
     },
     "combined_in_any_order": {
-        "breaks": "Gradients are combined in another order by each helper.",
+        "breaks": "Each helper combines gradients in another order.",
         "rule": "barrier.B5",
         "tests": ["modes",
                   "sync_changes",
@@ -344,11 +344,11 @@ MUTANTS = {
         ],
     },
     "sum_missing_is_zero": {
-        "breaks": "A sum that is over is taken for nothing.",
+        "breaks": "A sum of a completed step is treated as empty.",
         "rule": "barrier.B9",
         "tests": ['modes "reduce atomic*"',
                   "stress_accumulator"],
-        "survives": "where a sum is not found its step is over, so another one has swapped the chunk, and this swap fails",
+        "survives": "a sum is missing only after its step, when another worker has swapped the chunk: this swap fails",
         "file": "src/worker/sync_work.cpp",
         "changes": [
             ('''      return whole &&
@@ -357,7 +357,7 @@ MUTANTS = {
         ],
     },
     "sum_not_looked_at_again": {
-        "breaks": "A sum that has changed while it was used is applied.",
+        "breaks": "A sum that has changed during its use is applied.",
         "rule": "barrier.B9",
         "tests": ['interleavings "moments: a sum*"'],
         "file": "src/worker/sync_work.cpp",
@@ -367,7 +367,7 @@ MUTANTS = {
         ],
     },
     "sum_of_the_late": {
-        "breaks": "A sum is applied that only a late worker has added to.",
+        "breaks": "A sum is applied to which only a late worker has contributed.",
         "rule": "barrier.B9",
         "tests": ['modes "reduce atomic*"'],
         "file": "src/worker/sync_work.cpp",
@@ -379,7 +379,7 @@ MUTANTS = {
         ],
     },
     "sync_left_to_others": {
-        "breaks": "A helper without a chunk to begin with leaves the step to the others, done or not.",
+        "breaks": "A helper without a chunk to start with leaves the step to the others, complete or not.",
         "rule": "barrier.B5",
         "tests": ['modes "sync:*"'],
         "file": "src/worker/sync_work.cpp",
@@ -389,7 +389,7 @@ MUTANTS = {
         ],
     },
     "values_assigned_last": {
-        "breaks": "Assigned values come behind the step.",
+        "breaks": "Values are assigned after the step.",
         "rule": "barrier.B13",
         "tests": ["sync_changes"],
         "file": "src/worker/sync_work.cpp",

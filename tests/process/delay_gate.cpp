@@ -1,9 +1,10 @@
-// A library that tests preload into the programs that they start. It keeps a worker in its --delay for as long as a test
+// A library that tests preload into the programs they start. It holds a worker in its --delay for as long as a test
 // needs to observe the job, so that no job ends before the test has seen it.
 //
-// The environment variable DELAY_GATE names a file with a number. As many delays of each worker_shm pass; the next one
-// lasts until the number is raised, the file is removed, or the worker receives a signal. A worker makes at least that
-// many steps. With `--delay 4ms` it sleeps in at least every second step, so it makes at most twice as many, and two.
+// The environment variable DELAY_GATE names a file that holds a number. That many delays of each worker_shm pass; the
+// next one lasts until the number is raised, the file is removed, or the worker receives a signal. A worker therefore
+// makes at least that many steps. With `--delay 4ms` it sleeps in at least every second step, so it makes at most twice
+// that number plus two.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr timespec kPoll{0, 2'000'000};
 
-// The bytes of a file, cut off at the size of the buffer; below 0: there is no such file.
+// The bytes of a file, truncated to the size of the buffer; negative if there is no such file.
 template <std::size_t kSize>
 ssize_t read_file(const char* path, char (&buffer)[kSize]) {
   const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -30,7 +31,7 @@ ssize_t read_file(const char* path, char (&buffer)[kSize]) {
 }
 
 bool is_training_worker() {
-  constexpr char kOption[] = "--evaluate";  // followed by the 0 between two arguments
+  constexpr char kOption[] = "--evaluate";  // arguments are followed by the 0 that separates them
   char arguments[16384];
   if (std::strcmp(program_invocation_short_name, "worker_shm") != 0) return false;
   const ssize_t count = read_file("/proc/self/cmdline", arguments);
@@ -45,14 +46,15 @@ long allowed_delays(const char* gate) {
 
 }  // namespace
 
-// A worker sleeps with it in its delays only: a wait for the ps uses nanosleep.
+// A worker calls this in its delays only: waiting for the ps uses nanosleep.
 extern "C" int clock_nanosleep(clockid_t clock, int flags, const timespec* asked, timespec* left) {
   static const char* const gate = is_training_worker() ? std::getenv("DELAY_GATE") : nullptr;
   static std::atomic<long> delays{0};
   if (gate != nullptr) {
     const long number = ++delays;
     while (number > allowed_delays(gate))
-      if (syscall(SYS_nanosleep, &kPoll, nullptr) != 0) return EINTR;  // the worker checks next whether it was asked to stop
+      if (syscall(SYS_nanosleep, &kPoll, nullptr) != 0)
+        return EINTR;  // the worker checks next whether it was asked to stop
   }
   return syscall(SYS_clock_nanosleep, clock, flags, asked, left) == 0 ? 0 : errno;
 }

@@ -1,5 +1,5 @@
-// A disk that fails, for a program that is started with this in LD_PRELOAD: while the file PS_SHM_TEST_DISK exists, what is
-// written below the folder PS_SHM_TEST_FOLDER fails with the error whose number the file has.
+// Simulates a failing disk for a program that preloads this library: while the file PS_SHM_TEST_DISK exists, writes
+// below the folder PS_SHM_TEST_FOLDER fail with the error number that the file contains.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -38,7 +38,7 @@ ssize_t write(int descriptor, const void* bytes, size_t count) {
   return next(descriptor, bytes, count);
 }
 
-// EIO: of a folder only, whose files are written.
+// EIO: syncing a folder fails; its files have been written.
 int fsync(int descriptor) {
   static int (*next)(int);
   if (next == NULL) *(void**)&next = dlsym(RTLD_NEXT, "fsync");

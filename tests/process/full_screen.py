@@ -1,4 +1,4 @@
-"""A program that draws on the whole terminal, and what stands on the screen: the package pyte plays the terminal."""
+"""Runs a full-screen terminal program and reads its screen; the package pyte emulates the terminal."""
 import codecs
 import fcntl
 import os
@@ -9,7 +9,7 @@ import time
 
 try:
     import pyte
-except ImportError:  # only the tests' own Python has it
+except ImportError:  # installed for the Python of the tests only
     python = os.environ.get("PS_SHM_VENV_PYTHON", "")
     if os.path.lexists(python) and not os.access(python, os.X_OK):
         print(f"skipped: this user may not start {python}")
@@ -40,32 +40,32 @@ class FullScreen(Terminal):
         fcntl.ioctl(self.here, termios.TIOCSWINSZ, struct.pack("HHHH", self.rows, columns, 0, 0))
 
     def read(self):
-        """Whether the program may still print."""
+        """Reads what the program has printed. Returns False once it can print nothing more."""
         import select
         if not select.select([self.here], [], [], 0.1)[0]:
             return True
         try:
             text = self.decoder.decode(os.read(self.here, 65536))
-        except OSError:  # nobody has the other end
+        except OSError:  # the other end is closed
             return False
         self.shown += text
         self.stream.feed(text)
         return True
 
     def lines(self):
-        """What stands on the screen."""
+        """The lines on the screen."""
         return [line.rstrip() for line in self.screen.display]
 
     def text(self):
         return "\n".join(self.lines())
 
     def press(self, *keys):
-        """Each a key's name, or what is typed."""
+        """Each argument is the name of a key, or text to type."""
         for key in keys:
             os.write(self.here, KEYS.get(key, key).encode())
 
     def wait_for(self, fact, what):
-        """Until fact(the text on the screen) is true; returns that text."""
+        """Waits until fact(the text on the screen) is true; returns that text."""
         end = time.monotonic() + support.PATIENCE
         while not fact(self.text()):
             support.delay()

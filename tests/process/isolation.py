@@ -1,5 +1,5 @@
-"""What every test process does first: it mounts a /dev/shm of its own, takes back what its parent has done to signals, and
-delays at random where it is told to.
+"""Sets up every test process: mounts a private /dev/shm, resets the signal handling inherited from the parent, and
+injects random delays on request.
 
 Importing this module mounts the file system, so it must be imported before the process starts a thread.
 """
@@ -16,18 +16,18 @@ INSIDE = "PS_SHM_TEST_OWN_DEV_SHM"
 
 
 def mount_own_dev_shm():
-    """Gives this process and its children a /dev/shm that no other process sees, so that tests which list or remove all
-    jobs of the machine can run side by side. Returns whether that was possible: else the unique names of jobs keep the
-    tests apart.
+    """Gives this process and its children a private /dev/shm, so that tests which list or remove all jobs of the
+    machine can run side by side. Returns whether that was possible; if not, the unique names of jobs keep the tests
+    apart.
 
-    A user who is not root needs a user namespace for it. That maps only the user's own number, so that files which the
-    user may not read stay unreadable. The capabilities within that namespace end with the next exec.
+    A user other than root needs a user namespace for it. The namespace maps only the user's own number, so that files
+    which the user may not read stay unreadable. The capabilities within that namespace end with the next exec.
     """
-    if INSIDE in os.environ:  # the process that started this one has mounted it, and both see the same
+    if INSIDE in os.environ:  # mounted by the process that started this one; both share it
         return True
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()
-    pid = os.fork()  # a namespace without the mount would be worse than none, so a child tries it first
+    pid = os.fork()  # a namespace without the mount would be worse than none, so a child process tries it first
     if pid == 0:
         os._exit(0 if _enter(libc, user, group) else 1)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 or not _enter(libc, user, group):
@@ -51,7 +51,8 @@ def _enter(libc, user, group):
 
 
 def reset_signals():
-    """Gives signals that the parent ignores (nohup) or blocks their effect again, here and in the programs of a test."""
+    """Restores the default effect of signals that the parent ignores (nohup) or blocks, here and in programs that a
+    test starts."""
     for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -59,9 +60,11 @@ def reset_signals():
 
 
 def random_delays():
-    """A function that sleeps from 0.3 to 0.7 s in 4 of 10 calls where PS_SHM_TEST_DELAYS=SEED is set, and else does nothing.
+    """Returns a function that sleeps 0.3 to 0.7 s in 4 of 10 calls if PS_SHM_TEST_DELAYS=SEED is set, and does nothing
+    otherwise.
 
-    The delays do the same to a test as a busy machine. The sequence depends on the seed and on the command line of the test.
+    The delays affect a test as a busy machine would. The sequence depends on the seed and on the command line of the
+    test.
     """
     seed = os.environ.get("PS_SHM_TEST_DELAYS")
     if not seed:

@@ -1,22 +1,23 @@
-// Another program, for the tests of those that people run, until its standard input ends:
+// A second program for the process tests. It plays one role until its standard input ends:
 //
-//   peer publish NAME GENERATIONS  publishes so many generations of two tensors
-//   peer read NAME                 has the newest generation
-//   peer follow NAME               reads every one that it gets, of float32 that are all the same, until the publisher
-//                                  ends; prints how many, and the last one's step and value
-//   peer declare-half JOB          a worker of a job with variables `ready` and `awaited`, whose initialiser does not end
-//   peer declare-integers JOB N    a job with variables `int64` and `uint64` of the number N
-//   peer declare-odd JOB           a job with a variable `odd` of -3, 4, NaN and both infinities
-//   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, a step each
-//   peer hammer JOB RANK           pushes zeros to `w` every 200 ms, a step each
-//   peer stop-within JOB           a worker of a job; at a line of input, a step and two pushes in one group, between which
-//                                  it stops itself
-//   peer hold-snapshot JOB         takes a snapshot of a job, and keeps it
-//   peer declare JOB               a job with a variable of each dtype, called that, of the numbers 1, 2 and 3
-//   peer train JOB MIB             a job of about so many MiB, half of them in chunks and half in rows, and a worker that
-//                                  pushes parts of it until its standard input ends
+//   peer publish NAME GENERATIONS  publishes this many generations of two tensors
+//   peer read NAME                 holds a lease of the newest generation
+//   peer follow NAME               reads every generation that it gets, whose float32 elements are all equal, until the
+//                                  publisher ends; prints how many there were, and the step and value of the last one
+//   peer declare-half JOB          a worker of a job with variables `ready` and `awaited`; the initializer of the
+//                                  second one does not return
+//   peer declare-integers JOB N    a job with an `int64` and a `uint64` variable that hold the number N
+//   peer declare-odd JOB           a job with a variable `odd` that holds -3, 4, NaN and both infinities
+//   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, one step each
+//   peer hammer JOB RANK           pushes zeros to `w` every 200 ms, one step each
+//   peer stop-within JOB           a worker of a job; on a line of input it makes a step and two pushes in one group,
+//                                  and stops itself between the two
+//   peer hold-snapshot JOB         takes a snapshot of a job and keeps it
+//   peer declare JOB               a job with a variable of each dtype, named after the dtype, that holds 1, 2 and 3
+//   peer train JOB MIB             a job of about MIB MiB, half of them in chunks and half in rows, and a worker that
+//                                  pushes to parts of it until its standard input ends
 //
-// Says "ready" when it has come so far.
+// Prints "ready" once its role is set up.
 #include <poll.h>
 #include <unistd.h>
 
@@ -89,7 +90,7 @@ ps_shm::WorkerOptions options_of(const std::string& job) {
   return options;
 }
 
-// A job of this process, and its worker.
+// A job that this process serves, and its worker.
 struct OwnJob {
   explicit OwnJob(const std::string& job) : server(config_of(job)), worker(options_of(job)) {}
   ps_shm::Server server;
@@ -169,7 +170,7 @@ void hammer(const std::string& job, int rank) {
   for (pollfd end{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0}; poll(&end, 1, 200) == 0;) pusher.push(0);
 }
 
-// Keeps the second variable's initialiser waiting.
+// Keeps the initializer of the second variable waiting.
 void declare_half(const std::string& job) {
   ps_shm::WorkerOptions options;
   options.job = job;
@@ -207,7 +208,7 @@ void train(const std::string& job, std::uint64_t mebibytes) {
   }
 }
 
-// Ten steps; one more addition, in no step, when it is told to end.
+// Ten steps; when it is told to end, one more addition outside any step.
 void push_late(const std::string& job) {
   ps_shm::Worker worker(options_of(job));
   const ps_shm::Variable w = worker.variable(
@@ -221,7 +222,7 @@ void push_late(const std::string& job) {
   worker.add(w, ones);
 }
 
-// A step; when it is told to go on, another one, and a group of two pushes between which it stops itself.
+// One step; when told to continue, another one and a group of two pushes, between which the process stops itself.
 void stop_within(const std::string& job) {
   ps_shm::Worker worker(options_of(job));
   const auto zeros = [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); };

@@ -1,4 +1,5 @@
-"""What TensorBoard makes of a folder, as JSON: run -> tags with their points. Needs the package tensorboard."""
+"""Prints what TensorBoard reads from a folder, as JSON: run -> tags with their points. Needs the package
+tensorboard."""
 import json
 import pathlib
 import sys

@@ -1,4 +1,4 @@
-"""Starting the programs, with a bound on every wait, and looking for what they leave behind."""
+"""Starts the programs, bounds every wait, and checks what the programs leave behind."""
 import collections
 import contextlib
 import itertools
@@ -20,7 +20,7 @@ TOOLS = pathlib.Path(os.environ["PS_SHM_TOOLS"])
 SOURCE = pathlib.Path(os.environ["PS_SHM_SOURCE"])
 SHM = pathlib.Path("/dev/shm")
 FULL = bool(os.environ.get("PS_SHM_TEST_FULL"))
-# Sanitizer builds are slower by about this much.
+# Sanitizer builds are slower by about this factor.
 SLOWNESS = float(os.environ.get("PS_SHM_TEST_PATIENCE", "1"))
 PATIENCE = SLOWNESS * 60
 
@@ -32,7 +32,7 @@ def new_job():
 
 
 def install(folder):
-    """What is built, installed below the folder, which is elsewhere than it was made for. Returns the prefix there."""
+    """Installs the build below the folder, away from its configured prefix. Returns the prefix there."""
     subprocess.run(["meson", "install", "-C", TOOLS.parent, "--no-rebuild", "--destdir", folder], check=True, stdout=subprocess.DEVNULL)
     return next(folder.rglob("include")).parent
 
@@ -53,7 +53,7 @@ def environment(extra=None):
 
 
 def start(program, *arguments, env=None, **options):
-    """One of the programs, or what stands at a path or on PATH where it is none of them."""
+    """Starts one of the project's programs, or any other program by its path or from PATH."""
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
     delay()
@@ -78,7 +78,7 @@ def run(program, *arguments, env=None, timeout=None, **options):
 
 @contextlib.contextmanager
 def programs_beside(worker):
-    """A launch_shm whose worker_shm is this script."""
+    """A launch_shm next to a worker_shm that is this script."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         for name in ("launch_shm", "ps_shm"):
@@ -89,7 +89,7 @@ def programs_beside(worker):
 
 
 def wait_until(fact, what, timeout=None):
-    """Returns what made it true: another look may find something else."""
+    """Returns the value that was true; a second call of fact() might return something else."""
     end = time.monotonic() + (timeout or PATIENCE)
     while time.monotonic() < end:
         delay()
@@ -104,16 +104,17 @@ def workers_of(job):
     return json.loads(out)["workers"] if code == 0 else None
 
 
-# For jobs that a test observes and that then end by themselves. While the gate is closed, each of their workers makes at
-# least FREE_STEPS steps and at most MOST_STEPS, which leaves the job far from its last step: whatever the speed of the
-# machine, the test sees the workers at work. Once the gate is open, the rest takes about a second.
+# For jobs that a test observes and that end by themselves afterwards. While the gate is closed, each worker makes at
+# least FREE_STEPS and at most MOST_STEPS steps, which leaves the job far from its last step: the test sees the workers
+# at work however fast the machine is. Once the gate is open, the rest takes about a second.
 GATED_STEPS = {"async": 900, "ssp": 900, "sync": 300}
 FREE_STEPS, MOST_STEPS = 40, 82
 GATED_DELAY = ("--delay", "4ms")
 
 
 class Gate:
-    """Keeps workers in a --delay after some steps, until they may make more or the gate is opened: see delay_gate.cpp."""
+    """Holds workers in a --delay after some steps until they are allowed more or the gate is opened; see
+    delay_gate.cpp."""
 
     def __init__(self, test, steps=FREE_STEPS):
         self.folder = tempfile.mkdtemp(prefix="gate-")
@@ -121,12 +122,12 @@ class Gate:
         self.file = pathlib.Path(self.folder, "delays")
         self.allow(steps)
         self.env = {"LD_PRELOAD": os.environ["PS_SHM_DELAY_GATE"], "DELAY_GATE": str(self.file)}
-        if SLOWNESS > 1:  # the sanitizer's own library asks to be loaded before all others
+        if SLOWNESS > 1:  # the sanitizer's library must be loaded before all others
             options = [os.environ.get("ASAN_OPTIONS", ""), "verify_asan_link_order=0"]
             self.env["ASAN_OPTIONS"] = ":".join(filter(None, options))
 
     def allow(self, steps):
-        """Lets each worker make at least so many steps from its beginning, and at most twice as many and two."""
+        """Lets each worker make at least this many steps from its start, and at most twice as many plus two."""
         new = self.file.with_suffix(".new")
         new.write_text(str(steps))
         new.rename(self.file)
@@ -136,7 +137,7 @@ class Gate:
 
 
 def stop(process):
-    """Stops a process, and returns when none of its threads runs any more. Takes what has a `pid`, or a number."""
+    """Stops a process, and returns once none of its threads runs. Takes an object with a `pid`, or a number."""
     pid = getattr(process, "pid", process)
     os.kill(pid, signal.SIGSTOP)
 
@@ -147,7 +148,7 @@ def stop(process):
 
 
 def wait_for_line(stream, words):
-    """Reads lines until one has these words; returns all that was read."""
+    """Reads lines until one contains these words; returns everything read."""
     read = ""
     while words not in read:
         line = stream.readline()
@@ -158,7 +159,7 @@ def wait_for_line(stream, words):
 
 
 def wait_training(job, count):
-    """Waits until so many workers are at their work; returns them, by rank."""
+    """Waits until this many workers are training; returns them, by rank."""
     def all_train():
         workers = workers_of(job) or []
         return workers if sum(w["steps"] > 20 for w in workers) == count else None
@@ -166,7 +167,7 @@ def wait_training(job, count):
 
 
 def children(pid):
-    """A launcher's ps and workers, those that have ended and wait to be noticed included."""
+    """The ps and workers of a launcher, including those that have ended and are not reaped yet."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as listed:
             return [int(child) for child in listed.read().split()]
@@ -175,7 +176,7 @@ def children(pid):
 
 
 def is_running(pid):
-    """Also of a process that has ended and was not waited for yet: it does not run."""
+    """A process that has ended and is not reaped yet does not count as running."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] not in "ZX"
@@ -184,19 +185,20 @@ def is_running(pid):
 
 
 def programs_of(job):
-    """Processes that were started with this job's name and have not ended."""
+    """Processes that were started with the name of this job and have not ended."""
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if job in (process / "cmdline").read_bytes().decode(errors="replace").split("\0"):
                 found.append(int(process.name))
         except OSError:
-            pass  # it has ended meanwhile
+            pass  # the process has ended meanwhile
     return found
 
 
 def venv_python():
-    """The Python with the packages of tests/requirements.txt. Skips the test where it is there, but not for this user."""
+    """The Python with the packages of tests/requirements.txt. Skips the test if it exists but this user cannot run
+    it."""
     python = os.environ.get("PS_SHM_VENV_PYTHON", "")
     if os.path.lexists(python) and not os.access(python, os.X_OK):
         raise unittest.SkipTest(f"skipped: this user may not start {python}")
@@ -207,19 +209,19 @@ def venv_python():
 
 
 def may_unshare(*options):
-    """Whether the program unshare is there and may make these namespaces."""
+    """Whether the program unshare exists and may create these namespaces."""
     return (shutil.which("unshare") is not None
             and subprocess.run(["unshare", *options, "true"], capture_output=True).returncode == 0)
 
 
 def may_mount():
-    """Whether a file system can be mounted where only one's own children see it."""
+    """Whether a file system can be mounted that only the mounting process and its children see."""
     mount = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/dev/shm"]
     return may_unshare("-m") and subprocess.run(mount, capture_output=True).returncode == 0
 
 
 def why_not_as(user, program):
-    """Why this process cannot start the program as that user; None: it can."""
+    """The reason why this process cannot start the program as that user, or None."""
     if os.geteuid() != 0:
         return "skipped: only root can become another user"
     try:
@@ -230,7 +232,7 @@ def why_not_as(user, program):
 
 
 class Peer:
-    """A process of peer.cpp, which has come so far as its role says when this object is made."""
+    """A process of peer.cpp; the constructor returns once the role is set up."""
 
     def __init__(self, test, *arguments):
         delay()
@@ -258,12 +260,12 @@ class ProcessTest(unittest.TestCase):
         self.gates = []
 
     def close_gate(self, *steps):
-        """A gate that is opened at the end of the test at the latest."""
+        """A gate that is opened when the test ends, if not before."""
         self.gates.append(Gate(self, *steps))
         return self.gates[-1]
 
     def start_gated(self, *arguments, mode="async", job=None):
-        """A launch_shm whose workers stay in a delay after some steps, and the gate whose open() lets them go on."""
+        """Starts launch_shm with workers that stay in a delay after some steps; the gate's open() releases them."""
         gate = self.close_gate()
         launch = self.start("launch_shm", "--job", job or self.job, "--mode", mode, "--steps", GATED_STEPS[mode], *GATED_DELAY,
                             *arguments, env=gate.env)
@@ -275,7 +277,7 @@ class ProcessTest(unittest.TestCase):
         return process
 
     def start_ps(self, *arguments):
-        """A ps whose job is ready; its first line has been read."""
+        """Starts a ps and waits until its job is ready; its first line has been read."""
         ps = self.start("ps_shm", "--job", self.job, *arguments)
         self.assertIn(self.job, ps.stdout.readline())
         return ps
@@ -303,7 +305,7 @@ class ProcessTest(unittest.TestCase):
         return not any(test is self for test, _ in [*result.failures, *result.errors])
 
     def launch(self, *arguments, **options):
-        """launch_shm with --json: its exit code must be 0; returns the object on its stdout."""
+        """Runs launch_shm with --json and requires exit code 0; returns the JSON object from its stdout."""
         code, out, err = run("launch_shm", "--job", self.job, *arguments, "--json", **options)
         self.assertEqual(code, 0, f"stdout: {out}\nstderr: {err}")
         return json.loads(out)

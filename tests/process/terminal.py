@@ -1,4 +1,4 @@
-"""A pseudo-terminal of some width, and what a program shows on it."""
+"""A pseudo-terminal of a given width, and the output of a program on it."""
 import fcntl
 import os
 import re
@@ -14,7 +14,7 @@ ESCAPE = r"\x1b\[[0-9;?]*[A-Za-z]"
 
 
 class Terminal:
-    """Runs one program; `shown` is all that it has printed."""
+    """Runs one program; `shown` is its whole output so far."""
 
     def __init__(self, columns, program, *arguments, env=None):
         self.here, there = os.openpty()
@@ -38,12 +38,12 @@ class Terminal:
         fcntl.ioctl(self.here, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def read(self):
-        """Whether the program may still print."""
+        """Reads what the program has printed. Returns False once it can print nothing more."""
         if not select.select([self.here], [], [], 0.1)[0]:
             return True
         try:
             self.shown += os.read(self.here, 65536).decode()
-        except OSError:  # nobody has the other end
+        except OSError:  # the other end is closed
             return False
         return True
 
@@ -55,7 +55,7 @@ class Terminal:
                 raise AssertionError(f"{what}: not shown\n{self.shown}")
 
     def finish(self, timeout=support.PATIENCE):
-        """The exit code."""
+        """Waits for the program to end; returns its exit code."""
         end = time.monotonic() + timeout
         while self.read():
             if time.monotonic() > end:
@@ -63,7 +63,7 @@ class Terminal:
         return self.process.wait()
 
     def redraws(self):
-        """The live line, each time that it was drawn."""
+        """The progress line, once for each time that it was drawn."""
         return [line for line in re.findall(r"\r([^\r\n]*?)\x1b\[K", self.shown) if line]
 
     def lines(self):
@@ -71,7 +71,7 @@ class Terminal:
 
 
 def show(columns, program, *arguments, env=None):
-    """What the program shows on a terminal of that width; its exit code must be 0."""
+    """Runs a program on a terminal of that width and returns the terminal; the exit code must be 0."""
     with Terminal(columns, program, *arguments, env=env) as terminal:
         code = terminal.finish()
     if code != 0:

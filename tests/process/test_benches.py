@@ -1,4 +1,4 @@
-"""The benchmarks run, name their cases as documented, count lost updates, and end cleanly whatever happens."""
+"""The benchmarks run, name their cases as documented, count lost updates, and end cleanly in all circumstances."""
 import functools
 import json
 import math
@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-import isolation  # noqa: F401: a /dev/shm of its own
+import isolation  # noqa: F401: mounts a private /dev/shm
 import timing
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benches"))
@@ -26,7 +26,7 @@ SIZES = (1, 1000, 100000, 1000000, 16000000)
 PUSHERS = ("versioned", "inplace", "job_racy", "racy_simd", "atomic_ref", "exchange16", "vector_lock", "block_lock", "socket")
 RULES = ("add", "sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "ftrl")
 INEXACT = ("job_racy", "racy_simd")
-WITHOUT_LIMIT = ("many", "lease")  # times that no bare loop of the machine bounds
+WITHOUT_LIMIT = ("many", "lease")  # times for which the machine has no bare loop as a bound
 CONTEXT = ("cpu", "cores", "cpu_caches", "numa_nodes", "kernel", "compiler", "flags", "build", "commit", "load_average",
            "where", "huge_pages", "memory")
 
@@ -74,7 +74,7 @@ def finish(process):
 
 
 def children(pid):
-    """Processes of that parent, one that measures first."""
+    """Child processes of that parent; the first one measures."""
     try:
         return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
@@ -135,9 +135,10 @@ class Smoke(unittest.TestCase):
 @timing.measures_time
 @unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
 class Ratios(unittest.TestCase):
-    """Ratios that noise does not reach: each bound is a third of what was measured on a busy machine, or less."""
+    """Ratios with bounds that noise does not reach: each bound is at most a third of what was measured on a busy
+    machine."""
 
-    # how many times as fast the first is as the second, at least; measured
+    # how many times as fast the first case must be as the second; measured value in the comment
     BOUNDS = [
         ("push/versioned/floats:1000/processes:1", "push/atomic_ref/floats:1000/processes:1", 8),  # 24
         ("push/versioned/floats:1000000/processes:2", "push/atomic_ref/floats:1000000/processes:2", 4),  # 12 to 16
@@ -174,7 +175,7 @@ class Hogwild(unittest.TestCase):
     KEYS = {("plain", 1)} | {(scheme, workers) for scheme in SCHEMES[1:] for workers in (1, 2)}
 
     def measure(self, *arguments):
-        """Of a quick run: what it printed, results.json and the folder's names."""
+        """Makes a quick run; returns its output, results.json and the names in the folder."""
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder)
             command = [sys.executable, self.FRONT, "--quick", "--build", BENCHES.parent, "--out", out, "--workers", "1",
@@ -233,7 +234,7 @@ class Hogwild(unittest.TestCase):
 
     def test_other_learners_make_passes_until_they_have_the_loss_of_exact_workers(self):
         with tempfile.NamedTemporaryFile("w", suffix=".libsvm") as file:
-            for example in range(2000):  # a tenth has the other label
+            for example in range(2000):  # a tenth of the examples has the opposite label
                 sign = example % 3 - 1 or 1
                 file.write(f"{sign if example % 10 else -sign:+d} {2 + sign}:1 {4 + example % 5}:0.5\n")
             file.flush()
@@ -339,7 +340,7 @@ class Checkpoints(unittest.TestCase):
             for table, before in ((beside, 4), (alone, 0)):
                 cells = next(line for line in table.splitlines() if line.startswith(f"| {kind} |")).split("|")[2 + before:]
                 self.assertGreater(int(cells[0]), 0, kind)  # MB/s
-                self.assertGreater(float(cells[1].split()[0]), 0, kind)  # of dd
+                self.assertGreater(float(cells[1].split()[0]), 0, kind)  # as a multiple of dd
         self.assertEqual(list(pathlib.Path("/dev/shm").glob(f"ps_shm.bench-checkpoints-{process.pid}*")), [])
 
     def test_a_folder_that_cannot_be_written_is_an_error(self):
@@ -348,7 +349,7 @@ class Checkpoints(unittest.TestCase):
         self.assertIn("/proc/none", err)
 
 
-# Runs what follows with a /dev/shm of its own that holds 3 MiB: jobs of some cases have 4 MiB of spares for each rank.
+# Runs what follows with a private 3 MiB /dev/shm: jobs of some cases need 4 MiB of free buffers for each rank.
 NARROW = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--mount", "sh", "-c",
           'mount -t tmpfs -o size=3m tmpfs /dev/shm && exec "$@"', "sh"]
 

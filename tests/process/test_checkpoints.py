@@ -1,4 +1,4 @@
-"""A run is kept while it goes on, and goes on from what was kept: --checkpoint-dir."""
+"""--checkpoint-dir: a run writes checkpoints while it trains, and a later run resumes from them."""
 import errno
 import fcntl
 import json
@@ -36,7 +36,7 @@ class Checkpoints(ProcessTest):
     def test_a_sync_run_that_is_killed_ends_with_the_same_bits(self):
         settings = "--mode", "sync", "--workers", "2", "--optimizer", "adam", "--ema", "0.99", "--clip-norm", "5"
         whole = self.launch(*settings, *STEPS)
-        gate = self.close_gate(250)  # so it is killed before step 1000
+        gate = self.close_gate(250)  # so that it is killed before step 1000
         launch = self.start("launch_shm", "--job", self.job, *settings, "--steps", "100000000", "--checkpoint-dir", self.folder,
                             "--checkpoint-every", "250steps", *support.GATED_DELAY, start_new_session=True, env=gate.env)
         support.wait_until(lambda: self.steps_there(), "a checkpoint")
@@ -77,7 +77,8 @@ for folder in sys.argv[1:]:
 """
         values = list(map(int, self.in_python(program, *(self.folder / f"step-{step}" for step in cuts)).split()))
         self.assertEqual(values[-1], 60000)
-        # A worker that the machine stops within its push, for longer than a cut waits, splits that one push.
+        # If the machine stops a worker within a push for longer than a snapshot waits, the snapshot contains part of
+        # that push.
         exact = [step for step, value in zip(cuts, values) if value >= 0]
         middle = exact[max(len(exact) // 2 - 1, 0)]
         for step in cuts:
@@ -180,7 +181,8 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         best = min(self.facts(step)["loss"] for step in steps)
         self.launch("--workers", "1", "--mode", "sync", "--steps", "4400", "--lr", "10", "--checkpoint-dir", self.folder,
                     "--checkpoint-every", "100steps", "--keep", "2", "--keep-best")
-        self.assertLessEqual(min(self.facts(step)["loss"] for step in self.steps_there()), best)  # it is still there
+        # the best checkpoint is kept
+        self.assertLessEqual(min(self.facts(step)["loss"] for step in self.steps_there()), best)
 
     def test_a_ps_that_is_asked_to_end_keeps_the_last_state(self):
         launch = self.start("launch_shm", "--job", self.job, "--workers", "2", "--steps", "100000000", "--checkpoint-dir",
@@ -192,11 +194,12 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         self.assertGreater(self.steps_there()[0], 0)
 
     def failing_disk(self):
-        """The environment of a program for which writing below the folder fails, and the file that has the error's number."""
+        """Returns the environment of a program that cannot write below the folder, and the file that holds the error
+        number."""
         library, said = self.place / "failing_disk.so", self.place / "disk"
         source = pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "tests/process/failing_disk.c"
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-        # By its name: a path of LD_PRELOAD ends at a space, which TMPDIR may have.
+        # By name: LD_PRELOAD splits paths at spaces, and TMPDIR may contain one.
         libraries = os.pathsep.join(filter(None, [str(self.place), os.environ.get("LD_LIBRARY_PATH")]))
         said.write_text(str(errno.ENOSPC))
         return {"LD_PRELOAD": library.name, "LD_LIBRARY_PATH": libraries, "PS_SHM_TEST_FOLDER": str(self.folder),
@@ -245,7 +248,7 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         wait_for("checkpoint failed: cannot write", "Read-only file system; training continues")
         said.unlink()
         wait_for("checkpoint", "written in")
-        subprocess.run(["rm", "-rf", self.folder])  # and a folder that disappears
+        subprocess.run(["rm", "-rf", self.folder])  # the folder may even disappear
         support.wait_until(lambda: self.steps_there(), "the next checkpoint")
         worker.terminate()
         ps.communicate(timeout=support.PATIENCE)
@@ -282,7 +285,7 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
 
     def test_what_a_dead_process_left_half_written_goes_and_what_is_being_written_stays(self):
         self.folder.mkdir()
-        zombie = subprocess.Popen(["true"])  # its number is in use for as long as nobody waits for it
+        zombie = subprocess.Popen(["true"])  # its process id stays in use until it is waited for
         support.wait_until(lambda: not support.is_running(zombie.pid), "it has ended")
         for pid in (zombie.pid, 1, os.getpid()):
             (self.folder / f".partial-step-9-1-{pid}").mkdir()

@@ -1,5 +1,5 @@
-"""benches/compare.py on programs and files that say what google-benchmark would, from known distributions; how
-benches/speed judges targets; and that the benchmarks' tables have one figure a cell."""
+"""benches/compare.py, run on programs and files that imitate google-benchmark with known distributions; how
+benches/speed judges its targets; and that a cell in the benchmarks' tables has a single figure."""
 
 import contextlib
 import io
@@ -21,8 +21,8 @@ from rivals.targets import Target
 from rivals.verdicts import judge, print_table
 from sparse import tables
 
-# Prints one repetition of the cases that --benchmark_filter wants, each value drawn anew around its centre. Machines
-# drift: everything is slower by a factor that grows with each call of any of the programs in the folder.
+# Prints one repetition of the cases that match --benchmark_filter, each value drawn around its centre. Machines drift:
+# everything gets slower by a factor that grows with each call of any program in the folder.
 PROGRAM = """#!{python}
 import json, pathlib, random, re, sys
 CENTRES = {centres!r}
@@ -65,7 +65,7 @@ class Compare(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def program(self, name, seed, factors=None, noise=0.02):
-        """One whose counters differ from CENTRES by factors {(case, counter): factor}."""
+        """A program whose counters differ from CENTRES by the factors {(case, counter): factor}."""
         centres = {
             case: {counter: centre * (factors or {}).get((case, counter), 1.0) for counter, centre in counters.items()}
             for case, counters in CENTRES.items()
@@ -119,7 +119,7 @@ class Compare(unittest.TestCase):
         verdicts = self.compare(self.program("old", seed=1), self.program("new", seed=2))
         self.assertEqual(set(verdicts.values()), {"same"})
         self.assertEqual({case for case, _ in verdicts}, set(CENTRES))
-        # The limit is the machine's; a time beside a rate would be the same figure twice.
+        # The limit is a property of the machine; a time next to a rate would be the same figure twice.
         self.assertEqual({counter for _, counter in verdicts}, {"GB/s", "lost_%", "seconds"})
 
     def test_runs_are_interleaved_so_that_drift_falls_on_both(self):
@@ -226,7 +226,7 @@ class Verdicts(unittest.TestCase):
 
 
 class Tables(unittest.TestCase):
-    """A cell has one figure or none, and a row as many cells as its head."""
+    """A cell has at most one figure, and a row has as many cells as the head."""
 
     def cells(self, text):
         tables = [[]]

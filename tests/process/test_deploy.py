@@ -1,4 +1,4 @@
-"""The files of deploy/ are used: what they would start is started, each container in namespaces of its own."""
+"""The files of deploy/ are executed: the test starts what they would start, each container in its own namespaces."""
 import fnmatch
 import json
 import os
@@ -19,7 +19,7 @@ NAMESPACES = ["--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-c
 
 
 class Container:
-    """A process that is number 1 of its namespaces. Its /dev/shm is that folder, or a tmpfs of its own of that size."""
+    """A process with pid 1 in its own namespaces. Its /dev/shm is that folder, or a private tmpfs of that size."""
 
     def __init__(self, test, shm, command, environment=None, user=None, programs=TOOLS):
         mount = ["-t", "tmpfs", "-o", f"size={shm}", "tmpfs"] if isinstance(shm, str) else ["--bind", str(shm)]
@@ -32,7 +32,7 @@ class Container:
         test.addCleanup(self.kill)
 
     def kill(self):
-        """As a container engine does: the namespace's first process, and all with it."""
+        """Kills the first process of the namespace, and thereby all others, as a container engine does."""
         if self.process.poll() is None:
             for child in support.children(self.process.pid):
                 os.kill(child, signal.SIGKILL)
@@ -55,7 +55,7 @@ def read_yaml(name):
 
 
 def why_not(own_user=True):
-    """Why no container can be made here; None: they can. Only a root of its own makes those of other users."""
+    """The reason why no container can be made here, or None. Containers that run as another user need real root."""
     if shutil.which("unshare") is None:
         return "skipped: there is no program unshare"
     made = subprocess.run(["unshare", *(["--user", "--map-root-user"] if own_user else []), *NAMESPACES, "mount", "-t", "tmpfs",
@@ -64,7 +64,7 @@ def why_not(own_user=True):
 
 
 def composed():
-    """(name, command) of each container that compose.yaml starts; what an inspector's is beside it."""
+    """(name, command) of each container that compose.yaml starts by default, without the inspector's."""
     services = read_yaml("compose.yaml")["services"]
     for name, service in services.items():
         if name != "ps":
@@ -75,11 +75,11 @@ def composed():
 
 
 def in_pod():
-    """The same of kubernetes.yaml."""
+    """The same for kubernetes.yaml."""
     job = read_yaml("kubernetes.yaml")
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     pod = job["spec"]["template"]["spec"]
-    assert pod["restartPolicy"] in ("Never", "OnFailure")  # what a Job may have
+    assert pod["restartPolicy"] in ("Never", "OnFailure")  # the policies that a Job allows
     assert [v["emptyDir"]["medium"] for v in pod["volumes"]] == ["Memory"]
     for one in pod["containers"]:
         assert one["volumeMounts"] == [{"name": pod["volumes"][0]["name"], "mountPath": "/dev/shm"}], one
@@ -92,7 +92,7 @@ class Containers(ProcessTest):
             self.skipTest(reason)
         super().setUp()
         self.shm = pathlib.Path(tempfile.mkdtemp(prefix="ps-test-", dir=SHM))
-        self.addCleanup(lambda: self.shm.rmdir())  # which has nothing in it then
+        self.addCleanup(lambda: self.shm.rmdir())  # empty by then
 
     def contain(self, *command):
         return Container(self, self.shm, command, {"PS_SHM_JOB": self.job})
@@ -105,14 +105,14 @@ class Containers(ProcessTest):
         return {w["rank"]: w for w in json.loads(out)["workers"]} if code == 0 else {}
 
     def train(self, containers):
-        """All run to their end by themselves."""
+        """All containers end by themselves."""
         running = [self.contain(*command) for _, command in containers]
         for one in running:
             code, out, err = one.finish()
             self.assertEqual(code, 0, f"{one.process.args}\nstdout: {out}\nstderr: {err}")
 
     def lose_one(self, containers):
-        """The same, but a container is killed, and the rest is stopped in the end."""
+        """One container is killed, and the others are stopped at the end."""
         commands = [[{"20000": "1000000000"}.get(word, word) for word in command] for _, command in containers]
         ps, *workers = [self.contain(*command) for command in commands]
         wait_until(lambda: sum(w["steps"] > 20 for w in self.workers().values()) == len(workers), "all train")
@@ -120,7 +120,8 @@ class Containers(ProcessTest):
         states = wait_until(lambda: (s := [w["state"] for w in self.workers().values()]).count("dead") == 1 and s, "noticed")
         self.assertEqual(states.count("alive"), len(workers) - 1)
 
-        # In each namespace number 1 is another process: of a job's processes none is taken for one of the viewer's.
+        # In every namespace pid 1 is another process: no process of the job may be mistaken for one in the viewer's
+        # namespace.
         self.assertEqual({w["pid"] for w in self.workers().values()}, {1})
         code, out, err = self.inspect("doctor", "--job", self.job, "--json")
         self.assertEqual(code, 3, err)
@@ -164,7 +165,7 @@ class Containers(ProcessTest):
         if reason := support.why_not_as(65531, "true") or why_not(own_user=False):
             self.skipTest(reason)
         self.shm.chmod(0o1777)
-        with tempfile.TemporaryDirectory() as folder:  # where others may look
+        with tempfile.TemporaryDirectory() as folder:  # readable for other users
             pathlib.Path(folder).chmod(0o755)
             programs = pathlib.Path(folder)
             for name in ("ps_shm", "worker_shm", "inspect_shm"):
@@ -209,7 +210,7 @@ class Slurm(ProcessTest):
             first = self.start("bash", batch, "--quiet", env={**env, "STEPS": "1000000000"})
             workers = support.wait_training(self.job, 2)
             self.assertEqual([w["rank"] for w in workers], [0, 1])
-            for step in support.children(first.pid):  # Slurm signals the steps, and not the script
+            for step in support.children(first.pid):  # Slurm sends the signal to the steps, not to the script
                 for program in support.children(step):
                     os.kill(program, signal.SIGTERM)
             code, out, err = support.finish(first)
@@ -223,7 +224,8 @@ class Slurm(ProcessTest):
             self.assertEqual(code, 0, f"stdout: {out}\nstderr: {err}")
             self.assertIn(kept.parent.name, out + err)
             code, out, err = support.run("bash", batch, "--quiet", env={**env, "STEPS": steps})
-            self.assertEqual(code, 1, f"stdout: {out}\nstderr: {err}")  # the ps says why; no worker waits for it
+            # the ps reports the reason; no worker waits for it
+            self.assertEqual(code, 1, f"stdout: {out}\nstderr: {err}")
             self.assertIn("give more steps", err)
             self.assertEqual((pathlib.Path(folder) / "scontrol.log").read_text().count("requeue"), 1)
         self.assert_nothing_left()
@@ -232,7 +234,7 @@ class Slurm(ProcessTest):
         launchers = [{"RANK": "0", "LOCAL_RANK": "9"},  # torchrun
                      {"LOCAL_RANK": "1", "SLURM_LOCALID": "9"},
                      {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "PMIX_RANK": "9"},  # mpirun of Open MPI
-                     {"MPI_LOCALRANKID": "3", "PMI_RANK": "9"},  # of MPICH and Intel
+                     {"MPI_LOCALRANKID": "3", "PMI_RANK": "9"},  # mpirun of MPICH and Intel MPI
                      {"PMIX_RANK": "4", "SLURM_LOCALID": "9"},  # srun --mpi=pmix
                      {"PMI_RANK": "5", "SLURM_LOCALID": "9"},  # srun --mpi=pmi2
                      {"SLURM_LOCALID": "6", "SLURM_PROCID": "9"}]
@@ -250,7 +252,7 @@ class Systemd(ProcessTest):
 
     def test_systemd_finds_no_fault(self):
         with tempfile.TemporaryDirectory() as folder:
-            unit = pathlib.Path(folder) / self.UNIT.name  # the program is installed nowhere
+            unit = pathlib.Path(folder) / self.UNIT.name  # the program is not installed
             unit.write_text(self.UNIT.read_text().replace("ExecStart=ps_shm", f"ExecStart={TOOLS / 'ps_shm'}"))
             code, out, err = support.run("systemd-analyze", "verify", "--man=no", "--user", unit,
                                          env={"XDG_RUNTIME_DIR": folder})
@@ -281,14 +283,15 @@ class Image(unittest.TestCase):
         programs = [TOOLS / name for name in ("ps_shm", "worker_shm", "launch_shm", "inspect_shm")]
         read = support.run("readelf", "--dynamic", *programs)
         libraries = {library for library in re.findall(r"\(NEEDED\).*\[(.*)\]", read.out)
-                     if not library.startswith(("libcu", "libasan", "libubsan"))}  # of other variants
+                     if not library.startswith(("libcu", "libasan", "libubsan"))}  # libraries of other build variants
         owners = support.run("dpkg-query", "--search", *(f"*/{library}" for library in libraries)).out
         needed = {line.split(":")[0] for line in owners.splitlines() if f"{os.uname().machine}-linux-gnu" in line}
         needed = {package for package in needed if not package.endswith("-dev")}
         self.assertEqual(listed, needed - {"libc6", "libgcc-s1", "libstdc++6"})
 
     def commands(self, cuda):
-        """What the image's RUN lines would run, where every program only says that it was called."""
+        """The commands that the RUN lines of the Dockerfile would execute; every program is a stub that records its
+        call."""
         lines = re.sub(r"\\\n", "", (DEPLOY / "Dockerfile").read_text()).splitlines()
         with tempfile.TemporaryDirectory() as folder:
             said = pathlib.Path(folder) / "said"
@@ -311,7 +314,8 @@ class Image(unittest.TestCase):
 
 
 class Packages(unittest.TestCase):
-    """Of the Debian packages what needs no building. deploy/packaging/try builds, installs and removes them."""
+    """Checks of the Debian packages that need no build. deploy/packaging/try builds, installs and removes the
+    packages."""
     DEBIAN = DEPLOY / "packaging/debian"
 
     def test_each_installed_file_is_in_one_package(self):
@@ -319,7 +323,7 @@ class Packages(unittest.TestCase):
         self.assertEqual(listed.code, 0, listed.err)
         prefix = "/usr/local/"
         installed = {path.removeprefix(prefix) for path in json.loads(listed.out).values()
-                     if "/dist-packages/" not in path}  # the Python package, which is a wheel
+                     if "/dist-packages/" not in path}  # the Python package is distributed as a wheel
         self.assertIn("bin/ps_shm", installed)
         patterns = [line.split()[0].removeprefix("usr/") for path in self.DEBIAN.glob("*.install")
                     for line in path.read_text().splitlines() if not line.startswith("deploy/")]
@@ -335,7 +339,8 @@ class Packages(unittest.TestCase):
         wanted = {name.split()[0] for name in re.search(r"^Build-Depends:(.*?)^\S", control, re.S | re.M)[1].split(",")}
         setup = re.search(r"^packages_to_run=\((.*?)^\)", (SOURCE / "tools/setup.sh").read_text(), re.S | re.M)[1]
         have = set(re.findall(r"^  '([^|]+)\|", setup, re.M))
-        self.assertEqual(wanted - {"debhelper-compat"}, have - {"g++", "ninja-build"})  # build-essential's, meson's
+        # come with build-essential and meson
+        self.assertEqual(wanted - {"debhelper-compat"}, have - {"g++", "ninja-build"})
 
     def test_their_version_is_that_of_the_programs(self):
         version = re.search(r"^ps-shm \(([^-]*)-", (self.DEBIAN / "changelog").read_text())[1]

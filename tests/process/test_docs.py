@@ -1,6 +1,6 @@
-"""The commands, outputs and options of the pages for people, and the README's example built against the installed tree.
+"""The commands, outputs and options in the documentation, and the README's example built against the installed tree.
 
-CONTRIBUTING.md says how a block is marked, and which files stand in for others.
+CONTRIBUTING.md describes how a block is marked, and which files stand in for others.
 """
 import functools
 import itertools
@@ -25,7 +25,7 @@ import check_docs
 PAGES = [support.SOURCE / "README.md", support.SOURCE / "CONTRIBUTING.md", *sorted((support.SOURCE / "docs").glob("*.md"))]
 PROGRAMS = ("ps_shm", "worker_shm", "launch_shm", "inspect_shm")
 MOST_STEPS = 1000
-# Options in the text that are other programs'.
+# Options in the text that belong to other programs.
 FOREIGN = {"--shm-size", "--build-arg", "--gpus", "--tool", "--benchmark_filter", "--job_name", "--task_index", "--logdir"}
 
 
@@ -49,7 +49,7 @@ def blocks_of(text, page):
 
 
 def blanked(text):
-    """A line with its numbers and names of jobs blanked; a time may be in milliseconds or seconds."""
+    """A line with its numbers and job names blanked; a time may be in milliseconds or seconds."""
     text = re.sub(r"\bjob [\w-]+", "job NAME", text)
     text = re.sub(r"(?<=\d) ms\b", " s", text)
     return " ".join(re.sub(r"\d+(\.\d+)?(e[-+]?\d+)?|(?<= )-(?= )", "#", text).split())
@@ -57,7 +57,7 @@ def blanked(text):
 
 @functools.cache
 def help_of(program):
-    """The program as a page names it; nothing where it is none of ours."""
+    """The help text of a program as a page names it; None for a program of another project."""
     name = pathlib.Path(program).name
     if program == "tools/run":
         name = "launch_shm"
@@ -75,7 +75,7 @@ def help_of(program):
         return "\n".join(path.read_text() for path in folder.glob("*.cpp"))
     else:
         return None
-    texts = ["--help-markdown"] if name == "launch_shm" else []  # of those who change the tables: --help leaves it out
+    texts = ["--help-markdown"] if name == "launch_shm" else []  # options for maintainers: --help omits them
     if name in PROGRAMS[:3]:
         texts.append(subprocess.run([*command, "--help-all"], capture_output=True, text=True, check=True,
                                     timeout=support.PATIENCE, env=support.environment()).stdout)
@@ -93,7 +93,7 @@ def has_option(text, option):
 
 
 def check_options(command):
-    lexer = shlex.shlex(command, posix=True, punctuation_chars="&|;")  # which end a command where they are not quoted
+    lexer = shlex.shlex(command, posix=True, punctuation_chars="&|;")  # unquoted, these characters end a command
     lexer.whitespace_split, lexer.commenters = True, ""
     for is_end, words in itertools.groupby(lexer, lambda word: re.fullmatch("[&|;]+", word) is not None):
         if is_end:
@@ -111,7 +111,7 @@ def is_run(command):
 
 
 class Place:
-    """A folder with the programs and with what stands in for the files that pages name; jobs have names of their own."""
+    """A folder with the programs and stand-ins for the files that pages name; jobs get names of their own."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -166,7 +166,7 @@ class Blocks(unittest.TestCase):
         return out
 
     def run_block(self, block):
-        """What each command printed."""
+        """Returns the output of each command."""
         commands = block.commands()
         for command in commands:
             check_options(command)
@@ -255,16 +255,16 @@ class Recording(ProcessTest):
         done = subprocess.run([sys.executable, support.SOURCE / "docs" / "record_start.py", "--job", self.job, "--steps",
                                "100000"], capture_output=True, text=True, env=os.environ, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
-        # A full line goes on in the next one.
+        # A line of full width continues on the next one.
         unfolded = lambda text: [blanked(line) for line in re.sub(r"(?m)^(.{80})\n", r"\1", text).splitlines()]
-        recorded = [*unfolded(done.stdout), "..."]  # a longer job has lines that are left out
+        recorded = [*unfolded(done.stdout), "..."]  # lines are omitted in the output of a longer job
         for line in unfolded(shown):
             self.assertIn(line, recorded)
         self.assertLessEqual(max(map(len, shown.splitlines())), 80)
 
 
 class Mistakes(Blocks):
-    """What is wrong on a page is found."""
+    """Mistakes on a page are found."""
 
     def assert_found(self, page, words):
         (block,) = blocks_of(page, "page")
@@ -316,7 +316,7 @@ var   []     %s    versioned      0     -  4 B       -  0 B             1       
 
 
 class Example(ProcessTest):
-    """The README's program, built as the README says against an installed tree, which lies elsewhere than it was made for."""
+    """The README's program, built as the README describes against an installed tree that was moved from its prefix."""
 
     @classmethod
     def setUpClass(cls):
@@ -370,7 +370,7 @@ class Example(ProcessTest):
         kept = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
         self.assertEqual(kept[0], 50)
         self.assertEqual(len(kept), 2)
-        self.assertLess(kept[1], 200)  # its loss has stopped it
+        self.assertLess(kept[1], 200)  # the loss criterion stopped it
 
     def test_a_program_knows_the_versions_of_its_headers_and_of_its_library(self):
         program = self.built("version", '#include <ps_shm/version.hpp>\n#include <cstdio>\n'
@@ -391,7 +391,7 @@ class Example(ProcessTest):
         self.assertIn("ps_shm needs C++20", failure.exception.stderr)
 
     def test_nothing_that_is_installed_has_a_name_of_another_package(self):
-        """Of pslib1 and pslib-dev (a PostScript library), of ps-lite, and of procps."""
+        """The packages are pslib1 and pslib-dev (a PostScript library), ps-lite, and procps."""
         theirs = {"libps.so", "libps.so.0", "libps.so.0.4.5", "libps.a", "libps.pc", "pslib.h", "ps.h", "libps", "ps", "ps-lite",
                   "kv_app.h", "libpslite.a", "ps.1", "ps.pc", "ps-config.cmake"}
         places = ("bin", "include", "lib", "lib/*", "lib/*/pkgconfig", "lib/*/cmake", "share/man/man1", "lib/pkgconfig", "lib64")
@@ -405,7 +405,8 @@ class Example(ProcessTest):
     def built(self, name, program, standard="c++20"):
         (self.folder / f"{name}.cpp").write_text(program)
         flags = subprocess.run(["pkg-config", "--cflags", "--libs", "ps_shm"], check=True, capture_output=True, text=True,
-                               env={**os.environ, "PKG_CONFIG_LIBDIR": str(next(self.prefix.rglob("ps_shm.pc")).parent)})  # and nothing else
+                               # no other folder
+                               env={**os.environ, "PKG_CONFIG_LIBDIR": str(next(self.prefix.rglob("ps_shm.pc")).parent)})
         libraries = next(self.prefix.rglob("libps_shm.so")).parent
         self.assertNotIn("-std", flags.stdout)
         subprocess.run([*os.environ.get("CXX", "g++").split(), f"-std={standard}", "-Wall", "-Wextra", "-Werror", f"{name}.cpp",
@@ -414,7 +415,7 @@ class Example(ProcessTest):
         return self.folder / name
 
     def configure(self, lists):
-        """Cmake's result, and the folder that it made ready to build in."""
+        """The result of cmake, and the configured build folder."""
         source = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         (source / "CMakeLists.txt").write_text(lists)
         shutil.copy(self.folder / "example.cpp", source)

@@ -1,4 +1,4 @@
-"""inspect_shm doctor: each thing that is wrong is provoked, and said in a sentence, with what to do; exit code 3."""
+"""inspect_shm doctor: each problem is provoked, and reported in a sentence with its remedy and exit code 3."""
 import json
 import os
 import pathlib
@@ -12,7 +12,8 @@ from support import Peer, ProcessTest, run
 from test_strangers import OWNER, why_not
 
 
-MACHINE = ("small-shm", "full-shm", "too-many-threads", "remove-ipc")  # what a sound job may be found on
+# findings about the machine that may occur beside a sound job
+MACHINE = ("small-shm", "full-shm", "too-many-threads", "remove-ipc")
 
 
 class Doctor(ProcessTest):
@@ -30,7 +31,7 @@ class Doctor(ProcessTest):
         for process in self.started:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
-                process.terminate()  # a launcher ends its own
+                process.terminate()  # a launcher ends its children
         for process in self.started:
             try:
                 process.communicate(timeout=5)
@@ -41,7 +42,8 @@ class Doctor(ProcessTest):
         super().tearDown()
 
     def examine(self, *more, of_machine=()):
-        """What it finds, by kind: what is wrong and what to do. Of the machine's faults only those kinds."""
+        """The findings by kind, each with problem and remedy. Findings about the machine are included only for the
+        kinds in of_machine."""
         code, out, err = run("inspect_shm", "doctor", "--job", self.job, "--json", *more)
         found = json.loads(out)["findings"]
         self.assertEqual(code, 3 if found else 0, err)
@@ -52,7 +54,7 @@ class Doctor(ProcessTest):
                 if finding["kind"] in of_machine or finding["kind"] not in MACHINE}
 
     def train(self, workers, *more, **options):
-        """A ps and workers that go on until the end of the test."""
+        """A ps and workers that train until the end of the test."""
         ps = self.start_ps("--workers", workers, *more)
         started = [self.start("worker_shm", "--job", self.job, "--rank", rank, "--delay", "5ms",
                               *options.get(f"worker_{rank}", [])) for rank in range(workers)]
@@ -66,7 +68,7 @@ class Jobs(Doctor):
         self.train(1)
         self.assertEqual(self.examine(), {})
         result = run("inspect_shm", "doctor", "--job", self.job)
-        self.assertIn(result.code, (0, 3))  # 3: the machine
+        self.assertIn(result.code, (0, 3))  # 3: findings about the machine
         self.assertEqual("nothing is wrong\n" in result.out, result.code == 0)
         self.assertNotIn(f"WRONG: job {self.job}: worker", result.out)
 
@@ -121,7 +123,7 @@ class Jobs(Doctor):
     def test_a_worker_that_gets_nowhere_while_others_do(self):
         self.train(2, worker_1=["--delay", "100s"], busy=1)
         support.wait_until(lambda: len(support.workers_of(self.job)) == 2, "both have joined")
-        # Where the machine is busy, the other worker may have done none in these 400 ms either.
+        # On a busy machine the other worker may also have completed no step in these 400 ms.
         found = support.wait_until(lambda: self.examine().get("starving-worker"), "it is named")
         self.assertRegex(found, r"^worker 1 \(process \d+\) completed no step in 400 ms")
 
@@ -158,14 +160,14 @@ class Jobs(Doctor):
         for name in support.segments(self.job):
             (support.SHM / name).unlink()
         found = self.examine()["removed-segments"]
-        self.assertRegex(found, rf"\b{workers[0].pid}\b")  # the ps may have seen it, and ended
+        self.assertRegex(found, rf"\b{workers[0].pid}\b")  # the ps may have noticed and ended
         self.assertIn("loginctl enable-linger", found)
 
     def test_who_only_looks_at_a_job_that_is_removed_is_no_process_of_it(self):
         ps, workers = self.train(1)
         viewer = self.start("inspect_shm", "watch", "--job", self.job)
         self.assertIn("live", viewer.stdout.readline())
-        viewer.send_signal(signal.SIGSTOP)  # else it ends with the job
+        viewer.send_signal(signal.SIGSTOP)  # otherwise it ends with the job
         for process in (workers[0], ps):
             process.terminate()
             support.finish(process)
@@ -201,7 +203,7 @@ class Nan(Doctor):
 
     def test_in_a_sync_step_it_is_the_one_whose_gradient_has_it(self):
         self.start_ps("--workers", "3", "--mode", "sync")
-        # One step each: their gradients stay. They are ready once the third has come.
+        # One step each, so that their gradients stay in place. They are ready once the third worker has joined.
         peers = [subprocess.Popen([os.environ["PS_SHM_PEER"], "push", self.job, str(rank), "1", "0"], stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in (0, 2)]
         try:
@@ -245,7 +247,7 @@ class Nan(Doctor):
             with self.subTest(segment + str(size)):
                 ps, workers = self.train(1)
                 watcher = self.watch()
-                for process in (ps, *workers):  # else they end by it, and the watch with them
+                for process in (ps, *workers):  # otherwise they detect the damage and end, and the watch with them
                     process.send_signal(signal.SIGSTOP)
                 os.truncate(support.SHM / f"ps_shm.{self.job}{segment}", size)
                 self.assert_fails(1, support.finish(watcher), "damaged", "truncated")
@@ -257,7 +259,7 @@ class Nan(Doctor):
 
 class Machine(Doctor):
     def in_own_mounts(self, script, *more):
-        """doctor where a shell script has mounted something; returns its findings."""
+        """Runs doctor after a shell script has mounted something; returns its findings."""
         result = subprocess.run(["unshare", "-m", "sh", "-c", f'{script}; exec "$@"', "sh", support.TOOLS / "inspect_shm",
                                  "doctor", "--json", *more], capture_output=True, text=True, timeout=support.PATIENCE,
                                 env=support.environment())
@@ -303,7 +305,8 @@ class Machine(Doctor):
         for setting in ("RemoveIPC=no", "RemoveIPC = false"):
             kept = f"{logind}; echo '{setting}' > /run/systemd/logind.conf.d/keep.conf"
             self.assertNotIn("remove-ipc", self.in_own_mounts(kept, "--job", self.job))
-        self.assertNotIn("remove-ipc", self.in_own_mounts("mount -t tmpfs none /run", "--job", self.job))  # no logind
+        # logind is absent
+        self.assertNotIn("remove-ipc", self.in_own_mounts("mount -t tmpfs none /run", "--job", self.job))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every mistake gives exit code 1 or 2 and one line that says what to do."""
+"""Every user error gives exit code 1 or 2 and one line that says what to do."""
 import gzip
 import os
 import pathlib

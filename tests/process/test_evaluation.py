@@ -1,4 +1,4 @@
-"""Evaluation while others train: worker_shm --evaluate, launch_shm --evaluate-every."""
+"""Evaluation during training: worker_shm --evaluate, launch_shm --evaluate-every."""
 import json
 import os
 import pathlib
@@ -36,7 +36,7 @@ class Evaluation(ProcessTest):
             with self.subTest(order):
                 gate = self.close_gate(20)
                 started = {role: roles[role]() for role in order}
-                read = [started["evaluator"].stdout.readline()]  # the publication
+                read = [started["evaluator"].stdout.readline()]  # announces the publication
                 for steps in (40, 80):
                     read.append(started["evaluator"].stdout.readline())
                     gate.allow(steps)

@@ -1,4 +1,4 @@
-"""The projects in examples/, each copied, and built against an installed tree by CMake and by Meson."""
+"""The projects in examples/: each is copied, and built with CMake and with Meson against an installed tree."""
 import os
 import pathlib
 import re
@@ -10,7 +10,7 @@ import support
 from support import SOURCE, ProcessTest
 
 EXAMPLES = SOURCE / "examples"
-# What each prints, run once and, where it is another thing, again.
+# The output of each program on its first run and, if it differs, on its second run.
 PRINTS = {
     "train": [r"y = 3\.0 x \+ 1\.0 after 200\d steps\n"],
     "rows": [r"distance \d\.\d\d before, 0\.0\d after; row 18 is as it was\n"],

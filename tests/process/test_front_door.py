@@ -1,6 +1,5 @@
-"""What tools/run and tools/test do not do, so that nobody waits: no build for an answer or a refusal, none of a folder that
-was moved, no second search of the same states; and what a build says meanwhile.
-"""
+"""What tools/run and tools/test avoid so that nobody has to wait: no build for an answer or a refusal, no rebuild of a
+folder that was moved, no second search of the same states; and what a build reports while it runs."""
 import os
 import pathlib
 import re
@@ -29,7 +28,7 @@ RIGHT = ["--mode A-Sync", "--workers 3", "--workers 2..5", "--workers 007", "--l
 
 
 class Checkout(ProcessTest):
-    """A folder with parts of the repository, and a PATH with the shell and what of coreutils --help needs."""
+    """A folder with parts of the repository, and a PATH with a shell and the coreutils that --help needs."""
 
     def setUp(self):
         super().setUp()
@@ -99,7 +98,7 @@ class BeforeTheBuild(Checkout):
             self.assertNotEqual(self.tools_run(*arguments, **variables).code, 2)
 
     def test_it_reads_options_alike_in_every_language(self):
-        locale = self.folder / "tr_TR.UTF-8"  # in which the capital of i is no I
+        locale = self.folder / "tr_TR.UTF-8"  # Turkish: the upper case of i is not I
         if shutil.which("localedef"):
             subprocess.run(["localedef", "-i", "tr_TR", "-f", "UTF-8", locale], capture_output=True)
         if not locale.exists():
@@ -135,7 +134,7 @@ class Building(Checkout):
             (self.root / name).write_text(text)
 
     def build(self, root=None, *options, **variables):
-        """What is printed, but for the times, and what the compiler made."""
+        """Returns the output without its times, and the objects that the compiler made."""
         log = (root or self.root) / "build/run.log"
         log.unlink(missing_ok=True)
         script = 'set -euo pipefail; . "$0/tools/setup.sh" && lock run && build run -Dwerror=false "$@"'
@@ -153,7 +152,7 @@ class Building(Checkout):
         option = f"-Dprefix={there}/installed"
         said, compiled = self.build(there, option)
         self.assertIn("build/run was moved or copied here", said)
-        self.assertEqual(compiled, ["named.p/named.c.o"])  # which has the place in its command
+        self.assertEqual(compiled, ["named.p/named.c.o"])  # its compile command contains the path of the folder
         self.assertEqual((self.says(there), self.says(there, "named")), ("3", str(there)))
         self.assertEqual(self.build(there, option), ("", []))
         self.assertNotIn(str(self.root), (there / "build/run/meson-private/cmd_line.txt").read_text())
@@ -165,7 +164,7 @@ class Building(Checkout):
         log.write_text("\n".join([header, *reversed(entries)]) + "\n")  # as ninja reorders it now and then
         there = self.folder / "copy"
         there.mkdir()
-        # The build first, so that it looks older than its sources.
+        # Copies the build first, so that it looks older than its sources.
         for name in sorted(os.listdir(self.root)):
             subprocess.run(["cp", "-r", self.root / name, there], check=True)
         shutil.rmtree(self.root)
@@ -175,7 +174,7 @@ class Building(Checkout):
         subprocess.run(["cp", "-r", there, again], check=True)
         source = again / "own.c"
         source.write_text(source.read_text().replace("3", "4"))
-        os.utime(source, (1e9, 1e9))  # as if it were old
+        os.utime(source, (1e9, 1e9))  # an old time stamp
         self.assertEqual(self.build(again)[1], ["libown.so.1.p/own.c.o", "named.p/named.c.o"])
         self.assertEqual(self.says(again), "4")
 
@@ -215,7 +214,7 @@ exit "${PS_SHM_TEST_CODE:-0}"
                 process = support.start("bash", "-c", script, self.root, env={**variables, "PS_SHM_TEST_CODE": code})
                 self.started.append(process)
                 lines = [process.stderr.readline()]
-                while lines[-1] and " of " not in lines[-1]:  # a report may come before ninja's first line
+                while lines[-1] and " of " not in lines[-1]:  # a report may precede ninja's first line
                     lines.append(process.stderr.readline())
                 (self.folder / "said").touch()
                 done = support.finish(process)
@@ -225,7 +224,7 @@ exit "${PS_SHM_TEST_CODE:-0}"
 
 
 class Searches(Checkout):
-    """tests/once.py, with a script as the search that counts how often it was run."""
+    """tests/once.py, with a script as the search that counts how often it is run."""
 
     def setUp(self):
         super().setUp()
@@ -241,7 +240,7 @@ class Searches(Checkout):
         self.search.chmod(0o755)
 
     def explore(self, *words, code=0, **variables):
-        """How often the search has been run, so far; and what was said."""
+        """Returns how often the search has been run so far, and the output."""
         command = [sys.executable, "-B", SOURCE / "tests/once.py", self.model, "sh", "--", self.search, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=support.PATIENCE,
                               env={**support.environment(), "PS_SHM_TEST_FULL": "", "PS_SHM_TEST_EXPLORED": str(self.folder / "explored"), **variables})

@@ -1,4 +1,4 @@
-"""The GPU benchmark: every part of it on the fake, and what it says where there is no GPU."""
+"""The GPU benchmark: every part of it on the simulated GPU, and its message if there is no GPU."""
 import glob
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 import tempfile
 import unittest
 
-import isolation  # noqa: F401: a /dev/shm of its own
+import isolation  # noqa: F401: mounts a private /dev/shm
 
 BENCHES = pathlib.Path(os.environ["PS_SHM_BENCHES"])
 MAY_REPORT = os.environ["PS_SHM_BUILDTYPE"] != "debug" and os.environ["PS_SHM_SANITIZE"] == "none"

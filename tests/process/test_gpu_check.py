@@ -1,4 +1,4 @@
-"""Where there is no GPU: tools/gpu_check, --device cuda and --device auto say so."""
+"""Without a GPU, tools/gpu_check, --device cuda and --device auto report that there is none."""
 import glob
 import json
 import os
@@ -79,10 +79,10 @@ GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-22)
 
 
 class Spread(support.ProcessTest):
-    """launch_shm shows each worker one GPU, or one instance."""
+    """launch_shm makes one GPU, or one MIG instance, visible to each worker."""
 
     def shown(self, devices, **environment):
-        """CUDA_VISIBLE_DEVICES of each worker, by rank; None: it has none."""
+        """CUDA_VISIBLE_DEVICES of each worker, by rank; None if it is not set."""
         with tempfile.TemporaryDirectory() as folder:
             smi = pathlib.Path(folder) / "nvidia-smi"
             smi.write_text(f"#!/bin/sh\ncat <<'END'\n{MIG}END\n")
@@ -112,7 +112,7 @@ class Spread(support.ProcessTest):
                          {0: "2", 1: "2,GPU-33,-1,5", 2: "2", 3: "GPU-33"})
 
 
-# Says what launch_shm would with a GPU; FAULT is what goes wrong.
+# Imitates the output of launch_shm on a GPU; FAULT names the error to imitate.
 LAUNCH = """#!{python}
 import json, os, sys
 options = dict(zip(sys.argv[1:], sys.argv[2:]))
@@ -156,7 +156,7 @@ sys.exit(os.environ.get("FAULT") == "soak")
 
 
 class WithStandIns(unittest.TestCase):
-    """Whether the check fails when anything does, with programs that say what a GPU's would."""
+    """The check fails if any of its parts does. Programs imitate the output of those that need a GPU."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -221,7 +221,7 @@ class WithStandIns(unittest.TestCase):
         self.assertEqual(found["test"]["one"]["exit_code"], 0)
 
     def test_the_libraries_of_a_pack_travel_compressed_and_serve_where_there_are_none(self):
-        # Small, whatever this build's sanitizers add to its own programs.
+        # Made small, without the libraries that a sanitizer build adds to its own programs.
         program = "extern int openblas_get_num_threads(void); int main(void) { return openblas_get_num_threads() < 1; }"
         subprocess.run([*os.environ.get("CC", "cc").split(), "-x", "c", "-", "-lopenblas", "-o",
                         self.build / "benches" / "gpu"], input=program.encode(), check=True)
@@ -267,7 +267,7 @@ class WithStandIns(unittest.TestCase):
 
 
 class Report(unittest.TestCase):
-    """Its parts."""
+    """The report of the check and its parts."""
 
     def test_a_failed_check_fails_the_whole_and_a_skipped_one_does_not(self):
         report = table.Report({"cuda": {}})

@@ -1,4 +1,4 @@
-"""inspect_shm dump, stats and diff: values of variables, and how two states differ; events --follow."""
+"""inspect_shm dump, stats and diff: values of variables and the difference between two states; events --follow."""
 import array
 import ast
 import json
@@ -13,7 +13,7 @@ from support import Peer, ProcessTest, run
 
 
 def read_npy(path):
-    """The shape and the float32 elements of a file that numpy would load."""
+    """The shape and the float32 elements of an .npy file."""
     data = path.read_bytes()
     size = int.from_bytes(data[8:10], "little")
     header = ast.literal_eval(data[10:10 + size].decode())
@@ -22,13 +22,14 @@ def read_npy(path):
 
 
 class Values(ProcessTest):
-    """A job that is over and kept, of an mlp: hid_w [64, 128] and others; its checkpoints of step 200 and of the end."""
+    """A finished job whose segments are kept, with an mlp: hid_w [64, 128] and others; its checkpoints are of step 200
+    and of the end."""
 
     def setUp(self):
         super().setUp()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ps-test-"))
         self.addCleanup(shutil.rmtree, self.folder)
-        for steps, *more in (("200",), ("400", "--keep-segments")):  # the second goes on with the first
+        for steps, *more in (("200",), ("400", "--keep-segments")):  # the second run resumes from the first
             self.launch("--workers", "1", "--mode", "sync", "--steps", steps, "--checkpoint-dir", self.folder / "kept", *more)
 
     def tearDown(self):
@@ -82,7 +83,7 @@ class Values(ProcessTest):
         edges = [histogram["least"], *histogram["limits"]]
         self.assertEqual((edges[0], sum(histogram["counts"])), (min(values), 8192))
         middle = sum(edges[20] < x <= edges[40] for x in values)
-        self.assertLessEqual(abs(sum(histogram["counts"][20:40]) - middle), 2)  # rounding at the edges
+        self.assertLessEqual(abs(sum(histogram["counts"][20:40]) - middle), 2)  # rounding at the edges of the bins
         lines = run("inspect_shm", "stats", "--job", self.job, "hid_w", env={"COLUMNS": "60"}).out.splitlines()
         bars = [line for line in lines if ".." in line]
         self.assertEqual(len(bars), 16)
@@ -156,7 +157,7 @@ class Events(ProcessTest):
         follower = self.start("inspect_shm", "events", "--job", self.job, "--follow", "--json", "--kind", "joined")
         worker = ("worker_shm", "--job", self.job, "--model", "count", "--steps", "3")
         self.assertEqual(run(*worker).code, 0)
-        first = json.loads(follower.stdout.readline())  # as it happens: the job goes on
+        first = json.loads(follower.stdout.readline())  # printed at once, while the job still runs
         self.assertEqual((first["kind"], first["rank"]), ("joined", 0))
         self.assertIsNone(follower.poll())
         self.assertEqual(run(*worker).code, 0)

@@ -1,4 +1,4 @@
-"""What inspect_shm shows of live and dead jobs, for people and as JSON."""
+"""What inspect_shm shows of live and dead jobs, as text and as JSON."""
 import json
 import os
 import random
@@ -72,7 +72,7 @@ class Inspector(ProcessTest):
         self.assertEqual((first["served"], first["ps_pid"]), (True, tasks[0].pid))
         self.assertEqual((second["served"], second["ps_pid"]), (False, None))
         for part in (first, second):
-            # What a worker pushed is there: each element is 3.0.
+            # The worker's pushes have arrived: each element is 3.0.
             with open(support.SHM / part["segment"], "rb") as segment:
                 segment.seek(part["offset"])
                 self.assertIn(struct.pack("<100f", *[3.0] * 100), segment.read())
@@ -89,7 +89,7 @@ class Inspector(ProcessTest):
 
     def test_a_worker_that_has_no_loss_is_not_said_to_have_one_of_0(self):
         (worker,) = self.json_of("workers")["workers"]
-        self.assertIsNone(worker["training_loss"])  # it counts, and learns nothing
+        self.assertIsNone(worker["training_loss"])  # the count model has no loss
         titles, row = run("inspect_shm", "workers", "--job", self.job)[1].splitlines()
         self.assertEqual(row[titles.index("LOSS")], "-")
 
@@ -143,7 +143,7 @@ class Inspector(ProcessTest):
     def test_of_a_job_of_another_layout_version_it_shows_the_header(self):
         self.ps.kill()
         self.ps.communicate()
-        known = json.loads(run("inspect_shm", "ls", "--json").out)  # it is read before
+        known = json.loads(run("inspect_shm", "ls", "--json").out)  # the job can be read before
         self.assertTrue(any(row["job"] == self.job and row["state"] == "dead" for row in known["jobs"]))
         with open(support.SHM / f"ps_shm.{self.job}", "r+b") as control:
             control.seek(8)
@@ -182,7 +182,7 @@ class Inspector(ProcessTest):
     def test_any_words_end_in_an_exit_code_and_a_line(self):
         helps = run("inspect_shm", "--help").out
         commands = re.findall(r"^  ([a-z]+) ", helps, re.MULTILINE)
-        lasting = {"serve", "watch", "rm"}  # rm: nothing of others
+        lasting = {"serve", "watch", "rm"}  # rm needs a job to remove
         self.assertLessEqual(lasting, set(commands))
         words = sorted(set(re.findall(r"--[a-z-]+", helps)) - {"--follow", "--nan-watch", "--repair", "--npy", "--textfile"})
         words += ["var", "var:momentum", "nobody", "", "-", "--", "-1", "0", "3", "1e999", "18446744073709551616", "0:2", "::-1",

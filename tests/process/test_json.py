@@ -1,4 +1,4 @@
-"""docs/json.md and what the programs print as JSON: every key that is printed is in its tables, and none else."""
+"""docs/json.md and the JSON that the programs print: the tables list exactly the keys that are printed."""
 import json
 import re
 import tempfile
@@ -7,11 +7,11 @@ import support
 from support import Peer, ProcessTest, run
 
 PAGE = (support.SOURCE / "docs" / "json.md").read_text()
-OPEN = ("settings", "live", "cuda")  # objects whose keys are another page's
+OPEN = ("settings", "live", "cuda")  # objects whose keys another page documents
 
 
 def keys_of(value, path=""):
-    """The paths of what is no object and no list of objects."""
+    """The paths of all values except objects and lists of objects."""
     if isinstance(value, dict) and path not in OPEN:
         return {key for name, one in value.items() for key in keys_of(one, f"{path}.{name}" if path else name)}
     if isinstance(value, list) and value and isinstance(value[0], dict):

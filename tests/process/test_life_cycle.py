@@ -1,4 +1,4 @@
-"""Start order, ends, interruptions and deaths."""
+"""Start order, ends, interrupts and deaths."""
 import json
 import os
 import pathlib
@@ -12,7 +12,7 @@ from support import ProcessTest, run
 
 
 def words_after(option, pid):
-    """What a running program was given for an option."""
+    """The values that a running program was given for an option."""
     words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     return [words[i + 1] for i, word in enumerate(words) if word == option]
 
@@ -21,10 +21,10 @@ class StartAndEnd(ProcessTest):
     def test_each_worker_gets_the_device_and_wire_of_its_rank(self):
         code, out, err = run("inspect_shm", "doctor", "--json")
         self.assertIn(code, (0, 3), err)
-        auto = ("auto",) if json.loads(out)["cuda"]["gpus"] else ()  # without a GPU the launcher settles that
+        auto = ("auto",) if json.loads(out)["cuda"]["gpus"] else ()  # without a GPU the launcher resolves auto itself
         given = {("--device", "auto,1:cpu", "--wire", "bf16", "--wire", "2:float32"):
                  [(*auto, "bf16"), ("bf16",), auto],
-                 ("--device", "2:cpu,all:auto"): [auto, auto, ()],  # what is the default is not passed on
+                 ("--device", "2:cpu,all:auto"): [auto, auto, ()],  # a value that is the default is not passed on
                  (): [auto] * 3}
         for options, expected in given.items():
             with self.subTest(options):

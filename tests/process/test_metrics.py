@@ -1,4 +1,4 @@
-"""inspect_shm metrics and serve, as Prometheus's own parsers read them."""
+"""inspect_shm metrics and serve, as read by Prometheus's own parsers."""
 import json
 import os
 import signal
@@ -10,7 +10,7 @@ import urllib.request
 import support
 from support import Peer, ProcessTest, run
 
-# The names of the samples with their labels and values, and the types of the families, as each parser has them.
+# The sample names with labels and values, and the types of the families, as each parser returns them.
 PARSE = """
 import json, sys
 from prometheus_client.%s import text_string_to_metric_families
@@ -112,7 +112,8 @@ class Metrics(ProcessTest):
             file.write_text("old")
             reader = file.open()
             self.assertEqual(self.text("--textfile", file), "")
-            self.assertEqual(reader.read(), "old")  # it was renamed: who reads the old one has all of it
+            # the file is replaced by a rename: a reader of the old one sees all of it
+            self.assertEqual(reader.read(), "old")
             reader.close()
             self.assertEqual(parse(file.read_text())[0], parse(self.text())[0])
             self.assertEqual(os.listdir(folder), ["ps.prom"])

@@ -1,4 +1,4 @@
-"""What a new user gets wrong: a word with a letter missing, an option that nothing uses, data that is not there."""
+"""Typical mistakes of new users: a misspelled word, an option without effect, data that does not exist."""
 import os
 import pathlib
 import subprocess
@@ -94,7 +94,7 @@ class Inspector(ProcessTest):
             self.assertEqual(terminal.finish(), 0, terminal.shown)
 
     def test_rm_of_all_dead_jobs_spares_kept_and_live_ones(self):
-        # In a /dev/shm of its own: whoever runs the tests may have dead jobs.
+        # In a private /dev/shm, as the machine may have dead jobs of the user who runs the tests.
         script = """mount -t tmpfs tmpfs /dev/shm && cd "$0" || exit 77
             ./launch_shm --job kept --workers 1 --steps 5 --keep-segments >/dev/null
             ./ps_shm --job live >/dev/null & live=$!
@@ -134,7 +134,7 @@ class Ignored(ProcessTest):
     def test_a_worker_does_not_take_the_settings_of_its_job(self):
         self.assert_fails(2, run("worker_shm", "--job", self.job, "--lr", "0.5"), "--lr: set by the job's ps")
         result = run("worker_shm", "--job", self.job, "--wait-job", "1ms", env={"PS_SHM_LR": "0.5"})
-        self.assertIn("there is no such job yet", result.err)  # the environment may be that of ps and workers alike
+        self.assertIn("there is no such job yet", result.err)  # the ps and the workers may share an environment
 
     def test_a_misspelt_variable_of_the_environment_is_named(self):
         result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", env={"PS_SHM_WROKERS": "2"})

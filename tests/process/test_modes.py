@@ -1,4 +1,4 @@
-"""Modes, optimizers, live changes, several ps tasks and elastic jobs, as a user runs them."""
+"""Modes, optimizers, runtime settings, several ps tasks and elastic jobs, as a user runs them."""
 import functools
 import json
 import os
@@ -23,7 +23,7 @@ def inspect(job, command, *arguments):
 
 @unittest.skipIf(support.SLOWNESS > 1, "the sanitizers' builds would take minutes for the same arithmetic")
 class Accuracy(ProcessTest):
-    """Three workers reach what one process reaches, by medians over seeds: one digit of the 360 is 0.28 points."""
+    """Three workers reach the accuracy of one process, by medians over seeds: one of the 360 digits is 0.28 points."""
 
     STEPS = "3000"
 
@@ -37,7 +37,7 @@ class Accuracy(ProcessTest):
         return self.launch(*mode, *common)["test_accuracy"]
 
     def medians(self, optimizer, mode, seeds):
-        """Of one process and of three workers."""
+        """The medians of one process and of three workers."""
         return [statistics.median(self.trained(optimizer, seed, how) for seed in seeds) for how in (None, tuple(mode))]
 
     def test_every_optimizer_in_every_mode_reaches_the_standalone_accuracy(self):
@@ -45,11 +45,12 @@ class Accuracy(ProcessTest):
         seeds = [random.randrange(1 << 30) for _ in range(41)]
         print(f"seeds {seeds}", flush=True)
         for number, optimizer in enumerate(OPTIMIZERS):
-            # Every pair with PS_SHM_TEST_FULL; else each optimizer in two of the modes, so that all of both are met.
+            # All pairs with PS_SHM_TEST_FULL; otherwise each optimizer in two of the modes, which covers every
+            # optimizer and mode.
             modes = MODES if support.FULL else [MODES[number % len(MODES)], MODES[(number + 2) % len(MODES)]]
             for mode in modes:
                 with self.subTest(optimizer=optimizer, mode=mode):
-                    # More seeds decide where few have fallen short.
+                    # If few seeds fall short, more seeds decide.
                     for count in (7, 11, 21, 41) if support.FULL else (3, 5, 11, 21, 41):
                         alone, reached = self.medians(optimizer, mode, seeds[:count])
                         if alone - reached < 2.5 / 360:  # two digits
@@ -60,7 +61,8 @@ class Accuracy(ProcessTest):
 
 class Modes(ProcessTest):
     def assert_usually_reaches(self, least, key, *options):
-        """What a launch reaches depends on how its processes take turns: where it falls short, the median of more decides."""
+        """The result of a launch depends on how its processes are scheduled: if one falls short, the median of more
+        decides."""
         reached = []
         for count in (1, 5, 15):
             reached += [self.launch("--seed", len(reached) + i, *options)[key] for i in range(count - len(reached))]
@@ -74,7 +76,7 @@ class Modes(ProcessTest):
                 result = self.launch("--mode", "ssp", "--staleness", bound, "--steps", "3400", "--delay",
                                      f"{random.randrange(3)}:100us")
                 self.assertLessEqual(result["lead_max"], bound)
-                self.assertEqual(result["lead_max"], bound)  # and it is made use of
+                self.assertEqual(result["lead_max"], bound)  # the bound is reached, too
                 self.assertGreaterEqual(result["test_accuracy"], 0.95)
 
     def test_a_killed_slow_worker_stops_counting_at_once(self):
@@ -101,7 +103,7 @@ class Modes(ProcessTest):
     @support.measures_time
     def test_most_gradients_of_a_slow_worker_come_too_late_for_a_quorum(self):
         result = self.launch("--mode", "sync", "--quorum", "2", "--delay", "0:3ms", "--steps", "300")
-        # Most of what the slow one makes is for a step that has closed meanwhile; it never counts for a later one.
+        # Most gradients of the slow worker are for a step that has closed meanwhile; they never count for a later step.
         late = result["per_worker"][0]
         self.assertGreater(late["dropped"], late["steps"] / 2)
 
@@ -123,7 +125,7 @@ class Modes(ProcessTest):
 
 
 class CountTest(ProcessTest):
-    """With the count model, whose variable is "var"."""
+    """Tests with the count model, whose variable is "var"."""
 
     def values(self):
         (variable,) = inspect(self.job, "dump", "var", "--limit", "0")["variables"]
@@ -131,7 +133,7 @@ class CountTest(ProcessTest):
 
 
 class Chunks(CountTest):
-    """--chunk-bytes: from the command line or the environment into the job, whoever starts its ps."""
+    """--chunk-bytes reaches the job from the command line or the environment, whichever program starts its ps."""
 
     COUNT = ["--model", "count", "--size", "5000", "--steps", "20"]
 
@@ -149,7 +151,8 @@ class Chunks(CountTest):
                 self.assertEqual(result["steps"], 40)
 
     def test_a_ps_has_the_size_and_its_successor_must_not_have_another_one(self):
-        # Interrupted long before its steps are done. FreeBuffers of 1 MiB for 16 workers would not fit into a container.
+        # Interrupted long before its steps are done. Free buffers of 1 MiB for 16 workers would not fit into a
+        # container.
         same = ("--workers", "1", "--max-workers", "2", "--linger", "1s", "--steps", "1000000")
         ps = self.start_ps(*same, "--chunk-bytes", "1MiB")
         worker = self.start("worker_shm", "--job", self.job, "--delay", "2ms")
@@ -158,11 +161,12 @@ class Chunks(CountTest):
         self.assertEqual(self.pieces()["pieces"], 1)
         ps.kill()
         ps.communicate()
-        worker.send_signal(signal.SIGSTOP)  # nothing ends while we look
+        worker.send_signal(signal.SIGSTOP)  # the job must not end during the checks
         for size, said in (["--chunk-bytes", "4KiB"], "4096"), ([], "0"):
             self.assert_fails(1, run("ps_shm", "--job", self.job, *same, *size),
                               f"chunk-bytes 1048576, not {said}")
-        heir = self.start_ps(*same, "--chunk-bytes", "1MiB")  # has taken over, or it would find a dead job
+        # takes over while the worker is alive
+        heir = self.start_ps(*same, "--chunk-bytes", "1MiB")
         worker.send_signal(signal.SIGCONT)
         worker.send_signal(signal.SIGINT)
         for process, end in ((worker, 130), (heir, 0)):

@@ -1,4 +1,4 @@
-"""What the programs say of their options: --help, the page in docs/, and inspect_shm."""
+"""How the programs document their options: --help, the page in docs/, and inspect_shm."""
 import json
 import re
 
@@ -10,7 +10,7 @@ PAGE = support.SOURCE / "docs" / "options.md"
 
 
 def rows():
-    """Option, variable, default, programs, live, meaning: of each line of the page."""
+    """Option, variable, default, programs, whether it can be set at run time, and meaning: of each line of the page."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `--")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
@@ -35,7 +35,7 @@ class Page(ProcessTest):
 
 
 def examples_of(text):
-    """The commands under the heading: a command's line is not as far in as those that say what it does."""
+    """The commands under the heading; their lines are indented less than the descriptions."""
     lines = text[text.index("\nExamples\n"):].splitlines()[2:]
     return [re.split(r"\s{2,}", line.strip())[0] for line in lines if re.match(r"  \w", line)]
 
@@ -106,7 +106,7 @@ class Help(ProcessTest):
                     words = example.split()
                     self.assertEqual(words[0], program)
                     helped = run(*words, "--help" if program == "inspect_shm" else "--help-all")
-                    self.assertEqual(helped[0], 0)  # it has read the values before
+                    self.assertEqual(helped[0], 0)  # the values are checked before help is printed
                     options = {word for word in words if word.startswith("--")}
                     self.assertLessEqual(options, set(re.findall(r"^  (--[a-z-]+)", helped[1], re.M)))
         for example in examples_of(self.help_of("launch_shm", "--help")):
@@ -152,7 +152,7 @@ class Inspector(ProcessTest):
         self.assertEqual(run("inspect_shm", "set", "--job", self.job, "lr=0.25", "workers=3")[0], 0)
         shown = self.show()
         self.assertEqual((shown["live"]["lr"], shown["live"]["workers"]), (0.25, 3))
-        self.assertEqual((shown["settings"]["lr"], shown["settings"]["workers"]), (0.1, 2))  # as it began
+        self.assertEqual((shown["settings"]["lr"], shown["settings"]["workers"]), (0.1, 2))  # as given at the start
         ps.terminate()
         support.finish(ps)
 

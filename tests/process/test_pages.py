@@ -1,4 +1,4 @@
-"""What is installed beside the programs: manual pages that man(1) shows without a warning, and completions for bash."""
+"""The manual pages and completions that are installed: man(1) shows the pages without a warning, and bash completes."""
 import os
 import pathlib
 import re
@@ -56,7 +56,7 @@ class Manual(ProcessTest):
 
 class Completion(ProcessTest):
     def completed(self, line):
-        """What bash offers for the last word of a line."""
+        """The completions that bash offers for the last word of a line."""
         words = line.split(" ")
         script = run(words[0], "--help-bash").out
         done = subprocess.run(["bash", "--norc", "-c", script + '\nCOMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _' + words[0] +

@@ -1,4 +1,4 @@
-"""What inspect_shm shows of publications and their readers, live and dead, and how it removes them."""
+"""What inspect_shm shows of publications and their live and dead readers, and how it removes publications."""
 import json
 import os
 import signal

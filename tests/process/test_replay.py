@@ -1,4 +1,4 @@
-"""--record and --replay: the same parameters, bit for bit, whatever the timing and whoever was killed."""
+"""--record and --replay: the parameters are the same bit for bit, whatever the timing and the kills."""
 import json
 import os
 import pathlib
@@ -52,10 +52,11 @@ class ReplayTest(ProcessTest):
         self.assert_replays(json.loads(out)["digest"], 1)
 
     def record_with_kills(self, kills, seed):
-        """A launch so many of whose workers are killed at their work. Returns its digest."""
+        """Makes a launch in which this many workers are killed while they train. Returns its digest."""
         rng = random.Random(seed)
         launch, gate = self.start_gated("--restart-workers", "--record", self.record, "--json")
-        first_steps = {}  # rank -> steps that its lives before had made; a life records before it makes one more
+        # rank -> steps made by its earlier processes; a process records before it makes its first step
+        first_steps = {}
 
         def at_work():
             alive = [w for w in workers_of(self.job) or [] if w["state"] == "alive" and
@@ -122,7 +123,8 @@ class ReplayTest(ProcessTest):
         self.assert_differs("differs from its recording at push 0", "chunks, but the recording has")
 
     def start_gated_replay(self, *more):
-        """The job of a replay whose workers stay in a delay, its launcher, the gate, and a worker that has replayed."""
+        """Starts a replay whose workers stay in a delay; returns the job, its launcher, the gate, and a worker that has
+        replayed."""
         self.change_arguments("--delay", "4ms")
         job, gate = new_job(), self.close_gate()
         launch = self.start("launch_shm", "--job", job, "--replay", self.record, *more, env=gate.env)

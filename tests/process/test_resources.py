@@ -1,4 +1,5 @@
-"""What runs out gives exit code 1 and one line that says what to raise; a running job is unharmed."""
+"""When a resource runs out, the program exits with code 1 and one line that says what to raise; a running job is
+unharmed."""
 import os
 import pathlib
 import resource
@@ -12,11 +13,11 @@ import support
 from support import ProcessTest, run
 
 MIB = 1 << 20
-STRANGER = 65530  # a user who has no other process, also while other tests run
+STRANGER = 65530  # a user without other processes, even while other tests run
 
 
 def limited(*limits):
-    """For preexec_fn: (which, value) of each."""
+    """Sets the limits (which, value) of a child process; for preexec_fn."""
     def apply():
         for which, value in limits:
             resource.setrlimit(which, (value, value))
@@ -25,13 +26,13 @@ def limited(*limits):
 
 @unittest.skipIf(support.SLOWNESS > 1, "skipped: sanitizers themselves need more than these limits allow")
 class Limits(ProcessTest):
-    """A job of one worker that counts, while another program fails beside it."""
+    """A job of one worker with the count model, while another program fails beside it."""
 
     def setUp(self):
         super().setUp()
         self.extra = 0
         self.ps = self.start_ps("--workers", "1", "--max-workers", "2", "--linger", "60")
-        self.gate = self.close_gate()  # it is at work as long as the test takes
+        self.gate = self.close_gate()  # keeps it at work as long as the test takes
         self.worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "200", "--interval",
                                  "5ms", env=self.gate.env)
         support.wait_until(lambda: support.workers_of(self.job), "the worker has joined")
@@ -68,7 +69,7 @@ class Limits(ProcessTest):
         self.assert_fails(1, result, "ulimit -f")
         result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", 4 * MIB,
                      preexec_fn=limited((resource.RLIMIT_FSIZE, MIB)))
-        self.assert_fails(1, result, "shape")  # found before anything grows
+        self.assert_fails(1, result, "shape")  # found before the job grows
 
     def test_a_full_worker_table_is_named(self):
         second = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "1000", "--interval", "1s")
@@ -80,7 +81,7 @@ class Limits(ProcessTest):
 
 
 class Launches(ProcessTest):
-    """A launch that cannot go on half-way ends what it has started and leaves no segment."""
+    """A launch that fails half-way ends the processes that it has started and leaves no segment."""
 
     COUNT = ("--model", "count", "--steps", "10000", "--workers", "12", "--max-workers", "12")
 
@@ -96,7 +97,7 @@ class Launches(ProcessTest):
             with self.subTest(files=files):
                 code, out, err = self.launch_limited((resource.RLIMIT_NOFILE, files))
                 if code == 0:
-                    continue  # there were enough
+                    continue  # the limit was sufficient
                 failed += 1
                 self.assertEqual(code, 1)
                 self.assertIn("ulimit -n", err.splitlines()[-1])
@@ -140,7 +141,7 @@ class Launches(ProcessTest):
 
 
 class LostOutput(ProcessTest):
-    """What cannot be printed makes a program fail, but a reader that has had enough does not."""
+    """A program fails if it cannot print its output, but not if the reader has closed the pipe."""
 
     COUNT = ("--model", "count", "--steps", "3")
 
@@ -237,7 +238,7 @@ class Growth(ProcessTest):
     def test_a_full_directory_is_named_and_the_job_goes_on(self):
         ps = self.start_ps("--workers", "3", "--placement", "partition", "--partitions", "16384")
         count = ("worker_shm", "--job", self.job, "--model", "count", "--steps", "5", "--size", "16384")
-        self.assertEqual(run(*count)[0], 0)  # one part a row: as many as the directory can have
+        self.assertEqual(run(*count)[0], 0)  # one part per row, which fills the directory
         result = run("worker_shm", "--job", self.job, "--model", "softmax")
         self.assert_fails(1, result, "directory", "full", "16384", "use fewer parts")
         code, out, err = run(*count)
@@ -274,7 +275,7 @@ class Growth(ProcessTest):
 
     def test_what_killed_tests_have_left_is_removed_and_nothing_else(self):
         child = subprocess.Popen(["true"])
-        child.wait()  # its number belongs to nobody now
+        child.wait()  # no process has its pid now
         left = [support.SHM / f"ps_shm.test-{child.pid}-0{part}" for part in ("", ".0", ".w1.1")]
         others = [support.SHM / f"ps_shm.{self.job}", support.SHM / f"ps_shm.mine-{child.pid}-0"]
         for segment in left + others:

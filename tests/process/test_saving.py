@@ -1,4 +1,5 @@
-"""What training has come to is kept: launch_shm --save, inspect_shm dump --npy, and what a new job of the name does to it."""
+"""Saving the result of training: launch_shm --save, inspect_shm dump --npy, and how a new job with the same name
+affects it."""
 import ast
 import json
 import os
@@ -13,7 +14,8 @@ from terminal import Terminal
 
 
 def read_safetensors(path):
-    """Its metadata, and each tensor's shape and values, by the format's description alone."""
+    """Returns the metadata, and the shape and values of each tensor. Written from the description of the format
+    alone."""
     content = path.read_bytes()
     (size,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8:8 + size])
@@ -27,7 +29,7 @@ def read_safetensors(path):
     return metadata, tensors
 
 
-# How NumPy calls them, and struct; NumPy has no bfloat16.
+# Their names in NumPy and in struct; NumPy has no bfloat16.
 FORMS = {"<f4": "f", "<f8": "d", "<f2": "e", "|V2": "H", "<i8": "q", "<i4": "i", "<i2": "h", "|i1": "b", "<u8": "Q",
          "<u4": "I", "<u2": "H", "|u1": "B", "|b1": "b"}
 
@@ -103,14 +105,14 @@ class Saving(ProcessTest):
         return file, {tensor: list(values) for tensor, (_, values) in read_safetensors(file)[1].items()}
 
     def assert_nearly(self, tensors, expected, *why):
-        """The rate was too small to change anything but a zero."""
+        """The learning rate was too small to change any value except a zero."""
         self.assertEqual(tensors.keys(), expected.keys())
         for name, values in tensors.items():
             self.assertTrue(all(abs(a - b) < 1e-20 for a, b in zip(values, expected[name], strict=True)), (name, *why))
 
     def test_a_job_begins_with_the_values_of_a_file(self):
         file, first = self.save("first", "--steps", "40")
-        kept = ("--steps", "2", "--lr", "1e-30", "--init-from", file)  # a rate that changes nothing
+        kept = ("--steps", "2", "--lr", "1e-30", "--init-from", file)  # a learning rate that changes nothing
         for options in ((), ("--mode", "sync", "--optimizer", "momentum"), ("--layout", "inplace"),
                         ("--ps-tasks", "2", "--placement", "partition")):
             self.assert_nearly(self.save("again", *kept, *options)[1], first, options)
@@ -185,7 +187,8 @@ class Saving(ProcessTest):
                         self.assertEqual(read_npy(folder / file)[0], shape)
                     second = read_npy(folder / variable["slots"]["v"])[1]
                     self.assertTrue(all(value >= 0 for value in second) and any(value > 0 for value in second))
-                    if layout == "inplace":  # how often each element was updated: where it has a gradient, 30 times
+                    # number of updates of each element: 30 for an element with a gradient in each step
+                    if layout == "inplace":
                         self.assertLessEqual(set(read_npy(folder / variable["slots"]["t"])[1]), set(range(31)))
                 self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
 

@@ -1,4 +1,4 @@
-"""The GPU whose kernels run on the CPU: programs of a build with -Dcuda=simulated have it, others say how to get it."""
+"""The GPU that is simulated on the CPU: a build with -Dcuda=simulated has it; other programs report how to get it."""
 import json
 import os
 import unittest

@@ -1,4 +1,5 @@
-"""tools/soak: its rounds pass, a failure is one and is repeated by its seed, and Ctrl-C ends it with its table."""
+"""tools/soak: its rounds pass, a failure is reported and can be repeated by its seed, and Ctrl-C ends it with its
+table."""
 import os
 import pathlib
 import re
@@ -11,7 +12,7 @@ import support
 SOAK = support.SOURCE / "tools/soak"
 BUILD = support.TOOLS.parent
 
-# An inspector that shows one more of everything that was counted.
+# An inspector that reports every count one too high.
 LIAR = """#!/bin/sh
 "$REAL/inspect_shm" "$@" >"$0.$$" || exit
 case $1 in dump) sed 's/"max": *\\([0-9]*\\)/"max": 1\\1/' "$0.$$" ;; *) cat "$0.$$" ;; esac

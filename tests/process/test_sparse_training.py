@@ -1,4 +1,4 @@
-"""Sparse models: three workers come as far as one process alone, on made-up data and on files."""
+"""Sparse models: three workers get as far as a single process, on synthetic data and on files."""
 import json
 import pathlib
 import random
@@ -9,7 +9,7 @@ from support import ProcessTest, run
 
 
 def libsvm(path, seed, examples=400, features=50):
-    """Two labels, 0 and 1, by the sign of planted weights, which every seed shares."""
+    """Writes examples with labels 0 and 1 by the sign of planted weights, which are the same for every seed."""
     weights = random.Random(1).choices((-1, 1), k=features)
     drawn = random.Random(seed)
     with open(path, "w") as out:
@@ -26,12 +26,13 @@ class SparseTraining(ProcessTest):
         return json.loads(out)
 
     def compare(self, metric, tolerance, *options):
-        """Three workers' metric is within the tolerance of one process's; returns both reports."""
+        """Requires that the metric of three workers is within the tolerance of that of one process; returns both
+        reports."""
         alone, together = self.alone(*options), self.launch(*options)
         self.assertAlmostEqual(together[metric], alone[metric], delta=tolerance)
         self.assertEqual((together["workers"], together["layout"]), (3, "inplace"))
-        self.assertAlmostEqual(alone["epochs"], 10.0, delta=0.2)  # whole batches
-        # Two workers may be within a step when the third one takes the last of them.
+        self.assertAlmostEqual(alone["epochs"], 10.0, delta=0.2)  # whole batches only
+        # Two workers may be in the middle of a step when the third one completes the last one.
         self.assertIn(together["steps"], range(alone["steps"], alone["steps"] + 3))
         return alone, together
 
@@ -45,7 +46,7 @@ class SparseTraining(ProcessTest):
     def test_logistic_regression_needs_no_option(self):
         alone, together = self.compare("test_accuracy", 0.03, "--model", "logistic")
         for report in (alone, together):
-            self.assertGreater(report["test_accuracy"], 0.75)  # of one class alone: about a half
+            self.assertGreater(report["test_accuracy"], 0.75)  # the share of one class: about a half
             self.assertGreater(report["test_auc"], 0.8)
             self.assertLess(report["test_log_loss"], 0.55)
             self.assertNotIn("test_rmse", report)
@@ -59,7 +60,7 @@ class SparseTraining(ProcessTest):
         for model in ("mf", "fm"):
             with self.subTest(model):
                 alone, together = self.compare("test_rmse", 0.03, "--model", model)
-                # Biases alone do not see the planted factors.
+                # A model with biases alone cannot learn the planted factors.
                 biases = self.alone("--model", model, "--factors", "0")
                 for report in (alone, together):
                     self.assertLess(report["test_rmse"], 0.9 * biases["test_rmse"])
@@ -102,8 +103,8 @@ class SparseTraining(ProcessTest):
                 with self.subTest(model):
                     for share in ((), ("--share-data", "--cache", pathlib.Path(folder) / "cache")):
                         together = self.launch(*options, "--test-data", test, *share)
-                        self.assertLess(together["test_rmse"], 0.2)  # of the mean alone: 1.4
-                    # Nobody knows the others: the mean is what is left.
+                        self.assertLess(together["test_rmse"], 0.2)  # predicting the mean gives 1.4
+                    # No id of these ratings was seen in training, so the model predicts the mean.
                     strangers = pathlib.Path(folder) / "strangers"
                     strangers.write_text("".join(f"a{i}\tb{i}\t{i % 2}\n" for i in range(100)))
                     alone = self.alone(*options, "--test-data", strangers)
@@ -129,7 +130,7 @@ class SparseTraining(ProcessTest):
         result = self.launch("--model", "softmax", "--epochs", "2", "--workers", "1")
         self.assertEqual(result["steps"], 2 * 45)  # 1437 digits in batches of 32
         result = self.launch("--model", "softmax", "--epochs", "2", "--mode", "sync")
-        self.assertEqual(result["steps"], 2 * 15)  # of which a step takes three
+        self.assertEqual(result["steps"], 2 * 15)  # a step takes three batches
 
     def test_a_chief_by_hand_tells_its_metrics(self):
         ps = self.start_ps("--steps", "200", "--optimizer", "adagrad")

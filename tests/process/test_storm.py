@@ -1,6 +1,7 @@
-"""Random deaths, by the hundred, in one job: nothing acknowledged is lost and nothing leaks.
+"""Hundreds of random kills in one job: nothing acknowledged is lost and nothing leaks.
 
-PS_SHM_TEST_FULL=1: more than a thousand in each job. PS_SHM_TEST_SEED chooses the deaths again that a failure has printed.
+PS_SHM_TEST_FULL=1: more than a thousand in each job. PS_SHM_TEST_SEED repeats the kills of a failed run, which prints
+its seed.
 """
 import json
 import os
@@ -15,11 +16,11 @@ from support import FULL, ProcessTest, run
 
 KILLS = 1100 if FULL else 60
 RANKS = 4  # the last one is never killed
-SIZE = 100_000  # floats count to 2**24: a smaller variable is pushed so often within a minute or two
+SIZE = 100_000  # a float counts to 2**24: a smaller variable would reach that within a minute or two
 
 
 def descriptors(process):
-    """What they lead to: (segments of other workers' gradients, all else)."""
+    """The targets of its descriptors: (segments of other workers' gradients, all others)."""
     folder = pathlib.Path(f"/proc/{process.pid}/fd")
     found = [os.readlink(folder / number) for number in os.listdir(folder)]
     gradients = [name for name in found if re.search(r"/ps_shm\.\S+\.w\d+\.\d+\b", name)]
@@ -87,7 +88,8 @@ class Storm(ProcessTest):
         support.wait_until(lambda: len(alive()) == RANKS, "everybody is back")
         self.wait_for_steps(20)
 
-        for worker in workers[:-1]:  # those leave, so that the last one's figures can be read at rest
+        # they leave, so that the figures of the last worker can be read while it is stopped
+        for worker in workers[:-1]:
             worker.send_signal(signal.SIGTERM)
             self.assertEqual(support.finish(worker)[0], 130)
         self.wait_for_steps(10)
@@ -96,7 +98,7 @@ class Storm(ProcessTest):
         table = self.inspect("workers")["workers"]
         doctor = self.inspect("doctor")["jobs"][0]
         [variable] = self.inspect("dump", "--limit", "1")["variables"]
-        # One process was stopped at some instruction: its push under way may be in some chunks.
+        # One process was stopped at an arbitrary instruction: its current push may be in some of the chunks.
         self.assertGreaterEqual(variable["min"], acknowledged - dropped)
         self.assertLessEqual(variable["max"], begun)
         self.assertEqual(len(table), RANKS, "entries of the worker table")
@@ -110,7 +112,7 @@ class Storm(ProcessTest):
                          len(files_before) - len(of_gradients(files_before)))
         self.assertLessEqual(len(of_gradients(support.segments(self.job))), RANKS)
         self.assertEqual((support.SHM / f"ps_shm.{self.job}.0").stat().st_size, shard_before, "the shard has grown")
-        # A gradient's segment is opened when a step first needs it, which under a quorum may be late.
+        # A gradient segment is opened when a step first needs it, which may be late under a quorum.
         gradients, others = descriptors(witness)
         self.assertLessEqual(len(gradients), RANKS - 1, gradients)
         self.assertLessEqual(len(others), len(descriptors_before), others)

@@ -1,4 +1,4 @@
-"""Stragglers, loss against time and where the time goes, as a user asks for them."""
+"""Stragglers, loss against time and the breakdown of time, as a user requests them."""
 import json
 
 import support
@@ -10,7 +10,7 @@ class Stragglers(ProcessTest):
         return self.launch("--steps", "3000", *options)["per_worker"]
 
     def launch_in_step(self, *options):
-        """Each worker makes about a third of the steps, however fast the others are."""
+        """Runs a launch in which each worker makes about a third of the steps, however fast the others are."""
         return self.launch_delayed("--mode", "ssp", "--staleness", "2", *options)
 
     def test_a_factor_delays_that_worker_and_no_other(self):
@@ -20,7 +20,8 @@ class Stragglers(ProcessTest):
 
     def test_all_in_a_share_of_the_steps_delays_each_worker(self):
         for worker in self.launch_in_step("--delay", "all:2ms@0.1"):
-            # Of about 1000 steps at least 50 draw the delay. Each is at least 2 ms, less what the last one was too long.
+            # Of about 1000 steps at least 50 draw the delay. Each delay is at least 2 ms, less the excess of the one
+            # before.
             self.assertGreater(worker["seconds_in"]["delay"], 0.05)
 
     def test_a_delay_of_one_rank_is_added_where_all_have_another(self):
@@ -37,7 +38,8 @@ class Stragglers(ProcessTest):
     def test_a_factor_slows_the_worker_down_by_about_that_much(self):
         slow, *others = self.launch_delayed("--delay", "0:10x")
         phases = slow["seconds_in"]
-        self.assertGreater(phases["delay"], 2 * phases["gradient"])  # nine times, were its processor its own
+        # nine times, if the worker had a processor of its own
+        self.assertGreater(phases["delay"], 2 * phases["gradient"])
         self.assertTrue(all(worker["seconds_in"]["delay"] == 0 for worker in others))
         self.assertLess(slow["steps"], min(worker["steps"] for worker in others))
 
@@ -46,7 +48,7 @@ class Stragglers(ProcessTest):
         workers = self.launch_delayed("--delay", "all:2ms@0.1")
         for worker in workers:
             mean = worker["seconds_in"]["delay"] / worker["steps"]
-            self.assertGreater(mean, 0.0001)  # 0.2 ms are asked for; the share is drawn at random
+            self.assertGreater(mean, 0.0001)  # the mean is 0.2 ms; the delayed steps are drawn at random
             self.assertLess(mean, 0.0015)
 
     @support.measures_time
@@ -119,7 +121,7 @@ class Curve(ProcessTest):
         self.assertNotIn("curve", self.launch("--steps", "200"))
 
     def test_copies_of_a_large_model_are_limited(self):
-        # 1.6 MB and more for each copy: 10000 of them would be 16 GB.
+        # Each copy takes at least 1.6 MB: 10000 of them would be 16 GB.
         code, out, err = run(
             "launch_shm",
             "--job",

@@ -1,4 +1,4 @@
-"""What another user of the machine may try: each row of the table in docs/faults.md is a test, run as that user."""
+"""Attacks by another user of the machine: each row of the table in docs/faults.md is a test that runs as that user."""
 import ctypes
 import errno
 import fcntl
@@ -19,7 +19,7 @@ import unittest
 import support
 from support import SHM, ProcessTest
 
-OWNER, STRANGER = 65531, 65532  # users of no account
+OWNER, STRANGER = 65531, 65532  # user ids without an account
 GROUP = "users"
 PAGE = support.SOURCE / "docs" / "faults.md"
 ROWS = re.findall(r"^\| (.*?) \|", re.search(r"\| another user \|.*\n\|[-|]+\|\n((?:\|.*\|\n)+)", PAGE.read_text())[1], re.MULTILINE)
@@ -27,13 +27,13 @@ tested = []
 
 
 def row(text):
-    """The row of the table that a test is about."""
+    """Marks a test with the row of the table that it covers."""
     tested.append(text)
     return lambda test: test
 
 
 def why_not():
-    """Why this user cannot become others; None: it can."""
+    """The reason why this user cannot become another one, or None."""
     if os.geteuid() != 0:
         return "skipped: only root can become another user"
     try:
@@ -48,7 +48,7 @@ def why_not():
 
 
 def as_user(user, act, groups=()):
-    """What act() returns in a process of that user, as a text; of an OSError its name."""
+    """Returns the result of act() in a process of that user as a text; for an OSError its name."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -74,7 +74,7 @@ def make_socket(path):
 
 
 def is_folder(path):
-    """Without following it: where protected_symlinks is 1, nobody may follow a stranger's link in /dev/shm."""
+    """Does not follow links: where protected_symlinks is 1, nobody may follow another user's link in /dev/shm."""
     return stat.S_ISDIR(path.lstat().st_mode)
 
 
@@ -96,7 +96,7 @@ class Table(unittest.TestCase):
 class Strangers(ProcessTest):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.mkdtemp(prefix="ps-test-")  # of programs that every user may read
+        cls.folder = tempfile.mkdtemp(prefix="ps-test-")  # for programs that every user may read
         os.chmod(cls.folder, 0o755)
         for program in ("ps_shm", "worker_shm", "inspect_shm"):
             shutil.copy(support.TOOLS / program, cls.folder)
@@ -129,20 +129,20 @@ class Strangers(ProcessTest):
                            extra_groups=list(groups))
 
     def serve_as(self, user, *arguments, groups=()):
-        """A ps of that user, ready."""
+        """Starts a ps as that user and waits until it is ready."""
         ps = self.start_as(user, "ps_shm", *arguments, groups=groups)
         self.assertIn(self.job, ps.stdout.readline())
         return ps
 
     def work_as(self, user, *arguments, groups=()):
-        """A worker that counts until it is ended, and has begun."""
+        """Starts a worker with the count model, which runs until it is ended, and waits for its first step."""
         worker = self.start_as(user, "worker_shm", "--model", "count", "--steps", 10**9, "--interval", "1ms", *arguments,
                                groups=groups)
         support.wait_until(lambda: any(w["steps"] for w in support.workers_of(self.job) or []), "the worker works")
         return worker
 
     def end(self, *processes):
-        """Ends them by Ctrl-C; a ps may have ended before, with its last worker."""
+        """Interrupts the processes; a ps may have ended before, together with its last worker."""
         for process in processes:
             process.send_signal(signal.SIGINT)
             self.assertIn(support.finish(process)[0], (0, 130))
@@ -189,7 +189,7 @@ class Strangers(ProcessTest):
         ps = self.serve_as(OWNER, "--workers", "1")
         job, other = self.job, f"{self.job}-other"
         for name in support.segments(job):
-            os.link(SHM / name, SHM / name.replace(job, other))  # as where the kernel does not protect
+            os.link(SHM / name, SHM / name.replace(job, other))  # simulates a kernel that does not protect hard links
         self.end(self.work_as(OWNER))
         self.job = other
         self.assert_fails(1, self.run_as(OWNER, "worker_shm", "--model", "count", "--steps", "1"), "damaged")
@@ -278,7 +278,7 @@ class Strangers(ProcessTest):
     def test_who_names_the_group_is_told_which_workers_keep_an_ended_job(self):
         ps = self.serve_as(STRANGER, "--workers", "1", "--group", GROUP, groups=self.in_group)
         worker = self.work_as(STRANGER, groups=self.in_group)
-        worker.send_signal(signal.SIGSTOP)  # it does not see that the job is to end
+        worker.send_signal(signal.SIGSTOP)  # it does not notice that the job has been ended
         ps.send_signal(signal.SIGINT)
         support.wait_until(lambda: '"ended"' in self.inspect_as(STRANGER, "events", "--json")[1], "the job was ended")
         ps.kill()
@@ -286,7 +286,7 @@ class Strangers(ProcessTest):
         keeps = f"was ended, and worker 0 (process {worker.pid}) has not left it yet"
         for program in (["ps_shm"], ["worker_shm", "--wait-job", "100ms"]):
             code, out, err = self.run_as(OWNER, *program, "--group", GROUP, groups=self.in_group)
-            # On a slow machine its wait may be long enough to be told.
+            # On a slow machine it may wait long enough to print a progress message.
             lines = [line for line in err.splitlines() if not line.startswith("waiting for the name")]
             self.assert_fails(1, (code, out, "\n".join(lines)), keeps)
         worker.send_signal(signal.SIGCONT)
@@ -405,7 +405,7 @@ class Strangers(ProcessTest):
                 raise OSError(ctypes.get_errno(), "pidfd_getfd")
 
         for number in numbers:
-            # With /proc mounted hidepid=invisible there is nothing of that name for the stranger.
+            # With /proc mounted hidepid=invisible the path does not exist for the other user.
             self.assertIn(as_user(STRANGER, lambda: os.open(f"/proc/{ps.pid}/fd/{number}", os.O_RDWR)),
                           ("EACCES", "ENOENT"))
             self.assertEqual(as_user(STRANGER, lambda: fetch(number)), "EPERM")
@@ -415,7 +415,7 @@ class Strangers(ProcessTest):
     def test_a_holder_of_a_descriptor_counts_as_one_of_the_job(self):
         ps = self.serve_as(OWNER, "--workers", "1")
         with open(self.name, "r+b") as handed:
-            lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 100, 1, 0)  # the byte of some rank
+            lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 100, 1, 0)  # the lock byte of some rank
             set_lock = getattr(fcntl, "F_OFD_SETLK", 37)
             self.assertNotIn(as_user(STRANGER, lambda: fcntl.fcntl(handed, set_lock, lock)), ("EACCES", "EPERM"))
             self.end(ps)

@@ -1,4 +1,4 @@
-"""--summary-dir: what the package tensorboard reads of what the programs write."""
+"""--summary-dir: what the package tensorboard reads from the summaries that the programs write."""
 import json
 import math
 import pathlib
@@ -30,7 +30,7 @@ class Summaries(ProcessTest):
         super().setUp()
         parent = tempfile.TemporaryDirectory()
         self.addCleanup(parent.cleanup)
-        self.folder = pathlib.Path(parent.name, "runs", "first")  # to be made
+        self.folder = pathlib.Path(parent.name, "runs", "first")  # does not exist yet
 
     def launch(self, *options):
         code, out, err = run("launch_shm", "--job", self.job, "--json", "--summary-dir", self.folder, *options)
@@ -43,7 +43,7 @@ class Summaries(ProcessTest):
         said, runs = self.launch(*options, "--summary-every", "25steps")
         self.assertEqual(set(runs), {"ps", "worker-0", "worker-1", "test"})
         code, out, err = run("launch_shm", "--job", self.job, "--json", *options)
-        self.assertEqual(json.loads(out)["digest"], said["digest"])  # it changes nothing
+        self.assertEqual(json.loads(out)["digest"], said["digest"])  # summaries change nothing
         ps, test = runs["ps"]["scalars"], runs["test"]["scalars"]
         self.assertEqual(ps["loss"][-1][0], 120)
         self.assertAlmostEqual(last(ps["loss"]), said["training_loss"], places=5)
@@ -57,7 +57,7 @@ class Summaries(ProcessTest):
             own = runs[of_rank]
             self.assertAlmostEqual(last(own["scalars"]["loss"]), worker["training_loss"], places=5)
             steps = [step for step, _ in own["scalars"]["gradient_norm"]]
-            self.assertEqual(steps, [0, 25, 50, 75, 100])  # in sync mode each step is one that it computes
+            self.assertEqual(steps, [0, 25, 50, 75, 100])  # in sync mode the worker computes a gradient in every step
             for name in ("hid_w", "sm_b"):
                 histogram = last(own["histograms"][f"gradients/{name}"])
                 norm = own["scalars"][f"gradient_norm/{name}"][-1][1]
@@ -125,7 +125,7 @@ class Summaries(ProcessTest):
         support.wait_until(lambda: sum(file.stat().st_size for file in (self.folder / "ps").glob("*")) > 10_000, "summaries")
         ps.send_signal(signal.SIGKILL)
         ps.communicate()
-        # TensorBoard reads a file for as long as it grows: what reads while a process writes may have no end.
+        # TensorBoard reads a file for as long as it grows: reading while a process writes may never end.
         worker.send_signal(signal.SIGSTOP)
         before = read(self.folder)["ps"]["scalars"]["loss"]
         worker.send_signal(signal.SIGCONT)
@@ -149,7 +149,7 @@ class Summaries(ProcessTest):
         writers = [self.folder / name for name in ("ps", "worker-0")]
         support.wait_until(lambda: all(w.is_dir() and list(w.iterdir()) for w in writers), "summaries")
         shutil.move(self.folder, f"{self.folder}-before")
-        for _ in range(100):  # until no writer has been quicker
+        for _ in range(100):  # retried if a writer creates the folder first
             try:
                 self.folder.write_text("in the way")
                 break

@@ -1,4 +1,4 @@
-"""Faults one by one with the real programs: dead and stopped peers, a dead ps, leftovers, resources that run out."""
+"""Single faults with the real programs: dead and stopped peers, a dead ps, leftovers, exhausted resources."""
 import grp
 import json
 import os
@@ -14,7 +14,7 @@ from support import ProcessTest, children, run
 
 def inspect(*arguments):
     code, out, err = run("inspect_shm", *arguments, "--json")
-    return json.loads(out) if code in (0, 3) else None  # 3: doctor says that something is wrong
+    return json.loads(out) if code in (0, 3) else None  # 3: doctor has findings
 
 
 def running_job(job):
@@ -62,20 +62,20 @@ class DeadServers(Survival):
                 self.assertEqual(support.segments(self.job), [])
 
     def longest_pause(self):
-        """Of worker 0, as far as repeated calls of the inspector show it within a second."""
+        """The longest pause of worker 0, as observed by repeated calls of the inspector within a second."""
         longest, steps, since = 0.0, self.steps_of(0), time.monotonic()
         end = since + 1
         while (began := time.monotonic()) < end:
             if (now := self.steps_of(0)) > steps:
                 steps, since = now, time.monotonic()
-            else:  # no step from the end of the last call that saw one to the beginning of this one
+            else:  # no step between the end of the last call that saw one and the beginning of this call
                 longest = max(longest, began - since)
         return longest
 
     @support.measures_time
     def test_the_longest_pause_of_a_worker_is_about_the_same_while_a_ps_takes_over(self):
         first = self.start_ps("--workers", "1")
-        [worker] = self.start_counting(1, interval="5ms")  # so that an ordinary pause can be seen
+        [worker] = self.start_counting(1, interval="5ms")  # so that an ordinary pause is observable
         self.wait_for_steps(0)
         before = max(self.longest_pause(), 0.005)
         first.kill()
@@ -86,7 +86,7 @@ class DeadServers(Survival):
         self.assertEqual(support.finish(second)[0], 0)
 
     def test_workers_go_on_while_a_ps_takes_over(self):
-        self.start_ps("--workers", "1").kill()  # nobody has joined: this one is begun anew
+        self.start_ps("--workers", "1").kill()  # no worker has joined, so the next ps starts the job from scratch
         first = self.start_ps("--workers", "1")
         [worker] = self.start_counting(1, interval="0")
         self.wait_for_steps(0)
@@ -127,7 +127,8 @@ class DeadServers(Survival):
         self.assertIn("nobody was alive", second.stderr.readline())
         code, out, err = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "10")
         self.assertEqual(code, 0, err)
-        self.assertRegex(out, rf"var = {int(value) + 10}")  # the chief, back, has not initialised it again
+        # the chief has not initialized the variable again when it came back
+        self.assertRegex(out, rf"var = {int(value) + 10}")
         self.assertEqual(support.finish(second)[0], 0)
         self.assert_fails(1, run("ps_shm", "--job", self.job, "--adopt"), f"there is no job '{self.job}'")
 
@@ -170,7 +171,7 @@ class DeadServers(Survival):
         support.wait_until(lambda: len(self.alive()) == 2, "both have joined")
         began = time.monotonic()
         pids, steps = set(), {0: 0, 1: 0}
-        while len(pids) < 12:  # of 14 workers each makes at most MOST_STEPS before the gate is opened
+        while len(pids) < 12:  # each of the 14 workers makes at most MOST_STEPS before the gate is opened
             def at_work():
                 return [w for w in self.alive() if w["pid"] not in pids and w["steps"] > steps[w["rank"]]]
             victim = support.wait_until(at_work, "one that is new has made a step")[0]
@@ -190,7 +191,8 @@ class DeadServers(Survival):
         done = sum(w["steps"] for w in summary["per_worker"])
         examples = summary["examples_per_second"] * summary["seconds"]
         self.assertLessEqual(examples, 10 * done + 0.001)
-        self.assertGreater(examples, 10 * (done - len(pids) - 1))  # those that were killed may not have said their last step
+        # killed workers may not have reported their last step
+        self.assertGreater(examples, 10 * (done - len(pids) - 1))
         for worker in summary["per_worker"]:
             self.assertLessEqual(worker["seconds"], summary["seconds"])
             self.assertGreater(worker["seconds"], lasted / 2)
@@ -207,7 +209,7 @@ class DeadServers(Survival):
         launcher.send_signal(signal.SIGINT)
         code, _, err = support.finish(launcher)
         self.assertEqual(code, 130, err)
-        self.assertGreaterEqual(err.count("it is being replaced"), 6, err)  # the last one may not have been seen
+        self.assertGreaterEqual(err.count("it is being replaced"), 6, err)  # the last death may not have been noticed
         self.assertGreater(moments[-1] - moments[0], 0.1 + 0.2 + 0.4 + 0.8 + 1.6 + 2)
         self.assertEqual(support.segments(self.job), [])
 
@@ -238,7 +240,7 @@ class StoppedPeers(Survival):
                 ps = self.start_ps("--workers", "2", "--layout", layout)
                 workers = self.start_counting(2, "--size", "20000", interval="0")
                 self.wait_for_steps(1)
-                for _ in range(10):  # wherever it is at that moment
+                for _ in range(10):  # whatever the worker is doing at that moment
                     workers[0].send_signal(signal.SIGSTOP)
                     self.wait_for_steps(1)
                     workers[0].send_signal(signal.SIGCONT)
@@ -264,10 +266,10 @@ class StoppedPeers(Survival):
 
     def test_the_step_timeout_lets_a_step_go_on_without_the_stopped_one(self):
         ps = self.start_ps("--workers", "3", "--mode", "sync", "--step-timeout", "300ms")
-        workers = self.start_counting(3, "--together")  # else the first step fails where one starts too late
+        workers = self.start_counting(3, "--together")  # otherwise the first step times out if a worker starts too late
         self.wait_for_steps(0)
         workers[1].send_signal(signal.SIGSTOP)
-        self.wait_for_steps(0, 200)  # and so it is waited for once, not in every step
+        self.wait_for_steps(0, 200)  # the others wait for it once, not in every step
         workers[1].send_signal(signal.SIGCONT)
         self.wait_for_steps(1)
         left_out = lambda event: event["kind"] == "left-out" and event["rank"] == 1
@@ -324,7 +326,7 @@ class Leftovers(Survival):
         self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
 
     def test_reclaiming_never_takes_a_job_that_is_beginning(self):
-        """Doctors and starters at the same moment: whoever says that it serves, serves."""
+        """Doctors run while a ps starts: a ps that reports that it serves does serve."""
         for _ in range(10):
             old = self.start_ps()
             old.kill()
@@ -340,8 +342,8 @@ class Leftovers(Survival):
 
 class Ends(Survival):
     def interrupt_twice(self, process):
-        """Sends SIGINT until the process ends. Those within half a second after one before are the same one for it:
-        terminals and launchers both send it."""
+        """Sends SIGINT until the process ends. Signals within half a second of the previous one count as the same one,
+        because a terminal and a launcher both send it."""
         def has_ended():
             process.send_signal(signal.SIGINT)
             return process.poll() is not None
@@ -367,7 +369,7 @@ class Ends(Survival):
         ps = self.start_ps("--workers", "1")
         [worker] = self.start_counting(1)
         self.wait_for_steps(0)
-        support.stop(worker)  # it does not see that the job is to end
+        support.stop(worker)  # it does not notice that the job is to end
         self.interrupt_twice(ps)
         self.assertEqual(support.finish(ps)[0], 130)
         for program in (["ps_shm"], ["ps_shm", "--adopt"], ["worker_shm", "--wait-job", "100ms"]):
@@ -379,7 +381,7 @@ class Ends(Survival):
         self.assertEqual(support.segments(self.job), [])
 
     def test_a_second_ctrl_c_ends_a_launch_at_once_and_clean(self):
-        # A launcher gives a ps that may have a checkpoint to write ten minutes after the first signal.
+        # After the first signal a launcher waits ten minutes for a ps that may have a checkpoint to write.
         checkpoints = self.enterContext(tempfile.TemporaryDirectory())
         launcher = self.start("launch_shm", "--job", self.job, "--delay", "1ms", "--steps", "100000000", "--checkpoint-dir",
                               checkpoints)
@@ -404,7 +406,7 @@ GROUP = "users"
 
 
 def can_be_others():
-    """Whether this user may become others, who can read the programs."""
+    """Whether this user may become other users, and whether those can read the programs."""
     look = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(support.TOOLS / "inspect_shm"), "--help"]
     try:
         grp.getgrnam(GROUP)

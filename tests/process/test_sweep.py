@@ -1,4 +1,4 @@
-"""The sweep of staleness against throughput: results, resuming, plots and page, and who may not report."""
+"""The sweep of staleness against throughput: results, resuming, plots and page, and which builds may not report."""
 import html.parser
 import importlib.util
 import json
@@ -33,7 +33,7 @@ PYTHON = python_with_matplotlib()
 
 
 class Page(html.parser.HTMLParser):
-    """What a page refers to, and its identifiers."""
+    """The links and identifiers of a page."""
 
     def __init__(self, text):
         super().__init__()
@@ -71,7 +71,7 @@ class Sweep(unittest.TestCase):
 
     def lines(self):
         path = self.folder / "out" / "results.jsonl"
-        whole, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")  # the last line may be half written
+        whole, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")  # the last line may be incomplete
         return [json.loads(line) for line in whole.splitlines()]
 
     def runs(self):
@@ -93,7 +93,7 @@ class Sweep(unittest.TestCase):
             self.assertIn("histogram", line["result"]["staleness"])
             if line["settings"]["mode"] == "sync" and not line["settings"]["reference"]:
                 self.assertEqual(line["result"]["staleness"]["max"], 0)
-        # A row of the printed table for every straggler and mode, with one figure in each of five cells.
+        # The printed table has a row for every straggler and mode, with one figure in each of five cells.
         rows = [line.strip("| ").split(" | ") for line in out.splitlines() if re.match(r"\| [^|]+ \| (async|ssp|sync)", line)]
         self.assertEqual(len(rows), 8, out)
         for row in rows:
@@ -120,7 +120,7 @@ class Sweep(unittest.TestCase):
         text = (folder / "index.html").read_text()
         page = Page(text)
         self.assertEqual(page.tags.count("svg"), len(plots))
-        # Self-contained: it refers to nothing but what is in it.
+        # Self-contained: all its links lead to the page itself.
         self.assertTrue(all(link.startswith("#") and link[1:] in page.identifiers for link in page.links))
         self.assertEqual(set(re.findall(r"url\((?!#)", text)), set())
         self.assertNotIn("<script", text)
@@ -128,7 +128,7 @@ class Sweep(unittest.TestCase):
         self.assertEqual(len(page.identifiers), len(set(page.identifiers)))
 
     def hold_third_run(self):
-        """Makes a build folder whose launch_shm starts no third run while the file that is returned exists."""
+        """Makes a build folder whose launch_shm starts no third run while the returned file exists."""
         is_held = self.folder / "held"
         is_held.touch()
         build = self.folder / "held-build"
@@ -175,7 +175,7 @@ class Sweep(unittest.TestCase):
         done = self.lines()
         path = self.folder / "out" / "results.jsonl"
         with path.open("a") as file:
-            file.write('{"key": "half a li')  # as a machine leaves it that went down
+            file.write('{"key": "half a li')  # as left by a machine that crashed
         code, out, err = self.sweep(*options)
         self.assertEqual(code, 0, err)
         self.assertIn("cannot be read", err)
@@ -238,7 +238,7 @@ class Sweep(unittest.TestCase):
                 self.assertIn(word, err)
 
     def test_the_command_explains_itself_without_building_anything(self):
-        builders = self.folder / "builders"  # found before the real ones
+        builders = self.folder / "builders"  # precedes the real ones in the PATH
         builders.mkdir()
         for name in ("meson", "ninja", "c++", "apt-get"):
             (builders / name).write_text(f"#!/bin/sh\ntouch {self.folder}/built\nexit 1\n")

@@ -1,4 +1,4 @@
-"""What people see on terminals of several widths: the progress line, the inspector's tables, the summary, --help."""
+"""Output on terminals of several widths: the progress line, the inspector's tables, the summary, --help."""
 import re
 import signal
 import unittest
@@ -17,7 +17,7 @@ class Progress(ProcessTest):
         return Terminal(columns, "launch_shm", "--job", self.job, "--steps", "100000000", "--delay", "all:1ms", **options)
 
     def watch(self, screen, redraws=3):
-        """The next ones that are drawn."""
+        """Waits for this many redraws of the line; returns them."""
         before = len(screen.redraws())
         screen.read_until(lambda: len(screen.redraws()) >= before + redraws, "progress")
         return screen.redraws()[before:]
@@ -28,7 +28,8 @@ class Progress(ProcessTest):
 
     def assert_fit(self, redraws, columns):
         for line in redraws:
-            self.assertLess(len(line), columns, line)  # the last column would make some terminals begin a line
+            # writing to the last column would make some terminals start a new line
+            self.assertLess(len(line), columns, line)
             self.assertRegex(line, r"^step \d+")
 
     def test_it_is_one_line_of_any_width(self):
@@ -53,7 +54,7 @@ class Progress(ProcessTest):
             self.assertGreater(len(self.watch(screen)[-1]), 80)
             for columns in (60, 80, 50):
                 screen.resize(columns)
-                self.watch(screen, 1)  # that one may have been drawn before
+                self.watch(screen, 1)  # the first one may have been drawn before the resize
                 self.assert_fit(self.watch(screen), columns)
             screen.resize(120)
             self.watch(screen, 1)
@@ -64,7 +65,7 @@ class Progress(ProcessTest):
         with self.launch(120, env={"COLUMNS": "50"}) as screen:
             self.assert_fit(self.watch(screen), 50)
             self.end(screen)
-        with self.launch(70, env={"COLUMNS": "200"}) as screen:  # of a terminal that was wider
+        with self.launch(70, env={"COLUMNS": "200"}) as screen:  # inherited from a wider terminal
             self.assert_fit(self.watch(screen), 70)
             self.end(screen)
 

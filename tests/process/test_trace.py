@@ -1,4 +1,4 @@
-"""--trace: spans that nest, in order, of every step that a worker has made; also of workers that were killed."""
+"""--trace: spans that nest, in order, of every step that a worker has made, including those of killed workers."""
 import collections
 import json
 import os
@@ -20,7 +20,7 @@ class TraceTest(ProcessTest):
         self.file = self.folder / "trace.json"
 
     def spans(self):
-        """Rank -> its spans, outer ones before those in them."""
+        """Rank -> its spans, each outer span before those inside it."""
         trace = json.loads(self.file.read_text())
         self.assertEqual([p.name for p in self.folder.iterdir()], ["trace.json"], "the workers' own files are gone")
         of_rank = collections.defaultdict(list)
@@ -34,7 +34,7 @@ class TraceTest(ProcessTest):
         return of_rank
 
     def assert_nested(self, spans):
-        """No two overlap in part. Returns for each step span what is right in it."""
+        """Requires that no two spans overlap in part. Returns each step span with the spans directly inside it."""
         steps, open_spans = [], []
         for span in spans:
             end = span["ts"] + span["dur"]
@@ -75,7 +75,7 @@ class TraceTest(ProcessTest):
         spans = self.spans()
         for worker in result["per_worker"]:
             steps = self.assert_whole(spans[worker["rank"]], worker["steps"])
-            # Of all steps: in one of them the worker may have lost its core between two phases.
+            # Over all steps: in a single one the worker may have lost its core between two phases.
             in_phases = sum(part["dur"] for _, parts in steps for part in parts)
             self.assertGreater(in_phases, 0.9 * sum(step["dur"] for step, _ in steps), "they are nearly all of it")
             covered = (steps[-1][0]["ts"] + steps[-1][0]["dur"] - steps[0][0]["ts"]) / 1e6
@@ -83,7 +83,7 @@ class TraceTest(ProcessTest):
 
     def test_sync_steps_have_waits_and_applying_in_them(self):
         result = self.launch("--steps", 200, "--mode", "sync", "--delay", "1:1ms", "--trace", self.file)
-        applied = 0  # by whom is as it comes: who is late finds all applied
+        applied = 0  # which worker applies a step is a matter of timing: a late one finds all of them applied
         for rank, spans in self.spans().items():
             self.assert_whole(spans, result["per_worker"][rank]["steps"])
             names = collections.Counter(span["name"] for span in spans)
@@ -100,7 +100,8 @@ class TraceTest(ProcessTest):
 
     def test_a_killed_workers_trace_is_there(self):
         launch, gate = self.start_gated("--restart-workers", "--trace", self.file)
-        # So many steps with their delays take longer than the 100 ms after which a worker writes its spans to its file.
+        # These steps with their delays take longer than 100 ms, the interval at which a worker writes its spans to its
+        # file.
         victim = wait_until(lambda: [w for w in workers_of(self.job) or [] if w["steps"] >= FREE_STEPS], "they train")[0]
         os.kill(victim["pid"], signal.SIGKILL)
         wait_until(lambda: [w for w in workers_of(self.job) if w["rank"] == victim["rank"] and w["pid"] != victim["pid"]

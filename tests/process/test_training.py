@@ -1,4 +1,4 @@
-"""Whole jobs: what a user sees of training digits, and what must hold in each mode and layout."""
+"""Training runs on digits: what a user sees, and what must hold in each mode and layout."""
 import os
 import pathlib
 import tempfile
@@ -42,7 +42,7 @@ class Training(ProcessTest):
 
 
 class NotFinite(ProcessTest):
-    """--on-nan, in runs that a huge rate makes diverge in their first steps."""
+    """--on-nan, in runs that diverge within their first steps because of a huge learning rate."""
 
     def diverge(self, *more):
         return support.run("launch_shm", "--job", self.job, "--workers", "2", "--lr", "1e30", *more)
@@ -87,7 +87,7 @@ class NotFinite(ProcessTest):
             kept = ("--checkpoint-dir", folder, "--workers", "2")
             self.launch(*kept, "--steps", "300")
             reached = max(int(name.removeprefix("step-")) for name in os.listdir(folder))
-            # The rate is 1e29 up to that step, and 0.1 from the next one on.
+            # The learning rate is 1e29 up to that step, and 0.1 from the next one on.
             code, out, err = support.run("launch_shm", "--job", self.job, *kept, "--steps", "600", "--lr", "1e29", "--lr-schedule",
                                          f"step:1e-30:{reached + 1}", "--on-nan", "restore", "--json")
             self.assertEqual(code, 0, err)

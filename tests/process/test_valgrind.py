@@ -1,4 +1,4 @@
-"""Start and end under valgrind: no invalid access, no use of what was never written, nothing definitely lost."""
+"""Start and end under valgrind: no invalid access, no use of uninitialized memory, nothing definitely lost."""
 import os
 import shutil
 import signal

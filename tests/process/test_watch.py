@@ -1,4 +1,4 @@
-"""inspect_shm watch on real jobs: what stands on the screen of a terminal, page by page, and what its keys do."""
+"""inspect_shm watch on real jobs: the screen of a terminal, page by page, and the effect of its keys."""
 import json
 import os
 import pathlib
@@ -26,7 +26,8 @@ class WatchTest(ProcessTest):
         self.assertFalse(screen.screen.cursor.hidden)
 
     def start_job(self, workers, *arguments, per_worker=()):
-        """A ps and its workers, by rank, each a process of this test's own; they train."""
+        """Starts a ps and its workers and waits until they train; returns the workers by rank. Each is a child of this
+        test."""
         self.start_ps("--workers", str(workers), *arguments)
         found = []
         for rank in range(workers):
@@ -48,7 +49,8 @@ class Pages(WatchTest):
         self.assertRegex(lines[-1], r"^q quit")
 
     def wait_for_all(self, screen, *patterns):
-        """Each page shows first what needs one look, and rates from the second look on."""
+        """Waits until the page shows all patterns: values appear with the first poll of the job, rates from the second
+        one on."""
         screen.wait_for(lambda text: all(re.search(pattern, text, re.MULTILINE) for pattern in patterns), patterns)
         self.assert_fits(screen)
 
@@ -73,7 +75,7 @@ class Pages(WatchTest):
                 self.quit(screen)
 
     def test_statistics_are_those_of_the_values_whatever_their_type(self):
-        peer = Peer(self, "declare", self.job)  # a variable of each type, of 1, 2 and 3
+        peer = Peer(self, "declare", self.job)  # a variable of each type, with the values 1, 2 and 3
         screen = self.watch(170, 30)
         screen.press("3")
         for dtype in ("float32", "float64", "bfloat16", "float16", "int64", "int8", "uint16", "bool"):
@@ -86,7 +88,7 @@ class Pages(WatchTest):
         screen = self.watch()
         screen.press("5")
         screen.wait_for(lambda text: "variable " in text, "a variable")
-        for _ in range(10):  # up to one that has rows
+        for _ in range(10):  # until a variable has rows
             if "no rows" not in screen.text():
                 break
             screen.press(">")

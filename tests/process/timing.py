@@ -1,7 +1,7 @@
-"""Test cases that measure time: they are right on a machine that does little else, so they form a suite of their own.
+"""Test cases that measure time. They need a machine that is otherwise idle, so they form a suite of their own.
 
-`meson test --suite timing` runs them, with PS_SHM_TEST_TIMING=1; without that variable they are left out, and only the other
-cases run. They compare times with each other, never with a number of seconds.
+`meson test --suite timing` runs them, with PS_SHM_TEST_TIMING=1; without that variable they are left out, and only the
+other cases run. They compare times with each other, never with a fixed number of seconds.
 """
 import os
 import unittest
@@ -10,7 +10,7 @@ TIMING = bool(os.environ.get("PS_SHM_TEST_TIMING"))
 
 
 def measures_time(case):
-    """Marks a test method, or a class of them."""
+    """Marks a test method, or a class of test methods."""
     case.measures_time = True
     return case
 

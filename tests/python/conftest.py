@@ -1,4 +1,4 @@
-"""What the tests of the Python package share: names of jobs, processes with a bound on every wait, what is left behind."""
+"""Fixtures for the tests of the Python package: job names, processes with bounded waits, checks for leftovers."""
 import itertools
 import os
 import pathlib
@@ -8,7 +8,7 @@ import sys
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "process"))
-from isolation import delay  # noqa: E402: it mounts a /dev/shm of its own, before any module has started a thread
+from isolation import delay  # noqa: E402: mounts a private /dev/shm before any module has started a thread
 from timing import TIMING  # noqa: E402
 
 import pytest  # noqa: E402
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    """Nothing in the environment says which process of a launch this is."""
+    """Removes the environment variables that tell a process its place in a launch."""
     from ps_shm import _environment
 
     for name in (*_environment.RANKS, *_environment.SIZES, "PS_SHM_JOB"):
@@ -44,7 +44,7 @@ def no_launcher(monkeypatch):
 
 @pytest.fixture
 def job():
-    """A job's name, of which nothing is left in the end."""
+    """A job name; at the end nothing of the job may be left."""
     name = f"test-{os.getpid()}-{next(_numbers)}"
     yield name
     left = segments(name)
@@ -55,7 +55,7 @@ def job():
 
 @pytest.fixture
 def server(job):
-    """A job of one worker whose pushes add."""
+    """A job of one worker whose pushes are added to the values."""
     with ps_shm.Server(job, optimizer="add") as made:
         yield made
 
@@ -67,7 +67,7 @@ def worker(server):
 
 
 class Program:
-    """A Python program in a process of its own, with lines that it prints."""
+    """Runs a Python program in a process of its own and reads the lines that it prints."""
 
     def __init__(self, text, *arguments, env=None):
         delay()
@@ -76,7 +76,7 @@ class Program:
             text=True, env={**os.environ, **(env or {})})
 
     def line(self):
-        """The next line. Programs print soon, or end."""
+        """The next line. Programs print within a short time, or end."""
         return self.process.stdout.readline().strip()
 
     def send(self, number=signal.SIGINT):

@@ -1,4 +1,4 @@
-"""Arrays are used where they lie; what does not fit is refused with a word on what to pass."""
+"""Arrays are used in place; an unsuitable argument is refused with a message that says what to pass."""
 import array
 
 import numpy as np
@@ -109,7 +109,7 @@ def test_the_room_for_a_gradient_stays_with_its_array(worker):
     assert again.__array_interface__["data"] == room.__array_interface__["data"]
     del v
     worker.leave()
-    room[:] = 3  # the memory is there for as long as the array
+    room[:] = 3  # the memory lives as long as the array
 
 
 def test_a_view_shows_what_others_push(worker):

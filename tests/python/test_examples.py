@@ -1,4 +1,4 @@
-"""Each example runs, and does what it says; so does the measurement; and types are what they are said to be."""
+"""Each example and the measurement run and do what they describe; the type annotations are correct."""
 import json
 import os
 import pathlib
@@ -67,7 +67,7 @@ def test_the_measurement_measures():
 
 
 def test_types_are_what_they_are_said_to_be(tmp_path):
-    """As strict as mypy is, but for PyTorch, of which much has no types."""
+    """Runs mypy in strict mode, except for PyTorch, much of which has no types."""
     files = [os.path.dirname(ps_shm.__file__), *sorted(map(str, EXAMPLES.glob("*.py")))]
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--allow-untyped-calls", "--implicit-reexport",
                            "--cache-dir", str(tmp_path), *files], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,

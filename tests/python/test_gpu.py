@@ -1,7 +1,8 @@
-"""Models on a GPU, without one: PyTorch's side on the CPU, with a link that notes what comes in which order.
+"""Models on a GPU, tested without one: the PyTorch part runs on the CPU, with a link that records the order of its
+calls.
 
-In a build with -Dcuda=simulated the link is the real one, on the GPU that the build simulates. Python has room for what that
-build keeps for each thread with GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4000000.
+In a build with -Dcuda=simulated the link is the real one, on the simulated GPU. To give Python enough room for that
+build's thread-local storage, set GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4000000.
 """
 import contextlib
 
@@ -16,7 +17,7 @@ from test_torch import small_model, train
 
 
 class NotedLink:
-    """Does by the bundle what a GpuLink does for addresses on a GPU."""
+    """Does with the bundle what a GpuLink does with addresses on a GPU."""
 
     stream = 7
 
@@ -56,14 +57,14 @@ def link_of(bundle, log, parameters, gradients, device):
 
 
 class Linking:
-    """A bundle, but for link()."""
+    """A bundle with a link() of its own."""
 
     def __init__(self, bundle, log):
         self.bundle, self.log = bundle, log
 
     def link(self, parameters, gradients, *, device):
         try:
-            return self.bundle.link(parameters, gradients, device=device)  # a simulated GPU's
+            return self.bundle.link(parameters, gradients, device=device)  # that of the simulated GPU
         except ps_shm.Error as error:
             assert "GPU" in str(error) or "CUDA" in str(error) or "driver" in str(error)
             return link_of(self.bundle, self.log, parameters, gradients, device)
@@ -71,7 +72,7 @@ class Linking:
 
 @pytest.fixture
 def log(monkeypatch):
-    """The CPU is taken for a GPU. Returns what was done, in its order."""
+    """Makes the CPU pass for a GPU. Returns the recorded calls, in order."""
     noted = []
     monkeypatch.setattr(_model, "is_on_gpu", lambda p: p.device.type == "cpu")
     monkeypatch.setattr(_optimizer, "is_on_gpu", lambda p: p.device.type == "cpu")
@@ -111,7 +112,7 @@ def test_each_transfer_waits_for_what_torch_has_enqueued(job, log):
         train(model, opt, 2)
         waits = [entry for entry in log if "waits" in entry]
         assert waits == ["2 waits for 1"] * 4
-        if "pull" in log:  # of the link that notes
+        if "pull" in log:  # recorded by the link
             assert log == ["2 waits for 1", "push", "2 waits for 1", "pull"] * 2
 
 
@@ -134,7 +135,7 @@ def test_parameters_and_gradients_lie_in_blocks_and_come_back_there(job, log):
 def test_without_a_gpu_a_link_says_why(worker):
     bundle = worker.variables({"a": np.zeros(64, np.float32)})
     if not torch.cuda.is_available():
-        with contextlib.suppress(ps_shm.Error):  # a simulated one takes any address
+        with contextlib.suppress(ps_shm.Error):  # a simulated GPU accepts any address
             with pytest.raises(ps_shm.Error, match="GPU|CUDA|driver"):
                 bundle.link([256], [512], device=1)
     with pytest.raises(ValueError, match="aligned to 256 bytes"):

@@ -1,4 +1,4 @@
-"""Jobs, from their beginning to their end, whatever becomes of their processes."""
+"""Jobs from their start to their end, whatever happens to their processes."""
 import gc
 import multiprocessing
 import os
@@ -50,7 +50,7 @@ with ps_shm.Worker() as worker:
 """
     with ps_shm.Server(job, workers=2, optimizer="add") as server:
         server.keep_segments()
-        programs = [start(text, count) for _ in range(2)]  # by PS_SHM_JOB
+        programs = [start(text, count) for _ in range(2)]  # the job comes from PS_SHM_JOB
         for program in programs:
             assert program.finish() == (0, "", "")
         assert server.wait(30)
@@ -143,7 +143,7 @@ def test_threads_take_turns_at_one_worker(worker):
 
 
 def test_threads_use_everything_at_once(job):
-    """Objects have a lock each, which a Python without the global one relies upon."""
+    """Each object has its own lock, which matters in a Python without the global interpreter lock."""
     count, errors = 300, []
 
     def each(work):
@@ -183,7 +183,7 @@ def test_other_threads_go_on_while_one_waits(job):
         waiter.start()
         view = ps_shm.View(job)
         wait_until(lambda: view.workers()[0].waiting_for, "it waits")
-        assert sum(range(10000)) > 0 and not done.is_set()  # this thread would not be here if the other had the lock
+        assert sum(range(10000)) > 0 and not done.is_set()  # would not be reached if the other thread held the lock
         with ps_shm.Worker(job) as other:
             other.variable("v").push(np.ones(4, np.float32))
             other.step()
@@ -207,7 +207,7 @@ worker.leave()
 
 
 def interrupt_a_wait(job, start):
-    """A program whose wait was interrupted, when it was sent the signal, and when it noticed."""
+    """A program whose wait was interrupted, the time when the signal was sent, and the time when it noticed."""
     program = start(INTERRUPTED, job)
     assert program.line() == "waits"
     view = ps_shm.View(job)
@@ -243,7 +243,7 @@ def test_ctrl_c_ends_a_wait_and_the_job_goes_on(job, start):
 def test_ctrl_c_ends_the_wait_for_a_job(job, start):
     program = start("import sys, ps_shm; print('waits'); ps_shm.Worker(sys.argv[1])", job)
     program.line()
-    # Its only long sleeps are those of the wait for the job.
+    # Its only long sleeps are those in the wait for the job.
     wait_until(lambda: "(sleeping)" in pathlib.Path(f"/proc/{program.process.pid}/status").read_text(), "it waits")
     program.send(signal.SIGINT)
     code, _, err = program.finish()

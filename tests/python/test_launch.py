@@ -1,4 +1,4 @@
-"""launch_shm with a program of the user's own as its workers."""
+"""launch_shm with a user's own program as its workers."""
 import json
 import os
 import pathlib

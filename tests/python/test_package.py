@@ -1,6 +1,7 @@
-"""What `python -m build` makes of a clean clone: a source archive, and of that a wheel that works where nothing else is.
+"""`python -m build` in a clean clone makes a source archive, and from it a wheel that works without anything else
+installed.
 
-The wheel is compiled with PS_SHM_TEST_FULL only, for minutes. Else the list of what it would have is looked at.
+The wheel is compiled only with PS_SHM_TEST_FULL, as that takes minutes. Otherwise the list of its files is checked.
 """
 import email.parser
 import json
@@ -33,14 +34,14 @@ BUILD_ENVIRONMENT = {**os.environ, "PATH": PATH, "PYTHONPATH": ""}
 
 
 def is_checkout():
-    """Not where a release tarball has been unpacked, though it be below another checkout."""
+    """Skips the test in an unpacked release tarball, even if that lies below another checkout."""
     asked = subprocess.run(["git", "-C", ROOT, "rev-parse", "--show-toplevel", "HEAD"], capture_output=True, text=True)
     return asked.returncode == 0 and ROOT.samefile(asked.stdout.splitlines()[0])
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """The source archive, of a clone."""
+    """The source archive, built from a clone."""
     if not is_checkout():
         pytest.skip("no git, or no checkout of this user's")
     place = tmp_path_factory.mktemp("package")

@@ -1,4 +1,4 @@
-"""The blocks of docs/python.md are one program, and it runs."""
+"""The code blocks of docs/python.md form one program, and it runs."""
 import os
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Publishers and subscribers: whole generations, in whatever process."""
+"""Publishers and subscribers in one process or several: a reader always gets complete generations."""
 import os
 import signal
 import threading
@@ -80,7 +80,7 @@ while True:
         for publisher in publishers:
             publisher.send(signal.SIGKILL)
             publisher.process.wait()
-    # The last one out of a publication whose publisher was killed is its next publisher.
+    # The last process that leaves a publication whose publisher was killed becomes its next publisher.
     ps_shm.Publisher(job, {name: np.zeros(5000, np.float32) for name in "abcd"}).close()
 
 

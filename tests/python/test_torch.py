@@ -74,7 +74,7 @@ def test_gradients_that_the_user_has_dropped_or_replaced_are_pushed(job):
         model.weight.grad = None
         opt.step()
         torch.testing.assert_close(model.weight.detach(), before - 1)
-        model.weight.data = model.weight.data.clone()  # another place in memory
+        model.weight.data = model.weight.data.clone()  # at another address
         opt.zero_grad()
         model(torch.ones(1, 3)).sum().backward()
         opt.step()
@@ -106,10 +106,10 @@ def test_whoever_comes_first_makes_the_job_and_no_update_is_lost(job, method):
     first = results[0] - 600
     for values in results.values():
         np.testing.assert_allclose(values - 600, first, atol=1e-3)
-        assert np.abs(first).max() <= 1  # what it began with
+        assert np.abs(first).max() <= 1  # the initial values
 
 
-inherited = None  # by forked workers of a DataLoader
+inherited = None  # inherited by the forked workers of a DataLoader
 
 
 class Points(torch.utils.data.Dataset):
@@ -157,7 +157,7 @@ def test_a_constructor_that_fails_leaves(job):
     with pytest.raises(ps_shm.Error) as of_maker:
         ps_shm.torch.Optimizer(model, job, create=True, workers=2, mode="sync")
     assert not segments(job)
-    del of_worker, of_maker  # till here their tracebacks keep what there was
+    del of_worker, of_maker  # until here their tracebacks keep objects alive
 
 
 def test_models_that_a_job_cannot_take_are_refused(job):
@@ -195,7 +195,7 @@ def test_schedulers_of_torch_act_on_the_job(job):
     lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0, threshold=1.0),
 ])
 def test_schedulers_give_the_rates_that_they_give_an_optimizer_of_torch(job, make):
-    """In mode sync, where a rate holds for the step that comes next; in async it does from the one behind that on."""
+    """For mode sync, in which a rate takes effect with the next step; in async it takes effect one step later."""
     plain, model = small_model(), small_model()
     with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, mode="sync") as opt:
         reference = torch.optim.SGD(plain.parameters(), lr=0.1)
@@ -223,7 +223,7 @@ def test_buffers_follow_their_policy(job, policy):
             opt.pull()
         means = [m.running_mean[0].item() for m in models]
         counts = [m.num_batches_tracked.item() for m in models]
-        one = 0.1 * x[:, 0].mean().item()  # of the first one's batch
+        one = 0.1 * x[:, 0].mean().item()  # from the batch of the first worker
         if policy == "local":
             assert means == pytest.approx([one, 3 * one]) and counts == [1, 1]
         elif policy == "chief":
@@ -288,7 +288,7 @@ def test_zero_grad_drops_what_a_batch_gave_an_embedding(job):
     with ps_shm.torch.Optimizer(torch.nn.Sequential(embedding, torch.nn.Linear(4, 1)), job, create=True, lr=0.1) as opt:
         before = embedding.variable.pull()
         embedding(torch.tensor([3])).sum().backward()
-        kept = embedding(torch.tensor([5])).sum()  # its gradient comes only after zero_grad()
+        kept = embedding(torch.tensor([5])).sum()  # its gradient is computed only after zero_grad()
         opt.zero_grad()
         kept.backward()
         opt.step()
@@ -354,7 +354,8 @@ def test_a_run_goes_on_from_a_checkpoint_of_torch_with_the_same_bits(job, tmp_pa
         assert opt.global_step == 10 and opt.param_groups[0]["lr"] == pytest.approx(settings["lr"] * (0.25 if schedule else 1))
         scheduler = scheduler_of(opt)
         if scheduler:
-            opt.param_groups[0]["lr"] = kept["opt"]["param_groups"][0]["lr"]  # its constructor has set the first one
+            # the constructor has set that of the first group
+            opt.param_groups[0]["lr"] = kept["opt"]["param_groups"][0]["lr"]
             scheduler.last_epoch = 10
         train_by_schedule(other, opt, scheduler, 10)
     for a, b in zip(straight.state_dict().values(), other.state_dict().values()):
@@ -432,7 +433,7 @@ def test_ctrl_c_in_a_step_is_made_up_for_by_the_next(job):
         models[1](3 * torch.ones(1, 3)).sum().backward()
         other = threading.Thread(target=opts[1].step)
         other.start()
-        opts[0].zero_grad()  # waits for the other
+        opts[0].zero_grad()  # waits for the other worker
         other.join()
         opts[0].pull()
         torch.testing.assert_close(models[0].weight.detach(), before - 2)

@@ -16,8 +16,8 @@
 
 namespace ps_shm::test {
 
-// How often words and records name each buffer of the class that `variables` are all of. Buffers named never are there
-// with 0. Requires: nobody pushes.
+// How often words and records name each buffer of a class; `variables` are all variables of that class. Buffers that
+// nothing names have count 0. Requires: no push is in progress.
 inline std::map<std::uint64_t, int> count_names(const shm::JobSegments& job,
                                                 const std::vector<const shm::VariableShm*>& variables) {
   std::map<std::uint64_t, int> names;
@@ -54,7 +54,7 @@ inline bool is_conserved(const shm::JobSegments& job, const std::vector<const sh
   return std::all_of(names.begin(), names.end(), [](const auto& one) { return one.second == 1; });
 }
 
-// Of all variables of a job.
+// For all variables of a job.
 inline bool is_conserved(const std::string& job_name) {
   shm::AttachOutcome outcome;
   auto job = shm::JobSegments::try_attach(job_name, shm::Access::kReadOnly, outcome);

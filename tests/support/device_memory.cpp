@@ -16,7 +16,7 @@ std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to -
 
 class Addresses {
  public:
-  // Pages, with one behind them that stays closed.
+  // Pages, followed by one that stays inaccessible.
   std::byte* take(std::size_t pages_bytes) {
     const std::lock_guard lock(mutex_);
     if (base_ == nullptr || pages_bytes + kPage > kRoom - used_) return nullptr;
@@ -45,7 +45,7 @@ class Addresses {
   std::mutex mutex_;
   std::byte* const base_ = reserve();
   std::size_t used_ = kPage;
-  const int key_ = pkey_alloc(0, PKEY_DISABLE_ACCESS);  // other threads begin without access, too
+  const int key_ = pkey_alloc(0, PKEY_DISABLE_ACCESS);  // other threads start without access as well
 };
 
 Addresses& addresses() {

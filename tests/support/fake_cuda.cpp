@@ -19,7 +19,8 @@ struct FakeCuda::FakeEvent {
     bool done = false;
     Clock::time_point time;
   };
-  std::shared_ptr<Moment> last = std::make_shared<Moment>(Moment{true, {}});  // never recorded: done
+  // an event that was never recorded counts as complete
+  std::shared_ptr<Moment> last = std::make_shared<Moment>(Moment{true, {}});
 };
 
 struct FakeCuda::FakeGraph {
@@ -42,7 +43,7 @@ struct FakeCuda::FakeStream final : on_cpu::Queue {
   cudaError_t enqueue(Work work) override { return static_cast<cudaError_t>(cuda.enqueue(handle(), std::move(work))); }
   Stream handle() { return reinterpret_cast<Stream>(static_cast<on_cpu::Queue*>(this)); }
 
-  // What waits for the stream cannot be recorded: it spoils a capture. Holds the mutex.
+  // An operation that waits for the stream cannot be captured: it invalidates the capture. The caller holds the mutex.
   CudaError refuse_in_capture() {
     if (!is_capturing) return kSuccess;
     is_capture_spoilt = true;
@@ -154,7 +155,7 @@ CudaError FakeCuda::set_device(int device) {
   return device >= 0 && device < box_.devices ? kSuccess : kInvalidDevice;
 }
 
-// As the real ones do, which is why nothing may be released while a stream waits for its own thread.
+// Waits as the real calls do, which is why nothing may be released while a stream waits for its own thread.
 void FakeCuda::wait_for_all(const char* call) {
   std::vector<std::shared_ptr<FakeStream>> all;
   {

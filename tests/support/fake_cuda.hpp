@@ -1,10 +1,10 @@
-// CUDA without a GPU: the calls, executed by one thread per stream, in stream order, on this process's memory; and the
-// real kernels, which cuda_on_cpu/ runs.
+// CUDA without a GPU: the calls are executed by one thread per stream, in stream order, on this process's memory; the
+// kernels are the real ones, run by cuda_on_cpu/.
 //
-// It is stricter than a device. A device address is valid for the streams' threads only, where the processor can lock
-// memory by thread, so host code that follows one crashes. All allocations and registered regions lie apart from each other,
-// with nothing between them: a kernel that leaves its memory, or writes to what was registered for reading, crashes, and
-// a copy ends the stream with cudaErrorIllegalAddress.
+// It is stricter than a device. If the processor can protect memory per thread, a device address is valid only in the
+// threads of the streams, so host code that dereferences one crashes. All allocations and registered regions are
+// separated by inaccessible pages: a kernel that leaves its memory, or writes to memory that was registered for
+// reading, crashes, and a copy that does so ends the stream with cudaErrorIllegalAddress.
 #pragma once
 
 #include <condition_variable>
@@ -29,14 +29,14 @@ inline constexpr device::CudaError kIllegalAddress = 700, kCaptureUnsupported = 
 
 struct FakeBox {
   const char* name = "Fake GPU";
-  bool is_simulated = false;  // for programs: they are told so, and no log grows
+  bool is_simulated = false;  // for programs: they report it, and the log does not grow
   int devices = 1;
-  bool native_atomics = false;  // to host memory, on all of them
+  bool native_atomics = false;  // to host memory, for all atomics
   bool read_only_registration = true;
   bool host_register = true;
   bool copy_batches = true;  // CUDA 12.8 and later
   bool stream_waits = true;
-  bool refuses_waits = false;                       // has the call for them, and refuses it
+  bool refuses_waits = false;                       // the call for waits exists, and refuses
   std::size_t memory_bytes = std::size_t{1} << 30;  // of each device
 };
 
@@ -45,17 +45,17 @@ class FakeCuda : public device::CudaCalls {
   explicit FakeCuda(const FakeBox& box = {});
   ~FakeCuda() override;
 
-  // The call's n-th use from now on (0: the next) returns this error and does nothing else.
+  // The n-th use of the call from now on (0: the next) returns this error and does nothing else.
   void fail(const std::string& call, int n, device::CudaError error);
-  // Everything that is enqueued from now on ends its stream with this error.
+  // Every operation enqueued from now on ends its stream with this error.
   void break_device(device::CudaError error);
-  // Called on the stream's thread: before each copy, by number; between a pulled piece's copy and its stamp's check, by
-  // the piece's number; and before a sent piece, which is there by then, is reported.
+  // Called on the stream's thread: before each copy, with its number; between the copy of a pulled chunk and the check
+  // of its stamp, with the chunk's number; and before a sent chunk, which has arrived by then, is reported.
   std::function<void(std::size_t)> before_copy, during_pull, before_report;
 
-  std::vector<std::string> calls() const;  // all so far, with arguments: "host_register 1073741824 3"
+  std::vector<std::string> calls() const;  // all calls so far, with arguments: "host_register 1073741824 3"
   std::size_t count(const std::string& call) const;
-  std::vector<std::string> faults() const;  // accesses outside of what exists
+  std::vector<std::string> faults() const;  // accesses outside of existing memory
   std::size_t live_allocations() const;     // allocations, pinned memory, registrations, streams, events, graphs
   std::size_t bytes_to_host() const;        // by copies and transfer kernels so far
 
@@ -101,7 +101,7 @@ class FakeCuda : public device::CudaCalls {
   device::CudaError launch(device::Graph graph, device::Stream stream) override;
   device::CudaError destroy_graph(device::Graph graph) override;
 
-  // For the tables of kernels. Work throws CudaError numbers.
+  // For the tables of kernels. Enqueued work throws CudaError numbers.
   using Work = std::function<void()>;
   device::CudaError enqueue(device::Stream stream, Work work);
   void note_sent(std::size_t bytes);
@@ -113,14 +113,14 @@ class FakeCuda : public device::CudaCalls {
   struct FakeGraph;
   struct Range {
     std::byte* device = nullptr;
-    std::byte* host = nullptr;  // nullptr: the device's own
+    std::byte* host = nullptr;  // nullptr: the device's own memory
     std::size_t bytes = 0;
     bool is_pinned = false, is_read_only = false;
   };
 
   static FakeStream& of(device::Stream stream);
   const Range* find(const void* device) const;
-  // Throws kIllegalAddress where it is a device address, and the bytes are not all there, or not to be written.
+  // Throws kIllegalAddress for a device address if the bytes do not all exist, or must not be written.
   void look_up(const void* address, std::size_t bytes, bool writes);
   device::CudaError status_of(FakeStream& stream);
   bool is_pinned_or_registered(const void* host) const;
@@ -133,13 +133,13 @@ class FakeCuda : public device::CudaCalls {
   std::multimap<std::string, std::pair<int, device::CudaError>> failures_;
   device::CudaError broken_ = 0, pending_ = 0;
   std::vector<Range> ranges_;
-  std::vector<std::shared_ptr<FakeStream>> streams_;  // shared: another thread may wait for one that ends
+  std::vector<std::shared_ptr<FakeStream>> streams_;  // shared: another thread may wait for one that is ending
   std::vector<std::unique_ptr<FakeEvent>> events_;
   std::vector<std::unique_ptr<FakeGraph>> graphs_;
   std::size_t copies_ = 0, to_host_ = 0;
 };
 
-// The real kernels on the CPU, behind calls that are logged and can fail.
+// The real kernels on the CPU, with calls that are logged and can fail.
 class FakeKernels : public device::TransferKernels {
  public:
   explicit FakeKernels(FakeCuda& cuda) : cuda_(cuda) {}
@@ -162,7 +162,7 @@ class FakeKernels : public device::TransferKernels {
                               std::uint32_t* arrived, device::Stream stream) override;
 
  private:
-  // Launches unless the call is to fail, under a watcher's eyes if there is one.
+  // Launches unless the call is to fail, with a watcher if one is set.
   device::CudaError run(const std::string& call, device::Stream stream, on_cpu::Watcher watcher,
                         const std::function<device::CudaError()>& launch);
 

@@ -1,4 +1,4 @@
-// A fake GPU for the cases of gpu_cases.hpp: in the end it has seen no misuse, and nothing stays allocated on it.
+// A fake GPU for the cases of gpu_cases.hpp. Its end checks that it has seen no misuse, and that everything was freed.
 #pragma once
 
 #include <doctest/doctest.h>

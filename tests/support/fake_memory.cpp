@@ -1,4 +1,4 @@
-// The fake's devices and memory: what exists, what may be written, and copies.
+// The devices and memory of the fake: which memory exists, which may be written, and copies.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,8 +13,9 @@ using namespace device;
 
 namespace {
 
-// Copies word by word, as a copy engine does, so that none is torn that others write meanwhile: memcpy may go byte by byte
-// (rep movsb), and an interrupt then shows half a word. Returns whether the addresses and the size are whole words.
+// Copies word by word, as a copy engine does, so that no word is torn that others write meanwhile: memcpy may copy
+// bytes (rep movsb), and an interrupt would then expose half a word. Returns whether addresses and size are multiples
+// of a word.
 template <class Word>
 bool copy_words(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
   if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes) % sizeof(Word) != 0)
@@ -244,7 +245,8 @@ CudaError FakeCuda::copy_batch(std::span<void* const> to, std::span<const void* 
   std::vector<const void*> sources(from.begin(), from.end());
   std::vector<std::size_t> sizes(bytes.begin(), bytes.end());
   return enqueue(stream, [=, this] {
-    for (std::size_t i = targets.size(); i-- > 0;) move(targets[i], sources[i], sizes[i]);  // in no promised order
+    // the order is not guaranteed
+    for (std::size_t i = targets.size(); i-- > 0;) move(targets[i], sources[i], sizes[i]);
   });
 }
 

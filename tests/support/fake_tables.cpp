@@ -1,4 +1,4 @@
-// Both tables of kernels: what a test told to fail fails, the rest is launched as src/ launches it.
+// Both tables of kernels: calls that a test has told to fail do so, all others are launched as src/ launches them.
 #include "support/fake_cuda.hpp"
 
 namespace ps_shm::test {
@@ -9,7 +9,7 @@ using on_cpu::Noted;
 
 namespace {
 
-// For pieces that kernels report by a release to arrived[number].
+// For chunks that kernels report by a release to arrived[number].
 on_cpu::Watcher reporting(const std::function<void(std::size_t)>& before, const std::uint32_t* arrived) {
   if (!before) return {};
   return [&before, arrived](const Noted& noted) {

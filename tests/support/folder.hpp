@@ -1,4 +1,4 @@
-// A test's own folder for files, which is gone with it.
+// A temporary folder of a test, which is removed with the object.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -28,7 +28,7 @@ class Folder {
   const std::string& path() const { return path_; }
   std::string path(const std::string& name) const { return path_ + "/" + name; }
 
-  // Both return the file's path. The name may have folders.
+  // Both return the file's path. The name may contain folders.
   std::string write(const std::string& name, std::string_view content) const {
     std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
     std::ofstream file(path(name), std::ios::binary);
@@ -45,7 +45,7 @@ class Folder {
     return path(name);
   }
 
-  // The names of what lies in it, sorted.
+  // The sorted names of its entries.
   std::vector<std::string> files() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename());

@@ -1,4 +1,4 @@
-// What must hold of a GpuLink on whatever executes it: a GPU, or the fake of fake_cuda.hpp.
+// Requirements on a GpuLink on any device: a GPU, or the fake of fake_cuda.hpp.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -116,7 +116,7 @@ class GpuMember {
   device::OwnStream stream_;
 };
 
-// Sizes of one chunk and of many, odd ones, scalars; and a large one, whose chunks the copy engine takes.
+// Sizes of one chunk and of many, odd sizes, scalars; and a large one, whose chunks the copy engine transfers.
 inline const std::vector<std::uint64_t> kSmallSizes{1, 3, 4, 1000, 5003, 70001}, kLargeSizes{17, 900001};
 
 inline void pulls_what_the_processor_pulls(GpuBox box) {
@@ -145,7 +145,7 @@ inline void pulls_what_the_processor_pulls(GpuBox box) {
       }
 }
 
-// The same pushes by a GPU and by a processor, in two jobs, give the same bits.
+// The same pushes by a GPU and by a processor, in two jobs, give bit-identical results.
 inline void pushes_as_the_processor_does(GpuBox box) {
   struct Kind {
     Mode mode;
@@ -237,7 +237,7 @@ inline void rounds_gradients_to_bfloat16(GpuBox box) {
   }
 }
 
-// A pull that waits on the stream sees what was pushed between its start and open().
+// A pull that waits in the stream sees pushes made between its start and open().
 inline void waits_on_the_stream(GpuBox box) {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     JobConfig config = gpu_job(mode);
@@ -260,7 +260,7 @@ inline void waits_on_the_stream(GpuBox box) {
         CHECK(member.parameters(i).back() == member.pulled_by_processor(i).back());
     }
     CHECK(member.parameters(0).front() == 20.0F);
-    member.link->start_pull_when_opened();  // and is never opened: the link's end does not wait for it
+    member.link->start_pull_when_opened();  // it is never opened: the end of the link does not wait for it
   }
 }
 

@@ -1,4 +1,4 @@
-// Compares a model's gradient on a GPU with the CPU's, of whichever tables it is given.
+// Compares a model's gradient on a GPU with the CPU's, for any table of kernels.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -32,7 +32,7 @@ std::vector<T> from_device(device::CudaCalls& cuda, const device::DeviceMemory<T
   return values;
 }
 
-// Waits for what was enqueued, however a test ends, before the memory goes that it works on.
+// Waits for enqueued work, however a test ends, before the memory that it uses is freed.
 struct Ending {
   device::CudaCalls& cuda;
   train::ModelKernels& kernels;
@@ -43,8 +43,8 @@ struct Ending {
   }
 };
 
-// Loss and gradients of `batch` random examples, of a workspace that has room for more. Both sides sum in float32, in
-// orders of their own; the tolerance is relative to the largest gradient of a parameter.
+// Loss and gradients of `batch` random examples, with a workspace that is large enough for more. Both sides sum in
+// float32, each in its own order; the tolerance is relative to the largest gradient of a parameter.
 inline void check_gpu_gradient(const std::string& name, std::size_t batch, std::size_t features, std::size_t classes,
                                device::CudaCalls& cuda, train::ModelKernels& kernels) {
   CAPTURE(name);
@@ -66,7 +66,7 @@ inline void check_gpu_gradient(const std::string& name, std::size_t batch, std::
   for (std::size_t i = 0; i < count; ++i) {
     values[i].resize(model->parameters()[i].count());
     model->initialize(i, 5, values[i]);
-    for (float& value : values[i]) value += 0.01F;  // biases too are to be other than 0
+    for (float& value : values[i]) value += 0.01F;  // biases should differ from 0, too
     expected[i].assign(values[i].size(), kNaN);
     parameters.push_back(values[i].data());
     gradients.push_back(expected[i].data());
@@ -88,7 +88,7 @@ inline void check_gpu_gradient(const std::string& name, std::size_t batch, std::
   train::GpuModel there(*model, batch + 3, cuda, kernels);
   kernels.prepare_products(stream.get());
   const Ending ending{cuda, kernels, stream.get()};
-  for (int round = 0; round < 2; ++round)  // what the first leaves in the workspace does not matter
+  for (int round = 0; round < 2; ++round)  // the state that the first round leaves in the workspace does not matter
     there.enqueue(parameters, {images_there.on_device(), labels_there.on_device(), batch}, gradients,
                   loss_there.on_device(), stream.get());
   CHECK(double(from_device(cuda, loss_there, stream.get())[0]) == doctest::Approx(double(loss)).epsilon(1e-5));
@@ -108,7 +108,7 @@ inline void check_gpu_gradient(const std::string& name, std::size_t batch, std::
   }
 }
 
-// Sizes that are no multiples of anything.
+// Sizes without common factors.
 inline void check_gpu_gradients(device::CudaCalls& cuda, train::ModelKernels& kernels) {
   for (const char* name : {"softmax", "mlp"}) {
     check_gpu_gradient(name, 1, 1, 2, cuda, kernels);

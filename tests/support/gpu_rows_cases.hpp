@@ -1,4 +1,4 @@
-// What must hold of a GpuRows on whatever executes it: a GPU, or the fake of fake_cuda.hpp.
+// Requirements on GpuRows on any device: a GPU, or the fake of fake_cuda.hpp.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@
 
 namespace ps_shm::test {
 
-// A worker's table on a GPU, and device memory for what goes there and comes back.
+// A worker's table on a GPU, and device memory for the rows that are sent and received.
 class GpuTable {
  public:
   GpuTable(GpuBox box, Worker& worker, const Variable& variable)
@@ -67,7 +67,7 @@ class GpuTable {
 
 inline const std::vector<UpdateRule> kRowRules = rules_where([](const update::Traits&) { return true; });
 
-// How a table lies: whole, in parts by range, dealt out.
+// The placement of a table: whole, in parts by range, or striped.
 inline JobConfig table_config(UpdateRule rule, int placement) {
   JobConfig config = row_config(rule);
   config.optimizer.l1 = 0.01F;
@@ -118,8 +118,8 @@ inline void pulls_rows_as_the_processor_does(GpuBox box) {
       }
 }
 
-// The same pushes by a GPU and by a processor, in two jobs, give the same bits: no row has so many gradients that the GPU
-// sums them up in another order.
+// The same pushes by a GPU and by a processor, in two jobs, give bit-identical results: no row has so many gradients
+// that the GPU sums them in another order.
 inline void pushes_rows_as_the_processor_does(GpuBox box) {
   constexpr std::uint32_t kRows = 203;
   for (const UpdateRule rule : kRowRules)
@@ -152,7 +152,7 @@ inline void pushes_rows_as_the_processor_does(GpuBox box) {
       }
 }
 
-// Gradients that are whole numbers have sums that floats hold exactly, however they are summed up.
+// Integer gradients have sums that floats represent exactly, in whatever order they are summed.
 inline void sums_frequent_rows_exactly(GpuBox box) {
   for (const std::uint64_t width : {1, 16, 130}) {
     RowsJob job(table_config(UpdateRule::kAdd, 0), {50, width});
@@ -170,7 +170,7 @@ inline void sums_frequent_rows_exactly(GpuBox box) {
   }
 }
 
-// A limit on the norm is one of the whole push, in however many pieces it comes.
+// A limit on the norm applies to the whole push, however many pieces it is sent in.
 inline void clips_by_the_norm_of_all(GpuBox box) {
   JobConfig config = row_config(UpdateRule::kSgd);
   config.optimizer.clip_norm = 1.0F;
@@ -200,13 +200,13 @@ inline void refuses_rows_that_there_are_not(GpuBox box) {
   CHECK_THROWS_WITH_AS(table.push(many, std::vector<float>(many.size() * 16, 1.0F)),
                        doctest::Contains("id 101 is out of range"), Error);
   CHECK(job.pull(ids_of_all(100)) == before);
-  // The next ones are none the worse for it.
+  // Later pushes are not affected.
   CHECK(table.pull(ids_of({99, 0})) == job.pull(ids_of({99, 0})));
   table.push(ids_of({5}), std::vector<float>(16, 1.0F));
   CHECK(job.pull(ids_of({5}))[0] == before[5 * 16] + 1.0F);
 }
 
-// Two workers on a GPU and one without add whole numbers to the same few rows, and to many.
+// Two workers on a GPU and one without add integers to the same few rows, and to many.
 inline void loses_no_update(GpuBox box, int pushes) {
   for (const int placement : {0, 2})
     for (const std::uint32_t rows : {3U, 2000U}) {

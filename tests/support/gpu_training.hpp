@@ -1,4 +1,4 @@
-// Whole jobs in one process, of workers with and without GPUs, on the fake.
+// Complete jobs in one process, with workers that use the fake GPU and workers that do not.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -66,19 +66,19 @@ inline WorkerOptions member(const JobConfig& config, std::uint32_t rank) {
 }
 
 struct Trained {
-  std::vector<std::vector<float>> parameters;  // as they are at the end
+  std::vector<std::vector<float>> parameters;  // at the end
   double accuracy = 0.0;
   std::uint64_t digest = 0;
   std::vector<train::TrainResult> results;  // by rank
 };
 
-// Keeps threads at about the same step: whoever is ahead waits. Without it, on a busy machine, one thread may have done a
-// short job's steps before the others have begun.
+// Keeps threads at about the same step: a thread that is ahead waits. Otherwise, on a busy machine, one thread may make
+// all steps of a short job before the others have started.
 class Pace {
  public:
   explicit Pace(std::size_t threads) : steps_(threads) {}
 
-  // Waits for those that are more than some steps behind.
+  // Waits for threads that are more than some steps behind.
   void step(std::size_t thread) {
     constexpr std::uint64_t kLead = 8;
     const std::uint64_t steps = ++steps_[thread];
@@ -91,7 +91,7 @@ class Pace {
   std::vector<std::atomic<std::uint64_t>> steps_;
 };
 
-// A job whose worker of rank r trains with options[r].
+// Runs a job whose worker of rank r trains with options[r].
 inline Trained train_job(const JobConfig& config, const char* model_name,
                          const std::vector<train::TrainOptions>& options) {
   const train::Dataset& data = digits().train;
@@ -108,7 +108,7 @@ inline Trained train_job(const JobConfig& config, const char* model_name,
   for (std::size_t rank = 0; rank < options.size(); ++rank)
     threads.emplace_back([&, rank] {
       train::TrainOptions own = options[rank];
-      if (config.mode == Mode::kAsync)  // in the others steps wait for each other
+      if (config.mode == Mode::kAsync)  // in the other modes steps wait for each other
         own.stop_requested = [&] {
           pace.step(rank);
           return options[rank].stop_requested && options[rank].stop_requested();
@@ -155,7 +155,7 @@ inline double worst_difference(const Trained& a, const Trained& b) {
   return worst;
 }
 
-// How far parameters that began the same are apart after some steps of one worker each; both sum in float32.
+// The distance between parameters that started equal after some steps of one worker each; both sum in float32.
 inline constexpr double kRounding = 2e-5;
 
 inline void check_same_as_processor(const JobConfig& config, const train::TrainOptions& options,

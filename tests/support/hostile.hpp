@@ -1,4 +1,4 @@
-// Jobs with damaged segments: altering files in /dev/shm, and attaching to them in every way there is, with a bound on
+// Jobs with damaged segments: modifies files in /dev/shm and attaches to them in every possible way, with a bound on
 // all waits.
 #pragma once
 
@@ -76,7 +76,8 @@ inline void inspect_all(const std::string& job) {
   static_cast<void>(view.digest());
 }
 
-// One worker's life: joins, declares, pulls, pushes, steps, leaves. Its waits end after ten seconds, which pass at once.
+// The life of one worker: joins, declares, pulls, pushes, steps, leaves. Its waits end after ten seconds, which a
+// manual clock skips.
 inline void train_once(const std::string& job, const std::vector<VariableSpec>& specs) {
   const ManualClock clock(ManualClock::Sleeps::kPass);
   WorkerOptions options;
@@ -95,7 +96,8 @@ inline void train_once(const std::string& job, const std::vector<VariableSpec>& 
   worker.step();
 }
 
-// All that is done to a publication that nobody uses: the inspector looks, a subscriber reads, a publisher takes it over.
+// Every operation on a publication without users: the inspector reads it, a subscriber reads, a publisher takes it
+// over.
 inline void use_publication(const BundleSpec& spec) {
   std::string refusal;
   const auto attempt = [&](auto&& body) {
@@ -131,8 +133,8 @@ inline void use_publication(const BundleSpec& spec) {
   if (!refusal.empty()) throw Error(refusal);
 }
 
-// Runs cases 0 to count - 1 in forked children, `seconds` for each; returns what went wrong. A case goes wrong by a
-// signal, its own alarm, or an exception that is no Error.
+// Runs cases 0 to count - 1 in forked children, `seconds` for each; returns the failures. A case fails by a signal, its
+// own alarm, or an exception that is not an Error.
 class Cases {
  public:
   template <class Run>

@@ -1,4 +1,4 @@
-// A worker whose loop has hooks, and what tests of hooks need beside it.
+// A worker whose loop has hooks, and helpers for tests of hooks.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ inline std::vector<std::string> checkpoints_in(const Folder& folder) {
   return found;
 }
 
-// A worker whose loop pushes gradients of `gradient` in each element; a step's loss is what losses(step) says, from 1 on.
+// A worker whose loop pushes gradients with `gradient` in each element; the loss of step n, from 1 on, is losses(n).
 struct LoopingWorker {
   Worker worker;
   Variable variable;
@@ -76,7 +76,7 @@ struct LoopingWorker {
 
 inline double falling(std::uint64_t step) { return 1.0 / double(step); }
 
-// Calls back in the phases that it is given.
+// Calls a function in the given phases.
 struct Calling : Hook {
   std::function<bool(StepLoop&, double)> on_gradient = [](StepLoop&, double) { return true; };
   std::function<void(StepLoop&, const StepReport&)> on_step = [](StepLoop&, const StepReport&) {};

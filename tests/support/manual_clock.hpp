@@ -1,14 +1,14 @@
-// A clock that stands still until its test moves it, in the place of the kernel's (shm/base/clock.hpp).
+// A clock that stands still until the test advances it; it replaces the kernel's clock (shm/base/clock.hpp).
 //
-// While one exists, now_ns() of this process is its time, and every sleep of the library lasts until that time has come,
-// a wake, or a signal. So a test needs no sleep of its own and no bound on real time:
+// While one exists, now_ns() of this process returns its time, and every sleep of the library lasts until that time is
+// reached, a wake, or a signal. So a test needs neither sleeps of its own nor bounds on real time:
 //
 //   ManualClock clock;
 //   Stepping step(worker);               // a thread that has to wait
 //   REQUIRE(clock.wait_for_sleepers(1));  // it waits
-//   clock.advance(kSlice);               // its slice is over; it has looked again, and sleeps again
+//   clock.advance(kSlice);               // its slice is over; it has polled, and sleeps again
 //
-// What ends while the clock stands still was ended by a wake. A forked child has the kernel's clock.
+// A sleep that ends while the clock stands still was ended by a wake. A forked child has the kernel's clock.
 #pragma once
 
 #include <linux/futex.h>
@@ -37,15 +37,15 @@ inline constexpr std::uint64_t kSlice = shm::kWaitSliceNs, kSecond = 1'000'000'0
 
 class ManualClock final : public shm::Clock {
  public:
-  // kBlock: who sleeps waits for advance(). kPass: a sleep moves the time to its end and returns at once, for a test
-  // with one thread; others of its threads would see the time fly.
+  // kBlock: a sleeping thread waits for advance(). kPass: a sleep advances the time to its end and returns at once, for
+  // tests with one thread; with more threads the time would advance arbitrarily.
   enum class Sleeps { kBlock, kPass };
 
   explicit ManualClock(Sleeps sleeps = Sleeps::kBlock) : passes_(sleeps == Sleeps::kPass) {
     static const int of_children = pthread_atfork(nullptr, nullptr, [] { shm::g_clock = nullptr; });
     if (of_children != 0 || shm::g_clock.exchange(this) != nullptr) throw std::runtime_error("a second clock");
   }
-  // Whoever still sleeps goes on, in kernel time from then on.
+  // Threads that still sleep continue, in kernel time from then on.
   ~ManualClock() {
     let_sleeps_pass();
     shm::g_clock = nullptr;
@@ -54,14 +54,14 @@ class ManualClock final : public shm::Clock {
   ManualClock(const ManualClock&) = delete;
   ManualClock& operator=(const ManualClock&) = delete;
 
-  // Moves the time on. Returns when nobody sleeps any more whose time has come.
+  // Advances the time. Returns once no thread sleeps any more whose time has come.
   void advance(std::uint64_t ns) {
     now_ += ns;
     wake([&](const Sleeper& sleeper) { return sleeper.until <= now_; });
   }
-  // From here on, for those that begin to sleep.
+  // From now on, for sleeps that begin later.
   void set(Sleeps sleeps) noexcept { passes_ = sleeps == Sleeps::kPass; }
-  // Ends all sleeps that are under way, and lets those that follow pass: the end of a test.
+  // Ends all sleeps in progress, and lets later ones pass: for the end of a test.
   void let_sleeps_pass() {
     passes_ = true;
     wake([](const Sleeper&) { return true; });
@@ -72,7 +72,7 @@ class ManualClock final : public shm::Clock {
     const std::lock_guard lock(mutex_);
     return sleepers_.size();
   }
-  // Whether so many threads sleep at the same time, within the patience of a test.
+  // Whether this many threads sleep at the same time within the test's time limit.
   [[nodiscard]] bool wait_for_sleepers(std::size_t count) {
     return eventually([&] { return sleepers() >= count; });
   }
@@ -107,7 +107,7 @@ class ManualClock final : public shm::Clock {
     std::uint64_t until;
   };
 
-  // Until none of them is left: one may not have come to its system call yet.
+  // Waits until none of them is left: a thread may not have reached its system call yet.
   template <class Which>
   void wake(Which&& which) {
     for (bool is_any = true; is_any;) {

@@ -1,5 +1,5 @@
-// A worker as the tables see it: a rank held through an attachment of its own. Its object's end is its death: the lock
-// goes, and nothing is said; leave() says it.
+// A worker as the tables see it: a rank held through its own attachment. Destroying the object corresponds to a death:
+// the lock is released without a record; leave() records that the worker leaves.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Jobs of several shards, and where their variables lie.
+// Jobs with several shards, and the placement of their variables.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ inline std::vector<Variable> declare(Worker& worker, const std::vector<VariableS
   });
 }
 
-// Shards of each variable's parts.
+// The shards of each variable's parts.
 inline std::map<std::string, std::vector<std::uint32_t>> shards(const std::string& job) {
   std::map<std::string, std::vector<std::uint32_t>> found;
   for (const VariableInfo& variable : JobView(job).variables())

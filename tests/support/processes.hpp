@@ -1,4 +1,4 @@
-// Processes of a test: a forked child that never outlives its object, and a pipe to wait for one another.
+// Processes of a test: a forked child that never outlives its object, and a pipe for waiting for one another.
 #pragma once
 
 #include <poll.h>
@@ -17,7 +17,7 @@ namespace ps_shm::test {
 
 inline constexpr int kPatienceMs = 20'000;
 
-// tell() wakes one hear(); made before the fork, used on both sides.
+// tell() wakes one hear(); created before the fork, used on both sides.
 class Bell {
  public:
   Bell() {
@@ -31,7 +31,7 @@ class Bell {
   Bell& operator=(const Bell&) = delete;
 
   void tell() const { (void)!write(ends_[1], "", 1); }
-  // False: nobody has told within the patience of a test.
+  // False: no tell() within the test's time limit.
   [[nodiscard]] bool hear() const {
     pollfd end{ends_[0], POLLIN, 0};
     char byte;
@@ -42,7 +42,7 @@ class Bell {
   int ends_[2];
 };
 
-// A count in memory that a test shares with its children: one that they raise, so that it can act at a count of theirs.
+// A counter in memory that a test shares with its children: they increment it, and the test acts at a given count.
 class SharedCount {
  public:
   SharedCount() {
@@ -62,7 +62,7 @@ class SharedCount {
   Count* count_;
 };
 
-// A forked copy of this process that runs `body` and exits with what it returns; 99: it threw.
+// A forked copy of this process that runs `body` and exits with its result; 99: it threw.
 class Child {
  public:
   template <class Body>
@@ -87,7 +87,7 @@ class Child {
     waitpid(std::exchange(pid_, -1), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  // Returns when it runs no more, and cannot until SIGCONT.
+  // Returns once the process is stopped; it stays so until SIGCONT.
   void stop() const {
     int status = 0;
     if (::kill(pid_, SIGSTOP) != 0 || waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status))
@@ -103,12 +103,12 @@ class Child {
   pid_t pid_;
 };
 
-// Until a signal ends the process.
+// Waits until a signal ends the process.
 [[noreturn]] inline void sleep_forever() {
   for (;;) pause();
 }
 
-// Whether `fact` becomes true within the patience of a test.
+// Whether `fact` becomes true within the test's time limit.
 template <class Fact>
 bool eventually(Fact&& fact) {
   for (int waited = 0; waited < kPatienceMs; ++waited) {

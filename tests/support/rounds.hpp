@@ -24,7 +24,7 @@ inline Attempt decide(Member& member, std::uint64_t round, bool look_at_locks = 
   return result;
 }
 
-// The ranks of the round's decision; none: the round is over, or not decided.
+// The ranks of the round's decision; none: the round is over, or not decided yet.
 inline std::optional<Ranks> contributors(const Member& member, std::uint64_t round) {
   Decision decision;
   if (!member.barrier.read_decision(round, decision)) return std::nullopt;
@@ -37,7 +37,7 @@ inline std::optional<Ranks> contributors(const Member& member, std::uint64_t rou
 inline void nothing(const Decision&) {}
 inline bool patient(const Ranks&) { return false; }
 
-// `member` goes through the round alone.
+// `member` completes the round alone.
 inline void pass(Member& member, std::uint64_t round) {
   member.barrier.arrive(round);
   member.barrier.finish(round, nothing, patient);

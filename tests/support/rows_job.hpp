@@ -1,4 +1,4 @@
-// A job with one table of rows and one worker, and what its rows begin with.
+// A job with one table of rows and one worker, and the initial values of the rows.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,7 @@ struct RowsJob {
                                    for (std::size_t i = 0; i < out.size(); ++i) out[i] = first(i / width, i % width);
                                  })) {}
 
-  // What element k of a row begins with: small fractions, so that sums of them are exact.
+  // The initial value of element k of a row: small fractions, so that sums of them are exact.
   float first(std::uint64_t row, std::uint64_t k) const { return float((row * 31 + k * 7) % 64) / 32 - 1; }
   std::vector<float> first_row(std::uint64_t row) const {
     std::vector<float> values(width);

@@ -1,4 +1,4 @@
-// The formulas of src/update/rule_table.hpp in float64, one element at a time, written a second time on purpose.
+// The formulas of src/update/rule_table.hpp in float64, one element at a time, deliberately written a second time.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace ps_shm::test {
 
 using update::Settings;
 
-// Those of the table, in its order, that `is_wanted` says yes to.
+// The rules of the table, in its order, that satisfy `is_wanted`.
 template <class IsWanted>
 std::vector<UpdateRule> rules_where(IsWanted&& is_wanted) {
   std::vector<UpdateRule> rules;
@@ -21,12 +21,12 @@ std::vector<UpdateRule> rules_where(IsWanted&& is_wanted) {
   return rules;
 }
 
-// Whether this build has an exchange as wide as an element with its state; where it has not, declaring is refused.
+// Whether this build has an exchange as wide as an element with its state; without one, declaring is refused.
 inline bool works_in_place(UpdateRule rule) {
   return shm::kHas16ByteExchange || update::slots_per_element(rule, false, true) < 3;
 }
 
-// An element in float64, and how large the terms were that made it: what float32 loses is relative to those.
+// An element in float64, and the size of the terms that it was computed from: float32 errors are relative to those.
 struct Element {
   double x[4] = {}, size[4] = {};
 };
@@ -35,7 +35,8 @@ inline double clipped(const Settings& s, double g) {
   return s.clip_value > 0 ? std::clamp(g, -double(s.clip_value), double(s.clip_value)) : g;
 }
 
-// The formulas of rule_table.hpp, but rowwise_adagrad's, which tests of rows have. `g` is scaled and clipped; sums that made it had terms as large as `g_size`.
+// The formulas of rule_table.hpp, except that of rowwise_adagrad, which the tests of rows have. `g` is scaled and
+// clipped; the terms of the sums that it was computed from were as large as `g_size`.
 inline Element reference(const Settings& s, double rate, double t, const Element& from, double g, double g_size) {
   Element to;
   const double w0 = from.x[0], a = from.x[1], b = from.x[2], epsilon = s.epsilon;
@@ -65,7 +66,7 @@ inline Element reference(const Settings& s, double rate, double t, const Element
       move = step / (std::sqrt(square) + beside);
       move_size = (step_size + std::abs(step) * square_size / square) / (std::sqrt(square) + beside);
     };
-    switch (s.rule) {  // without a default: the compiler asks for the formula of every rule
+    switch (s.rule) {  // without a default, so that the compiler demands the formula of every rule
       case UpdateRule::kAdd:
       case UpdateRule::kFtrl:
       case UpdateRule::kRowwiseAdagrad:
@@ -102,7 +103,7 @@ inline Element reference(const Settings& s, double rate, double t, const Element
         to.size[1] = b1 * std::abs(a) + (1 - b1) * g_size;
         to.x[2] = b2 * b + (1 - b2) * g * g;
         to.size[2] = b2 * b + (1 - b2) * std::abs(g) * g_size;
-        // The other way to write it: corrected moments, and a plain epsilon.
+        // The other common formulation: corrected moments, and a plain epsilon.
         const double first = 1 - std::pow(b1, t), second = 1 - std::pow(b2, t);
         by_root(to.x[1] / first, to.size[1] / first, to.x[2] / second, to.size[2] / second, epsilon);
         ema = 3;

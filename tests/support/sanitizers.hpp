@@ -1,4 +1,4 @@
-// __SANITIZE_ADDRESS__, as GCC defines it, in builds by Clang, too.
+// Defines __SANITIZE_ADDRESS__, as GCC does, in builds by Clang, too.
 #pragma once
 
 #if defined(__has_feature)

@@ -1,4 +1,4 @@
-// A table of CUDA calls without CUDA: records every call as text, answers from plain members, fails where told to.
+// A table of CUDA calls without CUDA: records every call as text, answers from plain members, fails on request.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,13 +24,13 @@ class ScriptedCuda : public device::CudaCalls {
   int devices = 1;
   bool has_wait_value = true;
   std::map<std::pair<int, Attribute>, int> attributes;  // of (device, attribute); others are unknown to the driver
-  std::map<int, std::vector<unsigned>> atomics;         // of a device, all thirteen; others: the call is missing
-  std::map<int, device::DeviceProperties> described;    // others: called "GPU <number>"
-  std::map<std::pair<int, int>, int> peers;             // of (device, peer): 1 can reach it
-  std::uint64_t device_offset = 0x1000'0000'0000;       // a region's device address: its host address and this
-  std::uint64_t region_gap = 0;                         // and so much more for every one registered before it
+  std::map<int, std::vector<unsigned>> atomics;       // by device, all thirteen; for other devices the call is missing
+  std::map<int, device::DeviceProperties> described;  // others are called "GPU <number>"
+  std::map<std::pair<int, int>, int> peers;           // by (device, peer): 1 if it can be reached
+  std::uint64_t device_offset = 0x1000'0000'0000;     // a region's device address is its host address plus this
+  std::uint64_t region_gap = 0;                       // added once more for every region registered before
 
-  std::vector<std::string> calls;  // in order, without those that only ask for a text
+  std::vector<std::string> calls;  // in order, without those that only query a text
   CudaError pending = 0;           // what last_error() returns next
 
   // The `nth` call (from 1) of `function` shall return `error`.

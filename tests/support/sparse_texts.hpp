@@ -1,4 +1,4 @@
-// Sparse examples as plain values, and text files for tests of their readers.
+// Sparse examples as plain values, and text files for tests of the readers.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ inline train::SparseData parse(std::string_view text, const train::SparseSourceO
   return train::SparseData::parse(text, "data", options);
 }
 
-// The message of the Error that reading ends with; empty: none.
+// The message of the Error that reading fails with; empty: none.
 template <class Read>
 std::string error_of(Read&& read) {
   try {

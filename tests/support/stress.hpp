@@ -1,4 +1,4 @@
-// What a stress test takes from the environment: seed, rounds, and whether to run long.
+// The settings of a stress test from the environment: seed, rounds, and whether to run long.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace ps_shm::test {
 
-// PS_SHM_TEST_ROUNDS, or else `rounds`; a tenth under the thread sanitizer, twenty times as many with PS_SHM_TEST_FULL=1.
+// PS_SHM_TEST_ROUNDS, or by default `rounds`; a tenth under the thread sanitizer, twenty times as many with
+// PS_SHM_TEST_FULL=1.
 inline std::uint64_t stress_rounds(std::uint64_t rounds) {
   if constexpr (shm::kThreadSanitizer) rounds = rounds / 10 + 1;
   if (const char* wanted = std::getenv("PS_SHM_TEST_ROUNDS")) return std::strtoull(wanted, nullptr, 10);
@@ -18,7 +19,7 @@ inline std::uint64_t stress_rounds(std::uint64_t rounds) {
   return full != nullptr && full[0] == '1' ? 20 * rounds : rounds;
 }
 
-// PS_SHM_TEST_SEED, or else a new one; printed, so that a failure can be run again.
+// PS_SHM_TEST_SEED, or by default a random seed; printed, so that a failure can be reproduced.
 inline std::uint64_t stress_seed() {
   const char* wanted = std::getenv("PS_SHM_TEST_SEED");
   const std::uint64_t seed = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : std::random_device()();

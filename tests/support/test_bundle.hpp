@@ -1,4 +1,4 @@
-// A publication of a test's own, whose bytes show whether a generation is whole.
+// A private publication of a test, whose bytes show whether a generation is complete.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 
 namespace ps_shm::test {
 
-// A name whose segment is unlinked at the end, whoever has made it.
+// A name whose segment is unlinked at the end, whichever process created it.
 class PublicationName {
  public:
   PublicationName() : name_(unique_job_name()) {}
@@ -33,7 +33,7 @@ class PublicationName {
   std::string name_;
 };
 
-// Tensors "t0", "t1" and so on, each of so many int64.
+// Tensors "t0", "t1" and so on, each with this many int64.
 inline BundleSpec bundle_of(const PublicationName& name, std::uint32_t tensors = 3, std::uint64_t elements = 16) {
   BundleSpec spec{.name = name.text(), .tensors = {}, .subscribers = 4, .records = 0};
   for (std::uint32_t tensor = 0; tensor < tensors; ++tensor)
@@ -43,7 +43,8 @@ inline BundleSpec bundle_of(const PublicationName& name, std::uint32_t tensors =
 
 inline SubscriberOptions hasty(double seconds = 0.05) { return {.group = {}, .wait_seconds = seconds}; }
 
-// Tensor t changes in every 2^t-th generation. The one that a generation has was written for the generation returned.
+// Tensor t changes in every 2^t-th generation. Returns the generation for which the tensor of a given generation was
+// written.
 inline std::uint64_t written_for(std::uint64_t generation, std::uint32_t tensor) {
   const std::uint64_t last = generation >> tensor << tensor;
   return last == 0 ? 1 : last;
@@ -55,7 +56,7 @@ inline std::vector<std::uint32_t> changed_in(std::uint64_t generation, std::uint
   return changed;
 }
 
-// All words of a tensor say for which generation they were written, and which tensor they are of.
+// All words of a tensor hold the generation they were written for, and the number of the tensor.
 inline std::uint64_t word_of(std::uint64_t generation, std::uint32_t tensor) { return generation << 16 | tensor; }
 inline void fill_words(std::span<std::byte> out, std::uint64_t word) {
   for (std::size_t at = 0; at + 8 <= out.size(); at += 8) std::memcpy(out.data() + at, &word, 8);
@@ -66,7 +67,7 @@ inline bool are_all(std::span<const std::byte> bytes, std::uint64_t word) {
   return true;
 }
 
-// Publishes the next generation by the rule above. Nothing: busy.
+// Publishes the next generation by the rule above. Empty: busy.
 inline std::optional<std::uint64_t> publish_next(Publisher& publisher) {
   const std::uint64_t next = publisher.generation() + 1;
   return publisher.publish(

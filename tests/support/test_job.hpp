@@ -1,4 +1,4 @@
-// A job of a test's own: a name that nothing else uses, and nothing of it is left at the end.
+// A private job of a test: its name is unique, and nothing of it is left at the end.
 #pragma once
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ inline std::string unique_job_name() {
   return fmt::format("test-{}-{}", getpid(), count++);
 }
 
-// A job name whose segments are unlinked at the end, whoever has made them and whoever holds them.
+// A job name whose segments are unlinked at the end, whichever processes created or hold them.
 class JobName {
  public:
   JobName() : name_(unique_job_name()) {}
@@ -38,7 +38,7 @@ class JobName {
   const std::string& text() const noexcept { return name_; }
   std::string control() const { return shm::control_name(name_); }
 
-  // What /dev/shm has of the job.
+  // The names in /dev/shm that belong to the job.
   std::vector<std::string> segments() const {
     std::vector<std::string> found;
     for (const std::string& segment : shm::list_segments(control()))
@@ -56,7 +56,7 @@ inline JobConfig with_name(JobConfig config, const std::string& name) {
   return config;
 }
 
-// Gives one of the job's settings another value where they are stored.
+// Changes one of the job's settings where they are stored.
 inline void alter_setting(const shm::JobSegments& job, const std::string& name, const std::string& value) {
   shm::SettingsShm& stored = job.settings();
   std::string text(stored.text, stored.bytes);
@@ -80,7 +80,7 @@ struct TestJob {
 
   explicit TestJob(const JobConfig& config = {}) : segments(shm::JobSegments::create(with_name(config, name.text()))) {}
 
-  // Another process's view of the job: a descriptor, locks and addresses of its own.
+  // Another process's attachment to the job: its own descriptor, locks and addresses.
   shm::JobSegments attach(shm::Access access = shm::Access::kReadWrite) const {
     shm::AttachOutcome outcome;
     auto attached = shm::JobSegments::try_attach(name.text(), access, outcome);
@@ -88,7 +88,7 @@ struct TestJob {
     return std::move(*attached);
   }
 
-  // A variable of one axis, every element `first`.
+  // A variable with one axis, every element of which is `first`.
   shm::VariableShm& declare(const std::string& variable, std::uint64_t elements, float first = 0,
                             Layout layout = Layout::kVersioned, std::uint64_t slots = 0) {
     VariableSpec spec;

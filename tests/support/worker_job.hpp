@@ -1,4 +1,4 @@
-// Jobs of workers in this process: short ways to their settings.
+// Jobs of workers in this process: short forms for their settings.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The barrier on weak memory: arrive, decide, apply and open, with a quorum or without, and with a death. Ranks that are
-// left and taken over.
+// The barrier on weak memory: arrive, decide, apply and open, with and without a quorum, and with a death. Ranks that
+// are left and taken over.
 #include <array>
 #include <optional>
 
@@ -24,7 +24,7 @@ JobConfig sync_of_two() {
 struct Rounds {
   std::uint64_t rounds = 1;
   std::uint32_t quorum = 0;
-  bool dies = false;  // rank 0, anywhere
+  bool dies = false;  // rank 0, at any of its points
 };
 
 class BarrierScene : public WeakScene {
@@ -68,7 +68,7 @@ class BarrierScene : public WeakScene {
   }
   static std::uint64_t gradient_of(std::uint32_t rank, std::uint64_t round) { return 100 * (round + 1) + 10 * rank; }
 
-  // A result is {sum, set : 8}: one exchange applies the round, as a chunk's does.
+  // A result is {sum, set : 8}: one exchange applies the round, as it does for a chunk.
   void apply(std::uint64_t round, const Decision& decision) {
     Word& result = results_[round];
     if (const std::uint64_t there = result.load_acquire(); there != 0) {
@@ -90,7 +90,7 @@ class BarrierScene : public WeakScene {
       barrier.finish(
           round, [&](const Decision& decision) { apply(round, decision); },
           [](const std::vector<std::uint32_t>&) { return false; });
-      const std::uint64_t result = results_[round].load_relaxed();  // the step has brought it (barrier.A6)
+      const std::uint64_t result = results_[round].load_relaxed();  // the step published it (barrier.A6)
       if (result == 0) explorer.fail("a round is open and not applied");
       if (barrier.was_in(round) != ((result >> rank & 1) != 0)) explorer.fail("in, and told otherwise");
     }
@@ -113,13 +113,14 @@ class BarrierScene : public WeakScene {
   using Word = AtomicShm<std::uint64_t>;
   Rounds shape_;
   TestJob job_;
-  Member first_{job_}, second_{job_};  // hold the ranks' bytes; words are those of one mapping
+  Member first_{job_}, second_{job_};  // hold the ranks' bytes; the words are those of one mapping
   std::array<std::optional<Barrier>, kRanks> barriers_;
   std::array<Word, kRanks> gradients_{};
   std::array<Word, 4> results_{};
 };
 
-// Round 0 is decided by rank 0, with both. Rank 1 opens it, rank 0 goes on to decide round 1 alone, and somebody still reads.
+// Rank 0 decides round 0 with both ranks. Rank 1 opens it, rank 0 continues and decides round 1 alone, and a third
+// fiber still reads.
 class ProposalScene : public WeakScene {
  public:
   ProposalScene() : job_(config()) {
@@ -169,7 +170,8 @@ class ProposalScene : public WeakScene {
   std::vector<std::uint32_t> missing_;
 };
 
-// All were in round 0, and rank 1 has not looked yet. The others decide round 1 without it, while it asks. (barrier.B11)
+// All ranks were in round 0, and rank 1 has not checked yet. The others decide round 1 without it while it asks.
+// (barrier.B11)
 class LeftBehindScene : public WeakScene {
  public:
   LeftBehindScene(std::uint32_t proposer, std::uint32_t deciders) : job_(config()) {
@@ -216,7 +218,7 @@ class LeftBehindScene : public WeakScene {
   std::array<std::vector<std::uint32_t>, 2> missing_;
 };
 
-// Who has been in a meeting has what the others had done before it. (barrier.A1, barrier.A6)
+// A rank that has passed a user barrier sees everything that the others did before it. (barrier.A1, barrier.A6)
 class MeetingScene : public WeakScene {
  public:
   MeetingScene() : job_(sync_of_two()) {
@@ -250,8 +252,8 @@ class MeetingScene : public WeakScene {
   std::array<AtomicShm<std::uint64_t>, kRanks> done_{};
 };
 
-// Ranks 0 and 1 have gone through round 0. In round 1 rank 0 arrives, or not, and dies; its successor joins, and goes through
-// what is left of rounds 1 and 2 beside rank 1.
+// Ranks 0 and 1 have completed round 0. In round 1 rank 0 arrives, or not, and dies; its successor joins, and completes
+// the rest of rounds 1 and 2 together with rank 1.
 class TakeOverScene : public WeakScene {
  public:
   TakeOverScene() : job_(sync_of_two()) {
@@ -259,7 +261,7 @@ class TakeOverScene : public WeakScene {
     Barrier(job_.segments, 1, 0)
         .finish(
             0, [](const Decision&) {}, [](const auto&) { return false; });
-    first_.segments.locks().release(kRankByte);  // of the fibers alone
+    first_.segments.locks().release(kRankByte);  // held by the fibers only
     BarrierShm& shared = job_.segments.barrier(0);
     model(&shared.step, "step"), model(&shared.decision, "decision"), model(&shared.futex, "futex");
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
@@ -306,7 +308,7 @@ class TakeOverScene : public WeakScene {
     for (std::uint64_t round; (round = barrier.round()) < kRounds;) {
       barrier.arrive(round);
       finish(barrier, round);
-      const std::uint64_t set = sets_[round].load_relaxed();  // the step has brought it (barrier.A6)
+      const std::uint64_t set = sets_[round].load_relaxed();  // the step published it (barrier.A6)
       if (barrier.was_in(round) != ((set >> rank & 1) != 0)) explorer.fail("in, and told otherwise");
     }
   }
@@ -325,14 +327,14 @@ class TakeOverScene : public WeakScene {
       const std::uint64_t set = sets_[round].load_relaxed();
       if ((set & 2) == 0) explorer.fail("one that was waited for is left out");
       if (round == 1 && log_.arrived != 0 && (set & 1) == 0) explorer.fail("one that had arrived and died is left out");
-      // Where the round that it has read may be an old one it may be left out once, and is told.
+      // If the round number that it has read is stale, the successor may be left out once, and is told so.
       if (explorer.is_sequential() && log_.waited_for != 0 && round >= log_.waited_for && (set & 1) == 0)
         explorer.fail("a successor is left out");
     }
   }
 
   TestJob job_;
-  Member first_{job_}, second_{job_};  // words are those of one mapping
+  Member first_{job_}, second_{job_};  // the words are those of one mapping
   std::array<std::optional<Barrier>, 3> barriers_;
   std::array<Word, kRounds> sets_{};
   struct Log {
@@ -353,7 +355,7 @@ struct LeaveScene : WeakScene {
   }
 };
 
-// Rank 0 has a new holder in round 1, while rank 1 decides. The one before it has died, or left. (ranks.J1, ranks.J2)
+// Rank 0 gets a new owner in round 1, while rank 1 decides. The previous owner has died, or left. (ranks.J1, ranks.J2)
 class NewcomerScene : public WeakScene {
  public:
   explicit NewcomerScene(bool has_left) : job_(sync_of_two()) {
@@ -379,7 +381,7 @@ class NewcomerScene : public WeakScene {
         {.byte = kRankByte});
     explorer.add(
         [this, has_left] {
-          // Of a dead one that is still there for the decider, it can only be seen that its byte is held again.
+          // A decider that still sees the dead owner can only observe that the byte is held again.
           if (!has_left && job_.segments.worker(0).holders.load_relaxed() != 2) return;
           static_cast<void>(decider_->try_decide(1, true, missing_));
           if (missing_.size() != 1) explorer.fail("a newcomer is waited for in the round in which it joins");
@@ -394,7 +396,7 @@ class NewcomerScene : public WeakScene {
   std::vector<std::uint32_t> missing_;
 };
 
-// Rank 0 has arrived, and leaves before the round is decided: its gradient is in. (ranks.J3)
+// Rank 0 has arrived, and leaves before the round is decided: its gradient is included. (ranks.J3)
 class ArrivedLeaverScene : public WeakScene {
  public:
   ArrivedLeaverScene() : job_(sync_of_two()) {
@@ -427,7 +429,7 @@ class ArrivedLeaverScene : public WeakScene {
   std::vector<std::uint32_t> missing_;
 };
 
-// Who sees that a step is done has what it has done. (steps.T2)
+// A process that sees that a step is complete sees the effects of the step. (steps.T2)
 struct StepScene : WeakScene {
   TestJob job{[] {
     JobConfig config;

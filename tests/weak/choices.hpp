@@ -1,4 +1,4 @@
-// The choices of one execution after the other: all of them, depth first, or at random, or those of a schedule.
+// The choices of successive executions: exhaustively in depth-first order, at random, or those of a schedule.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,15 +14,15 @@ class Choices {
  public:
   void clear() noexcept { path_.clear(), depth_ = 0; }
   void begin_execution() noexcept { depth_ = 0; }
-  // From now on at random; 0: no longer.
+  // Draws choices at random from now on; 0: no longer.
   void randomise(std::uint64_t seed) noexcept { random_ = seed; }
   bool is_random() const noexcept { return random_ != 0; }
-  // Whether nothing is known yet of what comes next.
+  // Whether the choices that follow are still open.
   bool is_new() const noexcept { return depth_ >= path_.size(); }
   std::size_t depth() const noexcept { return depth_; }
 
-  // Which of so many; 0 first. `is_rare`: at random others than 0 are taken less often. False: an earlier execution had
-  // another number of possibilities here.
+  // Chooses one of `count` possibilities; 0 first. `is_rare`: a random choice takes others than 0 less often. Returns
+  // false if an earlier execution had another number of possibilities here.
   bool choose(std::size_t count, bool is_rare, std::size_t& taken) {
     taken = 0;
     if (count <= 1) return true;
@@ -33,13 +33,13 @@ class Choices {
       path_.push_back({first, static_cast<std::uint32_t>(count)});
     }
     Choice& choice = path_[depth_++];
-    if (choice.count == 0) choice.count = static_cast<std::uint32_t>(count);  // of a schedule
+    if (choice.count == 0) choice.count = static_cast<std::uint32_t>(count);  // read from a schedule
     const bool is_same = choice.count == count && choice.taken < count;
     taken = is_same ? choice.taken : 0;
     return is_same;
   }
 
-  // Takes the last choice that can be taken otherwise. False: all is done.
+  // Switches to the next alternative of the last choice that has one. Returns false once the search is complete.
   bool step_back() {
     while (!path_.empty() && path_.back().taken + 1 >= path_.back().count) path_.pop_back();
     if (path_.empty()) return false;
@@ -47,7 +47,7 @@ class Choices {
     return true;
   }
 
-  // Those of this execution so far: numbers, and "3x7" for seven times 3.
+  // The choices of this execution so far: numbers, and "3x7" for seven times 3.
   std::string schedule() const {
     std::string text;
     for (std::size_t at = 0, end; at < depth_; at = end) {
@@ -80,7 +80,7 @@ class Choices {
     return random_ * 0x2545f4914f6cdd1dU >> 33;
   }
 
-  std::vector<Choice> path_;  // its end is where the next execution differs
+  std::vector<Choice> path_;  // the next execution differs at its end
   std::size_t depth_ = 0;
   std::uint64_t random_ = 0;
 };

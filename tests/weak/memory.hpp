@@ -1,18 +1,19 @@
-// The memory model of C++20 as a machine, but for its out-of-thin-air part: what a thread may read, and where in a word's
-// history a store may come. A program without data races behaves on it as the standard says.
+// The memory model of C++20 as a machine, without out-of-thin-air values: what a thread may read, and where a store may
+// be placed in a word's history. A program without data races behaves on it as the standard specifies.
 //
 // Each word has a history of messages, in modification order. A message has a value and the view that its reader gets.
-// A view says of each word which message is the oldest that may still be read. A thread has three:
-//   now       what it has seen: by reading, and by what it synchronised with
-//   acquired  what relaxed reads have brought, which an acquire fence adds to `now`
-//   released  `now` as of its last release fence, which its relaxed stores carry
-// A load reads any message from `now` on (coherence). An acquire load adds the message's view to `now`. A store comes
-// anywhere behind `now`, not only at the end (2+2W); a release store carries `now`. An exchange reads a message and comes
-// right behind it, where nothing comes between any more; it carries that one's view, too (release sequence, C++20).
-// Fences of sequential consistency are ordered as they come: each adds to `now` what those before it had seen. Such loads
-// and stores see, of their word, what such fences and operations before them have seen of it.
-// What it does not do: a load never reads a store that comes later (LB), which the standard allows, and some processors
-// do. A sequentially consistent operation counts as later than all that it follows by reads alone.
+// A view holds, for each word, the oldest message that may still be read. A thread has three:
+//   now       what it has seen: by reading, and by synchronizing with other threads
+//   acquired  what relaxed reads have collected; an acquire fence adds it to `now`
+//   released  `now` as of its last release fence; its relaxed stores carry it
+// A load reads any message from `now` on (coherence). An acquire load adds the message's view to `now`. A store may be
+// placed anywhere after `now`, not only at the end (2+2W); a release store carries `now`. An exchange reads a message
+// and is placed directly after it, and nothing may be placed between the two later; it also carries the view of that
+// message (release sequence, C++20). Sequentially consistent fences are ordered as they are executed: each adds to `now` what
+// those before it had seen. Sequentially consistent loads and stores see, of their word, what earlier fences and
+// operations of this kind have seen of it.
+// Not modelled: a load never reads a later store (LB), which the standard allows and some processors do. A sequentially
+// consistent operation counts as later than all operations that it follows by reads alone.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +44,7 @@ struct View {
 struct Message {
   std::uint64_t value;
   View view;
-  bool is_exchange = false;  // of the message before it: nothing comes between
+  bool is_exchange = false;  // with the message before it: nothing may be placed between
 };
 
 class Memory {
@@ -53,8 +54,8 @@ class Memory {
     std::array<std::uint8_t, kMaxWords> repeats{};  // how often it has read the same old message of a word
   };
 
-  // After so many reads of the same message in a row a thread reads a newer one, if there is one. That is fair, and ends
-  // loops.
+  // After this many reads of the same message in a row a thread reads a newer one, if there is one. This is fair, and
+  // makes loops end.
   static constexpr std::uint8_t kMostRepeats = 4;
 
   void reset(const std::vector<std::uint64_t>& first) {
@@ -70,7 +71,7 @@ class Memory {
     words_[word].push_back({first, {}});
   }
 
-  // `choose(n)` says which of n possibilities it is; 0 is what happens if everything is seen at once.
+  // `choose(n)` picks one of n possibilities; 0 is the outcome if every store is visible at once.
   template <class Choose>
   std::uint64_t load(std::size_t thread, std::size_t word, std::memory_order order, Choose&& choose) {
     const std::size_t least = oldest(thread, word, order);
@@ -92,7 +93,7 @@ class Memory {
     write(thread, word, place[choose(places)], value, order, false);
   }
 
-  // change(value, desired): whether it stores `desired` for that value.
+  // change(value, desired): whether it stores `desired`, given `value`.
   template <class Change, class Choose>
   bool exchange(std::size_t thread, std::size_t word, std::uint64_t& seen, std::memory_order order,
                 std::memory_order failure, Change&& change, Choose&& choose) {
@@ -125,7 +126,7 @@ class Memory {
     if (releases(order)) self.released = self.now;
   }
 
-  // `later` begins when `earlier` has ended, and the kernel or a join orders the two.
+  // `later` starts after `earlier` has ended, and the kernel or a join orders the two.
   void follow(std::size_t later, std::size_t earlier) { threads_[later].now.join(threads_[earlier].now); }
 
   std::uint64_t newest(std::size_t word) const { return words_[word].back().value; }
@@ -134,7 +135,7 @@ class Memory {
   const Thread& thread(std::size_t number) const { return threads_[number]; }
   const View& fenced() const noexcept { return fenced_; }
   const View& ordered() const noexcept { return ordered_; }
-  // Where in the word's history the thread has just been.
+  // The position in the word's history of the thread's last access.
   std::size_t place(std::size_t thread, std::size_t word) const { return threads_[thread].now.at[word]; }
 
  private:
@@ -173,7 +174,7 @@ class Memory {
     if (order == std::memory_order_seq_cst) ordered_.at[word] = std::max(ordered_.at[word], self.now.at[word]);
   }
 
-  // All views of messages from `at` on move by one.
+  // Shifts all views of messages from `at` on by one.
   void make_room(std::size_t word, std::uint8_t at) {
     const auto move = [&](View& view) { view.at[word] += view.at[word] >= at; };
     for (std::vector<Message>& history : words_)

@@ -1,4 +1,4 @@
-// Which words a model has, and the bytes that every execution begins with.
+// The words that a model has, and the bytes with which every execution starts.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ class ModelledWords {
  public:
   void add(Region region) { regions_.push_back(std::move(region)); }
 
-  // Remembers of places whether they are.
+  // Caches for addresses whether they are modelled.
   bool has(const void* place) const noexcept {
     Known& known = known_[reinterpret_cast<std::uintptr_t>(place) * 0x9e3779b97f4a7c15U >> 50];
     if (known.place != place)
@@ -48,7 +48,7 @@ class ModelledWords {
     return known.is_modelled;
   }
 
-  // What memory has now is what every execution begins with.
+  // Makes the present contents of memory the initial bytes of every execution.
   void note() {
     for (Region& region : regions_) region.note();
     for (ModelledWord& word : words_) word.first = first_of(word.place, word.bytes);
@@ -57,7 +57,7 @@ class ModelledWords {
     for (const Region& region : regions_) region.restore();
   }
 
-  // The number of the word; a new one is the last.
+  // The number of the word; a new word gets the highest number.
   std::size_t number_of(const void* place, std::size_t bytes) {
     const auto [found, is_new] = numbers_.try_emplace(place, words_.size());
     if (is_new) words_.push_back({place, bytes, first_of(place, bytes)});

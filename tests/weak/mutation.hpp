@@ -1,4 +1,4 @@
-// Places of the sources with an order that a test weakens, one at a time, to see whether it is needed.
+// Source locations with a memory order that a test weakens, one at a time, to find out whether it is needed.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace ps_shm::test {
 
 enum class Operation : std::uint8_t { kLoad, kStore, kExchange, kFailure, kFence };
 
-// Without what an order has of an acquire, or of a release; a fence without its total order.
+// Removes the acquire or the release part of an order; a fence loses its total order.
 enum class Weaker : std::uint8_t { kNothing, kNoAcquire, kNoRelease, kNoOrder };
 
 struct Mutation {
@@ -24,7 +24,7 @@ struct Mutation {
   Weaker weaker = Weaker::kNothing;
 };
 
-// Places with an order that have come by: the file's name, line, column, operation and order, and the function's name.
+// The operations with an order that were executed: file name, line, column, operation, order, and function name.
 using Place = std::tuple<std::string, std::uint32_t, std::uint32_t, Operation, std::memory_order>;
 inline std::map<Place, std::string> g_places;
 inline bool g_notes_places = false;

@@ -1,4 +1,4 @@
-// What runs on the model of weak memory: a few fibers of the real protocol code each, and what must hold of them.
+// The scenes that run on the model of weak memory: a few fibers of real protocol code each, and their invariants.
 #pragma once
 
 #include <functional>
@@ -18,16 +18,16 @@ struct WeakScene {
 struct WeakCase {
   std::string name;
   std::function<std::unique_ptr<WeakScene>()> make;
-  bool is_small = true;  // all executions can be followed within seconds
+  bool is_small = true;  // all executions can be explored within seconds
 };
 
-// Slots and free buffers; `scenes_of_waiting` has futexes, clocks, publications and cuts.
+// Chunks and free buffers; `scenes_of_waiting` has futexes, clocks, publications and snapshot points.
 std::vector<WeakCase> scenes_of_slots();
 std::vector<WeakCase> scenes_of_barriers();
 std::vector<WeakCase> scenes_of_waiting();
-std::vector<WeakCase> scenes_of_ranks();  // of which ranks are joined and left
+std::vector<WeakCase> scenes_of_ranks();  // joining and leaving of ranks
 
-// Of these, each order is asked for (test_orders.cpp).
+// The scenes that test_orders.cpp uses to check each order.
 std::vector<WeakCase> all_scenes();
 
 }  // namespace ps_shm::test

@@ -1,4 +1,4 @@
-// Pushes, pulls, sync steps, accumulators and recovering on weak memory.
+// Pushes, pulls, sync steps, accumulators and recovery on weak memory.
 #include <bit>
 
 #include "shm/slots/recovery.hpp"
@@ -14,15 +14,16 @@ using namespace ps_shm::shm;
 struct Shape {
   std::uint64_t floats = 2;
   std::uint32_t variables = 1, ranks = 2;
-  bool is_settled = false;          // the words of free buffers are modelled, too
+  bool is_settled = false;          // the words of free buffers are modelled as well
   bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
 };
 
-// Every push adds a power of two of its own, so that a value tells which pushes are in it. Each fiber writes to its own part.
+// Every push adds a power of two of its own, so a value tells which pushes are in it. Each fiber writes to its own
+// part.
 struct Log {
-  std::uint64_t version[12];  // + 1, that the push of that number was applied to; 0: it has not returned
+  std::uint64_t version[12];  // 1 + the version that the push of that number was applied to; 0: it has not returned
   std::uint64_t variable[12];
-  std::uint32_t helped[2];  // four bits per step: how often the rank applied it
+  std::uint32_t helped[2];  // four bits per step: how often the rank applied the step
   std::uint32_t contributed[2];
 };
 
@@ -65,7 +66,7 @@ class SlotScene : public WeakScene {
     explorer.at_end([this] { check(); });
   }
 
-  // A fiber that pushes to these variables, in this order.
+  // Adds a fiber that pushes to these variables, in this order.
   SlotScene& writer(std::uint32_t rank, std::vector<std::uint32_t> targets, const WeakFiber& options = {}) {
     const std::uint32_t first = next_push_;
     next_push_ += static_cast<std::uint32_t>(targets.size());
@@ -75,7 +76,7 @@ class SlotScene : public WeakScene {
     return *this;
   }
 
-  // A fiber that recovers what the rank's last holder has left, and then pushes once to each of these.
+  // Adds a fiber that recovers the state that the rank's last owner has left, and then pushes once to each of these.
   SlotScene& successor(std::uint32_t rank, const JobSegments& process, std::vector<std::uint32_t> targets,
                        std::uint32_t after) {
     const std::uint32_t first = next_push_;
@@ -128,7 +129,7 @@ class SlotScene : public WeakScene {
     return *this;
   }
 
-  // A fiber that applies sync steps, as pushes of their numbers.
+  // Adds a fiber that applies sync steps, as pushes with their numbers.
   SlotScene& helper(std::uint32_t rank, std::uint32_t steps) {
     certain_ |= (1U << steps) - 1;
     pushes_of_[0] |= (1U << steps) - 1;
@@ -145,7 +146,7 @@ class SlotScene : public WeakScene {
     return *this;
   }
 
-  // A fiber that contributes to the sums of steps.
+  // Adds a fiber that contributes to the sums of steps.
   SlotScene& contributor(std::uint32_t rank, std::uint32_t steps, bool again, std::uint32_t variable = 0) {
     is_summed_ = true;
     explorer.add([this, rank, steps, again, variable] {
@@ -262,10 +263,10 @@ std::vector<std::uint32_t> times(std::size_t count, std::uint32_t variable = 0) 
   return {std::vector(count, variable)};
 }
 
-// The buffer of v's version 1 comes to be that of w's version 1.
+// v's buffer of version 1 becomes w's buffer of version 1.
 const std::vector<std::uint32_t> kExchange = {0, 0, 0, 0, 0, 1, 0};
 
-// Rank 0 dies anywhere, rank 1 pushes, and rank 0's next holder recovers.
+// Rank 0 dies at any access, rank 1 pushes, and the next owner of rank 0 recovers.
 Made settle_scene(std::uint32_t pushes_of_other, bool has_snapshot_point) {
   Made scene = make({.floats = 1, .is_settled = true, .has_snapshot_point = has_snapshot_point});
   scene->processes.push_back(scene->attach(kRankByte));

@@ -1,4 +1,4 @@
-// A hash of what of a memory can still be read, and by whom.
+// A hash of the part of a memory that can still be read, and of the threads that can read it.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ inline void mix(std::uint64_t& hash, std::uint64_t value) noexcept {
 
 class StateHash {
  public:
-  // Of words that are not contended the newest value is all.
+  // Of a word that is not contended only the newest value counts.
   StateHash(const Memory& memory, const ModelledWords& words) : memory_(memory) {
     least_.fill(255);
     for (std::size_t word = 0; word < words.size(); ++word) {
@@ -29,7 +29,7 @@ class StateHash {
     }
   }
 
-  // Before all else: each thread that goes on. `reads_all`: it has not begun, and gets its view later.
+  // Called first, for each thread that continues. `reads_all`: it has not started, and gets its view later.
   void goes_on(std::size_t thread, bool reads_all) noexcept {
     for (std::size_t i = 0; i < count_; ++i) {
       const std::size_t word = contended_[i];
@@ -64,7 +64,7 @@ class StateHash {
   std::uint64_t hash = 0;
 
  private:
-  // What everybody has seen does not count.
+  // Messages that every thread has seen do not count.
   void add_view(const View& view) noexcept {
     for (std::size_t i = 0; i < count_; ++i) {
       const std::uint8_t at = view.at[contended_[i]], least = least_[contended_[i]];

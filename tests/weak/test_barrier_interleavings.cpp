@@ -1,6 +1,6 @@
-// The code of the barrier, and of ranks that are left and taken over, through all interleavings of its accesses, as if
-// memory were sequentially consistent. With PS_SHM_TEST_FULL also two rounds, a quorum and deaths; else these as far as some
-// thousand executions go.
+// Explores all interleavings of the barrier's code, and of ranks that are left and taken over, as if memory were
+// sequentially consistent. With PS_SHM_TEST_FULL this includes two rounds, a quorum and deaths; otherwise those are
+// explored up to some thousand executions.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 

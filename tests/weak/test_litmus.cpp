@@ -1,6 +1,6 @@
-// The model of weak memory against litmus tests of the literature: of each program exactly those outcomes that C++20
-// allows, but for LB. The names are those of Maranget, Sarkar and Sewell, A Tutorial Introduction to the ARM and POWER
-// Relaxed Memory Models, 2012.
+// Checks the model of weak memory with litmus tests from the literature: each program must show exactly the outcomes
+// that C++20 allows, except LB. The names are those of Maranget, Sarkar and Sewell, A Tutorial Introduction to the ARM
+// and POWER Relaxed Memory Models, 2012.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed, kAcquire = std::memory_orde
 using Order = std::memory_order;
 using Outcomes = std::set<std::string>;
 
-// Words x, y and z, and registers. An outcome is the registers in order, then the final x and y where they are asked for.
+// Words x, y and z, and registers. An outcome is the registers in order, then the final x and y if requested.
 struct Litmus {
   std::array<AtomicShm<std::uint64_t>, 3> words{};
   std::array<std::uint64_t, 6> registers{};
@@ -63,7 +63,7 @@ Outcomes outcomes_of(const std::vector<Thread>& threads, std::size_t registers, 
   const WeakFound found = litmus->explorer.explore();
   CHECK(found.is_complete);
   CHECK_MESSAGE(found.failure.empty(), found.failure);
-  // At random: nothing else, and with so many executions of so little, nothing less.
+  // Random executions must show no other outcomes and, as there are many of them for so small a program, no fewer.
   Outcomes all = std::exchange(outcomes, {});
   CHECK(litmus->explorer.sample(20000, 1).failure.empty());
   CHECK(outcomes == all);
@@ -112,8 +112,8 @@ TEST_CASE("litmus: message passing (MP)") {
   CHECK(run(kSeqCst, kRelaxed, kRelaxed, kSeqCst) == strong);
 }
 
-// A release store does not keep later stores behind it, nor does an acquire load keep earlier loads before it: why a
-// seqlock's writer and reader need fences (slot.V2, slot.V3).
+// A release store does not prevent later stores from moving before it, nor an acquire load earlier loads from moving
+// after it: this is why the writer and the reader of a seqlock need fences (slot.V2, slot.V3).
 TEST_CASE("litmus: release and acquire on the wrong side") {
   const auto run = [](Order store, Order fence_out, Order fence_in, Order load) {
     return outcomes_of({[=](Litmus& l) { l.store(x, 1, store), l.fence(fence_out), l.store(y, 1, kRelaxed); },
@@ -124,7 +124,7 @@ TEST_CASE("litmus: release and acquire on the wrong side") {
   CHECK(run(kRelaxed, kRelease, kAcquire, kRelaxed) == Outcomes{"00", "01", "11"});
 }
 
-// The standard allows "11" of relaxed operations. This model never shows it: what needs it is not found.
+// The standard allows "11" for relaxed operations. This model never shows it: bugs that need it are not found.
 TEST_CASE("litmus: load buffering (LB) is left out") {
   CHECK(outcomes_of({[](Litmus& l) { l.read(0, x, kRelaxed), l.store(y, 1, kRelaxed); },
                      [](Litmus& l) { l.read(1, y, kRelaxed), l.store(x, 1, kRelaxed); }},
@@ -174,7 +174,7 @@ TEST_CASE("litmus: coherence (CoRR, CoWW, CoWR, CoRW)") {
                    [](Litmus& l) { l.read(2, x, kRelaxed), l.read(3, x, kRelaxed); }},
                   4);
   CHECK(orders.count("1212") == 1);
-  CHECK(orders.count("1221") == 0);  // all agree on the order of stores to one word
+  CHECK(orders.count("1221") == 0);  // all threads agree on the order of stores to one word
 }
 
 TEST_CASE("litmus: write to read causality (WRC) and ISA2") {
@@ -216,16 +216,16 @@ TEST_CASE("litmus: S and R") {
   CHECK(r(kSeqCst) == Outcomes{"011", "111", "112"});
 }
 
-TEST_CASE("litmus: a release sequence goes on through exchanges, and through nothing else") {
+TEST_CASE("litmus: a release sequence continues through exchanges, and through nothing else") {
   const auto run = [](const Thread& middle) {
     return outcomes_of({[](Litmus& l) { l.store(x, 1, kRelaxed), l.store(y, 1, kRelease); }, middle,
                         [](Litmus& l) { l.read(0, y, kAcquire), l.read(1, x, kRelaxed); }},
                        2);
   };
   CHECK(run([](Litmus& l) { l.add(y, 1, kRelaxed); }) ==
-        Outcomes{"00", "01", "10", "11", "21"});  // 1: of the add alone
+        Outcomes{"00", "01", "10", "11", "21"});  // 1: from the addition alone
   CHECK(run([](Litmus& l) { l.store(y, 2, kRelaxed); }).count("20") == 1);
-  // Before C++20 a later store of the same thread went on with it.
+  // Before C++20 a later store of the same thread continued it.
   CHECK(outcomes_of({[](Litmus& l) { l.store(x, 1, kRelaxed), l.store(y, 1, kRelease), l.store(y, 2, kRelaxed); },
                      [](Litmus& l) { l.read(0, y, kAcquire), l.read(1, x, kRelaxed); }},
                     2)
@@ -244,7 +244,7 @@ TEST_CASE("litmus: exchanges are one step each") {
 }
 
 TEST_CASE("litmus: a fence between relaxed operations orders as each of the four kinds says") {
-  // What a failing exchange reads it may read old.
+  // The load of a failing exchange may read an old value.
   const Thread fails = [](Litmus& l) {
     std::uint64_t expected = 7;
     static_cast<void>(l.words[y].try_exchange_acq_rel(expected, 8));
@@ -257,7 +257,7 @@ TEST_CASE("litmus: a fence between relaxed operations orders as each of the four
                     2) == Outcomes{"00", "01", "10", "11"});
 }
 
-TEST_CASE("litmus: a sleeper is woken by whoever stores first and wakes then, and by nobody else") {
+TEST_CASE("litmus: a sleeper is woken by a thread that stores before it wakes, and by no other") {
   for (const bool announces : {true, false}) {
     Litmus l;
     AtomicShm<std::uint32_t> futex{};

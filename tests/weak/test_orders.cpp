@@ -1,5 +1,6 @@
-// Which memory orders and fences of the protocols are needed: each that the scenes pass is weakened, one at a time, and
-// some scene must fail. Those that none misses are listed here with the reason; each line of that list must be true.
+// Which memory orders and fences of the protocols are needed: each one that the scenes execute is weakened, one at a
+// time, and some scene must fail. Orders whose weakening no scene notices are listed with the reason; each line of that
+// list must be true.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -19,7 +20,7 @@ namespace {
 
 const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
-// An order that no scene misses. `what`: file, operation and label, as orders_of() says them.
+// An order whose weakening no scene notices. `what`: file, operation and label, in the format of orders_of().
 struct FreeBuffer {
   std::string what, why;
 };
@@ -34,7 +35,7 @@ std::string line_of(const std::string& file, std::uint32_t line) {
   return text;
 }
 
-// The label in the comment of the line, or of the one above.
+// The label in the comment of the line, or of the line above.
 std::string label_of(const std::string& file, std::uint32_t line) {
   for (const std::uint32_t at : {line, line - 1}) {
     const std::string text = line_of(file, at);
@@ -69,7 +70,7 @@ const char* name_of(Operation operation) {
   return "";
 }
 
-// The orders that come by in a scene.
+// The orders that a scene executes.
 std::vector<Order> orders_of(WeakScene& scene) {
   g_places.clear();
   g_notes_places = true;
@@ -132,7 +133,7 @@ TEST_CASE("orders: each is needed, or listed as unneeded with the reason") {
       if (!found.failure.empty()) verdict.caught_by = fmt::format("{} ({})", one.name, found.failure);
     }
   }
-  std::map<std::string, std::vector<std::string>> unneeded;  // by what, where
+  std::map<std::string, std::vector<std::string>> unneeded;  // which scene notices, and the location
   std::size_t caught = 0;
   std::string table;
   for (const auto& [place, verdict] : verdicts) {
@@ -146,7 +147,7 @@ TEST_CASE("orders: each is needed, or listed as unneeded with the reason") {
   for (const auto& one : unneeded)
     CHECK_MESSAGE(is_listed(one.first),
                   one.first << ", " << one.second.front() << ": no scene misses it, and it is not listed");
-  for (const FreeBuffer& one : kUnneededOrders)  // without PS_SHM_TEST_FULL they are only there
+  for (const FreeBuffer& one : kUnneededOrders)  // without PS_SHM_TEST_FULL only their existence is checked
     if (only == nullptr)
       CHECK_MESSAGE(unneeded.count(one.what) == 1, one.what << " is listed as unneeded, and is needed or gone");
 }

@@ -1,7 +1,7 @@
-// The real protocol code on weak memory (weak_explorer.hpp): all executions of the small scenes, and of the others many
-// at random. PS_SHM_TEST_FULL makes both more; PS_SHM_WEAK_SEED begins elsewhere; PS_SHM_WEAK_SCENE="PART OF A NAME"
-// runs those alone; with PS_SHM_WEAK_SCHEDULE they repeat an execution that failed, with a line for each of its
-// operations.
+// Runs the real protocol code on weak memory (weak_explorer.hpp): all executions of the small scenes, and many random
+// ones of the others. PS_SHM_TEST_FULL raises both numbers; PS_SHM_WEAK_SEED changes the seed; PS_SHM_WEAK_SCENE="PART
+// OF A NAME" selects scenes; with PS_SHM_WEAK_SCHEDULE they repeat an execution that failed and print a line for each
+// of its operations.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -58,4 +58,4 @@ void check_all(const std::vector<WeakCase>& cases) {
 TEST_CASE("weak: slots, free buffers and images") { check_all(scenes_of_slots()); }
 TEST_CASE("weak: the barrier") { check_all(scenes_of_barriers()); }
 TEST_CASE("weak: ranks that are left and taken over") { check_all(scenes_of_ranks()); }
-TEST_CASE("weak: futexes, clocks, publications and the making of cuts") { check_all(scenes_of_waiting()); }
+TEST_CASE("weak: futexes, clocks, publications and snapshot points") { check_all(scenes_of_waiting()); }

@@ -1,4 +1,4 @@
-// Futexes, clocks, publications and cuts on weak memory.
+// Futexes, clocks, publications and snapshot points on weak memory.
 #include <array>
 #include <memory>
 #include <optional>
@@ -56,7 +56,7 @@ struct ClockScene : WeakScene {
   static constexpr std::uint32_t kMost = 3;
   std::uint32_t ranks;
   TestJob job{config_of(ranks)};
-  std::vector<std::unique_ptr<Member>> members;  // hold the ranks' bytes; words are those of one mapping
+  std::vector<std::unique_ptr<Member>> members;  // hold the ranks' bytes; the words are those of one mapping
   std::array<std::optional<SspClock>, kMost> clocks;
   std::array<Word, 2> data{};
   std::array<std::vector<std::uint32_t>, kMost> blockers;
@@ -78,7 +78,7 @@ struct ClockScene : WeakScene {
     return SspClock::steps_of(job.segments.worker(rank).clock.load_relaxed());
   }
 
-  // Both have entered; each does so many steps, and waits for the other one where the bound says so.
+  // Both ranks have entered; each makes this many steps, and waits for the other one if the bound requires it.
   ClockScene& stepper(std::uint32_t rank, std::uint64_t steps, std::uint64_t bound) {
     SspClock(job.segments, rank).enter(1);
     explorer.add([this, rank, steps, bound] {
@@ -94,7 +94,7 @@ struct ClockScene : WeakScene {
     });
     return *this;
   }
-  // Has entered; goes on for as long as nobody holds it up.
+  // A rank that has entered; it continues for as long as the bound lets it.
   ClockScene& runner(std::uint32_t rank, std::uint64_t steps) {
     SspClock(job.segments, rank).enter(1);
     explorer.add([this, rank, steps] {
@@ -106,7 +106,7 @@ struct ClockScene : WeakScene {
     });
     return *this;
   }
-  // All ranks but 0.
+  // All ranks except 0.
   ClockScene& newcomers() {
     for (std::uint32_t rank = 1; rank < ranks; ++rank) explorer.add([this, rank] { clocks[rank]->enter(1); });
     explorer.at_end([this] {
@@ -119,7 +119,8 @@ struct ClockScene : WeakScene {
 
 // ---- publications
 
-// Tensor 0 changes in each generation, tensor 1 in every other one. Both hold the generation they were written for.
+// Tensor 0 changes in each generation, tensor 1 in every other one. Each contains the number of the generation it was
+// written for.
 class PublicationScene : public WeakScene {
  public:
   PublicationScene(std::uint64_t generations, std::uint32_t readers, bool dies = false)
@@ -148,7 +149,7 @@ class PublicationScene : public WeakScene {
         explorer.name(&at(tensor, record), fmt::format("tensor {} in slot {}", tensor, record));
       }
     }
-    if (dies) {  // the first generation is there
+    if (dies) {  // the first generation exists
       generations_ = 1;
       GenerationWriter first(bundle_);
       publish_all(first);
@@ -160,7 +161,7 @@ class PublicationScene : public WeakScene {
     for (std::size_t number = 0; number < (dies ? 2U : 1U); ++number) {
       WeakFiber options;
       options.may_die = dies && number == 0;
-      options.after = number;  // the next publisher comes when the first one has ended or died
+      options.after = number;  // the next publisher starts after the first one has ended or died
       explorer.add([this, number] { publish_all(*writers_[number]); }, options);
     }
   }
@@ -185,7 +186,7 @@ class PublicationScene : public WeakScene {
     });
     return *this;
   }
-  // Looks at a record without a lease.
+  // Reads a record without a lease.
   PublicationScene& looker(std::uint32_t looks) {
     explorer.add([this, looks] {
       for (std::uint32_t i = 0; i < looks; ++i)
@@ -204,7 +205,7 @@ class PublicationScene : public WeakScene {
       const auto fill = [&generation](std::uint32_t, std::byte* out) {
         reinterpret_cast<Word*>(out)->store_relaxed(generation);
       };
-      if (!writer.find_record()) return;  // both others are leased
+      if (!writer.find_record()) return;  // both other records are leased
       const std::vector<bool>& changed = generation == 1 || generation % 2 == 0 ? kBoth : kFirst;
       if (writer.publish(changed, generation, fill) != generation) explorer.fail("a generation is left out");
     }
@@ -218,12 +219,12 @@ class PublicationScene : public WeakScene {
   std::array<std::optional<GenerationWriter>, 2> writers_;
 };
 
-// ---- cuts
+// ---- snapshot points
 
-// Pushes of two words each, and one who makes a snapshot point and looks at them.
+// Pushes of two words each, and a process that makes a snapshot point and reads them.
 struct SnapshotScene : WeakScene {
   TestJob job{config_of(3)};
-  Member holders[2] = {Member{job}, Member{job}};  // of the ranks' bytes; words are those of one mapping
+  Member holders[2] = {Member{job}, Member{job}};  // of the ranks' bytes; the words are those of one mapping
   JobSegments snapshotter = job.attach();
   std::optional<SnapshotPointMaker> maker;
   struct Pushed {
@@ -283,7 +284,7 @@ struct SnapshotScene : WeakScene {
 
 // ---- settings
 
-// Each setting of version v is v.
+// Each setting of version v has the value v.
 struct SettingsScene : WeakScene {
   TestJob job{config_of(2)};
 
@@ -294,7 +295,8 @@ struct SettingsScene : WeakScene {
       explorer.model(&record.quorum), explorer.model(&record.staleness), explorer.model(&record.workers);
       record.quorum.store_relaxed(0), record.staleness.store_relaxed(0), record.workers.store_relaxed(0);
     }
-    for (std::uint32_t i = 1; i <= changes; ++i) {  // each by another one, who comes when the one before is over
+    // each by another process, which starts after the previous one has ended
+    for (std::uint32_t i = 1; i <= changes; ++i) {
       WeakFiber options;
       options.after = i == 1 ? 0 : 1U << (i - 2);
       options.may_die = i + 1 < changes;
@@ -317,7 +319,7 @@ struct SettingsScene : WeakScene {
 
 // ---- events
 
-// Two who write to the same place of the ring, and one who reads it.
+// Two processes that write to the same entry of the ring, and one that reads it.
 struct EventScene : WeakScene {
   TestJob job{config_of(2)};
 
@@ -330,7 +332,7 @@ struct EventScene : WeakScene {
     explorer.model(&place.step), explorer.model(&place.first), explorer.model(&place.second);
     explorer.add([this] { write(1); });
     explorer.add([this, &tickets] {
-      tickets.fetch_add_relaxed(kDecisions - 1);  // others have gone round
+      tickets.fetch_add_relaxed(kDecisions - 1);  // others have filled the ring once
       write(2);
     });
     explorer.add([this] {

@@ -1,18 +1,18 @@
-// Runs a few fibers of real protocol code on a model of weak memory (memory.hpp), in one thread: all executions that
-// there are, or many at random.
+// Runs a few fibers of real protocol code on a model of weak memory (memory.hpp), in one thread: all possible
+// executions, or many random ones.
 //
-// All operations are those of AtomicShm and the fences of shm/base/atomic.hpp, which come here through
-// shm/base/memory_model.hpp. What varies is who goes next, which message a load reads and where in its history a store
-// comes. A fiber is switched away from before each access to a word that is contended: that several fibers use and one
-// of them stores to. Words are found to be so while the search goes on; it starts anew then. Fences of sequential
-// consistency, futexes and looks at locks are such points, too.
+// All operations of AtomicShm and the fences of shm/base/atomic.hpp reach the explorer through
+// shm/base/memory_model.hpp. An execution is determined by which fiber runs next, which message a load reads, and where
+// in its history a store is placed. The explorer switches away from a fiber before each access to a contended word: one
+// that several fibers use and one of them stores to. Such words are discovered during the search, which then starts
+// over. Sequentially consistent fences, futexes and lock queries are points as well.
 //
-// The search is depth-first and goes back by running again from the start, as that of faults/explorer.hpp. A state that
-// it has been in is not followed again. A state is the part of the memory that somebody can still read, the remembered
-// bytes, and per fiber its views and a hash of all that it has read. Rules for a test:
-//   1. what fibers exchange lies in words that are modelled; what a fiber keeps elsewhere is remembered, or a function of
-//      what it read. A check within a fiber goes by its own reads alone: another one's remembered bytes are no reads.
-//   2. fibers own nothing: an execution is left in the middle. What they use is made anew by at_start.
+// The search is depth-first and backtracks by running again from the start, like that of faults/explorer.hpp. A state
+// that was visited before is not explored again. A state consists of the part of the memory that can still be read, the
+// remembered bytes, and per fiber its views and a hash of everything that it has read. Rules for a test:
+//   1. Data that fibers exchange lies in modelled words; anything else that a fiber keeps is remembered, or a function
+//      of what it has read. A check within a fiber uses its own reads only, not the remembered bytes of another fiber.
+//   2. Fibers own nothing, as an execution may be abandoned half-way. at_start makes the objects that they use.
 #pragma once
 
 #include <fmt/format.h>
@@ -42,17 +42,18 @@
 namespace ps_shm::test {
 
 struct WeakFiber {
-  std::uint32_t after = 0;                 // begins when the fibers of these bits have ended or died
-  bool may_die = false;                    // is also abandoned at each of its points
-  std::optional<std::uint32_t> byte = {};  // the lock byte that it holds while alive; its successor comes `after` it
-  std::uint64_t patience = 0;  // after so many loads without a store by anybody it polls: others go first; 0: never
+  std::uint32_t after = 0;                 // starts once the fibers of these bits have ended or died
+  bool may_die = false;                    // may be abandoned at each of its points
+  std::optional<std::uint32_t> byte = {};  // the lock byte that it holds while alive; its successor starts `after` it
+  // after this many loads without a store by any fiber it polls: others run first; 0: never
+  std::uint64_t patience = 0;
 };
 
 struct WeakFound {
   std::uint64_t executions = 0, states = 0, ends = 0, longest = 0;
-  bool is_complete = false;  // all there are were followed
-  std::string failure;       // the first one; empty: none
-  std::string schedule;      // that led to it, for WeakExplorer::replay
+  bool is_complete = false;  // all possible executions were explored
+  std::string failure;       // the first failure; empty: none
+  std::string schedule;      // led to the failure; for WeakExplorer::replay
 };
 
 class WeakExplorer final : public shm::MemoryModel {
@@ -61,12 +62,12 @@ class WeakExplorer final : public shm::MemoryModel {
   WeakExplorer(const WeakExplorer&) = delete;
   WeakExplorer& operator=(const WeakExplorer&) = delete;
 
-  // The words of these are modelled.
+  // Models the words in these bytes.
   template <class T>
   void model(T* first, std::size_t count = 1) {
     words_.add(Region::of(first, count));
   }
-  // No other fiber reads these.
+  // No other fiber reads these bytes.
   template <class T>
   void remember(T* first, std::size_t count = 1) {
     remembered_.push_back(Region::of(first, count));
@@ -77,16 +78,16 @@ class WeakExplorer final : public shm::MemoryModel {
     fibers_.push_back({std::move(body), options, std::make_unique<std::byte[]>(kStackBytes)});
   }
   void at_start(std::function<void()> make) { start_ = std::move(make); }
-  // Finds the newest values in the words themselves.
+  // The check finds the newest values in the words themselves.
   void at_end(std::function<void()> check) { check_ = std::move(check); }
 
-  // As if memory were sequentially consistent: interleavings alone.
+  // Treats memory as sequentially consistent: interleavings only.
   void make_sequential() { is_sequential_ = true; }
   bool is_sequential() const noexcept { return is_sequential_; }
-  // Weakens what stands at one place of the sources.
+  // Weakens the order at one location of the sources.
   void weaken(const Mutation& mutation) { mutation_ = mutation; }
 
-  // All executions, or `most` of them.
+  // Explores all executions, or at most `most` of them.
   WeakFound explore(std::uint64_t most = 10'000'000) {
     begin_search();
     for (bool goes_on = true; goes_on && found_.failure.empty() && found_.executions < most;) {
@@ -101,21 +102,21 @@ class WeakExplorer final : public shm::MemoryModel {
     return end_search();
   }
 
-  // So many executions at random.
+  // Runs this many random executions.
   WeakFound sample(std::uint64_t executions, std::uint64_t seed) {
     begin_search();
     choices_.randomise(seed * 2 + 1);
     while (found_.failure.empty() && found_.executions < executions) {
       choices_.clear();
       execute();
-      // Where a word has become contended the schedule could not be repeated. It will fail again.
+      // If a word has become contended, the schedule could not be repeated. The failure will occur again.
       if (std::exchange(has_grown_, false)) found_.failure.clear(), found_.schedule.clear();
     }
     choices_.randomise(0);
     return end_search();
   }
 
-  // One execution, told to `trace`.
+  // Runs one execution and reports it to `trace`.
   WeakFound replay(std::string_view schedule, std::vector<std::string>& trace) {
     begin_search();
     choices_.follow(schedule);
@@ -132,7 +133,8 @@ class WeakExplorer final : public shm::MemoryModel {
     found_.failure = what;
     found_.schedule = choices_.schedule();
   }
-  // What the current fiber will do depends on remembered bytes, its views and `value` alone, whatever it has read.
+  // The future of the current fiber depends only on remembered bytes, its views and `value`, whatever it has read so
+  // far.
   void forget(std::uint64_t value = 0) {
     fibers_[current_].history = 1;
     mix(fibers_[current_].history, value);
@@ -200,7 +202,7 @@ class WeakExplorer final : public shm::MemoryModel {
     tell(site, kNone, order == std::memory_order_seq_cst ? "fences" : "half a fence", 0);
   }
 
-  // The kernel's look and its wake are in one order, that of a lock of its own.
+  // A lock inside the kernel orders its check of the word and its wake.
   void sleep(const void* place, std::uint32_t seen) override {
     const std::size_t word = come_to(place, 4, false);
     memory_.fence(current_, std::memory_order_seq_cst);
@@ -228,7 +230,8 @@ class WeakExplorer final : public shm::MemoryModel {
       return has_it(fiber) && !fiber.is_over() && (fiber.has_begun || fiber.options.after == 0);
     });
     for (std::size_t i = 0; i < fibers_.size(); ++i)
-      if (has_it(fibers_[i]) && fibers_[i].is_over() && !is_held) memory_.follow(current_, i);  // by the kernel's lock
+      // ordered by the kernel's lock
+      if (has_it(fibers_[i]) && fibers_[i].is_over() && !is_held) memory_.follow(current_, i);
     learn(is_held);
     return is_held;
   }
@@ -236,9 +239,9 @@ class WeakExplorer final : public shm::MemoryModel {
  private:
   static constexpr std::size_t kStackBytes = 128 << 10;
   static constexpr std::size_t kNone = ~std::size_t{0};
-  static constexpr std::size_t kTooLong = 20000;  // choices: far beyond any end
+  static constexpr std::size_t kTooLong = 20000;  // choices: far beyond the longest execution
 
-  // Who chooses for the memory.
+  // Makes the choices for the memory.
   struct Chooser {
     WeakExplorer* explorer;
     std::size_t operator()(std::size_t count) const {
@@ -266,7 +269,7 @@ class WeakExplorer final : public shm::MemoryModel {
     return number;
   }
 
-  // The current fiber is about to use that word.
+  // The current fiber is about to access that word.
   std::size_t come_to(const void* place, std::size_t bytes, bool stores) {
     const std::size_t number = word_at(place, bytes);
     ModelledWord& word = words_[number];
@@ -278,7 +281,7 @@ class WeakExplorer final : public shm::MemoryModel {
     return number;
   }
 
-  // The current fiber is a step further, and has read nothing.
+  // The current fiber has advanced by a step without reading.
   void pass() { mix(fibers_[current_].history, 0); }
   void learn(std::uint64_t value) {
     Fiber& fiber = fibers_[current_];
@@ -359,7 +362,7 @@ class WeakExplorer final : public shm::MemoryModel {
     go_to(choose_next(), fiber.context);
   }
 
-  // The first step goes from the beginning over the first point to the second one.
+  // The first step runs from the start of the fiber through its first point to the second one.
   void point() {
     if (std::exchange(fibers_[current_].has_passed, true)) switch_away();
   }
@@ -370,7 +373,7 @@ class WeakExplorer final : public shm::MemoryModel {
 
   // ---- the search
 
-  // The fiber that takes the next step; nobody: the execution is over.
+  // Returns the fiber that takes the next step, or none once the execution is over.
   std::size_t choose_next() {
     for (;;) {
       if (!found_.failure.empty()) return kNone;
@@ -386,7 +389,7 @@ class WeakExplorer final : public shm::MemoryModel {
     }
   }
 
-  // A death wakes nobody, but each wait has slices (waiting.W2): those who sleep look once more.
+  // A death wakes no sleeper, but each wait has slices (waiting.W2): sleepers check once more.
   bool wake_after_death() {
     if (std::none_of(fibers_.begin(), fibers_.end(), [](const Fiber& fiber) { return fiber.is_dead; })) return false;
     bool wakes = false;
@@ -416,7 +419,7 @@ class WeakExplorer final : public shm::MemoryModel {
     return taken;
   }
 
-  // Who runs goes on first: that is the cheapest.
+  // Continues with the running fiber first, as that needs no switch.
   std::size_t find_choices(std::array<std::uint32_t, 2 * kMaxThreads>& choices) const {
     std::uint32_t over = 0, can_go = 0, polls = 0, deaths = 0;
     for (std::size_t i = 0; i < fibers_.size(); ++i) over |= fibers_[i].is_over() ? 1U << i : 0;

@@ -1,6 +1,7 @@
-// The device's side of CUDA C++ as far as kernels/ goes, for g++: each thread of a block is a fiber (grid.hpp).
+// The device side of CUDA C++ for g++, to the extent that kernels/ uses it: each thread of a block is a fiber
+// (grid.hpp).
 //
-// What it cannot show: weak ordering (x86 orders what a GPU need not), the GPU's mathematical functions, and speed.
+// Not simulated: weak ordering (x86 orders more than a GPU does), the GPU's mathematical functions, and speed.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +39,7 @@ using ps_shm::on_cpu::blockIdx;
 using ps_shm::on_cpu::gridDim;
 using ps_shm::on_cpu::threadIdx;
 
-// A barrier is known by its line: threads that wait at different ones are a fault.
+// A barrier is identified by its line: threads that wait at different barriers are an error.
 inline void __syncthreads(int line = __builtin_LINE()) { ps_shm::on_cpu::meet(line, false); }
 inline int __syncthreads_or(int fact, int line = __builtin_LINE()) {
   return ps_shm::on_cpu::meet(line, fact != 0) ? 1 : 0;
@@ -61,7 +62,7 @@ inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 using std::min;
 
-// Refuses what CUDA refuses.
+// Rejects what CUDA rejects.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments... arguments) {

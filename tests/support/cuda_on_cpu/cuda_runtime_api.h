@@ -1,4 +1,4 @@
-// The CUDA runtime's types and calls of which kernels/ makes use, for kernels that run on the CPU.
+// The types and calls of the CUDA runtime that kernels/ uses, for kernels that run on the CPU.
 #pragma once
 
 #include <cstddef>

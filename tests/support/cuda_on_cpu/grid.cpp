@@ -12,7 +12,7 @@
 #include <vector>
 
 #if defined(__x86_64__)
-// Saves what a call must keep, and the stack; goes on where `to` was left.
+// Saves the registers that a call must preserve, and the stack; continues where `to` was left.
 extern "C" void ps_on_cpu_switch(void** left, void* to);
 asm(R"(
 .text
@@ -52,7 +52,7 @@ constinit thread_local Index threadIdx{}, blockIdx{}, blockDim{}, gridDim{};
 
 namespace {
 
-// Kernels need little; what watches them runs on the scheduler's stack.
+// Kernels need little stack; watchers run on that of the scheduler.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::size_t kStack = std::size_t{64} << 10;
 #else
@@ -62,7 +62,7 @@ constexpr unsigned kWarp = 32, kMostThreads = 1024;
 
 enum class State { kReady, kAtBarrier, kInExchange, kDone };
 
-// Where a fiber, or the scheduler, goes on.
+// The point at which a fiber, or the scheduler, continues.
 struct Place {
 #if defined(__x86_64__)
   void* stack = nullptr;
@@ -85,7 +85,7 @@ unsigned order_of_turns() {
   return wanted == nullptr ? 0U : static_cast<unsigned>(std::strtoul(wanted, nullptr, 10));
 }
 
-// What is mapped there next is no stack: the sanitizer forgets the frames that it knew.
+// Memory mapped at these addresses later is not a stack: the sanitizer must forget the frames that it knew.
 void drop_stacks(void* stacks, std::size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_unpoison_memory_region(stacks, bytes);
@@ -97,13 +97,13 @@ void drop_stacks(void* stacks, std::size_t bytes) {
 struct Block {
   std::vector<Fiber> fibers;
   std::vector<std::size_t> turns;
-  std::size_t turn = 0;  // of the round: how many have been looked at
+  std::size_t turn = 0;  // number of fibers of this round that have been considered
   std::byte* stacks = nullptr;
   std::size_t stack_count = 0;
   Place scheduler;
   Fiber* current = nullptr;
   const std::function<void()>* thread = nullptr;
-  bool fact_now = false, fact_then = false;  // of the barrier that fibers come to; of the last one
+  bool fact_now = false, fact_then = false;  // of the barrier that fibers are reaching; of the previous one
   const unsigned order = order_of_turns();
   std::mt19937 random{order};
   Watcher watcher;
@@ -140,7 +140,7 @@ void go(Place& from, Place& to) {
 #endif
 }
 
-// Whose turn it is next in this round; nullptr: it is over.
+// The fiber whose turn is next in this round; nullptr: the round is over.
 Fiber* next_turn() {
   while (block->turn < block->turns.size()) {
     Fiber& fiber = block->fibers[block->turns[block->turn++]];
@@ -152,7 +152,8 @@ Fiber* next_turn() {
   return nullptr;
 }
 
-// The next one goes on, or the scheduler. The address sanitizer is told of switches to and from the scheduler only.
+// Continues with the next fiber, or the scheduler. The address sanitizer is informed only of switches to and from the
+// scheduler.
 void end_turn([[maybe_unused]] bool is_done) {
   Fiber& self = *block->current;
 #if defined(__SANITIZE_ADDRESS__)
@@ -167,7 +168,7 @@ void end_turn([[maybe_unused]] bool is_done) {
 #endif
 }
 
-// Where a fiber's life begins.
+// The entry point of a fiber.
 void live() {
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, &block->scheduler_bottom, &block->scheduler_size);
@@ -175,18 +176,19 @@ void live() {
   (*block->thread)();
   block->current->state = State::kDone;
   end_turn(true);
-  std::abort();  // nobody gives a turn to one that is done
+  std::abort();  // a finished fiber gets no more turns
 }
 
 void begin_life(Fiber& fiber, std::size_t number) {
   std::byte* const bottom = block->stacks + number * kStack;
 #if defined(__SANITIZE_ADDRESS__)
-  __asan_unpoison_memory_region(bottom + kStack - (8 << 10), 8 << 10);  // frames of the one before that never returned
+  // frames of the previous fiber, which never returned
+  __asan_unpoison_memory_region(bottom + kStack - (8 << 10), 8 << 10);
 #endif
 #if defined(__x86_64__)
-  // Not all at the same place of their stacks, which would be the same few lines of the cache.
+  // Staggers the stacks: at equal offsets, they would compete for the same few cache lines.
   auto* top = reinterpret_cast<void**>(bottom + kStack - number % 32 * 128);
-  *--top = nullptr;  // aligned as behind a call
+  *--top = nullptr;  // aligned as after a call
   *--top = reinterpret_cast<void*>(&live);
   for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
   fiber.place.stack = top;
@@ -201,7 +203,7 @@ void begin_life(Fiber& fiber, std::size_t number) {
   fiber.index = {at % blockDim.x, at / blockDim.x % blockDim.y, at / (blockDim.x * blockDim.y)};
 }
 
-// The fiber whose turn it is goes on, and those behind it. Returns when there is something for the scheduler to do.
+// Continues the fiber whose turn it is, and those after it. Returns when the scheduler has something to do.
 void go_on() {
   for (;;) {
     Fiber& fiber = *block->current;
@@ -229,7 +231,7 @@ std::vector<std::size_t> numbers(std::size_t count) {
   return all;
 }
 
-// Makes the exchanges of warps whose lanes have all come to one. Whether there was any.
+// Performs the exchanges of warps whose lanes have all reached one. Returns whether there was any.
 bool exchange_values(std::size_t count) {
   bool has_exchanged = false;
   for (std::size_t begin = 0; begin < count; begin += kWarp) {
@@ -253,7 +255,7 @@ bool exchange_values(std::size_t count) {
   return has_exchanged;
 }
 
-// All wait, or are done. False: all are done.
+// Called when all fibers wait or are finished. Returns false if all are finished.
 bool pass_barrier(std::size_t count) {
   const Fiber* first = nullptr;
   std::size_t done = 0;

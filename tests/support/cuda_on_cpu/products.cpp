@@ -1,4 +1,4 @@
-// cuBLAS's products by OpenBLAS, in stream order.
+// The matrix products of cuBLAS, computed by OpenBLAS in stream order.
 #include "train/gpu/products.hpp"
 
 #include <cblas.h>
@@ -7,7 +7,7 @@
 
 namespace ps_shm::train {
 
-// Threads of OpenBLAS's own may not be able to reach the device's memory.
+// OpenBLAS's own threads may not be able to access the device's memory.
 void prepare_products(device::Stream) { openblas_set_num_threads(1); }
 void release_products(device::Stream) {}
 

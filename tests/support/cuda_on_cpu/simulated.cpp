@@ -1,4 +1,4 @@
-// The programs' tables in a build with -Dcuda=simulated: a GPU that is this machine's processor.
+// The programs' tables in a build with -Dcuda=simulated, with a GPU that is simulated on this machine's processor.
 #include "support/cuda_on_cpu/tables.hpp"
 #include "support/fake_cuda.hpp"
 

@@ -1,7 +1,7 @@
-// Stands in for kernels/system_memory.cuh, the one file with inline PTX: the same accesses by the compiler's atomics.
+// Replaces kernels/system_memory.cuh, the only file with inline PTX: the same accesses by the compiler's atomics.
 //
-// A vector is loaded member by member, with turns of others in between, for nothing promises that its members are of one
-// moment.
+// A vector is loaded member by member, with turns of other threads in between, because its members are not guaranteed
+// to be loaded at the same moment.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// The tables of kernels, as src/ fills them from kernels/, run on the CPU. Streams are on_cpu::Queues.
+// The tables of kernels, which src/ fills from kernels/, run on the CPU. Streams are on_cpu::Queues.
 #pragma once
 
 #include "device/transfer_kernels.hpp"

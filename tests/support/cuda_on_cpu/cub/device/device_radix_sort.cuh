@@ -1,4 +1,5 @@
-// CUB's radix sort of pairs, as far as kernels/ goes. It needs its room to the byte, so that less than that shows.
+// CUB's radix sort of pairs, to the extent that kernels/ uses it. It uses its temporary storage to the last byte, so
+// that too small a size is noticed.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CUB's selection of each key's first value, as far as kernels/ goes.
+// CUB's selection of the first value of each key, to the extent that kernels/ uses it.
 #pragma once
 
 #include "cuda_runtime.h"

@@ -1,4 +1,4 @@
-// Thrust's iterator over numbers, as far as kernels/ goes.
+// Thrust's iterator over numbers, to the extent that kernels/ uses it.
 #pragma once
 
 namespace thrust {
