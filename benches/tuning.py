@@ -2,7 +2,7 @@
 """Measures what the library's tuning constants were chosen from; prints Markdown tables.
 
     benches/tuning.py            about ten minutes on two cores, most of it building
-    benches/tuning.py --rounds 9 --only spares
+    benches/tuning.py --rounds 9 --only free-buffers
 
 Each variant is `micro`, built from a copy of the sources with one constant changed. Variants take turns, round by round;
 figures are medians, and what is in use is bold. Chunk sizes need no build of their own: they are a setting of a job.
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # name: (file, what stands there, what is put instead); None is the value in use.
 VARIANTS = {
-    "spares": {
+    "free-buffers": {
         "2": ("src/shm/segment/layout.hpp", r"kFreeBuffersPerClass = \d+;", "kFreeBuffersPerClass = 2;"),
         "4": None,
         "8": ("src/shm/segment/layout.hpp", r"kFreeBuffersPerClass = \d+;", "kFreeBuffersPerClass = 8;"),
@@ -37,10 +37,10 @@ VARIANTS = {
     },
 }
 # What a table says of its first column.
-TITLES = {"spares": "spare buffers per worker and size", "spins": "looks before yielding", "start": "where workers begin"}
+TITLES = {"free-buffers": "free buffers per worker and size", "spins": "looks before yielding", "start": "where workers begin"}
 # case: (its counter, what the table says of it)
 CASES = {
-    "spares": {
+    "free-buffers": {
         "push/versioned/floats:1000/processes:2": ("GB/s", "1 000 floats, GB/s"),
         "push/versioned/floats:100000/processes:2": ("GB/s", "100 000 floats, GB/s"),
         "push/versioned/floats:1000000/processes:2": ("GB/s", "1 M floats, GB/s"),

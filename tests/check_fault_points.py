@@ -8,7 +8,7 @@ source = pathlib.Path(sys.argv[1])
 # Effects that others can observe: a published word, a lock byte, a name, the size of a file.
 STORE = re.compile(r"store_release\(|try_exchange_acq_rel\(|fetch_(add|or|and)_acq_rel\(|futex_(announce|mark)\(|"
                    r"\.(try_take|release|try_take_all|release_all|link|publish|grow|make_record)\(|(?<!void )(?<!> )unlink_(segment|parts)\(|"
-                   r"FreeBuffers::(won|lost)\(|spares\.begin\(")
+                   r"FreeBuffers::(won|lost)\(|free_buffers\.begin\(")
 # Data for such a store: a run of them counts as one store.
 PLAIN = re.compile(r"store_relaxed\(|racing_update\(|write_config\(")
 POINT = re.compile(r"fault_point\((?:shm::)?FaultPoint::(k\w+)\)")
@@ -67,7 +67,7 @@ for folder in ("shm", "worker", "server", "publish"):
                 if last_store is not None and (publishes or last_publishes) and function.split("::")[-1] not in WITHOUT and function not in WITHOUT:
                     missing.append(f"{path}:{number}: {function}: no point since the store in line {last_store}: {code.strip()}")
                 last_store, last_publishes = number, publishes
-            if "spares.begin(" in code:
+            if "free_buffers.begin(" in code:
                 last_store = None  # ends with a point
 
 declared = set(re.findall(r"\bk\w+", re.search(r"enum class FaultPoint.*?\{(.*?)kCount_", (

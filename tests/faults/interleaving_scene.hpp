@@ -47,7 +47,7 @@ struct Log {
 struct Shape {
   std::uint64_t floats = 2;
   std::uint32_t variables = 1, ranks = 2;
-  bool has_steps = false, is_settled = false;
+  bool has_steps = false, is_recovered = false;
   bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
 };
 
@@ -100,7 +100,7 @@ class Scene {
       for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
         FreeBufferShm& free_buffer = job.free_buffer(*records_[0], rank, which);
         explorer->remember(&free_buffer);
-        if (!shape.is_settled) continue;
+        if (!shape.is_recovered) continue;
         explorer->watch(&free_buffer.record, Watch::kWord);
         explorer->watch(&free_buffer.note_chunk, Watch::kWord);
         explorer->watch(&free_buffer.note_word, Watch::kWord);

@@ -152,7 +152,7 @@ TEST_CASE("interleavings: two helpers apply the same two steps, each once") {
 TEST_CASE(
     "interleavings: a writer dies at any access while another one and a reader continue, and its successor recovers") {
   SUBCASE("and pushes") {
-    KillScene scene({.floats = 1, .is_settled = true});
+    KillScene scene({.floats = 1, .is_recovered = true});
     scene.add_writer(0, times(1), {.may_die = true});
     scene.add_writer(1, times(2));
     scene.add_heir(0, scene.successor, 1, {.after = 1});
@@ -160,7 +160,7 @@ TEST_CASE(
     check_all_good(scene.explore(), 10000);
   }
   SUBCASE("while a reader sleeps") {
-    KillScene scene({.floats = 1, .is_settled = true});
+    KillScene scene({.floats = 1, .is_recovered = true});
     scene.add_writer(0, times(1), {.may_die = true});
     scene.add_writer(1, times(g_full ? 2 : 1));
     scene.add_heir(0, scene.successor, g_full ? 0 : 1, {.after = 1});
@@ -168,7 +168,7 @@ TEST_CASE(
     check_all_good(scene.explore(), 10000);
   }
   SUBCASE("the writer has two chunks, and the other one exchanges their buffers") {
-    KillScene scene({.floats = 1, .variables = 2, .is_settled = true});
+    KillScene scene({.floats = 1, .variables = 2, .is_recovered = true});
     scene.add_writer(0, {0, 1}, {.may_die = true});
     scene.add_writer(1, g_full ? std::vector<std::uint32_t>{0, 1, 0} : std::vector<std::uint32_t>{0, 1});
     scene.add_heir(0, scene.successor, 0, {.after = 1});
@@ -184,7 +184,7 @@ TEST_CASE(
     CAPTURE(first);
     joint = 0;
     g_fault_hooks.reached = [](FaultPoint point) { joint += point == FaultPoint::kRecoveryTaken; };
-    Scene scene({.floats = 1, .ranks = 3, .is_settled = true});
+    Scene scene({.floats = 1, .ranks = 3, .is_recovered = true});
     JobSegments successors[] = {scene.job.attach(), scene.job.attach()}, living = scene.job.attach();
     REQUIRE(living.locks().try_take(kRankByte + 2));
     scene.add_writer(0, times(1), {.may_die = true});
@@ -230,14 +230,14 @@ TEST_CASE("interleavings: two chunks exchange their buffers after a snapshot poi
 
 TEST_CASE("interleavings: a writer dies at any access after a snapshot point, and its successor recovers") {
   SUBCASE("and pushes") {
-    KillScene scene({.floats = 1, .is_settled = true, .has_snapshot_point = true});
+    KillScene scene({.floats = 1, .is_recovered = true, .has_snapshot_point = true});
     scene.add_writer(0, times(g_full ? 2 : 1), {.may_die = true});
     scene.add_writer(1, times(2));
     scene.add_heir(0, scene.successor, 1, {.after = 1});
     check_all_good(scene.explore(), 1000);
   }
   SUBCASE("while a reader reads the pre-image") {
-    KillScene scene({.floats = 1, .is_settled = true, .has_snapshot_point = true});
+    KillScene scene({.floats = 1, .is_recovered = true, .has_snapshot_point = true});
     scene.add_writer(0, times(1), {.may_die = true});
     scene.add_writer(1, times(1));
     scene.add_heir(0, scene.successor, 0, {.after = 1});
@@ -341,7 +341,7 @@ TEST_CASE("interleavings: a helper that does not check again after a lost swap i
 }
 
 TEST_CASE("interleavings: clearing the in-flight mark before the replaced buffer is recorded is found") {
-  KillScene scene({.floats = 1, .is_settled = true});
+  KillScene scene({.floats = 1, .is_recovered = true});
   use_sketch(scene, Flaw::kNotedTwice);
   scene.add_writer(0, times(1), {.may_die = true});
   scene.add_heir(0, scene.successor, 0, {.after = 1});
@@ -349,7 +349,7 @@ TEST_CASE("interleavings: clearing the in-flight mark before the replaced buffer
 }
 
 TEST_CASE("interleavings: a successor that checks only the word is found") {
-  KillScene scene({.floats = 1, .is_settled = true});
+  KillScene scene({.floats = 1, .is_recovered = true});
   scene.add_writer(0, times(1), {.may_die = true});
   scene.add_writer(1, times(1));
   scene.add_heir(0, scene.successor, 0, {.after = 1});

@@ -1,4 +1,4 @@
-/* The versioned slot and its spare buffers: src/shm/slots/versioned_slot.hpp, src/shm/slots/free_buffers.hpp, src/shm/slots/spares.cpp.
+/* The versioned slot and its spare buffers: src/shm/slots/versioned_slot.hpp, src/shm/slots/free_buffers.hpp, src/shm/slots/recovery.cpp.
  *
  * RANKS writers push to CHUNKS chunks, each from SPARES spare buffers, while a reader pulls. At most KILLS writers are
  * killed, at any step; the next holder of the rank settles what its predecessor had in flight and goes on pushing.

@@ -1,4 +1,4 @@
-/* Consistent cuts: src/shm/steps/snapshot_point.hpp and snapshot_point.cpp, on top of src/shm/slots/versioned_slot.hpp and spares.cpp.
+/* Consistent cuts: src/shm/steps/snapshot_point.hpp and snapshot_point.cpp, on top of src/shm/slots/versioned_slot.hpp and recovery.cpp.
  * Sync mode has its own: snapshot_sync.pml.
  *
  * RANKS workers push PUSHES times each, to chunk 0 and then to chunk 1, each from one spare buffer. Snapshotters, one

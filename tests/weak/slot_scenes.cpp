@@ -14,7 +14,7 @@ using namespace ps_shm::shm;
 struct Shape {
   std::uint64_t floats = 2;
   std::uint32_t variables = 1, ranks = 2;
-  bool is_settled = false;          // the words of free buffers are modelled as well
+  bool is_recovered = false;        // the words of free buffers are modelled as well
   bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
 };
 
@@ -56,7 +56,7 @@ class SlotScene : public WeakScene {
     for (std::uint32_t rank = 0; rank < shape.ranks; ++rank)
       for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
         FreeBufferShm& free_buffer = job_.free_buffer(*records_[0], rank, which);
-        if (shape.is_settled)
+        if (shape.is_recovered)
           explorer.model(&free_buffer);
         else
           explorer.remember(&free_buffer);
@@ -267,8 +267,8 @@ std::vector<std::uint32_t> times(std::size_t count, std::uint32_t variable = 0) 
 const std::vector<std::uint32_t> kExchange = {0, 0, 0, 0, 0, 1, 0};
 
 // Rank 0 dies at any access, rank 1 pushes, and the next owner of rank 0 recovers.
-Made settle_scene(std::uint32_t pushes_of_other, bool has_snapshot_point) {
-  Made scene = make({.floats = 1, .is_settled = true, .has_snapshot_point = has_snapshot_point});
+Made recovery_scene(std::uint32_t pushes_of_other, bool has_snapshot_point) {
+  Made scene = make({.floats = 1, .is_recovered = true, .has_snapshot_point = has_snapshot_point});
   scene->processes.push_back(scene->attach(kRankByte));
   scene->processes.push_back(scene->attach(kRankByte + 1));
   scene->writer(0, times(1), {.may_die = true}).writer(1, times(pushes_of_other));
@@ -348,9 +348,9 @@ std::vector<WeakCase> scenes_of_slots() {
          scene->writer(0, times(1)).writer(1, times(1)).image_reader(0, 1);
          return scene;
        }},
-      {"free buffers: a writer dies anywhere, and its successor recovers", [] { return settle_scene(1, false); }},
+      {"free buffers: a writer dies anywhere, and its successor recovers", [] { return recovery_scene(1, false); }},
       {"free buffers: a writer dies anywhere after a snapshot point, and its successor recovers",
-       [] { return settle_scene(1, true); }, false},
+       [] { return recovery_scene(1, true); }, false},
   };
 }
 

@@ -238,7 +238,7 @@ struct SnapshotScene : WeakScene {
   SnapshotScene(std::uint32_t ranks, std::uint32_t pushes, bool to_copy) {
     if (!snapshotter.locks().try_take(kSnapshotByte)) throw std::runtime_error("the byte is taken");
     SnapshotPointShm& point = job.segments.state().snapshot_point;
-    explorer.model(&point.word), explorer.name(&point.word, "cut");
+    explorer.model(&point.word), explorer.name(&point.word, "snapshot word");
     explorer.model(&point.futex), explorer.name(&point.futex, "futex");
     explorer.model(data, 2), explorer.model(&reserve), explorer.name(&reserve, "reserve");
     explorer.remember(&log);

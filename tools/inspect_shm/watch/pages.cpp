@@ -116,7 +116,7 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
   const ByteCount& bytes = model.bytes;
   std::string memory = short_bytes(bytes.total());
   for (const auto& [name, count] : {std::pair("values", bytes.values), std::pair("slots", bytes.slots),
-                                    std::pair("spares", bytes.free_buffers), std::pair("gradients", bytes.gradients),
+                                    std::pair("free buffers", bytes.free_buffers), std::pair("gradients", bytes.gradients),
                                     std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data)})
     if (count != 0) memory += fmt::format("   {} {}", name, short_bytes(count));
   lines.push_back(labelled("memory", memory));
