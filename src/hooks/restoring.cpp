@@ -112,7 +112,7 @@ OwnRecords& own_records() {
 class Record {
  public:
   explicit Record(const std::string& dir)
-      : descriptor_(::open((dir + "/.restored").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+      : descriptor_(::open((dir + "/.restored").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) return;
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       is_anothers_ = errno == EWOULDBLOCK;

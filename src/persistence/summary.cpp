@@ -9,12 +9,14 @@
 #include "persistence/proto.hpp"
 
 namespace ps_shm::persistence {
+namespace {
 
-Histogram histogram_of(std::span<const float> values) {
+template <class Value>
+Histogram make_histogram(std::span<const Value> values) {
   constexpr int kBuckets = 64;  // TensorBoard draws about half as many
   Histogram all;
-  float least = std::numeric_limits<float>::max(), most = std::numeric_limits<float>::lowest();
-  for (const float value : values) {
+  Value least = std::numeric_limits<Value>::max(), most = std::numeric_limits<Value>::lowest();
+  for (const Value value : values) {
     if (!std::isfinite(value)) continue;
     least = std::min(least, value), most = std::max(most, value);
     ++all.count, all.sum += double(value), all.squares += double(value) * double(value);
@@ -26,17 +28,22 @@ Histogram histogram_of(std::span<const float> values) {
     return all;
   }
   all.least = double(least), all.most = double(most);
-  const double width = (all.most - all.least) / kBuckets;
+  const double width = all.most / kBuckets - all.least / kBuckets;  // the difference may be no double
   for (int i = 1; i < kBuckets; ++i) all.limits.push_back(all.least + i * width);
   all.limits.push_back(all.most);
   std::array<std::uint64_t, kBuckets> counts{};
-  const double per_width = 1 / width;
-  for (const float value : values)
+  const double first = all.least / width;
+  for (const Value value : values)
     if (std::isfinite(value))
-      ++counts[static_cast<std::size_t>(std::min((double(value) - all.least) * per_width, kBuckets - 1.0))];
+      ++counts[static_cast<std::size_t>(std::clamp(double(value) / width - first, 0.0, kBuckets - 1.0))];
   all.counts.assign(counts.begin(), counts.end());
   return all;
 }
+
+}  // namespace
+
+Histogram histogram_of(std::span<const float> values) { return make_histogram(values); }
+Histogram histogram_of(std::span<const double> values) { return make_histogram(values); }
 
 void Summary::add_scalar(std::string_view tag, double value) {
   std::string one;

@@ -17,6 +17,7 @@ struct Histogram {
 
 // Uses buckets of equal width. Values that are not finite are ignored.
 Histogram histogram_of(std::span<const float> values);
+Histogram histogram_of(std::span<const double> values);
 
 // The values of one step.
 class Summary {

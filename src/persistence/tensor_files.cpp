@@ -51,9 +51,14 @@ class Hash {
 
 class NewFile {
  public:
-  explicit NewFile(std::string path) : path_(std::move(path)), partial_(fmt::format("{}.partial-{}", path_, getpid())) {
-    descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail();
+  // The name may be in use: by the rest of a killed process, or by a link that another user of the folder has put there.
+  explicit NewFile(std::string path) : path_(std::move(path)) {
+    constexpr int kNames = 1000;
+    for (int number = 0; descriptor_ < 0; ++number) {
+      partial_ = fmt::format("{}.partial-{}.{}", path_, getpid(), number);
+      descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+      if (descriptor_ < 0 && (errno != EEXIST || number == kNames)) fail();
+    }
   }
   ~NewFile() {
     if (descriptor_ < 0) return;

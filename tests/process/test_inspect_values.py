@@ -140,6 +140,12 @@ class Numbers(ProcessTest):
         for peer in peers:
             self.assertEqual(peer.end(), 0)
 
+    def test_integers_of_64_bits_are_not_rounded(self):
+        peer = Peer(self, "declare-integers", self.job, 2**53 + 1)
+        for row in json.loads(run("inspect_shm", "stats", "--job", self.job, "--json").out)["variables"]:
+            self.assertEqual((row["min"], row["max"]), (2**53 + 1, 2**53 + 1), row)
+        self.assertEqual(peer.end(), 0)
+
     def test_nan_and_infinities_are_counted_and_hide_nothing(self):
         peer = Peer(self, "declare-odd", self.job)
         out = json.loads(run("inspect_shm", "stats", "--job", self.job, "odd", "--json").out)

@@ -2,6 +2,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import pathlib
@@ -133,6 +134,19 @@ class Metrics(ProcessTest):
                      if line.split()[3] == "0A" and line.split()[1].endswith(f":{int(port):04X}")]
         self.assertEqual(listening, [f"0100007F:{int(port):04X}"])
         server.send_signal(signal.SIGINT)
+        self.assertEqual(support.finish(server).code, 130)
+
+    def test_clients_that_send_nothing_hold_up_no_scrape(self):
+        server = self.start("inspect_shm", "serve", "--port", "0", "--job", self.job)
+        url = server.stdout.readline().strip()
+        address = url.removeprefix("http://").split("/")[0].split(":")
+        # More than there are threads: each is waited for only a moment, not until it goes.
+        idle = [socket.create_connection((address[0], int(address[1]))) for _ in range(20)]
+        with urllib.request.urlopen(url, timeout=support.PATIENCE) as answer:
+            self.assertIn(self.job, answer.read().decode())
+        for client in idle:
+            client.close()
+        server.terminate()
         self.assertEqual(support.finish(server).code, 130)
 
     def test_it_goes_on_when_a_job_has_gone(self):

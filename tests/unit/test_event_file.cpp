@@ -80,7 +80,12 @@ TEST_CASE("event files: histograms of one value, of none, and of the widest rang
   CHECK(one.counts == std::vector<double>{7});
   CHECK(one.least < 2);
   CHECK(one.limits[0] > 2);
-  CHECK(histogram_of({}).count == 0);
+  CHECK(histogram_of(std::span<const float>()).count == 0);
+  const Histogram widest = histogram_of(std::vector<double>{-1.7e308, 0.0, 1.7e308});
+  CHECK(widest.limits.size() == 64);
+  CHECK(widest.counts.front() == 1);
+  CHECK(widest.counts[32] == 1);
+  CHECK(widest.counts.back() == 1);
   CHECK(histogram_of(std::vector<float>(3, std::nanf(""))).count == 0);
   const float most = std::numeric_limits<float>::max();
   const Histogram wide = histogram_of(std::vector<float>{-most, 0, most});
@@ -88,7 +93,7 @@ TEST_CASE("event files: histograms of one value, of none, and of the widest rang
   CHECK(wide.counts.back() == 1);
   CHECK(std::isfinite(wide.squares));
   Summary summary;
-  summary.add_histogram("none", histogram_of({}));
+  summary.add_histogram("none", histogram_of(std::vector<float>{}));
   CHECK(summary.is_empty());
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -27,6 +28,17 @@ double ms_since(SteadyClock::time_point start) {
 void nothing() {}
 
 }  // namespace
+
+TEST_CASE("durations: any number of seconds becomes nanoseconds that can be added to the time") {
+  CHECK(to_ns(1.5) == 1'500'000'000);
+  CHECK(to_ns(0) == 0);
+  CHECK(to_ns(-1) == 0);
+  CHECK(to_ns(std::numeric_limits<double>::quiet_NaN()) == 0);
+  for (const double forever : {1e300, std::numeric_limits<double>::infinity()}) {
+    CHECK(to_ns(forever) == 3'000'000'000'000'000'000);
+    CHECK(monotonic_ns() + to_ns(forever) > monotonic_ns());
+  }
+}
 
 TEST_CASE("wait: a condition that already holds needs no sleep") {
   AtomicShm<std::uint32_t> word{};

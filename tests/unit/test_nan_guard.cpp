@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
@@ -204,6 +205,15 @@ TEST_CASE("nan guard: a checkpoint is given up even if nothing can be recorded i
   fs::create_directory(job.folder.path(".restored"));
   CHECK_THROWS_WITH_AS(job.member.run({job.guard(2), stop_at_step(20)}, [](std::uint64_t) { return kNan; }),
                        doctest::Contains("was restored 2 times"), Error);
+}
+
+TEST_CASE("nan guard: a link in place of the record is not followed") {
+  Diverged job;
+  const std::string precious = job.folder.path("precious");
+  std::ofstream(precious) << "kept";
+  fs::create_symlink(precious, job.folder.path(".restored"));
+  CHECK_THROWS_AS(job.member.run({job.guard(2), stop_at_step(20)}, [](std::uint64_t) { return kNan; }), Error);
+  CHECK(fs::file_size(precious) == 4);
 }
 
 TEST_CASE("nan guard: nothing is restored from a checkpoint of another model") {

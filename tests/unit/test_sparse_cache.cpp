@@ -285,6 +285,24 @@ TEST_CASE("sparse cache: a waiting process takes over if the maker is killed, an
   }
 }
 
+TEST_CASE("sparse cache: links under the names of its files are not followed") {
+  Scene scene;
+  const std::vector<PlainExample> expected = scene.read();
+  const std::string precious = scene.path + ".precious", form = scene.form();
+  std::filesystem::remove(form);
+  std::ofstream(precious) << "kept";
+  SUBCASE("of the new file") {
+    std::filesystem::create_symlink(precious, form + ".new");
+    CHECK(scene.read() == expected);
+  }
+  SUBCASE("of the lock") {
+    std::filesystem::remove(form + ".lock");
+    std::filesystem::create_symlink(precious, form + ".lock");
+    CHECK_THROWS_WITH_AS(scene.read(), doctest::Contains(".lock: Too many levels of symbolic links"), Error);
+  }
+  CHECK(std::filesystem::file_size(precious) == 4);
+}
+
 TEST_CASE("sparse cache: a waiting process stops on request") {
   Scene scene;
   scene.read();

@@ -1,5 +1,6 @@
 // Safetensors files: written files follow the format and are read back; damaged ones are refused.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -136,6 +137,20 @@ TEST_CASE("16-bit floats are converted to the values that they represent") {
   CHECK(std::isnan(float(update::Float16{0x7e00})));
   CHECK(float(update::BFloat16{0x3f80}) == 1.0F);
   CHECK(float(update::BFloat16{0xff80}) == -std::numeric_limits<float>::infinity());
+}
+
+TEST_CASE("a file is written beside links and rests under its temporary names, and none of them is followed") {
+  const test::Folder folder;
+  const std::string precious = folder.path("precious"), path = folder.path("tensors");
+  std::ofstream(precious) << "kept";
+  std::filesystem::create_symlink(precious, fmt::format("{}.partial-{}.0", path, getpid()));
+  std::filesystem::create_hard_link(precious, fmt::format("{}.partial-{}.1", path, getpid()));
+  std::filesystem::create_symlink(precious, path);
+  std::vector<std::byte> bytes(4);
+  persistence::write_safetensors(path, {{"t", DType::kFloat32, {1}, persistence::reader_of(std::span(bytes))}}, {});
+  CHECK(std::filesystem::file_size(precious) == 4);
+  CHECK_FALSE(std::filesystem::is_symlink(path));
+  CHECK(TensorFile(path).tensors().size() == 1);
 }
 
 TEST_CASE("an invalid file is refused, with the reason") {

@@ -230,7 +230,9 @@ void serve_metrics(const MetricsRequest& request, const std::string& address, st
   const bool is_ipv6 = address.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? fmt::format("[{}]", address) : address;
   try {
-    exposer = std::make_unique<prometheus::Exposer>(fmt::format("{}:{}", host, port), 1);
+    // Several threads, and none waits for long: a client that sends nothing holds up no scrape.
+    exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
+        "listening_ports", fmt::format("{}:{}", host, port), "num_threads", "8", "request_timeout_ms", "2000"});
   } catch (const std::exception& error) {
     throw Error(fmt::format("cannot listen on {}:{}: {}; choose another port with --port", host, port, error.what()),
                 ErrorCode::kSystem);

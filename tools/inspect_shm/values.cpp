@@ -22,9 +22,14 @@
 namespace ps_shm::inspect {
 namespace {
 
+Json as_json(const Element& element) {
+  if (const double* const value = std::get_if<double>(&element)) return number(*value);
+  return std::visit([](auto value) { return Json(value); }, element);
+}
+
 Json as_json(const ValueStatistics& of) {
-  return {{"min", number(of.min)},   {"max", number(of.max)}, {"mean", number(of.mean)},
-          {"norm", number(of.norm)}, {"nan_count", of.nans},  {"infinite_count", of.infinites}};
+  return {{"min", as_json(of.min)},  {"max", as_json(of.max)}, {"mean", number(of.mean)},
+          {"norm", number(of.norm)}, {"nan_count", of.nans},   {"infinite_count", of.infinites}};
 }
 
 // The variables of these names, in the order of declaration; all if no name is given. Throws Error with all names.
@@ -219,7 +224,8 @@ Json dump_files(const std::string& job, const std::vector<std::string>& names, c
     stem = fmt::format("{:03}-{}", all.size(), stem);
     const auto write = [&](const std::string& what, DType dtype, std::span<const std::byte> bytes) {
       const std::string file = stem + what + ".npy";
-      persistence::write_npy(folder + "/" + file, {variable.name, dtype, variable.shape, persistence::reader_of(bytes)});
+      persistence::write_npy(folder + "/" + file,
+                             {variable.name, dtype, variable.shape, persistence::reader_of(bytes)});
       return file;
     };
     Json row = {{"name", variable.name},

@@ -74,6 +74,8 @@ inline std::uint64_t unix_now_ns() noexcept {
 }
 
 // Converts a duration. At most a century, since 64 bits of nanoseconds do not hold much more.
-inline std::uint64_t to_ns(double seconds) noexcept { return static_cast<std::uint64_t>(std::min(seconds, 3e9) * 1e9); }
+inline std::uint64_t to_ns(double seconds) noexcept {
+  return seconds > 0 ? static_cast<std::uint64_t>(std::min(seconds, 3e9) * 1e9) : 0;
+}
 
 }  // namespace ps_shm::shm

@@ -218,7 +218,7 @@ std::uint64_t Sampler::read_values(std::size_t number, std::uint64_t elements) {
   const inspect::ValueStatistics found = inspect::statistics_of(
       facts.dtype, bytes.first(std::min<std::size_t>(bytes.size(), facts.bytes)), facts.elements);
   ValueFacts& known = known_[number].facts;
-  known.norm = found.norm, known.min = found.min, known.max = found.max;
+  known.norm = found.norm, known.min = inspect::as_double(found.min), known.max = inspect::as_double(found.max);
   known.nans = found.nans, known.infs = found.infinites;
   known.share = found.elements == 0 ? 0 : double(found.looked_at) / double(found.elements);
   if (facts.dtype == DType::kFloat32) read_ratio(number);

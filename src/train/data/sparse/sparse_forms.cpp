@@ -129,7 +129,7 @@ class CachedForm {
   // Waits while another process makes the form.
   Descriptor take_lock() const {
     const std::string path = path_ + ".lock";
-    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!file)
       throw Error(fmt::format("cannot open {}: {}; choose another cache folder", path, std::strerror(errno)),
                   config::code_of(errno));
@@ -149,10 +149,11 @@ class CachedForm {
     return file;
   }
 
-  // Requires: the lock is held. A file left by a killed process under the temporary name is reused.
+  // Requires: the lock is held. What a killed process, or another user of the folder, left under the temporary name goes.
   void make_again(const MakeForm& make) const {
     const std::string path = path_ + ".new";
-    const Descriptor form(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    ::unlink(path.c_str());
+    const Descriptor form(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!form)
       throw Error(fmt::format("cannot create {}: {}; choose another cache folder", path, std::strerror(errno)),
                   config::code_of(errno));
