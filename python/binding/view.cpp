@@ -63,16 +63,16 @@ nb::object values(const ViewHandle& self, const std::string& name) {
 
 // A consistent snapshot. Array 0 of a variable is its values, the others are its optimizer slots, as Snapshot::copy()
 // numbers them.
-class Cut {
+class TakenSnapshot {
  public:
-  Cut(const ViewHandle& of, const std::string& group) : of_(of) {
+  TakenSnapshot(const ViewHandle& of, const std::string& group) : of_(of) {
     of_.look([&](const JobView& view) {
       snapshot_.emplace(view.snapshot({}, group));
       names_ = snapshot_->variables();
       all_ = view.variables();
     });
   }
-  ~Cut() {
+  ~TakenSnapshot() {
     const nb::gil_scoped_release release;  // without a turn, because waiting for one may throw
     snapshot_.reset();
   }
@@ -100,10 +100,10 @@ class Cut {
 
 nb::dict state(const ViewHandle& self, const std::string& group) {
   nb::dict all;
-  const Cut cut(self, group);
-  for (const std::string& name : cut.names()) {
-    const VariableInfo variable = cut.variable(name);
-    all[nb::cast(name)] = cut.copy(name, variable.dtype, variable.shape, 0);
+  const TakenSnapshot taken(self, group);
+  for (const std::string& name : taken.names()) {
+    const VariableInfo variable = taken.variable(name);
+    all[nb::cast(name)] = taken.copy(name, variable.dtype, variable.shape, 0);
   }
   return all;
 }
@@ -112,19 +112,19 @@ nb::dict state(const ViewHandle& self, const std::string& group) {
 nb::dict slots(const std::string& job, const std::vector<std::string>& names, const std::string& group) {
   nb::dict all;
   const ViewHandle self{std::make_shared<Viewed>(job)};
-  const Cut cut(self, group);
+  const TakenSnapshot taken(self, group);
   for (const std::string& name : names) {
-    const VariableInfo variable = cut.variable(name);
+    const VariableInfo variable = taken.variable(name);
     nb::dict of_variable;
-    of_variable["updates"] = cut.updates(name);
+    of_variable["updates"] = taken.updates(name);
     for (std::size_t k = 0; k < variable.slots.size(); ++k) {
       const bool is_of_rows = k + variable.row_slots >= variable.slots.size() && !variable.shape.empty();
       const Shape shape = is_of_rows ? Shape{variable.shape.front()} : variable.shape;
-      of_variable[nb::cast(variable.slots[k])] = cut.copy(name, DType::kFloat32, shape, 1 + k);
+      of_variable[nb::cast(variable.slots[k])] = taken.copy(name, DType::kFloat32, shape, 1 + k);
     }
     all[nb::cast(name)] = of_variable;
   }
-  all["global_step"] = cut.global_step();
+  all["global_step"] = taken.global_step();
   return all;
 }
 

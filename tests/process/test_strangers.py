@@ -275,6 +275,23 @@ class Strangers(ProcessTest):
         self.assertEqual(self.run_as(OWNER, *working, "--group", GROUP, groups=self.in_group)[0], 0)
         self.end(ps)
 
+    def test_a_ps_that_takes_over_the_job_of_another_user_of_the_group_publishes_it(self):
+        ps = self.serve_as(STRANGER, "--workers", "1", "--group", GROUP, groups=self.in_group)
+        worker = self.work_as(STRANGER, "--group", GROUP, groups=self.in_group)
+        ps.kill()
+        ps.communicate()
+        ps = self.serve_as(OWNER, "--adopt", "--workers", "1", "--group", GROUP, "--publish", self.job,
+                           "--publish-every", "1steps", groups=self.in_group)
+
+        def generation():
+            code, out, err = support.run("inspect_shm", "publications", "--publication", self.job, "--json", user=OWNER,
+                                         group=OWNER, extra_groups=self.in_group)
+            return code == 0 and [row["generation"] for row in json.loads(out)["publications"]] > [0]
+
+        support.wait_until(generation, "a generation is published")
+        self.end(worker, ps)
+        self.assertEqual(self.inspect_as(STRANGER, "rm").code, 0)  # only the owner of its segments can remove them
+
     def test_who_names_the_group_is_told_which_workers_keep_an_ended_job(self):
         ps = self.serve_as(STRANGER, "--workers", "1", "--group", GROUP, groups=self.in_group)
         worker = self.work_as(STRANGER, groups=self.in_group)

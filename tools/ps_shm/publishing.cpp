@@ -20,7 +20,7 @@ namespace ps_shm::tools {
 // Publishes the job's variables as a bundle.
 class Publishing::Bundle {
  public:
-  Bundle(JobView& view, const std::string& group, const PublishSettings& settings) : view_(view) {
+  Bundle(JobView& view, const std::string& group, const PublishSettings& settings) : view_(view), group_(group) {
     BundleSpec spec{.name = settings.name, .tensors = {}};
     for (const VariableInfo& variable : view.variables()) {
       if (!variable.initialised) continue;
@@ -35,7 +35,7 @@ class Publishing::Bundle {
 
   // Whether the newest generation equals the job's current values, bit for bit. Of the last call.
   bool is_up_to_date() {
-    const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(true)});
+    const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(true)}, group_);
     std::vector<std::byte> now;
     for (std::uint32_t tensor = 0; tensor < arrays_.size(); ++tensor) {
       const std::span<const std::byte> newest = publisher_->tensor(tensor);
@@ -49,7 +49,7 @@ class Publishing::Bundle {
   // False: subscribers hold leases on all generations that fit. Throws Error for a state that has a part of a push: a
   // generation promises complete pushes, so that state is left out.
   bool publish(bool is_last) {
-    const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(is_last)});
+    const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(is_last)}, group_);
     if (!snapshot.partial_ranks().empty()) {
       ++left_out_;
       throw Error(fmt::format("not published: a push of worker {} is unfinished, and a part of it would be visible",
@@ -70,6 +70,7 @@ class Publishing::Bundle {
 
  private:
   JobView& view_;
+  const std::string group_;
   std::vector<std::uint64_t> arrays_;  // index for each variable: its values, or its average
   std::optional<Publisher> publisher_;
   std::uint64_t left_out_ = 0;
