@@ -134,12 +134,21 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
                                       job).out)
                 self.assertEqual((rest["digest"], rest["first_step"]), (whole["digest"], 120))
 
+    def test_a_run_that_has_done_its_steps_has_nothing_left_to_do(self):
+        """So it succeeds if it is started again, as by a service manager, whenever the last start was killed."""
+        self.launch("--workers", "2", "--mode", "sync", "--steps", "60", "--checkpoint-dir", self.folder)
+        for program in (("launch_shm", "--job", self.job), ("ps_shm", "--job", self.job),
+                        ("worker_shm", "--standalone")):
+            code, out, err = run(*program, "--steps", "60", "--checkpoint-dir", self.folder)
+            self.assertEqual(code, 0, err)
+            self.assertRegex(err, r"\Adone: checkpoint \S+/step-60 is at step 60, and the run ends at --steps 60; to train")
+        self.assert_nothing_left()
+
     def test_what_does_not_fit_is_refused_before_anything_starts(self):
         self.launch("--workers", "2", "--mode", "sync", "--steps", "60", "--checkpoint-dir", self.folder)
         launch = ["launch_shm", "--job", self.job, "--checkpoint-dir", self.folder]
         self.assert_fails(1, run(*launch, "--model", "softmax", "--steps", "90"), "belongs to another model",
                           "sm_w is float32 [128, 10] there and float32 [64, 10] here", "it has also hid_b, hid_w")
-        self.assert_fails(1, run(*launch, "--steps", "60"), "step-60 is at step 60", "--steps 60: give more steps")
         self.assert_fails(1, run(*launch, "--steps", "90", "--fresh"), "--fresh", "is not empty")
         self.assert_fails(2, run("launch_shm", "--keep", "3"), "give --checkpoint-dir DIR")
         self.assert_fails(2, run("worker_shm", "--job", self.job, "--checkpoint-dir", self.folder), "give it to ps_shm")

@@ -33,9 +33,9 @@ std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> par
 
 void require_steps_left(const Checkpoint& checkpoint, const JobConfig& job) {
   if (job.steps == 0 || checkpoint.global_step() < job.steps) return;
-  throw Error(
-      fmt::format("checkpoint {} is at step {}, but the run ends at --steps {}: give more steps, or another "
-                  "--checkpoint-dir",
+  throw JobFinished(
+      fmt::format("done: checkpoint {} is at step {}, and the run ends at --steps {}; to train on, give more steps or "
+                  "another --checkpoint-dir",
                   checkpoint.folder(), checkpoint.global_step(), job.steps));
 }
 

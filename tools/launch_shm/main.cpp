@@ -1,4 +1,6 @@
 // launch_shm: starts a ps and its workers on this machine, and shows their progress and a summary.
+#include <fmt/format.h>
+
 #include <exception>
 #include <optional>
 
@@ -22,6 +24,9 @@ int run(int argc, char** argv) {
     if (const auto& report = launch.report())
       tools::write_out(settings.json ? to_json(*report).dump() + "\n" : to_text(*report, report::columns_of(stdout)));
     return code;
+  } catch (const JobFinished& finished) {  // before: its last checkpoint is of its last step
+    fmt::print(stderr, "{}\n", finished.what());
+    return 0;
   } catch (const Interrupted&) {  // while reading the data
     return tools::kInterrupted;
   } catch (const std::exception& error) {

@@ -99,6 +99,9 @@ int run(int argc, char** argv) {
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
   try {
     return serve(settings);
+  } catch (const JobFinished& finished) {  // before: its last checkpoint is of its last step
+    fmt::print(stderr, "{}\n", finished.what());
+    return 0;
   } catch (const Interrupted&) {
     return tools::kInterrupted;
   } catch (const std::exception& error) {
