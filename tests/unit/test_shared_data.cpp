@@ -114,21 +114,21 @@ TEST_CASE("shared data: waiting workers take over from a killed loader, and keep
   for (const int signal : {SIGKILL, SIGSTOP}) {
     CAPTURE(signal);
     std::filesystem::remove(path_of(job));
-    Bell is_loading;
+    Bell is_loading, goes_on;
     Child loader([&] {
       Worker worker(member_of(job));
       const SharedBytes shared = worker.shared("key", [&](const auto& room) {
         const std::span<std::byte> out = room(1000);
         std::fill(out.begin(), out.begin() + 500, std::byte{1});
         is_loading.tell();
-        if (signal == SIGKILL) test::sleep_forever();
-        raise(SIGSTOP);
+        static_cast<void>(goes_on.hear());
         std::fill(out.begin(), out.end(), std::byte{1});
       });
       worker.leave();
       return all_are(shared.bytes, 1000, 1) ? 0 : 1;
     });
     REQUIRE(is_loading.hear());
+    if (signal == SIGSTOP) loader.stop();
     std::vector<std::unique_ptr<Child>> others;
     Bell is_waiting;
     for (int i = 0; i < 2; ++i)
@@ -150,6 +150,7 @@ TEST_CASE("shared data: waiting workers take over from a killed loader, and keep
     REQUIRE(is_waiting.hear());
     CHECK_FALSE(std::filesystem::exists(path_of(job)));
     kill(loader.pid(), signal == SIGKILL ? SIGKILL : SIGCONT);
+    if (signal == SIGSTOP) goes_on.tell();
     CHECK(loader.join() == (signal == SIGKILL ? -1 : 0));
     for (const auto& other : others) CHECK(other->join() == (signal == SIGKILL ? 2 : 1));
   }

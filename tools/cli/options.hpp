@@ -98,7 +98,7 @@ struct TrainingSettings {
 
   OnNan on_nan = OnNan::kWarn;
 
-  bool learns() const;  // whether the model has a loss and gradients
+  bool learns() const;  // whether the model has a loss and gradients; true for a program
   bool is_sparse() const;
 
   bool operator==(const TrainingSettings&) const = default;

@@ -50,7 +50,13 @@ std::string names_with_bias() {
       [](const train::ModelRow& row) { return row.kind == train::ModelKind::kSparse && !row.has_factors; }, "and");
 }
 
-bool TrainingSettings::learns() const { return train::model_row(model).kind != train::ModelKind::kCount; }
+// The name of a program after -- is that of no model.
+bool TrainingSettings::learns() const {
+  const auto rows = train::models();
+  return std::none_of(rows.begin(), rows.end(), [&](const train::ModelRow& row) {
+    return row.name == model && row.kind == train::ModelKind::kCount;
+  });
+}
 
 bool TrainingSettings::is_sparse() const { return train::model_row(model).kind == train::ModelKind::kSparse; }
 

@@ -97,7 +97,7 @@ PsSettings adopting(PsSettings settings) {
 }  // namespace
 
 Launch::Launch(const LaunchSettings& settings)
-    : workload_(settings.training.learns() && settings.program.empty() ? load_workload(settings.training) : nullptr),
+    : workload_(settings.program.empty() && settings.training.learns() ? load_workload(settings.training) : nullptr),
       settings_(completed(settings, workload_.get())) {
   const JobConfig& job = settings_.ps.job;
   const TrainingSettings& training = settings_.training;
