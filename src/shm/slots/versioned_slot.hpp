@@ -363,7 +363,7 @@ class VersionedVariable {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
       const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
-      if (!is_whole(buffer, chunk, word)) continue;  // slot.V4: otherwise `fork` may belong to another chunk
+      if (!is_whole(buffer, chunk, word)) continue;  // slot.V4: otherwise `preimage` may belong to another chunk
       const bool has_preimage =
           preimage_epoch(preimage) >= epoch;  // then the image is the preserved buffer, which stays as it is
       const BufferHeaderShm& image = has_preimage ? at(buffer_of(preimage)) : buffer;

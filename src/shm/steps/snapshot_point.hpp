@@ -2,7 +2,7 @@
 //
 // Each snapshot point has a number, the epoch. A push takes the epoch at its start, and is contained in snapshot E
 // exactly if its epoch is below E. Nothing is copied when the snapshot point is made: the first push of epoch E to a
-// chunk performs a copy-on-write, in the swap that it makes anyway. The pre-image field (`fork`) of the new buffer
+// chunk performs a copy-on-write, in the swap that it makes anyway. The pre-image field of the new buffer
 // names the replaced one.
 //
 // Protocol; `word` is {epoch : 40, state : 2} (docs/protocols.md, snapshot)
