@@ -28,7 +28,7 @@ namespace ps_shm {
 
 struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   shm::Directory directory{job};
-  shm::Barrier meetings{job, rank, 1};
+  shm::Barrier user_barrier{job, rank, 1};
   std::unique_ptr<StepMode> mode;                            // from take_over() on
   bool notes_pulls = false;                                  // cached: every pull asks
   std::vector<std::unique_ptr<VariableState>> variables;     // handles point to them

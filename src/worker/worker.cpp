@@ -96,7 +96,7 @@ void Worker::wait_for_workers() {
   Impl& impl = *impl_;
   // Once a step is over, no worker is waited for any more.
   const auto to_come = [&] {
-    return impl.job.steps_done() != impl.job.first_round(0) ? 0 : impl.meetings.still_to_join();
+    return impl.job.steps_done() != impl.job.first_round(0) ? 0 : impl.user_barrier.still_to_join();
   };
   Wait wait(impl.options, 0, 1.0);
   const WaitMark mark(impl.entry, shm::WaitingFor::kBarrier, 0);
@@ -116,10 +116,10 @@ std::uint64_t Worker::step() { return impl_->mode->step(); }
 void Worker::barrier() {
   if (impl_->open_pushes != 0)
     throw Error("barrier() within a PushGroup: end the group first", ErrorCode::kInvalidState);
-  const std::uint64_t round = impl_->meetings.round();
-  impl_->meetings.arrive(round);
-  impl_->meetings.finish(
-      round, [](const shm::Decision&) {}, BarrierWait(*impl_, impl_->meetings, round, false));
+  const std::uint64_t round = impl_->user_barrier.round();
+  impl_->user_barrier.arrive(round);
+  impl_->user_barrier.finish(
+      round, [](const shm::Decision&) {}, BarrierWait(*impl_, impl_->user_barrier, round, false));
 }
 
 std::uint64_t Worker::global_step() const noexcept { return impl_->job.steps_done(); }
