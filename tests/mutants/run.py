@@ -189,7 +189,8 @@ class Builder:
         if words[-1].endswith(".py"):
             why = self.ninja(*(name for one in meson["depends"] for name in self.targets.get(one, [])))
             return ([*words, *filter(None, [test.filter])], None) if why is None else (None, why)
-        program, why = self.link(self.relative(words[0]), words[1].split("/", 1)[1] if len(words) == 2 else None)
+        file = next((word for word in words if word.startswith("--source-file=")), None)
+        program, why = self.link(self.relative(words[0]), file and file.split("/", 1)[1])
         words[0] = str(BUILD / program)
         if test.name not in OWN_MAIN:
             words += ["--abort-after=1"] + ([f"--test-case={test.filter}"] if test.filter else [])
