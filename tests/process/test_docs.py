@@ -249,9 +249,9 @@ class Options(unittest.TestCase):
 
 
 class Recording(ProcessTest):
-    def test_the_readme_shows_what_its_script_records(self):
-        readme = PAGES[0].read_text()
-        (shown,) = [block.text for block in blocks_of(readme, "README.md") if block.values.get("by") == "docs/record_start.py"]
+    def test_the_guide_shows_what_its_script_records(self):
+        guide = (support.SOURCE / "docs" / "guide.md").read_text()
+        (shown,) = [block.text for block in blocks_of(guide, "guide.md") if block.values.get("by") == "docs/record_start.py"]
         done = subprocess.run([sys.executable, support.SOURCE / "docs" / "record_start.py", "--job", self.job, "--steps",
                                "100000"], capture_output=True, text=True, env=os.environ, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -324,7 +324,8 @@ class Example(ProcessTest):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.prefix = support.install(cls.folder / "root")
-        cls.blocks = blocks_of(PAGES[0].read_text(), "README.md")
+        guide = (support.SOURCE / "docs" / "guide.md").read_text()
+        cls.blocks = [*blocks_of(PAGES[0].read_text(), "README.md"), *blocks_of(guide, "guide.md")]
         (cls.folder / "example.cpp").write_text(next(block.text for block in cls.blocks if block.language == "cpp"))
 
     def run_example(self, program):
