@@ -3,12 +3,17 @@
 PS_SHM_TEST_FULL=1: more than a thousand in each job. PS_SHM_TEST_SEED repeats the kills of a failed run, which prints
 its seed.
 """
+import collections
 import json
+import mmap
 import os
 import pathlib
 import random
 import re
 import signal
+import struct
+import subprocess
+import tempfile
 import time
 
 import support
@@ -16,6 +21,7 @@ from support import FULL, ProcessTest, run
 
 KILLS = 1100 if FULL else 60
 RANKS = 4  # the last one is never killed
+CROWD = ["count"] * 3 + ["pair"] * 2 + ["pull", "snapshot", "snapshot", "view", "subscribe", "subscribe"]
 SIZE = 100_000  # a float counts to 2**24: a smaller variable would reach that within a minute or two
 
 
@@ -136,6 +142,77 @@ class Storm(ProcessTest):
 
     def test_sync_with_a_backup_worker(self):
         self.storm("--mode", "sync", "--quorum", RANKS - 1, "--linger", "0.2")
+
+
+    def test_readers_see_whole_groups_of_pushes_and_no_acknowledged_addition_is_lost(self):
+        """A crowd of counters, pushers of groups, and readers of each kind. Ten times a second one of them or the ps is
+        killed, or stopped for up to a second."""
+        publication = self.job + "-p"
+        server_arguments = ["--max-workers", 4 * len(CROWD), "--linger", "60s", "--ps-tasks", 2, "--publish",
+                            publication, "--publish-every", "30ms"]
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        record = pathlib.Path(folder, "record")
+        record.write_bytes(bytes(64 * 64))
+        with record.open("r+b") as file:
+            memory = mmap.mmap(file.fileno(), 0)
+        counters = lambda place: struct.unpack_from("QQQ", memory, place * 64)
+        errors = self.enterContext(pathlib.Path(folder, "errors").open("w+"))
+
+        def start_member(place):
+            command = [os.environ["PS_SHM_CROWD"], CROWD[place], self.job, publication, str(record), str(place)]
+            member = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors)
+            self.addCleanup(lambda: (member.kill(), member.wait(), member.stdin.close()))
+            return member
+
+        server = self.start_server(*server_arguments)
+        members = [start_member(place) for place in range(len(CROWD))]
+        kills = collections.Counter()
+        stopped = {}  # place: when it goes on
+        for _ in range(KILLS):
+            time.sleep(self.random.uniform(0, 0.2))
+            for place in [place for place, until in stopped.items() if time.monotonic() > until]:
+                members[place].send_signal(signal.SIGCONT)
+                del stopped[place]
+            place = self.random.randrange(len(CROWD) + 1)
+            if place == len(CROWD):
+                server.kill()
+                server.wait(timeout=support.PATIENCE)
+                self.started.remove(server)
+                server = self.start_server(*server_arguments)
+            elif place in stopped:
+                continue
+            elif CROWD[place] == "pair" or self.random.random() < 0.3:  # a killed one may leave a part of a group
+                members[place].send_signal(signal.SIGSTOP)
+                stopped[place] = time.monotonic() + self.random.choice([0.02, 0.3, 1])
+            else:
+                members[place].kill()
+                members[place].wait(timeout=support.PATIENCE)
+                kills[place] += 1
+                members[place] = start_member(place)
+        for place in stopped:
+            members[place].send_signal(signal.SIGCONT)
+        states = lambda role: sum(counters(place)[1] for place in range(len(CROWD)) if CROWD[place] == role)
+        for role in ("pull", "snapshot", "view", "subscribe"):
+            before = states(role)
+            support.wait_until(lambda: states(role) > before, f"{role} reads on")
+        for member in members:
+            member.stdin.close()
+        codes = [(CROWD[place], member.wait(timeout=support.PATIENCE)) for place, member in enumerate(members)]
+        errors.seek(0)
+        self.assertEqual({code for _, code in codes}, {0}, f"{codes}\n{errors.read()[-4000:]}")
+        errors.seek(0)
+        self.assertEqual([counters(place)[2] for place in range(len(CROWD))], [0] * len(CROWD), errors.read()[-4000:])
+        counts = self.inspect("dump", "counts", "--limit", 0)["variables"][0]["values"]
+        for place, role in enumerate(CROWD):
+            if role == "count":
+                acknowledged = counters(place)[0]
+                self.assertGreater(acknowledged, 0)
+                self.assertGreaterEqual(counts[place], acknowledged)
+                self.assertLessEqual(counts[place], acknowledged + kills[place])  # one may have been added unacknowledged
+        print(f"{sum(kills.values())} of the crowd killed; states read:", [counters(p)[1] for p in range(len(CROWD))], flush=True)
+        server.send_signal(signal.SIGTERM)
+        self.assertEqual(support.finish(server)[0], 130)
+        self.assertEqual(support.segments(self.job), [])
 
 
 if __name__ == "__main__":
