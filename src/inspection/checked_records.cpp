@@ -30,17 +30,13 @@ namespace {
 // attempts fail in a row only if no writer will ever repair the stamp.
 constexpr int kPullAttempts = 10000;
 
-// `shard_bytes`: size of the shard's file, as far as the caller knows it.
-void read_chunk(const Segment& shard, std::uint64_t& shard_bytes, const VariableShm& variable, std::uint64_t chunk,
-                float* out, std::uint64_t array) {
-  const VersionedVariable source(shard.data(), variable);
+void read_chunk(const Segment& shard, const VariableShm& variable, std::uint64_t chunk, float* out,
+                std::uint64_t array) {
+  const VersionedVariable source(shard, variable);
   PullResult result = PullResult::kTorn;
   for (int attempt = 0; attempt < kPullAttempts && result != PullResult::kWhole; ++attempt) {
-    result = source.try_pull_chunk(chunk, out, shard_bytes, array);
-    if (result != PullResult::kNoBuffer) continue;
-    // The buffer may belong to a variable that was declared after the size was read.
-    const std::uint64_t known_bytes = std::exchange(shard_bytes, shard.usable_bytes());
-    if (shard_bytes == known_bytes)
+    result = source.try_pull_chunk(chunk, out, array);
+    if (result == PullResult::kNoBuffer)
       fail_damaged(shard.name(), fmt::format("chunk {} of variable '{}' lies outside of it", chunk, variable.name));
   }
   if (result != PullResult::kWhole)
@@ -67,10 +63,9 @@ void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t ar
     return;
   }
   const Segment& shard = job.shard(variable.shard);
-  const VersionedVariable source(shard.data(), variable);
-  std::uint64_t shard_bytes = shard.usable_bytes();
+  const VersionedVariable source(shard, variable);
   for (std::uint64_t chunk = 0; chunk < source.chunks(); ++chunk)
-    read_chunk(shard, shard_bytes, variable, chunk, values.data() + source.chunk_begin(chunk), array);
+    read_chunk(shard, variable, chunk, values.data() + source.chunk_begin(chunk), array);
 }
 
 std::vector<std::byte> sample_values(JobSegments& job, const Group& group, std::uint64_t most) {
@@ -82,7 +77,6 @@ std::vector<std::byte> sample_values(JobSegments& job, const Group& group, std::
   std::uint64_t number = 0;  // index among the variable's pieces
   for (const VariableShm* part : group) {
     const Segment& shard = job.shard(part->shard);
-    std::uint64_t shard_bytes = shard.usable_bytes();
     for (std::uint64_t at = 0; at < part->pieces; ++at, ++number) {
       if (number % share != 0) continue;
       const std::uint64_t begin = at * part->piece_elements;
@@ -90,7 +84,7 @@ std::vector<std::byte> sample_values(JobSegments& job, const Group& group, std::
       if (is_inplace(*part))
         copy_inplace_block(job, *part, at, piece.data());
       else
-        read_chunk(shard, shard_bytes, *part, at, piece.data(), 0);
+        read_chunk(shard, *part, at, piece.data(), 0);
       // Elements of another dtype may end within the last float.
       const std::uint64_t before = (part->part_begin + begin) * sizeof(float);
       const std::uint64_t bytes = std::min(piece.size() * sizeof(float), whole - std::min(whole, before));
@@ -119,7 +113,7 @@ void add_buffers(JobSegments& job, const std::vector<const VariableShm*>& variab
     names.emplace((first.free_buffers_offset >> first.buffer_class) + free_buffer, 0);
   for (const VariableShm* variable : variables) {
     const auto* words = reinterpret_cast<const PieceWordShm*>(job.shard_data(variable->shard) + variable->words_offset);
-    const VersionedVariable chunks(job.shard_data(variable->shard), *variable);
+    const VersionedVariable chunks(job.shard(variable->shard), *variable);
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk) {
       const std::uint64_t buffer = buffer_of(words[chunk].word.load_acquire());  // (slot.R1)
       ++names[buffer];
@@ -213,16 +207,16 @@ std::vector<float> read_values(JobSegments& job, const Group& group, std::uint64
 }
 
 std::uint64_t sum_updates(JobSegments& job, const VariableShm& variable) {
-  std::byte* shard = job.shard_data(variable.shard);
+  const Segment& shard = job.shard(variable.shard);
   std::uint64_t sum = 0;
   for (std::uint64_t piece = 0; piece < variable.pieces; ++piece)
-    sum += is_inplace(variable) ? InplaceVariable(shard, variable).pushes(piece)
+    sum += is_inplace(variable) ? InplaceVariable(shard.data(), variable).pushes(piece)
                                 : VersionedVariable(shard, variable).version(piece);
   if (has_row_counts(variable))
     for (std::uint32_t rank = 0; rank < job.ranks(); ++rank)
       if (job.worker(rank).holders.load_relaxed() != 0)  // relaxed: a rank that has just joined has pushed nothing
         for (std::uint64_t piece = 0; piece < variable.pieces; ++piece)
-          sum += InplaceVariable(shard, variable).row_pushes(piece, rank);
+          sum += InplaceVariable(shard.data(), variable).row_pushes(piece, rank);
   return sum;
 }
 

@@ -68,16 +68,14 @@ std::vector<std::uint64_t> NanWatch::buffers_of(const VariableShm& variable) con
 }
 
 std::optional<NanFound> NanWatch::look_versioned(const VariableShm& variable, std::vector<Seen>& seen) {
-  const Segment& shard = job_.shard(variable.shard);
-  const VersionedVariable chunks(shard.data(), variable);
-  const std::uint64_t shard_bytes = shard.usable_bytes();
+  const VersionedVariable chunks(job_.shard(variable.shard), variable);
   std::vector<float> values(variable.piece_elements);
   for (std::uint64_t chunk = 0; chunk < chunks.chunks(); ++chunk) {
     Seen& known = seen[chunk];
     if (chunks.version(chunk) + 1 == known.pushes) continue;
     const auto pulled = std::span(values).first(chunks.chunk_size(chunk));
     ChunkFacts facts;
-    if (chunks.try_pull_labelled(chunk, pulled.data(), shard_bytes, facts) != PullResult::kWhole) continue;  // later
+    if (chunks.try_pull_labelled(chunk, pulled.data(), facts) != PullResult::kWhole) continue;  // later
     std::size_t odd = first_odd(pulled);
     if (odd == pulled.size()) {
       known.pushes = facts.version + 1;
@@ -90,7 +88,7 @@ std::optional<NanFound> NanWatch::look_versioned(const VariableShm& variable, st
     NanFound found{.variable = variable.name, .value = pulled[odd]};
     for (const std::uint64_t buffer : buffers_of(variable)) {
       ChunkFacts old;
-      if (!chunks.try_pull_old(chunk, facts.version, buffer, pulled.data(), shard_bytes, old)) continue;
+      if (!chunks.try_pull_old(chunk, facts.version, buffer, pulled.data(), old)) continue;
       const std::size_t place = first_odd(pulled);
       if (place == pulled.size())
         clean = std::max(clean.value_or(0), old.version);

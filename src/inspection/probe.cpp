@@ -117,9 +117,9 @@ Probe::Place Probe::find(std::size_t variable, std::uint64_t piece) const {
 
 std::uint64_t Probe::updates(std::size_t variable, std::uint64_t piece) const {
   const auto [record, number] = find(variable, piece);
-  std::byte* const shard = job_.shard_data(record.shard);
+  const Segment& shard = job_.shard(record.shard);
   if (!is_inplace(record)) return VersionedVariable(shard, record).version(number);
-  const InplaceVariable inplace(shard, record);
+  const InplaceVariable inplace(shard.data(), record);
   std::uint64_t sum = inplace.pushes(number);
   if (has_row_counts(record))
     for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank)
@@ -129,14 +129,14 @@ std::uint64_t Probe::updates(std::size_t variable, std::uint64_t piece) const {
 
 std::uint32_t Probe::retries(std::size_t variable, std::uint64_t piece) const {
   const auto [record, number] = find(variable, piece);
-  return is_inplace(record) ? 0 : VersionedVariable(job_.shard_data(record.shard), record).lost_swaps(number);
+  return is_inplace(record) ? 0 : VersionedVariable(job_.shard(record.shard), record).lost_swaps(number);
 }
 
 bool Probe::read(std::size_t variable, std::uint64_t piece, std::vector<float>& floats) {
   const auto [record, number] = find(variable, piece);
-  std::byte* const shard = job_.shard_data(record.shard);
+  const Segment& shard = job_.shard(record.shard);
   if (is_inplace(record)) {
-    const InplaceVariable source(shard, record);
+    const InplaceVariable source(shard.data(), record);
     floats.resize(source.block_size(number));
     const update::Settings settings = update::settings_of(job_.config().optimizer, static_cast<UpdateRule>(record.rule),
                                                           (record.flags & kRegularize) != 0);
@@ -149,7 +149,7 @@ bool Probe::read(std::size_t variable, std::uint64_t piece, std::vector<float>& 
   floats.resize(source.chunk_size(number));
   constexpr int kAttempts = 8;  // the next call comes soon
   for (int attempt = 0; attempt < kAttempts; ++attempt)
-    if (source.try_pull_chunk(number, floats.data(), job_.shard(record.shard).usable_bytes()) == PullResult::kWhole)
+    if (source.try_pull_chunk(number, floats.data()) == PullResult::kWhole)
       return true;
   return false;
 }

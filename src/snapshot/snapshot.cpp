@@ -245,12 +245,12 @@ void Snapshot::copy(const std::string& name, std::span<std::byte> out, std::uint
 std::uint64_t Snapshot::updates(const std::string& name) const {
   std::uint64_t updates = 0, pieces = 0;
   for (const Impl::Part& part : impl_->parts_of(name)) {
-    std::byte* const shard = impl_->taker.job.shard_data(part.record->shard);
+    const shm::Segment& shard = impl_->taker.job.shard(part.record->shard);
     pieces += part.record->pieces;
     for (std::uint64_t piece = 0; piece < part.record->pieces; ++piece)
       updates += is_versioned(*part.record)
                      ? shm::VersionedVariable(shard, *part.record).image_version(piece, impl_->point.epoch)
-                     : shm::InplaceVariable(shard, *part.record).pushes(piece);
+                     : shm::InplaceVariable(shard.data(), *part.record).pushes(piece);
   }
   return updates / pieces;
 }
@@ -310,7 +310,7 @@ void Snapshot::Impl::copy(const std::string& name, std::uint64_t begin, std::spa
   }
   std::vector<float> whole;  // a chunk of which only a part is requested
   for (const Part& part : parts) {
-    const shm::VersionedVariable chunks(taker.job.shard_data(part.record->shard), *part.record);
+    const shm::VersionedVariable chunks(taker.job.shard(part.record->shard), *part.record);
     const std::uint64_t part_begin = part.record->part_begin, chunk_floats = part.record->piece_elements;
     const std::uint64_t from = std::max(begin, part_begin), to = std::min(end, part_begin + part.record->elements);
     for (std::uint64_t at = from; at < to;) {

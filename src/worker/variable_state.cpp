@@ -14,7 +14,7 @@ namespace ps_shm {
 VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& directory, std::uint32_t where)
     : record(directory.at(where)), shard(job.shard_data(record.shard)), position(where), begin(record.part_begin) {
   if (record.layout == static_cast<std::uint32_t>(Layout::kVersioned))
-    versioned.emplace(shard, record);
+    versioned.emplace(job.shard(record.shard), record);
   else
     inplace.emplace(shard, record);
   if (job.config().reduce != Reduce::kAtomic) return;
@@ -22,7 +22,7 @@ VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& director
   if (found == shm::kNoVariable)
     shm::fail_damaged(shm::control_name(job.job()), fmt::format("variable '{}' has no accumulator", record.name));
   accumulator_record = &directory.at(found);
-  accumulator.emplace(shard, *accumulator_record);
+  accumulator.emplace(job.shard(record.shard), *accumulator_record);
 }
 
 std::unique_ptr<VariableState> VariableState::make(shm::JobSegments& job, const shm::Directory& directory,

@@ -33,7 +33,7 @@ inline std::map<std::uint64_t, int> count_names(const shm::JobSegments& job,
   for (const shm::VariableShm* variable : variables) {
     const auto* const words =
         reinterpret_cast<const shm::PieceWordShm*>(job.shard_data(first.shard) + variable->words_offset);
-    const shm::VersionedVariable chunks(job.shard_data(first.shard), *variable);
+    const shm::VersionedVariable chunks(job.shard(first.shard), *variable);
     for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk) {
       ++names[shm::buffer_of(words[chunk].word.load_acquire())];
       if (variable->reserve.load_acquire() != 0) ++names[chunks.kept_by(chunk)];

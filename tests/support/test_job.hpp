@@ -101,7 +101,7 @@ struct TestJob {
     const std::vector<float> values(record.piece_elements, first);
     for (std::uint64_t piece = 0; piece < record.pieces; ++piece)
       if (layout == Layout::kVersioned) {
-        shm::VersionedVariable slot(segments.shard_data(0), record);
+        shm::VersionedVariable slot(segments.shard(0), record);
         slot.initialise_chunk(piece, std::span(values).first(slot.chunk_size(piece)));
       } else {
         shm::InplaceVariable slot(segments.shard_data(0), record);
@@ -111,7 +111,7 @@ struct TestJob {
     return record;
   }
 
-  shm::VersionedVariable versioned(const shm::VariableShm& record) const { return {segments.shard_data(0), record}; }
+  shm::VersionedVariable versioned(const shm::VariableShm& record) const { return {segments.shard(0), record}; }
   shm::AtomicShm<std::uint64_t>& word(const shm::VariableShm& record, std::uint64_t chunk) const {
     return reinterpret_cast<shm::PieceWordShm*>(segments.shard_data(0) + record.words_offset)[chunk].word;
   }

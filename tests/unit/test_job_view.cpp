@@ -56,7 +56,7 @@ struct TestJob {
     if (record.layout == static_cast<std::uint32_t>(Layout::kInplace)) {
       std::copy(values.begin(), values.end(), shm::InplaceVariable(segments.shard_data(0), record).elements());
     } else {
-      shm::VersionedVariable variable(segments.shard_data(0), record);
+      shm::VersionedVariable variable(segments.shard(0), record);
       for (std::uint64_t chunk = 0; chunk < variable.chunks(); ++chunk)
         variable.initialise_chunk(chunk,
                                   std::span(values).subspan(variable.chunk_begin(chunk), variable.chunk_size(chunk)));
@@ -71,7 +71,7 @@ struct TestJob {
 
   // One push of 1 to every element.
   void push_ones(VariableShm& record) {
-    shm::VersionedVariable variable(segments.shard_data(0), record);
+    shm::VersionedVariable variable(segments.shard(0), record);
     shm::FreeBuffers free_buffers(segments, 0);
     const std::size_t floats = record.piece_elements;
     for (std::uint64_t chunk = 0; chunk < variable.chunks(); ++chunk)

@@ -267,7 +267,7 @@ TEST_CASE("only chunks that have changed are copied again") {
 
   shm::JobSegments job = attach(config);
   const shm::VariableShm& record = shm::Directory(job).at(0);
-  shm::VersionedVariable chunks(job.shard_data(0), record);
+  shm::VersionedVariable chunks(job.shard(0), record);
   shm::FreeBuffers free_buffers(job, 1);
   chunks.push_chunk(1, free_buffers, {},
                     [&](float* to, const float*, std::uint64_t) { std::fill_n(to, record.piece_elements, 5.0F); });

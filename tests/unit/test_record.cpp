@@ -64,7 +64,8 @@ class Told {
  private:
   Recorder recorder_;
   shm::VariableShm variable_{};
-  shm::VersionedVariable part_{nullptr, variable_};
+  shm::Segment shard_;
+  shm::VersionedVariable part_{shard_, variable_};
 };
 
 Order order_of(const std::string& folder) { return record::Records(folder).order(); }
@@ -78,7 +79,9 @@ TEST_CASE("record: what was written is read, even while its writer lives") {
   recorder.pulled(1000);
   recorder.begin_update({40, 0.5F, 1.0F});
   recorder.begin_push(0, 0xffffffff, 1);
-  recorder.before_push({nullptr, shm::VariableShm{}}, 1);
+  const shm::VariableShm variable{};
+  const shm::Segment shard;
+  recorder.before_push({shard, variable}, 1);
   recorder.trying(1001);
   recorder.trying(1700);
   recorder.pushed(1700);
@@ -132,7 +135,8 @@ TEST_CASE("record: a worker killed within any chunk of a variable leaves a reada
       Told killed(folder.path(), 0, pieces);
       killed.recorder().begin_push(0, 7, 0);
       shm::VariableShm variable{};
-      const shm::VersionedVariable part(nullptr, variable);
+      const shm::Segment shard;
+      const shm::VersionedVariable part(shard, variable);
       for (std::uint64_t piece = 0; piece <= done; ++piece) {
         killed.recorder().before_push(part, piece);
         killed.recorder().trying(0);

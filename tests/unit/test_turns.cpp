@@ -77,7 +77,7 @@ struct Hammered {
   // In its own process, with its own mapping.
   int push_until_over(std::uint32_t rank) {
     JobSegments attached = job.attach();
-    VersionedVariable variable(attached.shard_data(0), record_in(attached));
+    VersionedVariable variable(attached.shard(0), record_in(attached));
     FreeBuffers free_buffers(attached, rank);
     while (!tally->is_over) {
       variable.push_chunk(0, free_buffers, {.rank = rank}, add_one(kElements));

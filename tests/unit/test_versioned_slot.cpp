@@ -166,21 +166,76 @@ TEST_CASE("versioned slot: the version wraps around after 2^40") {
 TEST_CASE("versioned slot: a buffer that is being overwritten reads as torn, and so does another chunk's") {
   OneVariable t;
   std::vector<float> out(t.variable.chunk_size(0));
-  const std::uint64_t bytes = t.job.segments.shard(0).file_bytes();
-  REQUIRE(t.variable.try_pull_chunk(0, out.data(), bytes) == PullResult::kWhole);
+  REQUIRE(t.variable.try_pull_chunk(0, out.data()) == PullResult::kWhole);
   std::uint64_t stamp = kBuilding;
   SUBCASE("being filled") {}
   SUBCASE("a later version") { stamp = make_stamp(t.record.first_chunk, 1); }
   SUBCASE("another chunk at the same version") { stamp = make_stamp(t.record.first_chunk + 1, 0); }
   t.current(0).stamp.store_relaxed(stamp);
-  CHECK(t.variable.try_pull_chunk(0, out.data(), bytes) == PullResult::kTorn);
+  CHECK(t.variable.try_pull_chunk(0, out.data()) == PullResult::kTorn);
 }
 
 TEST_CASE("versioned slot: a word that names a buffer beyond the shard is reported and not followed") {
   OneVariable t;
   std::vector<float> out(t.variable.chunk_size(0));
   t.job.word(t.record, 0).store_release(make_word(0, kBufferMask));
-  CHECK(t.variable.try_pull_chunk(0, out.data(), t.job.segments.shard(0).file_bytes()) == PullResult::kNoBuffer);
+  CHECK(t.variable.try_pull_chunk(0, out.data()) == PullResult::kNoBuffer);
+}
+
+TEST_CASE("versioned slot: no number of a buffer beyond the shard is followed") {
+  OneVariable t;
+  std::vector<float> out(t.variable.chunk_size(0));
+  const auto is_refused = [](auto&& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kDamaged;
+    }
+    return false;
+  };
+  const auto push = [&] { t.push(0, 1); };
+  FreeBufferShm(&lists)[kFreeBuffersPerClass] =
+      t.job.segments.free_buffer_table(0, 0).free_buffers[t.record.buffer_class - kMinClass];
+  SUBCASE("in the word of a chunk") {
+    t.job.word(t.record, 0).store_release(make_word(0, kBufferMask));
+    CHECK(is_refused([&] { pull(t.variable, 0); }));
+    CHECK(is_refused(push));
+    CHECK(is_refused([&] { t.variable.apply_step(0, 0, t.free_buffers, {}, add(t.variable, 0, 1)); }));
+    CHECK(is_refused([&] { static_cast<void>(t.variable.includes(0, 0)); }));
+    CHECK(is_refused([&] { t.variable.pull_image(0, 0, out.data()); }));
+    CHECK(is_refused([&] { static_cast<void>(t.variable.kept_by(0)); }));
+    CHECK(is_refused([&] { static_cast<void>(t.variable.is_still_whole(0, t.variable.word(0))); }));
+    CHECK(t.push(1, 1).version == 0);  // of another chunk
+  }
+  SUBCASE("in a pre-image field") {
+    preimage_of(t.current(0)).store_relaxed(make_preimage(5, kBufferMask));
+    CHECK(is_refused([&] { t.variable.pull_image(0, 5, out.data()); }));
+  }
+  SUBCASE("in a list of free buffers") {
+    for (FreeBufferShm& free_buffer : lists) free_buffer.record.store_release(kValidFreeBuffer | kBufferMask);
+    CHECK(is_refused(push));
+    for (FreeBufferShm& free_buffer : lists) CHECK_FALSE(is_in_flight(free_buffer.record.load_acquire()));
+  }
+  SUBCASE("and a push ends if all free buffers are in flight") {
+    for (FreeBufferShm& free_buffer : lists)
+      free_buffer.record.store_release(kValidFreeBuffer | kFreeBufferInFlight);
+    CHECK(is_refused(push));
+  }
+}
+
+TEST_CASE("versioned slot: a buffer of a variable declared later is followed, since the shard's file has grown") {
+  OneVariable t;
+  JobSegments attached = t.job.attach();
+  Directory directory(attached);
+  VersionedVariable theirs(attached.shard(0), directory.at(directory.find("v")));
+  CHECK(all(pull(theirs, 0).values, 10));  // its size is known now
+  VariableShm& later = t.job.declare("w", 100'000, 10);
+  VersionedVariable second = t.job.versioned(later);
+  REQUIRE(later.buffer_class == t.record.buffer_class);
+  for (std::uint64_t chunk = 0; chunk < later.pieces; ++chunk)  // its buffers become free ones of the lane
+    second.push_chunk(chunk, t.free_buffers, {}, add(second, chunk, 1));
+  for (int push = 0; push < 8; ++push) t.push(0, 1);
+  CHECK(all(pull(theirs, 0).values, 18));
 }
 
 TEST_CASE("versioned slot: a sync step is applied once, even if others come later") {
@@ -241,7 +296,7 @@ TEST_CASE("versioned slot: at another address the same pushes are visible and ca
   JobSegments attached = t.job.attach();
   REQUIRE(attached.shard_data(0) != t.job.segments.shard_data(0));
   Directory directory(attached);
-  VersionedVariable theirs(attached.shard_data(0), directory.at(directory.find("v")));
+  VersionedVariable theirs(attached.shard(0), directory.at(directory.find("v")));
   FreeBuffers free_buffers(attached, 1);
   CHECK(theirs.push_chunk(0, free_buffers, {}, add(theirs, 0, 1)).version == 1);
   CHECK(all(pull(t.variable, 0).values, 12));

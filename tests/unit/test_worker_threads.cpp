@@ -32,7 +32,7 @@ Chunks chunks_of(const std::string& job) {
   auto segments = shm::JobSegments::try_attach(job, shm::Access::kReadWrite, outcome);
   REQUIRE(segments);
   const shm::VariableShm& record = shm::Directory(*segments).at(0);
-  const shm::VersionedVariable variable(segments->shard_data(0), record);
+  const shm::VersionedVariable variable(segments->shard(0), record);
   Chunks chunks{.count = record.pieces};
   for (std::uint64_t chunk = 0; chunk < chunks.count; ++chunk) chunks.applied += variable.version(chunk);
   return chunks;
@@ -205,4 +205,37 @@ TEST_CASE("threads: more than the job allows is refused, naming the option") {
   CHECK_THROWS_WITH_AS(Worker(options(config, {}, 3)), doctest::Contains("`threads` 3"), Error);
   CHECK_NOTHROW(Worker(options(config, {}, 2)));
   CHECK_NOTHROW(Worker(options(config, {}, 0)));
+}
+
+TEST_CASE("threads: a damaged chunk ends a worker's call with an Error, whichever thread meets it") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync})
+    for (const std::uint32_t threads : {1U, 3U}) {
+      CAPTURE(to_string(mode));
+      CAPTURE(threads);
+      JobConfig config = settings(1, mode);
+      config.threads = threads;
+      Server server(config);
+      Worker worker(options(config, 0, threads));
+      std::vector<float> values(400'000);
+      const Variable variable = worker.variable(vector_of(values.size()), zero);
+      shm::AttachOutcome outcome;
+      auto segments = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
+      REQUIRE(segments);
+      const shm::VariableShm& record = shm::Directory(*segments).at(0);
+      auto* const words = reinterpret_cast<shm::PieceWordShm*>(segments->shard_data(0) + record.words_offset);
+      words[record.pieces / 2].word.store_release(shm::make_word(0, shm::kBufferMask));
+      const auto code_of = [](auto&& call) {
+        try {
+          call();
+        } catch (const Error& error) {
+          return error.code();
+        }
+        return ErrorCode::kInvalidArgument;
+      };
+      CHECK(code_of([&] { worker.pull(variable, values); }) == ErrorCode::kDamaged);
+      CHECK(code_of([&] {
+              worker.push(variable, values);
+              worker.step();
+            }) == ErrorCode::kDamaged);
+    }
 }

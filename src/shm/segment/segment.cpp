@@ -167,7 +167,7 @@ Error attach_error(AttachOutcome outcome, const std::string& name) {
   return Error(describe(outcome, name), code);
 }
 
-Segment::Segment(Segment&& other) noexcept = default;
+Segment::Segment(Segment&& other) noexcept { *this = std::move(other); }
 
 Segment& Segment::operator=(Segment&& other) noexcept {
   if (this != &other) {
@@ -182,6 +182,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
 Segment::~Segment() { close(); }
 
 void Segment::close() noexcept {
+  covered_.leave_hint(0);
   watch_ = TruncationWatch();
   file_ = OpenFile();
 }
@@ -192,6 +193,12 @@ void Segment::map(std::size_t bytes, Access access) {
                             std::strerror(errno), advice(errno)),
                 config::code_of(errno));
   if (access == Access::kReadOnly) watch_ = TruncationWatch(data(), mapped_bytes());
+}
+
+[[gnu::cold]] bool Segment::has_grown_to(std::size_t bytes) const {
+  const std::size_t usable = usable_bytes();
+  covered_.leave_hint(usable);
+  return bytes <= usable;
 }
 
 Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,

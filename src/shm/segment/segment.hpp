@@ -99,6 +99,9 @@ class Segment {
   std::size_t file_bytes() const;  // current size of the file
   // How much of the mapping the file covers now. The bytes beyond must not be touched.
   std::size_t usable_bytes() const { return std::min(file_bytes(), mapped_bytes()); }
+  // Whether the first `bytes` are usable, for offsets that come from shared memory. Costs a load and a compare, unless
+  // the file has grown since it was last asked for its size.
+  bool covers(std::size_t bytes) const { return bytes <= covered_.hint() || has_grown_to(bytes); }
 
   // How this segment is shared, for segments that belong with it. Segments made by root go to this segment's owner.
   Sharing sharing() const;
@@ -117,10 +120,12 @@ class Segment {
  private:
   void map(std::size_t bytes, Access access);
   void close() noexcept;
+  bool has_grown_to(std::size_t bytes) const;
 
   OpenFile file_;
   std::string name_;
   TruncationWatch watch_;
+  mutable AtomicShm<std::size_t> covered_;  // usable_bytes() at the last call of has_grown_to()
 };
 
 // Frees the memory of a segment whose name cannot be removed because it belongs to another user. Ignores files that

@@ -43,6 +43,15 @@ constexpr std::uint64_t make_stamp(std::uint64_t chunk, std::uint64_t version) n
   return chunk << 40 | (version & kVersionMask);
 }
 
+// Whether the shard's file has that buffer of the class: for numbers that were read from shared memory.
+inline bool has_buffer(const Segment& shard, std::uint64_t buffer, std::uint32_t buffer_class) {
+  return shard.covers((buffer + 1) << buffer_class);
+}
+
+// Throws Error (kDamaged).
+[[noreturn, gnu::cold]] void fail_buffer(const Segment& shard, std::uint64_t buffer);
+[[noreturn, gnu::cold]] void fail_free_buffers(const Segment& shard, std::uint32_t lane);
+
 // A free buffer in use by a push: its record and its number.
 struct FreeBuffer {
   FreeBufferShm* shared = nullptr;
@@ -62,18 +71,24 @@ class FreeBuffers {
   FreeBuffers(JobSegments& job, std::uint32_t lane) noexcept : job_(job), lane_(lane) {}
 
   // Takes the next free buffer for a swap of `chunk` of `variable` from `word`, and notes it as in flight. `gain`: the
-  // buffer that becomes the rank's if the swap succeeds.
-  FreeBuffer begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word, std::uint64_t gain) noexcept {
+  // buffer that becomes the rank's if the swap succeeds. Throws Error (kDamaged) if the records cannot be right.
+  FreeBuffer begin(const VariableShm& variable, std::uint64_t chunk, std::uint64_t word, std::uint64_t gain) {
     const std::uint32_t index = variable.buffer_class - kMinClass;
     FreeBufferShm* free_buffers = job_.free_buffer_table(variable.shard, lane_).free_buffers[index];
-    for (;;) {  // ends: only one push is under way, so at most one buffer is in doubt
+    for (std::uint32_t in_flight = 0;;) {  // only one push is under way, so at most one buffer is in doubt
       const std::uint32_t which = next_[index];
       next_[index] =
           (which + 1) % kFreeBuffersPerClass;  // in turn, to give slow readers of a replaced buffer some time
       FreeBufferShm& shared = free_buffers[which];
       const std::uint64_t record = shared.record.load_relaxed();  // relaxed: only this thread writes it (locks.L4)
-      if (is_in_flight(record)) continue;
+      if (is_in_flight(record)) {
+        if (++in_flight == kFreeBuffersPerClass) fail_free_buffers(job_.shard(variable.shard), lane_);
+        continue;
+      }
       const std::uint64_t buffer = free_buffer_of(record, variable, lane_, which);
+      const Segment& shard = job_.shard(variable.shard);
+      if (!has_buffer(shard, buffer, variable.buffer_class)) [[unlikely]]
+        fail_buffer(shard, buffer);
       shared.note_chunk.store_relaxed(chunk);  // relaxed, as the next two are: slot.S1 publishes them
       shared.note_word.store_relaxed(word);
       shared.note_gain.store_relaxed(gain);

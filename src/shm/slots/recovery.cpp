@@ -66,7 +66,7 @@ class ClassCensus {
   // proves nothing: its owner may have swapped that buffer in already without having noted it.
   bool is_named(std::uint64_t buffer) const {
     for (const VariableShm* variable : variables_) {
-      const VersionedVariable chunks(job_.shard_data(shard_), *variable);
+      const VersionedVariable chunks(job_.shard(shard_), *variable);
       for (std::uint64_t chunk = 0; chunk < variable->pieces; ++chunk)
         if (buffer_of(word(*variable, chunk)) == buffer || chunks.kept_by(chunk) == buffer) return true;
     }

@@ -18,6 +18,8 @@
 // point leaves word and current buffer intact (invariant.I2).
 // Accumulators (--reduce atomic) are versioned chunks of gradients (barrier.B9).
 // Two workers that contend for a variable of one chunk take turns; the turns are hints (slot.V7).
+// Buffer numbers that are read from shared memory are checked before they are used: the functions below throw Error
+// (kDamaged) if one lies outside of the shard.
 // Versions wrap after 24 to 43 hours of uninterrupted pushes to one chunk. A wrap misleads only a process that sleeps
 // inside one chunk for exactly an integer number of wraps (docs/protocols.md has the arithmetic).
 #pragma once
@@ -86,9 +88,11 @@ enum class PullResult { kWhole, kTorn, kNoBuffer };
 // time.
 class VersionedVariable {
  public:
-  VersionedVariable(std::byte* shard, const VariableShm& variable) noexcept
-      : shard_(shard),
-        words_(reinterpret_cast<PieceWordShm*>(shard + variable.words_offset)),
+  // `shard` must outlive the object.
+  VersionedVariable(const Segment& shard, const VariableShm& variable) noexcept
+      : data_(shard.data()),
+        words_(reinterpret_cast<PieceWordShm*>(shard.data() + variable.words_offset)),
+        shard_(&shard),
         variable_(variable),
         buffer_class_(variable.buffer_class),
         chunk_elements_(variable.piece_elements),
@@ -106,7 +110,7 @@ class VersionedVariable {
 
   // Where the chunk's parameters probably will be when they are needed, for prefetching.
   const float* likely_place(std::uint64_t chunk) const noexcept {
-    return parameters(at(buffer_of(words_[chunk].word.hint())));
+    return parameters(place(buffer_of(words_[chunk].word.hint())));
   }
 
   // For a GPU, which reads chunks by other means than the processor: the word, its place, and whether the copy of the
@@ -115,7 +119,7 @@ class VersionedVariable {
   const std::byte* word_place(std::uint64_t chunk) const noexcept {
     return reinterpret_cast<const std::byte*>(&words_[chunk].word);
   }
-  bool is_still_whole(std::uint64_t chunk, std::uint64_t word) const noexcept {
+  bool is_still_whole(std::uint64_t chunk, std::uint64_t word) const {
     return is_whole(at(buffer_of(word)), chunk, word);
   }
 
@@ -136,7 +140,7 @@ class VersionedVariable {
   // Copies the chunk's parameters (array 0) or optimizer slot array - 1 to `out`; returns their version. Lock-free;
   // adds the number of repeats to `retries`.
   std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries,
-                           std::uint64_t array = 0) const noexcept {
+                           std::uint64_t array = 0) const {
     for (;; ++retries) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
@@ -146,22 +150,20 @@ class VersionedVariable {
   }
 
   // A single attempt of the same, for a job that may be dead and a segment that may be damaged. kNoBuffer: the word
-  // names a buffer beyond the shard's first `shard_bytes`, and nothing was read. Wait-free.
-  [[nodiscard]] PullResult try_pull_chunk(std::uint64_t chunk, float* out, std::uint64_t shard_bytes,
-                                          std::uint64_t array = 0) const noexcept {
+  // names a buffer outside of the shard, and nothing was read. Wait-free.
+  [[nodiscard]] PullResult try_pull_chunk(std::uint64_t chunk, float* out, std::uint64_t array = 0) const {
     const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
-    if (buffer_of(word) >= shard_bytes >> buffer_class_) return PullResult::kNoBuffer;
-    const BufferHeaderShm& buffer = at(buffer_of(word));
+    if (!has_buffer(*shard_, buffer_of(word), buffer_class_)) return PullResult::kNoBuffer;
+    const BufferHeaderShm& buffer = place(buffer_of(word));
     racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
     return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
   }
 
   // The same for the parameters, together with the update that the buffer's header names.
-  [[nodiscard]] PullResult try_pull_labelled(std::uint64_t chunk, float* out, std::uint64_t shard_bytes,
-                                             ChunkFacts& facts) const noexcept {
+  [[nodiscard]] PullResult try_pull_labelled(std::uint64_t chunk, float* out, ChunkFacts& facts) const {
     const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
-    if (buffer_of(word) >= shard_bytes >> buffer_class_) return PullResult::kNoBuffer;
-    const BufferHeaderShm& buffer = at(buffer_of(word));
+    if (!has_buffer(*shard_, buffer_of(word), buffer_class_)) return PullResult::kNoBuffer;
+    const BufferHeaderShm& buffer = place(buffer_of(word));
     racing_copy(out, parameters(buffer), chunk_size(chunk));  // (slot.R2)
     facts = {version_of(word), label_of(buffer)};
     return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
@@ -171,9 +173,9 @@ class VersionedVariable {
   // or it has been reused. Requires: this thread has read the chunk's word with that version. An older buffer is then
   // completely visible, since its swap came before. Wait-free.
   [[nodiscard]] bool try_pull_old(std::uint64_t chunk, std::uint64_t version, std::uint64_t number, float* out,
-                                  std::uint64_t shard_bytes, ChunkFacts& facts) const noexcept {
-    if (number >= shard_bytes >> buffer_class_) return false;
-    const BufferHeaderShm& buffer = at(number);
+                                  ChunkFacts& facts) const {
+    if (!has_buffer(*shard_, number, buffer_class_)) return false;
+    const BufferHeaderShm& buffer = place(number);
     const std::uint64_t stamp = buffer.stamp.load_relaxed();  // relaxed: checked below, as slot.R3 does
     facts.version = stamp & kVersionMask;
     if (stamp != make_stamp(variable_.first_chunk + chunk, facts.version) || facts.version >= version) return false;
@@ -187,18 +189,18 @@ class VersionedVariable {
   // returns their version. Lock-free. Requires: it is the job's last snapshot point, and it is open; the chunk has a
   // reserve.
   std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out,
-                           std::uint64_t array = 0) const noexcept {
+                           std::uint64_t array = 0) const {
     return with_image(chunk, epoch, [&](const float* image) {
       racing_copy(out, image + array * chunk_elements_, chunk_size(chunk));  // (snapshot.C9)
     });
   }
   // The same for the version alone.
-  std::uint64_t image_version(std::uint64_t chunk, std::uint64_t epoch) const noexcept {
+  std::uint64_t image_version(std::uint64_t chunk, std::uint64_t epoch) const {
     return with_image(chunk, epoch, [](const float*) {});
   }
 
   // The buffer that the chunk preserves beside its current one (snapshot.C6), or 0. A single attempt; wait-free.
-  std::uint64_t kept_by(std::uint64_t chunk) const noexcept {
+  std::uint64_t kept_by(std::uint64_t chunk) const {
     const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
     const BufferHeaderShm& buffer = at(buffer_of(word));
     const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
@@ -208,7 +210,7 @@ class VersionedVariable {
   // Applies exactly one update to the chunk. update(out, in, version) computes new parameters and optimizer slots from
   // `in` into `out`; `version` is the number of updates before. It may be called several times. Lock-free.
   template <class Update>
-  SwapResult push_chunk(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label, Update&& update) noexcept {
+  SwapResult push_chunk(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label, Update&& update) {
     SwapResult result;
     for (;; ++result.retries) {
       std::uint64_t old = words_[chunk].word.load_acquire();                            // (slot.W1)
@@ -232,7 +234,7 @@ class VersionedVariable {
   // false and is called again. Lock-free.
   template <class Update>
   StepResult apply_step(std::uint64_t chunk, std::uint64_t step, FreeBuffers& free_buffers, UpdateLabel label,
-                        Update&& update) noexcept {
+                        Update&& update) {
     for (;;) {
       std::uint64_t old = words_[chunk].word.load_acquire();  // (slot.W1)
       const BufferHeaderShm& buffer = at(buffer_of(old));
@@ -248,7 +250,7 @@ class VersionedVariable {
   // gradient if `in` is nullptr. `again`: the caller has already contributed to this step, and adds more. Lock-free.
   template <class Sum>
   ContributeResult contribute(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label, bool again,
-                              Sum&& sum) noexcept {
+                              Sum&& sum) {
     for (;;) {
       std::uint64_t old = words_[chunk].word.load_acquire();  // (slot.W1)
       const BufferHeaderShm& buffer = at(buffer_of(old));
@@ -273,7 +275,7 @@ class VersionedVariable {
   // adding. True: the sum was untorn until use() returned. False: try again. Calls nothing if no rank has contributed
   // to `step`.
   template <class Use>
-  bool try_use_sum(std::uint64_t chunk, std::uint64_t step, Use&& use) const noexcept {
+  bool try_use_sum(std::uint64_t chunk, std::uint64_t step, Use&& use) const {
     const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
     const BufferHeaderShm& buffer = at(buffer_of(word));
     const std::uint64_t summed = buffer.included_steps.load_relaxed();
@@ -291,14 +293,14 @@ class VersionedVariable {
   }
 
   // Whether an accumulator's chunk has a contribution to `step` from one of `ranks`. Lock-free.
-  bool has_sum(std::uint64_t chunk, std::uint64_t step, const RankSet& ranks) const noexcept {
+  bool has_sum(std::uint64_t chunk, std::uint64_t step, const RankSet& ranks) const {
     bool has = false;
     while (!try_use_sum(chunk, step, [&](const float*, const RankSet& in) { has = in.intersects(ranks); })) has = false;
     return has;
   }
 
   // Whether the chunk includes sync step `step`. Lock-free.
-  bool includes(std::uint64_t chunk, std::uint64_t step) const noexcept {
+  bool includes(std::uint64_t chunk, std::uint64_t step) const {
     for (;;) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
@@ -339,8 +341,14 @@ class VersionedVariable {
     wait_turn();
   }
 
-  BufferHeaderShm& at(std::uint64_t buffer) const noexcept {
-    return *reinterpret_cast<BufferHeaderShm*>(shard_ + (buffer << buffer_class_));
+  BufferHeaderShm& place(std::uint64_t buffer) const noexcept {
+    return *reinterpret_cast<BufferHeaderShm*>(data_ + (buffer << buffer_class_));
+  }
+  // The same for a number that was read from shared memory. Throws Error if the shard has no such buffer.
+  BufferHeaderShm& at(std::uint64_t buffer) const {
+    if (!has_buffer(*shard_, buffer, buffer_class_)) [[unlikely]]
+      fail_buffer(*shard_, buffer);
+    return place(buffer);
   }
   static float* parameters(BufferHeaderShm& buffer) noexcept { return reinterpret_cast<float*>(&buffer + 1); }
   static const float* parameters(const BufferHeaderShm& buffer) noexcept {
@@ -358,7 +366,7 @@ class VersionedVariable {
 
   // Calls read(parameters of the image) until what it has read is the untorn image; returns its version.
   template <class Read>
-  std::uint64_t with_image(std::uint64_t chunk, std::uint64_t epoch, Read&& read) const noexcept {
+  std::uint64_t with_image(std::uint64_t chunk, std::uint64_t epoch, Read&& read) const {
     for (;;) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
@@ -386,7 +394,7 @@ class VersionedVariable {
   // compute(out, in) returns false if what it was computed from has changed in the meantime.
   template <class Compute>
   bool try_swap(std::uint64_t chunk, std::uint64_t old, FreeBuffers& free_buffers, UpdateLabel label,
-                std::uint64_t included, const RankSet* contributors, Compute&& compute) noexcept {
+                std::uint64_t included, const RankSet* contributors, Compute&& compute) {
     const BufferHeaderShm& in = at(buffer_of(old));
     std::uint64_t gain = buffer_of(old), preimage = 0;
     if (contributors == nullptr) {
@@ -401,7 +409,7 @@ class VersionedVariable {
     }
     const FreeBuffer free_buffer =
         free_buffers.begin(variable_, variable_.first_chunk + chunk, old, gain);  // (slot.W2)
-    BufferHeaderShm& out = at(free_buffer.buffer);
+    BufferHeaderShm& out = place(free_buffer.buffer);
     const std::uint64_t next = make_word(version_of(old) + 1, free_buffer.buffer);
     out.stamp.store_relaxed(kBuilding);  // (slot.W3)
     fault_point(FaultPoint::kPushBuilding);
@@ -438,8 +446,9 @@ class VersionedVariable {
     return ((std::size_t{1} << buffer_class_) - sizeof(BufferHeaderShm)) / sizeof(float);
   }
 
-  std::byte* shard_;
+  std::byte* data_;
   PieceWordShm* words_;
+  const Segment* shard_;
   const VariableShm& variable_;
   std::uint32_t buffer_class_;
   std::uint64_t chunk_elements_, elements_;
