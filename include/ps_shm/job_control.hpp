@@ -14,6 +14,9 @@ namespace PS_SHM_API ps_shm {
 //
 //   ps_shm::JobControl control("demo");
 //   control.change([](ps_shm::LiveSettings& settings) { settings.learning_rate = 0.01F; });
+//
+// After a fork() it belongs to the parent: in the child its destructor does nothing, and current() and change() throw
+// Error with kInvalidState.
 class JobControl {
  public:
   // Attaches to a job of this process's user, or of the users of the Unix group `group`.
@@ -31,7 +34,7 @@ class JobControl {
   // The runtime settings in force.
   //
   // Progress: lock-free.
-  LiveSettings current() const noexcept;
+  LiveSettings current() const;
 
   // Calls `edit` with the runtime settings in force, and applies what it changes. Until `edit` returns nobody else can
   // change them, so no other change is lost. All workers use the result from their next step on. Each setting that

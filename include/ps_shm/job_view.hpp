@@ -5,7 +5,8 @@
 //     std::printf("rank %u: %s, loss %g\n", worker.rank, ps_shm::to_string(worker.state), worker.loss);
 //   const std::vector<float> weights = view.values("weights");
 //
-// A JobView is used by one thread at a time. After a fork() it belongs to the parent; the child must not use it.
+// A JobView is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor does
+// nothing, and every call that needs the shared memory throws Error with kInvalidState.
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,8 @@
 //   ps_shm::Publisher publisher({.name = "policy", .tensors = {{.name = "w", .shape = {512, 512}}}});
 //   publisher.publish([&](std::uint32_t, std::span<std::byte> out) { std::memcpy(out.data(), w, out.size()); });
 //
-// A Publisher is used by one thread at a time. After a fork() it belongs to the parent; the child cannot use it.
+// A Publisher is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor does
+// nothing, and every call that needs the shared memory throws Error with kInvalidState.
 #pragma once
 
 #include <cstddef>
@@ -70,8 +71,7 @@ class Publisher {
   // more than the last one's, or std::nullopt if every record is in use (busy_ranks()). `step` is a number of the
   // caller's own for the readers.
   //
-  // Throws: Error with kInvalidState in a forked child; Interrupted with BusyPolicy::kWait; and whatever `write`
-  // throws. Nothing is published then.
+  // Throws: Interrupted with BusyPolicy::kWait; and whatever `write` throws. Nothing is published then.
   // Progress: wait-free with enough_records(), apart from `write`. It makes a system call only if a subscriber waits.
   // With BusyPolicy::kWait it may block on subscribers.
   std::optional<std::uint64_t> publish(const Write& write, std::uint64_t step = 0);
@@ -88,15 +88,15 @@ class Publisher {
   const std::vector<std::uint32_t>& busy_ranks() const noexcept;
 
   // The number of the newest generation, by this publisher or an earlier one; 0: there is none yet.
-  std::uint64_t generation() const noexcept;
+  std::uint64_t generation() const;
 
   // The `step` that the newest generation was published with; 0: there is none yet.
-  std::uint64_t step() const noexcept;
+  std::uint64_t step() const;
 
   // A tensor of the newest generation, also while the next one is being written.
   //
   // Requires: there is a generation, and a tensor of that number.
-  std::span<const std::byte> tensor(std::uint32_t number) const noexcept;
+  std::span<const std::byte> tensor(std::uint32_t number) const;
 
   // The specification, with the actual number of records.
   const BundleSpec& spec() const noexcept;

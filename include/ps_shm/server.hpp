@@ -3,7 +3,8 @@
 //   ps_shm::Server server({.job = "demo", .workers = 4, .steps = 1000});
 //   server.serve({});  // until the workers have done these steps and left
 //
-// A Server is used by one thread at a time. After a fork() it belongs to the parent; the child must not use it.
+// A Server is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor does
+// nothing, and every call that needs the shared memory throws Error with kInvalidState.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +81,7 @@ class Server {
   // The number of global steps done so far.
   //
   // Progress: wait-free.
-  std::uint64_t global_step() const noexcept;
+  std::uint64_t global_step() const;
 
   // Takes a consistent snapshot of all variables while the workers go on, see Worker::snapshot(). The Server must
   // outlive the Snapshot.
@@ -91,7 +92,7 @@ class Server {
   // Leaves the job's segments in /dev/shm at the end, for the inspector.
   //
   // Progress: wait-free.
-  void keep_segments() noexcept;
+  void keep_segments();
 
  private:
   struct Impl;

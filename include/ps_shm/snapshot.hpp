@@ -9,7 +9,8 @@
 // versioned variable is copied when the snapshot is taken: later pushes preserve the old buffers that it shows
 // (copy-on-write). In-place variables of up to SnapshotOptions::pause_bytes in all are copied then.
 //
-// A Snapshot is used by one thread at a time. After a fork() it belongs to the parent; the child must not use it.
+// A Snapshot is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor does
+// nothing, and every call that needs the shared memory throws Error with kInvalidState.
 #pragma once
 
 #include <cstddef>

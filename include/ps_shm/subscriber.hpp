@@ -6,7 +6,8 @@
 //   const std::span<const float> w = policy.values<float>(subscriber.find("w"));
 //
 // A Subscriber and its Generations are used by one thread at a time. Threads that read independently need a Subscriber
-// each. After a fork() they belong to the parent; the child cannot use them.
+// each. After a fork() they belong to the parent: in the child their destructors do nothing, and every call that needs
+// the shared memory throws Error with kInvalidState.
 #pragma once
 
 #include <cstddef>
@@ -46,9 +47,9 @@ class Generation {
   }
   ~Generation();  // releases the lease; wait-free
 
-  std::uint64_t number() const noexcept;   // 1, 2, ...
-  std::uint64_t step() const noexcept;     // the `step` that the publisher gave it
-  std::uint64_t unix_ns() const noexcept;  // when it was published, in nanoseconds since 1970
+  std::uint64_t number() const noexcept;  // 1, 2, ...
+  std::uint64_t step() const;             // the `step` that the publisher gave it
+  std::uint64_t unix_ns() const;          // when it was published, in nanoseconds since 1970
 
   std::uint32_t tensor_count() const noexcept;  // number of tensors in the bundle
 
@@ -60,7 +61,7 @@ class Generation {
   // The bytes of a tensor, aligned to 128 bytes and mapped read-only.
   //
   // Requires: tensor < tensor_count().
-  std::span<const std::byte> tensor(std::uint32_t tensor) const noexcept;
+  std::span<const std::byte> tensor(std::uint32_t tensor) const;
 
   // The elements of a tensor.
   //
@@ -118,15 +119,15 @@ class Subscriber {
   // The number of the newest generation; 0: nothing has been published yet.
   //
   // Progress: wait-free.
-  std::uint64_t newest() const noexcept;
+  std::uint64_t newest() const;
 
-  // Whether the publication has a living publisher. Takes one system call. Does not throw.
+  // Whether the publication has a living publisher. Takes one system call.
   bool is_published() const;
 
   // Whether the publisher has ended the publication. If not, it is alive or has died.
   //
   // Progress: wait-free.
-  bool has_ended() const noexcept;
+  bool has_ended() const;
 
   // The specification of the publication, with the actual number of records.
   const BundleSpec& spec() const noexcept;

@@ -11,7 +11,8 @@
 //     worker.step();
 //   }
 //
-// A Worker is used by one thread at a time. After a fork() it belongs to the parent; the child must not use it.
+// A Worker is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor does
+// nothing, rank(), config() and leave() can be called, and every other call throws Error with kInvalidState.
 //
 // Progress guarantees in this and the other headers: a wait-free call takes a bounded number of steps of its own; a
 // lock-free call may have to repeat its work, but only because other calls have succeeded; a call that blocks says what
@@ -391,7 +392,7 @@ class Worker {
   // The runtime settings in force. This worker applies a change of them from its next step on.
   //
   // Progress: lock-free.
-  LiveSettings live() const noexcept;
+  LiveSettings live() const;
 
   // Waits until as many workers have joined as the job starts with, including those that have died or left since. It is
   // never necessary: the first step of mode sync waits for them anyway, and mode async has no need to. It is useful for
@@ -415,23 +416,23 @@ class Worker {
   // The number of global steps done so far.
   //
   // Progress: wait-free.
-  std::uint64_t global_step() const noexcept;
+  std::uint64_t global_step() const;
 
   // Whether the job has done its last step, or was ended.
   //
   // Progress: wait-free.
-  bool finished() const noexcept;
+  bool finished() const;
 
   // Publishes figures that others can read of this worker (progress lines, the inspector): its current loss, and the
   // number of examples that this worker has processed since it joined, `examples_done`. The examples are added to those
   // of the rank's earlier owners, as steps are.
   //
   // Progress: wait-free.
-  void report(double loss, std::uint64_t examples_done) noexcept;
+  void report(double loss, std::uint64_t examples_done);
 
   // The number of examples reported for this rank before this worker took it: by the rank's earlier owners, or before
   // the checkpoint that the job began with. A reproducible data order continues there.
-  std::uint64_t examples_before() const noexcept;
+  std::uint64_t examples_before() const;
 
   // The staleness of the pushes that this rank has made, those of its earlier owners included. Does not throw.
   StalenessSummary staleness() const;
@@ -443,6 +444,7 @@ class Worker {
  private:
   friend class DevicePort;  // internal: what a link to a GPU uses of a worker
   struct Impl;
+  Impl& owned() const;  // throws Error in a forked child
   std::unique_ptr<Impl> impl_;
 };
 

@@ -169,7 +169,7 @@ std::string restore(Worker& worker, const std::string& dir, const LogCallback& l
 
 namespace hooks {
 
-Moment moment_of(const Worker& worker) noexcept { return {steady_ns(), worker.global_step()}; }
+Moment moment_of(const Worker& worker) { return {steady_ns(), worker.global_step()}; }
 
 Restoration restore_once(Worker& worker, const NanGuardOptions& options, const Moment& pulled) {
   Record record(options.dir);

@@ -27,7 +27,7 @@ struct Moment {
   std::uint64_t global_step = 0;
 };
 
-Moment moment_of(const Worker& worker) noexcept;  // the current moment
+Moment moment_of(const Worker& worker);  // the current moment
 
 // `pulled`: when the pull that led to a NaN began. Throws Error as restore() does.
 Restoration restore_once(Worker& worker, const NanGuardOptions& options, const Moment& pulled);

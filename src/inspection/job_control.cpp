@@ -28,9 +28,14 @@ JobControl::~JobControl() = default;
 JobControl::JobControl(JobControl&&) noexcept = default;
 
 const JobConfig& JobControl::config() const noexcept { return impl_->job.config(); }
-LiveSettings JobControl::current() const noexcept { return shm::read_live(impl_->job).settings; }
+
+LiveSettings JobControl::current() const {
+  impl_->job.refuse_inherited("control of the job");
+  return shm::read_live(impl_->job).settings;
+}
 
 void JobControl::change(const std::function<void(LiveSettings&)>& edit) {
+  impl_->job.refuse_inherited("control of the job");
   if (impl_->job.is_over())
     throw Error(fmt::format("job '{}' is over: nothing is changed", impl_->job.job()), ErrorCode::kInvalidState);
   const auto checked = [&](LiveSettings& settings) {

@@ -63,6 +63,7 @@ struct PS_SHM_HIDDEN JobView::Impl {
 
   template <class Look>
   auto guarded(Look&& look) {
+    job.refuse_inherited("view");
     return look_at_whole(job, std::forward<Look>(look));
   }
 
@@ -305,6 +306,7 @@ std::vector<float> JobView::slot(const std::string& name, std::uint64_t position
 }
 
 Snapshot JobView::snapshot(const SnapshotOptions& options, const std::string& group) const {
+  impl_->job.refuse_inherited("view");
   const std::string& name = impl_->job.job();
   if (!impl_->writable) {
     shm::AttachOutcome outcome;

@@ -110,12 +110,6 @@ struct PS_SHM_HIDDEN Publisher::Impl {
   Impl(const BundleSpec& spec, const PublisherOptions& given)
       : options(given), bundle(open_bundle(spec, options)), writer(bundle), changed(bundle.tensors()) {}
 
-  void require_own() const {
-    if (bundle.is_inherited())
-      throw Error(fmt::format("publication '{}': a forked child cannot use its parent's publisher", bundle.spec().name),
-                  ErrorCode::kInvalidState);
-  }
-
   bool find_record() {
     if (writer.find_record()) return true;
     if (options.busy == BusyPolicy::kReturn) return false;
@@ -138,7 +132,8 @@ struct PS_SHM_HIDDEN Publisher::Impl {
     });
   }
 
-  std::uint64_t newest() const noexcept {
+  std::uint64_t newest() const {
+    bundle.refuse_inherited("publisher");
     return bundle.newest().newest.load_relaxed();  // relaxed: only this object stores it
   }
 
@@ -164,14 +159,14 @@ Publisher::~Publisher() {
 }
 
 std::optional<std::uint64_t> Publisher::publish(const Write& write, std::uint64_t step) {
-  impl_->require_own();
+  impl_->bundle.refuse_inherited("publisher");
   std::fill(impl_->changed.begin(), impl_->changed.end(), true);
   return impl_->publish(write, step);
 }
 
 std::optional<std::uint64_t> Publisher::publish(std::span<const std::uint32_t> changed, const Write& write,
                                                 std::uint64_t step) {
-  impl_->require_own();
+  impl_->bundle.refuse_inherited("publisher");
   const BundleSpec& spec = impl_->bundle.spec();
   std::fill(impl_->changed.begin(), impl_->changed.end(), false);
   for (const std::uint32_t tensor : changed) {
@@ -189,12 +184,12 @@ std::optional<std::uint64_t> Publisher::publish(std::span<const std::uint32_t> c
 }
 
 const std::vector<std::uint32_t>& Publisher::busy_ranks() const noexcept { return impl_->writer.busy_ranks(); }
-std::uint64_t Publisher::generation() const noexcept { return shm::generation_of(impl_->newest()); }
-std::uint64_t Publisher::step() const noexcept {
+std::uint64_t Publisher::generation() const { return shm::generation_of(impl_->newest()); }
+std::uint64_t Publisher::step() const {
   const std::uint64_t newest = impl_->newest();
   return newest == 0 ? 0 : impl_->bundle.record(shm::record_of(newest)).step.load_relaxed();
 }
-std::span<const std::byte> Publisher::tensor(std::uint32_t number) const noexcept {
+std::span<const std::byte> Publisher::tensor(std::uint32_t number) const {
   const shm::Bundle& bundle = impl_->bundle;
   const std::uint32_t slot = bundle.slots(shm::record_of(impl_->newest()))[number].load_relaxed();
   return {bundle.slot(number, slot), bundle.tensor_bytes(number)};

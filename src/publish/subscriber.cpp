@@ -90,10 +90,7 @@ struct PS_SHM_HIDDEN Generation::Impl {
   // Leases the newest generation above `newer_than`; returns its word, or 0 if there is none. Throws Error if both
   // leases are in use.
   std::uint64_t try_take(std::uint64_t newer_than, std::uint32_t& lease) {
-    if (bundle.is_inherited())
-      throw Error(
-          fmt::format("publication '{}': a forked child cannot use its parent's subscriber", bundle.spec().name),
-          ErrorCode::kInvalidState);
+    bundle.refuse_inherited("subscriber");
     lease = static_cast<std::uint32_t>(std::countr_one(in_use));
     if (lease == shm::kLeases)
       throw Error(fmt::format("publication '{}': a subscriber has at most {} generations at a time; release one first",
@@ -133,16 +130,19 @@ Generation::~Generation() {
   if (impl_ != nullptr) impl_->give_back(lease_);
 }
 std::uint64_t Generation::number() const noexcept { return shm::generation_of(newest_); }
-std::uint64_t Generation::step() const noexcept {
+std::uint64_t Generation::step() const {
+  impl_->bundle.refuse_inherited("generation");
   return impl_->bundle.record(shm::record_of(newest_)).step.load_relaxed();
 }
-std::uint64_t Generation::unix_ns() const noexcept {
+std::uint64_t Generation::unix_ns() const {
+  impl_->bundle.refuse_inherited("generation");
   return impl_->bundle.record(shm::record_of(newest_)).unix_ns.load_relaxed();
 }
 std::uint32_t Generation::tensor_count() const noexcept { return impl_->bundle.tensors(); }
 const TensorSpec& Generation::spec(std::uint32_t tensor) const noexcept { return impl_->bundle.spec().tensors[tensor]; }
-std::span<const std::byte> Generation::tensor(std::uint32_t tensor) const noexcept {
+std::span<const std::byte> Generation::tensor(std::uint32_t tensor) const {
   const shm::Bundle& bundle = impl_->bundle;
+  bundle.refuse_inherited("generation");
   const std::uint32_t slot =
       bundle.slots(shm::record_of(newest_))[tensor].load_relaxed();  // relaxed: after publication.P5
   return {bundle.slot(tensor, slot), bundle.tensor_bytes(tensor)};
@@ -186,11 +186,18 @@ Generation Subscriber::read(std::uint64_t newer_than, double timeout_seconds) {
   return {impl_, lease, word};
 }
 
-std::uint64_t Subscriber::newest() const noexcept {
+std::uint64_t Subscriber::newest() const {
+  impl_->bundle.refuse_inherited("subscriber");
   return shm::generation_of(impl_->newest.newest.load_acquire());  // (publication.P4)
 }
-bool Subscriber::is_published() const { return impl_->bundle.locks().is_held_by_other(shm::kPublisherByte); }
-bool Subscriber::has_ended() const noexcept { return impl_->newest.ended.load_acquire() != 0; }  // (publication.P10)
+bool Subscriber::is_published() const {
+  impl_->bundle.refuse_inherited("subscriber");
+  return impl_->bundle.locks().is_held_by_other(shm::kPublisherByte);
+}
+bool Subscriber::has_ended() const {
+  impl_->bundle.refuse_inherited("subscriber");
+  return impl_->newest.ended.load_acquire() != 0;  // (publication.P10)
+}
 const BundleSpec& Subscriber::spec() const noexcept { return impl_->bundle.spec(); }
 std::uint32_t Subscriber::rank() const noexcept { return impl_->rank; }
 std::uint32_t Subscriber::find(const std::string& tensor) const { return impl_->bundle.find(tensor); }

@@ -269,7 +269,7 @@ Server::Server(const JobConfig& config, const ServerOptions& options)
 Server::Server(Server&&) noexcept = default;
 
 Server::~Server() {
-  if (!impl_ || impl_->owner != getpid()) return;  // a forked child has no lock (locks.L2)
+  if (!impl_ || impl_->owner != getpid()) return;  // children of clone() are covered, too (locks.L2)
   if (impl_->job.is_kept()) return;
   // The bytes first: if two tasks end at the same moment, each would find the other's byte held, and neither would
   // remove the job.
@@ -369,6 +369,7 @@ void Server::Impl::wait_for_farewells(const ServeHooks& hooks) {
 
 EndReason Server::serve(const ServeHooks& hooks) {
   Impl& impl = *impl_;
+  impl.job.refuse_inherited("server");
   const JobConfig& config = impl.job.config();
   std::uint64_t next_second = shm::now_ns() + kSecondNs, alone_since = 0;
   for (;;) {
@@ -401,10 +402,18 @@ EndReason Server::serve(const ServeHooks& hooks) {
   }
 }
 
-std::uint64_t Server::global_step() const noexcept { return impl_->job.steps_done(); }
-void Server::keep_segments() noexcept { impl_->job.state().keep.store_release(1); }  // (names.N8) pairs with is_kept
+std::uint64_t Server::global_step() const {
+  impl_->job.refuse_inherited("server");
+  return impl_->job.steps_done();
+}
+
+void Server::keep_segments() {
+  impl_->job.refuse_inherited("server");
+  impl_->job.state().keep.store_release(1);  // (names.N8) pairs with is_kept
+}
 
 Snapshot Server::snapshot(const SnapshotOptions& options) {
+  impl_->job.refuse_inherited("server");
   return Snapshot(std::make_unique<Snapshot::Impl>(
       Snapshotter{.job = impl_->job, .is_taking = impl_->is_taking_snapshot}, options));
 }

@@ -62,7 +62,9 @@ void copy_inplace_block(const shm::JobSegments& job, const VariableShm& record, 
                              [&](const auto& value_of) { source.pull_block(block, out, value_of); });
 }
 
-Snapshot::Impl::~Impl() { unlock(); }
+Snapshot::Impl::~Impl() {
+  if (!taker.job.is_inherited()) unlock();
+}
 
 void Snapshot::Impl::lock(double wait_seconds) {
   const std::uint64_t until = shm::now_ns() + shm::to_ns(wait_seconds);
@@ -198,6 +200,7 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
 }
 
 const std::vector<Snapshot::Impl::Part>& Snapshot::Impl::parts_of(const std::string& name) const {
+  taker.job.refuse_inherited("snapshot");
   const auto found = variables.find(name);
   if (found == variables.end())
     throw Error(

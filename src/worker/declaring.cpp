@@ -184,7 +184,7 @@ Variable Worker::variable(const VariableSpec& spec, const Initializer& initializ
 }
 
 std::vector<Variable> Worker::variables(std::span<const VariableSpec> specs, const IndexedInitializer& initialize) {
-  Impl& impl = *impl_;
+  Impl& impl = owned();
   std::vector<std::size_t> order(specs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto bytes = [&](std::size_t i) {
@@ -211,7 +211,7 @@ std::vector<Variable> Worker::variables(std::span<const VariableSpec> specs, con
 }
 
 Variable Worker::variable(const std::string& name, double wait_seconds) {
-  Impl& impl = *impl_;
+  Impl& impl = owned();
   VariableState& state = impl.state_at(impl.wait_declared(name, wait_seconds));
   impl.wait_initialised(state, nullptr, wait_seconds);
   state.forget_pulls();

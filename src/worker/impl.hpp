@@ -95,4 +95,9 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   void change_rows(VariableState& state, update::Change how, std::span<const Id> ids, std::span<const float> values);
 };
 
+inline Worker::Impl& Worker::owned() const {
+  impl_->job.refuse_inherited("worker");
+  return *impl_;
+}
+
 }  // namespace ps_shm

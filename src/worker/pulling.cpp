@@ -43,7 +43,7 @@ std::optional<std::uint64_t> Worker::Impl::try_pull_all(std::span<const Variable
 }
 
 std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<const std::span<float>> outs) {
-  Impl& impl = *impl_;
+  Impl& impl = owned();
   impl.refuse_recorded("pull_all");
   if (variables.size() != outs.size())
     throw Error(fmt::format("pull of {} variables into {} buffers: give one for each", variables.size(), outs.size()));
@@ -76,7 +76,7 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
 }
 
 std::uint64_t Worker::pull_if_changed(const Variable& variable, std::span<float> out, Versions& since) {
-  Impl& impl = *impl_;
+  Impl& impl = owned();
   VariableState& state = *variable.state_;
   impl.refuse_recorded("pull_if_changed");
   state.require_size(out.size(), "pull");

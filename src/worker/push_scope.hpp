@@ -28,6 +28,8 @@ class PushScope {
     shm::end_push(core_.entry);
     if (began_ns_ != 0) note_time();
   }
+  // Leaves the announcement as it is: for a forked child, whose parent goes on with the push.
+  void abandon() noexcept { ++core_.open_pushes; }
   // Long pushes are always timed, others now and then: the patience of a snapshot depends on these times.
   void take_time() noexcept {
     if (began_ns_ == 0) began_ns_ = shm::monotonic_ns();

@@ -32,7 +32,7 @@ void Worker::Impl::push(std::span<const Variable> handles, std::span<const Gradi
 }
 
 std::span<float> Worker::gradient(const Variable& variable) {
-  Impl& impl = *impl_;
+  Impl& impl = owned();
   VariableState& state = *variable.state_;
   state.require_floats("a gradient");
   if (GradientSegments* const landing = impl.mode->landing(); landing != nullptr && state.parts.size() == 1)
@@ -50,7 +50,7 @@ std::span<float> Worker::gradient(const Variable& variable) {
 }
 
 void Worker::push(const Variable& variable, float gradient) {
-  Impl& impl = *impl_;
+  Impl& impl = owned();
   VariableState& state = *variable.state_;
   if (!state.is_scalar || impl.live.settings.clip_norm > 0) return impl.push(variable, gradient);
   impl.count(Counter::kPushes).bump_relaxed(1);
@@ -62,20 +62,28 @@ void Worker::push(const Variable& variable, float gradient) {
 
 void Worker::push(const Variable& variable, std::span<const float> gradient) {
   if (variable.state_->is_scalar && gradient.size() == 1) return push(variable, gradient[0]);
-  impl_->push(variable, gradient);
+  owned().push(variable, gradient);
 }
 
 void Worker::push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients) {
+  Impl& impl = owned();
   if (variables.size() != gradients.size())
     throw Error(
         fmt::format("push of {} variables with {} gradients: give one for each", variables.size(), gradients.size()));
   for (std::size_t i = 0; i < variables.size(); ++i) variables[i].state_->require_size(gradients[i].size(), "push");
-  impl_->inputs.assign(gradients.begin(), gradients.end());
-  impl_->push(variables, impl_->inputs);
+  impl.inputs.assign(gradients.begin(), gradients.end());
+  impl.push(variables, impl.inputs);
 }
 
 struct PS_SHM_HIDDEN PushGroup::Impl {
-  explicit Impl(WorkerCore& core) noexcept : scope(core) {}
+  explicit Impl(WorkerCore& worker) noexcept : core(worker), scope(worker) {}
+  ~Impl() {
+    if (core.job.is_inherited()) scope.abandon();
+  }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  WorkerCore& core;
   PushScope scope;
 };
 
@@ -84,19 +92,21 @@ PushGroup::PushGroup(PushGroup&&) noexcept = default;
 PushGroup::~PushGroup() = default;
 
 PushGroup Worker::group_pushes() {
-  if (traits_of(impl_->config.mode).steps_together()) return PushGroup(nullptr);
-  return PushGroup(std::make_unique<PushGroup::Impl>(*impl_));
+  Impl& impl = owned();
+  if (traits_of(impl.config.mode).steps_together()) return PushGroup(nullptr);
+  return PushGroup(std::make_unique<PushGroup::Impl>(impl));
 }
 
 Snapshot Worker::snapshot(const SnapshotOptions& options) {
-  impl_->refuse_recorded("a snapshot");
-  if (impl_->open_pushes != 0)
+  Impl& impl = owned();
+  impl.refuse_recorded("a snapshot");
+  if (impl.open_pushes != 0)
     throw Error("a snapshot within a PushGroup: end the group first", ErrorCode::kInvalidState);
-  const auto listen = [this] {
-    if (impl_->options.stop_requested && impl_->options.stop_requested()) throw Interrupted();
+  const auto listen = [&impl] {
+    if (impl.options.stop_requested && impl.options.stop_requested()) throw Interrupted();
   };
   return Snapshot(std::make_unique<Snapshot::Impl>(
-      Snapshotter{.job = impl_->job, .rank = impl_->rank, .each_slice = listen, .is_taking = impl_->is_taking_snapshot},
+      Snapshotter{.job = impl.job, .rank = impl.rank, .each_slice = listen, .is_taking = impl.is_taking_snapshot},
       options));
 }
 
@@ -108,7 +118,7 @@ void Worker::Impl::change(VariableState& state, update::Change how, std::span<co
 void Worker::add(const Variable& variable, std::span<const float> delta) {
   Versions versions;
   variable.state_->require_size(delta.size(), "add");
-  impl_->change(*variable.state_, update::Change::kAdd, delta, versions);
+  owned().change(*variable.state_, update::Change::kAdd, delta, versions);
 }
 void Worker::add(const Variable& variable, float delta) { add(variable, {&delta, 1}); }
 
@@ -119,13 +129,13 @@ void Worker::add(const Variable& variable, std::span<const std::byte> delta) {
     throw Error(fmt::format("add to variable '{}': {} has no sum; assign it", state.name, to_string(state.dtype)));
   Versions versions;
   update::take_bytes(
-      delta, [&](std::span<const float> floats) { impl_->change(state, update::Change::kAdd, floats, versions); });
+      delta, [&](std::span<const float> floats) { owned().change(state, update::Change::kAdd, floats, versions); });
 }
 
 Versions Worker::assign(const Variable& variable, std::span<const float> values, Slots slots) {
   Versions versions;
   variable.state_->require_size(values.size(), "assign");
-  impl_->change(*variable.state_, how_to_assign(slots), values, versions);
+  owned().change(*variable.state_, how_to_assign(slots), values, versions);
   return versions;
 }
 Versions Worker::assign(const Variable& variable, float value, Slots slots) {
@@ -136,7 +146,7 @@ Versions Worker::assign(const Variable& variable, std::span<const std::byte> val
   Versions versions;
   variable.state_->require_bytes(values.size(), "assign");
   update::take_bytes(values, [&](std::span<const float> floats) {
-    impl_->change(*variable.state_, how_to_assign(slots), floats, versions);
+    owned().change(*variable.state_, how_to_assign(slots), floats, versions);
   });
   return versions;
 }

@@ -81,30 +81,30 @@ void Worker::Impl::change_rows(VariableState& state, update::Change how, std::sp
 }
 
 void Worker::pull_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<float> out) {
-  impl_->pull_rows(*variable.state_, ids, out);
+  owned().pull_rows(*variable.state_, ids, out);
 }
 void Worker::pull_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<float> out) {
-  impl_->pull_rows(*variable.state_, ids, out);
+  owned().pull_rows(*variable.state_, ids, out);
 }
 void Worker::push_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> gradients) {
-  impl_->push_rows(*variable.state_, ids, gradients);
+  owned().push_rows(*variable.state_, ids, gradients);
 }
 void Worker::push_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> gradients) {
-  impl_->push_rows(*variable.state_, ids, gradients);
+  owned().push_rows(*variable.state_, ids, gradients);
 }
 void Worker::add_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> deltas) {
-  impl_->change_rows(*variable.state_, update::Change::kAdd, ids, deltas);
+  owned().change_rows(*variable.state_, update::Change::kAdd, ids, deltas);
 }
 void Worker::add_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> deltas) {
-  impl_->change_rows(*variable.state_, update::Change::kAdd, ids, deltas);
+  owned().change_rows(*variable.state_, update::Change::kAdd, ids, deltas);
 }
 void Worker::assign_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> values,
                          Slots slots) {
-  impl_->change_rows(*variable.state_, how_to_assign(slots), ids, values);
+  owned().change_rows(*variable.state_, how_to_assign(slots), ids, values);
 }
 void Worker::assign_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> values,
                          Slots slots) {
-  impl_->change_rows(*variable.state_, how_to_assign(slots), ids, values);
+  owned().change_rows(*variable.state_, how_to_assign(slots), ids, values);
 }
 void Worker::prefetch_rows(const Variable& variable, std::span<const std::uint32_t> ids) const noexcept {
   if (variable.state_->rows) variable.state_->rows->prefetch(ids);

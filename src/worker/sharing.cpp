@@ -26,7 +26,7 @@ void Worker::Impl::try_load(const std::string& key, const SharedLoader& load) {
 }
 
 SharedBytes Worker::shared(const std::string& key, const SharedLoader& load) {
-  Impl& impl = *impl_;
+  Impl& impl = owned();
   std::optional<shm::SharedData> found = shm::SharedData::try_attach(impl.job);
   if (!found) {
     Wait wait(impl.options, 0, 1.0);

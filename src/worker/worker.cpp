@@ -48,7 +48,7 @@ void Worker::pull(const Variable& variable, std::span<float> out) {
     out[0] = pull(variable);
     return;
   }
-  impl_->pull(*variable.state_, out);
+  owned().pull(*variable.state_, out);
 }
 
 void Worker::pull(const Variable& variable, std::span<std::byte> out) {
@@ -58,26 +58,28 @@ void Worker::pull(const Variable& variable, std::span<std::byte> out) {
     if (state.is_scalar)
       floats[0] = pull(variable);
     else
-      impl_->pull(state, floats);
+      owned().pull(state, floats);
   });
 }
 
 float Worker::pull(const Variable& variable) {
+  Impl& impl = owned();
   VariableState& state = *variable.state_;
   state.require_size(1, "pull");
-  impl_->note_pull();
+  impl.note_pull();
   float value = 0;
   std::uint64_t retries = 0;
   if (state.is_scalar)
     state.pulled.front() = state.parts.front().inplace->pull_scalar(value);
   else
-    retries = state.pull({&value, 1}, 0, impl_->live.settings.learning_rate, impl_->threads);
-  impl_->count(Counter::kPulls).bump_relaxed(1);
-  if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
+    retries = state.pull({&value, 1}, 0, impl.live.settings.learning_rate, impl.threads);
+  impl.count(Counter::kPulls).bump_relaxed(1);
+  if (retries != 0) impl.count(Counter::kPullRetries).bump_relaxed(retries);
   return value;
 }
 
 void Worker::pull_average(const Variable& variable, std::span<float> out) {
+  Impl& impl = owned();
   VariableState& state = *variable.state_;
   state.require_size(out.size(), "pull of the average");
   if (state.settings.ema == 0)
@@ -86,14 +88,14 @@ void Worker::pull_average(const Variable& variable, std::span<float> out) {
                     "rule is add",
                     state.name));
   const std::uint64_t retries =
-      state.pull(out, update::slots_per_element(state.settings), impl_->live.settings.learning_rate, impl_->threads);
-  if (retries != 0) impl_->count(Counter::kPullRetries).bump_relaxed(retries);
+      state.pull(out, update::slots_per_element(state.settings), impl.live.settings.learning_rate, impl.threads);
+  if (retries != 0) impl.count(Counter::kPullRetries).bump_relaxed(retries);
 }
 
-LiveSettings Worker::live() const noexcept { return shm::read_live(impl_->job).settings; }
+LiveSettings Worker::live() const { return shm::read_live(owned().job).settings; }
 
 void Worker::wait_for_workers() {
-  Impl& impl = *impl_;
+  Impl& impl = owned();
   // Once a step is over, no worker is waited for any more.
   const auto to_come = [&] {
     return impl.job.steps_done() != impl.job.first_round(0) ? 0 : impl.user_barrier.still_to_join();
@@ -111,53 +113,59 @@ void Worker::wait_for_workers() {
       });
 }
 
-std::uint64_t Worker::step() { return impl_->mode->step(); }
+std::uint64_t Worker::step() { return owned().mode->step(); }
 
 void Worker::barrier() {
-  if (impl_->open_pushes != 0)
+  Impl& impl = owned();
+  if (impl.open_pushes != 0)
     throw Error("barrier() within a PushGroup: end the group first", ErrorCode::kInvalidState);
-  const std::uint64_t round = impl_->user_barrier.round();
-  impl_->user_barrier.arrive(round);
-  impl_->user_barrier.finish(
-      round, [](const shm::Decision&) {}, BarrierWait(*impl_, impl_->user_barrier, round, false));
+  const std::uint64_t round = impl.user_barrier.round();
+  impl.user_barrier.arrive(round);
+  impl.user_barrier.finish(
+      round, [](const shm::Decision&) {}, BarrierWait(impl, impl.user_barrier, round, false));
 }
 
-std::uint64_t Worker::global_step() const noexcept { return impl_->job.steps_done(); }
-bool Worker::finished() const noexcept {
-  return impl_->recording ? impl_->recording->is_finished(impl_->job.is_over()) : impl_->job.is_over();
+std::uint64_t Worker::global_step() const { return owned().job.steps_done(); }
+bool Worker::finished() const {
+  const Impl& impl = owned();
+  return impl.recording ? impl.recording->is_finished(impl.job.is_over()) : impl.job.is_over();
 }
 
-void Worker::report(double loss, std::uint64_t examples_done) noexcept {
-  impl_->count(Counter::kLossBits).store_relaxed(std::bit_cast<std::uint64_t>(loss));
-  auto& examples = impl_->count(Counter::kExamples);
-  const std::uint64_t now = impl_->examples_before + examples_done;
+void Worker::report(double loss, std::uint64_t examples_done) {
+  Impl& impl = owned();
+  impl.count(Counter::kLossBits).store_relaxed(std::bit_cast<std::uint64_t>(loss));
+  auto& examples = impl.count(Counter::kExamples);
+  const std::uint64_t now = impl.examples_before + examples_done;
   // Both words stay the same from step to step, so that they match each other whenever they are read.
-  const std::uint64_t step = impl_->job.steps_done(), steps = step - std::exchange(impl_->reported_step, step);
+  const std::uint64_t step = impl.job.steps_done(), steps = step - std::exchange(impl.reported_step, step);
   if (steps != 0) {
     const std::uint64_t of_step = (now - examples.load_relaxed()) / steps;
-    impl_->entry.examples_offset.store_relaxed(now - step * of_step);
-    impl_->count(Counter::kStepExamples).store_relaxed(of_step);
+    impl.entry.examples_offset.store_relaxed(now - step * of_step);
+    impl.count(Counter::kStepExamples).store_relaxed(of_step);
   }
   examples.store_relaxed(now);
 }
 
-std::uint64_t Worker::examples_before() const noexcept {
+std::uint64_t Worker::examples_before() const {
+  const Impl& impl = owned();
   const std::uint64_t before =
-      impl_->examples_before + shm::counter(impl_->entry, Counter::kRestoredExamples).load_relaxed();
-  return impl_->recording ? impl_->recording->examples_before(before) : before;
+      impl.examples_before + shm::counter(impl.entry, Counter::kRestoredExamples).load_relaxed();
+  return impl.recording ? impl.recording->examples_before(before) : before;
 }
 
 StalenessSummary Worker::staleness() const {
   shm::StalenessTotals totals;
-  totals.add(impl_->entry);
+  totals.add(owned().entry);
   return {totals.mean(), totals.percentile(0.5), totals.percentile(0.99), totals.max};
 }
 
 void Worker::leave() noexcept {
-  if (!impl_ || impl_->has_left || impl_->owner != getpid())
-    return;  // a forked child has neither lock nor mapping (locks.L2)
+  if (!impl_ || impl_->has_left || impl_->owner != getpid()) return;  // children of clone() are covered, too (locks.L2)
   impl_->has_left = true;
-  if (!impl_->has_recovered) static_cast<void>(shm::recover_buffers(impl_->job, impl_->rank, impl_->job.locks()));
+  try {
+    if (!impl_->has_recovered) static_cast<void>(shm::recover_buffers(impl_->job, impl_->rank, impl_->job.locks()));
+  } catch (const Error&) {  // the job is damaged: its next owner is told
+  }
   if (impl_->recording) impl_->recording->leave();
   if (impl_->mode) impl_->mode->leave();
   shm::fault_point(shm::FaultPoint::kLeaveGradient);

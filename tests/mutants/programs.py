@@ -81,7 +81,7 @@ MUTANTS = {
                   "adopting"],
         "file": "src/server/server.cpp",
         "changes": [
-            ("  if (!impl_ || impl_->owner != getpid()) return;  // a forked child has no lock (locks.L2)",
+            ("  if (!impl_ || impl_->owner != getpid()) return;  // children of clone() are covered, too (locks.L2)",
              "  if (!impl_) return;  // a forked child has no lock (locks.L2)"),
         ],
     },

@@ -11,13 +11,23 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/publisher.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/subscriber.hpp"
+#include "ps_shm/worker.hpp"
 #include "shm/segment/liveness.hpp"
 #include "support/processes.hpp"
+#include "support/test_bundle.hpp"
 #include "support/test_job.hpp"
 
 using namespace ps_shm;
@@ -244,4 +254,160 @@ TEST_CASE("a segment never has the number of a standard stream that is closed") 
     return is_open(0) || is_open(1) || is_open(2) ? 4 : 0;
   });
   CHECK(child.join() == 0);
+}
+
+namespace {
+
+using Calls = std::vector<std::function<void()>>;
+
+// How many of the calls do not throw Error with kInvalidState.
+int count_not_refused(const Calls& calls) {
+  int count = 0;
+  for (const auto& call : calls) try {
+      call();
+      ++count;
+    } catch (const Error& error) {
+      count += error.code() != ErrorCode::kInvalidState;
+    }
+  return count;
+}
+
+void use_in_child(Mode mode, bool within_group) {
+  const JobName name;
+  JobConfig config;
+  config.job = name.text();
+  config.workers = 1;
+  config.mode = mode;
+  std::optional<Server> server(config);
+  std::optional<Worker> worker(WorkerOptions{.job = name.text()});
+  const Variable v = worker->variable({.name = "v", .shape = {4}}, [](std::span<float>) {});
+  const Variable scalar = worker->variable({.name = "scalar"}, [](std::span<float>) {});
+  VariableSpec spec{.name = "rows", .shape = {4, 2}};
+  if (mode != Mode::kSync) spec.layout = Layout::kInplace;
+  const Variable rows = worker->variable(spec, [](std::span<float>) {});
+  const std::uint32_t ids[] = {1};
+  std::array<float, 4> four{};
+  std::array<float, 2> two{};
+  worker->push(v, four);
+  if (mode == Mode::kSync) static_cast<void>(worker->gradient(v));
+  std::optional<JobView> view(std::in_place, name.text());
+  std::optional<JobControl> control(std::in_place, name.text());
+  std::optional<Snapshot> of_worker(worker->snapshot());
+  std::vector<PushGroup> group;
+  if (within_group) group.push_back(worker->group_pushes());
+  Child child([&] {
+    const Calls calls{
+        [&] { worker->pull(v, four); },
+        [&] { static_cast<void>(worker->pull(scalar)); },
+        [&] { worker->pull_all(std::array{v}, std::array{std::span<float>(four)}); },
+        [&] { worker->push(v, four); },
+        [&] { worker->push(scalar, 1.0F); },
+        [&] { worker->push(std::array{v}, std::array{std::span<const float>(four)}); },
+        [&] { static_cast<void>(worker->gradient(v)); },
+        [&] { worker->add(v, four); },
+        [&] { worker->assign(v, four); },
+        [&] { worker->pull_rows(rows, ids, two); },
+        [&] { worker->push_rows(rows, ids, two); },
+        [&] { worker->add_rows(rows, ids, two); },
+        [&] { worker->assign_rows(rows, ids, two); },
+        [&] { static_cast<void>(worker->group_pushes()); },
+        [&] { static_cast<void>(worker->snapshot()); },
+        [&] { static_cast<void>(worker->variable("v")); },
+        [&] { static_cast<void>(worker->variable({.name = "v", .shape = {4}}, [](std::span<float>) {})); },
+        [&] { static_cast<void>(worker->shared("data", [](const auto&) {})); },
+        [&] { static_cast<void>(worker->step()); },
+        [&] { worker->barrier(); },
+        [&] { worker->wait_for_workers(); },
+        [&] { static_cast<void>(worker->live()); },
+        [&] { static_cast<void>(worker->global_step()); },
+        [&] { static_cast<void>(worker->finished()); },
+        [&] { worker->report(0.5, 1); },
+        [&] { static_cast<void>(worker->examples_before()); },
+        [&] { static_cast<void>(worker->staleness()); },
+        [&] { of_worker->copy("v", four); },
+        [&] { static_cast<void>(of_worker->updates("v")); },
+        [&] { static_cast<void>(view->info()); },
+        [&] { static_cast<void>(view->values("v")); },
+        [&] { static_cast<void>(view->workers()); },
+        [&] { static_cast<void>(view->snapshot()); },
+        [&] { static_cast<void>(control->current()); },
+        [&] { control->change([](LiveSettings&) {}); },
+        [&] { server->serve({}); },
+        [&] { static_cast<void>(server->global_step()); },
+        [&] { server->keep_segments(); },
+        [&] { static_cast<void>(server->snapshot()); },
+    };
+    const int not_refused = count_not_refused(calls);
+    group.clear();
+    of_worker.reset();
+    control.reset();
+    view.reset();
+    worker.reset();
+    server.reset();
+    return not_refused;
+  });
+  CHECK(child.join() == 0);
+  CHECK(view->workers().at(0).state == WorkerState::kAlive);
+  of_worker->copy("v", four);
+  group.clear();
+  of_worker.reset();
+  std::optional<Snapshot> of_view(view->snapshot());
+  Child second([&] {
+    const int not_refused = count_not_refused({[&] { of_view->copy("v", four); }});
+    of_view.reset();
+    return not_refused;
+  });
+  CHECK(second.join() == 0);
+  of_view->copy("v", four);
+  of_view.reset();
+  worker->push(v, four);
+  CHECK(worker->step() == 1);
+}
+
+}  // namespace
+
+TEST_CASE("fork: every call of a parent's object throws Error in the child, and no destructor does anything") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSsp, Mode::kSync})
+    for (const bool within_group : {false, true}) {
+      CAPTURE(to_string(mode));
+      CAPTURE(within_group);
+      use_in_child(mode, within_group);
+    }
+}
+
+TEST_CASE("fork: every call of a parent's publisher, subscriber and generation throws Error in the child") {
+  const test::PublicationName name;
+  std::optional<Publisher> publisher(test::bundle_of(name));
+  std::optional<Subscriber> subscriber(name.text());
+  test::publish_next(*publisher);
+  std::optional<Generation> held = subscriber->read();
+  const auto write = [](std::uint32_t, std::span<std::byte>) {};
+  const std::uint32_t changed[] = {0};
+  Child child([&] {
+    const Calls calls{
+        [&] { publisher->publish(write); },
+        [&] { publisher->publish(changed, write); },
+        [&] { static_cast<void>(publisher->generation()); },
+        [&] { static_cast<void>(publisher->step()); },
+        [&] { static_cast<void>(publisher->tensor(0)); },
+        [&] { static_cast<void>(subscriber->read()); },
+        [&] { static_cast<void>(subscriber->try_read()); },
+        [&] { static_cast<void>(subscriber->newest()); },
+        [&] { static_cast<void>(subscriber->is_published()); },
+        [&] { static_cast<void>(subscriber->has_ended()); },
+        [&] { static_cast<void>(held->step()); },
+        [&] { static_cast<void>(held->unix_ns()); },
+        [&] { static_cast<void>(held->tensor(0)); },
+    };
+    const int not_refused = count_not_refused(calls);
+    held.reset();
+    subscriber.reset();
+    publisher.reset();
+    return not_refused;
+  });
+  CHECK(child.join() == 0);
+  CHECK(name.exists());
+  CHECK(subscriber->is_published());
+  for (int i = 0; i < 20; ++i) REQUIRE(test::publish_next(*publisher));
+  CHECK(test::is_whole(*held));
 }

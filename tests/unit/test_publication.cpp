@@ -318,35 +318,6 @@ TEST_CASE("publication: a publisher may wait for a lease to be returned, and rep
   CHECK(said == "publication " + name.text() + ": waiting for a lease to be released by subscribers 0, 1");
 }
 
-TEST_CASE("publication: a forked child has nothing of its parent's publisher and subscriber") {
-  const PublicationName name;
-  Publisher publisher(bundle_of(name));
-  Subscriber subscriber(name.text());
-  publish_next(publisher);
-  std::optional<Generation> held = subscriber.read();
-  Child child([&] {
-    int refused = 0;
-    try {
-      publisher.publish(write_ones);
-    } catch (const Error&) {
-      ++refused;
-    }
-    try {
-      subscriber.try_read();
-    } catch (const Error&) {
-      ++refused;
-    }
-    held.reset();
-    Publisher(std::move(publisher));
-    Subscriber(std::move(subscriber));
-    return refused;
-  });
-  CHECK(child.join() == 2);
-  CHECK(name.exists());
-  for (int i = 0; i < 20; ++i) REQUIRE(publish_next(publisher));
-  CHECK(is_whole(*held));
-}
-
 TEST_CASE("publication: a subscriber cannot write to what it reads") {
   const PublicationName name;
   Publisher publisher(bundle_of(name));

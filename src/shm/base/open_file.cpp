@@ -88,6 +88,8 @@ int open_above_streams(const char* path, int flags, unsigned mode) noexcept {
 
 }  // namespace
 
+constinit OpenFile::Entry OpenFile::closed;
+
 OpenFile::OpenFile() noexcept = default;
 
 OpenFile::OpenFile(OpenFile&& other) noexcept { *this = std::move(other); }
@@ -114,7 +116,7 @@ OpenFile::~OpenFile() {
 
 bool OpenFile::open(const char* path, int flags, unsigned mode) {
   if (errno = open_files.why_no_handlers; errno != 0) return false;
-  auto entry = std::make_unique<Entry>();
+  std::unique_ptr<Entry, Delete> entry(new Entry);
   int error = 0;
   {
     const std::lock_guard guard(open_files);

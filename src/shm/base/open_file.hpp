@@ -31,7 +31,7 @@ class OpenFile {
   [[nodiscard]] bool map(std::size_t bytes, Access access);
   void unmap() noexcept;
 
-  int descriptor() const noexcept { return entry_ ? entry_->descriptor : -1; }  // -1 also in a forked child
+  int descriptor() const noexcept { return entry_->descriptor; }  // -1 also in a forked child
   void* address() const noexcept { return region_.get_address(); }
   std::size_t mapped_bytes() const noexcept { return region_.get_size(); }
 
@@ -42,7 +42,14 @@ class OpenFile {
     Entry *previous = nullptr, *next = nullptr;
   };
 
-  std::unique_ptr<Entry> entry_;
+  static Entry closed;  // of every object that has no open file, so that descriptor() need not ask
+  struct Delete {
+    void operator()(Entry* entry) const noexcept {
+      if (entry != &closed) delete entry;
+    }
+  };
+
+  std::unique_ptr<Entry, Delete> entry_{&closed};
   boost::interprocess::mapped_region region_;
 };
 

@@ -136,6 +136,11 @@ void Bundle::protect_as_subscriber() {
   segment_.protect(places_.tensors / kPage * kPage, segment_.mapped_bytes() - places_.tensors / kPage * kPage);
 }
 
+void Bundle::fail_inherited(const char* what) const {
+  throw Error(fmt::format("publication '{}': a forked child cannot use its parent's {}", spec_.name, what),
+              ErrorCode::kInvalidState);
+}
+
 std::uint32_t Bundle::find(const std::string& tensor) const {
   for (std::uint32_t number = 0; number < tensors(); ++number)
     if (spec_.tensors[number].name == tensor) return number;

@@ -36,7 +36,12 @@ class Bundle {
   const Segment& segment() const noexcept { return segment_; }
   TaskLocks locks() const noexcept { return TaskLocks(segment_.descriptor()); }
   bool is_inherited() const noexcept { return segment_.descriptor() < 0; }  // in a forked child (locks.L2)
-  bool is_orphaned() const { return segment_.is_orphaned(); }               // (names.N3)
+  // Throws Error in a forked child. `what` names the object that it cannot use.
+  void refuse_inherited(const char* what) const {
+    if (is_inherited()) [[unlikely]]
+      fail_inherited(what);
+  }
+  bool is_orphaned() const { return segment_.is_orphaned(); }  // (names.N3)
 
   // Read from the segment once, so that it stays as it was checked.
   const BundleSpec& spec() const noexcept { return spec_; }
@@ -72,6 +77,7 @@ class Bundle {
   T& at(std::size_t offset) const noexcept {
     return *reinterpret_cast<T*>(segment_.data() + offset);
   }
+  [[noreturn]] void fail_inherited(const char* what) const;
   void place_tensors();
   BundleSpec read_spec() const;
   void check_tensors() const;

@@ -121,6 +121,10 @@ std::size_t control_bytes(std::uint32_t ranks, std::uint32_t records) noexcept {
   return round_up(kWorkersOffset + ranks * sizeof(WorkerShm), kPage) + records * sizeof(VariableShm);
 }
 
+void JobSegments::fail_inherited(const char* what) const {
+  throw Error(fmt::format("job '{}': a forked child cannot use its parent's {}", job_, what), ErrorCode::kInvalidState);
+}
+
 void JobSegments::make_record(std::uint32_t number) {
   control_.grow(control_bytes(ranks(), (number / kRecordsAtOnce + 1) * kRecordsAtOnce));
 }

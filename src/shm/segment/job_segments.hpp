@@ -69,6 +69,13 @@ class JobSegments {
   // Whose segments belong to the job. If a group shares the control segment, all segments of that group do.
   const Trust& trust() const noexcept { return trust_; }
   TaskLocks locks() const noexcept { return TaskLocks(control_.descriptor()); }
+  // In a forked child, which has neither descriptors nor mappings of its parent's job (locks.L2).
+  bool is_inherited() const noexcept { return control_.descriptor() < 0; }
+  // Throws Error in a forked child. `what` names the object that it cannot use.
+  void refuse_inherited(const char* what) const {
+    if (is_inherited()) [[unlikely]]
+      fail_inherited(what);
+  }
   const std::string& job() const noexcept { return job_; }
   std::uint64_t instance() const noexcept { return control_.header().instance; }
 
@@ -129,6 +136,7 @@ class JobSegments {
 
  private:
   JobSegments() = default;
+  [[noreturn]] void fail_inherited(const char* what) const;
   template <class T>
   T& at(std::size_t offset) const noexcept {
     return *reinterpret_cast<T*>(control_.data() + offset);
