@@ -40,6 +40,7 @@ struct CheckpointOptions {
   std::optional<double> loss{};                  // training loss to note in the checkpoint
   std::string group{};                           // Unix group whose users' job it may be, as JobConfig::group
   double wait_seconds = 60.0;                    // as SnapshotOptions::wait_seconds
+  std::function<bool()> stop_requested{};        // polled while files are written; if true, save() throws Interrupted
 };
 
 // A variable in a checkpoint.
@@ -97,7 +98,7 @@ class Checkpoint {
   // folder. The data is copied once, in small pieces.
   //
   // Throws: Error as JobView::snapshot(); kInvalidState if no variable is initialised, or in mode sync if all workers
-  // died while a step was being applied; and if the files cannot be written, in which case nothing of them stays.
+  // died while a step was being applied; Interrupted; and if the files cannot be written. Nothing of them stays then.
   static std::string save(const JobView& job, const std::string& dir, const CheckpointOptions& options = {});
 
   // Opens the newest checkpoint in `dir` that verify() finds intact; std::nullopt if there is no checkpoint. `log`

@@ -17,11 +17,13 @@ namespace ps_shm {
 namespace {
 
 // The variables of a snapshot, in the order of their names. They are read when they are written.
-persistence::CheckpointArrays arrays_of(const Snapshot& snapshot, const std::vector<VariableInfo>& variables) {
+persistence::CheckpointArrays arrays_of(const Snapshot& snapshot, const std::vector<VariableInfo>& variables,
+                                        const std::function<bool()>& stop_requested) {
   persistence::CheckpointArrays all;
   for (const VariableInfo& variable : variables) {
     const auto array = [&](std::uint64_t which) {
-      return [&snapshot, name = variable.name, which](std::uint64_t begin, std::span<std::byte> out) {
+      return [&, name = variable.name, which](std::uint64_t begin, std::span<std::byte> out) {
+        if (stop_requested && stop_requested()) throw Interrupted();
         snapshot.read(name, begin, out, which);
       };
     };
@@ -106,7 +108,8 @@ std::string Checkpoint::save(const JobView& job, const std::string& dir, const C
       .partial_ranks = snapshot.partial_ranks(),
       .variables = {},
       .files = {}};
-  return persistence::write_checkpoint(dir, std::move(facts), arrays_of(snapshot, variables), options.max_file_bytes);
+  return persistence::write_checkpoint(dir, std::move(facts), arrays_of(snapshot, variables, options.stop_requested),
+                                       options.max_file_bytes);
 }
 
 }  // namespace ps_shm

@@ -1,5 +1,5 @@
 // Simulates a failing disk for a program that preloads this library: while the file PS_SHM_TEST_DISK exists, writes
-// below the folder PS_SHM_TEST_FOLDER fail with the error number that the file contains.
+// below the folder PS_SHM_TEST_FOLDER fail with the error number that the file contains; with EBUSY, they wait.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,6 +33,7 @@ ssize_t write(int descriptor, const void* bytes, size_t count) {
   const ssize_t length = readlink(link, path, sizeof path - 1);
   if (length > 0) {
     path[length] = '\0';
+    while (fails(path) == EBUSY) usleep(1000);
     if (fails(path) == ENOSPC) return -1;
   }
   return next(descriptor, bytes, count);

@@ -99,6 +99,11 @@ def wait_until(fact, what, timeout=None):
     raise AssertionError(f"not within the time: {what}")
 
 
+def has_pending_signal(pid, number):
+    fields = dict(line.split(":\t") for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+    return (int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)) >> (number - 1) & 1 != 0
+
+
 def workers_of(job):
     code, out, _ = run("inspect_shm", "workers", "--job", job, "--json")
     return json.loads(out)["workers"] if code == 0 else None

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import tempfile
+import time
 
 import support
 from support import ProcessTest, run
@@ -280,6 +281,27 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         support.finish(worker)
         holder.process.send_signal(signal.SIGCONT)
         self.assertEqual(holder.end(), 0)
+
+    def test_a_second_signal_gives_up_the_last_checkpoint_and_says_what_is_lost(self):
+        environment, said = self.failing_disk()
+        said.write_text(str(errno.EBUSY))  # a very slow disk
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "1", "--checkpoint-dir", self.folder, "--checkpoint-every",
+                        "1h", env=environment)
+        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--size", "10000000", "--steps",
+                            "1000000000", "--quiet")
+        support.wait_training(self.job, 1)
+        ps.terminate()
+        support.wait_until(lambda: self.folder.is_dir() and any(self.folder.glob(".partial*/*")), "it is being written")
+        later = time.monotonic() + 0.5  # an earlier one would count as the same
+        support.wait_until(lambda: time.monotonic() > later, "half a second")
+        ps.terminate()
+        support.wait_until(lambda: not support.has_pending_signal(ps.pid, signal.SIGTERM), "the signal has arrived")
+        said.unlink()
+        code, _, err = support.finish(ps)
+        self.assertEqual(code, 1, err)
+        self.assertIn("checkpoint of the last state failed: interrupted; what was trained is lost", err)
+        self.assertEqual(list(self.folder.iterdir()), [])
+        support.finish(worker)
 
     def test_a_folder_that_cannot_be_synced_is_a_failure_and_nothing_older_goes(self):
         environment, said = self.failing_disk()

@@ -79,6 +79,20 @@ class Publications(ProcessTest):
         self.assertEqual((row["state"], row["publishers"], row["generation"]), ("live", 2, 5))
         self.assertEqual(row["subscribers"][0]["generations"], [3])
 
+    def test_a_ps_that_ends_before_it_publishes_removes_a_dead_one_of_its_name_and_no_live_one(self):
+        for is_dead in (True, False):
+            publisher = self.publisher()
+            if is_dead:
+                publisher.kill()
+            ps = self.start("ps_shm", "--job", self.job, "--publish", self.name)
+            ps.stdout.readline()
+            ps.terminate()
+            code, _, err = support.finish(ps)
+            self.assertEqual(code, 130, err)
+            self.assertEqual(self.file.exists(), not is_dead)
+            self.assertEqual("removed what a dead publisher had left" in err, is_dead)
+        self.assertEqual(publisher.end(), 0)
+
     def test_one_that_was_ended_stays_while_it_is_read(self):
         publisher, reader = self.publisher(), self.reader()
         self.assertEqual(publisher.end(), 0)

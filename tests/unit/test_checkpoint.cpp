@@ -312,6 +312,20 @@ TEST_CASE("a checkpoint of a step that exists already replaces it") {
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
 }
 
+TEST_CASE("a save that is asked to stop leaves no checkpoint and gives its snapshot back") {
+  const test::Folder folder;
+  Job job(config_of(UpdateRule::kSgd));
+  const std::string before = job.save(folder.path());
+  job.train(1);
+  int asked = 0;
+  CHECK_THROWS_AS(job.save(folder.path(), {.stop_requested = [&] { return ++asked == 2; }}), Interrupted);
+  CHECK(asked == 2);
+  CHECK(persistence::list_checkpoints(folder.path()).size() == 1);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
+  CHECK(Checkpoint::latest(folder.path())->folder() == before);
+  CHECK_NOTHROW(job.save(folder.path(), {.wait_seconds = 0}));
+}
+
 TEST_CASE("the last checkpoint is kept, whatever else is in the folder") {
   const test::Folder folder;
   Job job(config_of(UpdateRule::kSgd));

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/children.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 
@@ -30,7 +31,8 @@ std::uint64_t Checkpointing::save(const JobView& view, double wait_seconds) {
                                               {.max_file_bytes = settings_.max_file_bytes,
                                                .loss = loss_.mean(),
                                                .group = group_,
-                                               .wait_seconds = wait_seconds});
+                                               .wait_seconds = wait_seconds,
+                                               .stop_requested = [] { return stop_requests() > 1; }});
   loss_.reset();  // only now: an attempt that fails is made again
   say_(written_line(folder, steady_seconds() - began));
   persistence::remove_old_checkpoints(settings_.dir, {settings_.keep, settings_.keep_best}, folder,

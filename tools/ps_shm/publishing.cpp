@@ -13,6 +13,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/publisher.hpp"
+#include "shm/publication/bundle.hpp"
 #include "update/traits.hpp"
 
 namespace ps_shm::tools {
@@ -85,7 +86,18 @@ Publishing::Publishing(std::string job, std::string group, PublishSettings setti
           [this](bool is_last) { return look(is_last); },
           [this](const std::string& what, bool) { log_(fmt::format("publication {}: {}", settings_.name, what)); }) {}
 
-Publishing::~Publishing() = default;
+// A job that has published nothing leaves no publication, not even one that a ps before it left behind.
+Publishing::~Publishing() {
+  repeating_.finish();
+  if (bundle_) return;
+  try {
+    if (shm::remove_bundle(settings_.name, -1, {.group = shm::shared_with_group(group_).group}) ==
+        shm::RemoveOutcome::kRemoved)
+      log_(fmt::format("publication {}: removed what a dead publisher had left", settings_.name));
+  } catch (const Error& error) {
+    log_(error.what());
+  }
+}
 
 bool Publishing::look(bool is_last) {
   if (!view_) view_.emplace(job_);
