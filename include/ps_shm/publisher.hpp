@@ -46,6 +46,8 @@ struct PublisherOptions {
 //
 // A Publisher is used by one thread at a time.
 class Publisher {
+  struct Impl;
+
  public:
   // Creates the publication, or takes over one whose publisher has died or left: its generations continue where they
   // were, and subscribers notice nothing. A publication of that name with other tensors, `subscribers` or
@@ -71,7 +73,8 @@ class Publisher {
   // more than the last one's, or std::nullopt if every record is in use (busy_ranks()). `step` is a number of the
   // caller's own for the readers.
   //
-  // Throws: Interrupted with BusyPolicy::kWait; and whatever `write` throws. Nothing is published then.
+  // Throws: Error with kInvalidState if a generation is being written (begin()); Interrupted with BusyPolicy::kWait; and
+  // whatever `write` throws. Nothing is published then.
   // Progress: wait-free with enough_records(), apart from `write`. It makes a system call only if a subscriber waits.
   // With BusyPolicy::kWait it may block on subscribers.
   std::optional<std::uint64_t> publish(const Write& write, std::uint64_t step = 0);
@@ -84,7 +87,56 @@ class Publisher {
   std::optional<std::uint64_t> publish(std::span<const std::uint32_t> changed, const Write& write,
                                        std::uint64_t step = 0);
 
-  // The subscribers that had leases when publish() last returned std::nullopt.
+  // A generation that is written tensor by tensor, in any order, for producers that never have all tensors at once.
+  // Readers see nothing of it before commit(). Without commit() it is given up, as when the Publisher is destroyed first.
+  // Once it is committed or its Publisher is destroyed, every call throws Error with kInvalidState.
+  //
+  //   if (std::optional<ps_shm::Publisher::Writing> writing = publisher.begin()) {
+  //     for (std::uint32_t tensor = 0; tensor < tensors; ++tensor) writing->write(tensor, gather(tensor));
+  //     writing->commit(step);
+  //   }
+  class Writing {
+   public:
+    Writing(Writing&& other) noexcept;
+    Writing& operator=(Writing&&) = delete;
+    ~Writing();
+
+    // Copies `bytes` into the tensor, from byte `begin` on. The rest of a tensor that is written in part is undefined
+    // until it is written.
+    //
+    // Throws: Error if there is no such tensor, or if the bytes do not fit.
+    // Progress: wait-free.
+    void write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin = 0);
+
+    // The memory of the tensor in this generation, of which all must be written; its initial content is undefined.
+    //
+    // Throws: Error if there is no such tensor.
+    // Progress: wait-free.
+    std::span<std::byte> out(std::uint32_t tensor);
+
+    // Publishes the generation, and returns its number. Tensors of which nothing was written are shared with the
+    // generation before, without a copy. Nothing can be written afterwards.
+    //
+    // Throws: Error if it is the first generation and a tensor was not written.
+    // Progress: wait-free. It makes a system call only if a subscriber waits.
+    std::uint64_t commit(std::uint64_t step = 0);
+
+   private:
+    friend class Publisher;
+    explicit Writing(Impl& impl) noexcept;
+    Impl& own() const;
+    void let_go() noexcept;
+
+    Impl* impl_ = nullptr;  // null: committed, moved from, or left behind by its publisher
+  };
+
+  // Begins the next generation; std::nullopt if every record is in use (busy_ranks()).
+  //
+  // Throws: Error with kInvalidState if another generation is being written; Interrupted with BusyPolicy::kWait.
+  // Progress: as publish().
+  std::optional<Writing> begin();
+
+  // The subscribers that had leases when publish() or begin() last returned std::nullopt.
   const std::vector<std::uint32_t>& busy_ranks() const noexcept;
 
   // The number of the newest generation, by this publisher or an earlier one; 0: there is none yet.
@@ -107,7 +159,6 @@ class Publisher {
   std::uint32_t find(const std::string& tensor) const;
 
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -58,9 +60,33 @@ class Closable : public Guarded {
 struct Publishing : Closable<Publisher> {
   explicit Publishing(Publisher given)
       : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)) {}
+
+  // Requires: this thread has the turn.
+  void clear_dropped() {
+    if (writing && dropped == writing_id) writing.reset();
+  }
+
+  std::optional<Publisher::Writing> writing;
+  std::uint64_t writing_id = 0;
+  std::atomic<std::uint64_t> dropped{0};
 };
 struct PublisherHandle {
   std::shared_ptr<Publishing> own;
+};
+
+// A generation that is being written. Any thread may drop it, so what it has of the publisher is given up by the next
+// call that begins one.
+struct WritingHandle {
+  WritingHandle(std::shared_ptr<Publishing> of, std::uint64_t of_step) : own(std::move(of)), step(of_step) {}
+  WritingHandle(WritingHandle&&) = default;
+  WritingHandle& operator=(WritingHandle&&) = delete;
+  ~WritingHandle() {
+    if (own) own->dropped = id;
+  }
+
+  std::shared_ptr<Publishing> own;
+  std::uint64_t step, id = 0;
+  std::optional<std::uint64_t> number;
 };
 
 // A subscriber and the generations that it has leased. Any thread may drop a generation, also while another one waits
@@ -182,12 +208,67 @@ std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict
   for (std::uint32_t i = 0; i < arrays.size(); ++i)
     if (arrays[i]) changed.push_back(i);
   const Turn turn(*self.own);
+  self.own->clear_dropped();
   return self.own->use().publish(
       changed,
       [&](std::uint32_t tensor, std::span<std::byte> out) {
         std::memcpy(out.data(), arrays[tensor]->bytes().data(), out.size());
       },
       step);
+}
+
+WritingHandle begin(const PublisherHandle& self, std::uint64_t step) {
+  WritingHandle made(self.own, step);
+  const Turn turn(*self.own);
+  Publishing& own = *self.own;
+  own.clear_dropped();
+  std::optional<Publisher::Writing> writing = own.use().begin();
+  if (!writing)
+    throw Error(fmt::format("publication '{}': subscribers {} hold every generation that fits", own.spec().name,
+                            fmt::join(own.use().busy_ranks(), ", ")),
+                ErrorCode::kExhausted);
+  own.writing.emplace(std::move(*writing));
+  made.id = ++own.writing_id;
+  return made;
+}
+
+// Requires: this thread has the turn.
+Publisher::Writing& writing_of(const WritingHandle& self) {
+  if (!self.own->writing || self.own->writing_id != self.id)
+    throw Error("the generation has been committed or given up", ErrorCode::kInvalidState);
+  return *self.own->writing;
+}
+
+void write(const WritingHandle& self, const std::string& name, const nb::object& given, std::uint64_t begin) {
+  const BundleSpec& spec = self.own->spec();
+  const auto found = std::find_if(spec.tensors.begin(), spec.tensors.end(),
+                                  [&](const TensorSpec& one) { return one.name == name; });
+  if (found == spec.tensors.end()) throw nb::key_error(name.c_str());
+  const std::string about = fmt::format("write: the array for tensor '{}'", name);
+  const Array array(given, Use::kRead, about);
+  if (begin == 0 && array.size() == found->element_count())
+    array.require(found->dtype, found->shape, about);
+  else
+    array.require_type(found->dtype, about);
+  if (begin > found->element_count() || array.size() > found->element_count() - begin)
+    throw nb::value_error(fmt::format("{} has {} elements: from element {} on they do not fit into {}", about,
+                                      array.size(), begin, found->element_count())
+                              .c_str());
+  const Turn turn(*self.own);
+  writing_of(self).write(static_cast<std::uint32_t>(found - spec.tensors.begin()), array.bytes(),
+                         begin * bytes_of(found->dtype));
+}
+
+std::uint64_t commit(WritingHandle& self) {
+  const Turn turn(*self.own);
+  self.number = writing_of(self).commit(self.step);
+  self.own->writing.reset();
+  return *self.number;
+}
+
+void give_up(const WritingHandle& self) {
+  const Turn turn(*self.own);
+  if (self.own->writing_id == self.id) self.own->writing.reset();
 }
 
 std::shared_ptr<Subscribing> subscriber(const std::string& name, const std::string& group, double wait) {
@@ -283,6 +364,23 @@ Raises:
     Error: the publisher is closed, or belongs to the parent of a forked process (INVALID_STATE).
 
 Progress: wait-free if there are at least 2 * subscribers + 2 records. With `busy_wait` it may block on subscribers.)")
+      .def("begin", &begin, "step"_a = 0,
+           R"(Begins the next generation, whose tensors are written one after the other.
+
+    with publisher.begin(step) as generation:
+        for name, tensor in gathered_tensors():
+            generation.write(name, tensor)
+
+At the end of the block it is published as a whole. If the block raises, nothing is published.
+
+Args:
+    step: a number of the caller's own for the readers, such as the training step.
+
+Raises:
+    Error: subscribers hold every record, after `busy_wait` seconds (EXHAUSTED); another generation is being written,
+        the publisher is closed, or it belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: as publish().)")
       .def_prop_ro(
           "generation",
           [](const PublisherHandle& self) {
@@ -306,6 +404,58 @@ Progress: wait-free if there are at least 2 * subscribers + 2 records. With `bus
           "Ends the publication. Existing subscribers keep what they have and can still read the last generation; the "
           "last one to go removes the publication. Calling it again does nothing, and neither does a call in a forked "
           "child.");
+}
+
+void add_writing(nb::module_& module) {
+  nb::class_<WritingHandle>(module, "NewGeneration",
+                            R"(A generation that is being written. Returned by Publisher.begin().
+
+No subscriber sees it before it is committed, which the end of a `with` block does. It is given up if the block raises,
+or if the object is dropped.)")
+      .def("write", &write, "name"_a, "tensor"_a, "begin"_a = 0,
+           nb::sig("def write(self, name: str, tensor: typing.Any, begin: int = 0) -> None"),
+           R"(Copies an array into a tensor of the generation.
+
+Args:
+    name: the name of the tensor.
+    tensor: a row-major array of its dtype: of its shape, or some of its elements in row-major order.
+    begin: where they begin, as an index into the flattened tensor. A tensor that is written in parts has to be
+        written completely.
+
+Raises:
+    KeyError: there is no tensor of that name.
+    ValueError: the array has another shape, or does not fit.
+    TypeError: the array has another dtype or cannot be used.
+    Error: the generation has been committed or given up, or the publisher is closed (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def("commit", &commit,
+           R"(Publishes the generation and returns its number.
+
+Tensors of which nothing was written are shared with the generation before, without a copy.
+
+Raises:
+    Error: it is the first generation and a tensor was not written (INVALID_ARGUMENT); it has been committed or given
+        up, or the publisher is closed (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def_prop_ro(
+          "number", [](const WritingHandle& self) { return self.number; },
+          nb::sig("def number(self) -> int | None"), "The generation's number once it is committed, until then None.")
+      .def(
+          "__enter__", [](WritingHandle& self) -> WritingHandle& { return self; }, nb::rv_policy::reference,
+          nb::sig("def __enter__(self) -> NewGeneration"))
+      .def(
+          "__exit__",
+          [](WritingHandle& self, nb::handle kind, nb::handle, nb::handle) {
+            if (!kind.is_none())
+              give_up(self);
+            else if (!self.number)
+              commit(self);
+          },
+          "kind"_a.none(), "error"_a.none(), "trace"_a.none(),
+          nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: typing.Any) "
+                  "-> None"));
 }
 
 void add_generation(nb::module_& module) {
@@ -442,6 +592,7 @@ Progress: lock-free; it repeats only if a generation has been published meanwhil
 
 void add_publication(nb::module_& module) {
   add_publisher(module);
+  add_writing(module);
   add_generation(module);
   add_subscriber(module);
 }

@@ -44,7 +44,7 @@ from ._core import (
     WorkerInfo,
 )
 from ._job import Server, Worker
-from ._publication import Generation, Publisher, Subscriber
+from ._publication import Generation, NewGeneration, Publisher, Subscriber
 
 __version__: str = getattr(_core, "__version__")
 for _error in (Error, ErrorCode, JobFinished, PublisherGone, Timeout):
@@ -57,6 +57,7 @@ __all__ = [
     "Event",
     "Generation",
     "JobFinished",
+    "NewGeneration",
     "Pinned",
     "Publisher",
     "PublisherGone",

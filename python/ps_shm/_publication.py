@@ -2,7 +2,7 @@
 
 from . import _core
 from ._closing import Closing
-from ._core import Generation
+from ._core import Generation, NewGeneration
 
 
 class Publisher(_core.Publisher, Closing):
@@ -14,6 +14,8 @@ class Publisher(_core.Publisher, Closing):
         publisher = ps_shm.Publisher("policy", {"w": w, "b": b})     # names, shapes and dtypes of the tensors
         publisher.publish({"w": w, "b": b}, step=1)                  # the first generation
         publisher.publish({"w": w}, step=2)                          # "b" is unchanged
+        with publisher.begin(step=3) as generation:                  # tensor by tensor
+            generation.write("w", w)
         publisher.close()
 
     Args:
@@ -53,4 +55,4 @@ class Subscriber(_core.Subscriber, Closing):
     """
 
 
-__all__ = ["Generation", "Publisher", "Subscriber"]
+__all__ = ["Generation", "NewGeneration", "Publisher", "Subscriber"]

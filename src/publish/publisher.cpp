@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "ps_shm/errors.hpp"
@@ -124,6 +125,20 @@ struct PS_SHM_HIDDEN Publisher::Impl {
     return false;
   }
 
+  void require_idle() const {
+    bundle.refuse_inherited("publisher");
+    if (writing != nullptr)
+      throw Error(fmt::format("publication '{}': a generation is being written; commit it or give it up first",
+                              bundle.spec().name),
+                  ErrorCode::kInvalidState);
+  }
+
+  void require_tensor(std::uint32_t tensor) const {
+    if (tensor >= bundle.tensors())
+      throw Error(fmt::format("publication '{}' has no tensor {}: tensors are 0 to {}", bundle.spec().name, tensor,
+                              bundle.tensors() - 1));
+  }
+
   // Requires: `changed` is set.
   std::optional<std::uint64_t> publish(const Write& write, std::uint64_t step) {
     if (!find_record()) return std::nullopt;
@@ -141,6 +156,7 @@ struct PS_SHM_HIDDEN Publisher::Impl {
   shm::Bundle bundle;
   shm::GenerationWriter writer;
   std::vector<bool> changed;
+  Writing* writing = nullptr;  // the generation under way
 };
 
 Publisher::Publisher(const BundleSpec& spec, const PublisherOptions& options)
@@ -148,6 +164,7 @@ Publisher::Publisher(const BundleSpec& spec, const PublisherOptions& options)
 Publisher::Publisher(Publisher&&) noexcept = default;
 
 Publisher::~Publisher() {
+  if (impl_ && impl_->writing != nullptr) impl_->writing->let_go();
   if (!impl_ || impl_->bundle.is_inherited()) return;
   const shm::Bundle& bundle = impl_->bundle;
   bundle.newest().ended.store_release(1);  // (publication.P10) before the byte; pairs with remove_if_ended
@@ -159,20 +176,18 @@ Publisher::~Publisher() {
 }
 
 std::optional<std::uint64_t> Publisher::publish(const Write& write, std::uint64_t step) {
-  impl_->bundle.refuse_inherited("publisher");
+  impl_->require_idle();
   std::fill(impl_->changed.begin(), impl_->changed.end(), true);
   return impl_->publish(write, step);
 }
 
 std::optional<std::uint64_t> Publisher::publish(std::span<const std::uint32_t> changed, const Write& write,
                                                 std::uint64_t step) {
-  impl_->bundle.refuse_inherited("publisher");
+  impl_->require_idle();
   const BundleSpec& spec = impl_->bundle.spec();
   std::fill(impl_->changed.begin(), impl_->changed.end(), false);
   for (const std::uint32_t tensor : changed) {
-    if (tensor >= spec.tensors.size())
-      throw Error(fmt::format("publication '{}' has no tensor {}: tensors are 0 to {}", spec.name, tensor,
-                              spec.tensors.size() - 1));
+    impl_->require_tensor(tensor);
     if (impl_->changed[tensor])
       throw Error(fmt::format("publication '{}': tensor {} is given twice", spec.name, tensor));
     impl_->changed[tensor] = true;
@@ -181,6 +196,58 @@ std::optional<std::uint64_t> Publisher::publish(std::span<const std::uint32_t> c
     throw Error(fmt::format("publication '{}': the first generation must contain all {} tensors, not {}", spec.name,
                             spec.tensors.size(), changed.size()));
   return impl_->publish(write, step);
+}
+
+std::optional<Publisher::Writing> Publisher::begin() {
+  impl_->require_idle();
+  if (!impl_->find_record()) return std::nullopt;
+  impl_->writer.begin();
+  return Writing(*impl_);
+}
+
+Publisher::Writing::Writing(Impl& impl) noexcept : impl_(&impl) { impl.writing = this; }
+Publisher::Writing::Writing(Writing&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {
+  if (impl_ != nullptr) impl_->writing = this;
+}
+Publisher::Writing::~Writing() { let_go(); }
+
+void Publisher::Writing::let_go() noexcept {
+  if (impl_ != nullptr) impl_->writing = nullptr;
+  impl_ = nullptr;
+}
+
+Publisher::Impl& Publisher::Writing::own() const {
+  if (impl_ == nullptr)
+    throw Error("the generation has been committed, or its publisher has ended", ErrorCode::kInvalidState);
+  impl_->bundle.refuse_inherited("publisher");
+  return *impl_;
+}
+
+std::span<std::byte> Publisher::Writing::out(std::uint32_t tensor) {
+  Impl& impl = own();
+  impl.require_tensor(tensor);
+  return {impl.writer.place(tensor), impl.bundle.tensor_bytes(tensor)};
+}
+
+void Publisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin) {
+  Impl& impl = own();
+  impl.require_tensor(tensor);
+  const std::size_t size = impl.bundle.tensor_bytes(tensor);
+  if (begin > size || bytes.size() > size - begin)
+    throw Error(fmt::format("tensor '{}' has {} bytes: {} bytes from byte {} on do not fit",
+                            impl.bundle.spec().tensors[tensor].name, size, bytes.size(), begin));
+  if (!bytes.empty()) std::memcpy(impl.writer.place(tensor) + begin, bytes.data(), bytes.size());
+  shm::fault_point(shm::FaultPoint::kPublishTensor);
+}
+
+std::uint64_t Publisher::Writing::commit(std::uint64_t step) {
+  Impl& impl = own();
+  if (!impl.writer.is_complete())
+    throw Error(fmt::format("publication '{}': the first generation must contain all {} tensors",
+                            impl.bundle.spec().name, impl.bundle.tensors()));
+  const std::uint64_t generation = impl.writer.commit(step);
+  let_go();
+  return generation;
 }
 
 const std::vector<std::uint32_t>& Publisher::busy_ranks() const noexcept { return impl_->writer.busy_ranks(); }

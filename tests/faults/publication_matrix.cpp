@@ -209,8 +209,9 @@ class Publication {
     return spawn("publisher", [this, strike] {
       strike.arm_it();
       Publisher publisher(spec_, {.wait_seconds = kPatience});
-      while (!wishes_->finish && !wishes_->publisher_ends) {
-        if (const auto number = publish_next(publisher)) wishes_->published = *number;
+      for (bool in_parts = false; !wishes_->finish && !wishes_->publisher_ends; in_parts = !in_parts) {
+        if (const auto number = in_parts ? publish_next_in_parts(publisher) : publish_next(publisher))
+          wishes_->published = *number;
         usleep(100);  // so that readers get some of them; no result depends on it
       }
     });

@@ -50,6 +50,57 @@ def test_what_does_not_fit_is_not_published(job):
         assert publisher.publish(good) == 1
 
 
+def test_a_generation_is_written_tensor_by_tensor_and_visible_when_it_is_committed(job):
+    zeros = {"w": np.zeros((2, 3), np.float32), "b": torch.zeros(4, dtype=torch.bfloat16), "n": np.zeros(1, np.int64)}
+    with ps_shm.Publisher(job, zeros) as publisher, ps_shm.Subscriber(job) as subscriber:
+        with pytest.raises(ps_shm.Error, match="the first generation must contain all 3 tensors"):
+            with publisher.begin() as generation:
+                generation.write("w", zeros["w"])
+        assert publisher.generation == 0
+        with publisher.begin(step=5) as generation:
+            assert generation.number is None
+            generation.write("n", np.array([7]))
+            generation.write("b", torch.ones(4, dtype=torch.bfloat16))
+            generation.write("w", np.arange(4, dtype=np.float32))  # in two parts
+            generation.write("w", np.array([4, 5], np.float32), begin=4)
+            assert subscriber.try_read() is None
+        assert generation.number == publisher.generation == 1
+        first = subscriber.read()
+        assert first.step == 5 and first["w"].tolist() == [[0, 1, 2], [3, 4, 5]] and first["n"].tolist() == [7]
+        out = torch.zeros(4, dtype=torch.bfloat16)
+        first.copy_to({"b": out})
+        assert out.tolist() == [1] * 4
+        with publisher.begin() as generation:
+            generation.write("n", np.array([8]))
+            assert generation.commit() == 2
+        assert subscriber.read(1)["w"].tolist() == [[0, 1, 2], [3, 4, 5]] and subscriber.read(1)["n"].tolist() == [8]
+
+
+def test_a_generation_that_fails_or_is_dropped_is_not_published(job):
+    with ps_shm.Publisher(job, {"w": np.zeros(3, np.float32)}) as publisher, ps_shm.Subscriber(job) as subscriber:
+        publisher.publish({"w": np.ones(3, np.float32)})
+        with pytest.raises(ZeroDivisionError):
+            with publisher.begin() as generation:
+                generation.write("w", np.zeros(3, np.float32))
+                1 / 0
+        for array, begin, error in ((np.zeros(3), 0, TypeError), (np.zeros((3, 1), np.float32), 0, ValueError),
+                                    (np.zeros(2, np.float32), 2, ValueError), (np.zeros(0, np.float32), 4, ValueError)):
+            with pytest.raises(error):
+                publisher.begin().write("w", array, begin)  # dropped
+        with pytest.raises(KeyError):
+            publisher.begin().write("v", np.zeros(3, np.float32))
+        held = publisher.begin()
+        for call in (publisher.begin, lambda: publisher.publish({"w": np.zeros(3, np.float32)})):
+            with pytest.raises(ps_shm.Error, match="a generation is being written"):
+                call()
+        del held
+        assert subscriber.read()["w"].tolist() == [1] * 3
+        assert publisher.publish({"w": np.zeros(3, np.float32)}) == 2
+        late = publisher.begin()
+    with pytest.raises(ps_shm.Error):
+        late.write("w", np.zeros(3, np.float32))
+
+
 def test_readers_never_see_mixed_generations_while_publishers_are_killed(job, start):
     text = """
 import sys, numpy as np, ps_shm

@@ -75,6 +75,23 @@ inline std::optional<std::uint64_t> publish_next(Publisher& publisher) {
       [next](std::uint32_t tensor, std::span<std::byte> out) { fill_words(out, word_of(next, tensor)); }, 10 * next);
 }
 
+// The same by Publisher::begin(): the last tensor first, each in two parts, after a generation that is given up.
+inline std::optional<std::uint64_t> publish_next_in_parts(Publisher& publisher) {
+  const std::uint64_t next = publisher.generation() + 1;
+  if (std::optional<Publisher::Writing> given_up = publisher.begin()) fill_words(given_up->out(0), 0);
+  std::optional<Publisher::Writing> writing = publisher.begin();
+  if (!writing) return std::nullopt;
+  std::vector<std::uint32_t> changed = changed_in(next, std::uint32_t(publisher.spec().tensors.size()));
+  std::vector<std::byte> bytes;
+  for (auto tensor = changed.rbegin(); tensor != changed.rend(); ++tensor) {
+    bytes.resize(publisher.spec().tensors[*tensor].byte_count());
+    fill_words(bytes, word_of(next, *tensor));
+    writing->write(*tensor, std::span(bytes).subspan(8), 8);
+    writing->write(*tensor, std::span(bytes).first(8));
+  }
+  return writing->commit(10 * next);
+}
+
 // Whether each tensor is the one that belongs to that generation.
 inline bool is_whole(const Generation& generation) {
   for (std::uint32_t tensor = 0; tensor < generation.tensor_count(); ++tensor)

@@ -186,6 +186,65 @@ TEST_CASE("publication: an unchanged tensor is not written again") {
   CHECK(publisher.step() == 9);
 }
 
+TEST_CASE("publication: a generation is written in parts, in any order, and visible as a whole when it is committed") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  publish_next(publisher);
+  std::optional<Generation> first = subscriber.read();
+  for (std::uint64_t number = 2; number < 20; ++number) {
+    CHECK(test::publish_next_in_parts(publisher) == number);
+    const Generation generation = subscriber.read(number - 1);
+    CHECK(is_whole(generation));
+    CHECK(generation.step() == 10 * number);
+    CHECK(is_whole(*first));
+  }
+  std::optional<Publisher::Writing> writing = publisher.begin();
+  fill_words(writing->out(0), 7);
+  CHECK(subscriber.newest() == 19);
+  CHECK(publisher.generation() == 19);
+  CHECK(is_whole(subscriber.read()));
+  writing.reset();  // given up
+  CHECK(publish_next(publisher) == 20);
+  CHECK(is_whole(subscriber.read()));
+}
+
+TEST_CASE("publication: what cannot be written in parts is refused, and the rest goes on") {
+  const PublicationName name;
+  Publisher publisher(bundle_of(name, 2, 16));
+  std::optional<Publisher::Writing> writing = publisher.begin();
+  const std::vector<std::byte> bytes(16 * 8);
+  const auto code_of = [](auto&& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ErrorCode::kSystem;
+  };
+  CHECK(code_of([&] { publisher.begin(); }) == ErrorCode::kInvalidState);
+  CHECK(code_of([&] { publisher.publish(write_ones); }) == ErrorCode::kInvalidState);
+  CHECK(code_of([&] { writing->write(2, bytes); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { writing->write(0, bytes, 1); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { writing->write(0, {}, 16 * 8 + 1); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { writing->write(0, std::vector<std::byte>(16 * 8 + 1)); }) == ErrorCode::kInvalidArgument);
+  CHECK(code_of([&] { static_cast<void>(writing->out(2)); }) == ErrorCode::kInvalidArgument);
+  fill_words(writing->out(1), 5);
+  CHECK(contains(message_of<Error>([&] { writing->commit(); }), "the first generation must contain all 2 tensors"));
+  fill_words(writing->out(0), 5);
+  CHECK(writing->commit(3) == 1);
+  CHECK(code_of([&] { writing->commit(); }) == ErrorCode::kInvalidState);
+  CHECK(code_of([&] { writing->write(0, bytes); }) == ErrorCode::kInvalidState);
+  CHECK(publisher.publish(write_ones) == 2);  // although the object is still there
+  std::optional<Publisher> other(bundle_of(PublicationName(), 1));
+  std::optional<Publisher::Writing> left_behind = other->begin();
+  Publisher::Writing moved = std::move(*left_behind);
+  left_behind.reset();
+  fill_words(moved.out(0), 1);
+  other.reset();
+  CHECK(code_of([&] { moved.commit(); }) == ErrorCode::kInvalidState);
+}
+
 TEST_CASE("publication: invalid contents are refused") {
   const PublicationName name;
   Publisher publisher(bundle_of(name, 3));

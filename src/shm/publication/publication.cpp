@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "shm/base/clock.hpp"
 
 namespace ps_shm::shm {
@@ -57,28 +59,39 @@ std::uint32_t GenerationWriter::free_slot(std::uint32_t tensor) const noexcept {
   return slot;
 }
 
-std::uint64_t GenerationWriter::publish(const std::vector<bool>& changed, std::uint64_t step, const Fill& fill) {
+void GenerationWriter::begin() {
+  has_place_.assign(bundle_.tensors(), false);
+  bundle_.record(record_).stamp.store_relaxed(kNoGeneration);
+  fault_point(FaultPoint::kPublishBuilding);
+  fence_release();  // (publication.P6) before everything that follows; pairs with publication.P11
+}
+
+std::byte* GenerationWriter::place(std::uint32_t tensor) {
+  AtomicShm<std::uint16_t>& slot = bundle_.slots(record_)[tensor];
+  if (!has_place_[tensor]) {
+    slot.store_relaxed(static_cast<std::uint16_t>(free_slot(tensor)));
+    has_place_[tensor] = true;
+    fault_point(FaultPoint::kPublishSlot);
+  }
+  return bundle_.slot(tensor, slot.load_relaxed());
+}
+
+bool GenerationWriter::is_complete() const noexcept {
+  return generation_of(bundle_.newest().newest.load_relaxed()) != 0 ||  // relaxed: only publishers write it
+         std::find(has_place_.begin(), has_place_.end(), false) == has_place_.end();
+}
+
+std::uint64_t GenerationWriter::commit(std::uint64_t step) {
   NewestShm& state = bundle_.newest();
   const std::uint64_t before = state.newest.load_relaxed(), generation = generation_of(before) + 1;
   RecordShm& record = bundle_.record(record_);
-  AtomicShm<std::uint16_t>* const slots = bundle_.slots(record_);
   const AtomicShm<std::uint16_t>* const old_slots = bundle_.slots(record_of(before));
-  record.stamp.store_relaxed(kNoGeneration);
-  fault_point(FaultPoint::kPublishBuilding);
-  fence_release();  // (publication.P6) before everything that follows; pairs with publication.P11
   std::uint64_t written = 0, count = 0;
-  for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor) {
-    if (!changed[tensor]) {
-      slots[tensor].store_relaxed(old_slots[tensor].load_relaxed());
-      continue;
-    }
-    const std::uint32_t slot = free_slot(tensor);
-    slots[tensor].store_relaxed(static_cast<std::uint16_t>(slot));
-    fault_point(FaultPoint::kPublishSlot);
-    fill(tensor, bundle_.slot(tensor, slot));
-    fault_point(FaultPoint::kPublishTensor);
-    written += bundle_.tensor_bytes(tensor), ++count;
-  }
+  for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor)
+    if (has_place_[tensor])
+      written += bundle_.tensor_bytes(tensor), ++count;
+    else
+      bundle_.slots(record_)[tensor].store_relaxed(old_slots[tensor].load_relaxed());
   record.step.store_relaxed(step);
   record.unix_ns.store_relaxed(unix_now_ns());
   record.changed.store_relaxed(count);
@@ -91,6 +104,16 @@ std::uint64_t GenerationWriter::publish(const std::vector<bool>& changed, std::u
   futex_announce(bundle_.waiters().futex);  // publication.P9
   fault_point(FaultPoint::kPublishAnnounced);
   return generation;
+}
+
+std::uint64_t GenerationWriter::publish(const std::vector<bool>& changed, std::uint64_t step, const Fill& fill) {
+  begin();
+  for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor)
+    if (changed[tensor]) {
+      fill(tensor, place(tensor));
+      fault_point(FaultPoint::kPublishTensor);
+    }
+  return commit(step);
 }
 
 std::optional<SeenRecord> look_at(const Bundle& bundle, std::uint32_t record) noexcept {

@@ -43,8 +43,18 @@ class GenerationWriter {
   [[nodiscard]] bool find_record();
   const std::vector<std::uint32_t>& busy_ranks() const noexcept { return busy_ranks_; }
 
-  // Publishes a generation: calls fill(tensor, out) for each tensor in `changed`. Returns the generation's number.
-  // Requires: find_record() returned true; the first generation changes all tensors.
+  // Begins the next generation in that record. Until commit() no reader can see it, and a death leaves a record that is
+  // nobody's. It may be given up by another find_record(). Requires: find_record() returned true. Wait-free.
+  void begin();
+  // Where a tensor of the generation that was begun is to be written; always the same. Wait-free.
+  std::byte* place(std::uint32_t tensor);
+  // Whether every tensor has a place in it, or a generation before it has the others.
+  bool is_complete() const noexcept;
+  // Publishes it: tensors without a place are shared with the generation before. Returns the generation's number.
+  // Requires: is_complete(). Wait-free; a system call only if a subscriber waits.
+  std::uint64_t commit(std::uint64_t step);
+
+  // All of it at once: calls fill(tensor, out) for each tensor in `changed`.
   using Fill = std::function<void(std::uint32_t tensor, std::byte* out)>;
   std::uint64_t publish(const std::vector<bool>& changed, std::uint64_t step, const Fill& fill);
 
@@ -57,6 +67,7 @@ class GenerationWriter {
   Records taken_;                      // (publication.P2)
   std::vector<std::uint32_t> living_;  // the taken records that have a generation
   std::uint32_t record_ = 0;           // (publication.P3)
+  std::vector<bool> has_place_;        // the tensors of the generation that was begun
   std::vector<std::uint32_t> busy_ranks_;
 };
 
