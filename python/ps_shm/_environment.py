@@ -3,51 +3,49 @@
 import os
 from typing import Optional
 
-RANKS = (
-    "RANK",
-    "LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "PMIX_RANK",
-    "PMI_RANK",
-    "SLURM_LOCALID",
-)
-SIZES = (
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "MPI_LOCALNRANKS",
-    "OMPI_COMM_WORLD_SIZE",
-    "PMI_SIZE",
-    "SLURM_NTASKS",
-)
+# Those that count the processes of this machine come first. The others count all processes of the launcher, and are
+# used only if none of these processes is known to be on another machine.
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+GLOBAL_RANKS = ("RANK", "PMIX_RANK", "PMI_RANK")
+LOCAL_SIZES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+GLOBAL_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
-def _first(names: tuple[str, ...]) -> Optional[int]:
-    for name in names:
+def _has_several_machines() -> bool:
+    for all_of_them, here in zip(GLOBAL_SIZES, LOCAL_SIZES):
+        sizes = os.environ.get(all_of_them), os.environ.get(here)
+        if all(sizes) and sizes[0] != sizes[1]:
+            return True
+    nodes = os.environ.get("SLURM_STEP_NUM_NODES") or os.environ.get("SLURM_NNODES")  # a step may use fewer of them
+    return bool(nodes) and nodes != "1"
+
+
+def _first(local: tuple[str, ...], of_all: tuple[str, ...]) -> Optional[tuple[str, int]]:
+    for name in local if _has_several_machines() else local + of_all:
         text = os.environ.get(name, "")
-        if not text:
+        if not text or text == "-1":  # PyTorch's -1: this process has no rank
             continue
         if not text.isdecimal():
             raise ValueError(f"environment variable {name}: '{text}' is not an integer")
-        return int(text)
+        return name, int(text)
     return None
 
 
-def rank() -> Optional[int]:
-    """The rank of this process among those launched together, from the first of RANKS that is set; None if none is.
+def rank() -> Optional[tuple[str, int]]:
+    """The rank of this process among those launched together on this machine, after the variable that has it.
 
-    Raises ValueError if the variable is not a non-negative integer.
+    None if no variable has it. Raises ValueError if the variable is not a non-negative integer.
     """
-    return _first(RANKS)
+    return _first(LOCAL_RANKS, GLOBAL_RANKS)
 
 
 def world_size() -> Optional[int]:
-    """The number of processes launched together, from the first of SIZES that is set; None if none is.
+    """The number of processes launched together on this machine; None if no variable has it.
 
     Raises ValueError if the variable is not a non-negative integer.
     """
-    return _first(SIZES)
+    found = _first(LOCAL_SIZES, GLOBAL_SIZES)
+    return found[1] if found else None
 
 
 def job() -> Optional[str]:

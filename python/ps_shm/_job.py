@@ -1,8 +1,8 @@
 """The two roles in a job: the server (ps) and the workers."""
 
-import getpass
 import itertools
 import os
+import pwd
 from types import TracebackType
 from typing import Any, Literal, Optional, Union
 
@@ -13,7 +13,11 @@ _numbers = itertools.count()
 
 
 def _new_name() -> str:
-    user = "".join(c if c.isalnum() and c.isascii() else "-" for c in getpass.getuser()).strip("-")[:32] or "user"
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # as in a container that runs as a user id of its own
+        user = "job"
+    user = "".join(c if c.isalnum() and c.isascii() else "-" for c in user).strip("-")[:32] or "user"
     number = next(_numbers)
     return f"{user}-{os.getpid()}" + (f"-{number}" if number else "")
 
@@ -36,8 +40,8 @@ class Server(_core.Server, Closing):
         adopt: also take over a job of this name of which no process is alive, instead of replacing it.
         restore: the folder of a checkpoint with which the job begins, such as checkpoint.latest("runs").folder.
         settings: the options of `ps_shm` in docs/options.md, with _ instead of -: workers, mode, optimizer, lr,
-            momentum, steps, layout, ... `workers` defaults to WORLD_SIZE or a similar variable of the launcher if one
-            is set, otherwise to 1.
+            momentum, steps, layout, ... `workers` defaults to LOCAL_WORLD_SIZE or a similar variable of the launcher
+            if one is set, otherwise to 1.
 
     Raises:
         Error: the job already has a server, or a setting has an invalid value.
@@ -123,7 +127,8 @@ class Worker(_core.Worker):
         name = job or _environment.job()
         if not name:
             raise _core.Error("which job? Name it, or set PS_SHM_JOB, as launch_shm and ps_shm.Server do")
-        number = _environment.rank() if rank is None else None if rank == "any" else rank
+        launched = _environment.rank() if rank is None else None
+        number = launched[1] if launched else None if rank == "any" else rank
         try:
             super().__init__(name, group, number, threads, wait)
         except _core.Timeout as error:
@@ -131,6 +136,16 @@ class Worker(_core.Worker):
                 f"{error}\nA job is made by `launch_shm --workers 4 -- python {_script()}`, by ps_shm.Server('{name}'), "
                 "or by ps_shm.torch.Optimizer(..., create=True)"
             ) from None
+        except _core.Error as error:
+            what = str(error)
+            if launched is None or not what.startswith("rank "):
+                raise
+            what = what.replace(" is ", ", which is ", 1)  # the user may not know of the variable
+            if error.code == _core.ErrorCode.RANK_TAKEN:
+                what = f"{what.partition(';')[0]}; pass rank='any' for a free one, or unset {launched[0]}"
+            named = _core.Error(f"{launched[0]}={launched[1]} asks for {what}")
+            named.code = error.code
+            raise named from None
 
     def __enter__(self) -> "Worker":
         return self

@@ -47,7 +47,7 @@ Result = collections.namedtuple("Result", "code out err")
 def environment(extra=None):
     env = {k: v for k, v in os.environ.items() if not k.startswith("PS_SHM_") or k.startswith("PS_SHM_TEST")}
     for name in ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_RANK", "PMI_RANK",
-                 "SLURM_LOCALID", "COLUMNS"):
+                 "SLURM_LOCALID", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "COLUMNS"):
         env.pop(name, None)
     return {**env, **(extra or {})}
 

@@ -231,20 +231,29 @@ class Slurm(ProcessTest):
         self.assert_nothing_left()
 
     def test_a_worker_has_the_rank_that_its_launcher_gives_it(self):
-        launchers = [{"RANK": "0", "LOCAL_RANK": "9"},  # torchrun
+        launchers = [{"RANK": "9", "LOCAL_RANK": "0"},  # torchrun on a further machine
                      {"LOCAL_RANK": "1", "SLURM_LOCALID": "9"},
                      {"OMPI_COMM_WORLD_LOCAL_RANK": "2", "PMIX_RANK": "9"},  # mpirun of Open MPI
                      {"MPI_LOCALRANKID": "3", "PMI_RANK": "9"},  # mpirun of MPICH and Intel MPI
-                     {"PMIX_RANK": "4", "SLURM_LOCALID": "9"},  # srun --mpi=pmix
-                     {"PMI_RANK": "5", "SLURM_LOCALID": "9"},  # srun --mpi=pmi2
-                     {"SLURM_LOCALID": "6", "SLURM_PROCID": "9"}]
+                     {"PMIX_RANK": "9", "SLURM_LOCALID": "4"},  # srun --mpi=pmix
+                     {"PMI_RANK": "9", "SLURM_LOCALID": "5"},  # srun --mpi=pmi2
+                     {"SLURM_LOCALID": "6", "SLURM_PROCID": "9"},
+                     {"LOCAL_RANK": "-1", "RANK": "7"},  # one machine, as far as known
+                     {"PMI_RANK": "8", "SLURM_NNODES": "3", "SLURM_STEP_NUM_NODES": "1"}]
         self.start_ps("--workers", len(launchers))
         started = [self.start("worker_shm", "--job", self.job, "--model", "count", "--interval", "5ms", "--quiet", env=env)
                    for env in launchers]
         ranks = wait_until(lambda: (r := {w["pid"]: w["rank"] for w in support.workers_of(self.job) or []
                                           if w["state"] == "alive"}) and len(r) == len(launchers) and r, "all have joined")
         self.assertEqual([ranks[process.pid] for process in started], list(range(len(launchers))))
-        self.assert_fails(2, support.run("worker_shm", "--job", self.job, env={"PMIX_RANK": "first"}), "PMIX_RANK")
+        worker = ["worker_shm", "--job", self.job, "--model", "count"]
+        self.assert_fails(2, support.run(*worker, env={"PMIX_RANK": "first"}), "PMIX_RANK")
+        self.assert_fails(1, support.run(*worker, env={"LOCAL_RANK": "200"}),
+                          "LOCAL_RANK=200 asks for rank 200, which is out of range: job", "--max-workers")
+        self.assert_fails(1, support.run(*worker, env={"SLURM_LOCALID": "0"}),
+                          f"SLURM_LOCALID=0 asks for rank 0 of job '{self.job}', which is taken by process {started[0].pid}; "
+                          "choose another --rank, or unset SLURM_LOCALID")
+        self.assert_fails(1, support.run(*worker, "--rank", "0", env={"SLURM_LOCALID": "1"}), ": rank 0 of job")
 
 
 class Systemd(ProcessTest):

@@ -107,6 +107,19 @@ class StartAndEnd(ProcessTest):
         self.assertEqual(code, 0, err)
         self.assertEqual(json.loads(out)["value"], 20)
 
+    def test_a_rank_among_all_machines_is_not_one_of_this_machine(self):
+        self.start_ps("--workers", "2")
+        for env in ({"RANK": "99", "WORLD_SIZE": "120", "LOCAL_WORLD_SIZE": "4"}, {"PMI_RANK": "99", "SLURM_NNODES": "3"}):
+            self.start("worker_shm", "--job", self.job, "--model", "count", "--interval", "5ms", "--quiet", env=env)
+        support.wait_until(lambda: [w["rank"] for w in support.workers_of(self.job) or [] if w["state"] == "alive"] == [0, 1],
+                           "both have joined, with free ranks")
+        for env in ({"RANK": "999"}, {"LOCAL_RANK": "first"}):  # not read by a process that has no rank
+            code, out, err = run("worker_shm", "--standalone", "--steps", "1", env=env)
+            self.assertEqual(code, 0, f"stdout: {out}\nstderr: {err}")
+            result = run("worker_shm", "--evaluate", "--job", f"no-{self.job}", "--wait-job", "1ms", env=env)
+            self.assertEqual(result.code, 1, result.err)
+            self.assertNotIn("environment variable", result.err)
+
     def test_the_rank_comes_from_what_launchers_set(self):
         ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
         worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "100", "--interval", "1s",

@@ -38,7 +38,8 @@ def no_launcher(monkeypatch):
     """Removes the environment variables that tell a process its place in a launch."""
     from ps_shm import _environment
 
-    for name in (*_environment.RANKS, *_environment.SIZES, "PS_SHM_JOB"):
+    places = _environment.LOCAL_RANKS + _environment.GLOBAL_RANKS + _environment.LOCAL_SIZES + _environment.GLOBAL_SIZES
+    for name in (*places, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "PS_SHM_JOB"):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -77,6 +77,63 @@ def test_ranks_come_from_the_launcher(job, monkeypatch):
             ps_shm.Worker()
 
 
+def test_a_rank_among_all_machines_is_not_one_of_this_machine(job, monkeypatch):
+    def rank_with(**variables):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            with ps_shm.Worker() as worker:
+                return worker.rank
+
+    with ps_shm.Server(job, workers=4):
+        third_machine = {"RANK": "9", "WORLD_SIZE": "12", "LOCAL_WORLD_SIZE": "4"}
+        assert rank_with(**third_machine, LOCAL_RANK="1") == 1
+        assert rank_with(**third_machine) != 9
+        assert rank_with(PMI_RANK="9", SLURM_NNODES="3") != 9
+        assert rank_with(PMI_RANK="2", SLURM_NNODES="3", SLURM_STEP_NUM_NODES="1") == 2
+        assert rank_with(LOCAL_RANK="-1", RANK="3") == 3
+        assert rank_with(LOCAL_RANK="-1") != 3
+
+
+def test_the_number_of_workers_is_that_of_this_machine(job, monkeypatch):
+    for variables, workers in (
+        ({"WORLD_SIZE": "3"}, "3"),
+        ({"WORLD_SIZE": "12", "LOCAL_WORLD_SIZE": "4"}, "4"),
+        ({"SLURM_NTASKS": "12", "SLURM_NNODES": "3"}, "1"),
+        ({"SLURM_NTASKS": "12", "SLURM_NNODES": "1"}, "12"),
+    ):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            with ps_shm.Server(job), ps_shm.Worker(rank="any") as worker:
+                assert worker.settings["workers"] == workers, variables
+
+
+def test_an_error_about_a_rank_names_the_variable_of_the_launcher(job, monkeypatch):
+    with ps_shm.Server(job, workers=2), ps_shm.Worker(rank=0):
+        monkeypatch.setenv("SLURM_LOCALID", "0")
+        taken = f"SLURM_LOCALID=0 asks for rank 0 of job '{job}', which is taken by process {os.getpid()};"
+        with pytest.raises(ps_shm.Error, match=taken) as caught:
+            ps_shm.Worker()
+        assert caught.value.code == ps_shm.ErrorCode.RANK_TAKEN
+        monkeypatch.setenv("LOCAL_RANK", "99")
+        with pytest.raises(ps_shm.Error, match="LOCAL_RANK=99 asks for rank 99, which is out of range"):
+            ps_shm.Worker()
+        with pytest.raises(ps_shm.Error, match=f"^rank 0 of job '{job}' is taken"):
+            ps_shm.Worker(rank=0)
+
+
+def test_a_server_needs_no_name_of_its_user(monkeypatch):
+    def nobody(_):
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    with ps_shm.Server() as server:
+        assert server.job.startswith(f"job-{os.getpid()}")
+
+
 def test_who_finds_no_job_is_told_how_to_make_one(job):
     with pytest.raises(ps_shm.Timeout) as caught:
         ps_shm.Worker(job, wait=0.05)

@@ -217,7 +217,7 @@ const Settings<WorkerSettings>& worker_options() {
     // clang-format off
     const Settings<W> own = {
         {"rank", config::whole_or_none(&W::rank, 0, kMaxWorkers - 1), kWorkers, kWorker,
-         "rank of this worker; also read from RANK, LOCAL_RANK and the variables of MPI and SLURM",
+         "rank of this worker; also read from LOCAL_RANK, RANK and the variables of MPI and SLURM",
          {.otherwise = "a free rank", .common = kWorker}},
         {"threads", config::whole(&W::threads, 1, kMaxThreads), kWorkers, kWorker,
          "number of threads that transfer large pulls and pushes; at most --threads of the ps"},

@@ -59,14 +59,37 @@ void check_quorum(const JobConfig& job) {
                             config::workers_text(job), most));
 }
 
-// The process's rank on its machine, from the variables set by launchers of other systems.
-void look_for_rank(std::optional<std::uint32_t>& rank) {
-  for (const char* variable : {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMIX_RANK",
-                               "PMI_RANK", "SLURM_LOCALID"}) {
-    const char* text = std::getenv(variable);
-    if (rank || text == nullptr || *text == '\0') continue;
+// A variable of the environment that another launcher sets; empty: it is not set.
+std::string_view launcher_variable(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
+// Whether a launcher has started processes on several machines, so that its global ranks are not those of this one.
+bool has_several_machines() {
+  constexpr const char* kAllAndHere[][2] = {{"WORLD_SIZE", "LOCAL_WORLD_SIZE"},
+                                            {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+                                            {"PMI_SIZE", "MPI_LOCALNRANKS"}};
+  for (const auto& [all, here] : kAllAndHere)
+    if (!launcher_variable(here).empty() && !launcher_variable(all).empty() &&
+        launcher_variable(here) != launcher_variable(all))
+      return true;
+  for (const char* variable : {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"})  // the first that is set: a step may use fewer
+    if (!launcher_variable(variable).empty()) return launcher_variable(variable) != "1";
+  return false;
+}
+
+// The process's rank on its machine, from the variables set by launchers of other systems. Their global ranks count only
+// where all of their processes are on this machine.
+void look_for_rank(WorkerSettings& settings) {
+  std::vector<const char*> variables = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
+  if (!has_several_machines()) variables.insert(variables.end(), {"RANK", "PMIX_RANK", "PMI_RANK"});
+  for (const char* variable : variables) {
+    const std::string text(launcher_variable(variable));
+    if (settings.rank || text.empty() || text == "-1") continue;  // PyTorch's -1: this process has no rank
     try {
-      rank = static_cast<std::uint32_t>(config::read_whole(text, 0, kMaxWorkers - 1));
+      settings.rank = static_cast<std::uint32_t>(config::read_whole(text, 0, kMaxWorkers - 1));
+      settings.rank_variable = variable;
     } catch (const Error& error) {
       throw Error(fmt::format("environment variable {}: {}", variable, error.what()));
     }
@@ -288,7 +311,7 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
       complete_sparse_job(line, settings.training, settings.alone);
       check_hyper_parameters(line, settings.alone.optimizer);
     }
-    look_for_rank(settings.rank);
+    if (!settings.standalone && !settings.evaluate) look_for_rank(settings);
   });
 }
 

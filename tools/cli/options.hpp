@@ -109,6 +109,7 @@ struct WorkerSettings {
   CheckpointSettings checkpoint;  // for --standalone; with --on-nan restore the folder of the job's checkpoints
   JobConfig alone;                // `job` names the job; the rest is for --standalone, which has no ps
   std::optional<std::uint32_t> rank;
+  std::string rank_variable;  // of a launcher's environment, from which `rank` comes
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;
   train::Delay delay;

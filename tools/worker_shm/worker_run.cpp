@@ -8,6 +8,7 @@
 #include "cli/output.hpp"
 #include "common/children.hpp"
 #include "common/warm_start.hpp"
+#include "ps_shm/errors.hpp"
 #include "report/progress.hpp"
 
 namespace ps_shm::tools {
@@ -39,6 +40,25 @@ std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings) {
   return settings.trace.empty() ? nullptr : std::make_unique<train::SpanLog>(settings.trace);
 }
 
+namespace {
+
+// An error about a rank names the variable from which it comes, because the user may not know of it.
+Worker join_as(const WorkerOptions& options, const std::string& rank_variable) {
+  try {
+    return Worker(options);
+  } catch (const Error& error) {
+    std::string what = error.what();
+    const std::size_t is = what.find(" is ");
+    if (rank_variable.empty() || !what.starts_with("rank ") || is == what.npos) throw;
+    what.insert(is, ", which");
+    if (error.code() == ErrorCode::kRankTaken)
+      what = fmt::format("{}; choose another `rank`, or unset {}", what.substr(0, what.find(';')), rank_variable);
+    throw Error(fmt::format("{}={} asks for {}", rank_variable, *options.rank, what), error.code());
+  }
+}
+
+}  // namespace
+
 Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
   WorkerOptions options;
   options.job = settings.alone.job;
@@ -54,7 +74,7 @@ Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
     options.on_part = [trace](const char* part, std::uint64_t begin_ns, std::uint64_t end_ns) {
       trace->add(part, begin_ns, end_ns);
     };
-  Worker worker(options);
+  Worker worker = join_as(options, settings.rank_variable);
   if (trace != nullptr) trace->begin_worker(worker.rank());
   return worker;
 }
