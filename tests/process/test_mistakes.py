@@ -142,6 +142,25 @@ class Ignored(ProcessTest):
         self.assertEqual(result.err.count("PS_SHM_WROKERS"), 1, result.err)
         self.assertIn("the environment variable PS_SHM_WROKERS does not name an option; did you mean PS_SHM_WORKERS?", result.err)
 
+    def test_variables_of_other_programs_are_passed_over(self):
+        others = {"PS_FORMAT": "pid,cmd", "PS_PERSONALITY": "gnu",  # ps of procps
+                  "PS_VERBOSE": "1",  # ps-lite and BytePS
+                  "PS_SERVICE_HOST": "10.0.0.1", "PS_SERVICE_PORT": "80", "PS_PORT": "tcp://10.0.0.1:80",
+                  "PS_PORT_80_TCP": "tcp://10.0.0.1:80", "PS_PORT_80_TCP_PROTO": "tcp", "PS_PORT_80_TCP_PORT": "80",
+                  "PS_PORT_80_TCP_ADDR": "10.0.0.1",  # Kubernetes, for a service called ps
+                  "PS_STEPS": "many", "PS_JOB": "another", "PS_WORKERS": "none"}
+        result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", env=others)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertNotIn("PS_", result.err)
+        show = ["bash", "-c", "env | grep ^PS_ | grep -v ^PS_SHM_ | sort"]
+        result = run("launch_shm", "--job", self.job, "--workers", "1", "--", *show, env=others)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertNotIn("PS_", result.err)
+        for name, value in others.items():  # and a program that we start still gets them
+            self.assertIn(f"{name}={value}", result.out)
+        result = run("inspect_shm", "ls", env=others)
+        self.assertEqual((result.code, result.err), (0, ""))
+
 
 class BeforeAnythingStarts(ProcessTest):
     def test_a_gpu_that_is_not_there_is_one_error(self):
