@@ -5,12 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "config/error_code.hpp"
@@ -60,13 +64,34 @@ std::string record(std::uint64_t step, std::string_view summary) {
   return record(message);
 }
 
-// TensorBoard reads the files of a folder in the order of their names.
-std::string file_name() {
+constexpr std::string_view kNameStart = "events.out.tfevents.";
+constexpr std::int64_t kMicros = 1'000'000;
+
+// The time in the name of an event file, in microseconds. The names of TensorFlow's files contain only the second, and
+// sort after all of ours for that second. 0: it is no event file.
+std::int64_t time_in(const std::string& name) {
+  std::int64_t seconds = 0, micros = 0;
+  if (!name.starts_with(kNameStart)) return 0;
+  const char* const end = name.data() + name.size();
+  const char* const digits = name.data() + kNameStart.size();
+  const auto [dot, error] = std::from_chars(digits, end, seconds);
+  if (error != std::errc{} || dot - digits > 10 || dot == end || *dot != '.') return 0;
+  const auto [stop, none] = std::from_chars(dot + 1, end, micros);
+  const bool is_ours = none == std::errc{} && stop - dot == 7 && stop != end && *stop == '.';
+  return seconds * kMicros + (is_ours ? micros : kMicros - 1);
+}
+
+// TensorBoard reads the files of a folder in the order of their names, so a new one comes after those that are there,
+// even if the clock was set back.
+std::string event_file_name(const std::string& folder) {
   char host[256] = "";
   ::gethostname(host, sizeof host - 1);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
-  return fmt::format("events.out.tfevents.{:010}.{:06}.{}.{}", micros / 1'000'000, micros % 1'000'000, host, getpid());
+  std::int64_t micros = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  std::error_code ended;  // a folder that cannot be read fails when the file is created
+  for (std::filesystem::directory_iterator one(folder, ended), none; !ended && one != none; one.increment(ended))
+    micros = std::max(micros, time_in(one->path().filename().string()) + 1);
+  return fmt::format("{}{:010}.{:06}.{}.{}", kNameStart, micros / kMicros, micros % kMicros, host, getpid());
 }
 
 }  // namespace
@@ -87,7 +112,7 @@ void EventFile::open(std::uint64_t step) {
   std::filesystem::create_directories(folder_, error);
   if (error)
     throw Error(fmt::format("cannot make the folder {}: {}", folder_, error.message()), config::code_of(error.value()));
-  path_ = folder_ + "/" + file_name();
+  path_ = folder_ + "/" + event_file_name(folder_);
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
   if (descriptor_ < 0)
     throw Error(fmt::format("cannot write {}: {}", path_, std::strerror(errno)), config::code_of(errno));

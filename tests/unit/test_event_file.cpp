@@ -151,3 +151,17 @@ TEST_CASE("event files: a folder that vanishes is created again as soon as its p
   file.write(3, loss(0.3));
   CHECK(folder.files().size() == 1);
 }
+
+TEST_CASE("event files: a new file comes last in its folder, even if the clock was set back") {
+  const test::Folder folder;
+  folder.write("events.out.tfevents.90000000000.000001.host.3", "of no time that a name can exceed");
+  for (const char* later :
+       {"events.out.tfevents.7000000000.000005.host.1", "events.out.tfevents.7000000000.999999.host.2",
+        "events.out.tfevents.7000000003.host.77.0"}) {  // TensorFlow's
+    folder.write(later, "an earlier run");
+    EventFile(folder.path()).write(1, loss(0.5));
+    std::vector<std::string> names = folder.files();
+    std::erase_if(names, [](const std::string& name) { return name.find("90000000000") != name.npos; });
+    CHECK(*std::find(names.begin(), names.end(), later) == *(names.end() - 2));
+  }
+}
