@@ -222,7 +222,16 @@ class Data(ProcessTest):
             numbers.write_text("1 1:1\n2 1:1\n3 1:1\n")
             ratings = pathlib.Path(folder) / "ratings"
             ratings.write_text("1::2::3\n2::2::4\n")
+            ones, twos, zeros = (pathlib.Path(folder) / name for name in ("ones", "twos", "zeros"))
+            ones.write_text("1 1:1\n1 2:1\n")
+            twos.write_text("1 1:1\n2 2:1\n" * 20)
+            zeros.write_text("0 1:1\n1 2:1\n")
             for words, options in ((("two-class model",), ("--model", "svm", "--data", numbers)),
+                                   (("all examples of the data have the label 1",), ("--model", "svm", "--data", ones)),
+                                   ((f"{zeros}: its labels are 0 and 1, but those of the training data {twos} are 1 and 2",),
+                                    ("--model", "logistic", "--data", twos, "--test-data", zeros)),
+                                   ((f"{numbers}: its labels are 1 to 3, but those of the training data {twos} are 1 and 2",),
+                                    ("--model", "fm", "--data", twos, "--test-data", numbers)),
                                    (("mf or fm",), ("--model", "logistic", "--data", ratings)),
                                    (("logistic, svm or fm",), ("--model", "mf", "--data", numbers)),
                                    (("numbers:1:6: the rating is missing",),
@@ -233,6 +242,8 @@ class Data(ProcessTest):
                 with self.subTest(options):
                     self.assert_fails(1, run("launch_shm", "--job", self.job, *options), *words)
                     self.assert_fails(1, run("worker_shm", "--standalone", *options), *words)
+            result = run("worker_shm", "--standalone", "--model", "svm", "--data", twos, "--test-data", ones)
+            self.assertEqual(result.code, 0, result.err)  # of the same two labels, one
 
     def test_a_job_in_sync_mode_refuses_a_worker_with_a_sparse_model(self):
         ps = self.start_ps("--mode", "sync", "--steps", "5")

@@ -187,9 +187,6 @@ TEST_CASE("the greater of two labels is the positive one, whatever they are") {
     CHECK_FALSE(model->is_positive(labels.low));
     CHECK(model->loss(labels.high, 5) < model->loss(labels.low, 5));
   }
-  const auto same = make_sparse_model("svm", features_info(3, 1, 1), {});
-  CHECK(same->is_positive(1));
-  CHECK_FALSE(make_sparse_model("svm", features_info(3, -1, -1), {})->is_positive(-1));
 }
 
 TEST_CASE("a row's initial values are a function of seed and row, however the table is partitioned") {
@@ -227,6 +224,14 @@ TEST_CASE("data that does not suit a model is refused with a description of data
     CHECK_THROWS_WITH_AS(make_sparse_model(name, many, {}),
                          doctest::Contains("two-class model, but the data has more labels, from 0 to 9"),
                          ps_shm::Error);
+  SparseInfo one = features_info(3, 1, 1);
+  one.distinct_labels = 1;
+  for (const char* name : {"logistic", "svm", "fm"})
+    CHECK_THROWS_WITH_AS(make_sparse_model(name, one, {}),
+                         doctest::Contains("all examples of the data have the label 1"), ps_shm::Error);
+  SparseInfo same = ratings_info();
+  same.distinct_labels = 1;
+  CHECK(make_sparse_model("fm", same, {}) != nullptr);
   CHECK_THROWS_WITH_AS(make_sparse_model("mf", features_info(3), {}), doctest::Contains("logistic, svm or fm"),
                        ps_shm::Error);
   for (const char* name : {"logistic", "svm"})

@@ -213,7 +213,7 @@ TEST_CASE("a NaN loss gives one warning") {
 
 TEST_CASE("a guard against NaN keeps the gradients of such examples out of the table, with and without a job") {
   // The second example's score is -inf and its loss infinite; the first one's are finite.
-  const SparseData data = SparseData::parse("+1 1:1\n+1 2:3e38 3:3e38\n", "test", {});
+  const SparseData data = SparseData::parse("-1 1:1\n+1 2:3e38 3:3e38\n", "test", {});
   const auto model = make_sparse_model("logistic", data.info(), {});
   for (const std::size_t combine : {1U, 2U}) {
     CAPTURE(combine);
@@ -232,7 +232,7 @@ TEST_CASE("a guard against NaN keeps the gradients of such examples out of the t
     const std::vector<float> alone = train_sparse_alone(config, *model, data, {}, options).table;
     CHECK(train_in_job(config, *model, data, {}, options) == alone);
     CHECK(alone[1] == -3e38F);
-    CHECK((alone[0] > 0) == (combine == 1));  // in one batch both are skipped
+    CHECK((alone[0] < 0) == (combine == 1));  // in one batch both are skipped
     CHECK(said.size() == 2 * 3);              // the 1st, 2nd and 4th of 6, without and with the job
     options.on_nan = OnNan::kStop;
     CHECK_THROWS_WITH_AS(train_sparse_alone(config, *model, data, {}, options),

@@ -42,6 +42,22 @@ train::SparseData read_test_data(const SparseSettings& sparse, const train::Spar
   return train::SparseData::read(sparse.test_data, options);
 }
 
+// "0 and 1", for messages.
+std::string labels_of(const train::SparseInfo& info) {
+  if (info.label_min == info.label_max) return fmt::format("{}", info.label_min);
+  return fmt::format("{}{}{}", info.label_min, info.distinct_labels > 2 ? " to " : " and ", info.label_max);
+}
+
+// A model takes the greater label of its training set for the positive one, so other labels would be counted as if they
+// were of the nearer class.
+void check_labels(const train::SparseData& test, const train::SparseData& training) {
+  const train::SparseInfo &these = test.info(), &those = training.info();
+  const auto has = [&](float label) { return label == those.label_min || label == those.label_max; };
+  if (these.distinct_labels <= 2 && has(these.label_min) && has(these.label_max)) return;
+  throw Error(fmt::format("{}: its labels are {}, but those of the training data {} are {}; give both the same two labels",
+                          test.name(), labels_of(these), training.name(), labels_of(those)));
+}
+
 train::SparsePart part_of(const SparseSettings& sparse) {
   return {sparse.test_share.value_or(sparse.test_data.empty() ? kDefaultTestShare : 0.0), false};
 }
@@ -57,7 +73,10 @@ SparseSetup::SparseSetup(const TrainingSettings& training, bool is_to_be_tested,
   options.factors = training.sparse.factors.value_or(options.factors);
   options.bias = training.sparse.bias;
   model_ = train::make_sparse_model(training.model, data_.info(), options);
-  if (is_to_be_tested && !training.sparse.test_data.empty()) test_ = read_test_data(training.sparse, data_);
+  if (is_to_be_tested && !training.sparse.test_data.empty()) {
+    test_ = read_test_data(training.sparse, data_);
+    if (model_->is_classifier()) check_labels(*test_, data_);
+  }
   if (part_.test_share > 0 && examples_ == data_.info().examples)
     throw Error(
         fmt::format("{}: a fraction of {} of its {} examples leaves none for testing; give a larger --test-share, or 0 "

@@ -48,6 +48,11 @@ std::unique_ptr<SparseModel> make_sparse_model(std::string_view name, const Spar
     throw Error(
         fmt::format("model {} is a two-class model, but the data has more labels, from {} to {}; map them to two", name,
                     info.label_min, info.label_max));
+  if (!is_rating && info.distinct_labels < 2)
+    throw Error(
+        fmt::format("model {} is a two-class model, but all examples of the data have the label {}; add examples "
+                    "of the other class",
+                    name, info.label_min));
   if (info.features == 0 && !options.bias) throw Error("the data has no features: there is nothing to train");
   if (info.features > std::numeric_limits<std::uint32_t>::max())
     throw Error(fmt::format("the data has {} features, which exceeds 32-bit ids; use `hash-bits` 31", info.features));

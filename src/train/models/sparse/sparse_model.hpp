@@ -69,7 +69,7 @@ class SparseModel {
 };
 
 // Makes the sparse model of that name (train/models/models.hpp). Throws Error for an unknown name, or unsuitable data
-// (mf requires ratings; logistic, svm: at most two different labels).
+// (mf requires ratings; of features, logistic, svm and fm: two different labels).
 std::unique_ptr<SparseModel> make_sparse_model(std::string_view name, const SparseInfo& info,
                                                const SparseModelOptions& options);
 

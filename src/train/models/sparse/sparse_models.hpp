@@ -9,11 +9,10 @@
 
 namespace ps_shm::train {
 
-// Two labels: the greater one is 1, the other one -1. If all are equal, those above 0 are 1.
+// Two labels: the greater one is 1, the other one -1.
 class LabelSigns {
  public:
-  explicit LabelSigns(const SparseInfo& info)
-      : middle_(info.distinct_labels < 2 ? 0.0F : info.label_min + (info.label_max - info.label_min) / 2) {}
+  explicit LabelSigns(const SparseInfo& info) : middle_(info.label_min + (info.label_max - info.label_min) / 2) {}
   bool is_positive(float label) const noexcept { return label > middle_; }
   float of(float label) const noexcept { return is_positive(label) ? 1.0F : -1.0F; }
 
