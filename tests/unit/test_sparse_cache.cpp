@@ -1,6 +1,7 @@
 #include "train/data/sparse/sparse_forms.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -166,6 +167,42 @@ TEST_CASE("sparse cache: a source that has changed is read again, with a message
   REQUIRE(scene.notices.size() == 1);
   CHECK(scene.notices[0].find("has changed") != std::string::npos);
   CHECK(scene.files(".sparse").size() == 1);
+}
+
+TEST_CASE("sparse cache: other content of the same length and modification time is read") {
+  Scene scene;
+  scene.read();
+  struct stat before;
+  REQUIRE(stat(scene.path.c_str(), &before) == 0);
+  const timespec times[] = {before.st_atim, before.st_mtim};
+  SUBCASE("in the same file") { scene.folder.write("data", "1 1:0.5 7:2\n-1 3:9\n"); }
+  SUBCASE("in another file, as by rsync -t") {
+    scene.folder.write("new", "1 1:0.5 7:2\n-1 3:9\n");
+    std::filesystem::rename(scene.folder.path("new"), scene.path);
+  }
+  REQUIRE(utimensat(AT_FDCWD, scene.path.c_str(), times, 0) == 0);
+  CHECK(scene.read()[1].values[0] == 9);
+  CHECK(scene.notices.size() == 1);
+}
+
+TEST_CASE("sparse cache: other content is read, even if no time of the file shows the change") {
+  // After the first store to a mapped page, the kernel updates no time for further ones.
+  const std::string text = many_rows(4000);  // 34 kB
+  const std::size_t first = text.find(":1\n") + 1;
+  for (const std::size_t at : {first, text.size() - 2}) {
+    Scene scene(text);
+    const int file = ::open(scene.path.c_str(), O_RDWR | O_CLOEXEC);
+    void* const mapped = mmap(nullptr, text.size(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    ::close(file);
+    REQUIRE(mapped != MAP_FAILED);
+    char* const digit = static_cast<char*>(mapped) + at;
+    *digit = '2';
+    const auto value = [&] { return at == first ? scene.read().front().values[0] : scene.read().back().values[0]; };
+    CHECK(value() == 2);
+    *digit = '3';
+    CHECK(value() == 3);
+    munmap(mapped, text.size());
+  }
 }
 
 TEST_CASE("sparse cache: a form that is damaged or truncated is made again, with a message") {

@@ -82,7 +82,7 @@ class SparseData {
   //   zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]]     binary labels of a planted linear model, features drawn by Zipf
   //   ratings:USERSxITEMSxRATINGS                     ratings of planted biases and factors
   // With a cache, the binary form of a file is made once, by the first process that needs it, and used while the file's
-  // size, modification time and options stay the same. With names_of, all sources are ratings from text.
+  // size, times, inode, sampled content and options stay the same. With names_of, all sources are ratings from text.
   // Throws ps_shm::Error: one line with file, line and column of the first malformed place; Interrupted.
   static SparseData read(const std::string& source, const SparseSourceOptions& options);
 

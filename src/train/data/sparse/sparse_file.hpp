@@ -25,13 +25,15 @@ constexpr std::uint64_t name_record_words(std::uint64_t bytes) noexcept { return
 
 // The origin of a binary form; a different origin makes it stale.
 struct SparseOrigin {
-  std::uint64_t bytes = 0, modified_ns = 0;  // of the source
-  std::uint64_t options = 0;                 // a hash of its path and of all options that affect the outcome
+  // Of the source. Programs that copy files set the time of modification to any value, but not that of a change.
+  std::uint64_t bytes = 0, modified_ns = 0, changed_ns = 0, inode = 0;
+  std::uint64_t content = 0;  // a hash of its beginning, its end and samples (sparse_forms.cpp)
+  std::uint64_t options = 0;  // a hash of its path and of all options that affect the outcome
   bool operator==(const SparseOrigin&) const = default;
 };
 
 inline constexpr std::uint64_t kSparseMagic = 0x3130455352505350;  // "PSPRSE01"
-inline constexpr std::uint32_t kSparseVersion = 2;                 // incremented with every change of the format
+inline constexpr std::uint32_t kSparseVersion = 3;                 // incremented with every change of the format
 
 // The first bytes of the file. `check` is a hash of the bytes before it, written last: a file without it is incomplete.
 struct SparseHeader {

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -13,6 +15,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "config/error_code.hpp"
 #include "ps_shm/errors.hpp"
@@ -61,17 +64,53 @@ std::uint64_t hash_names(const SparseData* data) {
   return hash;
 }
 
+std::uint64_t nanoseconds(const timespec& time) {
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+// A hash of the first and the last MiB and of 64 blocks between them; of small files, of all bytes. It detects what the
+// times of a file do not show, such as a second change within their resolution, and needs milliseconds for any size.
+std::uint64_t hash_content(int descriptor, const std::string& path, std::uint64_t bytes) {
+  constexpr std::uint64_t kEnds = std::uint64_t{1} << 20, kBlock = 4096, kBlocks = 64;
+  std::vector<char> buffer(kEnds);
+  std::uint64_t hash = bytes;
+  const auto add = [&](std::uint64_t at, std::uint64_t length) {
+    std::uint64_t filled = 0;
+    while (filled < length) {
+      const ssize_t got = pread(descriptor, buffer.data() + filled, length - filled, static_cast<off_t>(at + filled));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw Error(fmt::format("{}: cannot read: {}", path, std::strerror(errno)), config::code_of(errno));
+      if (got == 0) break;  // truncated meanwhile
+      filled += static_cast<std::uint64_t>(got);
+    }
+    hash = mix(hash, XXH3_64bits(buffer.data(), filled));
+  };
+  add(0, std::min(bytes, kEnds));
+  if (bytes <= kEnds) return hash;
+  const std::uint64_t tail = std::max(bytes - kEnds, kEnds), between = tail - kEnds;
+  if (between <= kBlock * kBlocks) {
+    add(kEnds, between);
+  } else {
+    for (std::uint64_t block = 0; block < kBlocks; ++block) add(kEnds + (between - kBlock) / kBlocks * block, kBlock);
+  }
+  add(tail, bytes - tail);
+  return hash;
+}
+
 // Everything that determines the content of a source's form.
 SparseOrigin origin_of(const std::string& path, const SparseSourceOptions& options) {
+  const Descriptor source(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe is refused by the reader
   struct stat status;
-  if (stat(path.c_str(), &status) != 0)
-    throw Error(fmt::format("{}: {}; expected LIBSVM text or ratings, plain or gzip", path,
+  if (!source || fstat(source.get(), &status) != 0)
+    throw Error(fmt::format("{}: {}; expected LIBSVM text or ratings, plain or compressed", path,
                             errno == ENOENT ? "no such file" : std::strerror(errno)),
-                ErrorCode::kNotFound);
+                config::code_of(errno));
   SparseOrigin origin;
   origin.bytes = static_cast<std::uint64_t>(status.st_size);
-  origin.modified_ns = static_cast<std::uint64_t>(status.st_mtim.tv_sec) * 1'000'000'000 +
-                       static_cast<std::uint64_t>(status.st_mtim.tv_nsec);
+  origin.modified_ns = nanoseconds(status.st_mtim);
+  origin.changed_ns = nanoseconds(status.st_ctim);
+  origin.inode = status.st_ino;
+  if (S_ISREG(status.st_mode)) origin.content = hash_content(source.get(), path, origin.bytes);
   std::error_code unknown;
   origin.options =
       hash_name(fmt::format("{}|{}|{}|{}|{}|{}|{:016x}", fs::weakly_canonical(path, unknown).string(), kSparseVersion,
