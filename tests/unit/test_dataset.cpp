@@ -110,6 +110,21 @@ TEST_CASE("dataset: a folder may mix plain and gzip files, and both spellings of
   CHECK(split.test.count == 1);
 }
 
+TEST_CASE("dataset: folders with the names of files, as archives unpack them, are passed over and looked into") {
+  const Files files;
+  const Folder folder;
+  folder.write("train-images-idx3-ubyte/readme", "beside the file");
+  folder.write("train-images.idx3-ubyte", text(files.train_images));
+  folder.write("train-labels-idx1-ubyte/train-labels.idx1-ubyte", text(files.train_labels));
+  folder.write("t10k-images.idx3-ubyte/t10k-images.idx3-ubyte", text(files.test_images));
+  fs::create_directory(folder.path("t10k-labels.idx1-ubyte"));
+  CHECK(has(load_error(folder.path()), "file t10k-labels-idx1-ubyte not found"));
+  folder.write_gz("t10k-labels.idx1-ubyte/t10k-labels-idx1-ubyte.gz", text(files.test_labels));
+  const DataSplit split = ps_shm::train::load_data(folder.path(), {});
+  CHECK(split.train.count == 3);
+  CHECK(split.test.count == 1);
+}
+
 TEST_CASE("dataset: an unknown name, a missing folder and a file instead of a folder are refused, with a hint") {
   CHECK(has(load_error("cifar"), "data source 'cifar': no such folder; give digits, fashion-mnist or a folder"));
   const Folder folder;

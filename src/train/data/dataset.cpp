@@ -37,13 +37,18 @@ std::vector<std::string> names_of_mnist() {
   return names;
 }
 
-// The file for train-images, idx3: distributions differ in the separator and in compression. Empty if there is none.
+// The file for train-images, idx3: distributions differ in the separator and in compression, and archives unpack it into
+// a folder of such a name. Empty if there is none.
 std::string look_for_file(const fs::path& folder, const std::string& stem, const std::string& kind) {
-  for (const char* separator : {"-", "."}) {
-    for (const char* compression : {"", ".gz"}) {
-      const fs::path path = folder / (stem + separator + kind + "-ubyte" + compression);
-      std::error_code ignored;  // a path that cannot be examined counts as missing
-      if (fs::exists(path, ignored)) return path.string();
+  std::vector<std::string> names;
+  for (const char* separator : {"-", "."}) names.push_back(stem + separator + kind + "-ubyte");
+  for (const fs::path& place : {folder, folder / names[0], folder / names[1]}) {
+    for (const std::string& name : names) {
+      for (const char* compression : {"", ".gz"}) {
+        const fs::path path = place / (name + compression);
+        std::error_code ignored;  // a path that cannot be examined counts as missing
+        if (fs::is_regular_file(path, ignored)) return path.string();
+      }
     }
   }
   return {};

@@ -47,8 +47,8 @@ struct EmbeddedData {
 };
 
 // Loads `digits` (the embedded bytes), `fashion-mnist` (Debian's package) or a folder with the four files of MNIST by
-// their usual names, plain or .gz, or makes `synthetic:...`. A folder with one of these names is given as
-// ./digits.
+// their usual names, plain or .gz, each also in a folder of such a name, or makes `synthetic:...`. A folder with one of
+// these names is given as ./digits.
 // Throws ps_shm::Error with one line that names the file and says what to do.
 DataSplit load_data(const std::string& source, const EmbeddedData& digits);
 
