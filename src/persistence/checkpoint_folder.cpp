@@ -21,6 +21,7 @@
 
 #include "config/error_code.hpp"
 #include "config/job_settings.hpp"
+#include "persistence/json_text.hpp"
 #include "ps_shm/errors.hpp"
 #include "update/dtypes.hpp"
 
@@ -48,14 +49,14 @@ std::uint64_t of_hex(const std::string& text) {
   std::uint64_t hash = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
   if (text.size() != 16 || error != std::errc() || end != text.data() + text.size())
-    throw std::out_of_range(fmt::format("'{}' is not a hash", text));
+    throw std::out_of_range(fmt::format("'{}' is not a hash", escaped(text)));
   return hash;
 }
 
 // Accepts only the name of a file in the folder itself.
 std::string file_name(const std::string& text) {
   if (text.empty() || text[0] == '.' || text.find('/') != std::string::npos || text.find('\0') != std::string::npos)
-    throw std::out_of_range(fmt::format("'{}' is not a file name", text));
+    throw std::out_of_range(fmt::format("'{}' is not a file name", escaped(text)));
   return text;
 }
 
@@ -66,7 +67,7 @@ std::uint64_t whole(const Json& number) {
 
 DType dtype_of(const std::string& name) {
   if (const update::DTypeTraits* row = update::find_dtype(name)) return row->dtype;
-  throw std::out_of_range(fmt::format("unknown dtype '{}'", name));
+  throw std::out_of_range(fmt::format("unknown dtype '{}'", escaped(name)));
 }
 
 StoredVariable variable_of(const Json& said) {
@@ -263,7 +264,7 @@ CheckpointFacts read_facts(const std::string& folder) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {  // thrown by the JSON parser, or above
-    fail(folder, fmt::format("{}: {}", kFactsFile, error.what()));
+    fail(folder, fmt::format("{}: {}", kFactsFile, json_fault(error)));
   }
 }
 

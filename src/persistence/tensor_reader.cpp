@@ -11,9 +11,11 @@
 #include <cstddef>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "config/error_code.hpp"
+#include "persistence/json_text.hpp"
 #include "ps_shm/errors.hpp"
 #include "update/dtypes.hpp"
 
@@ -30,8 +32,9 @@ struct ForeignType {
   const char* name;
   std::uint64_t bits;
 };
-constexpr ForeignType kForeignTypes[] = {{"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6},
-                                         {"F6_E3M2", 6}, {"F4", 4},      {"C64", 64}};
+constexpr ForeignType kForeignTypes[] = {{"F8_E4M3", 8}, {"F8_E5M2", 8},     {"F8_E8M0", 8},
+                                         {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"F4", 4},
+                                         {"C64", 64},    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}};
 
 const update::DTypeTraits* find_stored(std::string_view name) noexcept {
   return update::find_dtype(name, &update::DTypeTraits::safetensors);
@@ -42,7 +45,7 @@ std::uint64_t bits_of(const std::string& dtype) {
   if (const update::DTypeTraits* row = find_stored(dtype)) return std::uint64_t{8} * row->bytes;
   for (const ForeignType& type : kForeignTypes)
     if (dtype == type.name) return type.bits;
-  throw std::out_of_range(fmt::format("an unknown dtype {}", dtype));
+  throw std::out_of_range(fmt::format("an unknown dtype {}", escaped(dtype)));
 }
 
 // Throws std::out_of_range if the product does not fit into 64 bits.
@@ -114,20 +117,25 @@ void TensorFile::read_header() {
   std::string text(header_bytes, '\0');
   read_bytes(text.data(), sizeof header_bytes, header_bytes);
   Header header;
+  std::set<std::string> names;
+  std::string repeated;  // of several tensors of a name the last one counts, as in the format's own library
   try {
-    header = Header::parse(text, [](int depth, Header::parse_event_t, Header&) {
-      if (depth > kHeaderDepth) throw std::out_of_range("it is nested too deep");
+    header = Header::parse(text, [&](int depth, Header::parse_event_t event, Header& key) {
+      if (depth > kHeaderDepth) throw std::out_of_range("lists nested too deep");
+      if (depth == 1 && event == Header::parse_event_t::key && !names.insert(key.get<std::string>()).second)
+        repeated = key.get<std::string>();
       return true;
     });
   } catch (const std::exception& error) {
-    fail(fmt::format("its header is not valid JSON: {}", error.what()));
+    fail(fmt::format("its header has {}", json_fault(error)));
   }
   if (!header.is_object()) fail("its header is not a JSON object");
+  if (repeated == "__metadata__") fail("it has metadata twice");
   std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
   for (const auto& [name, said] : header.items()) {
     try {
       if (name == "__metadata__") {
-        metadata_ = said.get<std::map<std::string, std::string>>();
+        if (!said.is_null()) metadata_ = said.get<std::map<std::string, std::string>>();
         continue;
       }
       StoredTensor tensor = tensor_of(said);
@@ -136,15 +144,16 @@ void TensorFile::read_header() {
       tensor.begin += begin;
       tensors_.emplace(name, std::move(tensor));
     } catch (const std::exception& error) {
-      fail(fmt::format("its tensor {} has {}", Header(name).dump(-1, ' ', true, Header::error_handler_t::replace),
-                       error.what()));
+      fail(fmt::format("its tensor \"{}\" has {}", escaped(name), json_fault(error)));
     }
   }
   // The tensors must be contiguous, from the header to the end of the file.
   std::sort(places.begin(), places.end());
   std::uint64_t end = 0;
   for (const auto& [at, bytes] : places) {
-    if (at != end) fail("its tensors overlap, or leave a gap");
+    if (at != end)
+      fail(repeated.empty() ? "its tensors overlap, or leave a gap"
+                            : fmt::format("it has two tensors named \"{}\"", escaped(repeated)));
     end += bytes;
   }
   if (end != size - begin)

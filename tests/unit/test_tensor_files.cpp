@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -153,6 +155,38 @@ TEST_CASE("a file is written beside links and rests under its temporary names, a
   CHECK(TensorFile(path).tensors().size() == 1);
 }
 
+TEST_CASE("what the format's own library reads is read: other floats of 8 bits, no metadata, names that occur twice") {
+  const test::Folder folder;
+  const std::string path = folder.write(
+      "a.safetensors", file_of(R"({"__metadata__":null,"a":{"dtype":"F8_E4M3FNUZ","shape":[1],"data_offsets":[0,1]},)"
+                               R"("a":{"dtype":"F8_E5M2FNUZ","shape":[2],"data_offsets":[0,2]},)"
+                               R"("b":{"dtype":"F8_E4M3FNUZ","shape":[3],"data_offsets":[2,5]}})",
+                               5));
+  const TensorFile file(path);
+  CHECK(file.metadata().empty());
+  CHECK(file.tensors().size() == 2);
+  CHECK(file.tensors().find("a")->second.dtype == "F8_E5M2FNUZ");
+  CHECK(file.tensors().find("b")->second.bytes == 3);
+}
+
+TEST_CASE("messages have no bytes of a file as they stand there, and no texts of the JSON library") {
+  const auto is_plain = [](const std::string& text) {
+    return !contains(text, "json.exception") &&
+           std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f; });
+  };
+  const std::string hostile = "\\u001b[31m\x7f\xc3\xa9";
+  for (const std::string& header : std::initializer_list<std::string>{
+           "{\"" + hostile + "\":{}}", "{\"a\":{\"dtype\":\"" + hostile + "\",\"shape\":[],\"data_offsets\":[0,1]}}",
+           "{\"a\":{\"dtype\":1,\"shape\":[],\"data_offsets\":[0,1]}}", "{\"\xff\x1b[31m\x9b", "{\"a\":1e999}",
+           "{\"" + std::string(100'000, 'n') + "\":{}}", "{\"__metadata__\":{\"a\":null}}"}) {
+    const std::string error = error_of(file_of(header, 1));
+    CAPTURE(error);
+    CHECK(contains(error, "is not a valid safetensors file: its "));
+    CHECK(is_plain(error));
+    CHECK(error.size() < 300);
+  }
+}
+
 TEST_CASE("an invalid file is refused, with the reason") {
   const auto with = [](const std::string& tensor, std::size_t bytes) {
     return error_of(file_of("{\"a\":" + tensor + "}", bytes));
@@ -164,7 +198,7 @@ TEST_CASE("an invalid file is refused, with the reason") {
   CHECK(contains(error_of(""), "shorter than a header"));
   CHECK(contains(error_of(std::string(8, '\xff')), "its header's length is invalid"));
   CHECK(contains(error_of(file_of("{}", 0).substr(0, 9)), "its header's length is invalid"));
-  CHECK(contains(error_of(file_of("{", 0)), "its header is not valid JSON"));
+  CHECK(contains(error_of(file_of("{", 0)), "its header has invalid JSON at byte 2"));
   CHECK(contains(error_of(file_of("[]", 0)), "not a JSON object"));
   CHECK(
       contains(error_of(file_of("{\"a\":" + std::string(90, '[') + std::string(90, ']') + "}", 0)), "nested too deep"));
@@ -183,6 +217,13 @@ TEST_CASE("an invalid file is refused, with the reason") {
                                   R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
                                   6)),
                  "overlap, or leave a gap"));
+  for (const std::string other : {"[4,8]", "[0,8]"})
+    CHECK(contains(error_of(file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+                                    R"("a":{"dtype":"U8","shape":[4],"data_offsets":)" +
+                                        other + "}}",
+                                    8)),
+                   other == "[4,8]" ? "it has two tensors named \"a\"" : "does not match its shape"));
+  CHECK(contains(error_of(file_of(R"({"__metadata__":{},"__metadata__":{}})", 0)), "it has metadata twice"));
   CHECK_THROWS_WITH_AS(TensorFile("/no/such/file"), "cannot read /no/such/file: No such file or directory", Error);
   CHECK_THROWS_WITH_AS(TensorFile("/tmp"), "cannot read /tmp: it is a folder", Error);
 }

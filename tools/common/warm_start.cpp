@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/init_match.hpp"
+#include "persistence/json_text.hpp"
 #include "ps_shm/errors.hpp"
 
 namespace ps_shm::tools {
@@ -29,8 +30,13 @@ WarmStart::WarmStart(const TrainingSettings& training, std::span<const train::Pa
       ++count_;
   }
   if (!wrong.empty()) {
+    constexpr std::size_t kMostNames = 50;
     std::vector<std::string> there;
-    for (const auto& [name, tensor] : file_.tensors()) there.push_back(name);
+    for (const auto& [name, tensor] : file_.tensors()) {
+      if (there.size() < kMostNames) there.push_back(persistence::escaped(name));
+    }
+    if (there.size() < file_.tensors().size())
+      there.push_back(fmt::format("and {} more", file_.tensors().size() - there.size()));
     throw Error(fmt::format("--init-from {} does not fit: {} (it has: {})", file_.path(), fmt::join(wrong, "; "),
                             fmt::join(there, ", ")),
                 ErrorCode::kIncompatible);
