@@ -113,6 +113,18 @@ class Modes(ProcessTest):
             with self.subTest(options=options):
                 self.assert_usually_reaches(0.955, "test_accuracy", "--push-every", "8", *options)
 
+    def test_an_outer_momentum_that_overshoots_is_warned_of_by_the_chief(self):
+        outer = ("--optimizer", "momentum", "--momentum", "0.5", "--steps", "3", "--workers", "3")
+        for lr, said in (("1", 1), ("0.2", 0)):
+            self.start_ps(*outer, "--lr", lr)
+            code, _, err = run("worker_shm", "--job", self.job, "--push-every", "8")
+            self.assertEqual(code, 0, err)
+            self.assertEqual(err.count("worker 0: with --lr 1 and --momentum 0.5, the pushes of 3 workers in mode async "
+                                       "overshoot, and training may not converge; use --mode sync, or --lr 0.33 at most"),
+                             said, err)
+            finish(self.started[0])
+            self.started.clear()
+
     def test_moving_averages_are_evaluated(self):
         self.assert_usually_reaches(0.96, "ema_test_accuracy", "--optimizer", "adam", "--ema", "0.99", "--steps", "3000")
 

@@ -1,6 +1,9 @@
 #include "train/loop/local_steps.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "config/modes.hpp"
@@ -19,6 +22,21 @@ float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_
 float pushed_factor(const JobConfig& config) {
   const float share = traits_of(config.mode).steps_together() ? 1.0F / static_cast<float>(config.workers) : 1.0F;
   return update::traits_of(config.optimizer.rule).is_sum ? share : -1.0F;
+}
+
+std::string warn_of_overshooting(const JobConfig& config, float learning_rate) {
+  const Optimizer& optimizer = config.optimizer;
+  const auto& all = update::traits_of(optimizer.rule).hyper_parameters;
+  const bool has_momentum = std::any_of(std::begin(all), std::end(all), [](const update::HyperParameter& one) {
+    return one.from == &Optimizer::momentum;
+  });
+  if (!has_momentum || config.workers < 2 || traits_of(config.mode).steps_together()) return {};
+  const float most = 2.0F * (1.0F - optimizer.momentum) / static_cast<float>(config.workers);
+  if (learning_rate <= most) return {};
+  return fmt::format(
+      "with `lr` {} and `momentum` {}, the pushes of {} workers in mode {} overshoot, and training may not "
+      "converge; use `mode` sync, or `lr` {:.2g} at most",
+      learning_rate, optimizer.momentum, config.workers, to_string(config.mode), most);
 }
 
 LocalSteps::LocalSteps(const Worker& worker, const Model& model, const TrainOptions& options)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "ps_shm/worker.hpp"
 #include "train/loop/trainer.hpp"
@@ -15,6 +16,11 @@ float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_
 // The factor of the difference (end minus start) that is pushed: one for rule `add`, in sync mode this worker's part,
 // so that the sum is a mean; for an outer optimizer -1, since its gradient is start minus end.
 float pushed_factor(const JobConfig& config);
+
+// A warning about an outer momentum that overshoots in a mode whose pushes apply at once, or nothing. The differences of n
+// workers from about the same point add up there, and momentum m applies each of them 1 / (1 - m) times. If they lead
+// right to the best point, their sum leads beyond it, and it takes rate n / (1 - m) < 2 to come closer in spite of that.
+std::string warn_of_overshooting(const JobConfig& config, float learning_rate);
 
 class LocalSteps {
  public:

@@ -13,6 +13,7 @@
 #include "train/data/batch_stream.hpp"
 #include "train/log/digest.hpp"
 #include "train/loop/engine.hpp"
+#include "train/loop/local_steps.hpp"
 #include "update/rules.hpp"
 
 namespace ps_shm::train {
@@ -166,6 +167,10 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   const std::unique_ptr<Engine> engine =
       options.gpu ? make_gpu_engine(parts) : make_cpu_engine(parts, result.parameters);
   const std::uint64_t examples = parts.batch() * parts.push_every();  // per step
+  if (parts.has_local_steps() && worker.is_chief() && options.warn) {
+    const std::string warning = warn_of_overshooting(worker.config(), worker.live().learning_rate);
+    if (!warning.empty()) options.warn(fmt::format("{}: {}", who, warning));
+  }
   const bool waits_for_others = traits_of(worker.config().mode).steps_together();
   Straggler straggler(options.delay, worker.config().seed, worker.rank(), [&] { return engine->work_seconds(); });
 
