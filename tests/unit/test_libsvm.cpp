@@ -1,6 +1,9 @@
 #include "train/data/sparse/libsvm.hpp"
 
+#include <clocale>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -51,6 +54,33 @@ TEST_CASE("libsvm: everything that the format allows is read") {
     CAPTURE(one.text);
     CHECK(examples_of(parse(one.text, libsvm())) == one.examples);
   }
+}
+
+TEST_CASE("libsvm: numbers beyond a float are 0 or an error, by their size, in every locale") {
+  const Folder folder;
+  const std::string source =
+                        folder.write("comma", "LC_NUMERIC\ndecimal_point \",\"\nthousands_sep \"\"\nEND LC_NUMERIC\n"),
+                    path = folder.path("ps_COMMA"),
+                    command = "localedef --no-archive -c -i " + source + " " + path + " >/dev/null 2>&1";
+  const bool has_locale = std::system(command.c_str()) != -1 && std::filesystem::exists(path + "/LC_NUMERIC");
+  if (!has_locale) MESSAGE("in the C locale only: there is no localedef");
+  setenv("LOCPATH", folder.path().c_str(), 1);
+  for (const char* locale : {"C", has_locale ? "ps_COMMA" : "C"}) {
+    REQUIRE(std::setlocale(LC_NUMERIC, locale) != nullptr);
+    for (const char* large :
+         {"0.1e40", "0.00001e44", "3.5e38", "1e99999999999999999999", "1000e36", "0.0001e500", "-1e+400"}) {
+      CAPTURE(large);
+      CHECK(error_of([&] { parse(std::string("1 1:") + large, libsvm()); }).find("is too large") != std::string::npos);
+    }
+    for (const char* small : {"0.1e-60", "1e-400", "1e-99999999999999999999", "1000e-60", "0.0001e-500", "-1e-46"}) {
+      CAPTURE(small);
+      CHECK(examples_of(parse(std::string("1 1:") + small, libsvm()))[0].values[0] == 0);
+    }
+    CHECK(examples_of(parse("1 1:1.5e-45", libsvm()))[0].values[0] == 1.5e-45F);
+    CHECK(examples_of(parse("1 1:0.5", libsvm()))[0].values[0] == 0.5F);
+  }
+  std::setlocale(LC_NUMERIC, "C");
+  unsetenv("LOCPATH");
 }
 
 TEST_CASE("libsvm: malformed text is one error with file, line and column") {
