@@ -46,6 +46,7 @@ TEST_CASE("libsvm: everything that the format allows is read") {
       {"1 1:1e-60 2:1e-400 3:0 4:1e-40\n", {{1, {0, 1, 2, 3}, {0, 0, 0, 1e-40F}}}},
       {"1\n0\n", {{1, {}, {}}, {0, {}, {}}}},
       {"1 007:1\n", {{1, {6}, {1}}}},
+      {"1 3:1 63: .50 64:\t+1 65:2\n", {{1, {2, 62, 63, 64}, {1, 0.5F, 1, 2}}}},  // as svm-train reads it
       {"\xEF\xBB\xBF"
        "1 1:1\n",
        {{1, {0}, {1}}}},
@@ -119,7 +120,8 @@ TEST_CASE("libsvm: malformed text is one error with file, line and column") {
       {"1 3:1 3:1", "data:1:7: index 3 is repeated", libsvm(FirstIndex::kByContent, 1)},
       {"1 0:1", "data:1:3: index 0 in a file whose indices begin with 1", one_based},
       {"1 1:", "data:1:5: value '' is not a number"},
-      {"1 1: 2", "data:1:5: value '' is not a number"},
+      {"1 1: ", "data:1:6: value '' is not a number"},
+      {"1 1: 2:3", "data:1:6: value '2:3' is not a number"},
       {"1 1:x", "data:1:5: value 'x' is not a number"},
       {"1 1:2:3", "data:1:5: value '2:3' is not a number"},
       {"1 1:1,5", "data:1:5: value '1,5' is not a number"},
@@ -231,6 +233,40 @@ TEST_CASE("libsvm: files are read plain and gzip, whatever their names") {
   const auto expected = examples_of(parse(text));
   CHECK(examples_of(SparseData::read(folder.write("plain", text), {})) == expected);
   CHECK(examples_of(SparseData::read(folder.write_gz("packed", text), {})) == expected);
+}
+
+TEST_CASE("sparse data: the reader that was asked for reports what the file seems to be") {
+  struct Foreign {
+    std::string text;
+    const char *libsvm, *ratings, *seems;
+  };
+  const Foreign cases[] = {
+      {"<!DOCTYPE html>\n<html>\n", "label '<!DOCTYPE' is not a number", "the rating is missing",
+       "an HTML or XML page"},
+      {"\"user\",\"item\",\"rating\"\n\"1\",\"2\",\"3.5\"\n", "this looks like CSV", "rating '\"3.5\"' is not a number",
+       "CSV with quotation marks; remove them"},
+      {"\"1\";\"2\";\"3\"\n", "label", "the item is missing", "CSV with quotation marks; remove them"},
+      {"{\"a\": 1}\n", "label", "the rating is missing", "JSON"},
+      {"PK\x03\x04 1 2 3\n", "control byte 0x03", "control byte 0x03", "a ZIP archive; unpack it"},
+      {"label,x,y\n1,2,z\n", "this looks like CSV", "rating 'z' is not a number", ""},
+  };
+  using Format = SparseSourceOptions::Format;
+  for (const Foreign& one : cases) {
+    CAPTURE(one.text);
+    for (const bool is_rating : {false, true}) {
+      const Format wanted = is_rating ? Format::kRatings : Format::kLibsvm;
+      for (const bool is_given : {false, true}) {
+        SparseSourceOptions options;
+        (is_given ? options.format : options.otherwise) = wanted;
+        const std::string found = error_of([&] { parse(one.text, options); });
+        CAPTURE(found);
+        CHECK(found.find(is_rating ? one.ratings : one.libsvm) != found.npos);
+        CHECK((found.find("; the file seems to be ") != found.npos) == (*one.seems != '\0'));
+        CHECK(found.find(one.seems) != found.npos);
+        CHECK(found.find('\n') == found.npos);
+      }
+    }
+  }
 }
 
 TEST_CASE("libsvm: damaged and truncated gzip data, and paths that are not files, are errors that name them") {

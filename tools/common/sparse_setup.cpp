@@ -8,6 +8,7 @@
 #include "common/children.hpp"
 #include "ps_shm/errors.hpp"
 #include "train/loop/sparse_trainer.hpp"
+#include "train/models/models.hpp"
 #include "train/models/sparse/sparse_metrics.hpp"
 
 namespace ps_shm::tools {
@@ -25,7 +26,11 @@ train::SparseSourceOptions source_options(const SparseSettings& sparse) {
 }
 
 train::SparseData read_data(const TrainingSettings& training, Worker* worker) {
-  const train::SparseSourceOptions options = source_options(training.sparse);
+  using Format = train::SparseSourceOptions::Format;
+  train::SparseSourceOptions options = source_options(training.sparse);
+  const train::ModelRow& row = train::model_row(training.model);
+  if (row.takes_features != row.takes_ratings)
+    options.otherwise = row.takes_ratings ? Format::kRatings : Format::kLibsvm;
   if (training.sparse.share_data && worker != nullptr) return train::SparseData::share(*worker, training.data, options);
   return train::SparseData::read(training.data, options);
 }
@@ -54,8 +59,9 @@ void check_labels(const train::SparseData& test, const train::SparseData& traini
   const train::SparseInfo &these = test.info(), &those = training.info();
   const auto has = [&](float label) { return label == those.label_min || label == those.label_max; };
   if (these.distinct_labels <= 2 && has(these.label_min) && has(these.label_max)) return;
-  throw Error(fmt::format("{}: its labels are {}, but those of the training data {} are {}; give both the same two labels",
-                          test.name(), labels_of(these), training.name(), labels_of(those)));
+  throw Error(
+      fmt::format("{}: its labels are {}, but those of the training data {} are {}; give both the same two labels",
+                  test.name(), labels_of(these), training.name(), labels_of(those)));
 }
 
 train::SparsePart part_of(const SparseSettings& sparse) {

@@ -107,7 +107,7 @@ class LibsvmReader {
     const auto [colon, error] = std::from_chars(at, end_, index);
     if (error != std::errc{} || colon == end_ || *colon != ':') fail_index(at);
     check_index(at, index);
-    const char* const value = colon + 1;
+    const char* const value = skip_blanks(colon + 1);  // as svm-train does
     const char* stop = value;
     while (stop != end_ && !is_blank(*stop)) ++stop;
     indices_.push_back(index);
@@ -198,6 +198,13 @@ class LibsvmReader {
 };
 
 }  // namespace
+
+bool looks_like_libsvm(std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+  const std::size_t label = line.find_first_of(" \t"), colon = line.find(':');
+  float ignored = 0.0F;
+  return label < colon && colon != line.npos && parse_float(line.substr(0, label), ignored) != NumberFault::kNoNumber;
+}
 
 void read_libsvm(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out) {
   LibsvmReader reader(lines, options, out);

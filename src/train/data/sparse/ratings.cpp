@@ -181,6 +181,11 @@ bool looks_like_ratings(std::string_view line) {
   return fields.count >= kMinFields && fields.count <= kMaxFields;
 }
 
+bool is_rating(std::string_view line) {
+  line = trimmed(line);
+  return looks_like_ratings(line) && is_number(split(line, separator_of(line)).text[2]);
+}
+
 void read_ratings(TextLines& lines, const SparseData* names_of, SparseWriter& out) {
   RatingsReader(lines, names_of, out).read_all();
 }

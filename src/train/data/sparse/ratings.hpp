@@ -16,6 +16,9 @@ namespace ps_shm::train {
 // Whether a line looks like a rating or a header of ratings, not like LIBSVM text.
 bool looks_like_ratings(std::string_view line);
 
+// Whether it has a number as its rating, too, so that it is no header.
+bool is_rating(std::string_view line);
+
 // Reads all lines into the writer. Memory grows with the number of different users and items. If `names_of` is not
 // null, ids are those of that data, and two additional ids stand for all users and all items that it lacks.
 // Requires: it has names.

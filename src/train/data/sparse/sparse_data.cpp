@@ -4,6 +4,9 @@
 
 #include <chrono>
 #include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
@@ -32,25 +35,58 @@ void check_options(const std::string& source, const SparseSourceOptions& options
                     is_nameless ? options.names_of->name() : source, options.names_of->name()));
 }
 
-// Stops at the first line that identifies the format.
-bool are_ratings(TextLines& lines, SparseSourceOptions::Format format) {
-  using Format = SparseSourceOptions::Format;
-  if (format != Format::kByContent) return format == Format::kRatings;
+// What a file is that no reader takes, by the beginning of its first line; nullptr: that is not known.
+const char* seems_to_be(const std::string& line) {
+  constexpr std::pair<std::string_view, const char*> kKnown[] = {
+      {"<", "an HTML or XML page"},
+      {"{", "JSON"},
+      {"[", "JSON"},
+      {"PK\x03\x04", "a ZIP archive; unpack it"},
+      {"\xFF\xFE", "UTF-16; convert it to UTF-8"},
+      {"\xFE\xFF", "UTF-16; convert it to UTF-8"},
+      {"version https://git-lfs", "a pointer of Git LFS; fetch the file itself"}};
+  for (const auto& [beginning, what] : kKnown)
+    if (line.starts_with(beginning)) return what;
+  const std::size_t quoted = line.find_first_not_of(' ', line.find('"', 1) + 1);
+  const bool is_csv = line.starts_with('"') && quoted != 0 && quoted < line.size() &&
+                      std::string_view(",;\t").find(line[quoted]) != std::string_view::npos;
+  return is_csv ? "CSV with quotation marks; remove them" : nullptr;
+}
+
+// The beginning of the first line with content, which remains to be read. With `skips_comments`, a line with only a
+// comment has none.
+std::string first_line(TextLines& lines, bool skips_comments) {
+  constexpr std::size_t kEnough = 1024;
   std::string_view line;
   while (lines.next(line)) {
     const std::size_t text = line.find_first_not_of(" \t");
-    if (text == line.npos || line[text] == '#') continue;
+    if (text == line.npos || (skips_comments && line[text] == '#')) continue;
     lines.unread();
-    return looks_like_ratings(line);
+    return std::string(line.substr(text, kEnough));
   }
-  return false;
+  return {};
+}
+
+bool are_ratings(const std::string& first, const SparseSourceOptions& options) {
+  using Format = SparseSourceOptions::Format;
+  if (options.format != Format::kByContent) return options.format == Format::kRatings;
+  if (options.otherwise == Format::kByContent || is_rating(first) || looks_like_libsvm(first))
+    return looks_like_ratings(first);
+  return options.otherwise == Format::kRatings;
 }
 
 void read_text(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out) {
-  if (are_ratings(lines, options.format))
-    read_ratings(lines, options.names_of, out);
-  else
-    read_libsvm(lines, options, out);
+  const std::string first = first_line(lines, options.format == SparseSourceOptions::Format::kByContent);
+  try {
+    if (are_ratings(first, options))
+      read_ratings(lines, options.names_of, out);
+    else
+      read_libsvm(lines, options, out);
+  } catch (const Error& error) {
+    const char* const what = error.code() == ErrorCode::kInvalidArgument ? seems_to_be(first) : nullptr;
+    if (what == nullptr) throw;
+    throw Error(fmt::format("{}; the file seems to be {}", error.what(), what));
+  }
   if (out.info().examples == 0)
     throw Error(fmt::format("{}: it has no examples; expected LIBSVM text or ratings", lines.name()));
 }

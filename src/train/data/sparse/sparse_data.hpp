@@ -62,6 +62,7 @@ struct SparseInfo {
 struct SparseSourceOptions {
   enum class Format { kByContent, kLibsvm, kRatings };
   Format format = Format::kByContent;
+  Format otherwise = Format::kByContent;  // by content: the format of text whose first line is of neither for certain
   using FirstIndex = train::FirstIndex;
   FirstIndex first_index = FirstIndex::kByContent;
   std::uint32_t hash_bits =
@@ -78,7 +79,7 @@ struct SparseSourceOptions {
 
 class SparseData {
  public:
-  // Reads `source`: a file of LIBSVM text or of ratings, plain or .gz; or synthetic data:
+  // Reads `source`: a file of LIBSVM text or of ratings, plain or .gz, .bz2, .xz or .zst; or synthetic data:
   //   zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]]     binary labels of a planted linear model, features drawn by Zipf
   //   ratings:USERSxITEMSxRATINGS                     ratings of planted biases and factors
   // With a cache, the binary form of a file is made once, by the first process that needs it, and used while the file's
@@ -86,7 +87,7 @@ class SparseData {
   // Throws ps_shm::Error: one line with file, line and column of the first malformed place; Interrupted.
   static SparseData read(const std::string& source, const SparseSourceOptions& options);
 
-  // The same for text in memory, which is never gzip; `name` stands for the path in error messages.
+  // The same for text in memory, which is never compressed; `name` stands for the path in error messages.
   static SparseData parse(std::string_view text, const std::string& name, const SparseSourceOptions& options);
 
   // The same, but one worker of the job reads it into a segment that all of them map; the others wait, and take over
