@@ -23,7 +23,8 @@ packages_to_run=(
   'libxxhash-dev|module libxxhash|xxHash: hashes of checkpoints'
   'libncurses-dev|module ncursesw|ncurses: the live view of inspect_shm watch'
   'prometheus-cpp-dev|module prometheus-cpp-pull|metrics of inspect_shm'
-  'zlib1g-dev|module zlib|reads compressed data sets'
+  'zlib1g-dev|module zlib|reads data sets compressed by gzip'
+  'libarchive-dev|module libarchive|reads data sets compressed by bzip2, xz or zstd'
 )
 # shellcheck disable=SC2034  # used by tools/docs
 packages_to_document=(

@@ -1,5 +1,8 @@
 #include "train/data/sparse/libsvm.hpp"
 
+#include <archive.h>
+#include <archive_entry.h>
+
 #include <clocale>
 #include <cmath>
 #include <cstdlib>
@@ -233,6 +236,76 @@ TEST_CASE("libsvm: files are read plain and gzip, whatever their names") {
   const auto expected = examples_of(parse(text));
   CHECK(examples_of(SparseData::read(folder.write("plain", text), {})) == expected);
   CHECK(examples_of(SparseData::read(folder.write_gz("packed", text), {})) == expected);
+}
+
+namespace {
+
+using AddFilter = int (*)(archive*);
+struct Compressed {
+  const char* name;
+  AddFilter add_filter;
+};
+constexpr Compressed kCompressed[] = {{"bzip2", archive_write_add_filter_bzip2},
+                                      {"xz", archive_write_add_filter_xz},
+                                      {"zstd", archive_write_add_filter_zstd}};
+
+std::string compressed(std::string_view text, AddFilter add_filter) {
+  std::string out(2 * text.size() + 1024, '\0');
+  std::size_t used = 0;
+  archive* const packing = archive_write_new();
+  archive_entry* const entry = archive_entry_new();
+  archive_write_set_format_raw(packing);
+  add_filter(packing);
+  archive_write_set_bytes_per_block(packing, 0);
+  archive_write_open_memory(packing, out.data(), out.size(), &used);
+  archive_entry_set_filetype(entry, AE_IFREG);
+  REQUIRE(archive_write_header(packing, entry) == ARCHIVE_OK);
+  REQUIRE(archive_write_data(packing, text.data(), text.size()) == static_cast<la_ssize_t>(text.size()));
+  REQUIRE(archive_write_close(packing) == ARCHIVE_OK);
+  archive_entry_free(entry);
+  archive_write_free(packing);
+  return out.substr(0, used);
+}
+
+}  // namespace
+
+TEST_CASE("libsvm: files compressed by bzip2, xz and zstd are read, whatever their names, and of several streams") {
+  const Folder folder;
+  std::string half;
+  for (int row = 1; row <= 20'000; ++row)
+    half += std::to_string(row % 2) + " 3:1 " + std::to_string(row + 3) + ":0.5\n";
+  const auto expected = examples_of(parse(half + half));
+  for (const Compressed& one : kCompressed) {
+    CAPTURE(one.name);
+    const std::string stream = compressed(half, one.add_filter);
+    REQUIRE(stream.size() < half.size() / 2);
+    CHECK(examples_of(SparseData::read(folder.write("packed", stream + stream), {})) == expected);
+    const std::string empty = folder.write("empty", compressed("", one.add_filter));
+    CHECK(error_of([&] { SparseData::read(empty, {}); }) ==
+          empty + ": it has no examples; expected LIBSVM text or ratings");
+  }
+}
+
+TEST_CASE("libsvm: damaged and truncated data of each compression is an error that names it") {
+  const Folder folder;
+  std::string text;
+  for (int row = 1; row <= 20'000; ++row) text += "1 " + std::to_string(row * 7919 % 10'007 + 1) + ":1\n";
+  for (const Compressed& one : kCompressed) {
+    CAPTURE(one.name);
+    const std::string whole = compressed(text, one.add_filter);
+    std::string changed = whole;
+    changed.replace(whole.size() / 2, 12, 12, '\xff');
+    for (const std::string& wrong :
+         {whole.substr(0, whole.size() - 1), whole.substr(0, whole.size() / 2), whole.substr(0, 20), changed}) {
+      CAPTURE(wrong.size());
+      const std::string path = folder.write("packed", wrong);
+      const std::string found = error_of([&] { SparseData::read(path, {}); });
+      CAPTURE(found);
+      CHECK(found.find(path + ":") == 0);
+      CHECK(found.find(std::string("damaged or truncated ") + one.name + " data here or soon after") != found.npos);
+      CHECK(found.find('\n') == found.npos);
+    }
+  }
 }
 
 TEST_CASE("sparse data: the reader that was asked for reports what the file seems to be") {

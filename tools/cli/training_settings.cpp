@@ -59,7 +59,7 @@ const config::Settings<TrainingSettings>& training_settings() {
          train::model_names(train::ModelKind::kSparse, "and") + " take sparse examples", {.common = kBoth}},
         {"data", text(&T::data, "SOURCE"), kData, kBoth,
          "training data: digits, fashion-mnist, a folder of IDX files, or synthetic:FEATURESxCLASSES[xEXAMPLES]; "
-         "sparse models: a file of LIBSVM text or of ratings, also .gz, or synthetic data: "
+         "sparse models: a file of LIBSVM text or of ratings, also compressed, or synthetic data: "
          "zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]], ratings:USERSxITEMSxRATINGS",
          {.otherwise = "digits; sparse models: synthetic data", .common = kBoth}},
         {"batch", whole_or_none(&T::batch, 1, 1'000'000'000), kData, kBoth, "number of examples per batch",

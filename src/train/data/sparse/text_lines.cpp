@@ -1,5 +1,6 @@
 #include "train/data/sparse/text_lines.hpp"
 
+#include <archive.h>
 #include <fmt/format.h>
 #include <zlib.h>
 
@@ -7,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <system_error>
 
 #include "config/error_code.hpp"
@@ -17,6 +19,35 @@ namespace {
 
 constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr const char* kExpected = "expected LIBSVM text or ratings, plain or compressed";
+
+// A compression that libarchive reads. Gzip is left to zlib, because libarchive does not verify its checksum.
+struct Compression {
+  const char* name;
+  std::string_view first_bytes;
+  int (*support)(archive*);
+};
+constexpr Compression kCompressions[] = {
+    {"bzip2", "BZh", archive_read_support_filter_bzip2},
+    {"xz", std::string_view("\xFD\x37\x7A\x58\x5A\x00", 6), archive_read_support_filter_xz},
+    {"zstd", "\x28\xB5\x2F\xFD", archive_read_support_filter_zstd},
+};
+
+// By the content of the file, whatever its name; nullptr: none of these. Throws Error if there is no such file.
+const Compression* compression_of(const std::string& path) {
+  std::error_code unreadable;
+  const auto status = std::filesystem::status(path, unreadable);
+  if (status.type() == std::filesystem::file_type::not_found)
+    throw Error(fmt::format("{}: no such file; {}", path, kExpected), ErrorCode::kNotFound);
+  if (!unreadable && !std::filesystem::is_regular_file(status))
+    throw Error(fmt::format("{}: not a regular file; {}", path, kExpected));
+  char first[8] = {};
+  std::ifstream file(path, std::ios::binary);  // one that cannot be read fails when it is opened for reading
+  file.read(first, sizeof first);
+  for (const Compression& one : kCompressions)
+    if (std::string_view(first, std::size_t(file.gcount())).starts_with(one.first_bytes)) return &one;
+  return nullptr;
+}
 
 }  // namespace
 
@@ -40,16 +71,10 @@ class TextLines::MemorySource final : public Source {
   std::string_view rest_;
 };
 
+// Plain or gzip.
 class TextLines::FileSource final : public Source {
  public:
   explicit FileSource(const std::string& path) {
-    std::error_code unreadable;
-    const auto status = std::filesystem::status(path, unreadable);
-    if (status.type() == std::filesystem::file_type::not_found)
-      throw Error(fmt::format("{}: no such file; expected LIBSVM text or ratings, plain or gzip", path),
-                  ErrorCode::kNotFound);
-    if (!unreadable && !std::filesystem::is_regular_file(status))
-      throw Error(fmt::format("{}: not a regular file; expected LIBSVM text or ratings, plain or gzip", path));
     errno = 0;
     file_.reset(gzopen(path.c_str(), "rbe"));
     if (!file_)
@@ -85,7 +110,44 @@ class TextLines::FileSource final : public Source {
   std::unique_ptr<gzFile_s, Close> file_;
 };
 
-TextLines TextLines::of_file(const std::string& path) { return {path, std::make_unique<FileSource>(path)}; }
+class TextLines::ArchiveSource final : public Source {
+ public:
+  ArchiveSource(const std::string& path, const Compression& compression)
+      : name_(compression.name), archive_(archive_read_new()) {
+    if (!archive_) throw std::bad_alloc();
+    compression.support(archive_.get());
+    archive_read_support_format_raw(archive_.get());
+    archive_read_support_format_empty(archive_.get());
+    archive_entry* entry = nullptr;
+    begun_ = archive_read_open_filename(archive_.get(), path.c_str(), std::size_t{1} << 18);
+    if (begun_ == ARCHIVE_OK) begun_ = archive_read_next_header(archive_.get(), &entry);
+  }
+
+  std::size_t read(char* out, std::size_t bytes, std::string& problem) override {
+    if (begun_ == ARCHIVE_EOF) return 0;
+    const auto got = begun_ == ARCHIVE_OK ? archive_read_data(archive_.get(), out, bytes) : begun_;
+    if (got >= 0) return static_cast<std::size_t>(got);
+    const char* const message = archive_error_string(archive_.get());
+    problem = fmt::format("damaged or truncated {} data here or soon after ({}); fetch the file again", name_,
+                          message != nullptr ? message : "no reason given");
+    return 0;
+  }
+
+ private:
+  struct Close {
+    void operator()(archive* opened) const { archive_read_free(opened); }
+  };
+
+  const char* name_;
+  std::unique_ptr<archive, Close> archive_;
+  int begun_;  // whether the content could be found
+};
+
+TextLines TextLines::of_file(const std::string& path) {
+  if (const Compression* compression = compression_of(path))
+    return {path, std::make_unique<ArchiveSource>(path, *compression)};
+  return {path, std::make_unique<FileSource>(path)};
+}
 TextLines TextLines::of_memory(std::string_view text, const std::string& name) {
   return {name, std::make_unique<MemorySource>(text)};
 }

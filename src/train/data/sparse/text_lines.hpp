@@ -1,6 +1,7 @@
-// Reads the lines of a text file, plain or gzip, or of text in memory, one by one in constant memory.
+// Reads the lines of a text file, plain or compressed (gzip, bzip2, xz, zstd), or of text in memory, one by one in
+// constant memory.
 //
-// Nothing in a file is trusted: lines longer than kMaxLineBytes, and damaged or truncated gzip data, are errors.
+// Nothing in a file is trusted: lines longer than kMaxLineBytes, and damaged or truncated compressed data, are errors.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ inline constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;  // about a 
 
 class TextLines {
  public:
-  // Gzip is detected by content. Throws Error if the file cannot be opened.
+  // The compression is detected by content. Throws Error if the file cannot be opened.
   static TextLines of_file(const std::string& path);
   static TextLines of_memory(std::string_view text, const std::string& name);
 
@@ -41,6 +42,7 @@ class TextLines {
  private:
   class Source;
   class FileSource;
+  class ArchiveSource;
   class MemorySource;
 
   TextLines(std::string name, std::unique_ptr<Source> source);
