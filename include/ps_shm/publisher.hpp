@@ -115,11 +115,12 @@ class Publisher {
     std::span<std::byte> out(std::uint32_t tensor);
 
     // Publishes the generation, and returns its number. Tensors of which nothing was written are shared with the
-    // generation before, without a copy. Nothing can be written afterwards.
+    // generation before, without a copy. Nothing can be written afterwards. `is_partial` is for the readers
+    // (Generation::is_partial()).
     //
     // Throws: Error if it is the first generation and a tensor was not written.
     // Progress: wait-free. It makes a system call only if a subscriber waits.
-    std::uint64_t commit(std::uint64_t step = 0);
+    std::uint64_t commit(std::uint64_t step = 0, bool is_partial = false);
 
    private:
     friend class Publisher;

@@ -51,6 +51,10 @@ class Generation {
   std::uint64_t step() const;             // the `step` that the publisher gave it
   std::uint64_t unix_ns() const;          // when it was published, in nanoseconds since 1970
 
+  // Whether its publisher says that it contains a part of an unfinished push, so that its tensors need not belong
+  // together. Only a ps that was asked for such generations publishes them (ps_shm --publish-partial).
+  bool is_partial() const;
+
   std::uint32_t tensor_count() const noexcept;  // number of tensors in the bundle
 
   // The specification of a tensor.

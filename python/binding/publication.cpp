@@ -476,6 +476,9 @@ generation of its parent.)")
       .def_prop_ro(
           "step", [](const GenerationHandle& self) { return self->step(); }, "The `step` that the publisher gave it.")
       .def_prop_ro(
+          "partial", [](const GenerationHandle& self) { return self->is_partial(); },
+          "Whether its publisher says that it has a part of an unfinished push (ps_shm --publish-partial).")
+      .def_prop_ro(
           "unix_ns", [](const GenerationHandle& self) { return self->unix_ns(); },
           "When it was published, in nanoseconds since 1970 (Unix time).")
       .def_prop_ro(

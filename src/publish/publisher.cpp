@@ -240,12 +240,12 @@ void Publisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> 
   shm::fault_point(shm::FaultPoint::kPublishTensor);
 }
 
-std::uint64_t Publisher::Writing::commit(std::uint64_t step) {
+std::uint64_t Publisher::Writing::commit(std::uint64_t step, bool is_partial) {
   Impl& impl = own();
   if (!impl.writer.is_complete())
     throw Error(fmt::format("publication '{}': the first generation must contain all {} tensors",
                             impl.bundle.spec().name, impl.bundle.tensors()));
-  const std::uint64_t generation = impl.writer.commit(step);
+  const std::uint64_t generation = impl.writer.commit(step, is_partial);
   let_go();
   return generation;
 }

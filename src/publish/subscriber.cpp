@@ -138,6 +138,10 @@ std::uint64_t Generation::unix_ns() const {
   impl_->bundle.refuse_inherited("generation");
   return impl_->bundle.record(shm::record_of(newest_)).unix_ns.load_relaxed();
 }
+bool Generation::is_partial() const {
+  impl_->bundle.refuse_inherited("generation");
+  return impl_->bundle.record(shm::record_of(newest_)).partial.load_relaxed() != 0;
+}
 std::uint32_t Generation::tensor_count() const noexcept { return impl_->bundle.tensors(); }
 const TensorSpec& Generation::spec(std::uint32_t tensor) const noexcept { return impl_->bundle.spec().tensors[tensor]; }
 std::span<const std::byte> Generation::tensor(std::uint32_t tensor) const {

@@ -138,7 +138,7 @@ class Inspector(ProcessTest):
         ps = self.start_ps("--numa", "none", "--place", "a=0,b.c=0", "--chunk-bytes", "4KiB", "--workers", "2..5")
         shown = self.show()
         not_stored = {"job", "group", "task", "wait-job", "keep-segments", "adopt", "publish", "publish-every",
-                      "publish-averages", "summary-dir", "summary-every", "checkpoint-dir", "checkpoint-every", "keep",
+                      "publish-averages", "publish-partial", "summary-dir", "summary-every", "checkpoint-dir", "checkpoint-every", "keep",
                       "keep-best", "max-file-bytes", "fresh"}
         names = {name_of(row) for row in rows() if "ps_shm" in row[3]} - not_stored
         key_of = lambda name: name.replace("-", "_") + ("_seconds" if name in ("linger", "step-timeout") else "")

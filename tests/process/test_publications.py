@@ -70,6 +70,22 @@ class Publications(ProcessTest):
         self.assertRegex(err, r"published again; left out: [1-9]\d* states? with an unfinished push")
         self.assertEqual(follower.communicate()[0], "2 2 1\n")
 
+    def test_a_state_with_a_part_of_a_push_is_published_and_marked_where_that_is_asked_for(self):
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "1", "--publish", self.name, "--publish-every", "0.2s",
+                        "--publish-partial")
+        worker = Peer(self, "stop-within", self.job)
+        support.wait_until(lambda: self.file.exists() and self.shown()["generation"] == 1, "the first generation")
+        self.assertIs(self.shown()["partial"], False)
+        worker.process.stdin.write("\n")
+        worker.process.stdin.flush()
+        support.wait_until(lambda: self.shown()["generation"] == 2, "the second generation")
+        self.assertIs(self.shown()["partial"], True)
+        self.assertIn("old, with a part of an unfinished push", self.as_text("publications"))
+        worker.process.send_signal(signal.SIGCONT)
+        self.assertEqual(worker.end(), 0)
+        code, _, err = support.finish(ps)
+        self.assertEqual((code, err), (0, ""))
+
     def test_one_whose_publisher_died_and_the_next_one(self):
         publisher, _ = self.publisher(), self.reader()
         publisher.kill()

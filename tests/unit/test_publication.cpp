@@ -206,6 +206,12 @@ TEST_CASE("publication: a generation is written in parts, in any order, and visi
   CHECK(is_whole(subscriber.read()));
   writing.reset();  // given up
   CHECK(publish_next(publisher) == 20);
+  std::optional<Publisher::Writing> marked = publisher.begin();
+  marked->commit(3, true);
+  CHECK(subscriber.read(20).is_partial());
+  CHECK_FALSE(first->is_partial());
+  CHECK(publish_next(publisher) == 22);
+  CHECK_FALSE(subscriber.read().is_partial());
   CHECK(is_whole(subscriber.read()));
 }
 

@@ -177,6 +177,8 @@ const Settings<PsSettings>& ps_options() {
          "--publish: interval between generations; one more is published at the end"},
         {"publish-averages", config::flag(&S::averages), kRun, kPs | kLaunch,
          "--publish: publish the moving averages instead of the values; requires --ema"},
+        {"publish-partial", config::flag(&S::partial), kRun, kPs | kLaunch,
+         "--publish: publish states with a part of a stopped worker's push, too, marked as such"},
     };
     Settings<P> rows;
     config::add_within(rows, &P::job, job, kPs);

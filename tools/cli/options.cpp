@@ -139,8 +139,9 @@ void check_environment(const char* program) {
 
 void check_publish(const PsSettings& settings) {
   if (settings.publish.name.empty()) {
-    if (settings.publish.averages || settings.publish.every != PublishSettings().every)
-      throw Error("--publish-every, --publish-averages: give --publish NAME");
+    if (settings.publish.averages || settings.publish.partial ||
+        settings.publish.every != PublishSettings().every)
+      throw Error("--publish-every, --publish-averages, --publish-partial: give --publish NAME");
     return;
   }
   check_publication_name(settings.publish.name);

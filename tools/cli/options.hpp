@@ -24,6 +24,7 @@ struct PublishSettings {
   std::string name;  // of the publication; empty: nothing is published
   config::Interval every = {.steps = 100};
   bool averages = false;  // publish the moving averages of variables that have them
+  bool partial = false;   // publish states with a part of an unfinished push, too
 
   bool operator==(const PublishSettings&) const = default;
 };

@@ -76,6 +76,7 @@ void describe_bundle(const shm::Bundle& bundle, Json& row) {
     if (!seen || seen->generation != shm::generation_of(newest)) continue;
     row["step"] = seen->step;
     row["changed"] = seen->changed;
+    row["partial"] = seen->is_partial;
     row["generation_age_seconds"] = age_seconds(seen->unix_ns);
     break;
   }
@@ -108,6 +109,7 @@ Json examine(const std::string& name) {
               {"generation", nullptr},
               {"step", nullptr},
               {"changed", nullptr},
+              {"partial", nullptr},
               {"generation_age_seconds", nullptr},
               {"tensors", nullptr},
               {"tensor_bytes", nullptr},

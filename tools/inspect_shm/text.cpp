@@ -64,8 +64,9 @@ std::string publications_as_text(const Json& listed, Columns columns) {
                         bytes_as_text(row["written_bytes"]));
     text += row["generation"] == 0
                 ? "  no generation yet\n"
-                : fmt::format("  generation {}, step {}, {} tensors changed, {} old\n", cell(row["generation"]),
-                              cell(row["step"]), cell(row["changed"]), age_as_text(row["generation_age_seconds"]));
+                : fmt::format("  generation {}, step {}, {} tensors changed, {} old{}\n", cell(row["generation"]),
+                              cell(row["step"]), cell(row["changed"]), age_as_text(row["generation_age_seconds"]),
+                              row["partial"] == true ? ", with a part of an unfinished push" : "");
     for (const Json& subscriber : row["subscribers"]) {
       std::vector<std::string> held;
       for (const Json& generation : subscriber["generations"]) held.push_back(cell(generation));

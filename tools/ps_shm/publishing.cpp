@@ -21,7 +21,8 @@ namespace ps_shm::tools {
 // Publishes the job's variables as a bundle.
 class Publishing::Bundle {
  public:
-  Bundle(JobView& view, const std::string& group, const PublishSettings& settings) : view_(view), group_(group) {
+  Bundle(JobView& view, const std::string& group, const PublishSettings& settings)
+      : view_(view), group_(group), publishes_partial_(settings.partial) {
     BundleSpec spec{.name = settings.name, .tensors = {}};
     for (const VariableInfo& variable : view.variables()) {
       if (!variable.initialised) continue;
@@ -47,23 +48,23 @@ class Publishing::Bundle {
     return true;
   }
 
-  // False: subscribers hold leases on all generations that fit. Throws Error for a state that has a part of a push: a
-  // generation promises complete pushes, so that state is left out.
+  // False: subscribers hold leases on all generations that fit. Throws Error for a state that has a part of a push,
+  // unless such states are asked for: a generation promises complete pushes, so that state is left out.
   bool publish(bool is_last) {
     const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(is_last)}, group_);
-    if (!snapshot.partial_ranks().empty()) {
+    const bool is_partial = !snapshot.partial_ranks().empty();
+    if (is_partial && !publishes_partial_) {
       ++left_out_;
       throw Error(fmt::format("not published: a push of worker {} is unfinished, and a part of it would be visible",
                               fmt::join(snapshot.partial_ranks(), ", ")),
                   ErrorCode::kUnavailable);
     }
-    return publisher_
-        ->publish(
-            [&](std::uint32_t tensor, std::span<std::byte> out) {
-              snapshot.copy(publisher_->spec().tensors[tensor].name, out, arrays_[tensor]);
-            },
-            snapshot.global_step())
-        .has_value();
+    std::optional<Publisher::Writing> writing = publisher_->begin();
+    if (!writing) return false;
+    for (std::uint32_t tensor = 0; tensor < arrays_.size(); ++tensor)
+      snapshot.copy(publisher_->spec().tensors[tensor].name, writing->out(tensor), arrays_[tensor]);
+    writing->commit(snapshot.global_step(), is_partial);
+    return true;
   }
 
   // How many states have been left out since the last call.
@@ -72,6 +73,7 @@ class Publishing::Bundle {
  private:
   JobView& view_;
   const std::string group_;
+  const bool publishes_partial_;
   std::vector<std::uint64_t> arrays_;  // index for each variable: its values, or its average
   std::optional<Publisher> publisher_;
   std::uint64_t left_out_ = 0;

@@ -81,7 +81,7 @@ bool GenerationWriter::is_complete() const noexcept {
          std::find(has_place_.begin(), has_place_.end(), false) == has_place_.end();
 }
 
-std::uint64_t GenerationWriter::commit(std::uint64_t step) {
+std::uint64_t GenerationWriter::commit(std::uint64_t step, bool is_partial) {
   NewestShm& state = bundle_.newest();
   const std::uint64_t before = state.newest.load_relaxed(), generation = generation_of(before) + 1;
   RecordShm& record = bundle_.record(record_);
@@ -95,6 +95,7 @@ std::uint64_t GenerationWriter::commit(std::uint64_t step) {
   record.step.store_relaxed(step);
   record.unix_ns.store_relaxed(unix_now_ns());
   record.changed.store_relaxed(count);
+  record.partial.store_relaxed(is_partial ? 1 : 0);
   fault_point(FaultPoint::kPublishWritten);
   record.stamp.store_release(generation);  // (publication.P7) pairs with publication.P11
   fault_point(FaultPoint::kPublishStamped);
@@ -124,6 +125,7 @@ std::optional<SeenRecord> look_at(const Bundle& bundle, std::uint32_t record) no
   seen.step = shared.step.load_relaxed();
   seen.unix_ns = shared.unix_ns.load_relaxed();
   seen.changed = shared.changed.load_relaxed();
+  seen.is_partial = shared.partial.load_relaxed() != 0;
   fence_acquire();  // (publication.P11) pairs with publication.P6
   if (shared.stamp.load_relaxed() != seen.generation) return std::nullopt;
   return seen;

@@ -52,7 +52,7 @@ class GenerationWriter {
   bool is_complete() const noexcept;
   // Publishes it: tensors without a place are shared with the generation before. Returns the generation's number.
   // Requires: is_complete(). Wait-free; a system call only if a subscriber waits.
-  std::uint64_t commit(std::uint64_t step);
+  std::uint64_t commit(std::uint64_t step, bool is_partial = false);
 
   // All of it at once: calls fill(tensor, out) for each tensor in `changed`.
   using Fill = std::function<void(std::uint32_t tensor, std::byte* out)>;
@@ -95,6 +95,7 @@ inline void give_back(AtomicShm<std::uint64_t>& lease) noexcept {
 // A record as a reader without a lease sees it: complete, or nothing.
 struct SeenRecord {
   std::uint64_t generation = 0, step = 0, unix_ns = 0, changed = 0;
+  bool is_partial = false;
 };
 std::optional<SeenRecord> look_at(const Bundle& bundle, std::uint32_t record) noexcept;
 

@@ -88,7 +88,8 @@ struct alignas(kWriterLine) RecordShm {
   AtomicShm<std::uint64_t> step;     // the step that the publisher gave
   AtomicShm<std::uint64_t> unix_ns;  // when it was published
   AtomicShm<std::uint64_t> changed;  // number of tensors that it does not share with the previous generation
-  std::uint8_t reserved[96];
+  AtomicShm<std::uint64_t> partial;  // 1: its publisher says that it has a part of an unfinished push
+  std::uint8_t reserved[88];
 };
 
 inline constexpr std::uint64_t kGenerationBits = 48;

@@ -231,7 +231,7 @@ template <>
 struct LayoutFields<RecordShm> {
   using Struct = RecordShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(stamp), PS_SHM_FIELD(step), PS_SHM_FIELD(unix_ns),
-                                        PS_SHM_FIELD(changed), PS_SHM_FIELD(reserved)};
+                                        PS_SHM_FIELD(changed), PS_SHM_FIELD(partial), PS_SHM_FIELD(reserved)};
 };
 
 #undef PS_SHM_FIELD
