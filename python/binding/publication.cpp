@@ -448,10 +448,14 @@ Progress: wait-free.)")
       .def(
           "__exit__",
           [](WritingHandle& self, nb::handle kind, nb::handle, nb::handle) {
-            if (!kind.is_none())
-              give_up(self);
-            else if (!self.number)
+            if (!kind.is_none()) return give_up(self);
+            if (self.number) return;
+            try {
               commit(self);
+            } catch (...) {  // the block is over: nobody can complete it
+              give_up(self);
+              throw;
+            }
           },
           "kind"_a.none(), "error"_a.none(), "trace"_a.none(),
           nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: typing.Any) "
