@@ -24,6 +24,9 @@ enum class DType : std::uint32_t {
   kUint16 = 11,   // unsigned, 2 bytes
   kUint8 = 12,    // unsigned, 1 byte
   kBool = 13,     // 1 byte, 0 or 1
+  // Floats of 8 bits (Micikevicius et al. 2022), as machine learning uses them for weights:
+  kFloat8E4M3 = 14,  // 4 bits of exponent, 3 of fraction, no infinity (E4M3FN)
+  kFloat8E5M2 = 15,  // 5 bits of exponent, 2 of fraction
 };
 
 // When a push takes effect, and what a worker waits for.

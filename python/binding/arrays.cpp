@@ -43,6 +43,8 @@ struct DLPackKind {
 };
 constexpr DLPackKind kDLPackKinds[] = {{NumberKind::kFloat, nb::dlpack::dtype_code::Float},
                                        {NumberKind::kBFloat, nb::dlpack::dtype_code::Bfloat},
+                                       {NumberKind::kFloat8E4M3, nb::dlpack::dtype_code(10)},  // of DLPack 1.1
+                                       {NumberKind::kFloat8E5M2, nb::dlpack::dtype_code(12)},
                                        {NumberKind::kSigned, nb::dlpack::dtype_code::Int},
                                        {NumberKind::kUnsigned, nb::dlpack::dtype_code::UInt},
                                        {NumberKind::kBool, nb::dlpack::dtype_code::Bool}};
@@ -171,26 +173,41 @@ DType dtype_of(const std::string& name) {
   throw nb::value_error(fmt::format("dtype '{}' is none of {}", name, fmt::join(names, ", ")).c_str());
 }
 
+// NumPy's name for bytes of no type is the one in files of such elements.
+void require_numpy(DType dtype, const char* instead) {
+  if (update::find_dtype(dtype)->npy[1] == 'V')
+    refuse(fmt::format("NumPy has no {}; {}", to_string(dtype), fmt::format(fmt::runtime(instead), to_string(dtype))));
+}
+
+nb::dlpack::dtype dlpack_type(DType dtype) {
+  const update::DTypeTraits& row = *update::find_dtype(dtype);
+  const auto kind = std::find_if(std::begin(kDLPackKinds), std::end(kDLPackKinds),
+                                 [&](const DLPackKind& one) { return one.kind == row.kind; });
+  return {static_cast<std::uint8_t>(kind->code), static_cast<std::uint8_t>(row.bytes * 8), 1};
+}
+
 nb::object new_array(DType dtype, const Shape& shape) {
   static std::atomic<PyObject*> empty = nullptr;  // atomic, because several threads may look it up at the same time
   if (empty == nullptr) empty = nb::object(nb::module_::import_("numpy").attr("empty")).release().ptr();
-  if (dtype == DType::kBFloat16) refuse("NumPy has no bfloat16; pass a tensor of torch.bfloat16 as out");
+  require_numpy(dtype, "pass a tensor of torch.{} as out");
   nb::list extents;
   for (const std::uint64_t extent : shape) extents.append(extent);
   return nb::handle(empty.load())(nb::tuple(extents), to_string(dtype));
 }
 
 nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use) {
-  if (dtype == DType::kBFloat16) refuse("NumPy has no bfloat16; read into a tensor of torch.bfloat16");
-  const update::DTypeTraits& row = *update::find_dtype(dtype);
-  const auto kind = std::find_if(std::begin(kDLPackKinds), std::end(kDLPackKinds),
-                                 [&](const DLPackKind& one) { return one.kind == row.kind; });
-  const nb::dlpack::dtype type{static_cast<std::uint8_t>(kind->code), static_cast<std::uint8_t>(row.bytes * 8), 1};
+  require_numpy(dtype, "read into a tensor of torch.{}");
+  const nb::dlpack::dtype type = dlpack_type(dtype);
   const std::vector<std::size_t> extents(shape.begin(), shape.end());
   if (use == Use::kWrite)
     return nb::cast(
         nb::ndarray<nb::numpy>(const_cast<void*>(data), extents.size(), extents.data(), owner, nullptr, type));
   return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, extents.size(), extents.data(), owner, nullptr, type));
+}
+
+nb::object as_dlpack(const void* data, DType dtype, const Shape& shape, nb::handle owner) {
+  const std::vector<std::size_t> extents(shape.begin(), shape.end());
+  return nb::cast(nb::ndarray<nb::ro>(data, extents.size(), extents.data(), owner, nullptr, dlpack_type(dtype)));
 }
 
 }  // namespace ps_shm::python

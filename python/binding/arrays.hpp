@@ -64,7 +64,9 @@ DType dtype_of(const std::string& name);
 
 // A new NumPy array, not initialised.
 nb::object new_array(DType dtype, const Shape& shape);
-// A NumPy array of memory that `owner` keeps. Raises TypeError for bfloat16, which NumPy has not.
+// A NumPy array of memory that `owner` keeps. Raises TypeError for a type that NumPy does not have.
 nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use);
+// The same for a read-only object with DLPack, of any type.
+nb::object as_dlpack(const void* data, DType dtype, const Shape& shape, nb::handle owner);
 
 }  // namespace ps_shm::python

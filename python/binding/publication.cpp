@@ -290,15 +290,27 @@ SharedLease try_read(const SubscriberHandle& self, std::uint64_t newer_than) {
 
 nb::object generation(SharedLease lease) { return lease ? nb::cast(GenerationHandle{std::move(lease)}) : nb::none(); }
 
-nb::object tensor(const GenerationHandle& self, const std::string& name) {
+// Calls make(data, dtype, shape, owner) with the memory of the tensor, which `owner` keeps leased.
+template <class Make>
+nb::object shared_tensor(const GenerationHandle& self, const std::string& name, Make&& make) {
   for (std::uint32_t i = 0; i < self->tensor_count(); ++i) {
     const TensorSpec& spec = self->spec(i);
     if (spec.name != name) continue;
     const nb::capsule owner(new SharedLease(self.lease),
                             [](void* kept) noexcept { delete static_cast<SharedLease*>(kept); });
-    return as_array(self->tensor(i).data(), spec.dtype, spec.shape, owner, Use::kRead);
+    return make(self->tensor(i).data(), spec.dtype, spec.shape, owner);
   }
   throw nb::key_error(name.c_str());
+}
+
+nb::object tensor(const GenerationHandle& self, const std::string& name) {
+  return shared_tensor(self, name, [](const void* data, DType dtype, const Shape& shape, nb::handle owner) {
+    return as_array(data, dtype, shape, owner, Use::kRead);
+  });
+}
+
+nb::object dlpack(const GenerationHandle& self, const std::string& name) {
+  return shared_tensor(self, name, as_dlpack);
 }
 
 // Copies tensors of the generation into arrays. Raises ValueError for names that are not those of tensors.
@@ -502,6 +514,16 @@ The array keeps the generation leased. (NumPy has no bfloat16: use copy_to() wit
 Raises:
     KeyError: there is no tensor of that name.
     TypeError: the tensor is of bfloat16.)")
+      .def("dlpack", &dlpack, "name"_a, nb::sig("def dlpack(self, name: str) -> typing.Any"),
+           R"(Returns a tensor in shared memory as an object with DLPack, without a copy, of any dtype.
+
+    w = torch.from_dlpack(generation.dlpack("w"))
+
+The object, and what is made of it, keeps the generation leased. The memory is read-only, which PyTorch does not know:
+writing to such a tensor ends the process with SIGSEGV.
+
+Raises:
+    KeyError: there is no tensor of that name.)")
       .def("copy_to", &copy_to, "outs"_a, nb::sig("def copy_to(self, outs: dict[str, typing.Any]) -> None"),
            R"(Copies tensors into arrays.
 

@@ -32,9 +32,8 @@ struct ForeignType {
   const char* name;
   std::uint64_t bits;
 };
-constexpr ForeignType kForeignTypes[] = {{"F8_E4M3", 8}, {"F8_E5M2", 8},     {"F8_E8M0", 8},
-                                         {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"F4", 4},
-                                         {"C64", 64},    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}};
+constexpr ForeignType kForeignTypes[] = {{"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6},
+                                         {"F6_E3M2", 6},     {"F4", 4},          {"C64", 64}};
 
 const update::DTypeTraits* find_stored(std::string_view name) noexcept {
   return update::find_dtype(name, &update::DTypeTraits::safetensors);
@@ -82,7 +81,7 @@ StoredTensor tensor_of(const Header& said) {
 
 bool is_float(std::string_view dtype) noexcept {
   const update::DTypeTraits* row = find_stored(dtype);
-  return row != nullptr && (row->kind == update::NumberKind::kFloat || row->kind == update::NumberKind::kBFloat);
+  return row != nullptr && update::is_float(row->kind);
 }
 
 TensorFile::TensorFile(std::string path)

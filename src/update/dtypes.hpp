@@ -34,8 +34,24 @@ struct BFloat16 {  // the upper half of a float32
   operator float() const noexcept { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 };
 
-// What kind of number an element is.
-enum class NumberKind { kFloat, kBFloat, kSigned, kUnsigned, kBool };
+// Floats of 8 bits, as they are stored.
+struct Float8E4M3 {  // no infinity; all ones is NaN
+  std::uint8_t bits;
+  operator float() const noexcept {
+    const int exponent = bits >> 3 & 0xf, fraction = bits & 7;
+    const float sign = bits >> 7 != 0 ? -1.0F : 1.0F;
+    if ((bits & 0x7f) == 0x7f) return sign * std::numeric_limits<float>::quiet_NaN();
+    return sign * (exponent == 0 ? std::ldexp(float(fraction), -9) : std::ldexp(float(fraction + 8), exponent - 10));
+  }
+};
+struct Float8E5M2 {  // the upper half of a Float16
+  std::uint8_t bits;
+  operator float() const noexcept { return Float16{static_cast<std::uint16_t>(bits << 8)}; }
+};
+
+// What kind of number an element is. The first ones are floats.
+enum class NumberKind { kFloat, kBFloat, kFloat8E4M3, kFloat8E5M2, kSigned, kUnsigned, kBool };
+constexpr bool is_float(NumberKind kind) noexcept { return kind < NumberKind::kSigned; }
 
 // A type of elements that are stored as T.
 template <class T>
@@ -64,6 +80,8 @@ inline constexpr std::tuple kElements{
     Element<std::uint16_t>{DType::kUint16,   NumberKind::kUnsigned, "uint16",   "U16",  "<u2", true},
     Element<std::uint8_t> {DType::kUint8,    NumberKind::kUnsigned, "uint8",    "U8",   "|u1", true},
     Element<std::uint8_t> {DType::kBool,     NumberKind::kBool,     "bool",     "BOOL", "|b1", false},
+    Element<Float8E4M3>   {DType::kFloat8E4M3, NumberKind::kFloat8E4M3, "float8_e4m3fn", "F8_E4M3", "|V1", false},
+    Element<Float8E5M2>   {DType::kFloat8E5M2, NumberKind::kFloat8E5M2, "float8_e5m2",   "F8_E5M2", "|V1", false},
 };
 // clang-format on
 

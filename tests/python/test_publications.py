@@ -65,15 +65,43 @@ def test_a_generation_is_written_tensor_by_tensor_and_visible_when_it_is_committ
             generation.write("w", np.array([4, 5], np.float32), begin=4)
             assert subscriber.try_read() is None
         assert generation.number == publisher.generation == 1
-        first = subscriber.read()
-        assert first.step == 5 and first["w"].tolist() == [[0, 1, 2], [3, 4, 5]] and first["n"].tolist() == [7]
-        out = torch.zeros(4, dtype=torch.bfloat16)
-        first.copy_to({"b": out})
-        assert out.tolist() == [1] * 4
+        out = {"b": torch.zeros(4, dtype=torch.bfloat16), "w": np.zeros((2, 3), np.float32), "n": np.zeros(1, np.int64)}
+        subscriber.read().copy_to(out)
+        assert out["b"].tolist() == [1] * 4 and out["w"].tolist() == [[0, 1, 2], [3, 4, 5]] and out["n"].tolist() == [7]
+        assert subscriber.read().step == 5
         with publisher.begin() as generation:
             generation.write("n", np.array([8]))
             assert generation.commit() == 2
-        assert subscriber.read(1)["w"].tolist() == [[0, 1, 2], [3, 4, 5]] and subscriber.read(1)["n"].tolist() == [8]
+        subscriber.read(1).copy_to(out)
+        assert out["w"].tolist() == [[0, 1, 2], [3, 4, 5]] and out["n"].tolist() == [8]
+
+
+def test_tensors_of_every_type_are_read_where_they_lie(job):
+    names = ["float32", "float64", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+    names += [name for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)]
+    given = {name: torch.tensor([[0, 1], [2, 1]]).to(getattr(torch, name)) for name in names}
+    with ps_shm.Publisher(job, given) as publisher, ps_shm.Subscriber(job) as subscriber:
+        publisher.publish(given)
+        found = ps_shm.torch.tensors(subscriber.read())
+        assert list(found) == names
+        for name, tensor in found.items():
+            assert tensor.dtype == given[name].dtype and tensor.shape == (2, 2)
+            assert tensor.double().tolist() == given[name].double().tolist()
+        again = ps_shm.torch.tensors(subscriber.read())
+        assert all(again[name].data_ptr() == found[name].data_ptr() for name in names), "they are not copied"
+        del again
+        for _ in range(20):
+            publisher.publish({name: torch.zeros_like(tensor) for name, tensor in given.items()})
+        assert found["bfloat16"].tolist() == [[0, 1], [2, 1]], "a tensor keeps its generation"
+        kept = found.pop("bfloat16")
+        found.clear()
+        assert subscriber.read()["int64"].tolist() == [[0, 0], [0, 0]]
+        thread = threading.Thread(target=lambda held: held.clear(), args=([kept],))
+        del kept
+        thread.start()
+        thread.join()
+        with pytest.raises(KeyError):
+            subscriber.read().dlpack("no such tensor")
 
 
 def test_a_generation_that_fails_or_is_dropped_is_not_published(job):

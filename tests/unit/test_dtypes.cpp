@@ -1,6 +1,7 @@
 // Variables of other dtypes than float32: their bytes can be pulled, added to and assigned, and nothing else.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -11,6 +12,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "support/worker_job.hpp"
+#include "update/dtypes.hpp"
 #include "update/rules.hpp"
 
 using namespace ps_shm;
@@ -20,7 +22,8 @@ namespace {
 
 constexpr DType kAll[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64,  DType::kFloat16,
                           DType::kInt32,   DType::kInt16,   DType::kInt8,     DType::kUint64, DType::kUint32,
-                          DType::kUint16,  DType::kUint8,   DType::kBool};
+                          DType::kUint16,  DType::kUint8,   DType::kBool,     DType::kFloat8E4M3,
+                          DType::kFloat8E5M2};
 
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
@@ -221,4 +224,23 @@ TEST_CASE("operations for gradients and floats are refused, with a hint at the a
   CHECK(contains(declare(spec), "takes no gradients"));
   spec = {.name = "tokens", .shape = {4}};
   CHECK(contains(declare(spec), "already exists with dtype int32, but float32 was requested"));
+}
+
+// The tables of Micikevicius et al., FP8 Formats for Deep Learning (2022).
+TEST_CASE("floats of 8 bits have the values of their formats") {
+  const auto e4m3 = [](int bits) { return float(update::Float8E4M3{static_cast<std::uint8_t>(bits)}); };
+  const auto e5m2 = [](int bits) { return float(update::Float8E5M2{static_cast<std::uint8_t>(bits)}); };
+  CHECK(e4m3(0b0'0111'000) == 1.0F);
+  CHECK(e4m3(0b0'1111'110) == 448.0F);
+  CHECK(e4m3(0b0'0001'000) == 0.015625F);    // the smallest normal number, 2^-6
+  CHECK(e4m3(0b0'0000'111) == 0.013671875F);  // the largest subnormal one, 0.875 * 2^-6
+  CHECK(e4m3(0b1'0000'001) == -0.001953125F);
+  CHECK(std::isnan(e4m3(0b0'1111'111)));
+  CHECK(std::isnan(e4m3(0b1'1111'111)));
+  CHECK(std::signbit(e4m3(0b1'0000'000)));
+  CHECK(e5m2(0b0'01111'00) == 1.0F);
+  CHECK(e5m2(0b0'11110'11) == 57344.0F);
+  CHECK(e5m2(0b0'00000'01) == std::ldexp(1.0F, -16));
+  CHECK(e5m2(0b1'11111'00) == -std::numeric_limits<float>::infinity());
+  CHECK(std::isnan(e5m2(0b0'11111'01)));
 }

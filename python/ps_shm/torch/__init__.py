@@ -14,11 +14,13 @@ Embedding    an embedding whose table is in shared memory; a process pulls only 
 Elastic      elastic averaging SGD: each worker has its own model, and a common centre holds the models together
 Publisher,   pass a model's weights from a learner to actors, one consistent generation at a time
   Subscriber
+tensors      the tensors of a generation in shared memory, without a copy
 """
 
 from ._elastic import Elastic
 from ._embedding import Embedding
 from ._optimizer import Optimizer
 from ._publication import Publisher, Subscriber
+from ._tensors import tensors
 
-__all__ = ["Elastic", "Embedding", "Optimizer", "Publisher", "Subscriber"]
+__all__ = ["Elastic", "Embedding", "Optimizer", "Publisher", "Subscriber", "tensors"]
