@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -187,6 +188,11 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
   BundleSpec spec{.name = name, .tensors = {}, .subscribers = subscribers, .records = records};
   for (const auto& [key, array] : tensors) {
     const auto tensor = nb::cast<std::string>(key);
+    std::pair<std::string, Shape> kind;
+    if (nb::try_cast(array, kind)) {
+      spec.tensors.push_back({.name = tensor, .dtype = dtype_of(kind.first), .shape = kind.second});
+      continue;
+    }
     const Array like(array, Use::kRead, fmt::format("tensor '{}'", tensor));
     spec.tensors.push_back({.name = tensor, .dtype = like.dtype(), .shape = like.shape()});
   }
@@ -344,7 +350,8 @@ nobody uses it.
 
 Args:
     name: the name of the publication: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit.
-    tensors: for each tensor's name an array, of which only shape and dtype are used.
+    tensors: for each tensor's name an array, of which only shape and dtype are used, or a pair of these, such as
+        ("bfloat16", (512, 512)).
     subscribers: the largest number of subscribers at one time, 1 to 256.
     records: the number of generations for which memory is reserved, at least 3. With 2 * subscribers + 2, publish()
         always finds a free record. 0: as many as fit into 256 MiB, at least 4 and at most that number.

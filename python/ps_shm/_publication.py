@@ -21,7 +21,8 @@ class Publisher(_core.Publisher, Closing):
     Args:
         name: the name of the publication. There is one publisher at a time. If the previous one has died or left, this
             one takes over the publication, and generations are numbered on.
-        tensors: an array for each tensor, of which only shape and dtype are used.
+        tensors: an array for each tensor, of which only shape and dtype are used, or a pair of these, such as
+            ("bfloat16", (512, 512)).
         subscribers: the largest number of subscribers at one time.
         records: the number of generations for which memory is reserved. With 2 * subscribers + 2 or more, publish()
             always finds a free record. 0: as many of these as fit into 256 MiB, but at least four.

@@ -1,0 +1,225 @@
+"""Inference engines that take a publication's generations: vLLM's interface, and notices over HTTP."""
+import functools
+import http.server
+import json
+import threading
+import types
+
+import pytest
+import torch
+
+import ps_shm
+import ps_shm.engines.http
+import ps_shm.engines.vllm
+import vllm_stub
+
+factory = vllm_stub.install()
+
+
+class Model:
+    """Takes the second half of each matrix, as the second of two ranks does with a parallel layer."""
+
+    def load_weights(self, weights):
+        self.seen = dict(weights)
+        self.weights = {name: tensor[len(tensor) // 2:].clone() if tensor.dim() == 2 else tensor.clone()
+                        for name, tensor in self.seen.items()}
+
+
+class Source:
+    """What vLLM's WeightSource is to a trainer."""
+
+    def __init__(self, **tensors):
+        self.tensors = tensors
+        self.metadata = [types.SimpleNamespace(name=name, dtype=tensor.dtype, shape=tuple(tensor.shape), owners=None)
+                         for name, tensor in tensors.items()]
+
+    def owned_names(self, rank):
+        return [meta.name for meta in self.metadata]
+
+    def implements_iter_full(self):
+        return True
+
+    def iter_full(self):
+        yield from self.tensors.items()
+
+
+class Client:
+    """A control plane whose engines are in this process."""
+
+    def __init__(self, *engines):
+        self.engines, self.calls = engines, []
+
+    def _all(self, name, *given):
+        self.calls.append(name)
+        for engine in self.engines:
+            getattr(engine, name)(*given)
+
+    def init_weight_transfer_engine(self, info):
+        for engine in self.engines:
+            engine.init_transfer_engine(engine.parse_init_info(info))
+
+    def start_weight_update(self):
+        self._all("start_weight_update")
+
+    def update_weights(self, info):
+        assert json.loads(json.dumps(info)) == info, "it goes over HTTP"
+        self._all("update_weights", info)
+
+    def finish_weight_update(self, weight_version=None):
+        self.version = weight_version
+        self._all("finish_weight_update")
+
+
+@pytest.fixture
+def engine():
+    made = []
+
+    def make():
+        ps_shm.engines.vllm.register()
+        made.append(factory.WeightTransferEngineFactory.create_engine(
+            types.SimpleNamespace(backend="ps_shm"),
+            types.SimpleNamespace(parallel_config=None, model_config=None), torch.device("cpu"), Model()))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def test_a_trainer_gives_every_worker_the_same_generation(job, engine):
+    source = Source(w=torch.zeros(4, 3, dtype=torch.bfloat16), b=torch.zeros(3))
+    client = Client(engine(), engine())
+    trainer = factory.WeightTransferTrainerFactory.trainer_init(
+        ps_shm.engines.vllm.trainer_info(job, rank=0), client=client, source=source)
+    for number in (1, 2, 3, 4):
+        source.tensors["w"].fill_(number)
+        source.tensors["b"].fill_(-number)
+        vllm_stub.log.clear()
+        trainer.send_weights()
+        assert client.calls == ["start_weight_update", "update_weights", "finish_weight_update"]
+        assert vllm_stub.log == ["initialize"] * 2 + ["unchecked"] * 2 + ["finalize"] * 2
+        assert client.version == str(number)
+        client.calls.clear()
+        for one in client.engines:
+            assert one.model.weights["w"].tolist() == [[number] * 3] * 2 and one.model.weights["b"].tolist() == [-number] * 3
+            assert one.model.weights["w"].dtype == torch.bfloat16
+    first, second = (one.model.seen["w"] for one in client.engines)
+    first_place, second_place = first.data_ptr(), second.data_ptr()
+    assert first_place != source.tensors["w"].data_ptr() and first_place != second_place, "each maps the same memory"
+    trainer.shutdown()
+
+
+def test_a_rank_that_does_not_publish_takes_part_in_gathering(job):
+    gathered = []
+
+    class Gathering(Source):
+        def iter_full(self):
+            for name, tensor in self.tensors.items():
+                gathered.append(name)
+                yield name, tensor
+
+    client = Client()
+    trainer = factory.WeightTransferTrainerFactory.trainer_init(
+        ps_shm.engines.vllm.trainer_info(job, rank=1), client=client, source=Gathering(a=torch.zeros(1), b=torch.zeros(1)))
+    trainer.send_weights()
+    assert gathered == ["a", "b"] and client.calls == []
+    trainer.shutdown()
+
+
+def test_workers_refuse_another_generation_than_the_one_that_was_named(job, engine):
+    one = engine()
+    with pytest.raises(RuntimeError, match="init_weight_transfer_engine comes first"):
+        one.update_weights({"generation": 1})
+    with ps_shm.Publisher(job, {"w": ("float32", (2,))}) as publisher:
+        one.init_transfer_engine(one.parse_init_info({"name": job}))
+        publisher.publish({"w": torch.ones(2)})
+        publisher.publish({"w": torch.ones(2)})
+        with pytest.raises(RuntimeError, match=f"publication '{job}' has generation 2, not 1"):
+            one.update_weights({"generation": 1})
+        with pytest.raises(ps_shm.Timeout):
+            one.update_weights({"generation": 3, "timeout": 0.01})
+        for bad in ({"gen": 1}, {}):
+            with pytest.raises(ValueError):
+                one.parse_update_info(bad)
+        one.update_weights({"generation": 2})
+        assert one.model.weights["w"].tolist() == [1, 1]
+
+
+def test_a_worker_may_get_copies_that_its_model_can_change(job, engine):
+    with ps_shm.Publisher(job, {"w": ("float32", (2,))}) as publisher:
+        publisher.publish({"w": torch.ones(2)})
+        one = engine()
+        one.init_transfer_engine(one.parse_init_info({"name": job, "copies": True}))
+        one.update_weights({"generation": 1})
+        one.model.seen["w"].add_(1)
+        assert one.model.seen["w"].tolist() == [2, 2]
+
+
+def test_weights_that_cannot_be_published_are_refused(job):
+    info = ps_shm.engines.vllm.trainer_info(job, rank=0)
+    init = functools.partial(factory.WeightTransferTrainerFactory.trainer_init, info, client=Client())
+    with pytest.raises(TypeError, match="iter_full"):
+        init(source=None)
+    source = Source(w=torch.zeros(1))
+    source.owned_names = lambda rank: []
+    with pytest.raises(ValueError, match="must own all"):
+        init(source=source)
+
+
+class Server:
+    """An HTTP server that records what it is asked, and answers by `answers`."""
+
+    def __init__(self):
+        server = self
+        self.calls, self.answers = [], {}
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                server.calls.append((self.path, json.loads(body) if body else None))
+                code, text = server.answers.get(self.path.split("?")[0], (200, b"{}"))
+                self.send_response(code)
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *given):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def servers():
+    made = [Server(), Server()]
+    yield made
+    for one in made:
+        one.close()
+
+
+def test_engines_are_told_over_http(servers):
+    engines = ps_shm.engines.http.Engines([servers[0].url + "/", servers[1].url])
+    engines.init("weights", wait=5)
+    engines.update(7)
+    expected = [("/init_weight_transfer_engine", {"init_info": {"name": "weights", "group": "", "wait": 5}}),
+                ("/pause?mode=keep", None), ("/start_weight_update", None),
+                ("/update_weights", {"update_info": {"generation": 7, "timeout": 300.0}}),
+                ("/finish_weight_update", {"weight_version": "7"}), ("/resume", None)]
+    assert [one.calls for one in servers] == [expected, expected]
+
+
+def test_an_engine_that_fails_is_named_and_all_of_them_go_on(servers):
+    servers[1].answers["/update_weights"] = (500, b"no such generation")
+    engines = ps_shm.engines.http.Engines([one.url for one in servers])
+    with pytest.raises(ps_shm.engines.http.EngineError, match=f"POST {servers[1].url}/update_weights: 500 .*: no such generation"):
+        engines.update(7, pause="abort")
+    for one in servers:
+        assert [path for path, _ in one.calls] == ["/pause?mode=abort", "/start_weight_update", "/update_weights", "/resume"]
+    servers[0].close()
+    with pytest.raises(ps_shm.engines.http.EngineError, match=f"POST {servers[0].url}/"):
+        ps_shm.engines.http.Engines([servers[0].url], timeout=5).init("weights")

@@ -1,0 +1,151 @@
+"""The part of vLLM's interface that ps_shm.engines uses, as vLLM 0.33 has it, without vLLM. install() puts it into
+sys.modules. With PS_SHM_TEST_VLLM=DIR, the folder of an unpacked wheel of vLLM, the classes are the real ones."""
+import abc
+import contextlib
+import dataclasses
+import importlib.util
+import logging
+import os
+import pathlib
+import sys
+import types
+import typing
+
+import torch
+
+PREFIX = "vllm.distributed.weight_transfer"
+log = []  # what was called, in order
+
+
+def _module(name, **contents):
+    module = types.ModuleType(name)
+    module.__dict__.update(contents, __path__=[])
+    sys.modules[name] = module
+    return module
+
+
+def _real(name, folder):
+    spec = importlib.util.spec_from_file_location(name, folder / (name.replace(".", "/") + ".py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class _InitInfo(abc.ABC):
+    pass
+
+
+class _UpdateInfo(abc.ABC):
+    pass
+
+
+@dataclasses.dataclass
+class _TrainerInitInfo:
+    backend: typing.ClassVar[str]
+    rank: int = dataclasses.field(kw_only=True)
+
+    @property
+    def is_sender(self):
+        return self.rank == 0
+
+
+I, U = typing.TypeVar("I"), typing.TypeVar("U")
+
+
+class _Engine(abc.ABC, typing.Generic[I, U]):
+    def __init__(self, config, vllm_config, device, model):
+        self.config, self.vllm_config, self.device, self.model = config, vllm_config, device, model
+        self.model_config = vllm_config.model_config
+
+    def parse_init_info(self, given):
+        return self._parse(self.init_info_cls, given)
+
+    def parse_update_info(self, given):
+        return self._parse(self.update_info_cls, given)
+
+    @staticmethod
+    def _parse(kind, given):
+        try:
+            return kind(**given)
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+    def update_weights(self, given):
+        self.receive_weights(self.parse_update_info(given))
+
+    for _name in ("init_transfer_engine", "start_weight_update", "finish_weight_update", "receive_weights", "shutdown"):
+        locals()[_name] = abc.abstractmethod(lambda self, *given: None)
+    del _name
+
+
+class _Trainer(abc.ABC, typing.Generic[I]):
+    def __init__(self, *, client, source=None, is_sender=True, rank=0):
+        self.client, self.source, self.is_sender, self.rank = client, source, is_sender, rank
+
+    @classmethod
+    @abc.abstractmethod
+    def trainer_init(cls, init_info, *, client, source=None): ...
+
+    @abc.abstractmethod
+    def send_weights(self): ...
+
+    def shutdown(self): ...
+
+
+class _Factory:
+    @classmethod
+    def register_engine(cls, name, module, class_name):
+        if name in cls._registry:
+            raise ValueError(f"'{name}' is already registered")
+        cls._registry[name] = lambda: getattr(importlib.import_module(module), class_name)
+
+
+def _make_factories():
+    class WeightTransferEngineFactory(_Factory):
+        _registry = {}
+
+        @classmethod
+        def create_engine(cls, config, *given):
+            return cls._registry[config.backend]()(config, *given)
+
+    class WeightTransferTrainerFactory(_Factory):
+        _registry = {}
+
+        @classmethod
+        def trainer_init(cls, init_info, *, client, source=None):
+            return cls._registry[init_info.backend]().trainer_init(init_info=init_info, client=client, source=source)
+
+    return {one.__name__: one for one in (WeightTransferEngineFactory, WeightTransferTrainerFactory)}
+
+
+@contextlib.contextmanager
+def _unchecked():
+    log.append("unchecked")
+    yield
+
+
+def install():
+    real = os.environ.get("PS_SHM_TEST_VLLM")
+    for name in ("vllm", "vllm.distributed", PREFIX, "vllm.model_executor", "vllm.model_executor.model_loader"):
+        _module(name)
+    _module("vllm.model_executor.model_loader.reload",
+            initialize_layerwise_reload=lambda model: log.append("initialize"),
+            finalize_layerwise_reload=lambda model, config: log.append("finalize"))
+    _module("vllm.model_executor.model_loader.mtp_validation", disable_mtp_completeness_check=_unchecked)
+    if real:
+        _module("vllm.config")
+        _module("vllm.config.parallel", ParallelConfig=object)
+        _module("vllm.config.utils", config=lambda kind: kind)
+        _module("vllm.logger", init_logger=logging.getLogger)
+        if hasattr(torch, "accelerator"):
+            torch.accelerator.synchronize = lambda *given: None  # there is none
+        else:
+            torch.accelerator = types.SimpleNamespace(synchronize=lambda: None)
+        for name in ("vllm.config.weight_transfer", f"{PREFIX}.base", f"{PREFIX}.factory"):
+            _real(name, pathlib.Path(real))
+    else:
+        _module(f"{PREFIX}.base", WeightTransferInitInfo=_InitInfo, WeightTransferUpdateInfo=_UpdateInfo,
+                TrainerInitInfo=_TrainerInitInfo, WeightTransferEngine=_Engine, TrainerWeightTransferEngine=_Trainer)
+        _module(f"{PREFIX}.factory", **_make_factories())
+    return sys.modules[f"{PREFIX}.factory"]
