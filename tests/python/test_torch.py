@@ -81,6 +81,31 @@ def test_gradients_that_the_user_has_dropped_or_replaced_are_pushed(job):
         torch.testing.assert_close(model.weight.detach(), before - 2)
 
 
+@pytest.mark.parametrize("write", ["step", "pull", "buffers", "elastic", "subscriber"])
+def test_a_graph_built_before_a_write_by_the_job_is_refused_afterwards(job, write):
+    """Its gradients would be wrong. The optimizers of torch make autograd refuse it, too."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
+    model.register_buffer("scale", torch.ones(1))
+
+    def use(writer, change):
+        x = torch.ones(1, 2, requires_grad=True)
+        result = model(x * model.scale)
+        change(writer)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.backward()
+
+    if write == "subscriber":
+        with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, model) as subscriber:
+            publisher.publish()
+            use(subscriber, lambda s: s.update())
+    elif write == "elastic":
+        with ps_shm.torch.Elastic(model, job, alpha=0.5, create=True) as elastic:
+            use(elastic, lambda e: e.pull())
+    else:
+        with ps_shm.torch.Optimizer(model, job, create=True, buffers="mean", lr=0.1) as opt:
+            use(opt, {"step": lambda o: o.step(), "pull": lambda o: o.pull(), "buffers": lambda o: o._buffers.pull()}[write])
+
+
 def count_up(job, steps, queue):
     model = torch.nn.Linear(50, 10, bias=False)
     with ps_shm.torch.Optimizer(model, job, create=True, workers=3, lr=1.0) as opt:

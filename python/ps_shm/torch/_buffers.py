@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 
 from .. import Bundle, Worker
-from ._model import Tensors, buffers
+from ._model import Tensors, buffers, note_writes
 
 Policy = Literal["chief", "mean", "local"]
 
@@ -50,6 +50,7 @@ class Buffers:
         for name, tensor in self._tensors.items():
             if tensor.device.type != "cpu":
                 tensor.copy_(self._staged[name])
+        note_writes(self._tensors.values())
         if self._policy == "mean":
             self._pulled = {name: tensor.clone() for name, tensor in self._staged.items()}
 

@@ -7,7 +7,7 @@ import torch
 from .. import Worker
 from .._closing import Closing
 from ._membership import Membership
-from ._model import own, parameters
+from ._model import note_writes, own, parameters
 
 
 class Elastic(Closing):
@@ -92,6 +92,7 @@ class Elastic(Closing):
     def pull(self) -> None:
         """Sets the model to the centre, for example to evaluate it at the end."""
         self._bundle.pull([p.detach() for p in self._parameters.values()])
+        note_writes(self._parameters.values())
 
     def close(self) -> None:
         """Leaves the job. The process that has created the job waits for the other workers to leave.

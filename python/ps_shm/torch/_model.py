@@ -50,5 +50,23 @@ def state(model: torch.nn.Module) -> Tensors:
     return {name: t.detach() for name, t in model.state_dict(keep_vars=True).items()}
 
 
+_increment_version = getattr(torch.autograd.graph, "increment_version", None)  # since PyTorch 2.1
+
+
+def note_writes(tensors: Iterable[torch.Tensor]) -> None:
+    """Counts a write into each tensor, as an in-place operation does.
+
+    Memory that the job has written is unknown to autograd. Without this, the backward pass of a graph that was built
+    before the write would compute wrong gradients instead of raising an error.
+    """
+    for tensor in tensors:
+        if tensor.is_inference():
+            continue
+        if _increment_version is not None:
+            _increment_version(tensor)
+        else:
+            tensor.detach().as_strided((0,), (1,)).zero_()  # writes no element
+
+
 def pointers(tensors: Iterable[Any]) -> list[int]:
     return [t.data_ptr() for t in tensors]

@@ -11,7 +11,7 @@ from ._buffers import Buffers, Policy
 from ._embedding import Embedding
 from ._gpu import Gpu
 from ._membership import Membership
-from ._model import is_on_gpu, own, parameters, pointers
+from ._model import is_on_gpu, note_writes, own, parameters, pointers
 
 
 class Optimizer(torch.optim.Optimizer, Closing):
@@ -183,6 +183,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
                 self._pinned = self._bundle.pin([p.detach() for p in self._parameters.values()])
                 self._pointers = now
             self._bundle.pull(self._pinned)
+        note_writes(self._parameters.values())
         if self._local is not None:
             self._begun = [p.detach().clone() for p in self._parameters.values()]
         self._buffers.pull()

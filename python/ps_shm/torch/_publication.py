@@ -6,7 +6,7 @@ import torch
 
 from .. import _publication
 from .._closing import Closing
-from ._model import own, state
+from ._model import note_writes, own, state
 
 
 class Publisher(Closing):
@@ -93,7 +93,9 @@ class Subscriber(Closing):
             if newer is None:
                 return None
             generation = newer
-        generation.copy_to(state(self._model))
+        tensors = state(self._model)
+        generation.copy_to(tensors)
+        note_writes(tensors.values())
         self.generation, self.step = generation.number, generation.step
         return self.generation
 
