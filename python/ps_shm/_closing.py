@@ -1,6 +1,7 @@
 """Closing objects: at the end of a `with` block, and at the end of the program."""
 
 import atexit
+import functools
 import traceback
 import weakref
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Any, Optional, TypeVar
 from . import _core
 
 Own = TypeVar("Own", bound="Closing")
+Made = TypeVar("Made")
 
 
 class Closing:
@@ -29,12 +31,20 @@ class Closing:
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def close_at_exit(one: Any) -> None:
-    """Calls leave() or close() of the object at the end of the program, if it exists then.
+def closed_at_exit(cls: type[Made]) -> type[Made]:
+    """Makes the class's objects call leave() or close() at the end of the program, if they exist then.
 
-    A thread that still runs then may keep it alive, so its destructor may never be called.
+    A thread that still runs then may keep them alive, so their destructors may never be called.
     """
-    _open.add(one)
+    begin: Any = getattr(cls, "__init__")
+
+    @functools.wraps(begin)
+    def __init__(self: Any, *arguments: Any, **settings: Any) -> None:
+        begin(self, *arguments, **settings)
+        _open.add(self)
+
+    setattr(cls, "__init__", __init__)
+    return cls
 
 
 def _close_all() -> None:

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Literal, Optional, Union
 
 from . import _core, _environment
-from ._closing import Closing, close_at_exit
+from ._closing import Closing, closed_at_exit
 
 _numbers = itertools.count()
 _served: list[str] = []  # the jobs of the open Server objects, the newest one last
@@ -20,6 +20,7 @@ def _new_name() -> str:
     return f"{user}-{os.getpid()}" + (f"-{number}" if number else "")
 
 
+@closed_at_exit
 class Server(_core.Server, Closing):
     """The server (ps) of a job: creates the job, watches its workers, and removes the job at the end.
 
@@ -55,7 +56,6 @@ class Server(_core.Server, Closing):
         if settings.get("workers") is None:
             settings["workers"] = _environment.world_size() or 1
         super().__init__(name, adopt, restore or "", settings)
-        close_at_exit(self)
         self._pid = os.getpid()
         global _outer_job
         if not _served:
@@ -84,6 +84,7 @@ class Server(_core.Server, Closing):
                     os.environ["PS_SHM_JOB"] = before
 
 
+@closed_at_exit
 class Worker(_core.Worker):
     """A worker of a job: declares variables, pulls and pushes them, and counts steps.
 
@@ -141,7 +142,6 @@ class Worker(_core.Worker):
                 f"{error}\nA job is made by `launch_shm --workers 4 -- python {_script()}`, by ps_shm.Server('{name}'), "
                 "or by ps_shm.torch.Optimizer(..., create=True)"
             ) from None
-        close_at_exit(self)
 
     def __enter__(self) -> "Worker":
         return self
