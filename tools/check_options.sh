@@ -91,7 +91,7 @@ check_real() {
   local mantissa=${1%%[eE]*}
   if [[ ! $1 =~ ^-?$real$ ]]; then
     wrong="'$1' is not a number"
-  elif [[ $1 == -*[1-9]* && $mantissa == *[1-9]* || ${2:-} == greater* && $mantissa != *[1-9]* ||
+  elif [[ $1 == -*[1-9]* && $mantissa == *[1-9]* ||
     ${2:-} == *'less than 1' && $mantissa == "$1" && ${1%%.*} == *[1-9]* ]]; then
     wrong="must be $2"
   fi

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "update/dtypes.hpp"
@@ -13,6 +14,7 @@
 namespace ps_shm::python {
 namespace {
 
+using namespace nb::literals;
 using update::NumberKind;
 
 [[noreturn]] void refuse(const std::string& why) { throw nb::type_error(why.c_str()); }
@@ -70,7 +72,6 @@ bool is_row_major(const nb::dlpack::dltensor& tensor) {
 // PyTorch's to_dlpack() takes a third of the time of __dlpack__(), which is written in Python.
 nb::object export_dlpack(nb::handle object, const std::string& what) {
   static std::atomic<PyObject*> to_dlpack = nullptr;  // PyTorch's function, once a tensor has been seen
-  nb::handle torch_tensor;
   if (nb::hasattr(object, "requires_grad")) {
     if (nb::cast<bool>(object.attr("requires_grad")))
       refuse(fmt::format("{} requires grad; pass tensor.detach()", what));
@@ -78,8 +79,26 @@ nb::object export_dlpack(nb::handle object, const std::string& what) {
       to_dlpack = nb::object(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")).release().ptr();
     return nb::handle(to_dlpack.load())(object);
   }
+  // Only since version 1 of DLPack does an array tell whether it is read-only.
+  try {
+    return object.attr("__dlpack__")("max_version"_a = nb::make_tuple(1, 0));
+  } catch (const nb::python_error& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+  }
   return object.attr("__dlpack__")();
 }
+
+// DLManagedTensorVersioned of DLPack 1.
+struct VersionedTensor {
+  std::uint32_t major, minor;
+  void* context;
+  void (*deleter)(VersionedTensor*);
+  std::uint64_t flags;
+  nb::dlpack::dltensor tensor;
+
+  static constexpr const char* kName = "dltensor_versioned";
+  static constexpr std::uint64_t kReadOnly = 1;
+};
 
 }  // namespace
 
@@ -87,7 +106,7 @@ Array::Array(nb::handle object, Use use, const std::string& what) {
   if (PyObject_CheckBuffer(object.ptr()))
     take_buffer(object, use, what);
   else if (nb::hasattr(object, "__dlpack__"))
-    take_dlpack(object, what);
+    take_dlpack(object, use, what);
   else
     refuse(fmt::format("{} is a {}; pass a NumPy array, a tensor, or what else has the buffer protocol or DLPack", what,
                        name_of(object)));
@@ -127,16 +146,30 @@ void Array::take_buffer(nb::handle object, Use use, const std::string& what) {
   data_ = buffer_.buf;
 }
 
-void Array::take_dlpack(nb::handle object, const std::string& what) {
+void Array::take_dlpack(nb::handle object, Use use, const std::string& what) {
   constexpr int kCpu = 1, kCudaHost = 3;
   converts_ = "tensor.to(torch.{})";
   try {
     capsule_ = export_dlpack(object, what);
   } catch (nb::python_error& error) {
+    // PyTorch before 2.2 exports no bool.
+    if (nb::hasattr(object, "requires_grad") &&
+        std::string_view(nb::str(nb::object(object.attr("dtype"))).c_str()) == "torch.bool")
+      return take_buffer(object.attr("numpy")(), use, what);
     refuse(fmt::format("{} cannot be used where it lies: {}", what, error.what()));
   }
-  const auto* tensor = static_cast<const nb::dlpack::dltensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
-  if (tensor == nullptr) throw nb::python_error();
+  const nb::dlpack::dltensor* tensor = nullptr;
+  if (PyCapsule_IsValid(capsule_.ptr(), VersionedTensor::kName) != 0) {
+    const auto* versioned =
+        static_cast<const VersionedTensor*>(PyCapsule_GetPointer(capsule_.ptr(), VersionedTensor::kName));
+    if (versioned->major != 1) refuse(fmt::format("{} has version {} of DLPack", what, versioned->major));
+    if (use == Use::kWrite && (versioned->flags & VersionedTensor::kReadOnly) != 0)
+      refuse(what + " is read-only; pass an array that can be written");
+    tensor = &versioned->tensor;
+  } else {
+    tensor = static_cast<const nb::dlpack::dltensor*>(PyCapsule_GetPointer(capsule_.ptr(), "dltensor"));
+    if (tensor == nullptr) throw nb::python_error();
+  }
   if (tensor->device.device_type != kCpu && tensor->device.device_type != kCudaHost)
     refuse(fmt::format("{} is not in this machine's memory; pass tensor.cpu()", what));
   if (!read_dlpack_type(tensor->dtype, dtype_)) refuse(what + " has elements of a type that no variable has");

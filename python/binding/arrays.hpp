@@ -46,7 +46,7 @@ class Array {
 
  private:
   void take_buffer(nb::handle object, Use use, const std::string& what);
-  void take_dlpack(nb::handle object, const std::string& what);
+  void take_dlpack(nb::handle object, Use use, const std::string& what);
 
   void* data_ = nullptr;
   DType dtype_ = DType::kFloat32;

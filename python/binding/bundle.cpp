@@ -2,6 +2,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <utility>
 
 #include "worker.hpp"
@@ -18,18 +19,22 @@ struct Bundle {
   Rank& rank() const { return *members.front().rank; }
 };
 
-// Arrays for a bundle's variables, checked once.
+// Arrays for a bundle's variables, checked once. Where None was given instead of an array, the variable is left out.
 struct Pinned {
   Pinned() = default;
   Pinned(Pinned&&) = default;
 
   const void* of = nullptr;  // the bundle that they are for
+  std::vector<Variable> variables;
   std::vector<Array> arrays;
   std::vector<std::span<float>> to;
   std::vector<std::span<const float>> from;
+  std::vector<Versions> since;  // what the arrays hold, for pull_changed()
   bool is_writable = true;
   nb::object given;  // the bundle and the arrays, which it keeps alive
 };
+
+bool has_floats(const Variable& variable) noexcept { return variable.dtype() == DType::kFloat32; }
 
 const NamedVariable& find(const Bundle& self, const std::string& name) {
   for (const NamedVariable& one : self.members)
@@ -64,9 +69,11 @@ Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb
   const std::vector<nb::object> arrays = in_order(self, given);
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     const NamedVariable& member = self.members[i];
+    if (arrays[i].is_none() && !writable) continue;
     const std::string about = member.about(verb, "the array");
     Array array(arrays[i], writable ? Use::kWrite : Use::kRead, about);
     array.require(member.dtype(), member.shape, about);
+    pinned.variables.push_back(self.variables[i]);
     const bool has_floats = member.has_floats();
     pinned.to.push_back(has_floats ? array.as<float>() : std::span<float>());
     pinned.from.push_back(pinned.to.back());
@@ -109,32 +116,50 @@ nb::object pull(const Bundle& self, nb::object out, bool consistent) {
   }
   with_pinned(self, out, true, "pull", [&](const Pinned& arrays) {
     Worker& worker = self.rank().worker;
-    if (consistent) return static_cast<void>(worker.pull_all(self.variables, arrays.to));
-    for (std::size_t i = 0; i < self.members.size(); ++i) {
-      if (self.members[i].has_floats())
-        worker.pull(self.variables[i], arrays.to[i]);
+    if (consistent) return static_cast<void>(worker.pull_all(arrays.variables, arrays.to));
+    for (std::size_t i = 0; i < arrays.variables.size(); ++i) {
+      if (has_floats(arrays.variables[i]))
+        worker.pull(arrays.variables[i], arrays.to[i]);
       else
-        worker.pull(self.variables[i], arrays.arrays[i].bytes());
+        worker.pull(arrays.variables[i], arrays.arrays[i].bytes());
     }
   });
   return out;
 }
 
+std::vector<std::size_t> pull_changed(const Bundle& self, Pinned& arrays) {
+  if (arrays.of != &self) throw nb::value_error("these arrays were pinned for another bundle");
+  if (!arrays.is_writable) throw nb::type_error("these arrays were pinned for reading; pin them with writable=True");
+  arrays.since.resize(arrays.variables.size());
+  std::vector<std::size_t> changed;
+  const Turn turn(self.rank());
+  Worker& worker = self.rank().worker;
+  for (std::size_t i = 0; i < arrays.variables.size(); ++i) {
+    if (!has_floats(arrays.variables[i]))
+      worker.pull(arrays.variables[i], arrays.arrays[i].bytes());
+    else if (worker.pull_if_changed(arrays.variables[i], arrays.to[i], arrays.since[i]) == 0)
+      continue;
+    changed.push_back(i);
+  }
+  return changed;
+}
+
 void push(const Bundle& self, nb::handle gradients) {
   require_floats(self, "push");
-  with_pinned(self, gradients, false, "push",
-              [&](const Pinned& arrays) { self.rank().worker.push(self.variables, arrays.from); });
+  with_pinned(self, gradients, false, "push", [&](const Pinned& arrays) {
+    if (!arrays.variables.empty()) self.rank().worker.push(arrays.variables, arrays.from);
+  });
 }
 
 void add(const Bundle& self, nb::handle deltas) {
   with_pinned(self, deltas, false, "add", [&](const Pinned& arrays) {
     Worker& worker = self.rank().worker;
     const PushGroup group = worker.group_pushes();
-    for (std::size_t i = 0; i < self.members.size(); ++i) {
-      if (self.members[i].has_floats())
-        worker.add(self.variables[i], arrays.from[i]);
+    for (std::size_t i = 0; i < arrays.variables.size(); ++i) {
+      if (has_floats(arrays.variables[i]))
+        worker.add(arrays.variables[i], arrays.from[i]);
       else
-        worker.add(self.variables[i], std::span<const std::byte>(arrays.arrays[i].bytes()));
+        worker.add(arrays.variables[i], std::span<const std::byte>(arrays.arrays[i].bytes()));
     }
   });
 }
@@ -144,12 +169,12 @@ void assign(const Bundle& self, nb::handle values, bool reset) {
     Worker& worker = self.rank().worker;
     const Slots slots = reset ? Slots::kReset : Slots::kKeep;
     const PushGroup group = worker.group_pushes();
-    for (std::size_t i = 0; i < self.members.size(); ++i) {
-      if (self.members[i].has_floats())
-        static_cast<void>(worker.assign(self.variables[i], arrays.from[i], slots));
+    for (std::size_t i = 0; i < arrays.variables.size(); ++i) {
+      if (has_floats(arrays.variables[i]))
+        static_cast<void>(worker.assign(arrays.variables[i], arrays.from[i], slots));
       else
         static_cast<void>(
-            worker.assign(self.variables[i], std::span<const std::byte>(arrays.arrays[i].bytes()), slots));
+            worker.assign(arrays.variables[i], std::span<const std::byte>(arrays.arrays[i].bytes()), slots));
     }
   });
 }
@@ -166,8 +191,8 @@ BundleClass make_class(nb::module_& module) {
     bundle.push(gradients)                          # gradients: a dict of arrays with the same names
 
 Arrays are given as a mapping from the variables' names, as a sequence in the bundle's order, or as a result of pin().
-Each variable needs one. What an array may be, and the meaning of Progress, is described in help(ps_shm.Variable).
-len(bundle) is the number of variables.
+Each variable needs one; for push(), add() and assign() None stands for a variable that is left alone. What an array
+may be, and the meaning of Progress, is described in help(ps_shm.Variable). len(bundle) is the number of variables.
 
 All methods that take arrays raise:
     TypeError: an array has another dtype, is not row-major, is on another device, or is read-only where it is
@@ -204,7 +229,7 @@ Those do not check them again. A Pinned refers to the memory that the arrays hav
 
 Args:
     arrays: a mapping or a sequence with an array for each variable.
-    writable: whether pull() may write them. False: the arrays may be read-only, and pull() raises TypeError.)");
+    writable: whether pull() may write them. False: the arrays may be read-only or None, and pull() raises TypeError.)");
 }
 
 void add_pull(BundleClass& bundle) {
@@ -225,7 +250,21 @@ Raises:
         push or another snapshot is not released (UNAVAILABLE), or /dev/shm is full (NO_SPACE).
 
 Progress: lock-free. consistent=True: at most some fifty lock-free copies, then it blocks as a snapshot does, on
-another snapshot and on the pushes under way.)");
+another snapshot and on the pushes under way.)")
+      .def("pull_changed", &pull_changed, "arrays"_a, nb::sig("def pull_changed(self, arrays: Pinned) -> list[int]"),
+           R"(Copies only what has changed since the last such call, and returns the places of the variables concerned.
+
+An unchanged chunk of a variable costs one load. A place is a number in the bundle's order. Variables that are not of
+float32 are always copied.
+
+Args:
+    arrays: a result of pin(). Its arrays must still hold what the last such call left there; the first call copies
+        everything.
+
+Raises:
+    Error: a variable is in-place and has more than one element (INVALID_ARGUMENT).
+
+Progress: lock-free.)");
 }
 
 void add_pushes(BundleClass& bundle) {
@@ -327,6 +366,15 @@ nb::object make_bundle(std::vector<NamedVariable> variables) {
 }
 
 void add_bundle(nb::module_& module) {
+  module.def(
+      "same_bytes",
+      [](nb::handle first, nb::handle second) {
+        const Array one(first, Use::kRead, "the first array"), other(second, Use::kRead, "the second array");
+        return one.bytes().size() == other.bytes().size() &&
+               std::memcmp(one.bytes().data(), other.bytes().data(), one.bytes().size()) == 0;
+      },
+      "first"_a, "second"_a, nb::sig("def same_bytes(first: typing.Any, second: typing.Any) -> bool"),
+      "Returns whether the elements of two arrays have the same bytes. For ps_shm.torch.");
   nb::class_<Pinned>(module, "Pinned",
                      "Arrays for the variables of a bundle that have been checked once. Made by Bundle.pin().");
   BundleClass bundle = make_class(module);

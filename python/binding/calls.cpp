@@ -1,8 +1,10 @@
 #include "calls.hpp"
 
+#include <nanobind/stl/string.h>
 #include <pthread.h>
 
 #include <chrono>
+#include <cstdio>
 
 #include "ps_shm/errors.hpp"
 
@@ -11,8 +13,53 @@ namespace {
 
 std::atomic<std::uint32_t> forks{0};
 
+// Counts the threads that are in a call without the interpreter's lock, or about to ask for it.
+class Outside {
+ public:
+  Outside() { enter(); }
+  ~Outside() { leave(); }
+  Outside(const Outside&) = delete;
+  Outside& operator=(const Outside&) = delete;
+
+  static void enter() noexcept {
+    ++own;
+    count.fetch_add(1);
+  }
+  static void leave() noexcept {
+    --own;
+    count.fetch_sub(1);
+    if (is_end) count.notify_all();
+  }
+  // Whether another thread has called end().
+  static bool is_end_for_this_thread() noexcept { return is_end && ender != std::this_thread::get_id(); }
+  static void end() noexcept {
+    ender = std::this_thread::get_id();
+    is_end = true;
+  }
+  static void wait_for_others() noexcept {
+    for (std::uint32_t now; (now = count.load()) > own;) count.wait(now);
+  }
+  static void forget_other_threads() noexcept { count = own; }  // in a forked child
+
+ private:
+  static inline std::atomic<std::uint32_t> count{0};
+  static inline std::atomic<bool> is_end{false};
+  static inline std::atomic<std::thread::id> ender{};
+  static inline thread_local std::uint32_t own = 0;
+};
+
 [[gnu::constructor]] void count_forks() {
-  pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  pthread_atfork(nullptr, nullptr, [] {
+    forks.fetch_add(1, std::memory_order_relaxed);
+    Outside::forget_other_threads();
+  });
+}
+
+// Called with the interpreter's lock.
+void throw_at_end() {
+  if (!Outside::is_end_for_this_thread()) return;
+  PyErr_SetNone(PyExc_SystemExit);
+  throw nb::python_error();
 }
 
 // Checked only after the interpreter's lock was given up, so never inlined into what needs it.
@@ -27,13 +74,46 @@ std::uint32_t fork_count() noexcept { return forks.load(std::memory_order_relaxe
 
 bool look_for_signals() {
   const nb::gil_scoped_acquire gil;
+  throw_at_end();
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
   return false;
 }
 
 void tell(const std::string& line) {
+  const Outside self;  // end_waits() waits for this, whatever thread it is
+  if (Outside::is_end_for_this_thread()) {
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return;
+  }
   const nb::gil_scoped_acquire gil;
-  PySys_FormatStderr("%s\n", line.c_str());
+  try {
+    nb::module_::import_("logging").attr("getLogger")("ps_shm").attr("warning")("%s", line);
+  } catch (const nb::python_error&) {  // such as one of a handler that the program has installed
+    PySys_FormatStderr("%s\n", line.c_str());
+  }
+}
+
+Released::Released(AtEnd at_end) {
+  if (Outside::is_end_for_this_thread()) {
+    if (at_end == AtEnd::kThrow) throw_at_end();
+    return;
+  }
+  Outside::enter();
+  state_ = PyEval_SaveThread();
+}
+
+Released::~Released() {
+  if (state_ == nullptr) return;
+  PyEval_RestoreThread(state_);
+  Outside::leave();
+}
+
+void end_waits() {
+  Outside::end();
+  // What a thread that goes on has in its frames is never destroyed.
+  if (nb::cast<std::size_t>(nb::module_::import_("threading").attr("active_count")()) > 1) nb::set_leak_warnings(false);
+  const Released release;
+  Outside::wait_for_others();
 }
 
 void Guarded::check() const {

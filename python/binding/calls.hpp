@@ -18,12 +18,31 @@ namespace nb = nanobind;
 // How many forks lie between the first process that loaded this module and this one.
 std::uint32_t fork_count() noexcept;
 
-// For stop_requested of every wait: lets Python's signal handlers run, in its main thread, and throws what they raise.
-// Called without the interpreter's lock.
+// For stop_requested of every wait: lets Python's signal handlers run, in its main thread, and throws what they raise. At
+// the end of the process it throws SystemExit in the other threads. Called without the interpreter's lock.
 bool look_for_signals();
 
-// For notice of every wait: a line to sys.stderr. Called without the interpreter's lock.
+// For notice of every wait: a warning of Python's logger "ps_shm", which is a line on stderr unless the program has
+// configured logging. Called without the interpreter's lock.
 void tell(const std::string& line);
+
+// Gives up the interpreter's lock for as long as it lives. A thread that asks for the lock while the interpreter is
+// finalized never returns, so none may be without it then: from end_waits() on only the thread that called it gives it
+// up. In others the constructor throws SystemExit, or (kKeep, for destructors) the lock is kept.
+class Released {
+ public:
+  enum class AtEnd { kThrow, kKeep };
+  explicit Released(AtEnd at_end = AtEnd::kThrow);
+  ~Released();
+  Released(const Released&) = delete;
+  Released& operator=(const Released&) = delete;
+
+ private:
+  PyThreadState* state_ = nullptr;
+};
+
+// Makes the waits of all other threads throw SystemExit, and returns when no thread is in a call any more. For atexit.
+void end_waits();
 
 // What one thread at a time may use, and no forked child.
 class Guarded {
@@ -66,7 +85,7 @@ class Turn {
   void lock();
 
   Guarded& object_;
-  nb::gil_scoped_release release_;
+  Released release_;
 };
 
 // With the interpreter's lock for as long as `what` runs: for callbacks.

@@ -41,19 +41,19 @@ nb::object read(const Checkpoint& self, const std::string& name, const std::stri
   const std::string what = fmt::format("read of variable '{}': out", name);
   const Array array(out, Use::kWrite, what);
   array.require(dtype, shape, what);
-  const nb::gil_scoped_release release;
+  const Released release;
   self.read(name, array.bytes(), slot);
   return out;
 }
 
 std::string save(const std::string& job, const std::string& folder, std::optional<double> loss,
                  std::uint64_t max_file_bytes, const std::string& group) {
-  const nb::gil_scoped_release release;
+  const Released release;
   return Checkpoint::save(JobView(job), folder, {.max_file_bytes = max_file_bytes, .loss = loss, .group = group});
 }
 
 std::optional<Checkpoint> latest(const std::string& folder) {
-  const nb::gil_scoped_release release;
+  const Released release;
   return Checkpoint::latest(folder, tell);
 }
 
@@ -85,7 +85,7 @@ std::string write(const std::string& folder, std::uint64_t global_step, const nb
       all.add_slot(slot_name, of_slot.shape(), persistence::reader_of(of_slot.bytes()));
     }
   }
-  const nb::gil_scoped_release release;
+  const Released release;
   persistence::CheckpointFacts facts;
   facts.job = "torch";
   facts.global_step = global_step;
@@ -143,7 +143,7 @@ Raises:
       .def_prop_ro("examples", &Checkpoint::examples, "How many examples each rank had trained on, by rank.")
       .def_prop_ro("variables", &Checkpoint::variables,
                    "A StoredVariable for each variable, in the order of their names.")
-      .def("verify", &Checkpoint::verify, nb::call_guard<nb::gil_scoped_release>(),
+      .def("verify", &Checkpoint::verify, nb::call_guard<Released>(),
            R"(Reads all files and compares them with the hashes that were stored when they were written.
 
 Raises:

@@ -1,6 +1,7 @@
 // The extension module ps_shm._core: the compiled part of the package ps_shm.
 #include <nanobind/nanobind.h>
 
+#include "calls.hpp"
 #include "errors.hpp"
 #include "ps_shm/version.hpp"
 #include "server.hpp"
@@ -9,6 +10,8 @@
 NB_MODULE(_core, module) {
   module.doc() = "The compiled part of the package ps_shm. Programs import ps_shm, not this module.";
   module.attr("__version__") = PS_SHM_VERSION;
+  module.def("end_waits", &ps_shm::python::end_waits,
+             "Ends the waits of all other threads, in which SystemExit is raised. For the end of the process.");
   ps_shm::python::add_errors(module);
   ps_shm::python::add_variable(module);
   ps_shm::python::add_bundle(module);

@@ -196,7 +196,7 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
     const Array like(array, Use::kRead, fmt::format("tensor '{}'", tensor));
     spec.tensors.push_back({.name = tensor, .dtype = like.dtype(), .shape = like.shape()});
   }
-  const nb::gil_scoped_release release;
+  const Released release;
   return shared_unless_inherited(
       std::make_unique<Publishing>(Publisher(spec, {.group = group,
                                                     .wait_seconds = wait,
@@ -278,7 +278,7 @@ void give_up(const WritingHandle& self) {
 }
 
 std::shared_ptr<Subscribing> subscriber(const std::string& name, const std::string& group, double wait) {
-  const nb::gil_scoped_release release;
+  const Released release;
   return shared_unless_inherited(std::make_unique<Subscribing>(
       Subscriber(name, {.group = group, .wait_seconds = wait, .stop_requested = look_for_signals, .log = tell})));
 }
@@ -324,7 +324,7 @@ void copy_to(const GenerationHandle& self, const nb::dict& outs) {
   BundleSpec spec;
   for (std::uint32_t i = 0; i < self->tensor_count(); ++i) spec.tensors.push_back(self->spec(i));
   const std::vector<std::optional<Array>> arrays = arrays_for(spec, outs, Use::kWrite, "copy_to", true);
-  const nb::gil_scoped_release release;
+  const Released release;
   for (std::uint32_t i = 0; i < arrays.size(); ++i)
     if (arrays[i]) std::memcpy(arrays[i]->bytes().data(), self->tensor(i).data(), self->tensor(i).size());
 }
@@ -516,7 +516,9 @@ generation of its parent.)")
            nb::sig("def __getitem__(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
            R"(Returns a tensor in shared memory, as a read-only NumPy array without a copy.
 
-The array keeps the generation leased. (NumPy has no bfloat16: use copy_to() with a tensor of torch.bfloat16.)
+The array keeps the generation leased. Writing to its memory all the same, as torch.from_dlpack(array).add_(1) does
+because PyTorch does not know of read-only memory, ends the process with SIGSEGV: use torch.from_numpy(array.copy()) or
+copy_to(). (NumPy has no bfloat16: use copy_to() with a tensor of torch.bfloat16.)
 
 Raises:
     KeyError: there is no tensor of that name.

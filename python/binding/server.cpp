@@ -3,16 +3,21 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "calls.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "settings.hpp"
 
@@ -68,6 +73,7 @@ class Serving : public Guarded {
   void serve() {
     ServeHooks hooks;
     hooks.stop_requested = [this] { return must_stop_.load(); };
+    hooks.stop_at_once = [this] { return are_all_own(); };
     std::exception_ptr failure;
     try {
       static_cast<void>(server_->serve(hooks));
@@ -78,6 +84,18 @@ class Serving : public Guarded {
     failure_ = failure;
     has_ended_ = true;
     ended_.notify_all();
+  }
+
+  // Whether the workers that are left are all of this process: they may be unable to leave before close() returns.
+  bool are_all_own() const {
+    try {
+      const std::vector<WorkerInfo> workers = JobView(job).workers();
+      return std::all_of(workers.begin(), workers.end(), [](const WorkerInfo& one) {
+        return one.state != WorkerState::kAlive || one.pid == static_cast<std::uint32_t>(getpid());
+      });
+    } catch (const Error&) {
+      return false;  // another job has the name by now
+    }
   }
 
   void stop() {
@@ -108,11 +126,11 @@ struct ServerHandle {
 
 // Destroying the last reference releases the global interpreter lock, because the thread may wait for workers to leave.
 std::shared_ptr<Serving> serve(JobConfig config, bool adopt) {
-  const nb::gil_scoped_release release;
+  const Released release;
   Server server(config, {.task = {}, .adopt = adopt, .stop_requested = look_for_signals, .log = tell});
   return {new Serving(config, std::move(server)), [](Serving* serving) {
             if (serving->is_inherited()) return;  // its thread exists in the parent only
-            const nb::gil_scoped_release release_again;
+            const Released release_again(Released::AtEnd::kKeep);
             delete serving;
           }};
 }
@@ -155,7 +173,7 @@ void add_state(ServerClass& server) {
           "wait",
           [](const ServerHandle& self, double timeout) {
             self.serving->check();
-            const nb::gil_scoped_release release;
+            const Released release;
             return self.serving->wait(timeout);
           },
           "timeout"_a = 1e9,
@@ -213,7 +231,7 @@ Raises:
             self.serving->is_closed = true;
             self.serving->close();
           },
-          R"(Ends the job: tells the workers to leave, and waits up to 5 s for that.
+          R"(Ends the job: tells the workers to leave, and waits up to 5 s for those of other processes to do so.
 
 It removes the job from shared memory unless keep_segments() was called. Calling it again does nothing. In a forked
 child it has no effect.

@@ -73,7 +73,7 @@ class TakenSnapshot {
     });
   }
   ~TakenSnapshot() {
-    const nb::gil_scoped_release release;  // without a turn, because waiting for one may throw
+    const Released release(Released::AtEnd::kKeep);  // without a turn, because waiting for one may throw
     snapshot_.reset();
   }
 

@@ -26,7 +26,7 @@ struct WorkerHandle {
 
 SharedRank join(const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
                 std::uint32_t threads, double wait) {
-  const nb::gil_scoped_release release;
+  const Released release;
   Worker worker({.job = job,
                  .group = group,
                  .rank = rank,
@@ -222,8 +222,9 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
           "set",
           [](const WorkerHandle& self, const nb::kwargs& settings) {
             self.rank->check();
-            JobControl control(self.use().config().job, self.use().config().group);
-            control.change([&](LiveSettings& live) { alter(live, control.config(), settings); });
+            self.rank->with_control([&](JobControl& control) {
+              control.change([&](LiveSettings& live) { alter(live, control.config(), settings); });
+            });
           },
           "settings"_a, nb::sig("def set(self, **settings: typing.Any) -> None"),
           "Changes runtime settings of the job for all its workers, as Server.set() does: set(lr=0.05).")
@@ -244,7 +245,15 @@ Raises:
           "The number of global steps that the job has done so far. Wait-free.")
       .def_prop_ro(
           "finished", [](const WorkerHandle& self) { return self.rank->check(), self.use().finished(); },
-          "Whether the job has done its last step, or was ended. Wait-free.");
+          "Whether the job has done its last step, or was ended. Wait-free.")
+      .def_prop_ro(
+          "ended",
+          [](const WorkerHandle& self) {
+            self.rank->check();
+            const Worker& worker = self.use();
+            return worker.finished() && (worker.config().steps == 0 || worker.global_step() < worker.config().steps);
+          },
+          "Whether the job was ended before its last step, for example by Server.close(). Wait-free.");
   return type;
 }
 

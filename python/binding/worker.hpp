@@ -6,12 +6,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "arrays.hpp"
 #include "calls.hpp"
+#include "ps_shm/job_control.hpp"
 #include "ps_shm/worker.hpp"
 
 namespace ps_shm::python {
@@ -20,7 +22,19 @@ namespace ps_shm::python {
 struct Rank : Guarded {
   Rank(const std::string& what, Worker given) : Guarded(what), worker(std::move(given)) {}
   Worker worker;
+  // Calls `use` with a JobControl of the job, which is opened once. Called with the interpreter's lock.
+  template <class Use>
+  void with_control(Use&& use) {
+    const std::lock_guard lock(control_mutex_);
+    if (!control_) control_.emplace(worker.config().job, worker.config().group);
+    use(*control_);
+  }
+
   std::atomic<std::uint64_t> steps{0};  // that it has ended: a signal that comes just behind one finds it counted
+
+ private:
+  std::mutex control_mutex_;
+  std::optional<JobControl> control_;
 };
 using SharedRank = std::shared_ptr<Rank>;
 

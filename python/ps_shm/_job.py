@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import Any, Literal, Optional, Union
 
 from . import _core, _environment
-from ._closing import Closing
+from ._closing import Closing, closed_at_exit
 
 _numbers = itertools.count()
+_served: list[str] = []  # the jobs of the open Server objects, the newest one last
+_outer_job: Optional[str] = None  # the value of PS_SHM_JOB before the first of them
 
 
 def _new_name() -> str:
@@ -22,6 +24,7 @@ def _new_name() -> str:
     return f"{user}-{os.getpid()}" + (f"-{number}" if number else "")
 
 
+@closed_at_exit
 class Server(_core.Server, Closing):
     """The server (ps) of a job: creates the job, watches its workers, and removes the job at the end.
 
@@ -35,8 +38,9 @@ class Server(_core.Server, Closing):
             server.wait()                    # until the last step is done or the workers have left
 
     Args:
-        job: the job's name. None: the value of PS_SHM_JOB, otherwise a new unique name (see the attribute `job`). The
-            name is also stored in this process's PS_SHM_JOB, so that child processes started from now on find the job.
+        job: the job's name. None: the value of PS_SHM_JOB, unless an open Server has set it, otherwise a new unique name
+            (see the attribute `job`). The name is also stored in this process's PS_SHM_JOB, until close(), so that child
+            processes started from now on find the job.
         adopt: also take over a job of this name of which no process is alive, instead of replacing it.
         restore: the folder of a checkpoint with which the job begins, such as checkpoint.latest("runs").folder.
         settings: the options of `ps_shm` in docs/options.md, with _ instead of -: workers, mode, optimizer, lr,
@@ -52,32 +56,39 @@ class Server(_core.Server, Closing):
         self, job: Optional[str] = None, *, adopt: bool = False, restore: Optional[str] = None, **settings: Any
     ) -> None:
         """Creates the job, or takes it over. The arguments are described with the class."""
-        name = job or _environment.job() or _new_name()
+        name = job or (None if _served else _environment.job()) or _new_name()
         if settings.get("workers") is None:
             settings["workers"] = _environment.world_size() or 1
         super().__init__(name, adopt, restore or "", settings)
         self._pid = os.getpid()
-        self._before = os.environ.get("PS_SHM_JOB")
+        global _outer_job
+        if not _served:
+            _outer_job = os.environ.get("PS_SHM_JOB")
+        _served.append(name)
         os.environ["PS_SHM_JOB"] = name
 
     def close(self) -> None:
         """Ends the job and, unless keep_segments() was called, removes it from shared memory.
 
-        Workers are told to leave, and close() waits for them for up to 5 s. Calling close() again does nothing. In a
-        forked child it has no effect.
+        Workers are told to leave, and close() waits for those of other processes for up to 5 s. Calling close() again
+        does nothing. In a forked child it has no effect.
         """
         if self._pid != os.getpid():  # in a forked child, PS_SHM_JOB names the parent's job
             return
         try:
             super().close()
         finally:
+            if self.job in _served:
+                _served.remove(self.job)
             if os.environ.get("PS_SHM_JOB") == self.job:
-                if self._before is None:
+                before = _served[-1] if _served else _outer_job
+                if before is None:
                     del os.environ["PS_SHM_JOB"]
                 else:
-                    os.environ["PS_SHM_JOB"] = self._before
+                    os.environ["PS_SHM_JOB"] = before
 
 
+@closed_at_exit
 class Worker(_core.Worker):
     """A worker of a job: declares variables, pulls and pushes them, and counts steps.
 

@@ -1,10 +1,11 @@
 """Publisher and Subscriber as context managers."""
 
 from . import _core
-from ._closing import Closing
+from ._closing import Closing, closed_at_exit
 from ._core import Generation, NewGeneration
 
 
+@closed_at_exit
 class Publisher(_core.Publisher, Closing):
     """Publishes a set of named tensors, generation by generation, for any number of subscribers. No server is needed.
 
@@ -35,6 +36,7 @@ class Publisher(_core.Publisher, Closing):
     """
 
 
+@closed_at_exit
 class Subscriber(_core.Subscriber, Closing):
     """Reads the newest generation of a publication, in shared memory and without a copy.
 

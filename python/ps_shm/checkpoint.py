@@ -47,7 +47,7 @@ def save(
 def latest(folder: Path) -> Optional[Checkpoint]:
     """Returns the newest checkpoint in `folder` whose files are intact, or None if there is no checkpoint.
 
-    All bytes are verified. A line on stderr reports each newer checkpoint that is damaged.
+    All bytes are verified. A warning of the logger `ps_shm` reports each newer checkpoint that is damaged.
 
     Raises:
         Error: there are checkpoints, but none of them is intact.

@@ -7,6 +7,7 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/variable_spec.hpp"
 #include "update/dtypes.hpp"
+#include "update/traits.hpp"
 
 namespace ps_shm {
 
@@ -175,6 +176,9 @@ void check(const LiveSettings& settings, const JobConfig& config) {
             fmt::format("`workers` must be {} to {}", config.elastic_min, config.elastic_max));
   for (const Setting<JobConfig>& setting : job_settings())
     if (setting.traits.is_live) config::check(setting, wanted);
+  require(settings.learning_rate > 0 || !update::traits_of(config.optimizer.rule).reads_by_rate,
+          fmt::format("`lr` must be greater than 0 with `optimizer` {}, which divides by it",
+                      to_string(config.optimizer.rule)));
 }
 
 }  // namespace ps_shm

@@ -34,7 +34,7 @@ std::uint64_t read_bytes(const std::string& text);  // 4MiB, 64KiB, 1GiB or plai
 
 void check_whole(std::uint64_t value, std::uint64_t least, std::uint64_t most);
 
-enum class Range { kAmount, kShare, kPositive };  // at least 0; also less than 1; above 0
+enum class Range { kAmount, kShare };  // at least 0; also less than 1
 void check_real(double value, Range range);
 const char* describe(Range range) noexcept;
 std::string describe(std::uint64_t least, std::uint64_t most);

@@ -1,5 +1,6 @@
 """Arrays are used in place; an unsuitable argument is refused with a message that says what to pass."""
 import array
+import ctypes
 
 import numpy as np
 import pytest
@@ -174,3 +175,66 @@ def test_a_bundle_wants_all_of_its_arrays(worker):
         other.push(bundle.pin([np.ones(3, np.float32), np.ones(2, np.float32)]))
     with pytest.raises(TypeError, match="writable=True"):
         bundle.pull(bundle.pin([np.ones(3, np.float32), np.ones(2, np.float32)], writable=False))
+
+
+class Exported:
+    """An array that has DLPack 1 only, as immutable arrays of other libraries do."""
+
+    def __init__(self, values, is_read_only, major=1):
+        class Tensor(ctypes.Structure):
+            _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+                        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
+
+        class Versioned(ctypes.Structure):
+            _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p),
+                        ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+
+        self.values = values
+        self.shape = (ctypes.c_int64 * values.ndim)(*values.shape)
+        tensor = Tensor(values.ctypes.data, (ctypes.c_int32 * 2)(1, 0), values.ndim, 2, 32, 1, self.shape, None, 0)
+        self.versioned = Versioned(major, 0, None, None, int(is_read_only), tensor)
+
+    def __dlpack__(self, *, max_version):
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return make(ctypes.addressof(self.versioned), b"dltensor_versioned", None)
+
+
+def test_an_immutable_array_with_dlpack_is_not_written(w):
+    values = np.ones((3, 4), np.float32)
+    w.push(Exported(values, True))
+    with pytest.raises(TypeError, match="out is read-only; pass an array that can be written"):
+        w.pull(Exported(values, True))
+    assert (values == 1).all()
+    out = np.zeros((3, 4), np.float32)
+    w.pull(Exported(out, False))
+    assert (out == 1).all()
+    with pytest.raises(TypeError, match="version 2 of DLPack"):
+        w.push(Exported(values, False, major=2))
+
+
+def test_a_bundle_leaves_variables_without_an_array_alone(worker):
+    bundle = worker.variables({"a": np.zeros(2, np.float32), "b": np.zeros(3, np.float32)})
+    bundle.push({"a": None, "b": np.ones(3, np.float32)})
+    bundle.add([np.ones(2, np.float32), None])
+    bundle.push([None, None])
+    bundle.assign([None, np.full(3, 7, np.float32)])
+    assert [values.tolist() for values in bundle.pull().values()] == [[1, 1], [7, 7, 7]]
+    for call in (bundle.pull, bundle.pin):
+        with pytest.raises(TypeError, match="the array is a NoneType"):
+            call([None, np.zeros(3, np.float32)])
+
+
+def test_a_bundle_pulls_only_what_has_changed(worker):
+    first = {"a": np.zeros(2, np.float32), "b": np.zeros(3, np.float32), "n": np.zeros(1, np.int64)}
+    bundle = worker.variables(first)
+    outs = bundle.pin([np.full_like(values, 9) for values in first.values()])
+    assert bundle.pull_changed(outs) == [0, 1, 2]
+    assert bundle.pull_changed(outs) == [2]  # of an integer there is no telling
+    worker.variable("b").add(np.ones(3, np.float32))
+    assert bundle.pull_changed(outs) == [1, 2]
+    with pytest.raises(TypeError, match="writable=True"):
+        bundle.pull_changed(bundle.pin(list(first.values()), writable=False))
+    with pytest.raises(ValueError, match="another bundle"):
+        worker.variables({"a": first["a"]}).pull_changed(outs)

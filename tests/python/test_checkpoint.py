@@ -32,7 +32,7 @@ def test_what_is_saved_is_loaded(worker, tmp_path):
         kept.read("w", out=np.empty((2, 3)))
 
 
-def test_the_newest_whole_one_is_found(worker, tmp_path, capfd):
+def test_the_newest_whole_one_is_found(worker, tmp_path, caplog):
     assert checkpoint.latest(tmp_path) is None
     worker.variable("w", np.ones(3, np.float32))
     first = checkpoint.save(worker.job, tmp_path)
@@ -46,7 +46,7 @@ def test_the_newest_whole_one_is_found(worker, tmp_path, capfd):
     with pytest.raises(ps_shm.Error, match="not what was written"):
         checkpoint.load(second).verify()
     assert checkpoint.latest(tmp_path).folder == first
-    assert "skipped a checkpoint" in capfd.readouterr().err
+    assert "skipped a checkpoint" in caplog.text
     with pytest.raises(ps_shm.Error, match="is not a valid checkpoint"):
         checkpoint.load(tmp_path)
 

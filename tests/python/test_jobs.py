@@ -154,8 +154,8 @@ def test_settings_are_those_of_the_command_line(job):
             assert (worker.live["lr"], worker.live["mode"]) == ("0.5", "async")
             with pytest.raises(TypeError, match="no setting 'stalenes'.*staleness"):
                 server.set(stalenes=1)
-            with pytest.raises(ps_shm.Error, match="must be greater than 0"):
-                server.set(lr=0)
+            with pytest.raises(ps_shm.Error, match="must be at least 0"):
+                server.set(lr=-1)
     with pytest.raises(ps_shm.Error, match="mode"):
         ps_shm.Server(job, mode="sometimes")
 
@@ -470,3 +470,32 @@ def test_attaching_and_leaving_leaks_nothing(job):
     del first
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_files
+
+
+@pytest.mark.parametrize("call", ["barrier()", "step()", "wait_for_workers()", "variable('nobody', wait=0)"])
+def test_a_daemon_thread_in_a_call_does_not_hold_up_the_end_of_a_program(job, start, call):
+    text = f"""
+import sys, threading, ps_shm
+server = ps_shm.Server(sys.argv[1], workers=2, mode="sync")
+worker = ps_shm.Worker(sys.argv[1])
+def wait():
+    worker.{call}
+threading.Thread(target=wait, daemon=True).start()
+view = ps_shm.View(sys.argv[1])
+while not view.workers()[0].waiting_for: pass
+"""
+    assert start(text, job).finish() == (0, "", "")
+    assert not segments(job)
+
+
+@pytest.mark.parametrize("first_to_close", [0, 1])
+def test_the_default_job_is_that_of_the_newest_open_server(job, monkeypatch, first_to_close):
+    monkeypatch.setenv("PS_SHM_JOB", "outer")
+    servers = [ps_shm.Server(f"{job}-{i}") for i in range(2)]
+    assert os.environ["PS_SHM_JOB"] == f"{job}-1"
+    servers.pop(first_to_close).close()
+    assert os.environ["PS_SHM_JOB"] == servers[0].job
+    with ps_shm.Server() as third:
+        assert os.environ["PS_SHM_JOB"] == third.job != servers[0].job
+    servers[0].close()
+    assert os.environ["PS_SHM_JOB"] == "outer"

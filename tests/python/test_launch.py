@@ -131,10 +131,12 @@ def test_it_ends_when_the_launcher_is_killed(launch, job, before):
 def test_it_gets_the_environment_but_for_our_options(launch, monkeypatch):
     for name, value in {"PS_SHM_MINE": "1", "PS_SHM_LR": "0.5", "OPENBLAS_NUM_THREADS": "3"}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     process = launch("--workers", "1", program=["sh", "-c", "env; grep SigIgn /proc/self/status"])
     out, _ = process.communicate(timeout=PATIENCE)
     lines = out.split("\n")
     assert "PS_SHM_MINE=1" in lines and "OPENBLAS_NUM_THREADS=3" in lines and "PS_SHM_LR=0.5" not in lines
+    assert "OMP_NUM_THREADS=1" in lines  # as torchrun sets it
     ignored = int(re.search(r"^SigIgn:\s*(\w+)$", out, re.M)[1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import ps_shm
-from conftest import wait_until
+from conftest import segments, wait_until
 
 
 def test_generations_stay_as_they_are_while_somebody_has_them(job):
@@ -206,3 +206,19 @@ def test_a_forked_child_has_nothing_of_a_publication(job):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert generation["w"].tolist() == [1, 1, 1]
         assert publisher.publish({"w": np.ones(3, np.float32)}) == 2
+
+
+def test_a_daemon_thread_that_reads_does_not_hold_up_the_end_of_a_program(job, start):
+    text = """
+import sys, threading, numpy, ps_shm
+publisher = ps_shm.Publisher(sys.argv[1], {"a": numpy.zeros(3)})
+subscriber = ps_shm.Subscriber(sys.argv[1])
+reading = threading.Event()
+def read():
+    reading.set()
+    subscriber.read(timeout=1e6)
+threading.Thread(target=read, daemon=True).start()
+reading.wait()
+"""
+    assert start(text, job).finish() == (0, "", "")
+    assert not segments(job)

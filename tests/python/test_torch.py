@@ -1,8 +1,11 @@
 """PyTorch models as workers."""
+import copy
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -79,6 +82,35 @@ def test_gradients_that_the_user_has_dropped_or_replaced_are_pushed(job):
         model(torch.ones(1, 3)).sum().backward()
         opt.step()
         torch.testing.assert_close(model.weight.detach(), before - 2)
+
+
+@pytest.mark.parametrize("write", ["step", "pull", "buffers", "elastic", "subscriber"])
+def test_a_graph_built_before_a_write_by_the_job_is_refused_afterwards(job, write):
+    """Its gradients would be wrong. The optimizers of torch make autograd refuse it, too."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1, bias=False), torch.nn.Linear(1, 1, bias=False))
+    model.register_buffer("scale", torch.ones(1))
+
+    def use(writer, change):
+        x = torch.ones(1, 2, requires_grad=True)
+        result = model(x * model.scale)
+        change(writer)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.backward()
+
+    def change_buffer(opt):
+        opt.worker.variable("scale").assign(np.zeros(1, np.float32))
+        opt._buffers.pull()
+
+    if write == "subscriber":
+        with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, model) as subscriber:
+            publisher.publish()
+            use(subscriber, lambda s: s.update())
+    elif write == "elastic":
+        with ps_shm.torch.Elastic(model, job, alpha=0.5, create=True) as elastic:
+            use(elastic, lambda e: e.pull())
+    else:
+        with ps_shm.torch.Optimizer(model, job, create=True, buffers="mean", lr=0.1) as opt:
+            use(opt, {"step": lambda o: o.step(), "pull": lambda o: o.pull(), "buffers": change_buffer}[write])
 
 
 def count_up(job, steps, queue):
@@ -188,6 +220,9 @@ def test_schedulers_of_torch_act_on_the_job(job):
 @pytest.mark.parametrize("make", [
     lambda opt: torch.optim.lr_scheduler.StepLR(opt, 3, 0.5),
     lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 12),
+    lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 11),  # the last step's rate is 0
+    lambda opt: torch.optim.lr_scheduler.PolynomialLR(opt, 9),
+    lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda epoch: epoch / 12),  # and here the first one's
     lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda epoch: 1 / (1 + epoch)),
     lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, 0.2, total_steps=13, cycle_momentum=False),
     lambda opt: torch.optim.lr_scheduler.SequentialLR(
@@ -491,3 +526,448 @@ while True:
     for program in (other, successor):
         program.send(signal.SIGINT)
         assert program.finish()[0] != 0
+
+
+@pytest.mark.parametrize("settings, theirs", [
+    ({"optimizer": "momentum", "momentum": 0.9, "l2": 0.1}, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1)),
+    ({"optimizer": "adamw", "weight_decay": 0.1}, lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1)),
+])
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_parameters_without_a_gradient_stay_and_unfrozen_ones_begin_to_train(job, settings, theirs, mode):
+    class Two(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.second = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+
+        def forward(self, x, both):
+            return self.first(x) + self.second(x) if both else self.first(x)
+
+    plain, model = Two(), Two()
+    with ps_shm.torch.Optimizer(model, job, create=True, mode=mode, lr=0.1, **settings) as opt:
+        for m, optimizer in ((plain, theirs(plain.parameters())), (model, opt)):
+            m.first.bias.requires_grad_(False)
+            for i in range(9):
+                m.first.bias.requires_grad_(i > 5)
+                optimizer.zero_grad(set_to_none=True)
+                m(torch.ones(4, 3), i % 3 == 0).pow(2).sum().backward()
+                optimizer.step()
+        assert opt.global_step == 9
+        for a, b in zip(plain.parameters(), model.parameters()):
+            torch.testing.assert_close(b, a)
+        kept = opt.state_dict()
+    other = Two()
+    other.load_state_dict(model.state_dict())
+    with ps_shm.torch.Optimizer(other, job, create=True, mode=mode, lr=0.1, restore=kept, **settings) as opt:
+        for m, optimizer in ((model, None), (other, opt)):
+            optimizer and optimizer.step()  # without any gradient
+        for a, b in zip(model.parameters(), other.parameters()):
+            assert torch.equal(a, b)
+
+
+def test_a_parameter_that_is_frozen_from_the_start_trains_when_it_is_unfrozen(job):
+    model, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    for m in (model, other):
+        m.bias.requires_grad_(False)
+    with ps_shm.Server(job, workers=2, mode="sync", lr=1.0):
+        opts = [ps_shm.torch.Optimizer(m, job, rank=r) for r, m in enumerate((model, other))]
+        assert set(ps_shm.View(job).state()) == {"weight"}
+        for m in (model, other):
+            m.bias.requires_grad_(True)
+            m(torch.ones(1, 3)).sum().backward()
+        begun = model.bias.detach().clone(), other.bias.detach().clone()
+        thread = threading.Thread(target=opts[1].step)
+        thread.start()
+        opts[0].step()
+        thread.join()
+        torch.testing.assert_close(model.bias, other.bias)
+        assert any(torch.allclose(model.bias, b - 1) for b in begun)  # the first values are those of one of them
+        opts[0].zero_grad()
+        assert all(p.grad is None for p in model.parameters())
+        for opt in opts:
+            opt.close()
+
+
+def test_in_sync_mode_the_mean_is_over_those_that_have_a_gradient(job):
+    models = [torch.nn.Linear(3, 1, bias=False) for _ in range(2)]
+    with ps_shm.Server(job, workers=2, mode="sync", lr=1.0):
+        opts = [ps_shm.torch.Optimizer(m, job, rank=r) for r, m in enumerate(models)]
+        before = models[0].weight.detach().clone()
+        models[0](torch.ones(1, 3)).sum().backward()
+        thread = threading.Thread(target=opts[1].step)  # contributes nothing
+        thread.start()
+        opts[0].step()
+        thread.join()
+        for m in models:
+            torch.testing.assert_close(m.weight.detach(), before - 1)
+        for opt in opts:
+            opt.close()
+
+
+def test_two_models_of_a_process_are_two_sets_of_variables(job):
+    generator, discriminator = small_model(0), small_model(1)
+    for mode in ("async", "sync"):
+        a = ps_shm.torch.Optimizer(generator, job, create=True, prefix="g.", lr=0.1, mode=mode)
+        b = ps_shm.torch.Optimizer(discriminator, job, create=True, prefix="d.", lr=0.1, mode=mode)
+        train(generator, a, 2), train(discriminator, b, 3)
+        assert not torch.equal(generator[0].weight, discriminator[0].weight)
+        state = ps_shm.View(job).state()
+        assert len(state) == len(generator.state_dict()) + len(discriminator.state_dict())
+        np.testing.assert_array_equal(state["g.0.weight"], generator[0].weight.detach().numpy())
+        np.testing.assert_array_equal(state["d.0.weight"], discriminator[0].weight.detach().numpy())
+        a.close()  # the job goes on for the other one
+        train(discriminator, b, 1)
+        assert b.global_step == 6
+        b.close()
+        assert not segments(job)
+
+
+@pytest.mark.parametrize("ends", ["with nothing", "in a step"])
+def test_a_cell_that_runs_again_makes_the_job_again(job, ends):
+    def run_cell():
+        model = small_model()
+        opt = ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, mode="sync", workers=1)
+        train(model, opt, 3)
+        if ends == "in a step":
+            with pytest.raises(ZeroDivisionError):
+                opt.step(lambda: 1 / 0)
+        return model, opt
+
+    first, opt = run_cell()
+    again, second = run_cell()
+    assert second.global_step == 3
+    for a, b in zip(first.state_dict().values(), again.state_dict().values()):
+        assert torch.equal(a, b)
+    with pytest.raises(ps_shm.JobFinished, match="made again .*prefix="):
+        opt.step()
+    opt.close()
+    train(again, second, 1)
+    third = run_cell()[1]
+    third.close()
+    second.close()
+
+
+def test_a_maker_does_not_wait_for_workers_of_its_own_process(job):
+    model, other = small_model(0), small_model(1)
+    maker = ps_shm.torch.Optimizer(model, job, create=True, workers=2, lr=0.1)
+    second = ps_shm.torch.Optimizer(other, job, lr=0.1)
+    loose = ps_shm.Worker(job)
+    maker.close()
+    train(other, second, 1)
+    second.close()
+    loose.leave()
+
+
+def test_a_step_in_a_job_that_has_ended_says_so(job):
+    model = small_model()
+    server = ps_shm.Server(job, lr=0.1)
+    opt = ps_shm.torch.Optimizer(model, job)
+    elastic = ps_shm.torch.Elastic(small_model(), job, alpha=0.5, prefix="e.")
+    train(model, opt, 1)
+    server.close()
+    for one in (opt, elastic):
+        with pytest.raises(ps_shm.JobFinished, match="has ended"):
+            one.step()
+        one.close()
+
+
+def test_steps_behind_the_last_one_are_no_error(job):
+    model = small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, steps=2, lr=0.1) as opt:
+        train(model, opt, 3)
+        assert opt.finished
+
+
+def test_the_table_of_an_embedding_is_part_of_the_state_dict(job, tmp_path):
+    def one():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(ps_shm.torch.Embedding("table", 50, 4, rule="sgd"), torch.nn.Linear(4, 1))
+
+    model, other = one(), one()
+    first = model[0].weight
+    assert first.std() > 0 and torch.equal(model.state_dict()["0.weight"], first)
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        model(torch.tensor([3, 4])).sum().backward()
+        opt.step()
+        torch.save(model.state_dict(), tmp_path / "model.pt")
+        trained = model[0].weight
+        np.testing.assert_array_equal(trained.numpy(), model[0].variable.pull())
+        assert (trained != first).any(1).nonzero().flatten().tolist() == [3, 4]
+    with pytest.raises(ps_shm.Error, match="has left"):
+        model.state_dict()  # the table has gone with the job
+    other.load_state_dict(torch.load(tmp_path / "model.pt"))
+    assert torch.equal(other[0].weight, trained)
+    with ps_shm.torch.Optimizer(other, job, create=True, lr=0.1):
+        assert torch.equal(other[0].weight, trained)
+        other.load_state_dict({**other.state_dict(), "0.weight": first})
+        assert torch.equal(other[0].weight, first)
+        with pytest.raises(RuntimeError, match="Missing key.*0.weight"):
+            other.load_state_dict({k: v for k, v in other.state_dict().items() if k != "0.weight"})
+        with pytest.raises(RuntimeError, match="size mismatch for 0.weight"):
+            other.load_state_dict({**other.state_dict(), "0.weight": torch.zeros(3, 4)})
+
+
+def test_rows_that_no_backward_pass_follows_are_not_kept(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4)
+    with ps_shm.Server(job), ps_shm.Worker(job) as worker:
+        embedding.attach(worker)
+        kept = weakref.ref(embedding(torch.tensor([1, 2])))
+        assert kept() is None
+        rows = embedding(torch.tensor([1, 2]))
+        rows.sum().backward()
+        kept = weakref.ref(rows)
+        del rows
+        embedding.drop()
+        assert kept() is None
+
+
+def test_an_id_below_zero_is_shown_as_it_was_given(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4)
+    with ps_shm.Server(job), ps_shm.Worker(job) as worker:
+        embedding.attach(worker)
+        for dtype in (torch.int64, torch.int32):
+            with pytest.raises(ps_shm.Error, match=r"id -1 \(number 1 of 2\) is out of range"):
+                embedding(torch.tensor([3, -1], dtype=dtype))
+        assert embedding(torch.empty(0, 3, dtype=torch.int64)).shape == (0, 3, 4)
+
+
+def test_the_padding_row_stays_zero(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd", padding_idx=0)
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        embedding.attach(worker)
+        before = embedding.weight
+        embedding(torch.tensor([[0, 5], [0, 0]])).sum().backward()
+        embedding.push()
+        assert not embedding.weight[0].any()
+        assert (embedding.weight != before).any(1).nonzero().flatten().tolist() == [5]
+        embedding(torch.tensor([0])).sum().backward()
+        embedding.push()
+
+
+def test_copies_of_models_work_or_say_why_not(job):
+    model = torch.nn.Sequential(ps_shm.torch.Embedding("table", 10, 4, rule="sgd"), torch.nn.Linear(4, 1))
+    assert pickle.loads(pickle.dumps(model))[0].num_embeddings == 10
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        average = torch.optim.swa_utils.AveragedModel(model)
+        model(torch.tensor([3])).sum().backward()
+        opt.step()
+        average.update_parameters(model)
+        assert torch.equal(average.module[0](torch.tensor([3])), model[0](torch.tensor([3])))
+        assert average.module[0].variable is model[0].variable
+        with pytest.raises(TypeError, match="state_dict"):
+            pickle.dumps(model)
+        for copied in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="one process.*state_dict"):
+                copied(opt)
+
+
+def test_parameters_are_no_model(job):
+    for cls in (ps_shm.torch.Optimizer, lambda *a, **k: ps_shm.torch.Elastic(*a, alpha=0.5, **k)):
+        with pytest.raises(TypeError, match="pass the model itself.*generator"):
+            cls(small_model().parameters(), job, create=True)
+
+
+def test_a_subscriber_needs_a_model_like_the_published_one(job):
+    model, smaller = small_model(0), small_model(5)[:3]
+    with ps_shm.torch.Publisher(job, model) as publisher:
+        publisher.publish()
+        with pytest.raises(ValueError, match=r"has 3.bias, 3.weight, which the model lacks; .*strict=False"):
+            ps_shm.torch.Subscriber(job, smaller)
+        with ps_shm.torch.Subscriber(job, smaller, strict=False) as subscriber:
+            subscriber.update()
+            assert torch.equal(smaller[0].weight, model[0].weight)
+        with pytest.raises(ValueError, match=r"lacks 4.bias, 4.weight of the model"):
+            ps_shm.torch.Subscriber(job, torch.nn.Sequential(*model, torch.nn.Linear(2, 1)))
+
+
+def test_a_subscriber_waits_for_the_next_publisher(job):
+    model, other = small_model(0), small_model(5)
+    publisher = ps_shm.torch.Publisher(job, model)
+    publisher.publish()
+    with ps_shm.torch.Subscriber(job, other) as subscriber:
+        subscriber.update()
+        publisher.close()
+        with pytest.raises(ps_shm.PublisherGone):
+            subscriber.update(wait=True)
+        with pytest.raises(ps_shm.PublisherGone):
+            subscriber.update(wait=True, wait_for_publisher=0.02)
+        found = []
+        reader = threading.Thread(target=lambda: found.append(subscriber.update(wait=True, wait_for_publisher=PATIENCE)))
+        reader.start()
+        with ps_shm.torch.Publisher(job, model) as successor:
+            successor.publish()
+            reader.join()
+        assert found == [2]
+
+
+class Odd(torch.nn.Module):
+    """A model of tensors that are empty, not contiguous, or in another memory format, and of buffers of many types."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.conv = torch.nn.Conv2d(3, 2, 2).to(memory_format=torch.channels_last)
+        self.turned = torch.nn.Parameter(torch.randn(4, 5).t())
+        self.empty = torch.nn.Parameter(torch.empty(0, 3))
+        self.words = torch.nn.Embedding(6, 3, sparse=True)
+        self.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+        self.register_buffer("halves", torch.ones(3, dtype=torch.float16))
+        self.register_buffer("none", torch.empty(0))
+        self.register_buffer("slanted", torch.randn(3, 2).t())
+
+    def forward(self, x):
+        return self.conv(x).sum() + self.turned.pow(2).sum() + self.empty.sum() + self.words(torch.tensor([1, 1, 4])).pow(2).sum()
+
+
+@pytest.mark.parametrize("buffers", ["chief", "mean"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_tensors_of_any_layout_train_as_with_torch(job, buffers, set_to_none):
+    plain, model = Odd(), Odd()
+    x = torch.randn(1, 3, 4, 4)
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, buffers=buffers) as opt:
+        for m, optimizer in ((plain, torch.optim.SGD(plain.parameters(), lr=0.1)), (model, opt)):
+            for _ in range(3):
+                m.zero_grad(set_to_none=set_to_none)
+                m(x).backward()
+                m.mask[1], m.halves[2], m.slanted[0, 1] = False, 3.0, 7.0
+                optimizer.step()
+        other = Odd(1)
+        with ps_shm.torch.Optimizer(other, job, buffers=buffers):
+            for a, b, c in zip(plain.state_dict().values(), model.state_dict().values(), other.state_dict().values()):
+                torch.testing.assert_close(b, a)
+                assert torch.equal(c, b) and b.stride() == c.stride()
+        kept = opt.state_dict()
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, buffers=buffers, restore=kept):
+        assert torch.equal(model.turned, other.turned)
+    with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, Odd(2)) as subscriber:
+        publisher.publish()
+        subscriber.update()
+        for a, b in zip(model.state_dict().values(), subscriber._model.state_dict().values()):
+            assert torch.equal(a, b) and a.stride() == b.stride()
+
+
+def test_only_buffers_that_have_changed_are_sent(job):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model.register_buffer("table", torch.ones(1000))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        updates = lambda: {v.name: v.updates for v in ps_shm.View(job).variables()}
+        train_once = lambda: (opt.zero_grad(), model(torch.randn(4, 2)).sum().backward(), opt.step())
+        before = updates()
+        train_once()
+        model.table.data[3] = 5.0  # autograd does not see it
+        train_once()
+        train_once()
+        changed = {name: count - before[name] for name, count in updates().items()}
+        assert (changed["table"], changed["1.num_batches_tracked"], changed["0.weight"]) == (1, 3, 3)
+
+
+FOREVER = """
+import sys, torch, ps_shm, ps_shm.torch
+model = torch.nn.Linear(4, 2)
+opt = ps_shm.torch.Optimizer(model, sys.argv[1], create=True, workers=2, lr=0.01)
+print("works")
+try:
+    while True:
+        opt.zero_grad(); model(torch.ones(1, 4)).pow(2).sum().backward(); opt.step()
+except ps_shm.JobFinished:
+    print("ended")
+opt.close()
+"""
+
+
+def test_an_error_of_the_maker_is_seen_before_it_waits_for_the_others(job, start):
+    maker = start("""
+import sys, torch, ps_shm.torch
+with ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01) as opt:
+    print("works")
+    opt.worker.wait_for_workers()
+    raise ValueError("what has failed")
+""", job)
+    assert maker.line() == "works"
+    other = start(FOREVER, job)
+    assert other.line() == "works"
+    while "ValueError: what has failed" not in (line := maker.process.stderr.readline()):
+        assert line
+    assert ps_shm.View(job).served  # while the maker waits
+    maker.send()
+    maker.finish()
+    assert other.finish()[:2] == (0, "ended\n")
+    assert not segments(job)
+
+
+def test_ctrl_c_while_the_maker_waits_for_the_others_ends_the_job(job, start):
+    maker = start("""
+import sys, torch, ps_shm.torch
+opt = ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01)
+print("works")
+opt.worker.wait_for_workers()
+opt.close()
+""", job)
+    assert maker.line() == "works"
+    other = start(FOREVER, job)
+    assert other.line() == "works"
+    while "waiting for the other workers" not in (line := maker.process.stderr.readline()):
+        assert line
+    maker.send()
+    assert "KeyboardInterrupt" in maker.finish()[2]
+    assert other.finish()[:2] == (0, "ended\n")
+    assert not segments(job)
+
+
+def test_a_daemon_thread_in_a_step_does_not_hold_up_the_end_of_a_program(job, start):
+    text = """
+import sys, threading, torch, ps_shm, ps_shm.torch
+model = torch.nn.Linear(4, 2)
+opt = ps_shm.torch.Optimizer(model, sys.argv[1], create=True, mode="sync", workers=2)
+threading.Thread(target=opt.step, daemon=True).start()
+view = ps_shm.View(sys.argv[1])
+while not view.workers()[0].waiting_for: pass
+"""
+    assert start(text, job).finish() == (0, "", "")
+    assert not segments(job)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_forked_child_may_compute_gradients(job, mode):
+    model = torch.nn.Linear(4, 2)
+    with ps_shm.torch.Optimizer(model, job, create=True, mode=mode, lr=0.1) as opt:
+        model(torch.ones(1, 4)).sum().backward()
+        opt.step()
+        child = os.fork()
+        if child == 0:
+            torch.set_num_threads(1)
+            try:
+                model(torch.ones(1, 4)).sum().backward()
+                os._exit(0 if model.weight.grad.tolist() == [[2] * 4] * 2 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert model.weight.grad.tolist() == [[1] * 4] * 2
+
+
+def test_the_lowest_living_rank_sets_the_rate_and_the_buffers(job):
+    models = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)) for _ in range(2)]
+    with ps_shm.Server(job, workers=2, lr=1.0):
+        first, second = (ps_shm.torch.Optimizer(m, job, rank=r) for r, m in enumerate(models))
+
+        def step(model, opt, lr):
+            opt.param_groups[0]["lr"] = lr
+            opt.zero_grad()
+            model(torch.randn(4, 2)).sum().backward()
+            opt.step()
+
+        step(models[1], second, 0.5)
+        assert second.worker.live["lr"] == "1"
+        step(models[0], first, 0.25)
+        assert second.worker.live["lr"] == "0.25"
+        first.close()
+
+        def is_set():
+            step(models[1], second, 0.125)
+            return second.worker.live["lr"] == "0.125"
+
+        wait_until(is_set, "the second worker sets the rate")
+        before = models[1][1].num_batches_tracked.item()
+        step(models[1], second, 0.125)
+        assert models[1][1].num_batches_tracked.item() == before + 1
+        second.close()

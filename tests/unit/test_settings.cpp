@@ -148,7 +148,10 @@ TEST_CASE("settings: a value out of its bounds is refused by its name, as writte
   refused([](JobConfig& c) { c.workers = 0; }, "`workers` must be at least 1");
   refused([](JobConfig& c) { c.threads = 65; }, "`threads` must be at most 64");
   refused([](JobConfig& c) { c.optimizer.beta2 = 1; }, "`beta2` must be at least 0 and less than 1");
-  refused([](JobConfig& c) { c.optimizer.learning_rate = 0; }, "`lr` must be greater than 0");
+  refused([](JobConfig& c) { c.optimizer.learning_rate = -1; }, "`lr` must be at least 0");
+  refused([](JobConfig& c) { c.optimizer.learning_rate = 0; }, "");
+  refused([](JobConfig& c) { c.optimizer.learning_rate = 0, c.optimizer.rule = UpdateRule::kFtrl; },
+          "`lr` must be greater than 0 with `optimizer` ftrl, which divides by it");
   refused([](JobConfig& c) { c.optimizer.weight_decay = -1; }, "`weight-decay` must be at least 0");
   refused([](JobConfig& c) { c.linger_seconds = -1; }, "`linger` must be at least 0");
   refused([](JobConfig& c) { c.chunk_bytes = 1000; }, "`chunk-bytes` must be a power of two from 1KiB to 1MiB");

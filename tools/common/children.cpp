@@ -49,10 +49,11 @@ void on_signal(int number) {
 
 // The environment of the child.
 std::vector<std::string> child_environment(const std::vector<std::string>& variables, bool is_ours) {
-  constexpr const char* kBlasThreads = "OPENBLAS_NUM_THREADS";
   std::vector<std::string> all = variables, options;
   if (is_ours) all.push_back(fmt::format("{}={}", kParentVariable, getpid()));
-  if (is_ours || std::getenv(kBlasThreads) == nullptr) all.push_back(fmt::format("{}=1", kBlasThreads));
+  // The workers are many already: of libraries that start a thread for each core, such as PyTorch, each gets one.
+  for (const char* threads : {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"})
+    if (is_ours || std::getenv(threads) == nullptr) all.push_back(fmt::format("{}=1", threads));
   if (!is_ours) options = option_variables();
   options.emplace_back(kParentVariable);
   const auto is_of_options = [&](std::string_view name) {

@@ -1,64 +1,69 @@
 """Shares a model's buffers, such as the running means of batch normalisation, among the workers of a job."""
 
-from typing import Literal
+from typing import Literal, Optional
 
 import torch
 
-from .. import Bundle, Worker
-from ._model import Tensors, buffers
+from .. import Bundle, _core
+from ._membership import Membership
+from ._model import buffers, dense
 
 Policy = Literal["chief", "mean", "local"]
+UNSUMMED = (torch.bool, torch.float16, torch.bfloat16)  # a job can only assign these
 
 
 class Buffers:
     """Shares the buffers by one of three policies.
 
-    chief: all workers use those of rank 0. mean: each worker adds the change in its own buffers divided by the number
-    of workers; the change in integers, such as counts of batches, is not divided. local: nothing is shared.
+    chief: all workers use those of the living worker of the lowest rank. mean: each worker adds the change in its own
+    buffers divided by the number of workers; the change in integers, such as counts of batches, is not divided, and
+    buffers of bool, float16 and bfloat16 follow chief. local: nothing is shared.
+
+    Only what has changed is transferred.
     """
 
-    def __init__(self, worker: Worker, model: torch.nn.Module, policy: Policy) -> None:
+    def __init__(self, membership: Membership, model: torch.nn.Module, policy: Policy, prefix: str) -> None:
         if policy not in ("chief", "mean", "local"):
             raise ValueError(f"buffers='{policy}': choose chief, mean or local")
-        self._worker, self._policy = worker, policy
-        self._tensors: Tensors = {} if policy == "local" else buffers(model)
-        if not self._tensors:
+        self._membership = membership
+        found = {} if policy == "local" else {n: t for n, t in buffers(model).items() if t.numel() != 0}
+        self._tensors = list(found.values())
+        if not found:
             return
-        self._staged = {name: tensor.cpu() for name, tensor in self._tensors.items()}  # no copy if on the CPU
-        self._bundle: Bundle = worker.variables(dict(self._staged), rule="add")
-        self._pulled: Tensors = {}
+        first = {prefix + name: dense(tensor) for name, tensor in found.items()}
+        self._bundle: Bundle = membership.worker.variables(first, rule="add", layout="versioned")
+        self._is_summed = [policy == "mean" and t.dtype not in UNSUMMED for t in self._tensors]
+        self._known = [torch.empty_like(t) for t in first.values()]  # the job's values, as they were pulled last
+        self._pinned = self._bundle.pin(self._known)
         self.pull()
 
     def push(self) -> None:
-        if not self._tensors or self._policy == "chief" and not self._worker.is_chief:
+        if not self._tensors:
             return
-        self._stage()
-        if self._policy == "chief":
-            self._bundle.assign(self._staged)
-            return
-        workers = max(int(self._worker.live["workers"]), 1)
-        changes = {}
-        for name, tensor in self._staged.items():
-            change = tensor - self._pulled[name]
-            changes[name] = change / workers if change.is_floating_point() else change
-        self._bundle.add(changes)
+        leads, workers = self._membership.leads, max(int(self._membership.worker.live["workers"]), 1)
+        added: list[Optional[torch.Tensor]] = [None] * len(self._tensors)
+        assigned = added.copy()
+        for i, (tensor, known, is_summed) in enumerate(zip(self._tensors, self._known, self._is_summed)):
+            now = dense(tensor)
+            if not (is_summed or leads) or _core.same_bytes(now, known):
+                continue
+            if is_summed:
+                added[i] = (now - known) / workers if now.is_floating_point() else now - known
+            else:
+                assigned[i] = now
+        if any(change is not None for change in added):
+            self._bundle.add(added)
+        if any(change is not None for change in assigned):
+            self._bundle.assign(assigned)
 
     def pull(self) -> None:
         if not self._tensors:
             return
-        self._bundle.pull(self._staged)
-        for name, tensor in self._tensors.items():
-            if tensor.device.type != "cpu":
-                tensor.copy_(self._staged[name])
-        if self._policy == "mean":
-            self._pulled = {name: tensor.clone() for name, tensor in self._staged.items()}
+        changed = set(self._bundle.pull_changed(self._pinned))
+        for i, (tensor, known) in enumerate(zip(self._tensors, self._known)):
+            if i in changed or not _core.same_bytes(dense(tensor), known):  # forward() may have changed it, too
+                tensor.detach().copy_(known)  # a write that autograd knows of
 
     def assign(self) -> None:
         if self._tensors:
-            self._stage()
-            self._bundle.assign(self._staged)
-
-    def _stage(self) -> None:
-        for name, tensor in self._tensors.items():
-            if tensor.device.type != "cpu":
-                self._staged[name].copy_(tensor)
+            self._bundle.assign([dense(tensor) for tensor in self._tensors])

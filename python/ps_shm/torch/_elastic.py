@@ -5,12 +5,11 @@ from typing import Any, Literal, Optional, Union
 import torch
 
 from .. import Worker
-from .._closing import Closing
-from ._membership import Membership
-from ._model import own, parameters
+from ._membership import Joined, Membership
+from ._model import Places, dense, own, parameters
 
 
-class Elastic(Closing):
+class Elastic(Joined):
     """Elastic averaging: each worker trains its own model, and a common centre holds the models together.
 
     Every `every` steps the worker's model x and the centre c move towards each other: x -= alpha (x - c) and
@@ -28,7 +27,7 @@ class Elastic(Closing):
     Args:
         model: the first worker's model gives the centre its initial values; the other workers' models start from the
             centre.
-        job, create, rank, wait, group, threads, settings: as for Optimizer. A job that is created here has the
+        job, create, rank, wait, group, threads, prefix, settings: as for Optimizer. A job that is created here has the
             optimizer `add` unless another one is given.
         alpha: the fraction of the distance that each of the two moves, between 0 and 1.
         every: number of steps between two moves, at least 1.
@@ -54,6 +53,7 @@ class Elastic(Closing):
         wait: float = 60.0,
         group: str = "",
         threads: int = 1,
+        prefix: str = "",
         **settings: Any,
     ) -> None:
         if not 0 < alpha < 1 or every < 1:
@@ -62,11 +62,12 @@ class Elastic(Closing):
             settings.setdefault("optimizer", "add")
         self._alpha, self._every, self._steps = alpha, every, 0
         self._parameters = parameters(own(model))
-        self._membership = Membership(job, create, rank, wait, group, threads, settings)
+        self._membership = Membership(job, create, rank, wait, group, threads, settings, prefix=prefix)
         self.worker = self._membership.worker
         try:
-            self._bundle = self.worker.variables({n: p.detach() for n, p in self._parameters.items()}, rule="add")
-            self._centre = [torch.empty_like(p) for p in self._parameters.values()]
+            self._bundle = self.worker.variables({prefix + n: dense(p) for n, p in self._parameters.items()}, rule="add")
+            self._places = Places(self._bundle)
+            self._centre = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in self._parameters.values()]
             self._pinned = self._bundle.pin(self._centre)
             self.pull()
         except BaseException:
@@ -76,8 +77,9 @@ class Elastic(Closing):
     def step(self) -> bool:
         """Ends a step of the worker. At every `every`-th call the model and the centre move. Returns whether they did.
 
-        In the modes ssp and sync it waits for other workers. Raises JobFinished if the job ends while it waits.
+        In the modes ssp and sync it waits for other workers. Raises JobFinished if the job has ended.
         """
+        self._membership.check()
         self._steps += 1
         moves = self._steps % self._every == 0
         if moves:
@@ -91,11 +93,4 @@ class Elastic(Closing):
 
     def pull(self) -> None:
         """Sets the model to the centre, for example to evaluate it at the end."""
-        self._bundle.pull([p.detach() for p in self._parameters.values()])
-
-    def close(self) -> None:
-        """Leaves the job. The process that has created the job waits for the other workers to leave.
-
-        This also happens when the program ends.
-        """
-        self._membership.close()
+        self._places.pull(self._parameters.values())

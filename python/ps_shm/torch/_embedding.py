@@ -1,6 +1,6 @@
 """An embedding whose table is a variable of the job."""
 
-from typing import Optional
+from typing import Any, Optional
 
 import numpy
 import torch
@@ -17,6 +17,9 @@ class Embedding(torch.nn.Module):
         model = torch.nn.Sequential(ps_shm.torch.Embedding("items", 100_000, 16), torch.nn.Linear(16, 1))
         opt = ps_shm.torch.Optimizer(model, "job", create=True, lr=0.1)
 
+    state_dict() contains a copy of the whole table as `weight`, as that of torch.nn.Embedding does, and load_state_dict()
+    sets the table. A copy of the module, such as that of torch.optim.swa_utils.AveragedModel, uses the same table.
+
     An Optimizer attaches the embeddings of its model and pushes their gradients in step(). Without an Optimizer, pass
     `worker` or call attach(worker), and call push() after backward().
 
@@ -26,6 +29,7 @@ class Embedding(torch.nn.Module):
         rule: the update rule of the rows. Their learning rate is that of the job.
         deviation: standard deviation of the normal distribution from which the initial values are drawn.
         seed: random seed of the initial values.
+        padding_idx: an id whose row is never trained, as for torch.nn.Embedding. Its initial value is zero.
         worker: a Worker to attach to at once.
 
     Raises:
@@ -42,29 +46,40 @@ class Embedding(torch.nn.Module):
         rule: str = "rowwise_adagrad",
         deviation: float = 0.01,
         seed: int = 1,
+        padding_idx: Optional[int] = None,
         worker: Optional[Worker] = None,
     ) -> None:
         super().__init__()
         self.name, self.num_embeddings, self.embedding_dim = name, num_embeddings, embedding_dim
         self._rule, self._deviation, self._seed = rule, deviation, seed
         self._variable: Optional[Variable] = None
-        self._pulled: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._given: list[tuple[torch.Tensor, torch.Tensor]] = []  # ids and gradients for push()
+        self._loaded: Optional[torch.Tensor] = None
+        self._padding = None if padding_idx is None else range(num_embeddings)[padding_idx]
         if worker is not None:
             self.attach(worker)
 
     def attach(self, worker: Worker) -> None:
-        """Creates the table in the worker's job, or finds it if another worker has created it."""
+        """Creates the table in the worker's job, or finds it if another worker has created it.
 
-        def fill(out: "numpy.typing.NDArray[numpy.float32]") -> None:
-            random = numpy.random.default_rng(self._seed)
-            for begin in range(0, self.num_embeddings, 65536):
-                rows = out[begin : begin + 65536]
-                random.standard_normal(out=rows, dtype=numpy.float32)
-                rows *= numpy.float32(self._deviation)
-
+        Weights that were loaded by load_state_dict() are the initial values.
+        """
         self._variable = worker.variable(
-            self.name, fill, shape=(self.num_embeddings, self.embedding_dim), layout="inplace", rule=self._rule
+            self.name, self._fill, shape=(self.num_embeddings, self.embedding_dim), layout="inplace", rule=self._rule
         )
+        self._loaded = None
+
+    def _fill(self, out: "numpy.typing.NDArray[numpy.float32]") -> None:
+        if self._loaded is not None:
+            out[:] = self._loaded.numpy()
+            return
+        random = numpy.random.default_rng(self._seed)
+        for begin in range(0, self.num_embeddings, 65536):
+            rows = out[begin : begin + 65536]
+            random.standard_normal(out=rows, dtype=numpy.float32)
+            rows *= numpy.float32(self._deviation)
+        if self._padding is not None:
+            out[self._padding] = 0
 
     @property
     def variable(self) -> Variable:
@@ -73,19 +88,30 @@ class Embedding(torch.nn.Module):
             raise Error(f"embedding '{self.name}' is of no job yet: give its model to ps_shm.torch.Optimizer, or attach(worker)")
         return self._variable
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """A copy of the whole table, on the CPU. Of an embedding without a job: its initial values."""
+        if self._variable is not None:
+            return self._variable.pull(torch.empty(self.num_embeddings, self.embedding_dim, dtype=torch.float32))
+        values = torch.zeros(self.num_embeddings, self.embedding_dim, dtype=torch.float32)
+        self._fill(values.numpy())
+        return values
+
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Pulls the rows `ids` (int64, any shape) and returns them as a tensor of shape ids.shape + (embedding_dim,).
 
         The result is on the device of `ids`. In training mode its gradient is remembered for push(). Raises Error if an
         id is out of range.
         """
-        device, ids = ids.device, ids.cpu().contiguous()
-        rows = torch.empty(*ids.shape, self.embedding_dim)
-        self.variable.pull_rows(ids, rows)
+        device, ids = ids.device, ids.detach().cpu().contiguous()
+        rows = torch.empty(*ids.shape, self.embedding_dim, dtype=torch.float32)
+        if ids.numel() != 0:
+            self.variable.pull_rows(ids, rows)
         rows = rows.to(device)
-        if self.training and torch.is_grad_enabled():
+        if self.training and torch.is_grad_enabled() and ids.numel() != 0:
             rows.requires_grad_()
-            self._pulled.append((ids, rows))
+            given = self._given
+            rows.register_hook(lambda gradient: given.append((ids, gradient.detach())))
         return rows
 
     def prefetch(self, ids: torch.Tensor) -> None:
@@ -94,23 +120,61 @@ class Embedding(torch.nn.Module):
 
     def drop(self) -> None:
         """Discards the gradients computed since the last push(), for example of a batch that is not to count."""
-        self._pulled = [(ids, rows) for ids, rows in self._pulled if rows.grad is None]
+        self._given.clear()
 
     def push(self) -> None:
-        """Pushes the gradients of all rows that forward() has returned since the last call.
+        """Pushes the gradients computed since the last call.
 
         The gradients of repeated ids are summed first, so each row is updated once.
         """
-        pulled, self._pulled = self._pulled, []
-        given = [(ids, rows.grad.cpu()) for ids, rows in pulled if rows.grad is not None]
-        if not given:
+        if not self._given:
             return
-        if len(given) == 1:
-            ids, gradients = given[0]
+        ids = torch.cat([ids.reshape(-1) for ids, _ in self._given])
+        gradients = torch.cat([gradient.reshape(-1, self.embedding_dim).cpu() for _, gradient in self._given])
+        if self._padding is not None:
+            is_row = ids != self._padding
+            ids, gradients = ids[is_row], gradients[is_row]
+        self._given.clear()
+        if ids.numel() != 0:
             self.variable.push_rows(ids, gradients.contiguous())
-            return
-        flat = [(ids.reshape(-1), gradients.reshape(-1, self.embedding_dim)) for ids, gradients in given]
-        self.variable.push_rows(torch.cat([ids for ids, _ in flat]), torch.cat([gradients for _, gradients in flat]))
+
+    # The table is neither a parameter nor a buffer, because those would lie in this process.
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = self.weight
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing: list[str], unexpected: list[str], errors: list[str]
+    ) -> None:
+        values = state_dict.get(prefix + "weight")
+        others = {key: value for key, value in state_dict.items() if key != prefix + "weight"}
+        super()._load_from_state_dict(others, prefix, local_metadata, strict, missing, unexpected, errors)
+        if values is None:
+            missing.append(prefix + "weight")
+        elif tuple(values.shape) != (self.num_embeddings, self.embedding_dim):
+            errors.append(
+                f"size mismatch for {prefix}weight: the table has the shape {(self.num_embeddings, self.embedding_dim)}, and "
+                f"{tuple(values.shape)} is given"
+            )
+        elif self._variable is None:
+            self._loaded = values.detach().to("cpu", torch.float32, copy=True)
+        else:
+            self._variable.assign(values.detach().to("cpu", torch.float32).contiguous(), reset=True)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Embedding":
+        """Returns an embedding of the same table. Gradients that were not pushed stay with this one."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__, _given=[], _parameters={}, _buffers={}, _modules={})
+        memo[id(self)] = made
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._variable is not None:
+            raise TypeError(
+                f"embedding '{self.name}' cannot be pickled: its table is in the job; save model.state_dict(), which has its "
+                "weights, and make the model anew where they are loaded"
+            )
+        return self.__dict__
 
     def extra_repr(self) -> str:
         """What repr() shows of the embedding."""

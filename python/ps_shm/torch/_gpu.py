@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from .. import Bundle
-from ._model import Tensors
+from ._model import Tensors, note_writes
 
 ALIGNMENT = 64  # in floats; a link requires this alignment of each tensor
 
@@ -41,17 +41,19 @@ class Gpu:
 
         self._parameters = parameters
         self._places = {name: view(self._values, name) for name in parameters}
-        self.rooms: Tensors = {name: view(self._gradients, name) for name in parameters}
+        self._rooms: Tensors = {name: view(self._gradients, name) for name in parameters}
         with torch.cuda.device(self._device):
             self._link = bundle.link(
                 [t.data_ptr() for t in self._places.values()],
-                [t.data_ptr() for t in self.rooms.values()],
+                [t.data_ptr() for t in self._rooms.values()],
                 device=self._device.index or 0,
             )
         self._stream = _stream_of(self._link, self._device)
 
-    def push(self) -> None:
-        """Pushes the gradients in `rooms`, a tensor in device memory for each parameter."""
+    def push(self, gradients: list[torch.Tensor]) -> None:
+        """Pushes the gradients, one for each parameter in its order."""
+        for room, gradient in zip(self._rooms.values(), gradients):
+            room.copy_(gradient.detach() if gradient.layout == torch.strided else gradient.detach().to_dense())
         self._wait_for_current()
         with torch.cuda.device(self._device):  # the link changes the thread's current device
             self._link.push()
@@ -64,6 +66,7 @@ class Gpu:
         self._wait_for_current()
         with torch.cuda.device(self._device):
             self._link.pull()
+        note_writes(self._parameters.values())
 
     def close(self) -> None:
         """Waits for the GPU. The parameters stay in the block."""

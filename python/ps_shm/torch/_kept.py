@@ -9,29 +9,34 @@ import torch
 
 from .. import Error, _core
 from ._embedding import Embedding
-from ._model import state
+from ._model import dense, state
 
 
-def moments(job: str, names: list[str], group: str) -> tuple[dict[int, dict[str, torch.Tensor]], dict[str, Any]]:
+def moments(
+    job: str, numbers: dict[str, int], prefix: str, group: str
+) -> tuple[dict[int, dict[str, torch.Tensor]], dict[str, Any]]:
     """Returns the optimizer slots of each parameter, by its number, and what else is needed to restore them.
 
     All of it is a snapshot: it is from one moment.
     """
-    slots = _core.optimizer_slots(job, names, group)
+    slots = _core.optimizer_slots(job, [prefix + name for name in numbers], group)
     found = {}
-    for number, name in enumerate(names):
-        of_parameter = {slot: torch.from_numpy(values) for slot, values in slots[name].items() if slot != "updates"}
+    for name, number in numbers.items():
+        of_variable = slots[prefix + name]
+        of_parameter = {slot: torch.from_numpy(values) for slot, values in of_variable.items() if slot != "updates"}
         if of_parameter:
             found[number] = of_parameter
     return found, {
         "global_step": slots["global_step"],
-        "names": names,
-        "updates": [slots[name]["updates"] for name in names],
+        "numbers": numbers,
+        "updates": {name: slots[prefix + name]["updates"] for name in numbers},
     }
 
 
 @contextlib.contextmanager
-def folder(restore: Union[str, dict[str, Any], None], model: torch.nn.Module) -> Iterator[Union[str, None]]:
+def folder(
+    restore: Union[str, dict[str, Any], None], model: torch.nn.Module, prefix: str
+) -> Iterator[Union[str, None]]:
     """Yields the folder of a checkpoint with the state to restore, or None.
 
     `restore` is such a folder, or the result of state_dict(), which is combined with the model's current values in a
@@ -46,8 +51,9 @@ def folder(restore: Union[str, dict[str, Any], None], model: torch.nn.Module) ->
     if any(isinstance(m, Embedding) for m in model.modules()):
         raise Error("state_dict() has no table of an Embedding; keep such a job by ps_shm.checkpoint, and pass its folder")
     about, slots = restore["ps_shm"], {}
-    for number, name in enumerate(about["names"]):
-        of_parameter = restore["state"].get(number, {})
-        slots[name] = {"updates": about["updates"][number], **{n: t.cpu().contiguous() for n, t in of_parameter.items()}}
+    for name, number in about["numbers"].items():
+        of_parameter = {slot: t.cpu().contiguous() for slot, t in restore["state"].get(number, {}).items()}
+        slots[prefix + name] = {"updates": about["updates"][name], **of_parameter}
+    tensors = {prefix + name: dense(t) for name, t in sorted(state(model).items()) if t.numel() != 0}
     with tempfile.TemporaryDirectory(prefix="ps_shm-") as place:
-        yield _core.write_checkpoint(place, about["global_step"], {n: t.cpu() for n, t in sorted(state(model).items())}, slots)
+        yield _core.write_checkpoint(place, about["global_step"], tensors, slots)

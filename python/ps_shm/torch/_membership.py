@@ -1,13 +1,18 @@
 """Joins and leaves a job: as a worker, and also as its server (ps) if this process is the first one."""
 
+import atexit
+import logging
 import multiprocessing.util
 import os
-import sys
+import time
 import weakref
+from types import TracebackType
 from typing import Any, Literal, Optional, Union
 
-from .. import Error, Server, View, Worker, _environment
+from .. import Error, JobFinished, Server, View, Worker, WorkerInfo, _core, _environment
+from .._closing import Closing
 
+_log = logging.getLogger("ps_shm")
 _open: "weakref.WeakSet[Membership]" = weakref.WeakSet()
 
 
@@ -34,6 +39,10 @@ class Membership:
 
     The process that has created the job waits at its end for the other workers to leave. Ctrl-C during this wait ends
     the job.
+
+    The memberships of a process in one job are told apart by their `prefix`. Those with different prefixes share a
+    worker, unless they ask for ranks, and the last one to close ends the job. One with `create` and the prefix of an
+    earlier one replaces all of them, because a program (such as a cell of a notebook) then begins anew.
     """
 
     def __init__(
@@ -46,22 +55,31 @@ class Membership:
         threads: int,
         settings: dict[str, Any],
         restore: Optional[str] = None,
+        prefix: str = "",
     ) -> None:
         self._pid = os.getpid()
         self._server: Optional[Server] = None
         self._is_own = not isinstance(job, Worker)
+        self._prefix, self._creates = prefix, create
+        self._is_replaced = False
+        self._view: Optional[View] = None
+        self._leads, self._looked = False, -1.0
         if isinstance(job, Worker):
             self.worker = job
         else:
             name = job or _environment.job()
             if create and name:
+                _replace(name, prefix)
+            shared = next((m.worker for m in _here(name) if m._prefix != prefix), None) if rank is None and name else None
+            if create and name and shared is None:
                 self._server = _try_serve(name, restore, {"threads": threads, "group": group or None, **settings})
             try:
-                self.worker = Worker(name, rank=rank, wait=wait, group=group, threads=threads)
+                self.worker = shared or Worker(name, rank=rank, wait=wait, group=group, threads=threads)
             except BaseException:
                 if self._server is not None:
                     self._server.close()
                 raise
+        self.job = self.worker.job
         _open.add(self)
         multiprocessing.util.Finalize(None, _close_all, exitpriority=10)  # forked by multiprocessing: no atexit
         try:
@@ -75,6 +93,32 @@ class Membership:
         """Whether this process has created the job and no other worker has joined so far."""
         return self._server is not None and len(View(self._server.job).workers()) == 1
 
+    @property
+    def leads(self) -> bool:
+        """Whether no living worker has a lower rank. It looks for the others ten times a second at most."""
+        if self.worker.is_chief:
+            return True
+        now = time.monotonic()
+        if now - self._looked > 0.1:
+            if self._view is None:
+                self._view = View(self.job)
+            self._leads = all(w.rank >= self.worker.rank for w in self._view.workers() if w.state == "alive")
+            self._looked = now
+        return self._leads
+
+    def check(self) -> None:
+        """Raises JobFinished if the job was ended before its last step: nobody would see what is pushed."""
+        if self._is_replaced:
+            raise JobFinished(
+                f"job '{self.job}' was made again by a later object of this process, which has closed this one; "
+                "two models in one job need different prefixes: Optimizer(..., prefix='generator.')"
+            )
+        if self.worker.ended:
+            raise JobFinished(
+                f"job '{self.job}' has ended, because the process that served it has closed it: a step would change "
+                "nothing that anybody sees; leave the job, or make it again"
+            )
+
     def close(self, has_failed: bool = False) -> None:
         """Leaves the job. If this process has created it, waits for the other workers to leave. May be called again.
 
@@ -84,20 +128,103 @@ class Membership:
         if self not in _open or self._pid != os.getpid():
             return
         _open.discard(self)
-        if self._is_own:
+        mates = _here(self.job)
+        sharing = next((m for m in mates if m.worker is self.worker), None)
+        if sharing is not None:
+            sharing._is_own = sharing._is_own or self._is_own
+        elif self._is_own:
             self.worker.leave()
         if self._server is None:
             return
+        if mates:  # the job goes on for them
+            mates[0]._server, self._server = self._server, None
+            return
         try:
-            if has_failed and all(w.state != "alive" for w in View(self._server.job).workers()):
-                return
-            if not self._server.wait(2.0):
-                print(f"waiting for the other workers of job {self._server.job}, which this process serves", file=sys.stderr)
-                self._server.wait()
+            if not has_failed or self._others():
+                self._wait()
         finally:
             self._server.close()
 
+    def tell(self, error: BaseException) -> None:
+        """Reports an error now if close() is going to wait for others, who may go on for hours."""
+        if isinstance(error, Exception) and self._has_others():
+            _log.error("job %s, which this process serves, goes on without it after an error", self.job, exc_info=error)
+
+    def _has_others(self) -> bool:
+        return self in _open and self._server is not None and not _here(self.job, self) and self._others()
+
+    def _alive(self) -> list[WorkerInfo]:
+        return [w for w in View(self.job).workers() if w.state == "alive"]
+
+    def _others(self) -> bool:
+        return any(w.pid != self._pid for w in self._alive())
+
+    # Waits for workers of other processes. A worker of this one cannot leave meanwhile.
+    def _wait(self) -> None:
+        assert self._server is not None
+        is_told, since = False, time.monotonic()
+        while True:
+            alive = self._alive()
+            if alive and all(w.pid == self._pid for w in alive):
+                return
+            if self._server.wait(0.2):
+                return
+            if not is_told and time.monotonic() - since > 2.0:
+                _log.warning("waiting for the other workers of job %s, which this process serves", self.job)
+                is_told = True
+
+
+class Joined(Closing):
+    """What has a membership."""
+
+    _membership: Membership
+
+    def close(self) -> None:
+        """Leaves the job. The process that has created the job waits for the other workers to leave.
+
+        This also happens when the program ends, and at the end of a `with` block; an error in the block is printed first
+        if there is a wait.
+        """
+        self._leave(has_failed=False)
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if error is not None:
+            self._membership.tell(error)
+        self._leave(has_failed=error is not None)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} is of one process: make one in the other, with the job's name; to keep its state, use "
+            "state_dict() of the model and the optimizer, or ps_shm.checkpoint"
+        )
+
+    def _leave(self, has_failed: bool) -> None:
+        self._membership.close(has_failed)
+
+
+def _here(job: Optional[str], but: Optional[Membership] = None) -> list[Membership]:
+    return [m for m in _open if m.job == job and m._pid == os.getpid() and m is not but]
+
+
+def _replace(job: str, prefix: str) -> None:
+    earlier = _here(job)
+    if not any(m._creates and m._prefix == prefix for m in earlier):
+        return
+    servers = [m._server for m in earlier if m._server is not None]
+    for one in earlier:
+        one._is_replaced, one._server = True, None
+    for one in earlier:
+        one.close()
+    for server in servers:
+        server.close()
+
 
 def _close_all() -> None:
+    _core.end_waits()
     for one in list(_open):
         one.close()
+
+
+atexit.register(_close_all)

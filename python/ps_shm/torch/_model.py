@@ -1,10 +1,18 @@
 """The tensors of a model, by their names in its state_dict()."""
 
-from typing import Any, Iterable
+from typing import Iterable, Optional
 
 import torch
 
+from .. import Bundle, Pinned
+
 Tensors = dict[str, torch.Tensor]
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor's values, row-major on the CPU: without a copy if they are."""
+    tensor = tensor.detach()
+    return (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
 
 
 def own(model: torch.nn.Module) -> torch.nn.Module:
@@ -20,10 +28,12 @@ def is_on_gpu(p: torch.Tensor) -> bool:
 def parameters(model: torch.nn.Module, may_be_on_gpu: bool = False) -> dict[str, torch.nn.Parameter]:
     """Returns the parameters that are trained, by name; a parameter with several names has the first one.
 
-    Raises TypeError if a parameter is not on the CPU (or, if allowed, one GPU), not float32 or not contiguous, or if
-    there are none.
+    Those without elements are left out. Raises TypeError if a parameter is not on the CPU (or, if allowed, one GPU) or
+    not float32, or if there are none.
     """
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"pass the model itself, a torch.nn.Module, not a {type(model).__name__}: Optimizer(model, ...)")
+    found = {name: p for name, p in model.named_parameters() if p.requires_grad and p.numel() != 0}
     if not found:
         raise TypeError("the model has no parameters to train")
     first, device = next(iter(found.items()))[0], next(iter(found.values())).device
@@ -34,21 +44,65 @@ def parameters(model: torch.nn.Module, may_be_on_gpu: bool = False) -> dict[str,
             raise TypeError(f"parameter '{name}' is on {p.device}, and '{first}' is on {device}; pass the model on one device")
         if p.dtype != torch.float32:
             raise TypeError(f"parameter '{name}' is of {p.dtype}; pass the model in float32: model.float()")
-        if not p.is_contiguous():
-            raise TypeError(f"parameter '{name}' is not contiguous; set p.data = p.data.contiguous() first")
     return found
+
+
+class Places:
+    """Where a bundle's values are copied to: the tensors themselves, or memory beside those that are not contiguous."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        self._pinned: Optional[Pinned] = None
+        self._pointers: list[int] = []
+        self._beside: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def pull(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Pulls the bundle's variables into the tensors, one for each variable in its order."""
+        tensors = [t.detach() for t in tensors]
+        now = [t.data_ptr() for t in tensors]
+        if self._pinned is None or now != self._pointers:  # a tensor has been given other memory
+            places = [t if t.is_contiguous() else torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
+            self._beside = [(t, place) for t, place in zip(tensors, places) if t is not place]
+            self._pinned, self._pointers = self._bundle.pin(places), now
+        self._bundle.pull(self._pinned)
+        for tensor, place in self._beside:
+            tensor.copy_(place)
+        note_writes(tensors)
 
 
 def buffers(model: torch.nn.Module) -> Tensors:
     """Returns the buffers that state_dict() contains, such as the running means of batch normalisation."""
-    kept = model.state_dict(keep_vars=True)
-    return {name: b for name, b in model.named_buffers() if name in kept}
+    return {name: t for name, t in state(model).items() if not isinstance(t, torch.nn.Parameter)}
 
 
 def state(model: torch.nn.Module) -> Tensors:
-    """Returns all tensors of state_dict(), without copying them."""
-    return {name: t.detach() for name, t in model.state_dict(keep_vars=True).items()}
+    """Returns the parameters and buffers of state_dict() by name, each once and not copied.
+
+    It does not call state_dict(), which copies the tables of Embedding modules.
+    """
+    found, seen = {}, set()
+    for prefix, module in model.named_modules():
+        kept = {n: b for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set}
+        for name, tensor in (*module._parameters.items(), *kept.items()):
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[f"{prefix}.{name}" if prefix else name] = tensor
+    return found
 
 
-def pointers(tensors: Iterable[Any]) -> list[int]:
-    return [t.data_ptr() for t in tensors]
+_increment_version = getattr(torch.autograd.graph, "increment_version", None)  # since PyTorch 2.1
+
+
+def note_writes(tensors: Iterable[torch.Tensor]) -> None:
+    """Counts a write into each tensor, as an in-place operation does.
+
+    Memory that the job has written is unknown to autograd. Without this, the backward pass of a graph that was built
+    before the write would compute wrong gradients instead of raising an error.
+    """
+    for tensor in tensors:
+        if tensor.is_inference():
+            continue
+        if _increment_version is not None:
+            _increment_version(tensor)
+        else:
+            tensor.detach().as_strided((0,), (1,)).zero_()  # writes no element

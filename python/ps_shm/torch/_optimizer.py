@@ -1,20 +1,20 @@
 """An optimizer for PyTorch models that pushes to a job in shared memory."""
 
+from collections.abc import Iterator
 from typing import Any, Callable, Literal, Optional, Union
 
 import torch
 
-from .. import Bundle, Error, Pinned, Staleness, Worker
-from .._closing import Closing
+from .. import Bundle, Error, Staleness, Worker
 from . import _kept
 from ._buffers import Buffers, Policy
 from ._embedding import Embedding
 from ._gpu import Gpu
-from ._membership import Membership
-from ._model import is_on_gpu, own, parameters, pointers
+from ._membership import Joined, Membership
+from ._model import Places, dense, is_on_gpu, own, parameters
 
 
-class Optimizer(torch.optim.Optimizer, Closing):
+class Optimizer(Joined, torch.optim.Optimizer):
     """Replaces an optimizer of torch.optim: step() pushes the gradients, ends the step, and pulls the parameters.
 
     The model's parameters become variables of the job, with their names in state_dict(). The first worker's model gives
@@ -44,11 +44,13 @@ class Optimizer(torch.optim.Optimizer, Closing):
         restore: the state with which a job that is created here begins: the folder of a checkpoint, or the result of
             state_dict() together with the current values of the model. Ignored if another process has created the job.
             Requires create=True.
+        prefix: precedes the names of the model's variables. Objects of one process with different prefixes train
+            different models in one job, for example the two of a GAN, and share a worker.
         settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
             have these settings.
 
     Raises:
-        TypeError: the model's parameters are on several devices, not float32 or not contiguous, or none is trained.
+        TypeError: the model's parameters are on several devices or not float32, or none is trained.
         ValueError: push_every and local, or restore and create, do not match.
         Error: the job has other settings.
         Timeout: there is no such job within `wait` seconds.
@@ -72,6 +74,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
         group: str = "",
         threads: int = 1,
         restore: Union[str, dict[str, Any], None] = None,
+        prefix: str = "",
         **settings: Any,
     ) -> None:
         if (push_every > 1) != (local is not None) or push_every < 1:
@@ -80,6 +83,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
             raise ValueError("restore is for the job that is made here: it goes with create=True")
         self._model = own(model)
         self._parameters = parameters(self._model, may_be_on_gpu=True)
+        self._prefix = prefix
         if local is not None and create:
             settings.setdefault("optimizer", "add")
         self._local, self._push_every, self._buffers_policy = local, push_every, buffers
@@ -90,7 +94,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
             # The keys that PyTorch users expect in param_groups, with the job's current values.
             said = self.worker.settings
             super().__init__(
-                self._parameters.values(),
+                self._model.parameters(),
                 {"lr": self._lr, "momentum": float(said["momentum"]), "optimizer": said["optimizer"], "mode": said["mode"]},
             )
             self._momentum = self.param_groups[0]["momentum"]
@@ -101,8 +105,8 @@ class Optimizer(torch.optim.Optimizer, Closing):
             raise
 
     def _join(self, restore: Union[str, dict[str, Any], None]) -> None:
-        with _kept.folder(restore, self._model) as folder:
-            self._membership = Membership(*self._how_to_join, restore=folder)
+        with _kept.folder(restore, self._model, self._prefix) as folder:
+            self._membership = Membership(*self._how_to_join, restore=folder, prefix=self._prefix)
             self.worker = self._membership.worker
             try:
                 self._declare()
@@ -115,28 +119,31 @@ class Optimizer(torch.optim.Optimizer, Closing):
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
         self._since_push = 0
-        first = {name: p.detach().cpu() for name, p in self._parameters.items()}
-        self._bundle: Bundle = self.worker.variables(first, regularize=True)
-        self._pinned: Optional[Pinned] = None
-        self._pointers: list[int] = []
         self._owed = 0  # the number of steps that the worker has to have ended
-        self._buffers = Buffers(self.worker, self._model, self._buffers_policy)
         self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
+        self._gpu: Optional[Gpu] = None
+        self._declare_parameters({**self._parameters, **parameters(self._model, may_be_on_gpu=True)})
+        self._buffers = Buffers(self._membership, self._model, self._buffers_policy, self._prefix)
         for embedding in self._embeddings:
             embedding.attach(self.worker)
         self._lr = self._live_lr()
-        # The link to the GPU has to be created after all variables have been declared.
-        self._gpu = Gpu(self._bundle, self._parameters) if is_on_gpu(next(iter(self._parameters.values()))) else None
-        if self._gpu is not None:
-            self._rooms = self._gpu.rooms
-        else:
-            self._rooms = {name: torch.from_numpy(room) for name, room in self._bundle.gradients().items()}
-            self._pinned_rooms = self._bundle.pin(list(self._rooms.values()))
+        self._link()
         self.pull()
-        if self._local is None:
-            for name, p in self._parameters.items():
-                self._rooms[name].zero_()
-                p.grad = self._rooms[name]
+
+    # Frozen parameters become variables when they are trained for the first time.
+    def _declare_parameters(self, found: dict[str, torch.nn.Parameter]) -> None:
+        self._parameters = found
+        self._frozen = [p for name, p in self._model.named_parameters() if name not in found and p.numel() != 0]
+        first = {self._prefix + name: dense(p) for name, p in found.items()}
+        self._bundle: Bundle = self.worker.variables(first, regularize=True)
+        self._places = Places(self._bundle)
+
+    # The link to the GPU has to be created after all variables have been declared.
+    def _link(self) -> None:
+        if self._gpu is not None:
+            self._gpu.close()
+        is_there = is_on_gpu(next(iter(self._parameters.values())))
+        self._gpu = Gpu(self._bundle, self._parameters) if is_there else None
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Pushes the gradients, ends the step, and pulls the parameters. Returns what `closure` returns.
@@ -150,7 +157,13 @@ class Optimizer(torch.optim.Optimizer, Closing):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._membership.check()
         self._settle()
+        if any(p.requires_grad for p in self._frozen):
+            trained = {n: p for n, p in self._model.named_parameters() if n in self._parameters or p.requires_grad}
+            self._declare_parameters({name: p for name, p in trained.items() if p.numel() != 0})
+            self._link()
+            self.pull()
         self._follow_scheduler()
         for embedding in self._embeddings:
             embedding.push()
@@ -160,13 +173,13 @@ class Optimizer(torch.optim.Optimizer, Closing):
             if self._since_push < self._push_every:
                 return loss
             self._since_push = 0
-            self._gather_differences()
+            gradients: list[Optional[torch.Tensor]] = [*self._differences()]
         else:
-            self._gather_gradients()
-        if self._gpu is not None:
-            self._gpu.push()
-        else:
-            self._bundle.push(self._pinned_rooms)
+            gradients = [p.grad for p in self._parameters.values()]
+        if self._gpu is not None and all(g is not None for g in gradients):
+            self._gpu.push([g for g in gradients if g is not None])
+        else:  # those without a gradient are left alone, momentum and decay included
+            self._bundle.push([g if g is None else dense(g) for g in gradients])
         self._buffers.push()
         self._owed = self.worker.steps + 1
         self._settle()
@@ -178,11 +191,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
         if self._gpu is not None:
             self._gpu.pull()
         else:
-            now = pointers(self._parameters.values())
-            if self._pinned is None or now != self._pointers:  # a parameter has been given other memory
-                self._pinned = self._bundle.pin([p.detach() for p in self._parameters.values()])
-                self._pointers = now
-            self._bundle.pull(self._pinned)
+            self._places.pull(self._parameters.values())
         if self._local is not None:
             self._begun = [p.detach().clone() for p in self._parameters.values()]
         self._buffers.pull()
@@ -192,7 +201,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
 
         The optimizer's state is reset. In mode sync this ends a step, and so waits for the other workers.
         """
-        self._bundle.assign([p.detach().cpu() for p in self._parameters.values()], reset=True)
+        self._bundle.assign([dense(p) for p in self._parameters.values()], reset=True)
         self._buffers.assign()
         if self._is_sync:
             self.worker.step()
@@ -206,7 +215,7 @@ class Optimizer(torch.optim.Optimizer, Closing):
         job. It does not contain the tables of Embedding modules: use ps_shm.checkpoint for these.
         """
         kept: dict[str, Any] = super().state_dict()
-        kept["state"], kept["ps_shm"] = _kept.moments(self.worker.job, list(self._parameters), self._group)
+        kept["state"], kept["ps_shm"] = _kept.moments(self.worker.job, self._numbers(), self._prefix, self._group)
         return kept
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -227,20 +236,18 @@ class Optimizer(torch.optim.Optimizer, Closing):
             self._join(state_dict)
         self._take_group(state_dict)
 
-    def zero_grad(self, set_to_none: bool = False) -> None:
-        """Sets the gradients to zero where they are stored; they never become None. Embeddings discard their gradients.
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Removes the gradients, as the optimizers of PyTorch do. Embeddings discard theirs.
 
-        set_to_none is ignored, except that it is passed to the optimizer `local`.
+        set_to_none: False: sets them to zero instead. step() then applies these zeros, with momentum and decay, while it
+            leaves a parameter without a gradient alone.
         """
         self._settle()
         for embedding in self._embeddings:
             embedding.drop()
         if self._local is not None:
             self._local.zero_grad(set_to_none=set_to_none)
-            return
-        for name, p in self._parameters.items():
-            self._rooms[name].zero_()
-            p.grad = self._rooms[name]
+        super().zero_grad(set_to_none=set_to_none)
 
     @property
     def global_step(self) -> int:
@@ -256,15 +263,10 @@ class Optimizer(torch.optim.Optimizer, Closing):
         """The staleness of this worker's pushes: the number of updates by others between its pulls and its pushes."""
         return self.worker.staleness()
 
-    def close(self) -> None:
-        """Leaves the job. The process that has created the job waits for the other workers to leave.
-
-        This also happens when the program ends.
-        """
+    def _leave(self, has_failed: bool) -> None:
         if self._gpu is not None:
             self._gpu.close()
-        self._rooms = {}
-        self._membership.close()
+        super()._leave(has_failed)
 
     def add_param_group(self, param_group: Any) -> None:
         """Raises Error for any `param_group`: all parameters of a job have the same settings, so there is only one group."""
@@ -277,22 +279,15 @@ class Optimizer(torch.optim.Optimizer, Closing):
         if self.worker.steps < self._owed:
             self.worker.step()
 
-    def _gather_gradients(self) -> None:
-        for name, p in self._parameters.items():
-            room = self._rooms[name]
-            if p.grad is room:
-                continue
-            if p.grad is None:  # after model.zero_grad(), if this step did not use the parameter
-                room.zero_()
-            else:
-                room.copy_(p.grad)
-            p.grad = room
-
-    def _gather_differences(self) -> None:
+    def _differences(self) -> Iterator[torch.Tensor]:
         share = 1.0 / max(int(self.worker.live["workers"]), 1) if self._is_sync and self._is_sum else 1.0
-        for (name, p), begun in zip(self._parameters.items(), self._begun):
+        for p, begun in zip(self._parameters.values(), self._begun):
             difference = p.detach() - begun
-            self._rooms[name].copy_(difference * share if self._is_sum else -difference)
+            yield difference * share if self._is_sum else -difference
+
+    # The parameters' numbers in state_dict(), by name.
+    def _numbers(self) -> dict[str, int]:
+        return {name: i for i, (name, _) in enumerate(self._model.named_parameters()) if name in self._parameters}
 
     def _live_lr(self) -> float:
         return float(self.worker.live["lr"])
@@ -303,12 +298,12 @@ class Optimizer(torch.optim.Optimizer, Closing):
             if key not in ("params", "momentum", "optimizer", "mode"):
                 self.param_groups[0][key] = value
 
-    # A PyTorch scheduler changes the group. Only the chief passes the new learning rate on to the job.
+    # A PyTorch scheduler changes the group. The living worker of the lowest rank passes the new learning rate on.
     def _follow_scheduler(self) -> None:
         group = self.param_groups[0]
         if group["momentum"] != self._momentum:
             raise Error("a job's momentum stays: give the scheduler cycle_momentum=False")
         if group["lr"] != self._lr:
-            if self.worker.is_chief:
+            if self._membership.leads:
                 self.worker.set(lr=group["lr"])
-            self._lr = group["lr"]
+                self._lr = group["lr"]

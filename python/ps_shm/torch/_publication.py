@@ -1,12 +1,18 @@
 """Publishes a model's weights: a learner publishes them, and actors read whole generations."""
 
+import time
 from typing import Any, Optional
 
 import torch
 
-from .. import _publication
+from .. import Generation, PublisherGone, _publication
 from .._closing import Closing
-from ._model import own, state
+from ._model import Tensors, note_writes, own, state
+
+
+# Those without elements are no part of a publication.
+def _state(model: torch.nn.Module) -> Tensors:
+    return {name: tensor.detach() for name, tensor in state(model).items() if tensor.numel() != 0}
 
 
 class Publisher(Closing):
@@ -28,14 +34,14 @@ class Publisher(Closing):
 
     def __init__(self, name: str, model: torch.nn.Module, **settings: Any) -> None:
         self._model = own(model)
-        self._publisher = _publication.Publisher(name, state(self._model), **settings)
+        self._publisher = _publication.Publisher(name, {n: t.contiguous() for n, t in _state(self._model).items()}, **settings)
 
     def publish(self, step: int = 0) -> Optional[int]:
         """Publishes the current weights and returns the generation's number, or None if subscribers hold all records.
 
         step: a number for the subscribers, such as the training step.
         """
-        return self._publisher.publish(state(self._model), step)
+        return self._publisher.publish({n: t.contiguous() for n, t in _state(self._model).items()}, step)
 
     @property
     def generation(self) -> int:
@@ -58,44 +64,79 @@ class Subscriber(Closing):
     Args:
         name: the name of the publication.
         model: a model with the same state_dict() names, shapes and types as the published one, on the CPU.
+        strict: False: the two may differ in names; what both have is copied.
         group: the Unix group that may use the publication. Empty: only this user's publications are accepted.
         wait: how long to wait for the publication to exist, in seconds.
 
     Raises:
         Timeout: the publication did not appear within `wait` seconds.
+        ValueError: the model and the publication differ in names.
 
     Attributes:
         generation: the number of the generation in the model; 0 before the first update().
         step: the `step` with which that generation was published.
     """
 
-    def __init__(self, name: str, model: torch.nn.Module, *, group: str = "", wait: float = 60.0) -> None:
+    def __init__(self, name: str, model: torch.nn.Module, *, group: str = "", wait: float = 60.0, strict: bool = True) -> None:
         self._model = own(model)
         self._subscriber = _publication.Subscriber(name, group=group, wait=wait)
+        self._names = set(self._subscriber.names)
+        try:
+            self._check_names(name, strict)
+        except ValueError:
+            self._subscriber.close()
+            raise
         self.generation = 0
         self.step = 0
 
-    def update(self, wait: bool = False, timeout: float = 60.0) -> Optional[int]:
+    def _check_names(self, name: str, strict: bool) -> None:
+        of_model = set(_state(self._model))
+        missing, unknown = sorted(of_model - self._names), sorted(self._names - of_model)
+        if strict and (missing or unknown):
+            raise ValueError(
+                f"publication '{name}' "
+                + " and ".join(
+                    [f"lacks {', '.join(missing)} of the model"] * bool(missing)
+                    + [f"has {', '.join(unknown)}, which the model lacks"] * bool(unknown)
+                )
+                + "; pass a model like the published one, or strict=False"
+            )
+
+    def update(self, wait: bool = False, timeout: float = 60.0, wait_for_publisher: float = 0.0) -> Optional[int]:
         """Copies the newest generation into the model and returns its number, or None if the model has it already.
 
         Args:
             wait: wait for a newer generation instead of returning None.
             timeout: how long to wait, in seconds.
+            wait_for_publisher: how long to wait for another publisher if there is none, for example while the learner
+                restarts, in seconds; `timeout` begins anew with each one.
 
         Raises:
             Timeout: no newer generation was published within `timeout` seconds.
             PublisherGone: there is no newer generation and no live publisher.
         """
-        if wait:
-            generation = self._subscriber.read(self.generation, timeout=timeout)
-        else:
-            newer = self._subscriber.try_read(self.generation)
-            if newer is None:
-                return None
-            generation = newer
-        generation.copy_to(state(self._model))
+        generation = self._read(timeout, wait_for_publisher) if wait else self._subscriber.try_read(self.generation)
+        if generation is None:
+            return None
+        tensors = {name: tensor for name, tensor in _state(self._model).items() if name in self._names}
+        beside = {n: torch.empty_like(t, memory_format=torch.contiguous_format) for n, t in tensors.items() if not t.is_contiguous()}
+        generation.copy_to({**tensors, **beside})
+        for name, place in beside.items():
+            tensors[name].copy_(place)
+        note_writes(tensors.values())
         self.generation, self.step = generation.number, generation.step
         return self.generation
+
+    def _read(self, timeout: float, wait_for_publisher: float) -> Generation:
+        until = time.monotonic() + wait_for_publisher
+        while True:
+            try:
+                return self._subscriber.read(self.generation, timeout=timeout)
+            except PublisherGone:
+                if time.monotonic() >= until:
+                    raise
+            while not self._subscriber.published and time.monotonic() < until:
+                time.sleep(0.01)
 
     def close(self) -> None:
         """Ends the subscription. The model keeps its weights."""
