@@ -296,6 +296,26 @@ class Inherited(ProcessTest):
         support.wait_until(lambda: not support.programs_of(self.job), "the ps and the workers have ended")
 
 
+class Loading(ProcessTest):
+    def test_ctrl_c_ends_a_program_that_makes_or_reads_its_data(self):
+        data = ("--model", "softmax", "--data", "synthetic:100000x10x4000")  # takes half a minute
+        for program, said in ((("launch_shm", "--job", self.job), ""),
+                              (("worker_shm", "--job", self.job), "worker_shm: interrupted before its first step\n"),
+                              (("worker_shm", "--standalone"), "worker_shm: interrupted before its first step\n")):
+            with self.subTest(program):
+                process = self.start(*program, *data)
+                support.wait_until(lambda: self.catches_sigint(process.pid), "it catches signals")
+                process.send_signal(signal.SIGINT)
+                code, out, err = support.finish(process)
+                lines = [line for line in err.splitlines(keepends=True) if not line.startswith("loading synthetic")]
+                self.assertEqual((code, out, "".join(lines)), (130, "", said))
+
+    def catches_sigint(self, pid):
+        with open(f"/proc/{pid}/status") as status:
+            (caught,) = [line.split()[1] for line in status if line.startswith("SigCgt")]
+        return int(caught, 16) >> signal.SIGINT - 1 & 1
+
+
 class Deaths(ProcessTest):
     def test_the_others_go_on_when_a_worker_is_killed(self):
         for mode in ("async", "sync"):

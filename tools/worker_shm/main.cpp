@@ -49,7 +49,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
 
 int train_alone(const WorkerSettings& settings) {
   const tools::TrainingSettings& training = settings.training;
-  const train::DataSplit data = train::load_data(training.data, train::embedded_digits());
+  const train::DataSplit data = train::load_data(training.data, train::embedded_digits(), tools::load_hooks());
   const auto model = train::make_model(training.model, data.train.features, data.train.classes);
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
@@ -116,7 +116,8 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
 
 int train_in_job(const WorkerSettings& settings) {
   std::optional<train::DataSplit> data;
-  if (settings.training.learns()) data = train::load_data(settings.training.data, train::embedded_digits());
+  if (settings.training.learns())
+    data = train::load_data(settings.training.data, train::embedded_digits(), tools::load_hooks());
   const std::unique_ptr<train::SpanLog> trace = tools::trace_of(settings);
   Worker worker = tools::join(settings, trace.get());
   const std::string who = fmt::format("worker {}", worker.rank());
