@@ -91,6 +91,9 @@ class Jobs(Doctor):
         self.assertIn(f"kill -CONT {workers[2].pid}", found["stopped-worker"])
         text = run("inspect_shm", "doctor", "--job", self.job)
         self.assertEqual(text.code, 3)
+        table = {worker["rank"]: (worker["state"], worker["waiting_for"]) for worker in support.workers_of(self.job)}
+        self.assertEqual(table[2], ("stopped", None))
+        self.assertEqual((table[0][0], table[1][0]), ("alive", "alive"))
         self.assertRegex(text.out, rf"WRONG: job {self.job}: worker 2 \(process")
 
     def test_a_job_of_which_all_are_stopped_is_looked_at_like_any_other(self):

@@ -13,10 +13,13 @@
 #include <thread>
 #include <utility>
 
+#include "config/spelling.hpp"
 #include "inspect_shm/jobs.hpp"
 #include "inspect_shm/settings.hpp"
+#include "inspection/texts.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "shm/base/process_state.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/steps/barrier.hpp"
 
@@ -224,9 +227,13 @@ Json list_placement(const std::string& job) {
 
 Json list_workers(const std::string& job) {
   Json all = Json::array();
-  for (const WorkerInfo& worker : JobView(job).workers())
+  const std::vector<WorkerInfo> workers = JobView(job).workers();
+  const std::vector<shm::LockHolder> holders = shm::lock_holders(attach(job).control().descriptor());
+  for (const WorkerInfo& worker : workers) {
+    const auto process = shm::holder_of(holders, shm::kRankByte + worker.rank);
+    const bool is_stopped = worker.state == WorkerState::kAlive && process && shm::is_stopped(*process);
     all.push_back({{"rank", worker.rank},
-                   {"state", to_string(worker.state)},
+                   {"state", is_stopped ? "stopped" : to_string(worker.state)},
                    {"pid", worker.pid},
                    {"holders", worker.holders},
                    {"steps", worker.steps},
@@ -241,7 +248,8 @@ Json list_workers(const std::string& job) {
                    {"training_loss", worker.examples != 0 ? Json(worker.loss) : Json()},
                    {"seconds", worker.seconds},
                    {"staleness", staleness_of(worker.staleness)},
-                   {"waiting_for", worker.waiting_for.empty() ? Json() : Json(worker.waiting_for)}});
+                   {"waiting_for", worker.waiting_for.empty() || is_stopped ? Json() : Json(worker.waiting_for)}});
+  }
   return {{"job", job}, {"workers", std::move(all)}};
 }
 

@@ -76,8 +76,7 @@ class JobFaults {
   }
   bool is_stopped(std::uint32_t byte) const {
     const auto process = process_at(byte);
-    const char state = process ? shm::process_state(*process) : '\0';
-    return state == 'T' || state == 't';
+    return process && shm::is_stopped(*process);
   }
 
   void find_dead() {
