@@ -66,6 +66,11 @@ class Inspector(ProcessTest):
         self.assert_fails(2, run("inspect_shm", "show", "demo"), "'demo': name the job with --job demo")
         self.assert_fails(2, run("inspect_shm", "show", "--jbo", "demo"), "--jbo: no such option; did you mean --job?")
 
+    def test_kinds_of_events(self):
+        for more in ((), ("--follow",)):
+            self.assert_fails(2, run("inspect_shm", "events", "--job", self.job, "--kind", "joind", *more),
+                              "no events of kind 'joind'", "the kinds are joined, left, died,", "did you mean joined?")
+
     def leave_a_dead_job(self):
         result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", "--keep-segments")
         self.assertEqual(result.code, 0, result.err)

@@ -16,7 +16,7 @@
 namespace ps_shm::inspect {
 namespace {
 
-constexpr int kFound = 3;  // vars --uninitialised: there are some; diff: they differ; doctor: there are findings
+constexpr int kFound = 3;  // vars --uninitialised: there are some; diff: they differ; doctor: something is wrong
 
 std::string line_of(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
@@ -248,8 +248,8 @@ class Doctor final : public Command {
  public:
   Doctor()
       : Command("doctor",
-                "diagnose jobs, suggest remedies, and show what this machine offers; exit code 3: there are "
-                "findings") {}
+                "diagnose jobs, suggest remedies, and show what this machine offers; exit code 3: something is "
+                "wrong") {}
 
  protected:
   void add_options(CLI::App& command) override {

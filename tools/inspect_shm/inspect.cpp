@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -154,6 +155,13 @@ Json list_variables(const std::string& job) {
 
 namespace {
 
+void check_kind(const std::string& kind) {
+  const std::vector<std::string> known = event_kinds();
+  if (kind.empty() || std::find(known.begin(), known.end(), kind) != known.end()) return;
+  throw BadUsage(fmt::format("--kind: there are no events of kind '{}'; the kinds are {}{}", kind,
+                             fmt::join(known, ", "), config::did_you_mean(kind, known)));
+}
+
 Json events_of(const JobView& view, const std::string& kind) {
   Json all = Json::array();
   for (const Event& event : view.events()) {
@@ -171,11 +179,13 @@ Json events_of(const JobView& view, const std::string& kind) {
 }  // namespace
 
 Json list_events(const std::string& job, const std::string& kind) {
+  check_kind(kind);
   return {{"job", job}, {"events", events_of(JobView(job), kind)}};
 }
 
 void follow_events(const std::string& job, const std::string& kind, const std::function<void(const Json&)>& use) {
   constexpr auto kPause = std::chrono::milliseconds(50);  // for human readers
+  check_kind(kind);
   const JobView view(job);
   const shm::JobSegments segments = attach(job);
   std::set<std::string> known;
