@@ -14,6 +14,7 @@
 #include "common/warm_start.hpp"
 #include "common/workload.hpp"
 #include "device/probe.hpp"
+#include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/worker.hpp"
 #include "report/gpu_summary.hpp"
@@ -148,10 +149,12 @@ int train_in_job(const WorkerSettings& settings) {
 
 int run(int argc, char** argv) {
   tools::catch_signals(tools::SecondSignal::kEndsProcess);
-  tools::end_with_launcher();
+  const bool is_launched = tools::end_with_launcher();
   WorkerSettings settings;
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
   try {
+    // The launcher has checked it; a replacement in a run under way goes on without summaries.
+    if (!is_launched && !settings.summary.dir.empty()) persistence::check_writable_folder(settings.summary.dir);
     if (settings.evaluate) return tools::evaluate(settings);
     if (settings.training.is_sparse())
       return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
