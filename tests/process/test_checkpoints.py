@@ -195,6 +195,36 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         # the best checkpoint is kept
         self.assertLessEqual(min(self.facts(step)["loss"] for step in self.steps_there()), best)
 
+    def test_sync_mode_keeps_exactly_the_multiples_and_counts_those_that_it_misses(self):
+        launch, gate = self.start_gated("--workers", "2", "--checkpoint-dir", self.folder, "--checkpoint-every", "100steps",
+                                        "--keep", "100", "--steps", "350", mode="sync")
+        # The first one is ordered before the workers may come to it.
+        held = lambda: json.loads(run("inspect_shm", "show", "--job", self.job, "--json").out)["snapshot"]["held"]
+        support.wait_training(self.job, 2)
+        support.wait_until(held, "a snapshot is ordered")
+        gate.open()
+        code, _, err = support.finish(launch)
+        self.assertEqual(code, 0, err)
+        multiples = {100, 200, 300}
+        kept = set(self.steps_there())
+        self.assertLessEqual(kept, multiples | {350})
+        self.assertGreater(len(kept), 1)
+        skipped = len(multiples - kept)
+        self.assertEqual(f"{skipped} of the checkpoints at every 100 steps w" in err, skipped != 0, err)
+        self.assertEqual("skipped" in err, skipped != 0, err)
+
+    def test_what_is_missed_is_counted_and_said(self):
+        """With an interval of one step some are missed while one is written; each step is kept or counted."""
+        for program in (("launch_shm", "--job", self.job, "--workers", "1", "--mode", "sync"), ("worker_shm", "--standalone")):
+            with self.subTest(program[0]):
+                folder = self.folder / program[0]
+                code, _, err = run(*program, "--steps", "300", "--checkpoint-dir", folder, "--checkpoint-every", "1step",
+                                   "--keep", "1000")
+                self.assertEqual(code, 0, err)
+                kept = len(list(folder.glob("step-*")))
+                said = re.search(r"(\d+) of the checkpoints at every 1 steps w(as|ere) skipped", err)
+                self.assertEqual(kept + (int(said[1]) if said else 0), 300, err)
+
     def test_a_ps_that_is_asked_to_end_keeps_the_last_state(self):
         launch = self.start("launch_shm", "--job", self.job, "--workers", "2", "--steps", "100000000", "--checkpoint-dir",
                             self.folder)
