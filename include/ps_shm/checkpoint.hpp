@@ -40,7 +40,9 @@ struct CheckpointOptions {
   std::optional<double> loss{};                  // training loss to note in the checkpoint
   std::string group{};                           // Unix group whose users' job it may be, as JobConfig::group
   double wait_seconds = 60.0;                    // as SnapshotOptions::wait_seconds
-  std::function<bool()> stop_requested{};        // polled while files are written; if true, save() throws Interrupted
+  std::uint64_t at_step = 0;                     // as SnapshotOptions::at_step
+  // Polled while the snapshot waits for `at_step` and while files are written; if true, save() throws Interrupted.
+  std::function<bool()> stop_requested{};
 };
 
 // A variable in a checkpoint.

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +39,13 @@ struct SnapshotOptions {
   // In-place variables are copied while pushes pause, the smallest first, up to this many bytes in all. Larger ones are
   // not point-in-time (is_point_in_time()).
   std::uint64_t pause_bytes = 256 << 10;
+  // Mode sync: take the state before this global step, which is still to come, and wait for it. The snapshot is exact
+  // however late this process notices that the step has come. Meanwhile no other snapshot can be taken. Variables that
+  // are declared while it waits are missing. The call throws Error with kTimedOut if the job is past that step, and with
+  // kInvalidArgument in another mode. 0: take the present state.
+  std::uint64_t at_step = 0;
+  // Polled while waiting for `at_step`; if true, the call throws Interrupted.
+  std::function<bool()> stop_requested{};
 };
 
 // A snapshot, as Worker, Server and JobView return it. A job has one at a time; the destructor releases it. While it

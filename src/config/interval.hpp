@@ -28,6 +28,8 @@ class Due {
   Due(const Interval& every, double seconds, std::uint64_t step) noexcept;
 
   bool is_now(double seconds, std::uint64_t step) const noexcept;
+  // The multiple of the number of steps at which it is due next.
+  std::uint64_t next_step() const noexcept { return next_step_; }
   // To be called after the action was done or tried: it is due next after this moment.
   void move_past(double seconds, std::uint64_t step) noexcept;
 

@@ -78,7 +78,9 @@ std::vector<WorkerInfo> workers_behind(const JobView& job, std::uint64_t step, s
 
 std::string Checkpoint::save(const JobView& job, const std::string& dir, const CheckpointOptions& options) {
   std::vector<WorkerInfo> workers = job.workers();
-  const Snapshot snapshot = job.snapshot({.wait_seconds = options.wait_seconds}, options.group);
+  const Snapshot snapshot = job.snapshot(
+      {.wait_seconds = options.wait_seconds, .at_step = options.at_step, .stop_requested = options.stop_requested},
+      options.group);
   const JobInfo info = job.info();
   const bool is_sync = traits_of(info.config.mode).steps_together();
   if (is_sync && !snapshot.partial_ranks().empty())

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -76,6 +77,15 @@ std::string change_text(const EventRecord& change) {
   return "something unknown";
 }
 
+constexpr std::pair<EventKind, const char*> kEventNames[] = {
+    {EventKind::kJoined, "joined"},   {EventKind::kLeft, "left"},
+    {EventKind::kDied, "died"},       {EventKind::kInitialised, "initialised"},
+    {EventKind::kSet, "set"},         {EventKind::kShortQuorum, "short-quorum"},
+    {EventKind::kEnded, "ended"},     {EventKind::kDecided, "decided"},
+    {EventKind::kTaskDied, "died"},   {EventKind::kLeftOut, "left-out"},
+    {EventKind::kAdopted, "adopted"}, {EventKind::kUnregistered, "unregistered"},
+};
+
 }  // namespace
 
 std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::vector<WorkerState>& states) {
@@ -116,58 +126,60 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
   return "something unknown";
 }
 
+std::vector<std::string> event_kinds() {
+  std::vector<std::string> kinds;
+  for (const auto& [kind, name] : kEventNames)
+    if (std::find(kinds.begin(), kinds.end(), name) == kinds.end()) kinds.emplace_back(name);
+  return kinds;
+}
+
 Event describe_event(const JobSegments& job, const EventRecord& record) {
   Event event;
   event.unix_ns = record.unix_ns;
   event.step = record.step;
-  const auto about_rank = [&](const char* kind, std::string text) {
-    event.kind = kind;
+  for (const auto& [kind, name] : kEventNames)
+    if (kind == record.kind) event.kind = name;
+  const auto about_rank = [&](std::string text) {
     event.rank = record.rank;
     event.text = std::move(text);
   };
   switch (record.kind) {
     case EventKind::kJoined:
-      about_rank("joined", fmt::format("worker {} (process {}) joined", record.rank, record.first));
+      about_rank(fmt::format("worker {} (process {}) joined", record.rank, record.first));
       break;
     case EventKind::kLeft:
-      about_rank("left", fmt::format("worker {} left", record.rank));
+      about_rank(fmt::format("worker {} left", record.rank));
       break;
     case EventKind::kDied:
-      about_rank("died", fmt::format("worker {} (process {}) died", record.rank, record.first));
+      about_rank(fmt::format("worker {} (process {}) died", record.rank, record.first));
       break;
     case EventKind::kTaskDied:
-      event.kind = "died";
       event.text = fmt::format("ps task {} (process {}) died", record.rank, record.first);
       break;
     case EventKind::kInitialised:
-      about_rank("initialised",
-                 fmt::format("worker {} initialised variable {}", record.rank, name_at(job, record.first)));
+      about_rank(fmt::format("worker {} initialised variable {}", record.rank, name_at(job, record.first)));
       break;
     case EventKind::kSet:
-      event.kind = "set";
       event.text = change_text(record);
       break;
     case EventKind::kShortQuorum:
-      event.kind = "short-quorum";
       event.text = fmt::format("step {} closes with {} of the quorum of {}: no more are alive", record.step,
                                record.first, record.second);
       break;
     case EventKind::kLeftOut:
-      about_rank("left-out", fmt::format("step {} goes on without worker {}: worker {} has waited long enough",
-                                         record.step, record.rank, record.first));
+      about_rank(fmt::format("step {} goes on without worker {}: worker {} has waited long enough", record.step,
+                             record.rank, record.first));
       break;
     case EventKind::kAdopted:
-      event.kind = "adopted";
       event.text = fmt::format("process {} took the job over: ps number {}", record.first, record.second);
       break;
     case EventKind::kUnregistered:
-      about_rank("unregistered",
-                 fmt::format("worker {}'s GPU copies through the host: CUDA has refused to register the "
-                             "shards' memory",
-                             record.rank));
+      about_rank(
+          fmt::format("worker {}'s GPU copies through the host: CUDA has refused to register the "
+                      "shards' memory",
+                      record.rank));
       break;
     case EventKind::kEnded:
-      event.kind = "ended";
       event.text = record.first == std::uint64_t(JobEnd::kAllLeft)      ? "all workers have left: the ps ended the job"
                    : record.first == std::uint64_t(JobEnd::kLingerOver) ? "no more workers joined: the ps ended the job"
                                                                         : "the ps was asked to end the job";
@@ -175,8 +187,8 @@ Event describe_event(const JobSegments& job, const EventRecord& record) {
     case EventKind::kDecided: {
       for (std::uint32_t rank = 0; rank < kMaxRanks; ++rank)
         if (record.ranks.contains(rank)) event.ranks.push_back(rank);
-      about_rank("decided", fmt::format("step {}: the gradients of {} {}", record.step,
-                                        event.ranks.size() == 1 ? "rank" : "ranks", fmt::join(event.ranks, ", ")));
+      about_rank(fmt::format("step {}: the gradients of {} {}", record.step, event.ranks.size() == 1 ? "rank" : "ranks",
+                             fmt::join(event.ranks, ", ")));
       break;
     }
   }

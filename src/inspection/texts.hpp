@@ -14,6 +14,9 @@ namespace ps_shm {
 // What the worker of that rank waits for, and for which workers; empty if it does not wait. `states`: of all ranks.
 std::string waiting_text(const shm::JobSegments& job, std::uint32_t rank, const std::vector<WorkerState>& states);
 
+// What Event::kind may be.
+std::vector<std::string> event_kinds();
+
 Event describe_event(const shm::JobSegments& job, const shm::EventRecord& record);
 
 }  // namespace ps_shm

@@ -339,8 +339,7 @@ void remove_old_checkpoints(const std::string& dir, const Retention& retention, 
 }
 
 CheckpointDir::CheckpointDir(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
+  check_writable_folder(path);
   switch (lock_folder(folder_, path)) {
     case Lock::kHeld:
       break;
@@ -350,6 +349,7 @@ CheckpointDir::CheckpointDir(const std::string& path) {
     case Lock::kFailed:
       throw Error(fmt::format("cannot keep checkpoints in {}: {}", path, std::strerror(errno)), config::code_of(errno));
   }
+  std::error_code error;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
     if (!entry->path().filename().string().starts_with(kHidden)) continue;
     shm::OpenFile hidden;

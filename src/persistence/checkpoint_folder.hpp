@@ -91,7 +91,7 @@ void remove_old_checkpoints(const std::string& dir, const Retention& retention, 
 class CheckpointDir {
  public:
   // Creates the folder if there is none, and removes what dead processes have left half-written. Throws Error if it
-  // cannot be created, or if another process writes to it.
+  // cannot be created or written to, or if another process writes to it.
   explicit CheckpointDir(const std::string& path);
   CheckpointDir(const CheckpointDir&) = delete;
   CheckpointDir& operator=(const CheckpointDir&) = delete;

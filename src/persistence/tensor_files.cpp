@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -204,6 +205,17 @@ void check_writable(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) throw Error(fmt::format("cannot write {}: it is a folder; name a file", path));
   static_cast<void>(NewFile(path));
+}
+
+void check_writable_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error)
+    throw Error(fmt::format("cannot make the folder {}: {}", path, error.message()), config::code_of(error.value()));
+  std::string probe = path + "/.partial-XXXXXX";  // a CheckpointDir removes what a process killed here leaves
+  if (::mkdtemp(probe.data()) == nullptr)
+    throw Error(fmt::format("cannot write to the folder {}: {}", path, std::strerror(errno)), config::code_of(errno));
+  ::rmdir(probe.c_str());
 }
 
 FileFacts write_text(const std::string& path, const std::string& text) {

@@ -49,6 +49,8 @@ void write_npy(const std::string& path, const Tensor& tensor);
 
 // Throws Error unless a file could be written there. To be called before hours are spent on its contents.
 void check_writable(const std::string& path);
+// The same for a folder that is to hold several files, which is made if there is none.
+void check_writable_folder(const std::string& path);
 
 // Makes renames in a folder survive a power failure, if the file system can. Throws Error if that fails.
 void sync_folder(const std::string& path);

@@ -144,6 +144,20 @@ std::vector<Snapshot::Impl::Part*> Snapshot::Impl::small_ones(std::uint64_t byte
   return small;
 }
 
+shm::SnapshotPoint Snapshot::Impl::before_step(shm::SnapshotPointMaker& maker, const SnapshotOptions& options) const {
+  const JobConfig& config = taker.job.config();
+  if (!traits_of(config.mode).steps_together())
+    throw Error(fmt::format("a snapshot of job '{}' at a given step: only mode sync has such a state", config.job));
+  bool is_given_up = false;
+  const auto made = maker.before_step(options.at_step,
+                                      [&] { return is_given_up = options.stop_requested && options.stop_requested(); });
+  if (made) return *made;
+  if (is_given_up) throw Interrupted();
+  throw Error(
+      fmt::format("cannot take a snapshot of job '{}' at step {}: the job is past it", config.job, options.at_step),
+      ErrorCode::kTimedOut);
+}
+
 Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : taker(who) {
   lock(options.wait_seconds);
   try {
@@ -166,7 +180,9 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
     constexpr int kAttempts = 3;
     for (int attempt = 1;; ++attempt) {
       bool is_good = true;
-      if (traits_of(taker.job.config().mode).steps_together()) {
+      if (options.at_step != 0) {
+        point = before_step(maker, options);
+      } else if (traits_of(taker.job.config().mode).steps_together()) {
         // No worker waits for this, so it may take long.
         point = maker.between_steps(
             shm::to_ns(options.patience_seconds > 0 ? options.patience_seconds : options.wait_seconds));

@@ -70,6 +70,7 @@ struct PS_SHM_HIDDEN Snapshot::Impl {
   void unlock() noexcept;
   void list();
   std::vector<Part*> small_ones(std::uint64_t bytes);
+  shm::SnapshotPoint before_step(shm::SnapshotPointMaker& maker, const SnapshotOptions& options) const;
   void copy_all(const std::vector<Part>& parts, std::span<float> out, std::uint64_t array) const;
 };
 

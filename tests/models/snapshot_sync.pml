@@ -1,20 +1,24 @@
-/* Consistent cuts of sync mode: try_set_epoch() and read_decision() of src/shm/steps/barrier.cpp, CutMaker::between_steps().
+/* Consistent cuts of sync mode: try_set_epoch() and epoch_to_decide() of src/shm/steps/epoch.cpp, read_decision() of
+ * src/shm/steps/barrier.cpp, SnapshotPointMaker::between_steps() and before_step().
  *
  * RANKS workers apply STEPS steps, each helping with all of it. A step is decided without more ado (barrier.pml). A
- * snapshotter makes SNAPS cuts, and looks at their images at any moment until it gives them back. At most KILLS of all
- * these are killed, at any step. A process may also stop at any step for as long as it likes.
+ * snapshotter makes SNAPS cuts, each at once or ordered for any step, and looks at their images at any moment until it
+ * gives them back. At most KILLS of all these are killed, at any step. A process may also stop at any step for as long
+ * as it likes.
  *
  * Checked
  *   - each image of a cut is the chunk's state between the same two steps, until the next cut
  *   - the last step is reached if nobody is killed; the living never hang
  * Left out
  *   - the versioned slot under each chunk (snapshot.pml): a swap with its fork is one step here
- *   - memory orders; who arrives; the epoch has 2 bits in the decision instead of 12
+ *   - memory orders; who arrives; the epoch has 3 bits in the decision instead of 12
  *
  * Broken on purpose, one at a time
  *   EARLY_BITS  the decision gets the epoch while its step is being applied (snapshot.C10)
  *   DROP_BITS   a decider does not carry on the epoch that it finds (snapshot.C10)
  *   CUT_FIRST   a helper reads the cut before there is a decision (snapshot.C10)
+ *   STALE_ORDER a snapshotter leaves the order of a dead one (snapshot.C12)
+ *   ONE_LOOK    a decider does not read the cut again behind the order (snapshot.C12)
  */
 #ifndef RANKS
 #define RANKS 2
@@ -36,10 +40,11 @@ bool snap_done;
 
 /* JobStateShm::cut. */
 byte epoch;
+byte order; /* at_step */
 
 /* BarrierShm: the step, and the decision, one word {step + 1, epoch's bits}. */
 byte step, decided, bits;
-#define MASK 3
+#define MASK 7
 
 /* Chunks: the steps that the current buffer includes; the fork {epoch, steps that the kept buffer includes}. */
 byte includes[CHUNKS], fork_epoch[CHUNKS], kept[CHUNKS];
@@ -70,22 +75,39 @@ proctype worker(byte r) {
        x = epoch;
 #endif
        do /* barrier.A4 */
-       :: d_step { e = decided; d = bits }
+       :: d_step { e = decided; d = bits; c = bits }
           if
           :: e > t -> break
           :: else
           fi;
+#ifndef ONE_LOOK
+          i = epoch; /* snapshot.C12 */
+#endif
+          do
+          :: order != t + 1 -> break
+          :: else ->
+#ifdef ONE_LOOK
+             c = epoch & MASK;
+             break
+#else
+             if
+             :: epoch == i -> c = i & MASK; break
+             :: else -> i = epoch
+             fi
+#endif
+          od;
+          i = 0;
 #ifdef DROP_BITS
           d_step {
             if
-            :: decided == t -> decided = t + 1; bits = d
+            :: decided == t -> decided = t + 1; bits = c
             :: else
             fi
           }
 #else
           d_step {
             if
-            :: decided == e && bits == d -> decided = t + 1
+            :: decided == e && bits == d -> decided = t + 1; bits = c
             :: else
             fi
           }
@@ -126,16 +148,62 @@ proctype worker(byte r) {
   atomic { t = 0; e = 0; d = 0; x = 0; i = 0; c = 0; done++ }
 }
 
-/* CutMaker::between_steps. It may lose patience: then nothing is said about the images. */
+/* SnapshotPointMaker::between_steps, and with an order before_step. It may lose patience: then nothing is said about the
+ * images. */
 proctype snapshotter() {
-  byte e, t, d, i;
+  byte e, t, d, i, o;
 
 again:
   {
     d_step { !snap_lock -> snap_lock = 1 }
     do
     :: snaps < SNAPS ->
+#ifndef STALE_ORDER
+       order = 0;
+#endif
        d_step { epoch++; e = epoch } /* snapshot.C8 */
+       if
+       :: o = 0
+       :: order = 1; o = 1 /* snapshot.C12 */
+       :: order = 2; o = 2
+       fi;
+       do
+       :: o == 0 -> break
+       :: else ->
+          d_step { t = decided; d = bits }
+          if
+          :: d == (e & MASK) -> break
+          :: d != (e & MASK) && t >= o -> break /* it is too late */
+          :: d != (e & MASK) -> break           /* it is given up */
+          :: else
+          fi
+       od;
+       if
+       :: o != 0 ->
+          order = 0;
+          d = bits;
+          if
+          :: d == (e & MASK) ->
+             do
+             :: check_images(e, o - 1)
+             :: break
+             od;
+             d = 0
+          :: else -> /* nothing is said about the images; the bits follow the epoch if they can */
+             d_step { t = decided; d = bits }
+             if
+             :: step == t ->
+                d_step {
+                  if
+                  :: decided == t && bits == d -> bits = e & MASK
+                  :: else
+                  fi
+                }
+             :: else
+             fi;
+             d = 0
+          fi
+       :: else ->
        do
        :: d_step { t = decided; d = bits } /* snapshot.C10 */
           if
@@ -161,12 +229,13 @@ again:
           :: t == 255
           :: t == 255 -> break /* patience */
           fi
-       od;
-       atomic { snaps++; e = 0; t = 0 }
+       od
+       fi;
+       atomic { snaps++; e = 0; t = 0; o = 0 }
     :: else -> break
     od
   } unless { snap_killed };
-  atomic { e = 0; t = 0; d = 0; i = 0 }
+  atomic { e = 0; t = 0; d = 0; i = 0; o = 0 }
   if
   :: snap_killed -> snap_killed = 0; d_step { snaps = (snaps < SNAPS -> snaps + 1 : snaps) }; goto again
   :: else -> d_step { snap_done = 1; snap_lock = 0 }
@@ -180,7 +249,9 @@ proctype killer() {
 end:
   do
   :: KILL(0)
+#if RANKS > 1
   :: KILL(1)
+#endif
 #if RANKS > 2
   :: KILL(2)
 #endif

@@ -57,8 +57,18 @@ MUTANTS = {
         "tests": ['snapshot "snapshot: sync*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
-            ("    const std::uint64_t mine = make_decision(round + 1, epoch_bits(decision), rank_);",
+            ("    const std::uint64_t mine = make_decision(round + 1, epoch_to_decide(job_, round, decision), rank_);",
              "    const std::uint64_t mine = make_decision(round + 1, 0, rank_);"),
+        ],
+    },
+    "barrier_ignores_order": {
+        "breaks": "A decision does not get the epoch that a snapshotter has ordered for its step.",
+        "rule": "snapshot.C12",
+        "tests": ['barrier "barrier: the decision of a step for which*"'],
+        "file": "src/shm/steps/barrier.cpp",
+        "changes": [
+            ("    const std::uint64_t mine = make_decision(round + 1, epoch_to_decide(job_, round, decision), rank_);",
+             "    const std::uint64_t mine = make_decision(round + 1, epoch_bits(decision), rank_);"),
         ],
     },
     "barrier_holder_behind": {

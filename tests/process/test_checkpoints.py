@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -194,6 +195,36 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         # the best checkpoint is kept
         self.assertLessEqual(min(self.facts(step)["loss"] for step in self.steps_there()), best)
 
+    def test_sync_mode_keeps_exactly_the_multiples_and_counts_those_that_it_misses(self):
+        launch, gate = self.start_gated("--workers", "2", "--checkpoint-dir", self.folder, "--checkpoint-every", "100steps",
+                                        "--keep", "100", "--steps", "350", mode="sync")
+        # The first one is ordered before the workers may come to it.
+        held = lambda: json.loads(run("inspect_shm", "show", "--job", self.job, "--json").out)["snapshot"]["held"]
+        support.wait_training(self.job, 2)
+        support.wait_until(held, "a snapshot is ordered")
+        gate.open()
+        code, _, err = support.finish(launch)
+        self.assertEqual(code, 0, err)
+        multiples = {100, 200, 300}
+        kept = set(self.steps_there())
+        self.assertLessEqual(kept, multiples | {350})
+        self.assertGreater(len(kept), 1)
+        skipped = len(multiples - kept)
+        self.assertEqual(f"{skipped} of the checkpoints at every 100 steps w" in err, skipped != 0, err)
+        self.assertEqual("skipped" in err, skipped != 0, err)
+
+    def test_what_is_missed_is_counted_and_said(self):
+        """With an interval of one step some are missed while one is written; each step is kept or counted."""
+        for program in (("launch_shm", "--job", self.job, "--workers", "1", "--mode", "sync"), ("worker_shm", "--standalone")):
+            with self.subTest(program[0]):
+                folder = self.folder / program[0]
+                code, _, err = run(*program, "--steps", "300", "--checkpoint-dir", folder, "--checkpoint-every", "1step",
+                                   "--keep", "1000")
+                self.assertEqual(code, 0, err)
+                kept = len(list(folder.glob("step-*")))
+                said = re.search(r"(\d+) of the checkpoints at every 1 steps w(as|ere) skipped", err)
+                self.assertEqual(kept + (int(said[1]) if said else 0), 300, err)
+
     def test_a_ps_that_is_asked_to_end_keeps_the_last_state(self):
         launch = self.start("launch_shm", "--job", self.job, "--workers", "2", "--steps", "100000000", "--checkpoint-dir",
                             self.folder)
@@ -239,6 +270,36 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         self.assertEqual(code, 1, err)
         self.assertRegex(err, "checkpoint of the last state failed: .*; what came after step 40 is lost")
         self.assertEqual(self.steps_there(), [40])
+
+    def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(self):
+        unwritable = "/proc"  # also for root; it can be opened and locked
+        for option in ("--checkpoint-dir", "--summary-dir"):
+            for program in (("launch_shm", "--job", self.job), ("ps_shm", "--job", self.job), ("worker_shm", "--standalone"),
+                            ("worker_shm", "--job", self.job)):
+                if (option, program[1:]) == ("--checkpoint-dir", ("--job", self.job)) and program[0] == "worker_shm":
+                    continue  # it keeps none
+                with self.subTest(option, program=program):
+                    result = run(*program, "--steps", "10", option, unwritable)
+                    self.assert_fails(1, result, program[0], "cannot write to the folder /proc")
+                    self.assertEqual(result.out, "")
+        self.assert_nothing_left()
+
+    def test_a_launch_whose_last_checkpoint_is_lost_fails_also_if_it_is_interrupted(self):
+        for is_interrupted in (False, True):
+            with self.subTest(is_interrupted=is_interrupted):
+                self.job = support.new_job()
+                launch, gate = self.start_gated("--workers", "1", "--checkpoint-dir", self.folder, "--checkpoint-every", "1h")
+                support.wait_training(self.job, 1)
+                self.folder.rmdir()
+                self.folder.write_text("in the way")
+                if is_interrupted:
+                    launch.send_signal(signal.SIGINT)
+                gate.open()
+                code, _, err = support.finish(launch)
+                self.assertEqual(code, 1, err)
+                self.assertIn("checkpoint of the last state failed: ", err)
+                self.folder.unlink()
+                self.assert_nothing_left()
 
     def test_a_disk_that_fails_stops_nothing_and_the_next_save_succeeds(self):
         preloaded, said = self.failing_disk()
@@ -320,6 +381,7 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         support.wait_until(lambda: not support.is_running(zombie.pid), "it has ended")
         for pid in (zombie.pid, 1, os.getpid()):
             (self.folder / f".partial-step-9-1-{pid}").mkdir()
+            (self.folder / f".partial-old-step-8-1-{pid}").mkdir()
         busy = self.folder / ".partial-step-9-2-999999999"
         busy.mkdir()
         descriptor = os.open(busy, os.O_RDONLY | os.O_DIRECTORY)

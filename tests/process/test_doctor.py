@@ -12,8 +12,12 @@ from support import Peer, ProcessTest, run
 from test_strangers import OWNER, why_not
 
 
-# findings about the machine that may occur beside a sound job
-MACHINE = ("small-shm", "full-shm", "too-many-threads", "remove-ipc")
+# a finding about the machine that may occur beside a sound job
+MACHINE = ("full-shm",)
+
+
+def by_kind(entries):
+    return {entry["kind"]: entry["what"] + " / " + entry["todo"] for entry in entries}
 
 
 class Doctor(ProcessTest):
@@ -41,17 +45,15 @@ class Doctor(ProcessTest):
         run("inspect_shm", "rm", "--job", self.job, "--force")
         super().tearDown()
 
-    def examine(self, *more, of_machine=()):
-        """The findings by kind, each with problem and remedy. Findings about the machine are included only for the
-        kinds in of_machine."""
+    def examine(self, *more, key="findings"):
+        """The findings about the job by kind, each with problem and remedy; or, by another key, all advice."""
         code, out, err = run("inspect_shm", "doctor", "--job", self.job, "--json", *more)
-        found = json.loads(out)["findings"]
-        self.assertEqual(code, 3 if found else 0, err)
-        for finding in found:
+        found = json.loads(out)
+        self.assertEqual(code, 3 if found["findings"] else 0, err)
+        for finding in found["findings"] + found["advice"]:
             self.assertIn(finding["job"], (self.job, None))
             self.assertTrue(finding["what"] and finding["todo"])
-        return {finding["kind"]: finding["what"] + " / " + finding["todo"] for finding in found
-                if finding["kind"] in of_machine or finding["kind"] not in MACHINE}
+        return by_kind(finding for finding in found[key] if finding["kind"] not in MACHINE)
 
     def train(self, workers, *more, **options):
         """A ps and workers that train until the end of the test."""
@@ -68,7 +70,7 @@ class Jobs(Doctor):
         self.train(1)
         self.assertEqual(self.examine(), {})
         result = run("inspect_shm", "doctor", "--job", self.job)
-        self.assertIn(result.code, (0, 3))  # 3: findings about the machine
+        self.assertIn(result.code, (0, 3))  # 3: /dev/shm is full
         self.assertEqual("nothing is wrong\n" in result.out, result.code == 0)
         self.assertNotIn(f"WRONG: job {self.job}: worker", result.out)
 
@@ -91,6 +93,9 @@ class Jobs(Doctor):
         self.assertIn(f"kill -CONT {workers[2].pid}", found["stopped-worker"])
         text = run("inspect_shm", "doctor", "--job", self.job)
         self.assertEqual(text.code, 3)
+        table = {worker["rank"]: (worker["state"], worker["waiting_for"]) for worker in support.workers_of(self.job)}
+        self.assertEqual(table[2], ("stopped", None))
+        self.assertEqual((table[0][0], table[1][0]), ("alive", "alive"))
         self.assertRegex(text.out, rf"WRONG: job {self.job}: worker 2 \(process")
 
     def test_a_job_of_which_all_are_stopped_is_looked_at_like_any_other(self):
@@ -142,7 +147,7 @@ class Jobs(Doctor):
         self.start("launch_shm", "--job", self.job, "--workers", "1", "--ps-tasks", "2", "--model", "softmax", "--data",
                    "synthetic:40000x10x100", "--batch", "1", "--delay", "all:5ms", "--steps", "100000000")
         support.wait_until(lambda: [w for w in support.workers_of(self.job) or [] if w["steps"] > 2], "it trains")
-        self.assertRegex(self.examine()["unbalanced-shards"], r"shard 0 has 100 % .*of 2 shards.*--placement")
+        self.assertRegex(self.examine(key="advice")["unbalanced-shards"], r"shard 0 has 100 % .*of 2 shards.*--placement")
 
     def test_a_dead_job_and_one_that_is_damaged(self):
         ps, workers = self.train(1)
@@ -173,7 +178,12 @@ class Jobs(Doctor):
             support.finish(process)
         with open(f"/proc/{viewer.pid}/maps") as maps:
             self.assertIn(f"/dev/shm/ps_shm.{self.job} (deleted)", maps.read())
-        self.assertEqual(self.examine(), {})
+        self.assert_fails(1, run("inspect_shm", "doctor", "--job", self.job), "there is no segment")
+
+    def test_a_job_that_does_not_exist_is_an_error_as_for_other_commands(self):
+        for command in ("doctor", "show"):
+            self.assert_fails(1, run("inspect_shm", command, "--job", self.job), f"there is no segment /dev/shm/ps_shm.{self.job};")
+            self.assert_fails(1, run("inspect_shm", command, "--job", "not/a/name"), "'not/a/name' cannot name a job")
 
 
 class Nan(Doctor):
@@ -259,13 +269,13 @@ class Nan(Doctor):
 
 class Machine(Doctor):
     def in_own_mounts(self, script, *more):
-        """Runs doctor after a shell script has mounted something; returns its findings."""
+        """Runs doctor after a shell script has mounted something; returns its findings and its advice."""
         result = subprocess.run(["unshare", "-m", "sh", "-c", f'{script}; exec "$@"', "sh", support.TOOLS / "inspect_shm",
                                  "doctor", "--json", *more], capture_output=True, text=True, timeout=support.PATIENCE,
                                 env=support.environment())
-        found = json.loads(result.stdout)["findings"]
-        self.assertEqual(result.returncode, 3 if found else 0, result.stderr)
-        return {finding["kind"]: finding["what"] + " / " + finding["todo"] for finding in found}
+        found = json.loads(result.stdout)
+        self.assertEqual(result.returncode, 3 if found["findings"] else 0, result.stderr)
+        return by_kind(found["findings"]), by_kind(found["advice"])
 
     def test_more_threads_than_cores(self):
         cores = os.cpu_count()
@@ -274,19 +284,21 @@ class Machine(Doctor):
         self.start("launch_shm", "--job", self.job, "--workers", cores + 1, "--model", "count", "--interval", "20ms",
                    "--steps", "1000000")
         support.wait_until(lambda: len(support.workers_of(self.job) or []) == cores + 1, "all have joined")
-        self.assertIn(f"{cores + 1} workers with {cores + 1} threads share {cores} cores",
-                      self.examine(of_machine=MACHINE)["too-many-threads"])
+        said = f"{cores + 1} workers with {cores + 1} threads share {cores} cores"
+        self.assertIn(said, self.examine(key="advice")["too-many-threads"])
+        self.assertEqual(self.examine(), {}, "it works, so nothing is wrong")
+        self.assertIn(f"\nADVICE: {said}\n", run("inspect_shm", "doctor", "--job", self.job).out)
 
     def test_a_container_with_a_small_shm_and_one_that_is_full(self):
         if not support.may_mount():
             self.skipTest("mounting is not allowed here")
         small = "mount -t tmpfs -o size=64m none /dev/shm"
-        found = self.in_own_mounts(small)
-        self.assertRegex(found["small-shm"], "has a capacity of 64.0 MiB .*--shm-size")
+        found, advice = self.in_own_mounts(small)
+        self.assertRegex(advice["small-shm"], "has a capacity of 64.0 MiB .*--shm-size")
         self.assertNotIn("full-shm", found)
-        found = self.in_own_mounts("mount -t tmpfs -o size=80m none /dev/shm; head -c 79m /dev/zero > /dev/shm/filler")
+        found, advice = self.in_own_mounts("mount -t tmpfs -o size=80m none /dev/shm; head -c 79m /dev/zero > /dev/shm/filler")
         self.assertRegex(found["full-shm"], r"nearly full: 1\.0 MiB of 80\.0 MiB")
-        self.assertNotIn("small-shm", found)
+        self.assertNotIn("small-shm", advice)
 
     def test_systemd_that_removes_segments_at_the_last_logout(self):
         if why := why_not():
@@ -300,13 +312,13 @@ class Machine(Doctor):
         self.started.append(ps)
         self.assertIn(self.job, ps.stdout.readline())
         logind = "mount -t tmpfs none /run; mkdir -p /run/systemd/seats /run/systemd/logind.conf.d"
-        found = self.in_own_mounts(logind, "--job", self.job)
-        self.assertIn(f"loginctl enable-linger {OWNER}", found["remove-ipc"])
+        advice = lambda mounts: self.in_own_mounts(mounts, "--job", self.job)[1]
+        self.assertIn(f"loginctl enable-linger {OWNER}", advice(logind)["remove-ipc"])
         for setting in ("RemoveIPC=no", "RemoveIPC = false"):
             kept = f"{logind}; echo '{setting}' > /run/systemd/logind.conf.d/keep.conf"
-            self.assertNotIn("remove-ipc", self.in_own_mounts(kept, "--job", self.job))
+            self.assertNotIn("remove-ipc", advice(kept))
         # logind is absent
-        self.assertNotIn("remove-ipc", self.in_own_mounts("mount -t tmpfs none /run", "--job", self.job))
+        self.assertNotIn("remove-ipc", advice("mount -t tmpfs none /run"))
 
 
 if __name__ == "__main__":

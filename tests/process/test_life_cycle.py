@@ -243,6 +243,79 @@ class Interrupted(ProcessTest):
             support.wait_until(lambda: not support.is_running(pid), f"process {pid} has ended")
 
 
+class Inherited(ProcessTest):
+    """What the parent process has done to signals neither hangs the programs nor makes them immortal."""
+    COUNT = ("--workers", "1", "--model", "count", "--steps", "5")
+
+    def test_the_end_of_children_is_noticed_though_the_parent_ignores_that_of_its_own(self):
+        ignored = lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        result = run("launch_shm", "--job", self.job, *self.COUNT, preexec_fn=ignored)
+        self.assertEqual(result.code, 0, result.err)
+        result = run("launch_shm", "--job", self.job, "--workers", "1", "--", "sh", "-c", "exit 5", preexec_fn=ignored)
+        self.assertEqual(result.code, 1, result.err)
+        self.assertIn("worker 0 ended with exit code 5", result.err)
+        self.assert_nothing_left()
+
+    def test_other_programs_begin_with_no_signal_blocked_or_ignored(self):
+        def prepare():
+            for number in (signal.SIGCHLD, signal.SIGUSR1, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        result = run("launch_shm", "--job", self.job, "--workers", "1", "--", "grep", "^Sig[BI]", "/proc/self/status",
+                     preexec_fn=prepare)
+        masks = dict(line.split() for line in result.out.splitlines())
+        self.assertEqual(int(masks["SigBlk:"], 16), 0, result)
+        self.assertEqual(int(masks["SigIgn:"], 16), 1 << signal.SIGHUP - 1, result)  # as nohup wants it
+
+    def blocked(self):
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+
+    def test_signals_that_the_parent_blocks_end_every_program(self):
+        long = ("--steps", "100000000")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            launch = self.start("launch_shm", "--job", self.job, *long, preexec_fn=self.blocked)
+            support.wait_training(self.job, 3)
+            launch.send_signal(number)
+            self.assertEqual(support.finish(launch).code, 130)
+            self.assert_nothing_left()
+            ps = self.start("ps_shm", "--job", self.job, preexec_fn=self.blocked)
+            alone = self.start("worker_shm", "--standalone", *long, preexec_fn=self.blocked)
+            self.assertIn(self.job, ps.stdout.readline())
+            self.assertIn("training steps", alone.stdout.readline())
+            watch = self.start("inspect_shm", "watch", "--job", self.job, preexec_fn=self.blocked)
+            self.assertIn("live", watch.stdout.readline())
+            for process, code in ((watch, 128 + number), (alone, 130), (ps, 130)):
+                process.send_signal(number)
+                self.assertEqual(support.finish(process).code, code, process.args)
+
+    def test_the_death_of_the_launcher_ends_children_though_its_parent_blocks_signals(self):
+        launch = self.start("launch_shm", "--job", self.job, "--steps", "100000000", preexec_fn=self.blocked)
+        support.wait_training(self.job, 3)
+        launch.kill()
+        launch.communicate()
+        support.wait_until(lambda: not support.programs_of(self.job), "the ps and the workers have ended")
+
+
+class Loading(ProcessTest):
+    def test_ctrl_c_ends_a_program_that_makes_or_reads_its_data(self):
+        data = ("--model", "softmax", "--data", "synthetic:100000x10x4000")  # takes half a minute
+        for program, said in ((("launch_shm", "--job", self.job), ""),
+                              (("worker_shm", "--job", self.job), "worker_shm: interrupted before its first step\n"),
+                              (("worker_shm", "--standalone"), "worker_shm: interrupted before its first step\n")):
+            with self.subTest(program):
+                process = self.start(*program, *data)
+                support.wait_until(lambda: self.catches_sigint(process.pid), "it catches signals")
+                process.send_signal(signal.SIGINT)
+                code, out, err = support.finish(process)
+                lines = [line for line in err.splitlines(keepends=True) if not line.startswith("loading synthetic")]
+                self.assertEqual((code, out, "".join(lines)), (130, "", said))
+
+    def catches_sigint(self, pid):
+        with open(f"/proc/{pid}/status") as status:
+            (caught,) = [line.split()[1] for line in status if line.startswith("SigCgt")]
+        return int(caught, 16) >> signal.SIGINT - 1 & 1
+
+
 class Deaths(ProcessTest):
     def test_the_others_go_on_when_a_worker_is_killed(self):
         for mode in ("async", "sync"):

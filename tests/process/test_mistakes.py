@@ -66,6 +66,11 @@ class Inspector(ProcessTest):
         self.assert_fails(2, run("inspect_shm", "show", "demo"), "'demo': name the job with --job demo")
         self.assert_fails(2, run("inspect_shm", "show", "--jbo", "demo"), "--jbo: no such option; did you mean --job?")
 
+    def test_kinds_of_events(self):
+        for more in ((), ("--follow",)):
+            self.assert_fails(2, run("inspect_shm", "events", "--job", self.job, "--kind", "joind", *more),
+                              "no events of kind 'joind'", "the kinds are joined, left, died,", "did you mean joined?")
+
     def leave_a_dead_job(self):
         result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", "--keep-segments")
         self.assertEqual(result.code, 0, result.err)
@@ -79,6 +84,12 @@ class Inspector(ProcessTest):
         self.assertTrue(support.segments(self.job))
         self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
         self.assertEqual(support.segments(self.job), [])
+
+    def test_rm_of_all_dead_jobs_needs_a_yes_where_nobody_can_be_asked(self):
+        self.leave_a_dead_job()
+        self.assert_fails(2, run("inspect_shm", "rm", "--all-dead"), "--all-dead", "no terminal", "--yes")
+        self.assertTrue(support.segments(self.job))
+        self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
 
     def test_rm_asks_at_a_terminal(self):
         self.leave_a_dead_job()
@@ -101,7 +112,7 @@ class Inspector(ProcessTest):
             ./ps_shm --job dead >/dev/null & dead=$!
             until [ -e /dev/shm/ps_shm.live.0 ] && [ -e /dev/shm/ps_shm.dead.0 ]; do sleep 0.01; done
             kill -9 $dead; wait $dead 2>/dev/null
-            ./inspect_shm rm --all-dead; ls /dev/shm
+            ./inspect_shm rm --all-dead --yes; ls /dev/shm
             kill $live; wait $live"""
         if not support.may_mount():
             self.skipTest("skipped: no mounts of one's own are allowed here")

@@ -328,6 +328,28 @@ TEST_CASE("barrier: snapshot points move their epoch between two steps, not whil
   CHECK(epoch_bits(job.segments.barrier(0).decision.load_acquire()) == 2);
 }
 
+TEST_CASE("barrier: the decision of a step for which a snapshotter has ordered it gets the new epoch (snapshot.C12)") {
+  TestJob job;
+  Member a(job);
+  SnapshotPointShm& point = job.segments.state().snapshot_point;
+  const auto decided_epoch = [&](std::uint64_t round) {
+    a.barrier.arrive(round);
+    REQUIRE(decide(a, round).decided);
+    Decision decision;
+    REQUIRE(a.barrier.read_decision(round, decision));
+    a.barrier.finish(round, nothing, patient);
+    return decision.epoch;
+  };
+  point.word.store_relaxed(make_snapshot_word(5, SnapshotState::kOpen));
+  point.at_step.store_relaxed(1 + 2);
+  CHECK(decided_epoch(0) == 0);
+  CHECK(decided_epoch(1) == 0);
+  CHECK(decided_epoch(2) == 5);
+  CHECK(decided_epoch(3) == 5);
+  point.word.store_relaxed(make_snapshot_word(6, SnapshotState::kOpen));
+  CHECK(decided_epoch(4) == 5);
+}
+
 TEST_CASE("barrier: a worker that was left out is waited for from the round for which it shows itself (barrier.B12)") {
   const TestJob job(with_workers(2));
   Member a(job), late(job);

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstddef>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -355,6 +356,50 @@ TEST_CASE("snapshot: sync: the state between two steps") {
   scene.worker.step();
   CHECK(are_all(copies(second, specs()), 5));
   CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: sync: the state before a step that is still to come, however late its coming is noticed") {
+  Scene scene(Mode::kSync);
+  const auto step = [&] {
+    scene.push();
+    scene.worker.step();
+  };
+  shm::AttachOutcome outcome;
+  const auto job = shm::JobSegments::try_attach(scene.name.text(), shm::Access::kReadOnly, outcome);
+  const auto when_ordered = [&](const auto& act) {
+    while (job->state().snapshot_point.at_step.load_acquire() == 0) std::this_thread::yield();
+    act();
+  };
+  step();
+  {
+    std::optional<Snapshot> snapshot;
+    std::thread taker([&] { snapshot.emplace(scene.server.snapshot({.at_step = 3})); });
+    when_ordered([&] {
+      for (int steps = 0; steps < 5; ++steps) step();
+    });
+    taker.join();
+    CHECK(snapshot->global_step() == 3);
+    CHECK(snapshot->partial_ranks().empty());
+    CHECK(are_all(copies(*snapshot, specs()), 3));
+    step();
+    CHECK(are_all(copies(*snapshot, specs()), 3));
+  }
+  CHECK_THROWS_WITH_AS(scene.server.snapshot({.at_step = 6}), doctest::Contains("the job is past it"), Error);
+  std::atomic<bool> is_given_up = false;
+  std::thread taker([&] {
+    CHECK_THROWS_AS(scene.server.snapshot({.at_step = 1000, .stop_requested = [&] { return is_given_up.load(); }}),
+                    Interrupted);
+  });
+  when_ordered([&] { is_given_up = true; });
+  taker.join();
+  step();
+  const Snapshot present = scene.server.snapshot();
+  CHECK(present.global_step() == 8);
+  step();
+  CHECK(are_all(copies(present, specs()), 8));
+  CHECK(test::is_conserved(scene.name.text()));
+  Scene of_async;
+  CHECK_THROWS_WITH_AS(of_async.server.snapshot({.at_step = 3}), doctest::Contains("only mode sync"), Error);
 }
 
 TEST_CASE("snapshot: each of many in a row contains a prefix of each worker's pushes") {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -50,6 +51,10 @@ int run_main(const char* program, int argc, char** argv, const std::function<int
   using Json = nlohmann::ordered_json;
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(stream, F_GETFD) < 0 && open("/", O_PATH) != stream) return kFailed;
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  std::signal(SIGCHLD, SIG_DFL);
   const int code = body();
   if (code != 0 && !g_has_written && std::find(argv, argv + argc, std::string_view("--json")) != argv + argc)
     write_out(Json({{"error", g_failure}, {"exit_code", code}}).dump(-1, ' ', false, Json::error_handler_t::replace) +

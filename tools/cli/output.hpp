@@ -18,7 +18,9 @@ int fail(const char* program, int code, std::string message);
 // Runs `body` in main and returns the program's exit code: that of `body`, or 1 instead of 0 if write_out() has lost
 // output, which is reported on stderr. If --json is given and nothing was written, a failure is printed as an object
 // {"error", "exit_code"} on stdout. Closed standard streams are opened first, in a way that all access fails: otherwise
-// a segment would get their descriptors, and printed text would be written into it.
+// a segment would get their descriptors, and printed text would be written into it. Signals that the parent process has
+// blocked are unblocked, and SIGCHLD is no longer ignored: otherwise nothing but SIGKILL would end the program, and no end
+// of a child would be noticed.
 int run_main(const char* program, int argc, char** argv, const std::function<int()>& body);
 
 }  // namespace ps_shm::tools

@@ -52,6 +52,11 @@ std::string lost_line(const std::string& why, std::uint64_t saved) {
                      saved == 0 ? "what was trained is lost" : fmt::format("what came after step {} is lost", saved));
 }
 
+std::string skipped_line(std::uint64_t count, std::uint64_t every) {
+  return fmt::format("{} of the checkpoints at every {} steps {} skipped: {} not saved in time for the next", count,
+                     every, count == 1 ? "was" : "were", count == 1 ? "the one before was" : "those before were");
+}
+
 std::optional<double> MeanLoss::mean() const noexcept {
   const double mean = count_ == 0 ? NAN : sum_ / double(count_);
   return std::isfinite(mean) ? std::optional(mean) : std::nullopt;

@@ -31,6 +31,9 @@ std::string unwritten_line(const std::string& why);
 // Of the last state; `saved` is the step of the checkpoint before, 0: there is none.
 std::string lost_line(const std::string& why, std::uint64_t saved);
 
+// Of the multiples of --checkpoint-every that passed without a checkpoint.
+std::string skipped_line(std::uint64_t count, std::uint64_t every);
+
 // The mean of the training losses reported since the previous checkpoint.
 class MeanLoss {
  public:

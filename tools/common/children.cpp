@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,13 +71,17 @@ std::vector<std::string> child_environment(const std::vector<std::string>& varia
   return all;
 }
 
-// Another program leads its own process group, and gets the default actions of the signals that are ignored here.
-void set_apart(posix_spawnattr_t& attributes) {
-  sigset_t defaults;
-  sigemptyset(&defaults);
-  for (const int number : {SIGPIPE, SIGXFSZ}) sigaddset(&defaults, number);
+// A child begins with no signal blocked and none ignored, except SIGHUP under nohup. Another program leads its own
+// process group.
+void set_signals(posix_spawnattr_t& attributes, bool is_ours) {
+  sigset_t none, defaults;
+  sigemptyset(&none);
+  sigfillset(&defaults);
+  sigdelset(&defaults, SIGHUP);
+  posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
+  const int group = is_ours ? 0 : POSIX_SPAWN_SETPGROUP;
+  posix_spawnattr_setflags(&attributes, static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | group));
 }
 
 std::vector<char*> as_array(std::vector<std::string>& strings) {
@@ -116,11 +121,6 @@ struct Pipe {
   int take_reading_end() { return std::exchange(ends[0], -1); }
 };
 
-// Also reaches a process that has left its group.
-void send_to(pid_t pid, bool is_ours, int signal) {
-  if (is_ours || kill(-pid, signal) != 0) kill(pid, signal);
-}
-
 }  // namespace
 
 void catch_signals(SecondSignal second) {
@@ -141,12 +141,13 @@ void catch_signals(SecondSignal second) {
 int stop_requests() noexcept { return g_requests; }
 int stop_signal() noexcept { return g_signal; }
 
-void end_with_launcher() {
+bool end_with_launcher() {
   const char* parent = std::getenv(kParentVariable);
-  if (parent == nullptr) return;
+  if (parent == nullptr) return false;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (std::to_string(getppid()) != parent) _exit(128 + SIGTERM);  // it died before the line above
   unsetenv(kParentVariable);
+  return true;
 }
 
 Child::Child(std::string title, const std::string& program, const std::vector<std::string>& arguments,
@@ -164,45 +165,64 @@ Child::Child(std::string title, const std::string& program, const std::vector<st
   words.insert(words.end(), arguments.begin(), arguments.end());
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  if (!is_ours) set_apart(attributes);
+  set_signals(attributes, is_ours);
   const int result =
       posix_spawnp(&pid_, path.c_str(), &actions, &attributes, as_array(words).data(), as_array(variables).data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (result != 0) fail_to_start(program, result);
+  handle_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
   out_.descriptor = out.take_reading_end();
   error_.descriptor = error.take_reading_end();
 }
 
 Child::~Child() {
-  if (pid_ > 0 && (!has_ended_ || !is_ours_)) {  // processes of another program's group may still run
-    send_to(pid_, is_ours_, SIGKILL);
+  if (pid_ > 0 && !is_status_lost_ &&
+      (!has_ended_ || !is_ours_)) {  // processes of another program's group may still run
+    kill_with(SIGKILL);
     int ignored = 0;
     waitpid(pid_, &ignored, 0);
   }
-  for (const Stream* stream : {&out_, &error_})
-    if (stream->descriptor >= 0) close(stream->descriptor);
+  for (const int descriptor : {handle_, out_.descriptor, error_.descriptor})
+    if (descriptor >= 0) close(descriptor);
 }
 
 void Child::send(int signal) noexcept {
   if (has_ended_) return;
   sent_ |= std::uint64_t{1} << signal;
-  send_to(pid_, is_ours_, signal);
+  kill_with(signal);
 }
 
-// Another program's process is not reaped before its destructor: its process group has the same number.
+// Another program is not reaped before the destructor, so its process group keeps its number; the process itself is
+// reached even if it has left its group.
+void Child::kill_with(int signal) noexcept {
+  if (!is_ours_ && kill(-pid_, signal) == 0) return;
+  if (handle_ < 0)  // before Linux 5.3
+    kill(pid_, signal);
+  else
+    syscall(SYS_pidfd_send_signal, handle_, signal, nullptr, 0);
+}
+
 void Child::look() noexcept {
-  if (is_ours_) {
-    has_ended_ = waitpid(pid_, &status_, WNOHANG) == pid_;
-    return;
-  }
+  int result = 0;
   siginfo_t info{};
-  has_ended_ = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
-  if (has_ended_) status_ = info.si_code == CLD_EXITED ? W_EXITCODE(info.si_status, 0) : info.si_status;
+  if (is_ours_) {
+    result = waitpid(pid_, &status_, WNOHANG);
+    has_ended_ = result == pid_;
+  } else {
+    result = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+    has_ended_ = result == 0 && info.si_pid == pid_;
+    if (has_ended_) status_ = info.si_code == CLD_EXITED ? W_EXITCODE(info.si_status, 0) : info.si_status;
+  }
+  if (result < 0 && errno == ECHILD) has_ended_ = is_status_lost_ = true;
+  if (has_ended_ && handle_ >= 0) close(std::exchange(handle_, -1));
 }
 
 bool Child::was_killed() const noexcept { return WIFSIGNALED(status_); }
-int Child::exit_code() const noexcept { return was_killed() ? 128 + WTERMSIG(status_) : WEXITSTATUS(status_); }
+int Child::exit_code() const noexcept {
+  if (is_status_lost_) return kFailed;
+  return was_killed() ? 128 + WTERMSIG(status_) : WEXITSTATUS(status_);
+}
 
 bool Child::ended_as_asked() const noexcept {
   const int signal = exit_code() - 128;
@@ -211,6 +231,7 @@ bool Child::ended_as_asked() const noexcept {
 }
 
 std::string Child::outcome() const {
+  if (is_status_lost_) return "ended with an unknown exit code";
   if (!was_killed()) return fmt::format("ended with exit code {}", exit_code());
   return fmt::format("was killed by signal {} ({})", WTERMSIG(status_), strsignal(WTERMSIG(status_)));
 }

@@ -20,14 +20,15 @@ void catch_signals(SecondSignal second);
 
 int stop_requests() noexcept;  // number of signals received
 inline bool is_stop_requested() noexcept { return stop_requests() != 0; }
-int stop_signal() noexcept;    // number of the last one
+int stop_signal() noexcept;  // number of the last one
 
 // To be called first in the main of a program that launch_shm may start: it then gets SIGTERM when launch_shm dies.
-// Requires: catch_signals was called.
-void end_with_launcher();
+// Returns whether launch_shm has started it. Requires: catch_signals was called.
+bool end_with_launcher();
 
 // A running program, whose output is read line by line. It gets no input, none of the environment variables PS_..., and
-// one BLAS thread; a program of another kind gets as many as the environment says.
+// one BLAS thread; a program of another kind gets as many as the environment says. It begins with no signal blocked and
+// none ignored, except SIGHUP under nohup.
 class Child {
  public:
   using OnLine = std::function<void(const Child& child, bool is_error, const std::string& line)>;
@@ -46,9 +47,9 @@ class Child {
   const std::string& title() const noexcept { return title_; }
   pid_t pid() const noexcept { return pid_; }
   bool has_ended() const noexcept { return has_ended_; }
-  bool was_killed() const noexcept;      // by a signal
-  int exit_code() const noexcept;        // as in a shell: 128 + the signal's number if it was killed
-  std::string outcome() const;           // "ended with exit code 1", "was killed by signal 9 (Killed)"
+  bool was_killed() const noexcept;  // by a signal
+  int exit_code() const noexcept;    // as in a shell: 128 + the signal's number if it was killed; 1 if it is unknown
+  std::string outcome() const;       // "ended with exit code 1", "was killed by signal 9 (Killed)"
   bool ended_as_asked() const noexcept;  // by a signal that was sent here, or with the corresponding exit code
 
   void send(int signal) noexcept;  // no effect after its end
@@ -61,11 +62,14 @@ class Child {
   friend void attend(std::span<Child* const> children, int timeout_ms, const OnLine& on_line);
   void read(Stream& stream, const OnLine& on_line);
   void look() noexcept;  // checks whether it has ended
+  void kill_with(int signal) noexcept;
 
   std::string title_;
   bool is_ours_;
   pid_t pid_ = -1;
+  int handle_ = -1;  // a pidfd, which no later process with the same pid can have; -1: the kernel has none
   bool has_ended_ = false;
+  bool is_status_lost_ = false;  // somebody else has reaped it
   int status_ = 0;
   std::uint64_t sent_ = 0;  // bit N: signal N
   Stream out_, error_;

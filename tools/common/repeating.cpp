@@ -47,6 +47,11 @@ bool Repeating::finish() noexcept {
   return !has_failed_;
 }
 
+bool Repeating::is_over() noexcept {
+  const std::lock_guard lock(mutex_);
+  return is_over_;
+}
+
 Repeating::~Repeating() { static_cast<void>(finish()); }
 
 double wait_seconds(bool is_last) noexcept {

@@ -26,6 +26,9 @@ class Repeating {
   // Calls `look` the last time and waits for it. Returns false if that threw. A second call returns the same.
   bool finish() noexcept;
 
+  // Whether the last call is due; for a `look` that waits.
+  bool is_over() noexcept;
+
  private:
   void run() noexcept;
   bool call(bool is_last) noexcept;

@@ -4,8 +4,7 @@
 
 #include <string>
 
-#include "cli/output.hpp"
-#include "common/children.hpp"
+#include "common/workload.hpp"
 #include "ps_shm/errors.hpp"
 #include "train/loop/sparse_trainer.hpp"
 #include "train/models/models.hpp"
@@ -16,12 +15,11 @@ namespace {
 
 train::SparseSourceOptions source_options(const SparseSettings& sparse) {
   train::SparseSourceOptions options;
+  static_cast<train::LoadHooks&>(options) = load_hooks();
   options.format = sparse.format;
   options.first_index = sparse.first_index;
   options.hash_bits = sparse.hash_bits;
   options.cache = sparse.cache;
-  options.stop_requested = is_stop_requested;
-  options.log = [](const std::string& line) { tell(line); };
   return options;
 }
 

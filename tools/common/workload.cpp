@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "cli/command_line.hpp"
+#include "cli/output.hpp"
+#include "common/children.hpp"
 #include "common/digits.hpp"
 #include "common/sparse_setup.hpp"
 #include "config/modes.hpp"
@@ -15,7 +17,7 @@ namespace {
 class Dense final : public Workload {
  public:
   explicit Dense(const TrainingSettings& training) {
-    train::DataSplit data = train::load_data(training.data, train::embedded_digits());
+    train::DataSplit data = train::load_data(training.data, train::embedded_digits(), load_hooks());
     model_ = train::make_model(training.model, data.train.features, data.train.classes);
     examples_ = data.train.count;
     batch_ = training.batch != 0 ? training.batch : train::default_batch(data.train);
@@ -63,6 +65,8 @@ class Sparse final : public Workload {
 std::vector<std::span<const float>> spans_of(const std::vector<std::vector<float>>& values) {
   return {values.begin(), values.end()};
 }
+
+train::LoadHooks load_hooks() { return {is_stop_requested, tell}; }
 
 std::unique_ptr<Workload> load_workload(const TrainingSettings& training) {
   if (training.is_sparse()) return std::make_unique<Sparse>(training);

@@ -9,6 +9,7 @@
 
 #include "cli/options.hpp"
 #include "report/summary.hpp"
+#include "train/data/loading.hpp"
 #include "train/models/dense/model.hpp"
 
 namespace ps_shm::tools {
@@ -32,6 +33,9 @@ class Workload {
 
 // Converts copied values to what evaluate() takes.
 std::vector<std::span<const float>> spans_of(const std::vector<std::vector<float>>& values);
+
+// Loading data ends at the first signal, and tells on stderr how far it is.
+train::LoadHooks load_hooks();
 
 // Loads data and model. Throws Error, Interrupted. Requires: not count.
 std::unique_ptr<Workload> load_workload(const TrainingSettings& training);

@@ -16,7 +16,7 @@
 namespace ps_shm::inspect {
 namespace {
 
-constexpr int kFound = 3;  // vars --uninitialised: there are some; diff: they differ; doctor: there are findings
+constexpr int kFound = 3;  // vars --uninitialised: there are some; diff: they differ; doctor: something is wrong
 
 std::string line_of(const Json& object) { return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
@@ -248,8 +248,8 @@ class Doctor final : public Command {
  public:
   Doctor()
       : Command("doctor",
-                "diagnose jobs, suggest remedies, and show what this machine offers; exit code 3: there are "
-                "findings") {}
+                "diagnose jobs, suggest remedies, and show what this machine offers; exit code 3: something is "
+                "wrong") {}
 
  protected:
   void add_options(CLI::App& command) override {
@@ -346,7 +346,7 @@ class Rm final : public Command {
     add_job(command, job_, "name of the job")->envname("PS_SHM_JOB");
     command.add_option("--publication", publication_, "name of the publication")->type_name("NAME");
     command.add_flag("--all-dead", all_dead_, "remove all dead jobs and publications instead; never a kept job");
-    command.add_flag("--yes", yes_, "do not ask for confirmation on a terminal");
+    command.add_flag("--yes", yes_, "do not ask for confirmation; needed for --all-dead without a terminal");
     command.add_flag("--force", force_, "also remove damaged and incomplete segments; never those of a live job");
   }
   // Throws Error if the user declines.
@@ -363,7 +363,11 @@ class Rm final : public Command {
  private:
   // Asks for confirmation at a terminal; otherwise a name is sufficient.
   bool is_confirmed() const {
-    if (yes_ || isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0) return true;
+    if (yes_) return true;
+    if (isatty(STDIN_FILENO) == 0 || isatty(STDERR_FILENO) == 0) {
+      if (all_dead_) throw BadUsage("--all-dead: there is no terminal to ask for confirmation; give --yes, too");
+      return true;
+    }
     const std::string what = all_dead_              ? "all dead jobs and publications"
                              : publication_.empty() ? fmt::format("job {}", job_)
                                                     : fmt::format("publication {}", publication_);

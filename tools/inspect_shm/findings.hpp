@@ -7,13 +7,14 @@
 
 namespace ps_shm::inspect {
 
-// Adds {"kind", "job", "what", "todo"} to a list.
-void add_finding(Json& findings, const char* kind, const std::string& job, std::string what, std::string todo);
+// Adds {"kind", "job", "what", "todo"} to examined["advice"] if that kind costs only speed or is a risk, otherwise to
+// examined["findings"].
+void add_finding(Json& examined, const char* kind, const std::string& job, std::string what, std::string todo);
 
 // For the jobs that `examined` (examine()) lists. Reads live jobs twice, some tenths of a second apart.
-void find_job_faults(const Json& examined, Json& findings);
+void find_job_faults(Json& examined);
 
 // For the machine, and for jobs whose segments were removed while in use; only for job `only`, unless it is empty.
-void find_machine_faults(const std::string& only, const Json& examined, Json& findings);
+void find_machine_faults(const std::string& only, Json& examined);
 
 }  // namespace ps_shm::inspect

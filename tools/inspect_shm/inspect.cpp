@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -13,10 +14,13 @@
 #include <thread>
 #include <utility>
 
+#include "config/spelling.hpp"
 #include "inspect_shm/jobs.hpp"
 #include "inspect_shm/settings.hpp"
+#include "inspection/texts.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "shm/base/process_state.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/steps/barrier.hpp"
 
@@ -151,6 +155,13 @@ Json list_variables(const std::string& job) {
 
 namespace {
 
+void check_kind(const std::string& kind) {
+  const std::vector<std::string> known = event_kinds();
+  if (kind.empty() || std::find(known.begin(), known.end(), kind) != known.end()) return;
+  throw BadUsage(fmt::format("--kind: there are no events of kind '{}'; the kinds are {}{}", kind,
+                             fmt::join(known, ", "), config::did_you_mean(kind, known)));
+}
+
 Json events_of(const JobView& view, const std::string& kind) {
   Json all = Json::array();
   for (const Event& event : view.events()) {
@@ -168,11 +179,13 @@ Json events_of(const JobView& view, const std::string& kind) {
 }  // namespace
 
 Json list_events(const std::string& job, const std::string& kind) {
+  check_kind(kind);
   return {{"job", job}, {"events", events_of(JobView(job), kind)}};
 }
 
 void follow_events(const std::string& job, const std::string& kind, const std::function<void(const Json&)>& use) {
   constexpr auto kPause = std::chrono::milliseconds(50);  // for human readers
+  check_kind(kind);
   const JobView view(job);
   const shm::JobSegments segments = attach(job);
   std::set<std::string> known;
@@ -224,9 +237,13 @@ Json list_placement(const std::string& job) {
 
 Json list_workers(const std::string& job) {
   Json all = Json::array();
-  for (const WorkerInfo& worker : JobView(job).workers())
+  const std::vector<WorkerInfo> workers = JobView(job).workers();
+  const std::vector<shm::LockHolder> holders = shm::lock_holders(attach(job).control().descriptor());
+  for (const WorkerInfo& worker : workers) {
+    const auto process = shm::holder_of(holders, shm::kRankByte + worker.rank);
+    const bool is_stopped = worker.state == WorkerState::kAlive && process && shm::is_stopped(*process);
     all.push_back({{"rank", worker.rank},
-                   {"state", to_string(worker.state)},
+                   {"state", is_stopped ? "stopped" : to_string(worker.state)},
                    {"pid", worker.pid},
                    {"holders", worker.holders},
                    {"steps", worker.steps},
@@ -241,7 +258,8 @@ Json list_workers(const std::string& job) {
                    {"training_loss", worker.examples != 0 ? Json(worker.loss) : Json()},
                    {"seconds", worker.seconds},
                    {"staleness", staleness_of(worker.staleness)},
-                   {"waiting_for", worker.waiting_for.empty() ? Json() : Json(worker.waiting_for)}});
+                   {"waiting_for", worker.waiting_for.empty() || is_stopped ? Json() : Json(worker.waiting_for)}});
+  }
   return {{"job", job}, {"workers", std::move(all)}};
 }
 

@@ -103,7 +103,8 @@ std::string statistics_as_text(const Json& found, Columns columns);
 Json find_differences(const std::string& a, const std::string& b, const std::string& group);
 std::string difference_as_text(const Json& found, Columns columns);
 
-// What this machine offers to jobs, including GPUs, and problems (`findings`). For each job, or only for `only`: its
+// What this machine offers to jobs, including GPUs, problems (`findings`), and what may be
+// improved (`advice`). Throws Error if there is no job `only`. For each job, or only for `only`: its
 // last state, and whether it can be reclaimed. `repair`: reclaims those that can; never a live one or one kept on
 // purpose.
 Json examine(const std::string& only, bool repair);

@@ -36,8 +36,8 @@ std::string joined(const List& ranks) {
 // Two reads of one job.
 class JobFaults {
  public:
-  JobFaults(std::string job, shm::JobSegments segments, Json& findings)
-      : job_(std::move(job)), segments_(std::move(segments)), findings_(findings), view_(job_), info_(view_.info()) {
+  JobFaults(std::string job, shm::JobSegments segments, Json& examined)
+      : job_(std::move(job)), segments_(std::move(segments)), examined_(examined), view_(job_), info_(view_.info()) {
     for (const shm::LockHolder& holder : shm::lock_holders(segments_.control().descriptor()))
       for (std::uint32_t byte = holder.first; byte <= std::min(holder.last, shm::kLockBytes - 1); ++byte)
         holders_[byte] = holder.pid;
@@ -66,7 +66,7 @@ class JobFaults {
  private:
   static bool is_alive(const WorkerInfo& worker) { return worker.state == WorkerState::kAlive; }
   void add(const char* kind, std::string what, std::string todo) {
-    add_finding(findings_, kind, job_, std::move(what), std::move(todo));
+    add_finding(examined_, kind, job_, std::move(what), std::move(todo));
   }
 
   // As visible in this container; none: it is in another one.
@@ -76,8 +76,7 @@ class JobFaults {
   }
   bool is_stopped(std::uint32_t byte) const {
     const auto process = process_at(byte);
-    const char state = process ? shm::process_state(*process) : '\0';
-    return state == 'T' || state == 't';
+    return process && shm::is_stopped(*process);
   }
 
   void find_dead() {
@@ -262,7 +261,7 @@ class JobFaults {
 
   const std::string job_;
   shm::JobSegments segments_;
-  Json& findings_;
+  Json& examined_;
   const JobView view_;
   const JobInfo info_;
   std::map<std::uint32_t, std::uint32_t> holders_;  // of lock bytes, as processes visible here
@@ -272,14 +271,14 @@ class JobFaults {
 
 }  // namespace
 
-void find_job_faults(const Json& examined, Json& findings) {
+void find_job_faults(Json& examined) {
   std::vector<std::unique_ptr<JobFaults>> jobs;
   bool has_living = false;
   const auto guarded = [&](const std::string& job, const auto& look) {
     try {
       look();
     } catch (const Error& error) {
-      add_finding(findings, "damaged-job", job, error.what(),
+      add_finding(examined, "damaged-job", job, error.what(),
                   fmt::format("end its processes, then inspect_shm rm --force --job {}", job));
     }
   };
@@ -290,7 +289,7 @@ void find_job_faults(const Json& examined, Json& findings) {
       shm::AttachOutcome outcome;
       auto segments = shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
       if (!segments) return;  // it is gone meanwhile
-      auto faults = std::make_unique<JobFaults>(job, std::move(*segments), findings);
+      auto faults = std::make_unique<JobFaults>(job, std::move(*segments), examined);
       if (faults->look()) jobs.push_back(std::move(faults)), has_living = true;
     });
   }

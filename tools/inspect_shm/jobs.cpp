@@ -298,6 +298,7 @@ Json remove_dead() {
 }
 
 Json examine(const std::string& only, bool repair) {
+  if (!only.empty()) check_job_name(only);
   Json found = {{"system", examine_system()},
                 {"cuda", report::to_json(device::probe_gpus(device::cuda_calls()))},
                 {"jobs", Json::array()},
@@ -319,8 +320,13 @@ Json examine(const std::string& only, bool repair) {
   }
   if (only.empty()) examine_publications(repair, found);
   found["findings"] = Json::array();
-  find_machine_faults(only, found, found["findings"]);
-  find_job_faults(found, found["findings"]);
+  found["advice"] = Json::array();
+  find_machine_faults(only, found);
+  find_job_faults(found);
+  const auto concerns_it = [&](const Json& finding) { return finding["job"] == only; };
+  if (!only.empty() && found["jobs"].empty() && found["removed"].empty() &&
+      std::none_of(found["findings"].begin(), found["findings"].end(), concerns_it))
+    throw shm::attach_error(AttachOutcome::kAbsent, shm::control_name(only));
   return found;
 }
 

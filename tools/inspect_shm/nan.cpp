@@ -55,7 +55,7 @@ void watch_for_nan(const std::string& job, double seconds, Json& examined) {
     examined["nan"] = {
         {"variable", found->variable}, {"element", found->element}, {"value", fmt::to_string(found->value)},
         {"global_step", found->step},  {"ranks", found->suspects},  {"certain", found->is_certain}};
-    add_finding(examined["findings"], "nan-pushed", job, describe(*found, JobView(job)),
+    add_finding(examined, "nan-pushed", job, describe(*found, JobView(job)),
                 "check that worker's data and learning rate; --on-nan stop or skip does not push the gradient of a "
                 "loss that is "
                 "NaN, --on-nan restore resumes from a checkpoint");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <map>
+#include <utility>
 
 #include "inspect_shm/cells.hpp"
 #include "inspect_shm/inspect.hpp"
@@ -272,10 +273,11 @@ std::string examination_as_text(const Json& examined, Columns columns) {
                         row["reclaimable"] ? "; its next publisher takes it over, or inspect_shm doctor --repair "
                                              "reclaims it"
                                            : "");
-  for (const Json& finding : examined["findings"])
-    text += fmt::format("WRONG: {}{}\n  what to do: {}\n",
-                        finding["job"].is_null() ? "" : fmt::format("job {}: ", cell(finding["job"])),
-                        cell(finding["what"]), cell(finding["todo"]));
+  for (const auto& [heading, list] : {std::pair("WRONG", "findings"), std::pair("ADVICE", "advice")})
+    for (const Json& finding : examined[list])
+      text += fmt::format("{}: {}{}\n  what to do: {}\n", heading,
+                          finding["job"].is_null() ? "" : fmt::format("job {}: ", cell(finding["job"])),
+                          cell(finding["what"]), cell(finding["todo"]));
   if (examined["findings"].empty()) text += "nothing is wrong\n";
   return fitted(text, columns);
 }

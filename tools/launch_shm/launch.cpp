@@ -156,6 +156,7 @@ int Launch::run_job() {
   }
   progress_->clear();
   const bool is_interrupted = stop_requests() != 0;
+  if (is_interrupted) has_failed_ = false;  // from here on: what was trained could not be kept
   if (!is_interrupted) collect();
   if (!is_interrupted) attempt([this] { finish_record(); });
   if (traces_) attempt([this] { traces_->merge(); });
@@ -163,9 +164,10 @@ int Launch::run_job() {
   end_ps();
   end_evaluator();
   report_evaluations();
+  if (ps().exit_code() == kFailed) has_failed_ = true;  // also if it was asked to end: its last checkpoint is lost
   if (is_interrupted) {
     progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));
-    return kInterrupted;
+    return has_failed_ ? kFailed : kInterrupted;
   }
   return has_failed_ || evaluator_failed_ ? kFailed : 0;
 }

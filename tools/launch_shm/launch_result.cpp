@@ -48,6 +48,8 @@ void check_unsaved(const LaunchSettings& settings) {
 void check_place_of_result(const LaunchSettings& settings) {
   if (!settings.replace) check_unsaved(settings);
   if (!settings.save.empty()) persistence::check_writable(settings.save);
+  for (const std::string& folder : {settings.ps.checkpoint.dir, settings.ps.summary.dir})
+    if (!folder.empty()) persistence::check_writable_folder(folder);
 }
 
 std::string save_result(const JobView& job, const LaunchSettings& settings) {

@@ -1,13 +1,25 @@
 #include "ps_shm/checkpointing.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "common/children.hpp"
+#include "config/modes.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 
 namespace ps_shm::tools {
+
+namespace {
+
+constexpr double kLossSeconds = 0.01;  // between readings of the losses
+constexpr double kAheadSeconds = 1;    // a checkpoint of a step is ordered about so long before it
+// and anew after so long, since there can be no other snapshot meanwhile; with a pause between
+constexpr double kMostHeldSeconds = 0.5, kPauseSeconds = 0.02;
+
+}  // namespace
 
 Checkpointing::Checkpointing(std::string job, std::string group, CheckpointSettings settings, LogCallback say,
                              LogCallback warn)
@@ -18,51 +30,107 @@ Checkpointing::Checkpointing(std::string job, std::string group, CheckpointSetti
       warn_(std::move(warn)),
       repeating_([this](bool is_last) { return look(is_last); },
                  [this](const std::string& what, bool is_last) { failed(what, is_last); },
-                 std::chrono::milliseconds(10)) {}
+                 std::chrono::milliseconds(settings_.every.steps != 0 ? 1 : 10)) {}
 
 Checkpointing::~Checkpointing() = default;
 
 bool Checkpointing::finish() noexcept { return repeating_.finish(); }
 
-// Returns the checkpoint's step.
-std::uint64_t Checkpointing::save(const JobView& view, double wait_seconds) {
-  const double began = steady_seconds();
-  const std::string folder = Checkpoint::save(view, settings_.dir,
+void Checkpointing::save(double wait_seconds, std::uint64_t at_step) {
+  double began = steady_seconds();
+  const auto stop = [this, at_step, &began, until = began + kMostHeldSeconds] {
+    const std::uint64_t step = view_->global_step();
+    if (stop_requests() > 1 || (at_step != 0 && step <= at_step && repeating_.is_over())) return true;
+    if (step >= at_step) return false;  // the snapshot is made
+    began = steady_seconds();
+    note_losses(began, step);
+    return began > until;
+  };
+  const std::string folder = Checkpoint::save(*view_, settings_.dir,
                                               {.max_file_bytes = settings_.max_file_bytes,
                                                .loss = loss_.mean(),
                                                .group = group_,
                                                .wait_seconds = wait_seconds,
-                                               .stop_requested = [] { return stop_requests() > 1; }});
+                                               .at_step = at_step,
+                                               .stop_requested = stop});
   loss_.reset();  // only now: an attempt that fails is made again
   say_(written_line(folder, steady_seconds() - began));
   persistence::remove_old_checkpoints(settings_.dir, {settings_.keep, settings_.keep_best}, folder,
-                                      view.info().config.restore);
-  return Checkpoint(folder).global_step();
+                                      view_->info().config.restore);
+  saved_ = Checkpoint(folder).global_step();
+}
+
+void Checkpointing::note_losses(double now, std::uint64_t step) {
+  if (now < next_losses_ || step == saved_) return;
+  next_losses_ = now + kLossSeconds;
+  for (const WorkerInfo& worker : view_->workers())
+    if (worker.examples != 0 && worker.state != WorkerState::kDead) loss_.add(worker.loss);
+}
+
+// A program may push without ever completing a step.
+bool Checkpointing::has_pushed() const {
+  const std::vector<WorkerInfo> workers = view_->workers();
+  return std::any_of(workers.begin(), workers.end(), [](const WorkerInfo& worker) { return worker.pushes != 0; });
+}
+
+// Mode sync: whether the job will soon come to the step of the next checkpoint, as far as is known.
+bool Checkpointing::is_near(double now, std::uint64_t step) {
+  constexpr double kMeasuredSeconds = 0.1;
+  if (step == first_step_) return false;  // the variables are being declared
+  if (measured_step_ == 0) measured_at_ = now, measured_step_ = step;
+  if (step != measured_step_ && now - measured_at_ >= kMeasuredSeconds) {
+    steps_per_second_ = std::max(steps_per_second_, double(step - measured_step_) / (now - measured_at_));
+    measured_at_ = now, measured_step_ = step;
+  }
+  return steps_per_second_ == 0 || double(due_->next_step() - step) <= steps_per_second_ * kAheadSeconds + 1;
+}
+
+// Mode sync, with a number of steps. A checkpoint of the last step is made at the end.
+bool Checkpointing::look_ahead(double now, std::uint64_t step) {
+  const std::uint64_t at_step = due_->next_step();
+  if ((last_step_ != 0 && at_step >= last_step_) || now < next_order_ || !is_near(now, step)) return false;
+  try {
+    save(wait_seconds(false), at_step);
+  } catch (const Interrupted&) {
+    next_order_ = steady_seconds() + kPauseSeconds;
+    return false;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kTimedOut) return false;  // the job was past it: the next look counts it
+    if (error.code() != ErrorCode::kUnavailable) due_->move_past(now, at_step);
+    throw;
+  }
+  due_->move_past(now, at_step);
+  return true;
 }
 
 bool Checkpointing::look(bool is_last) {
   if (!view_) {
     view_.emplace(job_);
-    saved_ = view_->info().config.first_step;
+    const JobConfig& config = view_->info().config;
+    saved_ = first_step_ = config.first_step;
+    last_step_ = config.steps;
+    is_exact_ = settings_.every.steps != 0 && traits_of(config.mode).steps_together();
   }
-  const std::uint64_t step = view_->global_step();
+  const std::uint64_t step = view_->global_step(), every = settings_.every.steps;
   const double now = steady_seconds();
   if (!due_) due_.emplace(settings_.every, now, step);
-  // A program may push without ever completing a step.
-  bool has_pushed = false;
-  for (const WorkerInfo& worker : view_->workers()) {
-    has_pushed = has_pushed || worker.pushes != 0;
-    if (step != saved_ && worker.examples != 0 && worker.state != WorkerState::kDead) loss_.add(worker.loss);
+  note_losses(now, step);
+  if (is_exact_ && step > due_->next_step()) {
+    skipped_ += (step - 1 - due_->next_step()) / every + 1;
+    due_->move_past(now, step - 1);
   }
-  const bool is_at_beginning = step == view_->info().config.first_step;
-  if (step == saved_ && !(is_last && is_at_beginning && has_pushed)) return false;
-  if (!is_last && !due_->is_now(now, step)) return false;
+  if (!is_last && is_exact_) return look_ahead(now, step);
+  const bool is_due = due_->is_now(now, step);
+  if (is_last && skipped_ != 0) warn_(skipped_line(skipped_, every));
+  if (step == saved_ && !(is_last && step == first_step_ && has_pushed())) return false;
+  if (!is_last && !is_due) return false;
   try {
-    saved_ = save(*view_, wait_seconds(is_last));
+    save(wait_seconds(is_last), 0);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnavailable) due_->move_past(now, step);  // else at the next call: it may come soon
     throw;
   }
+  if (every != 0 && is_due) skipped_ += (saved_ - due_->next_step()) / every;
   due_->move_past(now, step);
   return true;
 }

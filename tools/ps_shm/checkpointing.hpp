@@ -16,7 +16,8 @@
 namespace ps_shm::tools {
 
 // Writes a checkpoint whenever one is due, in its own thread, and one of the last state at its destruction. A failure
-// is reported once, in one line; training and later attempts continue.
+// is reported once, in one line; training and later attempts continue. In mode sync a checkpoint that is due at a step
+// is of exactly that step: it is ordered shortly before. Those that are missed are counted, and reported at the end.
 class Checkpointing {
  public:
   using LogCallback = std::function<void(const std::string& line)>;
@@ -33,7 +34,12 @@ class Checkpointing {
  private:
   bool look(bool is_last);
   void failed(const std::string& what, bool is_last);
-  std::uint64_t save(const JobView& view, double wait_seconds);
+  void note_losses(double now, std::uint64_t step);
+  bool has_pushed() const;
+  bool is_near(double now, std::uint64_t step);
+  bool look_ahead(double now, std::uint64_t step);
+  // Of the present state, or of that before `at_step`, for which it waits: throws Interrupted after some time.
+  void save(double wait_seconds, std::uint64_t at_step);
 
   const std::string job_, group_;
   const CheckpointSettings settings_;
@@ -42,7 +48,15 @@ class Checkpointing {
   std::optional<JobView> view_;
   std::optional<config::Due> due_;
   std::uint64_t saved_ = 0;  // the step of the last checkpoint
-  Repeating repeating_;      // last member: it uses all of the above
+  std::uint64_t skipped_ = 0;
+  std::uint64_t first_step_ = 0, last_step_ = 0;  // 0: there is no last one
+  bool is_exact_ = false;                         // mode sync, with a number of steps
+  double next_losses_ = 0.0;                      // when they are read again
+  double next_order_ = 0.0;                       // no order before this time
+  // The highest speed so far, and the beginning of the measurement under way.
+  double steps_per_second_ = 0.0, measured_at_ = 0.0;
+  std::uint64_t measured_step_ = 0;
+  Repeating repeating_;  // last member: it uses all of the above
 };
 
 }  // namespace ps_shm::tools

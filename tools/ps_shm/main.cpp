@@ -31,7 +31,8 @@ void report_count(const JobView& view) {
       say(fmt::format("{} = {}", variable.name, view.values(variable.name)[0]));
 }
 
-int serve(const tools::PsSettings& settings) {
+// `is_first`: what cannot be written ends it; a run that is under way goes on without.
+int serve(const tools::PsSettings& settings, bool is_first) {
   JobConfig job = settings.job;
   ServerOptions options;
   options.task = settings.task;
@@ -40,6 +41,8 @@ int serve(const tools::PsSettings& settings) {
   options.stop_requested = [] { return tools::stop_requests() != 0; };
   options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   const bool keeps = !settings.checkpoint.dir.empty() && settings.task.value_or(0) == 0;
+  const bool summarises = !settings.summary.dir.empty() && settings.task.value_or(0) == 0;
+  if (summarises && is_first) persistence::check_writable_folder(settings.summary.dir);
   std::optional<persistence::CheckpointDir> dir;  // locked before the checkpoints in it are read
   if (keeps) dir.emplace(settings.checkpoint.dir);
   if (keeps && !settings.adopt)
@@ -73,8 +76,7 @@ int serve(const tools::PsSettings& settings) {
   if (!settings.publish.name.empty() && settings.task.value_or(0) == 0)
     publishing.emplace(job.job, job.group, settings.publish, options.log);
   std::optional<tools::JobSummaries> summaries;
-  if (!settings.summary.dir.empty() && settings.task.value_or(0) == 0)
-    summaries.emplace(job, settings.summary, options.log);
+  if (summarises) summaries.emplace(job, settings.summary, options.log);
   std::optional<tools::Checkpointing> checkpointing;
   if (keeps) checkpointing.emplace(job.job, job.group, settings.checkpoint, say, options.log);
   const EndReason reason = server.serve(hooks);
@@ -94,11 +96,11 @@ int serve(const tools::PsSettings& settings) {
 
 int run(int argc, char** argv) {
   tools::catch_signals(tools::SecondSignal::kIsCounted);
-  tools::end_with_launcher();
+  const bool is_launched = tools::end_with_launcher();
   tools::PsSettings settings;
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
   try {
-    return serve(settings);
+    return serve(settings, !is_launched && !settings.adopt);
   } catch (const JobFinished& finished) {  // before: its last checkpoint is of its last step
     fmt::print(stderr, "{}\n", finished.what());
     return 0;

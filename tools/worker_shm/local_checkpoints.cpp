@@ -44,8 +44,16 @@ void LocalCheckpoints::look(std::uint64_t step, double loss, bool is_last,
   const double now = steady_seconds();
   if (!(is_last || due_->is_now(now, step))) return;
   const bool is_writing = writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  if (is_writing && !is_last) return;  // the previous checkpoint takes longer than the interval
+  const std::uint64_t every = settings_.checkpoint.every.steps;
+  if (is_writing && !is_last) {  // the previous checkpoint takes longer than the interval
+    if (every == 0) return;
+    ++skipped_;
+    skipped_at_ = step;
+    return due_->move_past(now, step);
+  }
   wait();
+  if (is_last && skipped_ != 0 && skipped_at_ == step) --skipped_;
+  if (is_last && skipped_ != 0) tell("standalone: " + skipped_line(skipped_, every));
   if (step == saved_) return;
   due_->move_past(now, step);
   being_saved_ = step;

@@ -43,6 +43,8 @@ class LocalCheckpoints {
   std::optional<config::Due> due_;
   std::uint64_t saved_ = 0;        // the step of the last checkpoint
   std::uint64_t being_saved_ = 0;  // the step of the one that is being written
+  std::uint64_t skipped_ = 0;      // multiples of steps that came while one was being written
+  std::uint64_t skipped_at_ = 0;   // the last one
   std::future<bool> writing_;
   bool has_lost_last_ = false;
 };

@@ -14,6 +14,7 @@
 #include "common/warm_start.hpp"
 #include "common/workload.hpp"
 #include "device/probe.hpp"
+#include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/worker.hpp"
 #include "report/gpu_summary.hpp"
@@ -49,7 +50,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
 
 int train_alone(const WorkerSettings& settings) {
   const tools::TrainingSettings& training = settings.training;
-  const train::DataSplit data = train::load_data(training.data, train::embedded_digits());
+  const train::DataSplit data = train::load_data(training.data, train::embedded_digits(), tools::load_hooks());
   const auto model = train::make_model(training.model, data.train.features, data.train.classes);
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
@@ -116,7 +117,8 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
 
 int train_in_job(const WorkerSettings& settings) {
   std::optional<train::DataSplit> data;
-  if (settings.training.learns()) data = train::load_data(settings.training.data, train::embedded_digits());
+  if (settings.training.learns())
+    data = train::load_data(settings.training.data, train::embedded_digits(), tools::load_hooks());
   const std::unique_ptr<train::SpanLog> trace = tools::trace_of(settings);
   Worker worker = tools::join(settings, trace.get());
   const std::string who = fmt::format("worker {}", worker.rank());
@@ -147,10 +149,12 @@ int train_in_job(const WorkerSettings& settings) {
 
 int run(int argc, char** argv) {
   tools::catch_signals(tools::SecondSignal::kEndsProcess);
-  tools::end_with_launcher();
+  const bool is_launched = tools::end_with_launcher();
   WorkerSettings settings;
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
   try {
+    // The launcher has checked it; a replacement in a run under way goes on without summaries.
+    if (!is_launched && !settings.summary.dir.empty()) persistence::check_writable_folder(settings.summary.dir);
     if (settings.evaluate) return tools::evaluate(settings);
     if (settings.training.is_sparse())
       return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);

@@ -30,6 +30,11 @@ char process_state(std::uint32_t pid) noexcept {
   return state_in(path);
 }
 
+bool is_stopped(std::uint32_t pid) noexcept {
+  const char state = process_state(pid);
+  return state == 'T' || state == 't';
+}
+
 bool is_runnable(std::uint32_t pid) noexcept {
   char path[64 + sizeof(dirent::d_name)];
   std::snprintf(path, sizeof path, "/proc/%u/task", pid);

@@ -89,7 +89,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 9;           // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 10;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -164,7 +164,8 @@ struct alignas(kWriterLine) SnapshotPointShm {
   AtomicShm<std::uint64_t> patience_ns;  // how long its drain may take
   AtomicShm<std::uint64_t> forced;       // epoch that a waiter has opened because its patience was over
   AtomicShm<std::uint64_t> given_up;     // last epoch whose snapshotter did not wait for all earlier pushes
-  std::uint8_t pad0[88];
+  AtomicShm<std::uint64_t> at_step;      // sync: 1 + the step whose decision is to have the word's epoch; 0: none
+  std::uint8_t pad0[80];
   AtomicShm<std::uint32_t> futex;  // where pushes wait for the snapshot point to open
   std::uint8_t pad1[124];
 };

@@ -70,8 +70,8 @@ template <>
 struct LayoutFields<SnapshotPointShm> {
   using Struct = SnapshotPointShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(word),   PS_SHM_FIELD(since_ns), PS_SHM_FIELD(patience_ns),
-                                        PS_SHM_FIELD(forced), PS_SHM_FIELD(given_up), PS_SHM_FIELD(pad0),
-                                        PS_SHM_FIELD(futex),  PS_SHM_FIELD(pad1)};
+                                        PS_SHM_FIELD(forced), PS_SHM_FIELD(given_up), PS_SHM_FIELD(at_step),
+                                        PS_SHM_FIELD(pad0),   PS_SHM_FIELD(futex),    PS_SHM_FIELD(pad1)};
 };
 
 template <>

@@ -61,7 +61,7 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
   }
   std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A4)
   while (decided_rounds(decision) <= round) {                 // barrier.B3: never backwards
-    const std::uint64_t mine = make_decision(round + 1, epoch_bits(decision), rank_);
+    const std::uint64_t mine = make_decision(round + 1, epoch_to_decide(job_, round, decision), rank_);
     if (!shared().decision.try_exchange_acq_rel(decision, mine)) continue;  // (barrier.A4) pairs with barrier.A5
     fault_point(FaultPoint::kDecideSwapped);
     futex_announce(shared().futex);  // the others can help

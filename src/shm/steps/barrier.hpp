@@ -10,7 +10,8 @@
 //                      (barrier.B11). The set, and the settings that hold for the round (barrier.B8), go into entry[r],
 //                      tagged t + 1 (barrier.B3); a predecessor's proposal for t is used as it is
 //           barrier.A4 decision: {smaller step, epoch, ...} -> {t + 1, epoch, r}, acq_rel    pairs with barrier.A5; the
-//                      first wins. The snapshot epoch that it finds stays in the decision (snapshot.C10)
+//                      first wins. The snapshot epoch that it finds stays in the decision (snapshot.C10),
+//                      unless a snapshotter has ordered another one for this round (snapshot.C12)
 //   apply   barrier.A5 each worker reads the decision and the winner's proposal, checks that the round is still t, and
 //                      applies
 //   open    barrier.A6 step: t -> t + 1 by any worker that has seen everything applied (barrier.B6), acq_rel; wakes all

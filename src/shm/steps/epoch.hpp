@@ -30,6 +30,10 @@ constexpr std::uint64_t make_decision(std::uint64_t rounds, std::uint64_t epoch,
 }
 static_assert(kMaxRanks <= 256, "a proposer has 8 bits");
 
+// snapshot.C12: the epoch that the decision of `round` gets: that of the snapshot word if a snapshotter has ordered it
+// for this round, otherwise that of `decision`, the one before. Lock-free.
+std::uint64_t epoch_to_decide(const JobSegments& job, std::uint64_t round, std::uint64_t decision) noexcept;
+
 // snapshot.C10: sets the epoch of the next training step, which is not decided yet, and of all later ones. Returns that
 // step; nothing while the previous step is being applied. Lock-free.
 std::optional<std::uint64_t> try_set_epoch(JobSegments& job, std::uint64_t epoch) noexcept;

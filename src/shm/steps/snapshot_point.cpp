@@ -92,6 +92,7 @@ void wait_until_open(JobSegments& job, std::uint32_t rank, std::uint64_t epoch) 
 
 SnapshotPointMaker::SnapshotPointMaker(JobSegments& job) noexcept : job_(job) {
   SnapshotPointShm& point = job.state().snapshot_point;
+  point.at_step.store_relaxed(0);                        // relaxed: the next exchange of the word publishes it
   const std::uint64_t word = point.word.load_acquire();  // (snapshot.C3)
   if (snapshot_state(word) != SnapshotState::kOpen) move_on(point, word, SnapshotState::kOpen);
 }
@@ -155,7 +156,7 @@ bool SnapshotPointMaker::open(std::uint64_t epoch) noexcept {
   return point.forced.load_acquire() != epoch;  // (snapshot.C11)
 }
 
-SnapshotPoint SnapshotPointMaker::between_steps(std::uint64_t patience_ns) {
+std::uint64_t SnapshotPointMaker::advance_epoch() noexcept {
   SnapshotPointShm& point = job_.state().snapshot_point;
   point.since_ns.store_relaxed(now_ns());  // relaxed: diagnostic only
   fault_point(FaultPoint::kSnapshotReady);
@@ -163,9 +164,33 @@ SnapshotPoint SnapshotPointMaker::between_steps(std::uint64_t patience_ns) {
   while (!point.word.try_exchange_acq_rel(
       word, make_snapshot_word(epoch_of(word) + 1, SnapshotState::kOpen))) {  // (snapshot.C8)
   }
-  SnapshotPoint made;
-  made.epoch = epoch_of(word) + 1;
   fault_point(FaultPoint::kSnapshotBegun);
+  return epoch_of(word) + 1;
+}
+
+std::optional<SnapshotPoint> SnapshotPointMaker::before_step(std::uint64_t step, const std::function<bool()>& give_up) {
+  constexpr std::uint64_t kLookNs = 1'000'000;
+  SnapshotPointShm& point = job_.state().snapshot_point;
+  SnapshotPoint made;
+  made.epoch = advance_epoch();
+  made.step = step;
+  point.at_step.store_release(step + 1);  // (snapshot.C12) pairs with epoch_to_decide
+  fault_point(FaultPoint::kSnapshotMoved);
+  std::uint64_t decision = 0;
+  const auto is_made = [&] {
+    decision = job_.barrier(0).decision.load_acquire();  // (snapshot.C12) pairs with barrier.A4
+    return epoch_bits(decision) == (made.epoch & kDecisionEpoch);
+  };
+  while (!is_made() && decided_rounds(decision) <= step && !give_up()) sleep_ns(kLookNs);
+  point.at_step.store_relaxed(0);  // relaxed: a decider that still reads the order makes an image that nobody reads
+  if (is_made()) return made;
+  static_cast<void>(try_set_epoch(job_, made.epoch));  // the bits of the decision must not fall far behind the word
+  return std::nullopt;
+}
+
+SnapshotPoint SnapshotPointMaker::between_steps(std::uint64_t patience_ns) {
+  SnapshotPoint made;
+  made.epoch = advance_epoch();
   const std::uint64_t began = now_ns();
   for (;;) {
     const std::optional<std::uint64_t> step = try_set_epoch(job_, made.epoch);

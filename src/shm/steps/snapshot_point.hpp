@@ -22,10 +22,11 @@
 // point opens, all pushes with an epoch below E are over, and none of epoch E has begun.
 //
 // In sync mode the updates are those of steps, and the step's decision has their epoch (snapshot.C10, barrier.hpp).
-// There is no drain.
+// There is no drain. A snapshotter may also order the point before a step that is still to come (snapshot.C12).
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "shm/base/futex.hpp"
@@ -98,11 +99,18 @@ class SnapshotPointMaker {
   // worker waits for this. If all workers have died in the middle of a step, it is the state that they have left.
   SnapshotPoint between_steps(std::uint64_t patience_ns);
 
+  // snapshot.C12, in sync mode: the state before `step`, which workers make when they come to it, so that it is exact
+  // however late this process notices. Waits for the decision of that step; polls `give_up` each millisecond.
+  // None: it was given up, or the step was decided before the order.
+  std::optional<SnapshotPoint> before_step(std::uint64_t step, const std::function<bool()>& give_up);
+
   // Estimates how long a push of this job takes: the longest of the recent pushes of all workers. `is_complete`: each
   // worker that is in a push has ended an earlier one.
   std::uint64_t longest_push_ns(bool& is_complete) const noexcept;
 
  private:
+  std::uint64_t advance_epoch() noexcept;  // in sync mode; returns the new one
+
   JobSegments& job_;
 };
 

@@ -69,12 +69,12 @@ std::array<std::string, 4> find_files(const fs::path& folder) {
   return found;
 }
 
-Part read_part(const std::string& images, const std::string& labels) {
+Part read_part(const std::string& images, const std::string& labels, Loading& loading) {
   Part part;
   part.images_name = images;
   part.labels_name = labels;
-  part.images = read_idx_images(part.images_name);
-  part.labels = read_idx_labels(part.labels_name);
+  part.images = read_idx_images(part.images_name, &loading);
+  part.labels = read_idx_labels(part.labels_name, &loading);
   return part;
 }
 
@@ -105,18 +105,19 @@ void check_part(const Part& part, const Part& train, std::size_t classes) {
   }
 }
 
-void check_pixels(const Part& part, float max_pixel) {
-  const auto stray = std::find_if(part.images.pixels.begin(), part.images.pixels.end(),
+void check_pixels(const Part& part, std::size_t begin, std::size_t end, float max_pixel) {
+  const auto last = part.images.pixels.begin() + std::ptrdiff_t(end);
+  const auto stray = std::find_if(part.images.pixels.begin() + std::ptrdiff_t(begin), last,
                                   [=](std::uint8_t pixel) { return static_cast<float>(pixel) > max_pixel; });
-  if (stray != part.images.pixels.end()) {
+  if (stray != last) {
     throw Error(fmt::format("{}: byte {}: pixel {}; expected at most {}", part.images_name,
                             kIdxImagesHeaderBytes + static_cast<std::size_t>(stray - part.images.pixels.begin()),
                             *stray, max_pixel));
   }
 }
 
-Dataset to_dataset(Part part, std::size_t classes, float max_pixel) {
-  check_pixels(part, max_pixel);
+Dataset to_dataset(Part part, std::size_t classes, float max_pixel, Loading& loading) {
+  constexpr std::size_t kBetweenLooks = std::size_t{1} << 20;  // pixels
   Dataset data;
   data.count = part.images.count;
   data.features = part.images.rows * part.images.columns;
@@ -124,27 +125,36 @@ Dataset to_dataset(Part part, std::size_t classes, float max_pixel) {
   data.labels = std::move(part.labels);
   std::array<float, 256> scaled{};
   for (std::size_t pixel = 0; pixel < scaled.size(); ++pixel) scaled[pixel] = static_cast<float>(pixel) / max_pixel;
-  data.images.resize(part.images.pixels.size());
-  std::transform(part.images.pixels.begin(), part.images.pixels.end(), data.images.begin(),
-                 [&](std::uint8_t pixel) { return scaled[pixel]; });
+  const std::vector<std::uint8_t>& pixels = part.images.pixels;
+  data.images.reserve(pixels.size());
+  for (std::size_t begin = 0; begin < pixels.size(); begin += kBetweenLooks) {
+    loading.at(begin, pixels.size());
+    const std::size_t end = std::min(begin + kBetweenLooks, pixels.size());
+    check_pixels(part, begin, end, max_pixel);
+    data.images.resize(end);
+    for (std::size_t i = begin; i < end; ++i) data.images[i] = scaled[pixels[i]];
+  }
   return data;
 }
 
-DataSplit to_split(const std::string& name, Part train, Part test, float max_pixel) {
+DataSplit to_split(const std::string& name, Part train, Part test, float max_pixel, Loading& loading) {
   const std::size_t classes = std::size_t{*std::max_element(train.labels.begin(), train.labels.end())} + 1;
   check_part(train, train, classes);
   check_part(test, train, classes);
-  return {name, to_dataset(std::move(train), classes, max_pixel), to_dataset(std::move(test), classes, max_pixel)};
+  Dataset data = to_dataset(std::move(train), classes, max_pixel, loading);
+  return {name, std::move(data), to_dataset(std::move(test), classes, max_pixel, loading)};
 }
 
 }  // namespace
 
-DataSplit load_data(const std::string& source, const EmbeddedData& digits) {
+DataSplit load_data(const std::string& source, const EmbeddedData& digits, const LoadHooks& hooks) {
+  Loading loading(hooks, source);
   if (source == "digits") {
     return to_split(source, parse_part("embedded digits: train", digits.train_images, digits.train_labels),
-                    parse_part("embedded digits: test", digits.test_images, digits.test_labels), kMaxDigitsPixel);
+                    parse_part("embedded digits: test", digits.test_images, digits.test_labels), kMaxDigitsPixel,
+                    loading);
   }
-  if (is_synthetic(source)) return make_synthetic(source);
+  if (is_synthetic(source)) return make_synthetic(source, hooks);
   const fs::path folder = source == "fashion-mnist" ? kFashionMnistFolder : source;
   std::error_code unreadable;
   const fs::file_status status = fs::status(folder, unreadable);
@@ -174,8 +184,8 @@ DataSplit load_data(const std::string& source, const EmbeddedData& digits) {
         is_csv ? "CSV is not supported; convert it to IDX, or to LIBSVM text for a sparse `model`" : "not a folder"));
   }
   const std::array<std::string, 4> files = find_files(folder);
-  Part train = read_part(files[0], files[1]);
-  return to_split(source, std::move(train), read_part(files[2], files[3]), kMaxPixel);
+  Part train = read_part(files[0], files[1], loading);
+  return to_split(source, std::move(train), read_part(files[2], files[3], loading), kMaxPixel, loading);
 }
 
 Batch slice(const Dataset& data, std::size_t first, std::size_t count) {

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "train/data/loading.hpp"
+
 namespace ps_shm::train {
 
 inline constexpr std::size_t kMaxFeatures = std::size_t{1} << 24;  // of an example; with 500 hidden units: 34 GB
@@ -49,8 +51,8 @@ struct EmbeddedData {
 // Loads `digits` (the embedded bytes), `fashion-mnist` (Debian's package) or a folder with the four files of MNIST by
 // their usual names, plain or .gz, each also in a folder of such a name, or makes `synthetic:...`. A folder with one of
 // these names is given as ./digits.
-// Throws ps_shm::Error with one line that names the file and says what to do.
-DataSplit load_data(const std::string& source, const EmbeddedData& digits);
+// Throws ps_shm::Error with one line that names the file and says what to do; Interrupted.
+DataSplit load_data(const std::string& source, const EmbeddedData& digits, const LoadHooks& hooks = {});
 
 // A view of `count` examples from `first` on. Requires: first + count <= data.count.
 Batch slice(const Dataset& data, std::size_t first, std::size_t count);

@@ -63,7 +63,7 @@ class MemorySource final : public Source {
 
 class FileSource final : public Source {
  public:
-  explicit FileSource(const std::string& path) : Source(path) {
+  FileSource(const std::string& path, Loading* loading) : Source(path), loading_(loading) {
     std::error_code unreadable;
     const auto status = std::filesystem::status(path, unreadable);
     if (status.type() == std::filesystem::file_type::not_found) {
@@ -88,6 +88,7 @@ class FileSource final : public Source {
   std::size_t read_some(std::span<std::uint8_t> out) override {
     std::size_t received = 0;
     while (received < out.size()) {
+      if (loading_ != nullptr) loading_->at_bytes(offset() + received);
       const auto wanted = static_cast<unsigned>(std::min(out.size() - received, kReadBytes));
       const int got = gzread(file_.get(), out.data() + received, wanted);
       if (got > 0) received += static_cast<std::size_t>(got);
@@ -114,6 +115,7 @@ class FileSource final : public Source {
   }
 
   std::unique_ptr<gzFile_s, Close> file_;
+  Loading* loading_;
 };
 
 std::uint32_t big_endian(std::span<const std::uint8_t> header, std::size_t at) {
@@ -196,13 +198,13 @@ std::vector<std::uint8_t> read_labels(Source& source) {
 
 }  // namespace
 
-IdxImages read_idx_images(const std::string& path) {
-  FileSource source(path);
+IdxImages read_idx_images(const std::string& path, Loading* loading) {
+  FileSource source(path, loading);
   return read_images(source);
 }
 
-std::vector<std::uint8_t> read_idx_labels(const std::string& path) {
-  FileSource source(path);
+std::vector<std::uint8_t> read_idx_labels(const std::string& path, Loading* loading) {
+  FileSource source(path, loading);
   return read_labels(source);
 }
 

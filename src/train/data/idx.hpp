@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "train/data/loading.hpp"
+
 namespace ps_shm::train {
 
 inline constexpr std::uint32_t kIdxImagesMagic = 0x00000803;  // unsigned bytes, three dimensions
@@ -30,11 +32,11 @@ struct IdxImages {
   std::vector<std::uint8_t> pixels;  // count x rows x columns
 };
 
-// Reads an image file; gzip is detected by content, not by name.
-IdxImages read_idx_images(const std::string& path);
+// Reads an image file; gzip is detected by content, not by name. `loading` may throw Interrupted.
+IdxImages read_idx_images(const std::string& path, Loading* loading = nullptr);
 
 // Reads a label file in the same way.
-std::vector<std::uint8_t> read_idx_labels(const std::string& path);
+std::vector<std::uint8_t> read_idx_labels(const std::string& path, Loading* loading = nullptr);
 
 // The same from bytes in memory, which are never gzip; `name` stands for the path in error messages.
 IdxImages parse_idx_images(std::span<const unsigned char> bytes, const std::string& name);

@@ -10,6 +10,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
@@ -83,12 +84,26 @@ struct Teacher {
   std::vector<float> classes;  // classes x factors
 };
 
-Dataset draw(const Teacher& teacher, const Sizes& sizes, std::size_t count, std::uint64_t seed) {
+template <class Draw>
+std::vector<float> weights(std::size_t count, Loading& loading, Draw&& draw_one) {
+  constexpr std::size_t kBetweenLooks = std::size_t{1} << 16;
+  std::vector<float> values;
+  values.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i % kBetweenLooks == 0) loading.at(0, 1);
+    values.push_back(draw_one());
+  }
+  return values;
+}
+
+// `before`: how many of all `all` examples have been drawn before.
+Dataset draw(const Teacher& teacher, const Sizes& sizes, std::size_t count, std::uint64_t seed, Loading& loading,
+             std::size_t before, std::size_t all) {
   Dataset data;
   data.count = count;
   data.features = sizes.features;
   data.classes = sizes.classes;
-  data.images.resize(count * sizes.features);
+  data.images.reserve(count * sizes.features);
   data.labels.resize(count);
   // An example's norm is about 2 whatever the number of features, so that the default learning rates are suitable.
   const float scale = std::min(1.0F, 4.0F / std::sqrt(static_cast<float>(sizes.features)));
@@ -109,9 +124,10 @@ Dataset draw(const Teacher& teacher, const Sizes& sizes, std::size_t count, std:
       }
       if (best - next >= kMargin) break;
     }
+    data.images.resize((i + 1) * sizes.features, 0.5F);
     float* const image = &data.images[i * sizes.features];
-    std::fill_n(image, sizes.features, 0.5F);
     for (std::size_t f = 0; f < kFactors; ++f) {
+      loading.at(before + i, all);
       const float* const row = &teacher.mixing[f * sizes.features];
       for (std::size_t j = 0; j < sizes.features; ++j) image[j] += factors[f] * row[j];
     }
@@ -125,18 +141,18 @@ Dataset draw(const Teacher& teacher, const Sizes& sizes, std::size_t count, std:
 
 bool is_synthetic(std::string_view source) { return source.starts_with(kPrefix); }
 
-DataSplit make_synthetic(const std::string& source) {
+DataSplit make_synthetic(const std::string& source, const LoadHooks& hooks) {
   const Sizes sizes = read_sizes(source);
   const std::uint64_t seed = hash_name(source);
   std::mt19937_64 generator(seed);
   Teacher teacher;
-  teacher.mixing.resize(kFactors * sizes.features);
-  teacher.classes.resize(sizes.classes * kFactors);
+  Loading loading(hooks, source);
   const float deviation = kSpread / std::sqrt(static_cast<float>(kFactors));
-  for (float& value : teacher.mixing) value = deviation * draw_normal(generator);
-  for (float& value : teacher.classes) value = draw_normal(generator);
-  return {source, draw(teacher, sizes, sizes.examples, mix(seed, 1)),
-          draw(teacher, sizes, std::max<std::size_t>(1, sizes.examples / 4), mix(seed, 2))};
+  teacher.mixing = weights(kFactors * sizes.features, loading, [&] { return deviation * draw_normal(generator); });
+  teacher.classes = weights(sizes.classes * kFactors, loading, [&] { return draw_normal(generator); });
+  const std::size_t tests = std::max<std::size_t>(1, sizes.examples / 4), all = sizes.examples + tests;
+  Dataset train = draw(teacher, sizes, sizes.examples, mix(seed, 1), loading, 0, all);
+  return {source, std::move(train), draw(teacher, sizes, tests, mix(seed, 2), loading, sizes.examples, all)};
 }
 
 }  // namespace ps_shm::train

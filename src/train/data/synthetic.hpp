@@ -16,7 +16,7 @@ namespace ps_shm::train {
 bool is_synthetic(std::string_view source);
 
 // Makes `synthetic:FEATURESxCLASSES[xEXAMPLES]`: EXAMPLES for training (1000), a quarter as many for testing. Equal
-// texts give equal examples everywhere. Throws Error if the sizes are invalid.
-DataSplit make_synthetic(const std::string& source);
+// texts give equal examples everywhere. Throws Error if the sizes are invalid; Interrupted.
+DataSplit make_synthetic(const std::string& source, const LoadHooks& hooks);
 
 }  // namespace ps_shm::train

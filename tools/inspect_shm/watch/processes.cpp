@@ -53,9 +53,8 @@ ProcessFacts Processes::facts_of(const Probe& probe, const RankLook& worker) {
   }
   ProcessFacts facts;
   if (!holder.is_known) return facts;
-  const char state = shm::process_state(worker.pid);
-  facts.is_known = state != '\0';
-  facts.is_stopped = state == 'T' || state == 't';
+  facts.is_known = shm::process_state(worker.pid) != '\0';
+  facts.is_stopped = shm::is_stopped(worker.pid);
   facts.device = holder.device;
   return facts;
 }

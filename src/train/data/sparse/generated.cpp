@@ -23,7 +23,8 @@ constexpr double kMaxExponent = 4.0;
 constexpr double kItemExponent = 0.8;
 constexpr double kSharpness = 4.0;  // of the planted model: the best possible accuracy is about 86 %
 constexpr int kPlantedFactors = 4;
-constexpr int kMaxRounds = 64;  // number of draws for a row
+constexpr int kMaxRounds = 64;               // number of draws for a row
+constexpr std::uint64_t kBetweenLooks = 64;  // ratings, each of which takes some hundred nanoseconds
 
 [[noreturn]] void fail(const std::string& source, const char* what) {
   throw Error(fmt::format("{}: {}; expected zipf:FEATURESxEXAMPLES[xPER_ROW[xEXPONENT]] or ratings:USERSxITEMSxRATINGS",
@@ -55,18 +56,6 @@ double planted(std::uint64_t purpose, std::uint64_t number) {
 
 double draw_unit(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1.0p-53; }
 
-class Stop {
- public:
-  explicit Stop(const std::function<bool()>& requested) : requested_(requested) {}
-  void look() {
-    if (++calls_ % 4096 == 0 && requested_ && requested_()) throw Interrupted();
-  }
-
- private:
-  const std::function<bool()>& requested_;
-  std::uint64_t calls_ = 0;
-};
-
 // Distinct ids, ascending.
 void draw_row(const ZipfSampler& zipf, std::mt19937_64& random, std::size_t per_row, std::vector<std::uint32_t>& ids) {
   ids.clear();
@@ -83,7 +72,7 @@ void draw_row(const ZipfSampler& zipf, std::mt19937_64& random, std::size_t per_
   std::sort(ids.begin(), ids.end());
 }
 
-void generate_zipf(const std::string& source, Stop& stop, SparseWriter& out) {
+void generate_zipf(const std::string& source, Loading& loading, SparseWriter& out) {
   const auto parts = split_at_x(std::string_view(source).substr(kZipf.size()));
   if (parts.size() < 2 || parts.size() > 4) fail(source, "two to four sizes are required");
   const std::uint64_t features = whole_number(source, parts[0]), examples = whole_number(source, parts[1]);
@@ -105,7 +94,7 @@ void generate_zipf(const std::string& source, Stop& stop, SparseWriter& out) {
   const std::vector<float> values(per_row, value);
   const std::uint64_t weights = hash_name("weight");
   for (std::uint64_t example = 0; example < examples; ++example) {
-    stop.look();
+    loading.at(example, examples);
     draw_row(zipf, random, per_row, ids);
     double score = 0.0;
     for (const std::uint32_t id : ids) score += planted(weights, id);
@@ -116,7 +105,7 @@ void generate_zipf(const std::string& source, Stop& stop, SparseWriter& out) {
   out.info().features = features;
 }
 
-void generate_ratings(const std::string& source, Stop& stop, SparseWriter& out) {
+void generate_ratings(const std::string& source, Loading& loading, SparseWriter& out) {
   const auto parts = split_at_x(std::string_view(source).substr(kRatings.size()));
   if (parts.size() != 3) fail(source, "three sizes are required");
   const std::uint64_t users = whole_number(source, parts[0]), items = whole_number(source, parts[1]);
@@ -133,7 +122,7 @@ void generate_ratings(const std::string& source, Stop& stop, SparseWriter& out) 
     item_factor[k] = mix(hash_name("item factor"), k);
   }
   for (std::uint64_t rating = 0; rating < ratings; ++rating) {
-    stop.look();
+    if (rating % kBetweenLooks == 0) loading.at(rating, ratings);
     const std::uint64_t user = draw_below(random, users), item = zipf(random) - 1;
     double score = 3.0 + planted(user_bias, user) + planted(item_bias, item) + (draw_unit(random) - 0.5);
     for (std::size_t k = 0; k < kPlantedFactors; ++k)
@@ -155,12 +144,12 @@ bool is_generated(const std::string& source) noexcept {
   return source.starts_with(kZipf) || source.starts_with(kRatings);
 }
 
-void generate(const std::string& source, const std::function<bool()>& stop_requested, SparseWriter& out) {
-  Stop stop(stop_requested);
+void generate(const std::string& source, const LoadHooks& hooks, SparseWriter& out) {
+  Loading loading(hooks, source);
   if (source.starts_with(kZipf))
-    generate_zipf(source, stop, out);
+    generate_zipf(source, loading, out);
   else
-    generate_ratings(source, stop, out);
+    generate_ratings(source, loading, out);
 }
 
 }  // namespace ps_shm::train

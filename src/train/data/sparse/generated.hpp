@@ -17,6 +17,6 @@ namespace ps_shm::train {
 bool is_generated(const std::string& source) noexcept;
 
 // Requires: is_generated. Throws Error if the sizes are invalid; Interrupted.
-void generate(const std::string& source, const std::function<bool()>& stop_requested, SparseWriter& out);
+void generate(const std::string& source, const LoadHooks& hooks, SparseWriter& out);
 
 }  // namespace ps_shm::train

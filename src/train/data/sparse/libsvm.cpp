@@ -155,9 +155,11 @@ class LibsvmReader {
   // The first index 0: the preceding examples were written as 1-based.
   void turn_zero_based() {
     base_ = 0;
-    out_.patch([](std::span<std::uint32_t> ids) {
-      for (std::uint32_t& id : ids) ++id;
-    });
+    out_.patch(
+        [](std::span<std::uint32_t> ids) {
+          for (std::uint32_t& id : ids) ++id;
+        },
+        [this] { lines_.look(); });
   }
 
   void add_hashed() {

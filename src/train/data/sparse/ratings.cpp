@@ -102,11 +102,16 @@ class RatingsReader {
   // Items follow users, whose number is known now.
   void end_numbering() {
     const auto users = static_cast<std::uint32_t>(users_.size());
-    out_.patch([users](std::span<std::uint32_t> ids) { ids[1] += users; });
+    out_.patch([users](std::span<std::uint32_t> ids) { ids[1] += users; }, [this] { lines_.look(); });
+    constexpr std::size_t kBetweenLooks = 4096;
+    std::size_t done = 0;
+    const auto look = [&] {
+      if (++done % kBetweenLooks == 0) lines_.look();
+    };
     for (const Numbering* numbers : {&users_, &items_}) {
       std::vector<std::string_view> names(numbers->size());
-      for (const auto& [name, number] : *numbers) names[number] = name;
-      for (const std::string_view name : names) out_.add_name(name);
+      for (const auto& [name, number] : *numbers) names[number] = name, look();
+      for (const std::string_view name : names) out_.add_name(name), look();
     }
   }
 

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -23,7 +22,6 @@ namespace ps_shm::train {
 namespace {
 
 constexpr std::uint64_t kMaxCounted = std::uint64_t{1} << 28;  // features: 1 GiB of counts
-constexpr std::chrono::seconds kBetweenNotices{2};
 
 void check_options(const std::string& source, const SparseSourceOptions& options) {
   if (options.hash_bits > 32) throw Error("features can be hashed to at most 32 bits (`hash-bits` 1..32)");
@@ -91,16 +89,6 @@ void read_text(TextLines& lines, const SparseSourceOptions& options, SparseWrite
     throw Error(fmt::format("{}: it has no examples; expected LIBSVM text or ratings", lines.name()));
 }
 
-void watch(TextLines& lines, const SparseSourceOptions& options) {
-  using Clock = std::chrono::steady_clock;
-  lines.watch([&options, name = lines.name(), next = Clock::now() + kBetweenNotices](std::uint64_t bytes) mutable {
-    if (options.stop_requested && options.stop_requested()) throw Interrupted();
-    if (!options.log || Clock::now() < next) return;
-    next = Clock::now() + kBetweenNotices;
-    options.log(fmt::format("reading {}: {} MiB", name, bytes >> 20));
-  });
-}
-
 }  // namespace
 
 struct SparseData::Impl {
@@ -135,11 +123,10 @@ SparseData::~SparseData() = default;
 SparseData SparseData::read(const std::string& source, const SparseSourceOptions& options) {
   check_options(source, options);
   if (is_generated(source))
-    return Impl::of(
-        source, make_unnamed_form(source, [&](SparseWriter& out) { generate(source, options.stop_requested, out); }));
+    return Impl::of(source, make_unnamed_form(source, [&](SparseWriter& out) { generate(source, options, out); }));
   const auto make = [&](SparseWriter& out) {
     TextLines lines = TextLines::of_file(source);
-    watch(lines, options);
+    lines.watch([loading = Loading(options, source)](std::uint64_t bytes) mutable { loading.at_bytes(bytes); });
     read_text(lines, options, out);
   };
   return Impl::of(source,
@@ -163,7 +150,8 @@ SparseData SparseData::share(Worker& worker, const std::string& source, const Sp
     const auto* const words = data.words().data();
     const std::span<std::byte> out =
         room(kSparseDataOffset + data.words().size_bytes() + data.impl_->name_words.size_bytes());
-    copy_pages(words - kSparseDataOffset / 4, out);
+    Loading loading(options, source);
+    copy_pages(words - kSparseDataOffset / 4, out, [&](std::uint64_t done) { loading.at(done, out.size()); });
   });
   const auto& header = *reinterpret_cast<const SparseHeader*>(shared.bytes.data());
   if (shared.bytes.size() < kSparseDataOffset || !is_sound(header, shared.bytes.size()))

@@ -27,6 +27,8 @@
 #include <string_view>
 #include <vector>
 
+#include "train/data/loading.hpp"
+
 namespace ps_shm {
 class Worker;
 }
@@ -59,7 +61,7 @@ struct SparseInfo {
   FirstIndex first_index = FirstIndex::kZero;  // as determined; a test set must be read with that of its training set
 };
 
-struct SparseSourceOptions {
+struct SparseSourceOptions : LoadHooks {
   enum class Format { kByContent, kLibsvm, kRatings };
   Format format = Format::kByContent;
   Format otherwise = Format::kByContent;  // by content: the format of text whose first line is of neither for certain
@@ -73,8 +75,6 @@ struct SparseSourceOptions {
   // it does not contain. Requires: it outlives the reading.
   const class SparseData* names_of = nullptr;
   std::string cache;  // folder for cached binary forms; empty: an unnamed temporary file in $TMPDIR or /tmp
-  std::function<bool()> stop_requested;
-  std::function<void(const std::string&)> log;  // "reading a9a: 512 MiB", once every two seconds
 };
 
 class SparseData {

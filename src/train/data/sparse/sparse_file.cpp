@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <string_view>
 
 #include "config/error_code.hpp"
@@ -102,7 +103,8 @@ void SparseWriter::write_at(std::uint64_t offset, const void* data, std::size_t 
   }
 }
 
-void SparseWriter::patch(const std::function<void(std::span<std::uint32_t>)>& change) {
+void SparseWriter::patch(const std::function<void(std::span<std::uint32_t>)>& change,
+                         const std::function<void()>& look) {
   flush();
   if (written_words_ == 0) return;
   const std::size_t bytes = kSparseDataOffset + 4 * written_words_;
@@ -112,6 +114,8 @@ void SparseWriter::patch(const std::function<void(std::span<std::uint32_t>)>& ch
                             "(ulimit -v)?",
                             bytes >> 20, std::strerror(errno)),
                 config::code_of(errno));
+  const auto unmap = [bytes](void* mapped) { munmap(mapped, bytes); };
+  const std::unique_ptr<void, decltype(unmap)> mapping(address, unmap);  // also if `look` throws
   std::uint32_t* const words = static_cast<std::uint32_t*>(address) + kSparseDataOffset / 4;
   std::uint64_t released = 0;
   for (std::uint64_t at = 0; at < written_words_; at += record_words(words[at + 1])) {
@@ -119,8 +123,8 @@ void SparseWriter::patch(const std::function<void(std::span<std::uint32_t>)>& ch
     if (at - released < kPatchedAtOnce) continue;
     release_pages(words + released, words + at);
     released = at;
+    look();
   }
-  munmap(address, bytes);
 }
 
 void SparseWriter::finish(const SparseOrigin& origin) {
@@ -159,12 +163,13 @@ std::span<const std::uint32_t> name_words_behind(const SparseHeader& header) noe
   return {examples.data() + examples.size(), header.name_words};
 }
 
-void copy_pages(const std::uint32_t* from, std::span<std::byte> to) noexcept {
+void copy_pages(const std::uint32_t* from, std::span<std::byte> to, const std::function<void(std::uint64_t)>& look) {
   constexpr std::size_t kPiece = std::size_t{4} << 20;
   for (std::size_t at = 0; at < to.size(); at += kPiece) {
     const std::size_t bytes = std::min(kPiece, to.size() - at);
     std::memcpy(to.data() + at, from + at / 4, bytes);
     release_pages(from + at / 4, from + (at + bytes) / 4);
+    look(at + bytes);
   }
 }
 

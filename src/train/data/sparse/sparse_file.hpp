@@ -64,8 +64,8 @@ class SparseWriter {
   // Names the next id, beginning with 0. Requires: neither add() nor patch() is called afterwards.
   void add_name(std::string_view name);
 
-  // Changes the ids of the examples written so far, in place.
-  void patch(const std::function<void(std::span<std::uint32_t> ids)>& change);
+  // Changes the ids of the examples written so far, in place. Calls `look`, which may throw, every few milliseconds.
+  void patch(const std::function<void(std::span<std::uint32_t> ids)>& change, const std::function<void()>& look);
 
   SparseInfo& info() noexcept { return info_; }
 
@@ -107,8 +107,8 @@ class SparseMapping {
 std::span<const std::uint32_t> words_behind(const SparseHeader& header) noexcept;
 std::span<const std::uint32_t> name_words_behind(const SparseHeader& header) noexcept;
 
-// Copies a mapping and releases its pages on the way.
-void copy_pages(const std::uint32_t* from, std::span<std::byte> to) noexcept;
+// Copies a mapping and releases its pages on the way. Calls `look`, which may throw, with the number of bytes copied.
+void copy_pages(const std::uint32_t* from, std::span<std::byte> to, const std::function<void(std::uint64_t)>& look);
 
 // Releases the memory of complete pages of a mapping; they are read again when they are touched.
 void release_pages(const std::uint32_t* begin, const std::uint32_t* end) noexcept;

@@ -33,6 +33,10 @@ class TextLines {
 
   // Called with the number of bytes of text read so far, once for each block of them.
   void watch(std::function<void(std::uint64_t)> watcher) { watcher_ = std::move(watcher); }
+  // Calls it once more, in long work on what was read.
+  void look() const {
+    if (watcher_) watcher_(bytes_);
+  }
 
   const std::string& name() const noexcept { return name_; }
 
