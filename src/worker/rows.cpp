@@ -1,8 +1,6 @@
 // Pulling and pushing rows.
 #include <fmt/format.h>
 
-#include <type_traits>
-
 #include "ps_shm/errors.hpp"
 #include "worker/impl.hpp"
 #include "worker/push_scope.hpp"
@@ -26,7 +24,8 @@ bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats
   bool are_ascending = true;
   if (const Id* outside = state.rows->find_outside(ids, are_ascending))
     throw Error(fmt::format("{} of rows of variable '{}': id {} (number {} of {}) is out of range; it has {} rows",
-                            verb, state.name, static_cast<std::make_signed_t<Id>>(*outside), outside - ids.data(), ids.size(), state.rows->table().rows()));
+                            verb, state.name, static_cast<std::int64_t>(*outside),  // a program may have meant -1
+                            outside - ids.data(), ids.size(), state.rows->table().rows()));
   return are_ascending;
 }
 

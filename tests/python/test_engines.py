@@ -84,6 +84,7 @@ def engine():
     yield make
     for one in made:
         one.shutdown()
+        vars(one.model).clear()  # tensors that it has kept hold their generation
 
 
 def test_a_trainer_gives_every_worker_the_same_generation(job, engine):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import ps_shm
+import ps_shm.torch
 from conftest import segments, wait_until
 
 

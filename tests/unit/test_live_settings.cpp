@@ -298,7 +298,7 @@ TEST_CASE("live settings: a change that the job does not support is refused and 
     }
     refused([](LiveSettings& s) { s.workers = 0; }, "`workers` must be 1 to 8");
     refused([](LiveSettings& s) { s.workers = 9; }, "`workers` must be 1 to 8");
-    refused([](LiveSettings& s) { s.learning_rate = 0; }, "lr");
+    refused([](LiveSettings& s) { s.learning_rate = -0.1F; }, "lr");
     refused([](LiveSettings& s) { s.learning_rate = -1; }, "lr");
     refused([](LiveSettings& s) { s.learning_rate = NAN; }, "lr");
     refused([](LiveSettings& s) { s.learning_rate = std::numeric_limits<float>::infinity(); }, "lr");

@@ -399,7 +399,7 @@ TEST_CASE("invalid settings are refused") {
   broken([](JobConfig& c) { c.workers = kMaxWorkers + 1; });
   broken([](JobConfig& c) { c.max_workers = 1, c.workers = 2; });
   broken([](JobConfig& c) { c.mode = Mode::kSync, c.layout = Layout::kInplace; });
-  broken([](JobConfig& c) { c.optimizer.learning_rate = 0; });
+  broken([](JobConfig& c) { c.optimizer.learning_rate = -1; });
   broken([](JobConfig& c) { c.optimizer.learning_rate = NAN; });
   broken([](JobConfig& c) { c.optimizer.l2 = -1; });
   broken([](JobConfig& c) { c.linger_seconds = -1; });
