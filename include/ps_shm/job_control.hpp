@@ -33,6 +33,7 @@ class JobControl {
 
   // The runtime settings in force.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: lock-free.
   LiveSettings current() const;
 

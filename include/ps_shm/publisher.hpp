@@ -141,14 +141,19 @@ class Publisher {
   const std::vector<std::uint32_t>& busy_ranks() const noexcept;
 
   // The number of the newest generation, by this publisher or an earlier one; 0: there is none yet.
+  //
+  // Throws: Error with kInvalidState in a forked child.
   std::uint64_t generation() const;
 
   // The `step` that the newest generation was published with; 0: there is none yet.
+  //
+  // Throws: Error with kInvalidState in a forked child.
   std::uint64_t step() const;
 
   // A tensor of the newest generation, also while the next one is being written.
   //
   // Requires: there is a generation, and a tensor of that number.
+  // Throws: Error with kInvalidState in a forked child.
   std::span<const std::byte> tensor(std::uint32_t number) const;
 
   // The specification, with the actual number of records.

@@ -80,6 +80,7 @@ class Server {
 
   // The number of global steps done so far.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.
   std::uint64_t global_step() const;
 
@@ -91,6 +92,7 @@ class Server {
 
   // Leaves the job's segments in /dev/shm at the end, for the inspector.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.
   void keep_segments();
 

@@ -48,11 +48,21 @@ class Generation {
   ~Generation();  // releases the lease; wait-free
 
   std::uint64_t number() const noexcept;  // 1, 2, ...
-  std::uint64_t step() const;             // the `step` that the publisher gave it
-  std::uint64_t unix_ns() const;          // when it was published, in nanoseconds since 1970
+
+  // The `step` that the publisher gave it.
+  //
+  // Throws: Error with kInvalidState in a forked child.
+  std::uint64_t step() const;
+
+  // When it was published, in nanoseconds since 1970.
+  //
+  // Throws: Error with kInvalidState in a forked child.
+  std::uint64_t unix_ns() const;
 
   // Whether its publisher says that it contains a part of an unfinished push, so that its tensors need not belong
   // together. Only a ps that was asked for such generations publishes them (ps_shm --publish-partial).
+  //
+  // Throws: Error with kInvalidState in a forked child.
   bool is_partial() const;
 
   std::uint32_t tensor_count() const noexcept;  // number of tensors in the bundle
@@ -65,6 +75,7 @@ class Generation {
   // The bytes of a tensor, aligned to 128 bytes and mapped read-only.
   //
   // Requires: tensor < tensor_count().
+  // Throws: Error with kInvalidState in a forked child.
   std::span<const std::byte> tensor(std::uint32_t tensor) const;
 
   // The elements of a tensor.
@@ -122,14 +133,18 @@ class Subscriber {
 
   // The number of the newest generation; 0: nothing has been published yet.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.
   std::uint64_t newest() const;
 
   // Whether the publication has a living publisher. Takes one system call.
+  //
+  // Throws: Error with kInvalidState in a forked child.
   bool is_published() const;
 
   // Whether the publisher has ended the publication. If not, it is alive or has died.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.
   bool has_ended() const;
 

@@ -391,6 +391,7 @@ class Worker {
 
   // The runtime settings in force. This worker applies a change of them from its next step on.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: lock-free.
   LiveSettings live() const;
 
@@ -415,11 +416,13 @@ class Worker {
 
   // The number of global steps done so far.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.
   std::uint64_t global_step() const;
 
   // Whether the job has done its last step, or was ended.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.
   bool finished() const;
 
@@ -427,14 +430,19 @@ class Worker {
   // number of examples that this worker has processed since it joined, `examples_done`. The examples are added to those
   // of the rank's earlier owners, as steps are.
   //
+  // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.
   void report(double loss, std::uint64_t examples_done);
 
   // The number of examples reported for this rank before this worker took it: by the rank's earlier owners, or before
   // the checkpoint that the job began with. A reproducible data order continues there.
+  //
+  // Throws: Error with kInvalidState in a forked child.
   std::uint64_t examples_before() const;
 
-  // The staleness of the pushes that this rank has made, those of its earlier owners included. Does not throw.
+  // The staleness of the pushes that this rank has made, those of its earlier owners included.
+  //
+  // Throws: Error with kInvalidState in a forked child.
   StalenessSummary staleness() const;
 
   // Gives the rank back; the other workers no longer wait for this one. It may be called again. The object cannot be
