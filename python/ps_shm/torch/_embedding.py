@@ -91,10 +91,11 @@ class Embedding(torch.nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """A copy of the whole table, on the CPU. Of an embedding without a job: its initial values."""
-        if self._variable is not None:
-            return self._variable.pull(torch.empty(self.num_embeddings, self.embedding_dim, dtype=torch.float32))
         values = torch.zeros(self.num_embeddings, self.embedding_dim, dtype=torch.float32)
-        self._fill(values.numpy())
+        if self._variable is not None:
+            self._variable.pull(values)
+        else:
+            self._fill(values.numpy())
         return values
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
