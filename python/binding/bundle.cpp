@@ -237,9 +237,10 @@ Args:
 }
 
 void add_pull(BundleClass& bundle) {
-  bundle.def("pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
-             nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
-             R"(Copies the current values of all variables and returns what holds them.
+  bundle
+      .def("pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
+           nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
+           R"(Copies the current values of all variables and returns what holds them.
 
 Args:
     out: the arrays to copy into, which are returned as they were given. None: a new dict of NumPy arrays by name.

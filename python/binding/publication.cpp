@@ -519,8 +519,8 @@ generation of its parent.)")
           "unix_ns", [](const GenerationHandle& self) { return self->unix_ns(); },
           "When it was published, in nanoseconds since 1970 (Unix time).")
       .def_prop_ro(
-          "names",
-          [](const GenerationHandle& self) { return names_in(self); }, "The names of the tensors, in their order.")
+          "names", [](const GenerationHandle& self) { return names_in(self); },
+          "The names of the tensors, in their order.")
       .def("__getitem__", &tensor, "name"_a,
            nb::sig("def __getitem__(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
            R"(Returns a tensor in shared memory, as a read-only NumPy array without a copy.

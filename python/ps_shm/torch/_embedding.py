@@ -145,7 +145,14 @@ class Embedding(torch.nn.Module):
         destination[prefix + "weight"] = self.weight
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing: list[str], unexpected: list[str], errors: list[str]
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
     ) -> None:
         values = state_dict.get(prefix + "weight")
         others = {key: value for key, value in state_dict.items() if key != prefix + "weight"}

@@ -30,8 +30,8 @@ def parameters(
 ) -> dict[str, torch.nn.Parameter]:
     """Returns the parameters that are trained, by name; a parameter with several names has the first one.
 
-    `only`: the names of those that may be trained; None: all. Those without elements are left out. Raises TypeError if a parameter is not on the CPU (or, if allowed, one GPU) or
-    not float32, or if there are none.
+    `only`: the names of those that may be trained; None: all. Those without elements are left out. Raises TypeError if a
+    parameter is not on the CPU (or, if allowed, one GPU) or not float32, or if there are none.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"pass the model itself, a torch.nn.Module, not a {type(model).__name__}: Optimizer(model, ...)")
