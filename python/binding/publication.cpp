@@ -498,7 +498,8 @@ void add_generation(nb::module_& module) {
       module, "Generation",
       R"(A generation of a publication: tensors that were published together. Returned by Subscriber.read().
 
-It is a mapping from the tensors' names.
+It is a mapping from the tensors' names. Its methods that return tensors as arrays raise
+TypeError for a tensor of a type that NumPy does not have.
 
     generation = subscriber.read()
     w = generation["w"]                         # in shared memory, read-only
