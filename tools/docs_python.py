@@ -31,6 +31,7 @@ def modules():
 
 def signature_of(name, function):
     """As in a definition, without the packages of types."""
+    function = inspect.unwrap(function)  # as `closed_at_exit` wraps constructors
     if inspect.isfunction(function):
         text = name + str(inspect.signature(function))
     else:  # nanobind's, which begins its docstring with it

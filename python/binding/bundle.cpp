@@ -213,6 +213,10 @@ void add_members(BundleClass& bundle) {
           },
           "The names of the variables, in the bundle's order.")
       .def("__len__", [](const Bundle& self) { return self.members.size(); })
+      .def("__repr__",
+           [](const Bundle& self) {
+             return fmt::format("<bundle of {} variables of {}>", self.members.size(), self.rank().what());
+           })
       .def("__getitem__", &find, "name"_a, "Returns the Variable of that name. Raises KeyError if the bundle has none.")
       .def(
           "pin",
@@ -233,9 +237,10 @@ Args:
 }
 
 void add_pull(BundleClass& bundle) {
-  bundle.def("pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
-             nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
-             R"(Copies the current values of all variables and returns what holds them.
+  bundle
+      .def("pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
+           nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
+           R"(Copies the current values of all variables and returns what holds them.
 
 Args:
     out: the arrays to copy into, which are returned as they were given. None: a new dict of NumPy arrays by name.
@@ -376,7 +381,8 @@ void add_bundle(nb::module_& module) {
       "first"_a, "second"_a, nb::sig("def same_bytes(first: typing.Any, second: typing.Any) -> bool"),
       "Returns whether the elements of two arrays have the same bytes. For ps_shm.torch.");
   nb::class_<Pinned>(module, "Pinned",
-                     "Arrays for the variables of a bundle that have been checked once. Made by Bundle.pin().");
+                     "Arrays for the variables of a bundle that have been checked once. Made by Bundle.pin().")
+      .def("__repr__", [](const Pinned& self) { return fmt::format("<{} pinned arrays>", self.arrays.size()); });
   BundleClass bundle = make_class(module);
   add_members(bundle);
   add_pull(bundle);

@@ -116,7 +116,11 @@ void add_checkpoint(nb::module_& module) {
           nb::sig("def shape(self) -> tuple[int, ...]"), "The extents of the axes; () for a scalar.")
       .def_ro("updates", &StoredVariable::updates, "The number of updates that it has had, on average over its chunks.")
       .def_ro("is_point_in_time", &StoredVariable::is_point_in_time, "Whether all of its elements are from one moment.")
-      .def_ro("slots", &StoredVariable::slots, "The names of its optimizer slots; a moving average is called 'ema'.");
+      .def_ro("slots", &StoredVariable::slots, "The names of its optimizer slots; a moving average is called 'ema'.")
+      .def("__repr__", [](const StoredVariable& self) {
+        return fmt::format("<stored variable '{}' of {}, shape {}>", self.name, to_string(self.dtype),
+                           to_text(self.shape));
+      });
   nb::class_<Checkpoint>(
       module, "Checkpoint",
       R"(A job's state in files: all variables at one moment, their optimizer state, and the training's progress.
@@ -135,6 +139,10 @@ Raises:
     Error: the folder holds no checkpoint, or a file has another size (DAMAGED); a file is missing; or this build does
         not know the format (INCOMPATIBLE).)")
       .def(nb::init<const std::string&>(), "folder"_a)
+      .def("__repr__",
+           [](const Checkpoint& self) {
+             return fmt::format("<checkpoint {} of step {}>", self.folder(), self.global_step());
+           })
       .def_prop_ro("folder", &Checkpoint::folder, "The folder of the checkpoint.")
       .def_prop_ro("global_step", &Checkpoint::global_step, "The number of global steps that the job had done.")
       .def_prop_ro("loss", &Checkpoint::loss,

@@ -296,6 +296,17 @@ SharedLease try_read(const SubscriberHandle& self, std::uint64_t newer_than) {
 
 nb::object generation(SharedLease lease) { return lease ? nb::cast(GenerationHandle{std::move(lease)}) : nb::none(); }
 
+std::vector<std::string> names_in(const GenerationHandle& self) {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < self->tensor_count(); ++i) names.push_back(self->spec(i).name);
+  return names;
+}
+
+bool has(const GenerationHandle& self, const std::string& name) {
+  const std::vector<std::string> names = names_in(self);
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 // Calls make(data, dtype, shape, owner) with the memory of the tensor, which `owner` keeps leased.
 template <class Make>
 nb::object shared_tensor(const GenerationHandle& self, const std::string& name, Make&& make) {
@@ -413,6 +424,7 @@ Progress: as publish().)")
       .def_prop_ro(
           "names", [](const PublisherHandle& self) { return self.own->check(), names_of(self.own->spec()); },
           "The names of the tensors, in their order.")
+      .def("__repr__", [](const PublisherHandle& self) { return fmt::format("<{}>", self.own->what()); })
       .def(
           "close",
           [](const PublisherHandle& self) {
@@ -486,6 +498,9 @@ void add_generation(nb::module_& module) {
       module, "Generation",
       R"(A generation of a publication: tensors that were published together. Returned by Subscriber.read().
 
+It is a mapping from the tensors' names. Its methods that return tensors as arrays raise
+TypeError for a tensor of a type that NumPy does not have.
+
     generation = subscriber.read()
     w = generation["w"]                         # in shared memory, read-only
     generation.copy_to({"w": array})
@@ -505,12 +520,7 @@ generation of its parent.)")
           "unix_ns", [](const GenerationHandle& self) { return self->unix_ns(); },
           "When it was published, in nanoseconds since 1970 (Unix time).")
       .def_prop_ro(
-          "names",
-          [](const GenerationHandle& self) {
-            std::vector<std::string> names;
-            for (std::uint32_t i = 0; i < self->tensor_count(); ++i) names.push_back(self->spec(i).name);
-            return names;
-          },
+          "names", [](const GenerationHandle& self) { return names_in(self); },
           "The names of the tensors, in their order.")
       .def("__getitem__", &tensor, "name"_a,
            nb::sig("def __getitem__(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
@@ -533,6 +543,44 @@ writing to such a tensor ends the process with SIGSEGV.
 
 Raises:
     KeyError: there is no tensor of that name.)")
+      .def("__len__", [](const GenerationHandle& self) { return self->tensor_count(); })
+      .def(
+          "__iter__", [](const GenerationHandle& self) { return nb::iter(nb::cast(names_in(self))); },
+          nb::sig("def __iter__(self) -> collections.abc.Iterator[str]"))
+      .def("__contains__", &has, "name"_a)
+      .def(
+          "keys", [](const GenerationHandle& self) { return names_in(self); }, "Returns the names of the tensors.")
+      .def(
+          "values",
+          [](const GenerationHandle& self) {
+            nb::list all;
+            for (const std::string& name : names_in(self)) all.append(tensor(self, name));
+            return all;
+          },
+          nb::sig("def values(self) -> list[numpy.typing.NDArray[typing.Any]]"),
+          "Returns the tensors, as generation[name] does.")
+      .def(
+          "items",
+          [](const GenerationHandle& self) {
+            nb::list all;
+            for (const std::string& name : names_in(self)) all.append(nb::make_tuple(name, tensor(self, name)));
+            return all;
+          },
+          nb::sig("def items(self) -> list[tuple[str, numpy.typing.NDArray[typing.Any]]]"),
+          "Returns pairs of names and tensors.")
+      .def(
+          "get",
+          [](const GenerationHandle& self, const std::string& name, nb::object otherwise) {
+            return has(self, name) ? tensor(self, name) : otherwise;
+          },
+          "name"_a, "default"_a = nb::none(),
+          nb::sig("def get(self, name: str, default: typing.Any = None) -> typing.Any"),
+          "Returns the tensor of that name, or `default` if there is none.")
+      .def("__repr__",
+           [](const GenerationHandle& self) {
+             return fmt::format("<generation {} of {} tensors, step {}>", self->number(), self->tensor_count(),
+                                self->step());
+           })
       .def("copy_to", &copy_to, "outs"_a, nb::sig("def copy_to(self, outs: dict[str, typing.Any]) -> None"),
            R"(Copies tensors into arrays.
 
@@ -615,6 +663,7 @@ Progress: lock-free; it repeats only if a generation has been published meanwhil
       .def_prop_ro(
           "names", [](const SubscriberHandle& self) { return self.own->check(), names_of(self.own->spec()); },
           "The names of the tensors, in their order.")
+      .def("__repr__", [](const SubscriberHandle& self) { return fmt::format("<{}>", self.own->what()); })
       .def(
           "close",
           [](const SubscriberHandle& self) {

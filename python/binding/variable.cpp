@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+
+#include "ps_shm/errors.hpp"
 #include "worker.hpp"
 
 namespace ps_shm::python {
@@ -120,6 +123,7 @@ struct Ids {
     is_wide = type == DType::kInt64 || type == DType::kUint64;
     if (!is_wide && type != DType::kInt32 && type != DType::kUint32)
       array.require_type(DType::kInt64, fmt::format("{} of variable '{}': ids", verb, self.variable.name()));
+    if (type == DType::kInt32) refuse_negative(array.as<const std::int32_t>(), self, verb);
   }
   // Calls `use` with the ids as a span of their type.
   template <class Use>
@@ -128,6 +132,14 @@ struct Ids {
       use(array.as<const std::uint64_t>());
     else
       use(array.as<const std::uint32_t>());
+  }
+
+  // The library takes ids of 32 bits as unsigned ones, so its message would have another number.
+  static void refuse_negative(std::span<const std::int32_t> ids, const NamedVariable& self, const char* verb) {
+    const auto found = std::find_if(ids.begin(), ids.end(), [](std::int32_t id) { return id < 0; });
+    if (found != ids.end())
+      throw Error(fmt::format("{} of variable '{}': id {} (number {} of {}) is out of range", verb,
+                              self.variable.name(), *found, found - ids.begin(), ids.size()));
   }
 
   Array array;

@@ -146,7 +146,11 @@ void add_worker_info(nb::module_& module) {
       .def_ro("seconds", &WorkerInfo::seconds,
               "The seconds from the moment that the owner joined until now, or until it left.")
       .def_ro("waiting_for", &WorkerInfo::waiting_for, "What the worker is blocked on, as text; empty: nothing.")
-      .def_ro("staleness", &WorkerInfo::staleness, "The Staleness of its pushes.");
+      .def_ro("staleness", &WorkerInfo::staleness, "The Staleness of its pushes.")
+      .def("__repr__", [](const WorkerInfo& self) {
+        return fmt::format("<worker {}: {}, process {}, {} steps>", self.rank, to_string(self.state), self.pid,
+                           self.steps);
+      });
 }
 
 void add_variable_info(nb::module_& module) {
@@ -171,7 +175,11 @@ void add_variable_info(nb::module_& module) {
           "'versioned' or 'inplace'.")
       .def_ro("updates", &VariableInfo::updates, "The average number of pushes per chunk (in-place: per block).")
       .def_ro("slots", &VariableInfo::slots, "The names of the arrays of its optimizer state.")
-      .def_ro("initialised", &VariableInfo::initialised, "Whether it has its initial values.");
+      .def_ro("initialised", &VariableInfo::initialised, "Whether it has its initial values.")
+      .def("__repr__", [](const VariableInfo& self) {
+        return fmt::format("<variable '{}' of {}, shape {}, rule {}, {}>", self.name, to_string(self.dtype),
+                           to_text(self.shape), to_string(self.rule), to_string(self.layout));
+      });
 }
 
 void add_event(nb::module_& module) {
@@ -182,7 +190,8 @@ void add_event(nb::module_& module) {
               "'adopted' and 'unregistered'.")
       .def_ro("rank", &Event::rank, "The rank of the worker that it concerns; None: no particular worker.")
       .def_ro("step", &Event::step, "The global step at that moment; of 'decided': the step that was decided.")
-      .def_ro("text", &Event::text, "What happened, in one line; diagnostic only.");
+      .def_ro("text", &Event::text, "What happened, in one line; diagnostic only.")
+      .def("__repr__", [](const Event& self) { return fmt::format("<event at step {}: {}>", self.step, self.text); });
 }
 
 nb::class_<ViewHandle> add_view_facts(nb::module_& module) {
@@ -234,7 +243,8 @@ forked child.)");
 }
 
 void add_view_contents(nb::class_<ViewHandle>& type) {
-  type.def(
+  type.def("__repr__", [](const ViewHandle& self) { return fmt::format("<{}>", self.own->what()); })
+      .def(
           "workers",
           [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.workers(); }); },
           "Returns a WorkerInfo for every rank that has had an owner.")

@@ -113,7 +113,11 @@ nb::object variable(const WorkerHandle& self, const std::string& name, nb::objec
 }
 
 nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<std::string> rule,
-                     std::optional<std::string> layout, bool regularize) {
+                     std::optional<std::string> layout, nb::object regularize) {
+  const auto is_regularized = [&](nb::handle name) {
+    return PyBool_Check(regularize.ptr()) ? nb::cast<bool>(regularize)
+                                          : nb::cast<bool>(regularize.attr("__contains__")(name));
+  };
   std::vector<Initial> initials;
   std::vector<VariableSpec> specs;
   for (const auto& [key, array] : arrays) {
@@ -123,7 +127,7 @@ nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<st
       throw nb::type_error(fmt::format("variable '{}': pass its first values as an array", name).c_str());
     const bool has_floats = initials.back().array->dtype() == DType::kFloat32;
     specs.push_back(specify(name, initials.back(), {}, {}, has_floats ? rule : std::nullopt,
-                            has_floats ? layout : std::nullopt, has_floats && regularize));
+                            has_floats ? layout : std::nullopt, has_floats && is_regularized(key)));
   }
   std::vector<Variable> made;
   {
@@ -303,12 +307,13 @@ Progress: declaring is lock-free; blocks on the worker that declares or initiali
           "variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
           "regularize"_a = false,
           nb::sig("def variables(self, arrays: dict[str, typing.Any], *, rule: str | None = None, layout: str | None = "
-                  "None, regularize: bool = False) -> Bundle"),
+                  "None, regularize: bool | collections.abc.Collection[str] = False) -> Bundle"),
           R"(Declares several variables together, as variable() does, and returns them as a Bundle, in their order.
 
 Args:
     arrays: for each variable's name, an array with its initial values, which gives shape and dtype.
-    rule, layout, regularize: as for variable(). They apply to the float32 variables only.
+    rule, layout, regularize: as for variable(). They apply to the float32 variables only. `regularize` may also be the
+        names of those to which l2, l1 and weight_decay apply.
 
 Raises:
     TypeError: initial values are not given as an array.

@@ -27,6 +27,8 @@ ps_shm.torch         the same for PyTorch models; import it separately
 docs/python.md in the repository describes all parts with examples.
 """
 
+import collections.abc
+
 from . import _core, checkpoint
 from ._core import (
     Bundle,
@@ -46,6 +48,7 @@ from ._core import (
 from ._job import Server, Worker
 from ._publication import Generation, NewGeneration, Publisher, Subscriber
 
+collections.abc.Mapping.register(Generation)
 __version__: str = getattr(_core, "__version__")
 for _error in (Error, ErrorCode, JobFinished, PublisherGone, Timeout):
     _error.__module__ = "ps_shm"  # the name that programs catch and that tracebacks show

@@ -1,5 +1,8 @@
 """Publisher and Subscriber as context managers."""
 
+import asyncio
+import time
+
 from . import _core
 from ._closing import Closing, closed_at_exit
 from ._core import Generation, NewGeneration
@@ -56,6 +59,34 @@ class Subscriber(_core.Subscriber, Closing):
     Raises:
         Timeout: the publication did not appear within `wait` seconds.
     """
+
+    async def read_async(self, newer_than: int = 0, *, timeout: float = 60.0) -> Generation:
+        """Returns the newest generation as soon as its number is above `newer_than`, as read() does, for asyncio.
+
+            generation = await subscriber.read_async()
+
+        It looks every 2 ms, and can be cancelled.
+
+        Args:
+            newer_than: the number of a generation, such as the one read last. 0: any generation.
+            timeout: how long to wait, in seconds.
+
+        Raises:
+            Timeout: there was no such generation in time.
+            PublisherGone: there is no such generation and no live publisher.
+            Error: two generations are held already.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            is_published = self.published  # before the look: what it publishes last is seen
+            generation = self.try_read(newer_than)
+            if generation is not None:
+                return generation
+            if not is_published:
+                raise _core.PublisherGone(f"{self!r} waits for a generation, and nobody publishes")
+            if time.monotonic() >= until:
+                raise _core.Timeout(f"{self!r} has got no newer generation within {timeout} s")
+            await asyncio.sleep(0.002)
 
 
 __all__ = ["Generation", "NewGeneration", "Publisher", "Subscriber"]

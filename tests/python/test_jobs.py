@@ -499,3 +499,19 @@ def test_the_default_job_is_that_of_the_newest_open_server(job, monkeypatch, fir
         assert os.environ["PS_SHM_JOB"] == third.job != servers[0].job
     servers[0].close()
     assert os.environ["PS_SHM_JOB"] == "outer"
+
+
+def test_objects_show_what_they_are(job, tmp_path):
+    with ps_shm.Server(job) as server, ps_shm.Worker(job) as worker:
+        bundle = worker.variables({"w": np.zeros((2, 3), np.float32)})
+        view = ps_shm.View(job)
+        found = ps_shm.checkpoint.load(ps_shm.checkpoint.save(worker, tmp_path))
+        for thing, text in (
+                (server, f"<the ps of job '{job}'>"), (worker, f"<worker 0 of job '{job}'>"), (view, f"<the view of job '{job}'>"),
+                (bundle, f"<bundle of 1 variables of worker 0 of job '{job}'>"),
+                (bundle.pin([np.zeros((2, 3), np.float32)]), "<1 pinned arrays>"),
+                (view.workers()[0], f"<worker 0: alive, process {os.getpid()}, 0 steps>"),
+                (view.variables()[0], "<variable 'w' of float32, shape (2, 3), rule sgd, versioned>"),
+                (found, f"<checkpoint {found.folder} of step 0>"), (found.variables[0], "<stored variable 'w' of float32, shape (2, 3)>")):
+            assert repr(thing) == text
+        assert repr(view.events()[0]).startswith("<event at step 0: ")

@@ -1,4 +1,6 @@
 """Publishers and subscribers in one process or several: a reader always gets complete generations."""
+import asyncio
+import collections.abc
 import os
 import signal
 import threading
@@ -223,3 +225,43 @@ reading.wait()
 """
     assert start(text, job).finish() == (0, "", "")
     assert not segments(job)
+
+
+def test_a_generation_is_a_mapping(job):
+    first = {"a": np.arange(3.0), "b": np.arange(4)}
+    with ps_shm.Publisher(job, first) as publisher, ps_shm.Subscriber(job) as subscriber:
+        publisher.publish(first, step=7)
+        generation = subscriber.read()
+        assert isinstance(generation, collections.abc.Mapping)
+        assert list(generation) == list(generation.keys()) == ["a", "b"] and len(generation) == 2
+        assert "a" in generation and "c" not in generation and generation.get("c", 5) == 5
+        for name, values in {**generation}.items():
+            np.testing.assert_array_equal(values, first[name])
+        assert [name for name, _ in generation.items()] == ["a", "b"] and generation.values()[1].tolist() == [0, 1, 2, 3]
+        model = torch.nn.Module()
+        model.register_buffer("a", torch.zeros(3, dtype=torch.float64))
+        model.register_buffer("b", torch.zeros(4, dtype=torch.int64))
+        model.load_state_dict({name: torch.from_numpy(values.copy()) for name, values in generation.items()})
+        assert model.b.tolist() == [0, 1, 2, 3]
+        assert repr(generation) == "<generation 1 of 2 tensors, step 7>"
+        assert repr(publisher) == f"<the publisher of '{job}'>" and repr(subscriber) == f"<the subscriber of '{job}'>"
+        del generation, values
+
+
+def test_a_coroutine_waits_for_a_generation(job):
+    first = {"a": np.zeros(3)}
+    publisher, subscriber = ps_shm.Publisher(job, first), ps_shm.Subscriber(job)
+
+    async def read():
+        waiting = asyncio.create_task(subscriber.read_async(timeout=1e6))
+        await asyncio.wait({waiting}, timeout=0)
+        publisher.publish(first)
+        assert (await waiting).number == 1
+        with pytest.raises(ps_shm.Timeout, match="no newer generation"):
+            await subscriber.read_async(1, timeout=0)
+        publisher.close()
+        with pytest.raises(ps_shm.PublisherGone, match="nobody publishes"):
+            await subscriber.read_async(1)
+
+    asyncio.run(read())
+    subscriber.close()

@@ -971,3 +971,28 @@ def test_the_lowest_living_rank_sets_the_rate_and_the_buffers(job):
         step(models[1], second, 0.125)
         assert models[1][1].num_batches_tracked.item() == before + 1
         second.close()
+
+
+def test_groups_without_weight_decay_and_the_names_of_torch(job):
+    plain, model = small_model(), small_model()
+
+    def groups(m):
+        decayed, others = [p for p in m.parameters() if p.ndim > 1], [p for p in m.parameters() if p.ndim < 2]
+        return [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+
+    settings = {"lr": 0.01, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.3}
+    with ps_shm.torch.Optimizer(model, job, create=True, optimizer="adamw", params=groups(model), **settings) as opt:
+        train(plain, torch.optim.AdamW(groups(plain), **settings), 10), train(model, opt, 10)
+        for a, b in zip(plain.state_dict().values(), model.state_dict().values()):
+            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
+    with ps_shm.torch.Optimizer(model, job, create=True, momentum=0.9, nesterov=True, params=model[3].parameters()) as opt:
+        assert opt.worker.settings["optimizer"] == "nesterov"
+        before = {n: p.detach().clone() for n, p in model.named_parameters()}
+        train(model, opt, 1)
+        assert [n for n, p in model.named_parameters() if not torch.equal(p, before[n])] == ["3.weight", "3.bias"]
+    for params, says in (([{"params": model.parameters(), "lr": 0.1}], "may have weight_decay=0"),
+                         ([torch.zeros(1)], "no parameter of the model")):
+        with pytest.raises(ValueError, match=says):
+            ps_shm.torch.Optimizer(model, job, create=True, params=params)
+    with pytest.raises(ValueError, match="amsgrad"):
+        ps_shm.torch.Optimizer(model, job, create=True, amsgrad=True)

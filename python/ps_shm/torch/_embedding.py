@@ -91,10 +91,11 @@ class Embedding(torch.nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """A copy of the whole table, on the CPU. Of an embedding without a job: its initial values."""
-        if self._variable is not None:
-            return self._variable.pull(torch.empty(self.num_embeddings, self.embedding_dim, dtype=torch.float32))
         values = torch.zeros(self.num_embeddings, self.embedding_dim, dtype=torch.float32)
-        self._fill(values.numpy())
+        if self._variable is not None:
+            self._variable.pull(values)
+        else:
+            self._fill(values.numpy())
         return values
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -144,7 +145,14 @@ class Embedding(torch.nn.Module):
         destination[prefix + "weight"] = self.weight
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, missing: list[str], unexpected: list[str], errors: list[str]
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
     ) -> None:
         values = state_dict.get(prefix + "weight")
         others = {key: value for key, value in state_dict.items() if key != prefix + "weight"}

@@ -1,6 +1,6 @@
 """The tensors of a model, by their names in its state_dict()."""
 
-from typing import Iterable, Optional
+from typing import Any, Iterable, Optional
 
 import torch
 
@@ -25,15 +25,19 @@ def is_on_gpu(p: torch.Tensor) -> bool:
     return p.device.type == "cuda"
 
 
-def parameters(model: torch.nn.Module, may_be_on_gpu: bool = False) -> dict[str, torch.nn.Parameter]:
+def parameters(
+    model: torch.nn.Module, may_be_on_gpu: bool = False, only: Optional[set[str]] = None
+) -> dict[str, torch.nn.Parameter]:
     """Returns the parameters that are trained, by name; a parameter with several names has the first one.
 
-    Those without elements are left out. Raises TypeError if a parameter is not on the CPU (or, if allowed, one GPU) or
-    not float32, or if there are none.
+    `only`: the names of those that may be trained; None: all. Those without elements are left out. Raises TypeError if a
+    parameter is not on the CPU (or, if allowed, one GPU) or not float32, or if there are none.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"pass the model itself, a torch.nn.Module, not a {type(model).__name__}: Optimizer(model, ...)")
     found = {name: p for name, p in model.named_parameters() if p.requires_grad and p.numel() != 0}
+    if only is not None:
+        found = {name: p for name, p in found.items() if name in only}
     if not found:
         raise TypeError("the model has no parameters to train")
     first, device = next(iter(found.items()))[0], next(iter(found.values())).device
@@ -45,6 +49,28 @@ def parameters(model: torch.nn.Module, may_be_on_gpu: bool = False) -> dict[str,
         if p.dtype != torch.float32:
             raise TypeError(f"parameter '{name}' is of {p.dtype}; pass the model in float32: model.float()")
     return found
+
+
+def chosen(model: torch.nn.Module, params: Optional[Iterable[Any]]) -> tuple[Optional[set[str]], set[str]]:
+    """Returns the names of the parameters in `params`, None for all, and the names of those without weight decay.
+
+    `params` has the form that the optimizers of PyTorch take: parameters, or groups of them.
+    """
+    if params is None:
+        return None, set()
+    names = {id(p): name for name, p in model.named_parameters()}
+    found, undecayed = set(), set()
+    groups = list(params)
+    for group in groups if groups and isinstance(groups[0], dict) else [{"params": groups}]:
+        if not set(group) <= {"params", "weight_decay"} or group.get("weight_decay", 0) != 0:
+            raise ValueError("params: a group may have weight_decay=0; all other settings are the job's, for all parameters")
+        of_group = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+        if not all(id(p) in names for p in of_group):
+            raise ValueError("params: a tensor among them is no parameter of the model")
+        found.update(names[id(p)] for p in of_group)
+        if "weight_decay" in group:
+            undecayed.update(names[id(p)] for p in of_group)
+    return found, undecayed
 
 
 class Places:

@@ -1,6 +1,6 @@
 """An optimizer for PyTorch models that pushes to a job in shared memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Literal, Optional, Union
 
 import torch
@@ -11,7 +11,21 @@ from ._buffers import Buffers, Policy
 from ._embedding import Embedding
 from ._gpu import Gpu
 from ._membership import Joined, Membership
-from ._model import Places, dense, is_on_gpu, own, parameters
+from ._model import Places, chosen, dense, is_on_gpu, own, parameters
+
+
+# The settings under the job's names.
+def _own_names(settings: dict[str, Any]) -> dict[str, Any]:
+    own = {name: value for name, value in settings.items() if name not in ("betas", "eps", "nesterov", "amsgrad")}
+    if settings.get("amsgrad"):
+        raise ValueError("amsgrad: no optimizer of a job has it")
+    if settings.get("betas") is not None:
+        own["beta1"], own["beta2"] = settings["betas"]
+    if settings.get("eps") is not None:
+        own["epsilon"] = settings["eps"]
+    if settings.get("nesterov"):
+        own["optimizer"] = "nesterov"
+    return own
 
 
 class Optimizer(Joined, torch.optim.Optimizer):
@@ -20,6 +34,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
     The model's parameters become variables of the job, with their names in state_dict(). The first worker's model gives
     the variables their initial values; every other model starts from the job's values. The job keeps the optimizer's
     state (momentum and the like), one for all workers. The model is on the CPU or on one GPU, with float32 parameters.
+    Frozen parameters stay with their process until they are unfrozen.
 
         opt = ps_shm.torch.Optimizer(model, "job", create=True, optimizer="adam", lr=0.01)
         for batch in batches:
@@ -46,12 +61,14 @@ class Optimizer(Joined, torch.optim.Optimizer):
             Requires create=True.
         prefix: precedes the names of the model's variables. Objects of one process with different prefixes train
             different models in one job, for example the two of a GAN, and share a worker.
+        params: the parameters to train, or groups of them, as for the optimizers of PyTorch; None: all of the model. A
+            group may have weight_decay=0: the job's l2, l1 and weight_decay do not apply to it then.
         settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
-            have these settings.
+            have these settings. PyTorch's betas, eps and nesterov are accepted, too.
 
     Raises:
         TypeError: the model's parameters are on several devices or not float32, or none is trained.
-        ValueError: push_every and local, or restore and create, do not match.
+        ValueError: push_every and local, or restore and create, do not match; params has what a job does not.
         Error: the job has other settings.
         Timeout: there is no such job within `wait` seconds.
         JobFinished: the last step of the job is done.
@@ -75,6 +92,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         threads: int = 1,
         restore: Union[str, dict[str, Any], None] = None,
         prefix: str = "",
+        params: Optional[Iterable[Any]] = None,
         **settings: Any,
     ) -> None:
         if (push_every > 1) != (local is not None) or push_every < 1:
@@ -82,8 +100,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if restore is not None and not create:
             raise ValueError("restore is for the job that is made here: it goes with create=True")
         self._model = own(model)
-        self._parameters = parameters(self._model, may_be_on_gpu=True)
+        self._only, self._undecayed = chosen(self._model, params)
+        self._parameters = parameters(self._model, may_be_on_gpu=True, only=self._only)
         self._prefix = prefix
+        settings = _own_names(settings)
         if local is not None and create:
             settings.setdefault("optimizer", "add")
         self._local, self._push_every, self._buffers_policy = local, push_every, buffers
@@ -94,7 +114,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
             # The keys that PyTorch users expect in param_groups, with the job's current values.
             said = self.worker.settings
             super().__init__(
-                self._model.parameters(),
+                [p for _, p in self._trainable()],
                 {"lr": self._lr, "momentum": float(said["momentum"]), "optimizer": said["optimizer"], "mode": said["mode"]},
             )
             self._momentum = self.param_groups[0]["momentum"]
@@ -122,7 +142,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._owed = 0  # the number of steps that the worker has to have ended
         self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
         self._gpu: Optional[Gpu] = None
-        self._declare_parameters({**self._parameters, **parameters(self._model, may_be_on_gpu=True)})
+        self._declare_parameters({**self._parameters, **parameters(self._model, True, self._only)})
         self._buffers = Buffers(self._membership, self._model, self._buffers_policy, self._prefix)
         for embedding in self._embeddings:
             embedding.attach(self.worker)
@@ -133,9 +153,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
     # Frozen parameters become variables when they are trained for the first time.
     def _declare_parameters(self, found: dict[str, torch.nn.Parameter]) -> None:
         self._parameters = found
-        self._frozen = [p for name, p in self._model.named_parameters() if name not in found and p.numel() != 0]
+        self._frozen = [p for name, p in self._trainable() if name not in found and p.numel() != 0]
         first = {self._prefix + name: dense(p) for name, p in found.items()}
-        self._bundle: Bundle = self.worker.variables(first, regularize=True)
+        regularized = [self._prefix + name for name in found if name not in self._undecayed]
+        self._bundle: Bundle = self.worker.variables(first, regularize=regularized)
         self._places = Places(self._bundle)
 
     # The link to the GPU has to be created after all variables have been declared.
@@ -151,7 +172,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         closure: a function that computes the loss and the gradients, as for torch.optim; it is called first.
 
         In the modes ssp and sync it waits for other workers. Ctrl-C ends the wait, and the next call completes the
-        step. Raises JobFinished if the job ends while it waits.
+        step. Parameters without a gradient are left alone. Raises JobFinished if the job has been ended.
         """
         loss = None
         if closure is not None:
@@ -160,7 +181,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._membership.check()
         self._settle()
         if any(p.requires_grad for p in self._frozen):
-            trained = {n: p for n, p in self._model.named_parameters() if n in self._parameters or p.requires_grad}
+            trained = {n: p for n, p in self._trainable() if n in self._parameters or p.requires_grad}
             self._declare_parameters({name: p for name, p in trained.items() if p.numel() != 0})
             self._link()
             self.pull()
@@ -287,7 +308,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
     # The parameters' numbers in state_dict(), by name.
     def _numbers(self) -> dict[str, int]:
-        return {name: i for i, (name, _) in enumerate(self._model.named_parameters()) if name in self._parameters}
+        return {name: i for i, (name, _) in enumerate(self._trainable()) if name in self._parameters}
+
+    def _trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(n, p) for n, p in self._model.named_parameters() if self._only is None or n in self._only]
 
     def _live_lr(self) -> float:
         return float(self.worker.live["lr"])

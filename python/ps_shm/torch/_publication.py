@@ -119,7 +119,8 @@ class Subscriber(Closing):
         if generation is None:
             return None
         tensors = {name: tensor for name, tensor in _state(self._model).items() if name in self._names}
-        beside = {n: torch.empty_like(t, memory_format=torch.contiguous_format) for n, t in tensors.items() if not t.is_contiguous()}
+        strided = {name: tensor for name, tensor in tensors.items() if not tensor.is_contiguous()}
+        beside = {n: torch.empty_like(t, memory_format=torch.contiguous_format) for n, t in strided.items()}
         generation.copy_to({**tensors, **beside})
         for name, place in beside.items():
             tensors[name].copy_(place)
