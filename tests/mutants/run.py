@@ -24,6 +24,7 @@ own, so that a hang leaves nothing behind.
 Exits with 0 if every mutant is noticed, except those that have a reason to survive.
 """
 import argparse
+import ast
 import collections
 import fcntl
 import fnmatch
@@ -96,10 +97,13 @@ def run(*command, **options):
 
 def find_misfits(mutants):
     """A line for each mutant that does not fit the code, and for each filter that matches no test case."""
-    texts = [path.read_text() for path in (SOURCE / "tests").rglob("*") if path.suffix in (".cpp", ".hpp", ".py")]
-    cases = [case for text in texts for case in re.findall(r'TEST_CASE\(\s*"([^"]*)"', text)]
-    for name, body in (found for text in texts for found in re.findall(r"^class (\w+)(.*?)(?=^class |\Z)", text, re.M | re.S)):
-        cases += [name, *(f"{name}.{method}" for method in re.findall(r"def (test_\w+)", body))]
+    cases = []
+    for path in (path for path in (SOURCE / "tests").rglob("*") if path.suffix in (".cpp", ".hpp", ".py")):
+        if path.suffix == ".py":
+            for one in (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)):
+                cases += [one.name, *(f"{one.name}.{its.name}" for its in one.body if isinstance(its, ast.FunctionDef))]
+        else:
+            cases += re.findall(r'TEST_CASE\(\s*"([^"]*)"', path.read_text())
     for mutant in mutants:
         _, why = mutant.applied_to((SOURCE / mutant.file).read_text())
         if why:
