@@ -3,19 +3,29 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <random>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "persistence/checkpoint_folder.hpp"
+#include "persistence/tensor_files.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
@@ -100,7 +110,49 @@ void replace_in(const std::string& path, const std::string& from, const std::str
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
+// What would survive a power failure: the files and folders that were synced, by their inodes. For a folder, the names
+// that it had then. Syncing the folder `broken` fails.
+class Disk {
+ public:
+  explicit Disk(const std::string& broken = "") {
+    on_sync_ = [this, broken](int descriptor) {
+      const fs::path path = fs::read_symlink(fmt::format("/proc/self/fd/{}", descriptor));
+      if (path == broken) return false;
+      std::set<std::string>& names = synced_[inode_of(path)];
+      names.clear();
+      if (fs::is_directory(path))
+        for (const auto& entry : fs::directory_iterator(path)) names.insert(entry.path().filename());
+      return true;
+    };
+  }
+  ~Disk() { on_sync_ = nullptr; }
+  Disk(const Disk&) = delete;
+  Disk& operator=(const Disk&) = delete;
+
+  bool has(const fs::path& path) const {
+    const auto folder = synced_.find(inode_of(path.parent_path()));
+    return folder != synced_.end() && folder->second.contains(path.filename()) && synced_.contains(inode_of(path));
+  }
+  static bool sync(int descriptor) { return !on_sync_ || on_sync_(descriptor); }
+
+ private:
+  static ino_t inode_of(const fs::path& path) {
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    return status.st_ino;
+  }
+  static inline std::function<bool(int)> on_sync_;
+  std::map<ino_t, std::set<std::string>> synced_;
+};
+
 }  // namespace
+
+// In place of the C library's.
+extern "C" int fsync(int descriptor) {
+  if (Disk::sync(descriptor)) return static_cast<int>(::syscall(SYS_fsync, descriptor));
+  errno = EIO;
+  return -1;
+}
 
 TEST_CASE("a job that starts from a checkpoint continues as if it had not been interrupted") {
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kAdagrad, UpdateRule::kAdam,
@@ -343,6 +395,7 @@ TEST_CASE("the last checkpoint is kept, whatever else is in the folder") {
   saved[2] = job.save(folder.path(), {.loss = 0.5});
   persistence::remove_old_checkpoints(folder.path(), {.newest = 1, .best = true}, saved[3], "");
   CHECK(fs::exists(saved[3]));
+  CHECK(fs::exists(saved[2]));  // the best one
   CHECK_FALSE(fs::exists(saved[0]));
 }
 
@@ -433,6 +486,53 @@ TEST_CASE("a process killed at any moment of a save leaves either the previous c
     step = latest->global_step();
     if (kill % 20 == 0) const persistence::CheckpointDir cleared(folder.path());
   }
+}
+
+TEST_CASE("after a save a power failure takes nothing of the checkpoint, nor its name, nor that of a new folder") {
+  const test::Folder folder;
+  const Job job(config_of(UpdateRule::kMomentum));
+  const std::string dir = folder.path("checkpoints"), text = folder.path("text");
+  const Disk disk;
+  const std::string saved = job.save(dir);
+  const std::vector<std::string> expected = {"checkpoint.json", "model.safetensors", "optimizer.safetensors"};
+  for (const std::string& name : expected) CHECK(disk.has(saved + "/" + name));
+  CHECK(disk.has(saved));
+  CHECK(disk.has(dir));
+  persistence::write_text(text, "of the result");
+  CHECK(disk.has(text));
+}
+
+TEST_CASE("a checkpoint that cannot be written or synced leaves nothing, and the one that it would replace stays") {
+  const test::Folder folder;
+  const std::string dir = fs::canonical(folder.path());
+  const Job job(config_of(UpdateRule::kSgd));
+  const std::string saved = job.save(dir, {.loss = 1.0});
+  const auto is_as_before = [&] {
+    return folder.files() == std::vector<std::string>{"step-0"} && Checkpoint(saved).loss() == 1.0;
+  };
+  {
+    const Disk disk(dir);
+    CHECK(has(error_of([&] { job.save(dir, {.loss = 2.0}); }), "cannot sync the folder"));
+  }
+  CHECK(is_as_before());
+  persistence::CheckpointArrays arrays;
+  arrays.add({.name = "a", .shape = {10}}, [](std::uint64_t, std::span<std::byte>) { throw Error("unreadable"); });
+  CHECK(error_of([&] { persistence::write_checkpoint(dir, {}, arrays, 50'000); }) == "unreadable");
+  CHECK(is_as_before());
+}
+
+TEST_CASE("a process that begins to keep checkpoints in a folder removes none that another one is writing") {
+  const test::Folder folder;
+  persistence::CheckpointArrays arrays;
+  bool has_begun = false;
+  arrays.add({.name = "a", .shape = {10}}, [&](std::uint64_t, std::span<std::byte> out) {
+    std::fill(out.begin(), out.end(), std::byte{1});
+    const persistence::CheckpointDir other(folder.path());
+    has_begun = true;
+  });
+  const std::string saved = persistence::write_checkpoint(folder.path(), {}, arrays, 50'000);
+  CHECK(has_begun);
+  CHECK_NOTHROW(Checkpoint(saved).verify());
 }
 
 TEST_CASE("a name in checkpoint.json cannot lead outside the folder") {

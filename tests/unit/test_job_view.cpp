@@ -8,11 +8,13 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
 #include "shm/segment/counters.hpp"
 #include "shm/segment/directory.hpp"
 #include "shm/slots/inplace_slot.hpp"
@@ -167,6 +169,17 @@ TEST_CASE("job view: settings, sizes and owner are those that the ps has set") {
   CHECK(info.bytes.free_buffers == job.segments.shard_data_offset());
   CHECK(info.global_step == 0);
   CHECK_FALSE(info.finished);
+}
+
+TEST_CASE("job view: once another job has the name, its snapshot is refused") {
+  const test::JobName name;
+  JobConfig config;
+  config.job = name.text();
+  std::optional<Server> server(config);
+  const JobView view(name.text());
+  server.reset();
+  server.emplace(config);
+  CHECK_THROWS_WITH_AS(view.snapshot(), doctest::Contains("has been replaced by another job"), Error);
 }
 
 TEST_CASE("job view: a job whose ps is gone is shown as not served") {

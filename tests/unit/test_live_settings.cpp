@@ -242,6 +242,15 @@ TEST_CASE("live settings: a change that throws changes nothing and releases the 
   CHECK(texts(job, "set").empty());
 }
 
+TEST_CASE("live settings: those of a dead job are not changed, nor any to what the job does not allow") {
+  TestJob job(elastic());
+  JobControl control(job.name.text());
+  CHECK_THROWS_AS(control.change([](LiveSettings& settings) { settings.learning_rate = -1; }), Error);
+  CHECK(live_version(job.segments) == 0);
+  job.segments.locks().release(kTaskByte);
+  CHECK_THROWS_WITH_AS(JobControl(job.name.text()), doctest::Contains("is dead"), Error);
+}
+
 TEST_CASE("live settings: the setter's byte is released after a change") {
   TestJob job(elastic());
   JobControl(job.name.text()).change(keep);

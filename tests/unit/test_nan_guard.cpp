@@ -1,16 +1,24 @@
 // The guard against NaN: a NaN does not spread beyond its worker, and what happens to the job.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "hooks/restoring.hpp"
+#include "inspection/nan_watch.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/hooks.hpp"
@@ -157,6 +165,14 @@ TEST_CASE("nan guard: a checkpoint that is damaged, or contains a NaN itself, is
   CHECK(is_in("skipped a checkpoint", job.said.lines[0]));
   CHECK(is_in("variable 'v' has values that are not finite", job.said.lines[0]));
   CHECK(is_in("step-1", job.said.lines[1]));
+  {
+    std::fstream model(job.folder.path("step-1/model.safetensors"), std::ios::binary | std::ios::in | std::ios::out);
+    model.seekp(-1, std::ios::end);
+    model.put('\x41');  // the sign and exponent of the last value, which stays finite
+  }
+  CHECK_THROWS_WITH_AS(restore(job.member.worker, job.folder.path()), doctest::Contains("are not what was written"),
+                       Error);
+  CHECK(job.member.value() == 7);
   fs::remove(job.folder.path("step-1/model.safetensors"));
   CHECK_THROWS_WITH_AS(restore(job.member.worker, job.folder.path()), doctest::Contains("can be restored"), Error);
   fs::remove_all(job.folder.path("step-1"));
@@ -189,6 +205,38 @@ TEST_CASE("nan guard: of two workers that pulled the same NaN one restores, and 
   // From now on it pulls values from after the restore: a NaN among them is a new one.
   other.asked = 0;
   other.run({hooks[0], stop_at_step(5)}, nan_first);
+  CHECK(job.member.value() == 8);
+}
+
+TEST_CASE("nan guard: what was pulled in the very nanosecond of a restore was pulled before it") {
+  Diverged job;
+  const NanGuardOptions options{.on_nan = OnNan::kRestore, .dir = job.folder.path()};
+  const hooks::Moment first = hooks::moment_of(job.member.worker);
+  CHECK(hooks::restore_once(job.member.worker, options, first).outcome == hooks::Restored::kHere);
+  std::uint64_t instance = 0;
+  hooks::Moment restored;
+  std::ifstream(job.folder.path(".restored")) >> instance >> restored.ns;
+  CHECK(hooks::restore_once(job.member.worker, options, restored).outcome == hooks::Restored::kByAnother);
+  ++restored.ns;
+  CHECK(hooks::restore_once(job.member.worker, options, restored).outcome == hooks::Restored::kHere);
+}
+
+TEST_CASE("nan guard: while another process restores, nothing is restored here") {
+  Diverged job;
+  const int other = ::open(job.folder.path(".restored").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  REQUIRE(::flock(other, LOCK_EX | LOCK_NB) == 0);
+  const NanGuardOptions options{.on_nan = OnNan::kRestore, .dir = job.folder.path()};
+  const hooks::Moment now = hooks::moment_of(job.member.worker);
+  CHECK(hooks::restore_once(job.member.worker, options, now).outcome == hooks::Restored::kByAnother);
+  CHECK(job.counted() == 99);
+  ::close(other);
+  CHECK(hooks::restore_once(job.member.worker, options, now).outcome == hooks::Restored::kHere);
+}
+
+TEST_CASE("nan guard: what was restored into an earlier job of the folder does not count") {
+  Diverged job;
+  std::ofstream(job.folder.path(".restored")) << "1 " << INT64_MAX << " 1000 99 " << job.folder.path("step-2") << "\n";
+  job.member.run({job.guard(), stop_at_step(3)}, nan_first);
   CHECK(job.member.value() == 8);
 }
 
@@ -267,4 +315,27 @@ TEST_CASE("nan guard: restore in sync mode is applied by the step, once, before 
       for (const std::string& line : lines) restored += is_in("the job was reset to", line);
     CHECK(restored == 1);
   }
+}
+
+TEST_CASE("nan watch: it names the worker of the first NaN, and is certain only if the update before was finite") {
+  const JobConfig config = config_of(Mode::kAsync, 2);
+  Server server(config);
+  LoopingWorker first(config, 0), second(config, 1);
+  const std::vector<float> ones(kElements, 1.0F), nans(kElements, NAN);
+  shm::AttachOutcome outcome;
+  auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadOnly, outcome);
+  REQUIRE(job);
+  NanWatch watch(*job);
+  second.worker.push(second.variable, ones);
+  CHECK_FALSE(watch.look());
+  first.worker.push(first.variable, nans);
+  second.worker.push(second.variable, ones);
+  const std::optional<NanFound> found = watch.look();
+  REQUIRE(found);
+  CHECK(found->suspects == std::vector<std::uint32_t>{0});
+  CHECK(found->is_certain);
+  for (int push = 0; push < 20; ++push) second.worker.push(second.variable, ones);  // reuse the buffer of that update
+  const std::optional<NanFound> late = NanWatch(*job).look();
+  REQUIRE(late);
+  CHECK_FALSE(late->is_certain);
 }

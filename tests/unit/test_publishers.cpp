@@ -1,12 +1,17 @@
 // The life of a publication: successive publishers, deaths, removal, and what is refused.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
@@ -57,7 +62,36 @@ class LivingPublisher {
 
 PublisherOptions hasty_publisher() { return {.wait_seconds = 0.05}; }
 
+// Calls `act` once, before the first query (or the first change) of a lock.
+class BeforeLock {
+ public:
+  BeforeLock(int command, std::function<void()> act) { command_ = command, act_ = std::move(act); }
+  ~BeforeLock() { command_ = 0; }
+  BeforeLock(const BeforeLock&) = delete;
+  BeforeLock& operator=(const BeforeLock&) = delete;
+
+  static void reached(int command) {
+    if (command != command_) return;
+    command_ = 0;
+    act_();
+  }
+
+ private:
+  static inline int command_ = 0;
+  static inline std::function<void()> act_;
+};
+
 }  // namespace
+
+// In place of the C library's, through which locks are taken and queried.
+extern "C" int fcntl(int descriptor, int command, ...) {
+  va_list rest;
+  va_start(rest, command);
+  void* const argument = va_arg(rest, void*);
+  va_end(rest);
+  BeforeLock::reached(command);
+  return static_cast<int>(::syscall(SYS_fcntl, descriptor, command, argument));
+}
 
 TEST_CASE("publisher: a successor continues a dead one's publication, and subscribers do not notice") {
   const PublicationName name;
@@ -141,6 +175,57 @@ TEST_CASE("publisher: the next one waits until the previous one ends") {
   CHECK(publish_next(second) == 2);
   CHECK_FALSE(subscriber.has_ended());
   CHECK(subscriber.read(1).number() == 2);
+}
+
+TEST_CASE("publisher: it says that it has ended its publication before its byte is free (publication.P10)") {
+  const PublicationName name;
+  std::optional<Publisher> publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  bool has_ended = false, is_published = false;
+  const BeforeLock release(F_OFD_SETLK, [&] {
+    has_ended = subscriber.has_ended();
+    is_published = subscriber.is_published();
+  });
+  publisher.reset();
+  CHECK(has_ended);
+  CHECK(is_published);
+}
+
+TEST_CASE("publisher: a reader gets the last generation of one that ends while it waits (publication.P13)") {
+  const PublicationName name;
+  std::optional<Publisher> publisher(bundle_of(name));
+  Subscriber subscriber(name.text());
+  publish_next(*publisher);
+  const BeforeLock end(F_OFD_GETLK, [&] {
+    publish_next(*publisher);
+    publisher.reset();
+  });
+  CHECK(subscriber.read(1, 20).number() == 2);
+  CHECK_FALSE(publisher);
+}
+
+TEST_CASE("publisher: who takes a byte of a publication that is removed at this moment starts again (names.N3)") {
+  const PublicationName name;
+  SUBCASE("a publisher") {
+    LivingPublisher dead(bundle_of(name), 1);
+    dead.kill();
+    const BeforeLock remove(F_OFD_SETLK, [&] { shm::unlink_segment(name.file()); });
+    const Publisher publisher(bundle_of(name));
+    CHECK(publisher.generation() == 0);
+    CHECK(name.exists());
+  }
+  SUBCASE("a subscriber") {
+    Publisher orphan(bundle_of(name));
+    publish_next(orphan);
+    std::optional<Publisher> other;
+    const BeforeLock replace(F_OFD_SETLK, [&] {
+      shm::unlink_segment(name.file());
+      other.emplace(bundle_of(name));
+    });
+    Subscriber subscriber(name.text());
+    REQUIRE(other);
+    CHECK(subscriber.newest() == 0);
+  }
 }
 
 TEST_CASE("publisher: the last user of an ended publication removes it") {

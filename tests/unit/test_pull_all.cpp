@@ -184,6 +184,7 @@ TEST_CASE("a pull waits for a live worker inside a push and then names it, a dea
   shm::JobSegments job = attach(config);
   job.worker(1).pushing.store_release(1);  // nobody holds the rank
   CHECK(worker.pull_all(all.variables, all.outs) == 0);
+  CHECK(shm::epoch_of(job.state().snapshot_point.word.load_acquire()) == 0);  // without a snapshot
   {
     Worker other(options(config, 1));
     CHECK(job.worker(1).pushing.load_acquire() == 0);

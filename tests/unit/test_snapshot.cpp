@@ -16,12 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/steps/snapshot_point.hpp"
 #include "support/conservation.hpp"
+#include "support/folder.hpp"
 #include "support/manual_clock.hpp"
 #include "support/member.hpp"
 #include "support/processes.hpp"
@@ -253,9 +255,32 @@ TEST_CASE("snapshot: a push that does not end is waited for with patience, once"
     scene.push();
     CHECK(scene.worker.snapshot(late).partial_ranks() == std::vector<std::uint32_t>{1});
     CHECK(clock.passed_ns() - waited < 10 * kSecond);
+    Worker second(options_of(scene.name));
+    const PushGroup also = second.group_pushes();
+    CHECK(scene.worker.snapshot(soon).partial_ranks() == std::vector<std::uint32_t>{1, 2});
+    // A mark that a dead owner has left counts for nothing.
+    shm::AttachOutcome outcome;
+    const auto job = shm::JobSegments::try_attach(scene.name.text(), shm::Access::kReadWrite, outcome);
+    job->worker(3).pushing.store_release(shm::epoch_of(job->state().snapshot_point.word.load_acquire()) + 1);
+    CHECK(scene.worker.snapshot(soon).partial_ranks() == std::vector<std::uint32_t>{1, 2});
   }
   CHECK(scene.worker.snapshot().partial_ranks().empty());
   CHECK(test::is_conserved(scene.name.text()));
+}
+
+TEST_CASE("snapshot: a waiter does not end a drain beside a push that an earlier snapshot has given up (snapshot.C8)") {
+  test::TestJob job;
+  test::Member stuck(job), waiter(job);
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  shm::SnapshotPointShm& point = job.segments.state().snapshot_point;
+  REQUIRE(job.segments.locks().try_take(shm::kSnapshotByte));
+  job.segments.worker(stuck.rank).pushing.store_release(1);
+  const shm::SnapshotPoint first = shm::SnapshotPointMaker(job.segments).drain(0, false, {});
+  REQUIRE(first.partial_ranks.contains(stuck.rank));
+  // The next maker is stopped within its drain. Only it can report the rank, so nobody ends the drain in good order.
+  point.word.store_release(shm::make_snapshot_word(first.epoch + 1, shm::SnapshotState::kDraining));
+  shm::wait_until_open(waiter.segments, waiter.rank, first.epoch + 1);
+  CHECK(point.forced.load_acquire() == first.epoch + 1);
 }
 
 TEST_CASE("snapshot: a maker that was stopped while copying learns that its point was opened (snapshot.C11)") {
@@ -330,6 +355,61 @@ TEST_CASE("snapshot: small in-place variables are exact, large ones are reported
   exact.push_back(declared[5]);
   CHECK(are_all(copies(snapshot, exact), 1));
   CHECK(are_all(copies(snapshot, {declared[4]}), 2));
+}
+
+TEST_CASE("snapshot: in-place variables of a Hogwild! job are never called point-in-time") {
+  const test::JobName name;
+  JobConfig config = config_of(name.text());
+  config.adds = Adds::kRacy;
+  Server server(config);
+  Worker worker(options_of(name));
+  worker.variable({.name = "rows", .shape = {100, 4}, .layout = Layout::kInplace}, [](std::span<float>) {});
+  worker.variable({.name = "dense", .shape = {100}}, [](std::span<float>) {});
+  const Snapshot snapshot = worker.snapshot();
+  CHECK_FALSE(snapshot.is_point_in_time("rows"));
+  CHECK(snapshot.is_point_in_time("dense"));
+}
+
+TEST_CASE("snapshot: a variable is in it once all of its parts have values, and can only then be saved") {
+  const test::JobName name;
+  const test::Folder folder;
+  JobConfig config = config_of(name.text());
+  config.tasks = 2;
+  config.placement = Placement::kPartition;
+  Server server(config);
+  Worker worker(options_of(name));
+  worker.variable({.name = "parted", .shape = {3000}}, [](std::span<float>) {});
+  worker.variable({.name = "small", .shape = {10}}, [](std::span<float>) {});
+  shm::AttachOutcome outcome;
+  auto job = shm::JobSegments::try_attach(name.text(), shm::Access::kReadWrite, outcome);
+  const shm::Directory directory(*job);
+  const std::vector<std::uint32_t> parts = directory.parts(directory.find("parted"));
+  REQUIRE(parts.size() == 2);
+  for (const std::uint32_t part : parts) {
+    auto& init = directory.at(part).init;
+    init.store_release(0);
+    CHECK(worker.snapshot().variables() == std::vector<std::string>{"small"});
+    const std::vector<StoredVariable> saved =
+        Checkpoint(Checkpoint::save(JobView(name.text()), folder.path())).variables();
+    CHECK(saved.size() == 1);
+    init.store_release(shm::kInitialised);
+  }
+  CHECK(worker.snapshot().variables() == std::vector<std::string>{"parted", "small"});
+}
+
+TEST_CASE("snapshot: if its owner is the last process of an ended job, it removes the job (names.N9)") {
+  const test::JobName name;
+  std::optional<Server> server(config_of(name.text()));
+  std::optional<Worker> worker(options_of(name));
+  worker->variable({.name = "v", .shape = {10}}, [](std::span<float>) {});
+  const JobView view(name.text());
+  std::optional<Snapshot> snapshot(view.snapshot());
+  worker.reset();
+  server->serve({});  // ends the job, as all workers have left
+  server.reset();
+  CHECK_FALSE(name.segments().empty());
+  snapshot.reset();
+  CHECK(name.segments().empty());
 }
 
 TEST_CASE("snapshot: sync: the state between two steps") {
