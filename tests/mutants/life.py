@@ -83,6 +83,16 @@ MUTANTS = {
              ""),
         ],
     },
+    "child_not_refused": {
+        "breaks": "A forked child may use its parent's worker, whose memory it does not have.",
+        "rule": "locks.L2",
+        "tests": ['forks "fork: every call of a parent\'s object*"'],
+        "file": "src/shm/segment/job_segments.hpp",
+        "changes": [
+            ("    if (is_inherited()) [[unlikely]]\n      fail_inherited(what);",
+             "    if (what == nullptr) [[unlikely]]\n      fail_inherited(what);"),
+        ],
+    },
     "create_keeps_leftovers": {
         "breaks": "Leftovers of an earlier job of the same name stay.",
         "rule": "names.N1",

@@ -11,6 +11,16 @@ MUTANTS = {
              ""),
         ],
     },
+    "publication_child_not_refused": {
+        "breaks": "A forked child may use its parent's publisher and generations, whose memory it does not have.",
+        "rule": "locks.L2",
+        "tests": ['forks "fork: every call of a parent\'s publisher*"'],
+        "file": "src/shm/publication/bundle.hpp",
+        "changes": [
+            ("    if (is_inherited()) [[unlikely]]\n      fail_inherited(what);",
+             "    if (what == nullptr) [[unlikely]]\n      fail_inherited(what);"),
+        ],
+    },
     "publication_leases_of_the_dead": {
         "breaks": "The leases of dead subscribers keep records in use.",
         "rule": "publication.P2",

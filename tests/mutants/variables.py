@@ -321,6 +321,16 @@ MUTANTS = {
              "  const std::uint64_t owned = fate == Fate::kSwapped ? doubt.free_buffer : doubt.gain;"),
         ],
     },
+    "free_buffer_unchecked": {
+        "breaks": "The number of a buffer that a list of free buffers names is followed beyond the shard.",
+        "rule": "slot.S1",
+        "tests": ['versioned_slot "versioned slot: no number of a buffer*"'],
+        "file": "src/shm/slots/free_buffers.hpp",
+        "changes": [
+            ("      if (!has_buffer(shard, buffer, variable.buffer_class)) [[unlikely]]\n",
+             "      if (buffer > kBufferMask) [[unlikely]]\n"),
+        ],
+    },
     "free_buffer_forgets_gain": {
         "breaks": "After a successful swap the free buffer that is now current is kept.",
         "rule": "slot.V5",
@@ -512,6 +522,16 @@ MUTANTS = {
         "changes": [
             ("  check_workers(job);",
              "  static_cast<void>(check_workers);"),
+        ],
+    },
+    "chunk_buffer_unchecked": {
+        "breaks": "The number of a buffer that a chunk names is followed beyond the shard.",
+        "rule": "slot.V1",
+        "tests": ['versioned_slot "versioned slot: no number of a buffer*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    if (!has_buffer(*shard_, buffer, buffer_class_)) [[unlikely]]\n",
+             "    if (buffer > kBufferMask) [[unlikely]]\n"),
         ],
     },
     "contribute_unchecked": {
