@@ -78,7 +78,7 @@ MUTANTS = {
         "tests": ['PS_SHM_WEAK_SCENE=publication weak_weak "weak: futexes*"'],
         "file": "src/shm/publication/publication.cpp",
         "changes": [
-            ("  record.stamp.store_relaxed(kNoGeneration);\n",
+            ("  bundle_.record(record_).stamp.store_relaxed(kNoGeneration);\n",
              ""),
         ],
     },
