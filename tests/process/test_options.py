@@ -178,7 +178,7 @@ class Messages(ProcessTest):
                                (("--place w=1: shards are 0 to 0",), ("--place", "w=1"))):
             with self.subTest(options):
                 self.assert_fails(2, run("ps_shm", "--job", self.job, *options), *words)
-        self.assert_fails(2, run("ps_shm", "--job", self.job, env={"PS_SHM_THREADS": "0"}), "--threads must be at least 1")
+        self.assert_fails(2, run("ps_shm", "--job", self.job, env={"PS_SHM_THREADS": "0"}), "PS_SHM_THREADS must be at least 1")
 
 
 if __name__ == "__main__":

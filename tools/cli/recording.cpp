@@ -59,6 +59,13 @@ LaunchFile read_launch(const std::string& folder) {
     throw Error(fmt::format("--replay {}: {} is missing, or not of a recording of this version", folder, kLaunchFile));
   };
   const std::string path = folder + "/" + kLaunchFile;
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error))
+    throw Error(fmt::format("--replay {}: {}", folder,
+                            error && error != std::errc::no_such_file_or_directory ? error.message()
+                            : std::filesystem::exists(folder, error) ? "it is not a folder; name the one of --record"
+                                                                     : "there is no such folder"),
+                ErrorCode::kNotFound);
   std::ifstream file(path);
   LaunchFile launch;
   try {
@@ -135,10 +142,11 @@ RecordedLaunch::RecordedLaunch(const std::string& folder, const std::vector<std:
     : folder_(folder), arguments_(arguments) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
-  if (!std::filesystem::is_empty(folder_, error) || error)
-    throw Error(fmt::format("--record {}: {}; name a folder that is empty or does not exist yet", folder_,
-                            error ? error.message() : "it is not empty"),
-                error ? config::code_of(error.value()) : ErrorCode::kAlreadyExists);
+  if (error || !std::filesystem::is_empty(folder_, error) || error)
+    throw Error(
+        fmt::format("--record {}: {}", folder_,
+                    error ? error.message() : "it is not empty; name a folder that is empty or does not exist yet"),
+        error ? config::code_of(error.value()) : ErrorCode::kAlreadyExists);
   write("");
 }
 

@@ -59,6 +59,16 @@ void choose_devices(LaunchSettings& settings) {
 
 // Fills in settings that depend on the model, its data and this machine.
 LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
+// A message of a child without the child's name, with which it may begin.
+std::string without_title(const Child& child, const std::string& message) {
+  const std::string title = child.title() + ": ";
+  return message.starts_with(title) ? message.substr(title.size()) : message;
+}
+
+std::string titled(const Child& child, const std::string& line) {
+  return fmt::format("[{}] {}", child.title(), without_title(child, line));
+}
+
   TrainingSettings& training = settings.training;
   if (workload != nullptr)
     complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
@@ -348,7 +358,7 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
     progress_->clear();
     write_out(line + "\n");
   } else if (has_program() && !of_ps) {
-    progress_->print(fmt::format("[{}] {}", child.title(), line));
+    progress_->print(titled(child, line));
   } else if (!is_error && !of_ps) {
     report::Json json = report::Json::parse(line, nullptr, false);
     if (evaluator_ && &child == &*evaluator_) return take_evaluation(json);
@@ -356,7 +366,7 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
   } else if (is_error && line.starts_with(of_ps ? "ps_shm: " : "worker_shm: ")) {
     error_of_[&child] = line;
   } else if (is_error || settings_.verbose) {
-    progress_->print(fmt::format("[{}] {}", child.title(), line));
+    progress_->print(titled(child, line));
   }
 }
 
@@ -370,7 +380,8 @@ std::optional<WorkerInfo> Launch::holder_of(std::uint32_t rank) const {
 // Describes a child that has failed, the reason, and the consequence for the job.
 std::string Launch::describe_end(const Child& child, const char* what_now) {
   const auto error = error_of_.find(&child);
-  const std::string why = error != error_of_.end() ? error->second.substr(error->second.find(':')) : "";
+  const std::string why =
+      error != error_of_.end() ? ": " + without_title(child, error->second.substr(error->second.find(':') + 2)) : "";
   return fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now);
 }
 

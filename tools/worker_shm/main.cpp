@@ -10,7 +10,6 @@
 #include "cli/options.hpp"
 #include "cli/output.hpp"
 #include "common/children.hpp"
-#include "common/digits.hpp"
 #include "common/warm_start.hpp"
 #include "common/workload.hpp"
 #include "device/probe.hpp"
@@ -50,7 +49,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
 
 int train_alone(const WorkerSettings& settings) {
   const tools::TrainingSettings& training = settings.training;
-  const train::DataSplit data = train::load_data(training.data, train::embedded_digits(), tools::load_hooks());
+  const train::DataSplit data = tools::load_dense_data(training);
   const auto model = train::make_model(training.model, data.train.features, data.train.classes);
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
@@ -117,8 +116,7 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
 
 int train_in_job(const WorkerSettings& settings) {
   std::optional<train::DataSplit> data;
-  if (settings.training.learns())
-    data = train::load_data(settings.training.data, train::embedded_digits(), tools::load_hooks());
+  if (settings.training.learns()) data = tools::load_dense_data(settings.training);
   const std::unique_ptr<train::SpanLog> trace = tools::trace_of(settings);
   Worker worker = tools::join(settings, trace.get());
   const std::string who = fmt::format("worker {}", worker.rank());
