@@ -90,12 +90,11 @@ void check_places(const JobConfig& job, const Workload* workload) {
                               fmt::join(names, ", "), config::did_you_mean(name, names)));
 }
 
-// Throws Error if the job would resume from a checkpoint of another model, or from one at its final step.
-void check_beginning(const PsSettings& settings, const Workload& workload) {
-  const std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
-  if (!checkpoint) return;
-  checkpoint->require(variables_of(workload.variables()));
-  require_steps_left(*checkpoint, settings.job);
+// The checkpoint from which the job would resume. Throws Error if it is of another model.
+std::optional<Checkpoint> checked_beginning(const PsSettings& settings, const Workload* workload) {
+  std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
+  if (checkpoint && workload != nullptr) checkpoint->require(variables_of(workload->variables()));
+  return checkpoint;
 }
 
 // For a ps that succeeds a dead one.
@@ -120,7 +119,11 @@ Launch::Launch(const LaunchSettings& settings)
     if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *workload_);
   }
   if (!has_program()) check_places(job, workload_.get());
-  if (workload_) check_beginning(settings_.ps, *workload_);
+  if (const std::optional<Checkpoint> beginning = checked_beginning(settings_.ps, workload_.get())) {
+    why_done_ = why_done(*beginning, job);
+    if (why_done_ && settings_.json) report_ = report_of(*beginning);
+    if (why_done_) return;
+  }
   if (workload_ && !training.init_from.empty()) static_cast<void>(WarmStart(training, workload_->variables()));
   if (!settings_.record.empty()) recorded_.emplace(settings_.record, settings_.job_arguments);
   if (!settings_.replay.empty()) replayed_.emplace(settings_.replay, job.workers);
@@ -139,6 +142,10 @@ int Launch::run() {
     const std::string control = shm::control_name(settings_.ps.job.job);
     const std::vector<std::string> there = shm::list_segments(control);
     if (has_program()) guard_.emplace();
+  if (why_done_) {
+    tell(*why_done_);
+    return 0;
+  }
     was_free_ = !std::binary_search(there.begin(), there.end(), control);
     const int code = run_job();
     remove_leftovers();

@@ -1,11 +1,19 @@
 // Reports of a launch about its job: progress, and the result.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/repeating.hpp"
 #include "common/summaries.hpp"
 #include "launch_shm/launch.hpp"
+#include "train/log/digest.hpp"
 #include "train/loop/count_model.hpp"
 #include "update/traits.hpp"
 
@@ -55,6 +63,41 @@ void Launch::report_evaluations() {
     point.seconds = std::max(0.0, point.seconds - report_->began_unix);
     point.epoch = workload_->epochs(point.step);
   }
+}
+
+// Of a job that has already made all its steps: what its last checkpoint has.
+report::RunReport Launch::report_of(const Checkpoint& checkpoint) {
+  JobConfig job = settings_.ps.job;
+  job.first_step = checkpoint.global_step();
+  report::RunReport run = report::RunReport::of_config(job);
+  run.model = settings_.training.model;
+  run.data = settings_.training.data;
+  const auto read = [&](const StoredVariable& variable, const std::string& slot) {
+    std::vector<float> values(std::accumulate(variable.shape.begin(), variable.shape.end(), std::uint64_t{1},
+                                              std::multiplies<std::uint64_t>()));
+    checkpoint.read(variable.name, std::as_writable_bytes(std::span(values)), slot);
+    return values;
+  };
+  std::map<std::string, std::vector<float>> values, averages;
+  train::Digest digest;
+  for (const StoredVariable& variable : checkpoint.variables()) {  // in the order of their names
+    if (variable.dtype != DType::kFloat32) continue;
+    digest.add(variable.name, values[variable.name] = read(variable, ""));
+    if (std::find(variable.slots.begin(), variable.slots.end(), "ema") != variable.slots.end())
+      averages[variable.name] = read(variable, "ema");
+  }
+  run.digest = digest.value();
+  if (!workload_) return run;
+  const auto test = [&](std::map<std::string, std::vector<float>>& of_name) {
+    std::vector<std::span<const float>> spans;
+    for (const train::ParameterSpec& variable : workload_->variables()) spans.emplace_back(of_name[variable.name]);
+    return workload_->evaluate(spans);
+  };
+  run.epochs = workload_->epochs(0);
+  run.is_test_of_training = workload_->is_judged_by_training_data();
+  run.test = test(values);
+  if (averages.size() == values.size()) run.average_test = test(averages);
+  return run;
 }
 
 void Launch::collect() {

@@ -47,7 +47,7 @@ int serve(const tools::PsSettings& settings, bool is_first) {
   if (keeps) dir.emplace(settings.checkpoint.dir);
   if (keeps && !settings.adopt)
     if (const std::optional<Checkpoint> found = tools::find_beginning(settings.checkpoint, options.log)) {
-      tools::require_steps_left(*found, job);
+      if (const auto done = tools::why_done(*found, job)) throw JobFinished(*done);
       job.restore = found->folder();
     }
   Server server(job, options);

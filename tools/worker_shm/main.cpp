@@ -165,6 +165,8 @@ int run(int argc, char** argv) {
       tools::fail("worker_shm", tools::kInterrupted,
                   settings.evaluate ? "interrupted before the first evaluation" : "interrupted before its first step");
     return tools::kInterrupted;
+    if (settings.json)
+      write_out(report::Json({{"job", settings.alone.job}, {"finished", finished.what()}}).dump() + "\n");
   } catch (const std::exception& error) {
     return tools::fail("worker_shm", tools::kFailed, error.what());
   }
