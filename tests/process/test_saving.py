@@ -1,5 +1,5 @@
-"""Saving the result of training: launch_shm --save, inspect_shm dump --npy, and how a new job with the same name
-affects it."""
+"""What a run leaves: launch_shm --save, inspect_shm dump --npy, the lines that name the files, and how a new
+job with the same name affects it."""
 import ast
 import json
 import os
@@ -44,13 +44,15 @@ def read_npy(path):
     return list(header["shape"]), struct.unpack(f"<{(len(content) - 10 - size) // width}{form}", content[10 + size:])
 
 
-class Saving(ProcessTest):
+class FolderTest(ProcessTest):
     def setUp(self):
         super().setUp()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
+
+class Saving(FolderTest):
     def values_of(self, name):
         code, out, err = run("inspect_shm", "dump", name, "--limit", "0", "--json", "--job", self.job)
         self.assertEqual(code, 0, err)
@@ -225,6 +227,25 @@ class Replacing(ProcessTest):
         result = self.relaunch()
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("removing what a dead job of that name left behind", result.err)
+
+
+class Places(FolderTest):
+    def test_each_file_that_a_run_leaves_is_named_with_the_way_to_open_it(self):
+        folder = self.folder
+        launch = ["launch_shm", "--job", self.job, "--workers", "2", "--steps", "60"]
+        lines = {"--checkpoint-dir": f"the newest checkpoint is {folder}/--checkpoint-dir/step-6", "--summary-dir": f"tensorboard --logdir {folder}/--summary-dir",
+                 "--trace": "open it at https://ui.perfetto.dev", "--record": f"launch_shm --replay {folder}/--record"}
+        for option, line in lines.items():
+            with self.subTest(option):
+                result = run(*launch, option, folder / option, "--json")
+                self.assertEqual(result.code, 0, result.err)
+                self.assertEqual(result.err.count(line), 1, result.err)
+                self.assertEqual(len(result.out.splitlines()), 1)
+                digest = json.loads(result.out)["digest"]
+        replayed = run("launch_shm", "--job", self.job, "--replay", folder / "--record")
+        self.assertIn(f"the replay ended with the digest of the recorded run, {digest}: the parameters are the same", replayed.err)
+        alone = run("worker_shm", "--standalone", "--steps", "20", "--summary-dir", folder / "alone")
+        self.assertIn(f"tensorboard --logdir {folder}/alone", alone.out)
 
 
 if __name__ == "__main__":

@@ -167,11 +167,14 @@ ReplayedLaunch::ReplayedLaunch(const std::string& folder, std::uint32_t workers)
                               life.rank, workers));
 }
 
-void ReplayedLaunch::check_digest(std::uint64_t digest) const {
-  const std::string recorded = read_launch(folder_).digest;
-  if (!recorded.empty() && recorded != text_of(digest))
-    throw Error(fmt::format("--replay {}: the replay ended with digest {}, the recorded run with {}", folder_,
-                            text_of(digest), recorded));
+std::string ReplayedLaunch::check_digest(std::uint64_t digest) const {
+  const std::string recorded = read_launch(folder_).digest, own = text_of(digest);
+  if (recorded.empty())
+    return fmt::format("the replay ended with digest {}; the recorded run did not reach its end, and has none", own);
+  if (recorded != own)
+    throw Error(
+        fmt::format("--replay {}: the replay ended with digest {}, the recorded run with {}", folder_, own, recorded));
+  return fmt::format("the replay ended with the digest of the recorded run, {}: the parameters are the same", own);
 }
 
 }  // namespace ps_shm::tools

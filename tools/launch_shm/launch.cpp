@@ -182,6 +182,7 @@ int Launch::run_job() {
   end_evaluator();
   report_evaluations();
   if (ps().exit_code() == kFailed) has_failed_ = true;  // also if it was asked to end: its last checkpoint is lost
+  attempt([this] { report_places(); });
   if (is_interrupted) {
     progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));
     return has_failed_ ? kFailed : kInterrupted;
@@ -460,7 +461,7 @@ void Launch::attempt(const std::function<void()>& act) {
 
 void Launch::finish_record() {
   if (recorded_ && report_) recorded_->finish(report_->digest);
-  if (replayed_ && report_ && !has_failed_) replayed_->check_digest(report_->digest);
+  if (replayed_ && report_ && !has_failed_) progress_->print("launch_shm: " + replayed_->check_digest(report_->digest));
 }
 
 // It ends by itself once all workers have joined and left, but would linger if one died or came too late.

@@ -74,6 +74,7 @@ class Launch {
   void show_progress();
   void attempt(const std::function<void()>& act);
   void finish_record();
+  void report_places();
   report::RunReport report_of(const Checkpoint& checkpoint);
   void collect();
   void end_ps();

@@ -13,7 +13,9 @@
 #include "common/repeating.hpp"
 #include "common/summaries.hpp"
 #include "launch_shm/launch.hpp"
+#include "persistence/checkpoint_folder.hpp"
 #include "train/log/digest.hpp"
+#include "train/log/span_log.hpp"
 #include "train/loop/count_model.hpp"
 #include "update/traits.hpp"
 
@@ -98,6 +100,20 @@ report::RunReport Launch::report_of(const Checkpoint& checkpoint) {
   run.test = test(values);
   if (averages.size() == values.size()) run.average_test = test(averages);
   return run;
+}
+
+// Where the results are that are not on the screen, and what to do with them.
+void Launch::report_places() {
+  const auto say = [this](const std::string& line) { progress_->print("launch_shm: " + line); };
+  const PsSettings& ps = settings_.ps;
+  if (!ps.checkpoint.dir.empty())
+    if (const auto all = persistence::list_checkpoints(ps.checkpoint.dir); !all.empty())
+      say(fmt::format("the newest checkpoint is {}; with more --steps, the same command goes on from there",
+                      all.front().second));
+  if (!ps.summary.dir.empty()) say(summaries_line(ps.summary.dir));
+  if (!settings_.trace.empty()) say(train::trace_line(settings_.trace));
+  if (report_ && recorded_)
+    say(fmt::format("the recording is {0}; launch_shm --replay {0} runs the job again", settings_.record));
 }
 
 void Launch::collect() {

@@ -81,6 +81,7 @@ int serve(const tools::PsSettings& settings, bool is_first) {
   if (keeps) checkpointing.emplace(job.job, job.group, settings.checkpoint, say, options.log);
   const EndReason reason = server.serve(hooks);
   summaries.reset();  // while the job still exists
+  const bool has_summaries = summaries.has_value();
   const bool is_saved = !checkpointing || checkpointing->finish();
   checkpointing.reset();  // a job can have only one snapshot at a time
   publishing.reset();
@@ -91,6 +92,7 @@ int serve(const tools::PsSettings& settings, bool is_first) {
     say(fmt::format("job {} ended at step {}: no worker for {} s", job.job, step, job.linger_seconds));
   if (reason == EndReason::kStopRequested) say(fmt::format("job {} was interrupted at step {}", job.job, step));
   if (!is_saved) return tools::kFailed;
+  if (has_summaries) say(tools::summaries_line(settings.summary.dir));
   return reason == EndReason::kStopRequested ? tools::kInterrupted : 0;
 }
 

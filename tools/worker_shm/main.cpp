@@ -145,6 +145,12 @@ int train_in_job(const WorkerSettings& settings) {
   return 0;
 }
 
+int train(const WorkerSettings& settings) {
+  if (settings.training.is_sparse())
+    return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
+  return settings.standalone ? train_alone(settings) : train_in_job(settings);
+}
+
 int run(int argc, char** argv) {
   tools::catch_signals(tools::SecondSignal::kEndsProcess);
   const bool is_launched = tools::end_with_launcher();
@@ -154,19 +160,19 @@ int run(int argc, char** argv) {
     // The launcher has checked it; a replacement in a run under way goes on without summaries.
     if (!is_launched && !settings.summary.dir.empty()) persistence::check_writable_folder(settings.summary.dir);
     if (settings.evaluate) return tools::evaluate(settings);
-    if (settings.training.is_sparse())
-      return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
-    return settings.standalone ? train_alone(settings) : train_in_job(settings);
+    const int code = train(settings);
+    tools::say_places(settings);
+    return code;
   } catch (const JobFinished& finished) {
     tell(finished.what());
+    if (settings.json)
+      write_out(report::Json({{"job", settings.alone.job}, {"finished", finished.what()}}).dump() + "\n");
     return 0;
   } catch (const Interrupted&) {  // while reading data or waiting for others
     if (!settings.quiet)
       tools::fail("worker_shm", tools::kInterrupted,
                   settings.evaluate ? "interrupted before the first evaluation" : "interrupted before its first step");
     return tools::kInterrupted;
-    if (settings.json)
-      write_out(report::Json({{"job", settings.alone.job}, {"finished", finished.what()}}).dump() + "\n");
   } catch (const std::exception& error) {
     return tools::fail("worker_shm", tools::kFailed, error.what());
   }
