@@ -287,7 +287,7 @@ Json to_json(const RunReport& run) {
     Json& histogram = json["staleness"]["histogram"] = Json::array();  // of [smallest of a bucket, pushes in it]
     for (const StalenessCount& bucket : run.staleness_counts) histogram.push_back({bucket.least, bucket.count});
   }
-  if (run.max_clock_skew) json["lead_max"] = *run.max_clock_skew;
+  if (run.max_clock_skew) json["max_clock_skew"] = *run.max_clock_skew;
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;
   json["digest"] = fmt::format("{:016x}", run.digest);

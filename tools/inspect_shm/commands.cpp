@@ -412,12 +412,28 @@ void Command::add_to(CLI::App& app) {
 
 bool Command::was_chosen() const { return app_->parsed(); }
 
+namespace {
+
+// What somebody has to look at is red on a terminal with colours.
+std::string with_colours(std::string text) {
+  if (!report::has_colour(stdout)) return text;
+  for (const std::string mark : {"WRONG:", "NOT INITIALISED"}) {
+    const std::string red = report::coloured(report::Colour::kRed, mark);
+    for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos; at += red.size())
+      text.replace(at, mark.size(), red);
+  }
+  return text;
+}
+
+}  // namespace
+
 Columns Command::columns() const { return wide_ ? std::nullopt : report::columns_of(stdout); }
 
 int Command::run() {
   const Columns width = columns();
   const Json found = find();
-  tools::write_out(json_ ? found.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : as_text(found, width));
+  tools::write_out(json_ ? found.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                         : with_colours(as_text(found, width)));
   return has_found(found) ? kFound : 0;
 }
 

@@ -198,9 +198,11 @@ int Launch::start_ps() {
   while (!view_) {
     attend(kLookMs);
     if (ps().has_ended()) {
-      progress_->print(stop_requests() != 0          ? "launch_shm: interrupted"
-                       : error_of_.count(&ps()) != 0 ? error_of_[&ps()]
-                                                     : fmt::format("launch_shm: ps_shm {}", ps().outcome()));
+      if (stop_requests() != 0)
+        progress_->print("launch_shm: interrupted");
+      else
+        progress_->print_error(error_of_.count(&ps()) != 0 ? error_of_[&ps()]
+                                                           : fmt::format("launch_shm: ps_shm {}", ps().outcome()));
       return stop_requests() != 0 ? kInterrupted : std::max(ps().exit_code(), 1);
     }
     // A dead job of that name may still exist; the ps is about to reclaim it.
@@ -412,18 +414,18 @@ void Launch::note_worker_end(Member& member) {
   if (replaces_workers()) {
     if (member.was_asked_to_leave) return;
     if (may_follow(member.child, holder && holder->steps > member.steps_before)) {
-      progress_->print(describe_end(member.child, "; it is being replaced"));
+      progress_->print_error(describe_end(member.child, "; it is being replaced"));
       return;
     }
     has_failed_ = true;
-    progress_->print(describe_end(member.child, "; so did its predecessors: the launch is aborted"));
+    progress_->print_error(describe_end(member.child, "; so did its predecessors: the launch is aborted"));
     return ask_all_to_end();
   }
   has_failed_ = true;
-  progress_->print(describe_end(member.child, !is_any_worker_running() ? ""
-                                              : replayed_              ? "; the replay ends"
-                                              : holder                 ? "; the others continue"
-                                                                       : "; the job can't start without it"));
+  progress_->print_error(describe_end(member.child, !is_any_worker_running() ? ""
+                                                    : replayed_              ? "; the replay ends"
+                                                    : holder                 ? "; the others continue"
+                                                                             : "; the job can't start without it"));
   if (!holder || replayed_) ask_all_to_end();
 }
 
@@ -437,16 +439,16 @@ void Launch::note_ends() {
     if (is_news(member.child)) note_worker_end(member);
   if (evaluator_ && is_news(*evaluator_)) {
     evaluator_failed_ = true;
-    progress_->print(describe_end(*evaluator_, is_any_worker_running() ? "; the workers continue" : ""));
+    progress_->print_error(describe_end(*evaluator_, is_any_worker_running() ? "; the workers continue" : ""));
   }
   if (!view_ || !is_news(ps())) return;
   const bool is_to_be_replaced = replaces_workers() && !view_->info().finished;
   const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_;
   const bool has_served = view_->info().ps_pid == static_cast<std::uint32_t>(ps().pid());
   wants_ps_ = has_work && may_follow(ps(), has_served);
-  progress_->print(describe_end(ps(), wants_ps_ ? "; the workers continue, and another ps takes the job over"
-                                      : is_any_worker_running() ? "; the workers continue"
-                                                                : ""));
+  progress_->print_error(describe_end(ps(), wants_ps_ ? "; the workers continue, and another ps takes the job over"
+                                            : is_any_worker_running() ? "; the workers continue"
+                                                                      : ""));
   if (!wants_ps_) has_failed_ = true;
 }
 
@@ -455,7 +457,7 @@ void Launch::attempt(const std::function<void()>& act) {
     act();
   } catch (const Error& error) {
     has_failed_ = true;
-    progress_->print(fmt::format("launch_shm: {}", error.what()));
+    progress_->print_error(fmt::format("launch_shm: {}", error.what()));
   }
 }
 

@@ -17,7 +17,7 @@ namespace ps_shm::tools {
 void say(const WorkerSettings& settings, const std::string& line) {
   if (settings.quiet) return;
   if (settings.json) return tell(line);
-  write_out(line + '\n');
+  write_out(report::fitted(line + '\n', report::columns_of(stdout)));
 }
 
 void set_hooks(const WorkerSettings& settings, const std::string& who, train::TrainHooks& hooks) {
