@@ -296,6 +296,10 @@ const Settings<LaunchSettings>& launch_options() {
          {.otherwise = "only at the end"}},
         {"save", config::text(&L::save, "FILE.safetensors"), kOutput, kLaunch,
          "write the final parameters to this file, and their moving averages to FILE.ema.safetensors"},
+        {"report", config::text(&L::report, "FILE.html"), kOutput, kLaunch,
+         "write a report of the run to this file: a web page with plots of loss, staleness and the workers' time, the "
+         "settings, and the machine",
+         {.common = kLaunch}},
         {"trace", config::text(&L::trace, "FILE"), kOutput, kLaunch,
          "write a trace of the workers' steps to this file, for ui.perfetto.dev; at most 300000 spans per worker"},
         {"record", config::text(&L::record, "DIR"), kRun, kLaunch,

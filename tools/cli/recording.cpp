@@ -23,7 +23,8 @@ constexpr const char* kLaunchFile = "launch.json";
 constexpr int kForm = 1;
 
 // Options that do not affect the resulting parameters; a replay accepts the first ones.
-constexpr std::array kOfReplay = {"job", "replay", "json", "verbose", "save", "trace", "replace", "keep-segments"};
+constexpr std::array kOfReplay = {"job",    "replay", "json",    "verbose",      "save",
+                                  "report", "trace",  "replace", "keep-segments"};
 constexpr std::array kNotOfJob = {"record",
                                   "delay",
                                   "restart-workers",
@@ -58,7 +59,6 @@ LaunchFile read_launch(const std::string& folder) {
   const auto fail = [&] {
     throw Error(fmt::format("--replay {}: {} is missing, or not of a recording of this version", folder, kLaunchFile));
   };
-  const std::string path = folder + "/" + kLaunchFile;
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error))
     throw Error(fmt::format("--replay {}: {}", folder,
@@ -66,6 +66,7 @@ LaunchFile read_launch(const std::string& folder) {
                             : std::filesystem::exists(folder, error) ? "it is not a folder; name the one of --record"
                                                                      : "there is no such folder"),
                 ErrorCode::kNotFound);
+  const std::string path = folder + "/" + kLaunchFile;
   std::ifstream file(path);
   LaunchFile launch;
   try {

@@ -15,8 +15,10 @@
 #include "config/modes.hpp"
 #include "config/spelling.hpp"
 #include "launch_shm/child_arguments.hpp"
+#include "launch_shm/html_report.hpp"
 #include "launch_shm/launch_result.hpp"
 #include "launch_shm/visible_gpus.hpp"
+#include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "train/loop/count_model.hpp"
@@ -57,8 +59,6 @@ void choose_devices(LaunchSettings& settings) {
   for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);
 }
 
-// Fills in settings that depend on the model, its data and this machine.
-LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
 // A message of a child without the child's name, with which it may begin.
 std::string without_title(const Child& child, const std::string& message) {
   const std::string title = child.title() + ": ";
@@ -69,11 +69,16 @@ std::string titled(const Child& child, const std::string& line) {
   return fmt::format("[{}] {}", child.title(), without_title(child, line));
 }
 
+// Fills in settings that depend on the model, its data and this machine.
+LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
   TrainingSettings& training = settings.training;
   if (workload != nullptr)
     complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
   else if (training.steps == 0 && settings.program.empty())
     training.steps = kDefaultCountSteps;
+  constexpr std::uint64_t kReportPoints = 40;
+  if (workload != nullptr && !settings.report.empty() && settings.curve_points == 0)
+    settings.curve_points = kReportPoints;
   if (settings.program.empty()) choose_devices(settings);  // another program chooses for itself
   return settings;
 }
@@ -137,15 +142,15 @@ Launch::Launch(const LaunchSettings& settings)
 }
 
 int Launch::run() {
+  if (why_done_) {
+    tell(*why_done_);
+    return 0;
+  }
   check_place_of_result(settings_);
   try {
     const std::string control = shm::control_name(settings_.ps.job.job);
     const std::vector<std::string> there = shm::list_segments(control);
     if (has_program()) guard_.emplace();
-  if (why_done_) {
-    tell(*why_done_);
-    return 0;
-  }
     was_free_ = !std::binary_search(there.begin(), there.end(), control);
     const int code = run_job();
     remove_leftovers();
@@ -182,6 +187,8 @@ int Launch::run_job() {
   end_evaluator();
   report_evaluations();
   if (ps().exit_code() == kFailed) has_failed_ = true;  // also if it was asked to end: its last checkpoint is lost
+  if (report_ && !settings_.report.empty())
+    attempt([this] { persistence::write_text(settings_.report, to_html(*report_, settings_)); });
   attempt([this] { report_places(); });
   if (is_interrupted) {
     progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));

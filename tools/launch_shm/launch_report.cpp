@@ -110,6 +110,8 @@ void Launch::report_places() {
     if (const auto all = persistence::list_checkpoints(ps.checkpoint.dir); !all.empty())
       say(fmt::format("the newest checkpoint is {}; with more --steps, the same command goes on from there",
                       all.front().second));
+  if (report_ && !settings_.report.empty())
+    say(fmt::format("the report is {}; open it in a browser", settings_.report));
   if (!ps.summary.dir.empty()) say(summaries_line(ps.summary.dir));
   if (!settings_.trace.empty()) say(train::trace_line(settings_.trace));
   if (report_ && recorded_)
