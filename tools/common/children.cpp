@@ -105,7 +105,7 @@ std::string find_program(const std::string& program) {
                        : error == ENOENT && access("/proc/self/exe", F_OK) != 0
                            ? "; /proc is not mounted, so that it was looked for on the PATH only"
                        : error == ENOENT || error == EACCES
-                           ? "; it must be in the directory of launch_shm or on the PATH"
+                           ? "; it must be in the folder of launch_shm or on the PATH"
                            : "";
   throw Error(fmt::format("cannot start {}: {}{}", program, std::strerror(error), advice), config::code_of(error));
 }

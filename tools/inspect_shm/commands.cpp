@@ -179,7 +179,7 @@ class Dump final : public JobCommand {
     command
         .add_option(
             "--npy", npy_,
-            "write a single variable to FILE.npy instead, or all to a directory, with optimizer slots and averages")
+            "write a single variable to FILE.npy instead, or all to a folder, with optimizer slots and averages")
         ->type_name("FILE.npy|DIR");
     add_whole(command, "--limit", request_.limit, "number of values to print of each variable; 0: all");
   }
