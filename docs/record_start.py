@@ -16,7 +16,7 @@ import support
 from terminal import Terminal, show
 
 COLUMNS = 80
-FIRST, LAST = 2, 1  # of a worker's lines
+FIRST, LAST = 4, 2  # of a worker's lines: two for each message
 
 
 def print_session(arguments, lines):

@@ -162,9 +162,9 @@ check_by_rank() {
   done
 }
 
-# check_value NAME VALUE: refuses a value that is not of the option's form, or out of its bounds.
+# check_value NAME VALUE [SOURCE]: refuses a value that is not of the option's form, or out of its bounds.
 check_value() {
-  local form=${form_of[$1]} bounds=${bounds_of[$1]:-} wrong=
+  local form=${form_of[$1]} bounds=${bounds_of[$1]:-} source=${3:---$1} wrong=
   case $form in
     N) check_whole "$2" "$bounds" ;;
     'N|LO..HI')
@@ -183,8 +183,8 @@ check_value() {
   esac
   case $wrong in
     '') ;;
-    'must '*) refuse "--$1 $wrong" ;;
-    *) refuse "--$1: $wrong" ;;
+    'must '*) refuse "$source $wrong" ;;
+    *) refuse "$source: $wrong" ;;
   esac
 }
 
@@ -231,7 +231,7 @@ check_options() {
     if [[ $argument == *=* ]]; then
       check_value "${name#--}" "${argument#*=}"
     elif [[ -n ${form_of[${name#--}]} ]]; then
-      (($# > 0)) || refuse "$name: 1 required ${form_of[${name#--}]} missing"
+      (($# > 0)) || refuse "$name: the value is missing; give $name ${form_of[${name#--}]}"
       check_value "${name#--}" "$1"
       shift
     fi
@@ -242,6 +242,6 @@ check_options() {
   fi
   for argument in "${options[@]}"; do
     variable=PS_SHM_${argument#--} variable=${variable//-/_} variable=${variable^^}
-    [[ -z ${!variable:-} || $given == *" $argument "* ]] || check_value "${argument#--}" "${!variable}"
+    [[ -z ${!variable:-} || $given == *" $argument "* ]] || check_value "${argument#--}" "${!variable}" "environment variable $variable"
   done
 }

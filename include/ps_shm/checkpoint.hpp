@@ -86,8 +86,8 @@ class Checkpoint {
 
   // Reads a variable, or one of its optimizer slots, as bytes.
   //
-  // Throws: Error if there is no such variable or slot, if out.size() is not its size in bytes, or if the file cannot
-  // be read.
+  // Throws: Error (kNotFound), which lists those that there are, if there is no such variable or slot; Error if
+  // out.size() is not its size in bytes, or if the file cannot be read.
   void read(const std::string& variable, std::span<std::byte> out, const std::string& slot = "") const;
 
   // Checks that the checkpoint has all these variables.

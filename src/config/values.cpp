@@ -48,9 +48,12 @@ std::string describe_forms() {
 
 std::uint64_t parse_whole(const std::string& text, std::uint64_t least) {
   std::uint64_t value = 0;
-  const bool is_negative = text.size() > 1 && text[0] == '-' && read_all(text.substr(1), value) == std::errc{};
+  const bool is_negative =
+      text.size() > 1 && text[0] == '-' && read_all(text.substr(1), value) != std::errc::invalid_argument;
   if (is_negative) throw Error(fmt::format("must be at least {}", least));
-  if (read_all(text, value) != std::errc{}) throw Error(fmt::format("'{}' is not an integer", text));
+  const std::errc error = read_all(text, value);
+  if (error == std::errc::result_out_of_range) throw Error(fmt::format("'{}' is too large", text));
+  if (error != std::errc{}) throw Error(fmt::format("'{}' is not an integer", text));
   return value;
 }
 
@@ -62,19 +65,21 @@ std::uint64_t read_whole(const std::string& text, std::uint64_t least, std::uint
 
 double read_real(const std::string& text) {
   double value = 0;
-  if (read_all(text, value) != std::errc{} || !std::isfinite(value))
-    throw Error(fmt::format("'{}' is not a number", text));
+  const std::errc error = read_all(text, value);
+  if (error == std::errc::result_out_of_range) throw Error(fmt::format("'{}' is out of range", text));
+  if (error != std::errc{} || !std::isfinite(value)) throw Error(fmt::format("'{}' is not a number", text));
   return value;
 }
 
 // The nearest float, so that the written value is read back. A value that is too small for a float becomes 0.
 float read_float(const std::string& text) {
   float value = 0;
-  if (const std::errc error = read_all(text, value); error == std::errc::result_out_of_range)
-    value = static_cast<float>(read_real(text));
-  else if (error != std::errc{})
-    value = std::numeric_limits<float>::infinity();
-  if (!std::isfinite(value)) throw Error(fmt::format("'{}' is not a number", text));
+  const std::errc error = read_all(text, value);
+  if (error == std::errc::result_out_of_range) value = static_cast<float>(read_real(text));
+  if (error == std::errc::result_out_of_range && !std::isfinite(value))
+    throw Error(fmt::format("'{}' is out of range", text));
+  if (error == std::errc::invalid_argument || !std::isfinite(value))
+    throw Error(fmt::format("'{}' is not a number", text));
   return value;
 }
 

@@ -9,6 +9,7 @@
 
 #include "config/error_code.hpp"
 #include "config/job_settings.hpp"
+#include "config/spelling.hpp"
 #include "persistence/checkpoint_folder.hpp"
 #include "persistence/tensor_reader.hpp"
 #include "ps_shm/errors.hpp"
@@ -92,7 +93,18 @@ void Checkpoint::verify() const {
 void Checkpoint::read(const std::string& variable, std::span<std::byte> out, const std::string& slot) const {
   const auto [group, name] = persistence::place_of(variable, slot);
   const StoredVariable* const stored = impl_->find(variable);
-  const DType dtype = stored != nullptr && slot.empty() ? stored->dtype : DType::kFloat32;
+  if (stored == nullptr) {
+    std::vector<std::string> names;
+    for (const StoredVariable& one : impl_->facts.variables) names.push_back(one.name);
+    throw Error(fmt::format("checkpoint {} has no variable '{}'; it has {}{}", impl_->folder, variable,
+                            fmt::join(names, ", "), config::did_you_mean(variable, names)),
+                ErrorCode::kNotFound);
+  }
+  if (!slot.empty() && std::find(stored->slots.begin(), stored->slots.end(), slot) == stored->slots.end())
+    throw Error(fmt::format("checkpoint {}: variable '{}' has no slot '{}'; it has {}", impl_->folder, variable, slot,
+                            stored->slots.empty() ? "none" : fmt::format("{}", fmt::join(stored->slots, ", "))),
+                ErrorCode::kNotFound);
+  const DType dtype = slot.empty() ? stored->dtype : DType::kFloat32;
   impl_->with_tensor(
       group, name,
       [&, &tensor_name = name](const persistence::TensorFile& file, const persistence::StoredTensor& tensor) {

@@ -21,6 +21,7 @@ namespace ps_shm::record {
 Recorder::Recorder(const std::string& folder, std::uint32_t rank) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  if (error) throw Error(fmt::format("recording {}: {}", folder, error.message()), config::code_of(error.value()));
   std::uint32_t life = 0;
   do {
     path_ = file_of(folder, rank, ++life);

@@ -29,10 +29,11 @@ struct JobProgress {
   std::uint32_t live_workers = 0, workers = 0;
 };
 
-// "step 5021/60000  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 left". Each level of brevity, up to
-// kMostBrevity, shortens it further; the step is always included.
-inline constexpr int kMostBrevity = 6;
-std::string progress_line(const JobProgress& now, double per_second, int brevity);
+// "step 5021/60000  8 %  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 left". Each level of brevity,
+// up to kMostBrevity, shortens it further; the step is always included.
+inline constexpr int kMostBrevity = 7;
+enum class Bar { kNone, kAscii, kUtf8 };  // "[###       ]", before the percentage
+std::string progress_line(const JobProgress& now, double per_second, int brevity, Bar bar = Bar::kNone);
 
 class Progress {
  public:
@@ -46,8 +47,9 @@ class Progress {
   bool is_due() const;
   void show(const JobProgress& now);
 
-  // Prints a line of its own.
+  // Prints a line of its own; that of an error in red, if the terminal has colours.
   void print(const std::string& line);
+  void print_error(const std::string& line);
   void clear();
 
  private:
@@ -56,7 +58,8 @@ class Progress {
   std::string fitting_line(const JobProgress& now);
 
   std::FILE* out_;
-  bool is_terminal_;
+  bool is_terminal_, has_colour_;
+  Bar bar_;
   bool has_line_ = false;
   Columns columns_;  // for which the last line was fitted
   int brevity_ = 0;  // of the last line

@@ -100,16 +100,21 @@ CountedValues::CountedValues(const std::vector<float>& values) {
   max = double(*most);
 }
 
+RunReport RunReport::of_config(const JobConfig& config) {
+  RunReport run;
+  run.job = config.job;
+  run.mode = to_string(config.mode);
+  run.layout = to_string(config.layout);
+  run.adds = to_string(config.adds);
+  run.optimizer = to_string(config.optimizer.rule);
+  run.workers = config.workers;
+  run.first_step = run.steps = config.first_step;
+  return run;
+}
+
 RunReport RunReport::of_job(const JobView& view) {
   const JobInfo info = view.info();
-  RunReport run;
-  run.job = info.config.job;
-  run.mode = to_string(info.config.mode);
-  run.layout = to_string(info.config.layout);
-  run.adds = to_string(info.config.adds);
-  run.optimizer = to_string(info.config.optimizer.rule);
-  run.workers = info.config.workers;
-  run.first_step = info.config.first_step;
+  RunReport run = of_config(info.config);
   run.steps = info.global_step;
   run.staleness = view.staleness();
   run.staleness_counts = view.staleness_counts();
@@ -282,7 +287,7 @@ Json to_json(const RunReport& run) {
     Json& histogram = json["staleness"]["histogram"] = Json::array();  // of [smallest of a bucket, pushes in it]
     for (const StalenessCount& bucket : run.staleness_counts) histogram.push_back({bucket.least, bucket.count});
   }
-  if (run.max_clock_skew) json["lead_max"] = *run.max_clock_skew;
+  if (run.max_clock_skew) json["max_clock_skew"] = *run.max_clock_skew;
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;
   json["digest"] = fmt::format("{:016x}", run.digest);

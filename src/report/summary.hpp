@@ -73,6 +73,9 @@ struct RunReport {
   std::uint64_t digest = 0;
   std::vector<WorkerReport> per_worker;
 
+  // Settings of a job.
+  static RunReport of_config(const JobConfig& config);
+
   // Settings, steps, workers and digest of a job; the caller fills in `seconds`, model, data, test and count.
   static RunReport of_job(const JobView& view);
 

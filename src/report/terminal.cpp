@@ -1,11 +1,16 @@
 #include "report/terminal.hpp"
 
 #include <fmt/format.h>
+#include <langinfo.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <clocale>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <sstream>
 
 namespace ps_shm::report {
@@ -15,10 +20,6 @@ constexpr std::size_t kFurtherIn = 4;  // indent of continued lines and rows
 constexpr std::size_t kGap = 2;        // between columns
 
 bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
-
-std::size_t width_of(std::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character));
-}
 
 // The bytes of the first `count` characters.
 std::size_t bytes_of(std::string_view text, std::size_t count) {
@@ -97,6 +98,10 @@ Columns columns_of(std::FILE* out) {
   const std::size_t wanted = given != nullptr ? std::strtoul(given, nullptr, 10) : 0;
   if (wanted != 0) columns = std::min(columns.value_or(wanted), wanted);
   return columns;
+}
+
+std::size_t width_of(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character));
 }
 
 std::string cut(const std::string& text, std::size_t columns) {
@@ -188,6 +193,34 @@ std::string listed(const std::vector<std::string>& entries, Columns columns) {
     text += without_end_blanks(line) + '\n';
   }
   return fitted(text, columns);
+}
+
+std::string bar(double share, std::size_t columns, bool has_utf8) {
+  static constexpr std::array<std::string_view, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const auto eighths = std::size_t(std::clamp(share, 0.0, 1.0) * double(columns) * 8 + 0.5);
+  std::string line;
+  for (std::size_t i = 0; i < eighths / 8; ++i) line += has_utf8 ? "█" : "#";
+  if (has_utf8) line += kEighths[eighths % 8];
+  return line;
+}
+
+bool has_utf8() {
+  const locale_t own = newlocale(LC_CTYPE_MASK, "", nullptr);  // the process keeps the locale "C"
+  if (own == nullptr) return false;
+  const bool is_utf8 = std::strcmp(nl_langinfo_l(CODESET, own), "UTF-8") == 0;
+  freelocale(own);
+  return is_utf8;
+}
+
+bool has_colour(std::FILE* out) {
+  const char* const refused = std::getenv("NO_COLOR");  // no-color.org: any value but the empty one
+  const char* const kind = std::getenv("TERM");
+  return isatty(fileno(out)) != 0 && (refused == nullptr || *refused == '\0') && kind != nullptr && *kind != '\0' &&
+         std::strcmp(kind, "dumb") != 0;
+}
+
+std::string coloured(Colour colour, const std::string& text) {
+  return fmt::format("\x1b[{}m{}\x1b[39m", static_cast<int>(colour), text);
 }
 
 std::string duration(double seconds) {

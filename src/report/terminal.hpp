@@ -1,5 +1,5 @@
-// Text fitted to where it is shown: terminal width, wrapped lines, lists and tables, and durations and
-// rates in suitable units. No colours.
+// Text fitted to where it is shown: terminal width, wrapped lines, lists and tables, colours, and durations and rates in
+// suitable units.
 //
 // A text's width is the number of its characters, in UTF-8.
 #pragma once
@@ -21,6 +21,8 @@ inline constexpr std::size_t kUsualColumns = 80;  // of a terminal that does not
 // COLUMNS is not set.
 Columns columns_of(std::FILE* out);
 
+std::size_t width_of(std::string_view text);
+
 // The text, or its beginning and "...".
 std::string cut(const std::string& text, std::size_t columns);
 
@@ -41,6 +43,15 @@ std::string table(const std::vector<Row>& rows, Columns columns);
 
 // Entries in as many columns as fit, read downwards; without a limit, one per line.
 std::string listed(const std::vector<std::string>& entries, Columns columns);
+
+// A bar of `columns` marks, filled to this fraction, in eighths with Unicode's block elements.
+std::string bar(double share, std::size_t columns, bool has_utf8);
+bool has_utf8();  // of the user's locale
+
+// Whether `out` is a terminal that shows colours, and the user wants them (NO_COLOR is not set).
+bool has_colour(std::FILE* out);
+enum class Colour { kRed = 31, kGreen = 32 };  // as in the escape sequence
+std::string coloured(Colour colour, const std::string& text);
 
 std::string duration(double seconds);                      // "0.04 ms", "171 ms", "1.23 s", "3725 s"
 std::string rate(double per_second, const char* of_what);  // "0.25 steps/s", "34314 steps/s"; of "": "34314/s"

@@ -64,7 +64,8 @@ class Terminal:
 
     def redraws(self):
         """The progress line, once for each time that it was drawn."""
-        return [line for line in re.findall(r"\r([^\r\n]*?)\x1b\[K", self.shown) if line]
+        lines = [re.sub(ESCAPE, "", line) for line in re.findall(r"\r([^\r\n]*?)\x1b\[K", self.shown)]
+        return [line for line in lines if line]
 
     def lines(self):
         return re.sub(ESCAPE, "", self.shown).replace("\r\n", "\n").splitlines()

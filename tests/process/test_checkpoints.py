@@ -146,6 +146,22 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
             self.assertRegex(err, r"\Adone: checkpoint \S+/step-60 is at step 60, and the run ends at --steps 60; to train")
         self.assert_nothing_left()
 
+    def test_a_run_that_has_done_its_steps_has_a_json_document_of_its_result(self):
+        for options in (["--ema", "0.9"], ["--model", "logistic", "--data", "zipf:500x2000"]):
+            with self.subTest(options):
+                folder = self.place / options[0]
+                mode = ["--mode", "sync"] if "--ema" in options else []
+                whole = self.launch("--workers", "1", *mode, *options, "--steps", "60", "--checkpoint-dir", folder)
+                again = self.launch("--workers", "1", *mode, *options, "--steps", "60", "--checkpoint-dir", folder)
+                alone = run("worker_shm", "--standalone", *options, "--steps", "60", "--checkpoint-dir", folder, "--json")
+                self.assertEqual(alone.code, 0, alone.err)
+                for result in again, json.loads(alone.out):
+                    self.assertEqual((result["first_step"], result["steps"], result["digest"]), (60, 60, whole["digest"]))
+                    for key in "test_loss", "test_accuracy", *(["ema_test_loss"] if "--ema" in options else []):
+                        self.assertAlmostEqual(result[key], whole[key])
+                self.assertEqual([again["per_worker"], again["seconds"]], [[], 0])
+
+
     def test_what_does_not_fit_is_refused_before_anything_starts(self):
         self.launch("--workers", "2", "--mode", "sync", "--steps", "60", "--checkpoint-dir", self.folder)
         launch = ["launch_shm", "--job", self.job, "--checkpoint-dir", self.folder]

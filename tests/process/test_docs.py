@@ -255,8 +255,8 @@ class Recording(ProcessTest):
         done = subprocess.run([sys.executable, support.SOURCE / "docs" / "record_start.py", "--job", self.job, "--steps",
                                "100000"], capture_output=True, text=True, env=os.environ, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
-        # A line of full width continues on the next one.
-        unfolded = lambda text: [blanked(line) for line in re.sub(r"(?m)^(.{80})\n", r"\1", text).splitlines()]
+        # A line continues on those that begin with four blanks.
+        unfolded = lambda text: [blanked(line) for line in re.sub(r"\n {4}(?=\S)", " ", text).splitlines()]
         recorded = [*unfolded(done.stdout), "..."]  # lines are omitted in the output of a longer job
         for line in unfolded(shown):
             self.assertIn(line, recorded)

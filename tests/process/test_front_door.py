@@ -19,7 +19,7 @@ WRONG = ["--mode asink", "--mode=a-synk", "--workers three", "--workers 0", "--w
          "--device cpu,1:cuda:x", "--wire f16", "--wire 1:f16", "--linger soon", "--linger -1s", "--interval 5ks",
          "--max-part-bytes many", "--max-part-bytes 0", "--checkpoint-every 5", "--checkpoint-every xs",
          "--publish-every 0steps", "--publish-every 1-step", "--publish-every x-steps", "--threads 65", "--index-base 2", "--ps-tasks 1.5", "--",
-         "--json --mode asink", "--workers three --help"]
+         "--json --mode asink", "--workers three --help", "--steps", "--json --mode"]
 RIGHT = ["--mode A-Sync", "--workers 3", "--workers 2..5", "--workers 007", "--lr 1e-3", "--lr .5", "--lr 0", "--lr 5.", "--momentum 0.9e0",
          "--delay 5ms", "--delay 1:5ms,all:10x@0.1", "--device cuda,2:cpu", "--device cuda:1", "--device 1:cuda:0", "--wire 0:bf16,float32",
          "--linger 5MIN", "--linger 3", "--max-part-bytes 4mib", "--chunk-bytes 64K", "--checkpoint-every 1000steps",
@@ -82,7 +82,7 @@ class BeforeTheBuild(Checkout):
         for line in WRONG:
             with self.subTest(line):
                 self.assert_same_refusal(line.split(), {})
-        for variable, value in (("PS_SHM_WORKERS", "three"), ("PS_SHM_MODE", "asink"), ("PS_SHM_DELAY", "1:xms"), ("PS_SHM_LR", "-1")):
+        for variable, value in (("PS_SHM_WORKERS", "three"), ("PS_SHM_MODE", "asink"), ("PS_SHM_DELAY", "1:xms"), ("PS_SHM_LR", "-1"), ("PS_SHM_JSON", "maybe")):
             with self.subTest(variable):
                 self.assert_same_refusal([], {variable: value})
 

@@ -41,7 +41,7 @@ class Keys(ProcessTest):
     def test_a_launch(self):
         known, seen = told("launch_shm, worker_shm"), set()
         evaluated = ["--curve", "2", "--evaluate-every", "20steps", *support.GATED_DELAY]
-        for arguments in (["--ema", "0.9", "--curve", "2"], ["--model", "count"], ["--model", "mf", *evaluated],
+        for arguments in (["--mode", "ssp", "--ema", "0.9", "--curve", "2"], ["--model", "count"], ["--model", "mf", *evaluated],
                           ["--model", "logistic", *evaluated]):
             with self.subTest(arguments):
                 gate = self.close_gate()

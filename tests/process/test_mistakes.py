@@ -2,6 +2,7 @@
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 
 import support
@@ -45,6 +46,27 @@ class Words(ProcessTest):
         self.assert_fails(2, run("launch_shm", "--mode", "snc"), "did you mean sync?")
         self.assert_fails(2, run("launch_shm", "--optimizer", "adamm"), "did you mean adam?")
 
+    def test_a_mistake_in_a_variable_of_the_environment_names_the_variable(self):
+        for variable, value, said in (("MODE", "foo", ": unknown mode 'foo'; expected"), ("WORKERS", "9999", " must be at most 256"),
+                                      ("MOMENTUM", "0.5", ": not used by optimizer sgd"), ("JSON", "maybe", ": 'maybe' is neither true nor")):
+            with self.subTest(variable):
+                self.assert_fails(2, run("launch_shm", env={f"PS_SHM_{variable}": value}),
+                                  f"launch_shm: environment variable PS_SHM_{variable}{said}")
+        said = self.assert_fails(2, run("launch_shm", "--mode", "foo", env={"PS_SHM_MODE": "sync"}), "--mode: unknown mode 'foo'")
+        self.assertNotIn("environment", said)
+
+    def test_numbers_that_are_too_large_are_called_so(self):
+        for option, value, said in (("--steps", "99999999999999999999", ": '99999999999999999999' is too large"),
+                                    ("--steps", "-99999999999999999999", " must be at least 1"),
+                                    ("--lr", "1e999", ": '1e999' is out of range"), ("--lr", "1e39", ": '1e39' is out of range")):
+            with self.subTest(value):
+                self.assert_fails(2, run("launch_shm", option, value), f"launch_shm: {option}{said}")
+
+    def test_a_missing_value_is_called_so(self):
+        self.assert_fails(2, run("launch_shm", "--steps"), "--steps: the value is missing; give --steps N")
+        self.assert_fails(2, run("launch_shm", "--mode", "foo", "--steps"), "--mode: unknown mode")
+        self.assert_fails(2, run("inspect_shm", "show", "--job"), "--job: the value is missing; give --job NAME")
+
     def test_times_and_sizes_have_the_usual_units(self):
         for wait in ("5m", "5min", "1h", "300s", "300000ms"):
             with self.subTest(wait):
@@ -70,6 +92,21 @@ class Inspector(ProcessTest):
         for more in ((), ("--follow",)):
             self.assert_fails(2, run("inspect_shm", "events", "--job", self.job, "--kind", "joind", *more),
                               "no events of kind 'joind'", "the kinds are joined, left, died,", "did you mean joined?")
+
+    def test_arguments_of_commands(self):
+        for arguments, said in ((["serve", "--port", "99999"], "--port must be at most 65535"), (["serve", "--port", "x"], "--port: 'x' is not an integer"),
+                                (["dump", "--limit", "-1"], "--limit must be at least 0"), (["stats", "--sample", "many"], "--sample: 'many' is not"),
+                                (["diff", "a"], "diff needs two states, each a job"), (["diff", "a", "b", "c"], "diff needs two states"),
+                                (["set"], "set needs settings to change"), (["vars", "--placement", "--uninitialised"], "--uninitialised: cannot be combined with --placement")):
+            with self.subTest(arguments):
+                self.assert_fails(2, run("inspect_shm", *arguments), f"inspect_shm: {said}")
+
+    def test_diff_says_what_is_neither_a_job_nor_a_folder(self):
+        self.leave_a_dead_job()
+        self.assert_fails(1, run("inspect_shm", "diff", self.job, "nofolder"), "nofolder is neither a job nor the folder of a checkpoint",
+                          "inspect_shm ls")
+        self.assert_fails(1, run("inspect_shm", "diff", "./nofolder", self.job), "./nofolder is not the folder of a checkpoint")
+        self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
 
     def leave_a_dead_job(self):
         result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", "--keep-segments")
@@ -173,7 +210,75 @@ class Ignored(ProcessTest):
         self.assertEqual((result.code, result.err), (0, ""))
 
 
+# A seccomp filter as Docker's default one, then a program.
+AS_IN_DOCKER = """import os, platform, sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+import surrounding_kinds
+try:
+    surrounding_kinds.refuse(list(surrounding_kinds.REFUSED[platform.machine()].values()))
+except (OSError, KeyError):
+    sys.exit(77)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
 class BeforeAnythingStarts(ProcessTest):
+    def test_a_container_that_refuses_calls_about_memory_nodes_is_worth_no_line(self):
+        for words in (["launch_shm", "--job", self.job, "--steps", "20", "--numa", "auto", "--ps-tasks", "2", "--json"], ["inspect_shm", "doctor", "--json"]):
+            with self.subTest(words[0]):
+                result = run(sys.executable, "-c", AS_IN_DOCKER, support.SOURCE / "tests", support.TOOLS / words[0], *words[1:])
+                if result.code == 77:
+                    self.skipTest("skipped: no seccomp filter can be set here")
+                self.assertIn(result.code, (0, 3) if words[0] == "inspect_shm" else (0,), result.err)
+                self.assertEqual(result.err, "")
+
+    def test_a_batch_has_at_most_all_examples(self):
+        for options in ([], ["--model", "logistic", "--data", "zipf:50x2000"]):
+            for program in (["launch_shm", "--job", self.job], ["worker_shm", "--standalone"]):
+                with self.subTest(program=program[0], options=options):
+                    self.assert_fails(1, run(*program, *options, "--batch", "100000"), "--batch 100000: exceeds the ", " training examples of ")
+        self.assert_fails(1, run("worker_shm", "--job", self.job, "--batch", "1438"), "--batch 1438: exceeds the 1437 training examples of digits")
+        self.assertEqual(run("worker_shm", "--standalone", "--batch", "1437", "--steps", "1").code, 0)
+
+    def test_a_folder_that_cannot_be_made_says_why(self):
+        place = f"/sys/{self.job}"  # no user can make a folder there
+        for program in (["launch_shm", "--job", self.job], ["ps_shm", "--job", self.job], ["worker_shm", "--standalone"]):
+            with self.subTest(program[0]):
+                said = self.assert_fails(1, run(*program, "--checkpoint-dir", place, "--steps", "5"), place)
+                self.assertRegex(said, "denied|permitted|[Rr]ead-only")
+        said = self.assert_fails(1, run("launch_shm", "--job", self.job, "--record", place), f"--record {place}: ")
+        self.assertRegex(said, "denied|permitted|[Rr]ead-only")
+
+    def test_a_recording_that_is_not_there_is_called_so(self):
+        self.assert_fails(1, run("launch_shm", "--replay", "nofolder"), "--replay nofolder: there is no such folder")
+        self.assert_fails(1, run("launch_shm", "--replay", __file__), f"--replay {__file__}: it is not a folder")
+        with tempfile.TemporaryDirectory() as folder:
+            self.assert_fails(1, run("launch_shm", "--replay", folder), "launch.json is missing")
+
+    def test_the_name_of_a_worker_stands_once_before_its_lines(self):
+        result = run("launch_shm", "--job", self.job, "--workers", "2", "--steps", "50", "--verbose")
+        self.assertRegex(result.err, r"(?m)^\[worker 1\] ")
+        self.assertNotRegex(result.err, r"worker (\d)\] worker \1:")
+
+    def in_own_namespace(self, setup, *command):
+        if not support.may_mount():
+            self.skipTest("skipped: no mounts of one's own are allowed here")
+        process = subprocess.Popen(["unshare", "-m", "sh", "-c", f'{setup} && exec "$@"', "sh", *map(str, command)], text=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=support.environment())
+        return support.finish(process)
+
+    def test_a_shm_without_inodes_is_called_so(self):
+        result = self.in_own_namespace("mount -t tmpfs -o nr_inodes=1 tmpfs /dev/shm", support.TOOLS / "ps_shm", "--job", self.job)
+        said = self.assert_fails(1, result, "no inodes left", "nr_inodes")
+        self.assertNotIn("check that a tmpfs is mounted", said)
+
+    def test_a_machine_without_proc_is_called_so(self):
+        result = self.in_own_namespace("umount -l /proc", support.TOOLS / "ps_shm", "--job", self.job)
+        self.assert_fails(1, result, "/proc is not mounted")
+        result = self.in_own_namespace("umount -l /proc", support.TOOLS / "launch_shm", "--job", self.job)
+        self.assert_fails(1, result, "/proc is not mounted")
+
     def test_a_gpu_that_is_not_there_is_one_error(self):
         self.assert_fails(1, run("launch_shm", "--job", self.job, "--device", "cuda:77"), "device cuda:77")
 

@@ -1,12 +1,16 @@
-"""Saving the result of training: launch_shm --save, inspect_shm dump --npy, and how a new job with the same name
-affects it."""
+"""What a run leaves: launch_shm --save and --report, inspect_shm dump --npy, the lines that name the files, and how a new
+job with the same name affects it."""
 import ast
+import html.parser
 import json
 import os
 import pathlib
+import re
+import shutil
 import struct
 import subprocess
 import tempfile
+import zlib
 
 import support
 from support import Peer, ProcessTest, run
@@ -44,13 +48,15 @@ def read_npy(path):
     return list(header["shape"]), struct.unpack(f"<{(len(content) - 10 - size) // width}{form}", content[10 + size:])
 
 
-class Saving(ProcessTest):
+class FolderTest(ProcessTest):
     def setUp(self):
         super().setUp()
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
+
+class Saving(FolderTest):
     def values_of(self, name):
         code, out, err = run("inspect_shm", "dump", name, "--limit", "0", "--json", "--job", self.job)
         self.assertEqual(code, 0, err)
@@ -225,6 +231,146 @@ class Replacing(ProcessTest):
         result = self.relaunch()
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("removing what a dead job of that name left behind", result.err)
+
+
+class Page(html.parser.HTMLParser):
+    """Requires that all elements are closed, in order. Keeps tags and attributes."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.open = [], [], []
+        self.feed(text)
+        self.close()
+        if self.open:
+            raise AssertionError(f"not closed: {self.open}")
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+
+    def handle_endtag(self, tag):
+        if self.open.pop() != tag:
+            raise AssertionError(f"closed out of order: {tag}")
+
+
+def pixels_of(path):
+    """Width, height, and the rows of a PNG file of 8-bit RGB or RGBA, as browsers write it."""
+    content, at, packed = path.read_bytes(), 8, b""
+    while at < len(content):
+        size, kind = struct.unpack(">I4s", content[at:at + 8])
+        if kind == b"IHDR":
+            width, height, depth, colours = struct.unpack(">IIBB", content[at + 8:at + 18])
+        if kind == b"IDAT":
+            packed += content[at + 8:at + 8 + size]
+        at += 12 + size
+    assert depth == 8 and colours in (2, 6), (depth, colours)
+    bytes_each, raw = (3 if colours == 2 else 4), zlib.decompress(packed)
+    row, rows = bytearray(width * bytes_each), []
+    for y in range(height):
+        begin = y * (1 + len(row))
+        filtered, now = raw[begin], bytearray(raw[begin + 1:begin + 1 + len(row)])
+        for x in range(len(row) if filtered else 0):
+            left, corner = (now[x - bytes_each], row[x - bytes_each]) if x >= bytes_each else (0, 0)
+            guess = left + row[x] - corner
+            paeth = min((left, row[x], corner), key=lambda one: abs(guess - one))
+            now[x] = now[x] + (0, left, row[x], (left + row[x]) // 2, paeth)[filtered] & 255
+        row = now
+        rows.append([tuple(now[x:x + 3]) for x in range(0, len(now), bytes_each)])
+    return width, height, rows
+
+
+class Report(FolderTest):
+    def report(self, *options):
+        """Makes a report; returns its text and the JSON of the run."""
+        path = self.folder / "run.html"
+        result = run("launch_shm", "--job", self.job, "--report", path, "--json", *options)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn(f"the report is {path}; open it in a browser", result.err)
+        return path.read_text(), json.loads(result.out)
+
+    def test_it_shows_what_the_json_has_and_needs_no_other_file(self):
+        text, said = self.report("--workers", "2", "--steps", "400", "--delay", "1:1ms@0.1", "--curve", "8")
+        page = Page(text)
+        self.assertEqual([name for name in page.tags if name in ("script", "link", "img", "iframe", "a")], [])
+        self.assertEqual([value for name, value in page.attributes if name in ("src", "href", "srcset", "xlink:href")], [])
+        self.assertNotRegex(text, r"url\(|@import|https?://")
+        self.assertIn("prefers-color-scheme: dark", text)
+        self.assertEqual(page.tags.count("svg"), 4)  # loss, accuracy, staleness, time
+        self.assertEqual(page.tags.count("circle"), 2 * len(said["curve"]))
+        self.assertIn(f"step {said['curve'][-1]['step']}, ", text)
+        shares = [float(share) for share in re.findall(r"staleness [\d-]+: ([\d.]+) % of the pushes", text)]
+        self.assertAlmostEqual(sum(shares), 100, delta=0.01 * len(shares))
+        for worker in said["per_worker"]:
+            for phase in ("pull", "gradient", "push"):
+                self.assertRegex(text, rf"worker {worker['rank']}, {phase}: [\d.]+ m?s")
+        self.assertIn("worker 1, delay: ", text)
+        for part in (said["digest"], "--workers 2 --steps 400 --delay 1:1ms@0.1 --curve 8", "<code>--lr</code>", "processors", "compiler"):
+            self.assertIn(part, text)
+        self.assertIn(f"{100 * said['test_accuracy']:.2f} %", text)
+
+    def test_it_copes_with_every_kind_of_run(self):
+        for options in (["--model", "count", "--steps", "50"], ["--model", "mf", "--steps", "200"], ["--steps", "1"],
+                        ["--mode", "sync", "--ema", "0.9", "--evaluate-every", "20steps", "--steps", "200"],
+                        ["--lr", "1e30", "--steps", "200"], ["--", "sh", "-c", f"exec {support.TOOLS}/worker_shm --rank $RANK --quiet"]):
+            with self.subTest(options):
+                more = ["--steps", "100"] if options[0] == "--" else []
+                text, said = self.report("--workers", "2", *more, *options)
+                Page(text)
+                self.assertNotRegex(text, r"[\">](-?nan|-?inf)\b.*(x|y|width|height)=|=\"-?(nan|inf)")
+                self.assertIn(said["digest"], text)
+
+    def test_words_of_the_user_are_only_words(self):
+        text, _ = self.report("--workers", "1", "--steps", "20", "--", "sh", "-c", f"exec {support.TOOLS}/worker_shm --rank 0 --quiet # <b>&\"")
+        self.assertIn("&lt;b&gt;&amp;&quot;", text)
+        Page(text)
+
+    def test_a_file_that_cannot_be_written_is_told_before_anything_starts(self):
+        self.assert_fails(1, run("launch_shm", "--job", self.job, "--report", self.folder), "it is a folder; name a file")
+
+    def test_a_browser_shows_it_light_and_dark(self):
+        browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+        if browser is None:
+            self.skipTest("skipped: there is no chromium here")
+        self.report("--workers", "2", "--steps", "400")
+        grounds = []
+        for scheme in ("1", "0"):  # as Chromium numbers them: light, dark
+            picture = self.folder / f"{scheme}.png"
+            done = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={self.folder}/browser",
+                                   f"--blink-settings=preferredColorScheme={scheme}", "--window-size=400,500", f"--screenshot={picture}",
+                                   (self.folder / "run.html").as_uri()], capture_output=True, text=True, timeout=support.PATIENCE)
+            if not picture.exists():
+                self.skipTest(f"skipped: {browser} cannot run here: {done.stderr[-300:]}")
+            width, height, rows = pixels_of(picture)
+            self.assertEqual((width, height), (400, 500))
+            grounds.append(sum(rows[1][1]))
+            self.assertGreater(len({pixel for row in rows for pixel in row}), 20)
+        self.assertGreater(grounds[0], 600)
+        self.assertLess(grounds[1], 200)
+
+
+class Places(FolderTest):
+    def test_each_file_that_a_run_leaves_is_named_with_the_way_to_open_it(self):
+        folder = self.folder
+        launch = ["launch_shm", "--job", self.job, "--workers", "2", "--steps", "60"]
+        lines = {"--checkpoint-dir": f"the newest checkpoint is {folder}/--checkpoint-dir/step-6", "--summary-dir": f"tensorboard --logdir {folder}/--summary-dir",
+                 "--trace": "open it at https://ui.perfetto.dev", "--record": f"launch_shm --replay {folder}/--record"}
+        for option, line in lines.items():
+            with self.subTest(option):
+                result = run(*launch, option, folder / option, "--json")
+                self.assertEqual(result.code, 0, result.err)
+                self.assertEqual(result.err.count(line), 1, result.err)
+                self.assertEqual(len(result.out.splitlines()), 1)
+                digest = json.loads(result.out)["digest"]
+        replayed = run("launch_shm", "--job", self.job, "--replay", folder / "--record")
+        self.assertIn(f"the replay ended with the digest of the recorded run, {digest}: the parameters are the same", replayed.err)
+        alone = run("worker_shm", "--standalone", "--steps", "20", "--summary-dir", folder / "alone")
+        self.assertIn(f"tensorboard --logdir {folder}/alone", alone.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Output on terminals of several widths: the progress line, the inspector's tables, the summary, --help."""
+"""Output on terminals of several widths, with and without colours: the progress line, the inspector's tables, the
+summary, --help."""
+import os
 import re
 import signal
 import unittest
@@ -69,11 +71,23 @@ class Progress(ProcessTest):
             self.assert_fit(self.watch(screen), 70)
             self.end(screen)
 
+    def test_it_has_a_bar_and_a_percentage(self):
+        for language, marks in (("C.UTF-8", "█▏▎▍▌▋▊▉"), ("C", "#")):
+            with self.subTest(language), Terminal(80, "launch_shm", "--job", self.job, "--steps", "200", "--delay", "all:20ms",
+                                                  env={"LC_ALL": language, "NO_COLOR": "1"}) as screen:
+                screen.read_until(lambda: any(re.match(rf"step \d+/200  \[[{marks}]+ *\]  \d+ %  ", line) for line in screen.redraws()), "a bar")
+                self.assertEqual(screen.finish(), 0)
+
     def test_there_are_no_colours_and_no_escapes_but_on_a_terminal(self):
-        with self.launch(80) as screen:
-            self.watch(screen)
-            self.end(screen)
-        self.assertNotRegex(screen.shown, COLOUR)
+        for env, has_colours in (({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)):
+            with self.subTest(env):
+                with self.launch(120, env=env) as screen:
+                    self.watch(screen)
+                    self.end(screen)
+                self.assertEqual(re.search(COLOUR, screen.shown) is not None, has_colours)
+                with Terminal(80, "launch_shm", "--mode", "foo", env=env) as screen:
+                    self.assertEqual(screen.finish(), 2)
+                self.assertEqual(screen.shown.startswith("\x1b[31mlaunch_shm: --mode"), has_colours, screen.shown)
         code, out, err = run("launch_shm", "--job", self.job, "--model", "count", "--steps", "10")
         self.assertEqual(code, 0, err)
         self.assertNotIn("\x1b", out + err)
@@ -105,26 +119,44 @@ class Inspector(ProcessTest):
                     self.assertNotRegex(screen.shown, COLOUR)
 
     def test_titles_are_whole_and_nothing_is_left_out(self):
-        for command in ("workers", "vars"):
-            wide = run("inspect_shm", command, "--job", self.job)[1].splitlines()
-            for columns in WIDTHS:
-                with self.subTest(command, columns=columns):
-                    lines = show(columns, "inspect_shm", command, "--job", self.job).lines()
-                    height = len(lines) // len(wide)
-                    self.assertEqual(len(lines), height * len(wide))
-                    self.assertEqual(re.split(r"\s\s+", "  ".join(line.strip() for line in lines[:height])),
-                                     re.split(r"\s\s+", wide[0].strip()))
-                    if columns == 80:
-                        self.assertLessEqual(height, 2)
+        wide = run("inspect_shm", "vars", "--job", self.job)[1].splitlines()
+        for columns in WIDTHS:
+            with self.subTest(columns=columns):
+                lines = show(columns, "inspect_shm", "vars", "--job", self.job).lines()
+                height = len(lines) // len(wide)
+                self.assertEqual(len(lines), height * len(wide))
+                self.assertEqual(re.split(r"\s\s+", "  ".join(line.strip() for line in lines[:height])),
+                                 re.split(r"\s\s+", wide[0].strip()))
+                if columns == 80:
+                    self.assertLessEqual(height, 2)
+
+    def test_a_worker_is_one_line_of_what_people_need(self):
+        for columns in (120, 80):
+            with self.subTest(columns=columns):
+                lines = show(columns, "inspect_shm", "workers", "--job", self.job).lines()
+                self.assertEqual(len(lines), 4)
+                self.assertEqual(lines[0].split(), "RANK STATE PID STEPS DROPPED STALENESS P99 LOSS WAITING FOR".split())
+                self.assertIn("--wide", lines[-1])
+
+    def test_what_is_wrong_is_red(self):
+        worker = next(w for w in support.workers_of(self.job))
+        support.stop(worker["pid"])
+        try:
+            for env, mark in (({"TERM": "xterm"}, "\x1b[31mWRONG:\x1b[39m"), ({"TERM": "xterm", "NO_COLOR": "1"}, "\nWRONG:")):
+                with self.subTest(env), Terminal(80, "inspect_shm", "doctor", "--job", self.job, env=env) as screen:
+                    self.assertEqual(screen.finish(), 3)
+                    self.assertIn(mark, screen.shown)
+        finally:
+            os.kill(worker["pid"], signal.SIGCONT)
 
     def test_wide_shows_each_row_in_one_line(self):
         wide = show(60, "inspect_shm", "workers", "--job", self.job, "--wide").lines()
         self.assertEqual(len(wide), 3)
-        self.assertRegex(wide[0], "^RANK .* WAITING FOR$")
+        self.assertRegex(wide[0], "^RANK .* MAX CLOCK SKEW .* WAITING FOR$")
         self.assertGreater(len(wide[0]), 100)
 
     def test_a_pipe_has_no_width_but_columns(self):
-        for env, lines in (({}, 3), ({"COLUMNS": "80"}, 6), ({"COLUMNS": "nonsense"}, 3)):
+        for env, lines in (({}, 3), ({"COLUMNS": "80"}, 4), ({"COLUMNS": "nonsense"}, 3)):
             with self.subTest(env):
                 out = run("inspect_shm", "workers", "--job", self.job, env=env)[1]
                 self.assertEqual(len(out.splitlines()), lines, out)
@@ -133,6 +165,7 @@ class Inspector(ProcessTest):
         shown = show(80, "inspect_shm", "show", "--job", self.job).lines()
         self.assertLessEqual(len(shown), 30)
         text = "\n".join(shown)
+        self.assertNotRegex(text, "decision word|times the values")
         for changed in (r"tasks +2\b", r"place +{", r"workers +2\b", r"mode +async\b"):
             self.assertRegex(text, changed)
         self.assertNotIn("initial_accumulator", text)
@@ -145,6 +178,15 @@ class Inspector(ProcessTest):
     def test_show_tells_what_was_changed(self):
         self.assertEqual(run("inspect_shm", "set", "--job", self.job, "clip-norm=5")[0], 0)
         self.assertRegex(show(80, "inspect_shm", "show", "--job", self.job).shown, r"clip_norm +0, now 5\b")
+
+
+class WorkerLines(ProcessTest):
+    def test_they_are_broken_between_words(self):
+        for program, last in ((["worker_shm", "--standalone", "--steps", "300"], "digest"), (["ps_shm", "--job", self.job], "left")):
+            with self.subTest(program[0]), Terminal(40, *program) as screen:
+                screen.read_until(lambda: f"{last}\r\n" in screen.shown or f"{last} " in screen.shown, "its lines")
+                self.assertTrue(all(len(line) <= 40 for line in screen.lines()), screen.shown)
+                self.assertRegex(" ".join(screen.shown.split()), "loss on training batch is|workers can join; ends when")
 
 
 class Summary(ProcessTest):

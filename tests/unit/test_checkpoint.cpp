@@ -232,7 +232,7 @@ TEST_CASE("a checkpoint describes its contents and returns them byte by byte") {
   CHECK(a == JobView(job.name.text()).values("a"));
   saved.read("a", std::as_writable_bytes(std::span(a)), "momentum");
   CHECK(a == std::vector<float>(1500));
-  CHECK(has(error_of([&] { saved.read("b", read); }), "have no tensor b"));
+  CHECK(has(error_of([&] { saved.read("b", read); }), "has no variable 'b'"));
   CHECK(has(error_of([&] { saved.read("a", read); }), "does not fit"));
   saved.verify();
 }
@@ -533,6 +533,25 @@ TEST_CASE("a process that begins to keep checkpoints in a folder removes none th
   const std::string saved = persistence::write_checkpoint(folder.path(), {}, arrays, 50'000);
   CHECK(has_begun);
   CHECK_NOTHROW(Checkpoint(saved).verify());
+}
+
+TEST_CASE("a variable or slot that a checkpoint does not have is reported with those that it has") {
+  const test::Folder folder;
+  Job job(config_of(UpdateRule::kMomentum));
+  job.train(1);
+  const Checkpoint checkpoint(job.save(folder.path()));
+  const std::string name = checkpoint.variables()[0].name;
+  std::vector<std::byte> out(4);
+  for (const auto& [variable, slot, said] : {std::tuple(name + "x", std::string(), "it has " + name),
+                                             std::tuple(name, std::string("v"), std::string("it has m"))}) {
+    try {
+      checkpoint.read(variable, out, slot);
+      FAIL("read");
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kNotFound);
+      CHECK_MESSAGE(has(error.what(), said), error.what());
+    }
+  }
 }
 
 TEST_CASE("a name in checkpoint.json cannot lead outside the folder") {

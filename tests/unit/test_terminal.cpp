@@ -185,26 +185,61 @@ TEST_CASE("progress: a line omits the least important fields first, and never th
   const JobProgress now{
       .steps = 5021, .target_steps = 60000, .loss = 0.2155, .mean_staleness = 1.94, .live_workers = 3, .workers = 3};
   const char* const expected[] = {
-      "step 5021/60000  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 left",
-      "step 5021/60000  34314/s  loss 0.2155  stale 1.9  3/3 workers  0:02 left",
-      "step 5021/60000  34314/s  loss 0.2155  3/3 workers  0:02 left",
-      "step 5021/60000  34314/s  loss 0.2155  0:02 left",
-      "step 5021/60000  loss 0.2155  0:02 left",
+      "step 5021/60000  [          ]  8 %  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 "
+      "left",
+      "step 5021/60000  [          ]  8 %  34314/s  loss 0.2155  stale 1.9  3/3 workers  0:02 left",
+      "step 5021/60000  [          ]  8 %  34314/s  loss 0.2155  3/3 workers  0:02 left",
+      "step 5021/60000  8 %  34314/s  loss 0.2155  3/3 workers  0:02 left",
+      "step 5021/60000  8 %  34314/s  loss 0.2155  0:02 left",
+      "step 5021/60000  8 %  loss 0.2155  0:02 left",
       "step 5021/60000  0:02 left",
       "step 5021/60000"};
   for (int brevity = 0; brevity <= kMostBrevity; ++brevity)
-    CHECK(progress_line(now, 34314, brevity) == expected[brevity]);
+    CHECK(progress_line(now, 34314, brevity, Bar::kAscii) == expected[brevity]);
+  CHECK(progress_line(now, 34314, 1) ==
+        "step 5021/60000  8 %  34314/s  loss 0.2155  stale 1.9  3/3 workers  0:02 left");
+}
+
+TEST_CASE("progress: the bar is full only at the end, and Unicode's elements have eighths of a column") {
+  JobProgress now{.steps = 599, .target_steps = 600, .loss = {}, .live_workers = 1, .workers = 1};
+  CHECK(progress_line(now, 0, 2, Bar::kUtf8).find("99 %") != std::string::npos);
+  now.steps = 270;
+  CHECK(progress_line(now, 0, 2, Bar::kUtf8).starts_with("step 270/600  [████▌     ]  45 %  "));
+  now.steps = 700;  // a step may be in flight when the job ends
+  CHECK(progress_line(now, 0, 2, Bar::kAscii).starts_with("step 700/600  [##########]  100 %  "));
+}
+
+TEST_CASE("terminal: there are colours only on a terminal, and not if NO_COLOR is set or it is dumb") {
+  FakeTerminal terminal;
+  std::FILE* const file = std::tmpfile();
+  const char* const before = std::getenv("TERM");
+  const std::string kind = before != nullptr ? before : "";
+  unsetenv("NO_COLOR");
+  setenv("TERM", "xterm", 1);
+  CHECK(has_colour(terminal.out()));
+  CHECK_FALSE(has_colour(file));
+  setenv("NO_COLOR", "", 1);
+  CHECK(has_colour(terminal.out()));
+  setenv("NO_COLOR", "1", 1);
+  CHECK_FALSE(has_colour(terminal.out()));
+  unsetenv("NO_COLOR");
+  setenv("TERM", "dumb", 1);
+  CHECK_FALSE(has_colour(terminal.out()));
+  setenv("TERM", kind.c_str(), 1);
+  CHECK(coloured(Colour::kRed, "WRONG") == "\x1b[31mWRONG\x1b[39m");
+  std::fclose(file);
 }
 
 TEST_CASE("progress: the loss of the last test is next to that of the training, if it fits") {
   const JobProgress now{.steps = 5, .target_steps = 0, .loss = 0.25, .test_loss = 0.5, .live_workers = 1, .workers = 1};
   CHECK(progress_line(now, 10, 0) ==
         "step 5  10.0 steps/s  loss 0.2500  test loss 0.5000  staleness 0.0  1 of 1 workers");
-  CHECK(progress_line(now, 10, 2) == "step 5  10.0/s  loss 0.2500  test 0.5000  1/1 workers");
-  CHECK(progress_line(now, 10, 3) == "step 5  10.0/s  loss 0.2500");
+  CHECK(progress_line(now, 10, 3) == "step 5  10.0/s  loss 0.2500  test 0.5000  1/1 workers");
+  CHECK(progress_line(now, 10, 4) == "step 5  10.0/s  loss 0.2500");
 }
 
 TEST_CASE("progress: the line fits a terminal that is resized between two redraws, without its last column") {
+  setenv("NO_COLOR", "1", 1);
   FakeTerminal terminal;
   Progress progress(terminal.out());
   JobProgress now{
@@ -215,10 +250,11 @@ TEST_CASE("progress: the line fits a terminal that is resized between two redraw
     for (int redraw = 0; redraw < 3; ++redraw) {
       now.steps += 10;
       const std::string line = terminal.draw(progress, now);
-      CHECK(line.size() < (columns != 0 ? columns : kUsualColumns));
+      CHECK(width_of(line) < (columns != 0 ? columns : kUsualColumns));
       CHECK(line.starts_with(std::string("step").substr(0, line.size())));
     }
   }
+  unsetenv("NO_COLOR");
 }
 
 TEST_CASE("progress: a line that has become shorter stays so until the terminal is resized") {

@@ -105,6 +105,19 @@ TEST_CASE("watch: the overview reports what is wrong, the job's progress, and wh
   CHECK(contains(text, "q quit"));
 }
 
+TEST_CASE("watch: the last line has only whole keys, the most needed ones first") {
+  for (const auto& [columns, last] : {std::pair<std::size_t, const char*>{120, "<> variable"},
+                                      {80, "/ filter"},
+                                      {40, "arrows select"},
+                                      {10, "q quit"}}) {
+    ViewState view;
+    const std::string line = text_of(draw_page(made_up(), view, Page::kOverview, 24, columns).lines.back());
+    CHECK_MESSAGE(line.ends_with(last), line);
+    CHECK(line.starts_with("q quit"));
+    if (columns >= 40) CHECK(line.starts_with("q quit  ? help"));
+  }
+}
+
 TEST_CASE("watch: a terminal without UTF-8 gets only ASCII") {
   for (std::size_t page = 0; page < kPages; ++page) {
     ViewState view;
@@ -302,6 +315,21 @@ TEST_CASE("watch: keys change pages, select a variable, and q quits") {
   CHECK(hand.keys.chosen() == 0);
   hand.press(Key::kTab);
   CHECK(hand.view.page == Page::kRows);
+  CHECK_FALSE(hand.press(Key::kText, 'q'));
+}
+
+TEST_CASE("watch: a question mark explains every key until the next one is pressed") {
+  Hand hand;
+  hand.type("2?");
+  for (const std::size_t columns : {120, 80, 30}) {
+    const std::string text = all_of(draw(hand.model, hand.view, 60, columns));
+    for (const char* part : {"quit", "reverse the order", "!  "}) CHECK_MESSAGE(contains(text, part), part);
+    CHECK_FALSE(contains(text, "RANK"));
+  }
+  hand.type("3");
+  CHECK(hand.view.page == Page::kWorkers);
+  CHECK(contains(all_of(draw(hand.model, hand.view, 24, 120)), "RANK"));
+  hand.type("?");
   CHECK_FALSE(hand.press(Key::kText, 'q'));
 }
 

@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -61,17 +63,55 @@ int CommandLine::count_known(int argc, char** argv) {
         std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return option_of(r.name) == option; });
     if (row == rows_.end()) return i;
     typed_.insert(row->name);
-    if (!row->is_flag && argument == option) ++i;  // its value
+    if (!row->is_flag && argument == option && ++i == argc) return i - 1;  // its value is missing
   }
   return argc;
 }
 
-void CommandLine::fail_unknown(const std::string& argument) const {
+// The first flag whose given value is no truth value. Empty: none.
+std::string CommandLine::describe_flag(int argc, char** argv) const {
+  const auto is_wrong = [](const std::string& value) {
+    try {
+      static_cast<void>(CLI::detail::to_flag_value(value));
+      return false;
+    } catch (const std::invalid_argument&) {
+      return true;
+    }
+  };
+  for (const Row& row : rows_) {
+    const std::string option = option_of(row.name);
+    const char* const variable = std::getenv(variable_of(row.name).c_str());
+    std::string value = variable != nullptr && !was_typed(row.name) ? variable : "";
+    for (int i = 1; i < argc; ++i)
+      if (std::string_view(argv[i]).starts_with(option + "=")) value = argv[i] + option.size() + 1;
+    if (row.is_flag && !value.empty() && is_wrong(value))
+      return fmt::format("{}: '{}' is neither true nor false", option, value);
+  }
+  return "";
+}
+
+// A mistake in an environment variable is reported with the variable's name: nobody has typed the option.
+std::string CommandLine::described(const std::string& mistake) const {
+  const std::string message = with_option_names(mistake);
+  for (const Row& row : rows_) {
+    const std::string option = option_of(row.name);
+    const char next = message.starts_with(option) && message.size() > option.size() ? message[option.size()] : 'x';
+    if ((next == ':' || next == ' ') && was_given(row.name) && !was_typed(row.name))
+      return fmt::format("environment variable {}{}", variable_of(row.name), message.substr(option.size()));
+  }
+  return message;
+}
+
+void CommandLine::fail_beyond(const std::string& argument) const {
   if (!argument.starts_with("-"))
     throw Error(fmt::format("'{}': every argument is an option or its value, as in --{} {}", argument, rows_[0].name,
                             argument));
   std::vector<std::string> known;
-  for (const Row& row : rows_) known.push_back(option_of(row.name));
+  for (const Row& row : rows_) {
+    known.push_back(option_of(row.name));
+    if (known.back() == argument)
+      throw Error(fmt::format("{0}: the value is missing; give {0} {1}", argument, row.form));
+  }
   const std::string option = argument.substr(0, argument.find('='));
   throw Error(fmt::format("{}: no such option{}", option, config::did_you_mean(option, known)));
 }
@@ -108,7 +148,7 @@ std::optional<int> CommandLine::parse(int argc, char** argv, const std::function
   try {
     const int known = count_known(argc, argv);
     app_->parse(known, argv);
-    if (known != argc) fail_unknown(argv[known]);
+    if (known != argc) fail_beyond(argv[known]);
     for (const Flag& flag : flags_)
       if (flag.option->count() != 0) flag.use(flag.value ? "true" : "false");
     check();
@@ -122,9 +162,10 @@ std::optional<int> CommandLine::parse(int argc, char** argv, const std::function
     write_out(version.what());
     return 0;
   } catch (const CLI::ParseError& error) {
-    return fail(program_.name, kWrongUsage, std::string(error.what()) + " (see --help)");
+    const std::string flag = describe_flag(argc, argv);
+    return fail(program_.name, kWrongUsage, described(flag.empty() ? error.what() : flag) + " (see --help)");
   } catch (const Error& error) {
-    return fail(program_.name, kWrongUsage, std::string(error.what()) + " (see --help)");
+    return fail(program_.name, kWrongUsage, described(error.what()) + " (see --help)");
   }
   return std::nullopt;
 }

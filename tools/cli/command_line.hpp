@@ -78,9 +78,11 @@ class CommandLine {
   };
 
   void add_option(Row row, std::function<void(const std::string&)> use);
-  // The number of arguments that can be parsed: all, or those before the first unknown option.
+  // The number of arguments that can be parsed: all, or those before the first unknown option or missing value.
   int count_known(int argc, char** argv);
-  [[noreturn]] void fail_unknown(const std::string& argument) const;
+  std::string describe_flag(int argc, char** argv) const;
+  std::string described(const std::string& mistake) const;
+  [[noreturn]] void fail_beyond(const std::string& argument) const;
   HelpPage help(bool has_all) const;  // all options, or only the common ones
 
   const Program program_;

@@ -122,7 +122,7 @@ const Settings<SummarySettings>& summary_settings() {
   constexpr unsigned kAll = kPs | kWorker | kLaunch;
   static const Settings<S> kRows = {
       {"summary-dir", config::text(&S::dir, "DIR"), kOutput, kAll,
-       "write TensorBoard event files to this directory, with a subdirectory for the ps, each worker and the test"},
+       "write TensorBoard event files to this folder, with a subfolder for the ps, each worker and the test"},
       {"summary-every", config::interval(&S::every), kOutput, kAll,
        "--summary-dir: interval between summaries; one more is written at the end"},
   };
@@ -139,7 +139,7 @@ const Settings<CheckpointSettings>& checkpoint_options() {
   // clang-format off
   static const Settings<C> kRows = {
       {"checkpoint-dir", config::text(&C::dir, "DIR"), kRun, kAll,
-       "write checkpoints to this directory, and resume from the newest one that it already has",
+       "write checkpoints to this folder, and resume from the newest one that it already has",
        {.otherwise = "no checkpoints", .common = kPs | kLaunch}},
       {"checkpoint-every", config::interval(&C::every), kRun, kAll,
        "--checkpoint-dir: interval between checkpoints; one more is written at the end, or if the ps is stopped"},
@@ -150,7 +150,7 @@ const Settings<CheckpointSettings>& checkpoint_options() {
       {"max-file-bytes", config::bytes_or_none(&C::max_file_bytes), kRun, kAll,
        "--checkpoint-dir: maximum size of a file; larger models are split into several", {.unit = "bytes"}},
       {"fresh", config::flag(&C::fresh), kRun, kAll,
-       "--checkpoint-dir: start from scratch; the directory must be empty"},
+       "--checkpoint-dir: start from scratch; the folder must be empty"},
   };
   // clang-format on
   return kRows;
@@ -248,7 +248,7 @@ const Settings<WorkerSettings>& worker_options() {
         {"trace", config::text(&W::trace, "FILE"), kOutput, kWorker,
          "write a trace of the steps to this file, for ui.perfetto.dev; at most 300000 spans"},
         {"record", config::text(&W::record, "DIR"), kRun, kWorker,
-         "record the order of this worker's pulls and pushes in this directory; launch_shm --record does so for all "
+         "record the order of this worker's pulls and pushes in this folder; launch_shm --record does so for all "
          "workers"},
         {"replay", config::text(&W::replay, "DIR"), kRun, kWorker,
          "replay such a recording; launch_shm --replay does so for all workers"},
@@ -296,10 +296,14 @@ const Settings<LaunchSettings>& launch_options() {
          {.otherwise = "only at the end"}},
         {"save", config::text(&L::save, "FILE.safetensors"), kOutput, kLaunch,
          "write the final parameters to this file, and their moving averages to FILE.ema.safetensors"},
+        {"report", config::text(&L::report, "FILE.html"), kOutput, kLaunch,
+         "write a report of the run to this file: a web page with plots of loss, staleness and the workers' time, the "
+         "settings, and the machine",
+         {.common = kLaunch}},
         {"trace", config::text(&L::trace, "FILE"), kOutput, kLaunch,
          "write a trace of the workers' steps to this file, for ui.perfetto.dev; at most 300000 spans per worker"},
         {"record", config::text(&L::record, "DIR"), kRun, kLaunch,
-         "record the order of pulls and pushes in this directory, for --replay; modes async and ssp only"},
+         "record the order of pulls and pushes in this folder, for --replay; modes async and ssp only"},
         {"replay", config::text(&L::replay, "DIR"), kRun, kLaunch,
          "run a recorded job again, in the recorded order; the parameters are the same, bit for bit"},
         {"replace", config::flag(&L::replace), kRun, kLaunch,

@@ -397,6 +397,7 @@ std::optional<int> parse_launch(int argc, char** argv, LaunchSettings& settings,
 // The settings of a replay are those of the recorded run.
 std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
   const std::optional<int> code = parse_launch(argc, argv, settings, false);
+  settings.command.assign(argv, argv + argc);
   if (code || settings.replay.empty()) return code;
   try {
     std::vector<std::string> arguments = recorded_arguments(settings.replay);
@@ -406,7 +407,10 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     settings = LaunchSettings();
-    return parse_launch(static_cast<int>(pointers.size()), pointers.data(), settings, true);
+    const std::optional<int> recorded =
+        parse_launch(static_cast<int>(pointers.size()), pointers.data(), settings, true);
+    settings.command.assign(argv, argv + argc);
+    return recorded;
   } catch (const Error& error) {
     return fail("launch_shm", kFailed, error.what());
   }

@@ -141,9 +141,11 @@ struct LaunchSettings {
   std::uint64_t curve_points = 0;          // 0: no curve
   config::Interval evaluate_every;         // not given: no evaluation
   std::string save;                        // a file; empty: none
+  std::string report;                      // a file; empty: none
   std::string record;                      // a folder; empty: no recording
   std::string replay;                      // the folder of a recording; empty: none
   std::string trace;                       // a file; empty: none
+  std::vector<std::string> command;        // as typed, with the program's name
   std::vector<std::string> job_arguments;  // as given on the command line: a recording stores them for its replay
   std::vector<std::string> program;        // runs instead of worker_shm: a program and its arguments; empty: worker_shm
   bool restart_workers = false, replace = false;

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "cli/option_names.hpp"
+#include "report/terminal.hpp"
 
 namespace ps_shm::tools {
 namespace {
@@ -35,14 +36,17 @@ void write_out(const std::string& text) noexcept {
   }
 }
 
-void tell(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+void tell(const std::string& line) {
+  std::fprintf(stderr, "%s", report::fitted(line + '\n', report::columns_of(stderr)).c_str());
+}
 
 int fail(const char* program, int code, std::string message) {
   message = with_option_names(message);
   for (char& c : message)
     if (c == '\n') c = ' ';
   g_failure = message;
-  fmt::print(stderr, "{}: {}\n", program, message);
+  const std::string line = fmt::format("{}: {}", program, message);
+  fmt::print(stderr, "{}\n", report::has_colour(stderr) ? report::coloured(report::Colour::kRed, line) : line);
   return code;
 }
 

@@ -10,7 +10,7 @@ namespace ps_shm::tools {
 // other error is remembered. Not thread-safe.
 void write_out(const std::string& text) noexcept;
 
-void tell(const std::string& line);  // on stderr
+void tell(const std::string& line);  // on stderr, wrapped to the terminal's width
 
 // Prints "PROGRAM: MESSAGE" as one line on stderr; returns `code`.
 int fail(const char* program, int code, std::string message);

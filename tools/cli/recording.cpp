@@ -23,7 +23,8 @@ constexpr const char* kLaunchFile = "launch.json";
 constexpr int kForm = 1;
 
 // Options that do not affect the resulting parameters; a replay accepts the first ones.
-constexpr std::array kOfReplay = {"job", "replay", "json", "verbose", "save", "trace", "replace", "keep-segments"};
+constexpr std::array kOfReplay = {"job",    "replay", "json",    "verbose",      "save",
+                                  "report", "trace",  "replace", "keep-segments"};
 constexpr std::array kNotOfJob = {"record",
                                   "delay",
                                   "restart-workers",
@@ -58,6 +59,13 @@ LaunchFile read_launch(const std::string& folder) {
   const auto fail = [&] {
     throw Error(fmt::format("--replay {}: {} is missing, or not of a recording of this version", folder, kLaunchFile));
   };
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error))
+    throw Error(fmt::format("--replay {}: {}", folder,
+                            error && error != std::errc::no_such_file_or_directory ? error.message()
+                            : std::filesystem::exists(folder, error) ? "it is not a folder; name the one of --record"
+                                                                     : "there is no such folder"),
+                ErrorCode::kNotFound);
   const std::string path = folder + "/" + kLaunchFile;
   std::ifstream file(path);
   LaunchFile launch;
@@ -135,10 +143,11 @@ RecordedLaunch::RecordedLaunch(const std::string& folder, const std::vector<std:
     : folder_(folder), arguments_(arguments) {
   std::error_code error;
   std::filesystem::create_directories(folder_, error);
-  if (!std::filesystem::is_empty(folder_, error) || error)
-    throw Error(fmt::format("--record {}: {}; name a folder that is empty or does not exist yet", folder_,
-                            error ? error.message() : "it is not empty"),
-                error ? config::code_of(error.value()) : ErrorCode::kAlreadyExists);
+  if (error || !std::filesystem::is_empty(folder_, error) || error)
+    throw Error(
+        fmt::format("--record {}: {}", folder_,
+                    error ? error.message() : "it is not empty; name a folder that is empty or does not exist yet"),
+        error ? config::code_of(error.value()) : ErrorCode::kAlreadyExists);
   write("");
 }
 
@@ -159,11 +168,14 @@ ReplayedLaunch::ReplayedLaunch(const std::string& folder, std::uint32_t workers)
                               life.rank, workers));
 }
 
-void ReplayedLaunch::check_digest(std::uint64_t digest) const {
-  const std::string recorded = read_launch(folder_).digest;
-  if (!recorded.empty() && recorded != text_of(digest))
-    throw Error(fmt::format("--replay {}: the replay ended with digest {}, the recorded run with {}", folder_,
-                            text_of(digest), recorded));
+std::string ReplayedLaunch::check_digest(std::uint64_t digest) const {
+  const std::string recorded = read_launch(folder_).digest, own = text_of(digest);
+  if (recorded.empty())
+    return fmt::format("the replay ended with digest {}; the recorded run did not reach its end, and has none", own);
+  if (recorded != own)
+    throw Error(
+        fmt::format("--replay {}: the replay ended with digest {}, the recorded run with {}", folder_, own, recorded));
+  return fmt::format("the replay ended with the digest of the recorded run, {}: the parameters are the same", own);
 }
 
 }  // namespace ps_shm::tools

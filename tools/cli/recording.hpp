@@ -44,8 +44,8 @@ class ReplayedLaunch {
 
   std::string coordinator() const { return coordinator_.path(); }
   std::uint32_t lives_of(std::uint32_t rank) const noexcept { return records_.lives_of(rank); }
-  // Throws Error if the digest differs from that of the recorded run.
-  void check_digest(std::uint64_t digest) const;
+  // Throws Error if the digest differs from that of the recorded run; otherwise returns a message.
+  std::string check_digest(std::uint64_t digest) const;
 
  private:
   std::string folder_;

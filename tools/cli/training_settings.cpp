@@ -32,7 +32,7 @@ const config::Settings<SparseSettings>& sparse_settings() {
        true), kData, kBoth, "LIBSVM: first feature index", {.otherwise = "1, or 0 if a 0 occurs"}},
       {"hash-bits", whole_or_none(&S::hash_bits, 1, 31), kData, kBoth,
        "LIBSVM: hash features into a table of 2^N entries", {.otherwise = "no hashing"}},
-      {"cache", text(&S::cache, "DIR"), kData, kBoth, "cache the data in this directory in binary form, for reuse"},
+      {"cache", text(&S::cache, "DIR"), kData, kBoth, "cache the data in this folder in binary form, for reuse"},
       {"share-data", flag(&S::share_data), kData, kBoth, "keep one copy of the data for all workers, in shared memory"},
       {"factors", whole_or_none(&S::factors, 0, 4096), kData, kBoth, names_with_factors() + ": factors per row",
        {.otherwise = "8"}},

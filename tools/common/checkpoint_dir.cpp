@@ -31,12 +31,12 @@ std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> par
   return all;
 }
 
-void require_steps_left(const Checkpoint& checkpoint, const JobConfig& job) {
-  if (job.steps == 0 || checkpoint.global_step() < job.steps) return;
-  throw JobFinished(
-      fmt::format("done: checkpoint {} is at step {}, and the run ends at --steps {}; to train on, give more steps or "
-                  "another --checkpoint-dir",
-                  checkpoint.folder(), checkpoint.global_step(), job.steps));
+std::optional<std::string> why_done(const Checkpoint& checkpoint, const JobConfig& job) {
+  if (job.steps == 0 || checkpoint.global_step() < job.steps) return std::nullopt;
+  return fmt::format(
+      "done: checkpoint {} is at step {}, and the run ends at --steps {}; to train on, give more steps or another "
+      "--checkpoint-dir",
+      checkpoint.folder(), checkpoint.global_step(), job.steps);
 }
 
 std::string written_line(const std::string& folder, double seconds) {

@@ -23,8 +23,8 @@ std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
 // The variables of a model, as Checkpoint::require() takes them.
 std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters);
 
-// Throws JobFinished if the run has already done all its steps by then: there is nothing left to do.
-void require_steps_left(const Checkpoint& checkpoint, const JobConfig& job);
+// If the run has already done all its steps by then, so that nothing is left to do: the message that says so.
+std::optional<std::string> why_done(const Checkpoint& checkpoint, const JobConfig& job);
 
 std::string written_line(const std::string& folder, double seconds);
 std::string unwritten_line(const std::string& why);

@@ -102,8 +102,10 @@ std::string find_program(const std::string& program) {
   const char* advice = error == EMFILE   ? "; raise the limit on open files (ulimit -n)"
                        : error == ENFILE ? "; raise the machine's limit on open files (sysctl fs.file-max)"
                        : error == EAGAIN ? "; raise the limit on processes (ulimit -u)"
+                       : error == ENOENT && access("/proc/self/exe", F_OK) != 0
+                           ? "; /proc is not mounted, so that it was looked for on the PATH only"
                        : error == ENOENT || error == EACCES
-                           ? "; it must be in the directory of launch_shm or on the PATH"
+                           ? "; it must be in the folder of launch_shm or on the PATH"
                            : "";
   throw Error(fmt::format("cannot start {}: {}{}", program, std::strerror(error), advice), config::code_of(error));
 }

@@ -33,7 +33,7 @@ class Child {
  public:
   using OnLine = std::function<void(const Child& child, bool is_error, const std::string& line)>;
 
-  // Starts `program`, from the directory of this program or from the PATH. Throws Error.
+  // Starts `program`, from the folder of this program or from the PATH. Throws Error.
   // `variables`: "NAME=VALUE", overriding the environment.
   // `is_ours`: one of this project's programs, which ends with this one. Any other has its own process group: signals
   // of the terminal reach it only if they are forwarded, and then also reach the processes that it started.

@@ -73,6 +73,7 @@ SparseSetup::SparseSetup(const TrainingSettings& training, bool is_to_be_tested,
       part_(part_of(training.sparse)),
       examples_(train::count_examples(data_.info(), part_)),
       batch_(training.batch != 0 ? training.batch : train::SparseTrainOptions::kBatch) {
+  check_batch(training, examples_);
   train::SparseModelOptions options;
   options.factors = training.sparse.factors.value_or(options.factors);
   options.bias = training.sparse.bias;

@@ -35,6 +35,10 @@ std::optional<double> Speed::per_second(double seconds, std::uint64_t count) {
   return speed;
 }
 
+std::string summaries_line(const std::string& dir) {
+  return fmt::format("the summaries are in {0}; tensorboard --logdir {0} shows them", dir);
+}
+
 void add_metrics(persistence::Summary& summary, const report::Metrics& metrics, const std::string& prefix) {
   const auto add = [&](const char* name, const std::optional<double>& value) {
     if (value) summary.add_scalar(prefix + name, *value);

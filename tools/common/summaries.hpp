@@ -57,6 +57,9 @@ std::string settings_table(const config::Settings<Struct>& rows, const Struct& s
   return text;
 }
 
+// Where the summaries are, and how to look at them.
+std::string summaries_line(const std::string& dir);
+
 // Metrics of a model with the parameters of a step, and with their moving averages.
 void add_metrics(persistence::Summary& summary, const report::Metrics& metrics, const std::string& prefix = "");
 void write_test(const SummarySettings& settings, std::uint64_t step, const report::Metrics& test,

@@ -1,5 +1,7 @@
 #include "common/workload.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "common/digits.hpp"
 #include "common/sparse_setup.hpp"
 #include "config/modes.hpp"
+#include "ps_shm/errors.hpp"
 #include "train/loop/trainer.hpp"
 
 namespace ps_shm::tools {
@@ -17,7 +20,7 @@ namespace {
 class Dense final : public Workload {
  public:
   explicit Dense(const TrainingSettings& training) {
-    train::DataSplit data = train::load_data(training.data, train::embedded_digits(), load_hooks());
+    train::DataSplit data = load_dense_data(training);
     model_ = train::make_model(training.model, data.train.features, data.train.classes);
     examples_ = data.train.count;
     batch_ = training.batch != 0 ? training.batch : train::default_batch(data.train);
@@ -71,6 +74,18 @@ train::LoadHooks load_hooks() { return {is_stop_requested, tell}; }
 std::unique_ptr<Workload> load_workload(const TrainingSettings& training) {
   if (training.is_sparse()) return std::make_unique<Sparse>(training);
   return std::make_unique<Dense>(training);
+}
+
+train::DataSplit load_dense_data(const TrainingSettings& training) {
+  train::DataSplit data = train::load_data(training.data, train::embedded_digits(), load_hooks());
+  check_batch(training, data.train.count);
+  return data;
+}
+
+void check_batch(const TrainingSettings& training, std::uint64_t examples) {
+  if (training.batch > examples)
+    throw Error(
+        fmt::format("--batch {}: exceeds the {} training examples of {}", training.batch, examples, training.data));
 }
 
 void complete_job(std::uint64_t examples, std::uint64_t batch, const TrainingSettings& training, JobConfig& job) {

@@ -10,6 +10,7 @@
 #include "cli/options.hpp"
 #include "report/summary.hpp"
 #include "train/data/loading.hpp"
+#include "train/data/dataset.hpp"
 #include "train/models/dense/model.hpp"
 
 namespace ps_shm::tools {
@@ -39,6 +40,12 @@ train::LoadHooks load_hooks();
 
 // Loads data and model. Throws Error, Interrupted. Requires: not count.
 std::unique_ptr<Workload> load_workload(const TrainingSettings& training);
+
+// For dense models: the training and test data. Throws Error.
+train::DataSplit load_dense_data(const TrainingSettings& training);
+
+// Throws Error if --batch exceeds the number of training examples.
+void check_batch(const TrainingSettings& training, std::uint64_t examples);
 
 // Sets the job's steps and schedule as far as they depend on the number of examples and the batch size.
 void complete_job(std::uint64_t examples, std::uint64_t batch, const TrainingSettings& training, JobConfig& job);

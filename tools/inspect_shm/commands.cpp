@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "cli/output.hpp"
@@ -34,12 +35,18 @@ void add_group(CLI::App& command, std::string& group, const char* what) {
   command.add_option("--group", group, what)->type_name("NAME");
 }
 
-// A number of something, 0 for all.
-void add_count(CLI::App& command, const char* name, std::uint64_t& count, const char* what) {
-  command.add_option(name, count, what)
-      ->type_name("N")
-      ->check([](const std::string& text) { return std::string(text[0] == '-' ? "must be 0 or more" : ""); })
-      ->capture_default_str();
+template <class Whole>
+void add_whole(CLI::App& command, const std::string& name, Whole& number, const char* what,
+               std::uint64_t most = config::kAny) {
+  const auto read = [=, &number](const std::string& text) {
+    try {
+      number = static_cast<Whole>(config::read_whole(text, 0, most));
+    } catch (const Error& error) {
+      const std::string wrong = error.what();
+      throw BadUsage(fmt::format("{}{}{}", name, wrong.starts_with("must ") ? " " : ": ", wrong));
+    }
+  };
+  command.add_option_function<std::string>(name, read, what)->type_name("N")->default_str(fmt::to_string(number));
 }
 
 void add_variables(CLI::App& command, std::vector<std::string>& variables) {
@@ -172,9 +179,9 @@ class Dump final : public JobCommand {
     command
         .add_option(
             "--npy", npy_,
-            "write a single variable to FILE.npy instead, or all to a directory, with optimizer slots and averages")
+            "write a single variable to FILE.npy instead, or all to a folder, with optimizer slots and averages")
         ->type_name("FILE.npy|DIR");
-    add_count(command, "--limit", request_.limit, "number of values to print of each variable; 0: all");
+    add_whole(command, "--limit", request_.limit, "number of values to print of each variable; 0: all");
   }
   Json find() override {
     if (npy_.ends_with(".npy")) return dump_file(job(), request_, npy_);
@@ -197,7 +204,7 @@ class Stats final : public JobCommand {
   void add_options(CLI::App& command) override {
     JobCommand::add_options(command);
     add_variables(command, variables_);
-    add_count(command, "--sample", sample_, "approximate number of elements to read of each variable; 0: all");
+    add_whole(command, "--sample", sample_, "approximate number of elements to read of each variable; 0: all");
   }
   Json find() override { return sum_up(job(), variables_, sample_); }
   std::string as_text(const Json& found, Columns columns) override { return statistics_as_text(found, columns); }
@@ -209,11 +216,11 @@ class Stats final : public JobCommand {
 
 class Diff final : public Command {
  public:
-  Diff() : Command("diff", "compare two states, each a job, JOB@snapshot or the directory of a checkpoint") {}
+  Diff() : Command("diff", "compare two states, each a job, JOB@snapshot or the folder of a checkpoint") {}
 
  protected:
   void add_options(CLI::App& command) override {
-    command.add_option("STATE", states_, "two states, each a job, JOB@snapshot or the directory of a checkpoint")
+    command.add_option("STATE", states_, "two states, each a job, JOB@snapshot or the folder of a checkpoint")
         ->required()
         ->expected(2);
     add_group(command, group_, "@snapshot: group with which another user shares the job");
@@ -326,7 +333,8 @@ class Serve final : public MetricsCommand {
  protected:
   void add_options(CLI::App& command) override {
     MetricsCommand::add_options(command);
-    command.add_option("--port", port_, "port to listen on; 0: any free port")->type_name("N")->capture_default_str();
+    add_whole(command, "--port", port_, "port to listen on; 0: any free port",
+              std::numeric_limits<std::uint16_t>::max());
     command.add_option("--address", address_, "address to listen on; 0.0.0.0: all interfaces")
         ->type_name("ADDRESS")
         ->capture_default_str();
@@ -404,12 +412,28 @@ void Command::add_to(CLI::App& app) {
 
 bool Command::was_chosen() const { return app_->parsed(); }
 
+namespace {
+
+// What somebody has to look at is red on a terminal with colours.
+std::string with_colours(std::string text) {
+  if (!report::has_colour(stdout)) return text;
+  for (const std::string mark : {"WRONG:", "NOT INITIALISED"}) {
+    const std::string red = report::coloured(report::Colour::kRed, mark);
+    for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos; at += red.size())
+      text.replace(at, mark.size(), red);
+  }
+  return text;
+}
+
+}  // namespace
+
 Columns Command::columns() const { return wide_ ? std::nullopt : report::columns_of(stdout); }
 
 int Command::run() {
   const Columns width = columns();
   const Json found = find();
-  tools::write_out(json_ ? found.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : as_text(found, width));
+  tools::write_out(json_ ? found.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                         : with_colours(as_text(found, width)));
   return has_found(found) ? kFound : 0;
 }
 

@@ -119,7 +119,17 @@ std::unique_ptr<State> open_state(const std::string& source, const std::string& 
     return std::make_unique<SnapshotState>(source.substr(0, source.size() - kSnapshot.size()), group);
   std::error_code failed;
   const bool is_folder = std::filesystem::is_directory(source, failed);
-  if (!is_folder && source.find('/') == std::string::npos) return std::make_unique<LiveState>(source);
+  if (!is_folder) {
+    const bool may_be_job = source.find('/') == std::string::npos;
+    try {
+      if (may_be_job) return std::make_unique<LiveState>(source);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kNotFound) throw;
+    }
+    throw Error(fmt::format("{} is {}the folder of a checkpoint{}", source, may_be_job ? "neither a job nor " : "not ",
+                            may_be_job ? "; inspect_shm ls lists the jobs" : ""),
+                ErrorCode::kNotFound);
+  }
   // The folder of one checkpoint, or of several, of which the newest is used.
   if (is_folder && !std::filesystem::exists(source + "/checkpoint.json", failed))
     if (std::optional<Checkpoint> newest = Checkpoint::latest(source))
@@ -191,11 +201,11 @@ Difference difference_between(const std::vector<T>& a, const std::vector<T>& b) 
 Json compare(const StateVariable& variable, std::span<const std::byte> before, std::span<const std::byte> after) {
   Difference found;
   update::for_elements(variable.dtype, before.first(std::min<std::size_t>(before.size(), bytes_of(variable.dtype))),
-               [&]([[maybe_unused]] auto first) {
-                 using Element = decltype(first);
-                 found = difference_between(elements_of<Element>(variable.dtype, before),
-                                            elements_of<Element>(variable.dtype, after));
-               });
+                       [&]([[maybe_unused]] auto first) {
+                         using Element = decltype(first);
+                         found = difference_between(elements_of<Element>(variable.dtype, before),
+                                                    elements_of<Element>(variable.dtype, after));
+                       });
   const double norm_a = statistics_of(variable.dtype, before).norm, norm_b = statistics_of(variable.dtype, after).norm;
   const double norm = std::sqrt(found.squares);
   return {{"name", variable.name},

@@ -86,21 +86,33 @@ std::string describe_mistake(const CLI::App& app, int argc, char** argv) {
   }
   const CLI::App* command = app.get_subcommand(name);
   std::vector<std::string> known;
-  bool takes_words = false;
-  for (const CLI::Option* option : command->get_options()) {
-    takes_words = takes_words || option->get_positional();
-    if (!option->get_positional()) known.push_back(option->get_name());
-  }
+  const CLI::Option* words = nullptr;  // arguments that are not options
+  for (const CLI::Option* option : command->get_options())
+    if (option->get_positional())
+      words = option;
+    else
+      known.push_back(option->get_name());
+  int count = 0;
+  std::vector<const CLI::Option*> given;
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i], word = argument.substr(0, argument.find('='));
     if (!argument.starts_with("-")) {
-      if (!takes_words) return fmt::format("'{0}': name the job with --job {0}", argument);
+      if (words == nullptr) return fmt::format("'{0}': name the job with --job {0}", argument);
+      ++count;
       continue;
     }
     const CLI::Option* option = command->get_option_no_throw(word);
     if (option == nullptr) return fmt::format("{}: no such option{}", word, config::did_you_mean(word, known));
-    if (option->get_items_expected_min() > 0 && word == argument) ++i;  // its value
+    for (const CLI::Option* other : given)
+      if (option->get_excludes().count(const_cast<CLI::Option*>(other)) != 0)
+        return fmt::format("{}: cannot be combined with {}", word, other->get_name());
+    given.push_back(option);
+    if (option->get_items_expected_min() > 0 && word == argument && ++i == argc)
+      return fmt::format("{0}: the value is missing; give {0} {1}", word, option->get_type_name());
   }
+  if (words != nullptr && words->get_required() &&
+      (count < words->get_items_expected_min() || count > words->get_items_expected_max()))
+    return fmt::format("{} needs {}", name, words->get_description());
   return {};
 }
 

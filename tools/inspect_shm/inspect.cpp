@@ -253,7 +253,7 @@ Json list_workers(const std::string& job) {
                    {"pull_retries", worker.pull_retries},
                    {"dropped", worker.dropped},
                    {"clock", worker.clock},
-                   {"lead_max", worker.max_clock_skew},
+                   {"max_clock_skew", worker.max_clock_skew},
                    {"examples", worker.examples},
                    {"training_loss", worker.examples != 0 ? Json(worker.loss) : Json()},
                    {"seconds", worker.seconds},

@@ -64,7 +64,7 @@ std::string events_as_text(const Json& listed, Columns columns);
 // if there are more than a thousand decisions within 50 ms, some are missed.
 void follow_events(const std::string& job, const std::string& kind, const std::function<void(const Json&)>& use);
 
-// A KEY=VALUE that cannot be parsed.
+// An argument that cannot be parsed, or does not suit the others.
 class BadUsage : public Error {
   using Error::Error;
 };

@@ -39,6 +39,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForVersion& version) {
     ps_shm::tools::write_out(version.what());
     return 0;
+  } catch (const inspect::BadUsage& error) {
+    return fail(2, std::string(error.what()) + " (see inspect_shm --help)");
   } catch (const CLI::ParseError& error) {
     const std::string mistake = inspect::describe_mistake(app, argc, argv);
     return fail(2, (mistake.empty() ? error.what() : mistake) + " (see inspect_shm --help)");

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
 #include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "inspect_shm/cells.hpp"
 #include "inspect_shm/inspect.hpp"
@@ -124,10 +127,9 @@ std::string job_as_text(const Json& shown, Columns columns) {
                                  cell(shown["ps_pid"]), age_as_text(shown["age_seconds"]));
   text += fmt::format("global step {}{}{}\n", cell(shown["global_step"]), shown["finished"] ? ", finished" : "",
                       shown["ended"] ? ", ended" : "");
-  text += fmt::format("decision word {:#x}: {}\n", decision["word"].get<std::uint64_t>(),
-                      decision["step"].is_null()
-                          ? "none yet"
-                          : fmt::format("step {} by rank {}", cell(decision["step"]), cell(decision["proposer"])));
+  if (!decision["step"].is_null())
+    text += fmt::format("contributors of step {}: decided by worker {}\n", cell(decision["step"]),
+                        cell(decision["proposer"]));
   if (const Json& snapshot = shown["snapshot"]; snapshot["epoch"] != 0)
     text +=
         fmt::format("snapshot {}: taken {} ago, {}{}\n", cell(snapshot["epoch"]), age_as_text(snapshot["age_seconds"]),
@@ -143,7 +145,7 @@ std::string job_as_text(const Json& shown, Columns columns) {
                         shard["huge_pages"] ? "huge pages, " : "",
                         shard["served"] ? fmt::format("served by process {}", cell(shard["pid"])) : "not served");
   const Json& bytes = shown["bytes"];
-  const double total = bytes["total"].get<double>(), values = bytes["values"].get<double>();
+  const double total = bytes["total"].get<double>();
   text += "memory use\n";
   std::vector<std::string> parts;
   for (const char* key : {"values", "optimizer_slots", "accumulators", "gradients", "shared_data", "spares", "words",
@@ -151,8 +153,7 @@ std::string job_as_text(const Json& shown, Columns columns) {
     if (!columns || bytes[key] != 0)
       parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", key, bytes_as_text(bytes[key]),
                                   100 * bytes[key].get<double>() / total));
-  text += report::listed(parts, columns) + fmt::format("  {:<16} {:>10}", "total", bytes_as_text(bytes["total"]));
-  text += values > 0 ? fmt::format(", {:.3f} times the values\n", total / values) : "\n";
+  text += report::listed(parts, columns) + fmt::format("  {:<16} {:>10}\n", "total", bytes_as_text(bytes["total"]));
   return fitted(text, columns);
 }
 
@@ -194,19 +195,42 @@ std::string placement_as_text(const Json& listed, Columns columns) {
   return rows.size() == 1 ? "no variables\n" : table(rows, columns);
 }
 
+// On a terminal the columns that most people need, so that a row fits on a line.
 std::string workers_as_text(const Json& listed, Columns columns) {
-  std::vector<Row> rows = {{"RANK", "STATE", "PID", "HOLDERS", "STEPS", "PUSHES", "PULLS", "RETRIES", "DROPPED",
-                            "CLOCK", "LEAD MAX", "STALE MEAN", "P99", "MAX", "LOSS", "WAITING FOR"}};
-  for (const Json& row : listed["workers"]) {
-    const Json& staleness = row["staleness"];
-    rows.push_back({cell(row["rank"]), cell(row["state"]), cell(row["pid"]), cell(row["holders"]), cell(row["steps"]),
-                    cell(row["pushes"]), cell(row["pulls"]),
-                    fmt::to_string(row["push_retries"].get<std::uint64_t>() + row["pull_retries"].get<std::uint64_t>()),
-                    cell(row["dropped"]), cell(row["clock"]), cell(row["lead_max"]),
-                    fmt::format("{:.2f}", staleness["mean"].get<double>()), cell(staleness["p99"]),
-                    cell(staleness["max"]), cell(row["training_loss"]), cell(row["waiting_for"])});
+  if (listed["workers"].empty()) return "no worker has joined yet\n";
+  const auto retries = [](const Json& row) {
+    return fmt::to_string(row["push_retries"].get<std::uint64_t>() + row["pull_retries"].get<std::uint64_t>());
+  };
+  const auto of = [](const char* key) { return [key](const Json& row) { return cell(row[key]); }; };
+  const auto stale = [](const char* key) { return [key](const Json& row) { return cell(row["staleness"][key]); }; };
+  const auto mean = [](const Json& row) { return fmt::format("{:.2f}", row["staleness"]["mean"].get<double>()); };
+  struct {
+    const char* title;
+    bool is_common;
+    std::function<std::string(const Json&)> cell;
+  } const kAll[] = {{"RANK", true, of("rank")},
+                    {"STATE", true, of("state")},
+                    {"PID", true, of("pid")},
+                    {"HOLDERS", false, of("holders")},
+                    {"STEPS", true, of("steps")},
+                    {"PUSHES", false, of("pushes")},
+                    {"PULLS", false, of("pulls")},
+                    {"RETRIES", false, retries},
+                    {"DROPPED", true, of("dropped")},
+                    {"CLOCK", false, of("clock")},
+                    {"MAX CLOCK SKEW", false, of("max_clock_skew")},
+                    {"STALENESS", true, mean},
+                    {"P99", true, stale("p99")},
+                    {"MAX", false, stale("max")},
+                    {"LOSS", true, of("training_loss")},
+                    {"WAITING FOR", true, of("waiting_for")}};
+  std::vector<Row> rows(1 + listed["workers"].size());
+  for (const auto& column : kAll) {
+    if (columns && !column.is_common) continue;
+    rows[0].emplace_back(column.title);
+    for (std::size_t i = 0; i < listed["workers"].size(); ++i) rows[i + 1].push_back(column.cell(listed["workers"][i]));
   }
-  return rows.size() == 1 ? "no worker has joined yet\n" : table(rows, columns);
+  return table(rows, columns) + (columns ? fitted("--wide shows more columns\n", columns) : "");
 }
 
 namespace {

@@ -210,7 +210,7 @@ Json dump_files(const std::string& job, const std::vector<std::string>& names, c
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed)
-    throw Error(fmt::format("cannot create the directory {}: {}", folder, failed.message()),
+    throw Error(fmt::format("cannot create the folder {}: {}", folder, failed.message()),
                 config::code_of(failed.value()));
   for (const std::string& name : names) static_cast<void>(view.bytes(name));  // throws an Error that lists the names
   Json all = Json::array();

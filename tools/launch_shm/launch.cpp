@@ -15,8 +15,10 @@
 #include "config/modes.hpp"
 #include "config/spelling.hpp"
 #include "launch_shm/child_arguments.hpp"
+#include "launch_shm/html_report.hpp"
 #include "launch_shm/launch_result.hpp"
 #include "launch_shm/visible_gpus.hpp"
+#include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "train/loop/count_model.hpp"
@@ -57,6 +59,16 @@ void choose_devices(LaunchSettings& settings) {
   for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);
 }
 
+// A message of a child without the child's name, with which it may begin.
+std::string without_title(const Child& child, const std::string& message) {
+  const std::string title = child.title() + ": ";
+  return message.starts_with(title) ? message.substr(title.size()) : message;
+}
+
+std::string titled(const Child& child, const std::string& line) {
+  return fmt::format("[{}] {}", child.title(), without_title(child, line));
+}
+
 // Fills in settings that depend on the model, its data and this machine.
 LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
   TrainingSettings& training = settings.training;
@@ -64,6 +76,9 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
     complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
   else if (training.steps == 0 && settings.program.empty())
     training.steps = kDefaultCountSteps;
+  constexpr std::uint64_t kReportPoints = 40;
+  if (workload != nullptr && !settings.report.empty() && settings.curve_points == 0)
+    settings.curve_points = kReportPoints;
   if (settings.program.empty()) choose_devices(settings);  // another program chooses for itself
   return settings;
 }
@@ -80,12 +95,11 @@ void check_places(const JobConfig& job, const Workload* workload) {
                               fmt::join(names, ", "), config::did_you_mean(name, names)));
 }
 
-// Throws Error if the job would resume from a checkpoint of another model, or from one at its final step.
-void check_beginning(const PsSettings& settings, const Workload& workload) {
-  const std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
-  if (!checkpoint) return;
-  checkpoint->require(variables_of(workload.variables()));
-  require_steps_left(*checkpoint, settings.job);
+// The checkpoint from which the job would resume. Throws Error if it is of another model.
+std::optional<Checkpoint> checked_beginning(const PsSettings& settings, const Workload* workload) {
+  std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
+  if (checkpoint && workload != nullptr) checkpoint->require(variables_of(workload->variables()));
+  return checkpoint;
 }
 
 // For a ps that succeeds a dead one.
@@ -110,7 +124,11 @@ Launch::Launch(const LaunchSettings& settings)
     if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *workload_);
   }
   if (!has_program()) check_places(job, workload_.get());
-  if (workload_) check_beginning(settings_.ps, *workload_);
+  if (const std::optional<Checkpoint> beginning = checked_beginning(settings_.ps, workload_.get())) {
+    why_done_ = why_done(*beginning, job);
+    if (why_done_ && settings_.json) report_ = report_of(*beginning);
+    if (why_done_) return;
+  }
   if (workload_ && !training.init_from.empty()) static_cast<void>(WarmStart(training, workload_->variables()));
   if (!settings_.record.empty()) recorded_.emplace(settings_.record, settings_.job_arguments);
   if (!settings_.replay.empty()) replayed_.emplace(settings_.replay, job.workers);
@@ -124,6 +142,10 @@ Launch::Launch(const LaunchSettings& settings)
 }
 
 int Launch::run() {
+  if (why_done_) {
+    tell(*why_done_);
+    return 0;
+  }
   check_place_of_result(settings_);
   try {
     const std::string control = shm::control_name(settings_.ps.job.job);
@@ -165,6 +187,9 @@ int Launch::run_job() {
   end_evaluator();
   report_evaluations();
   if (ps().exit_code() == kFailed) has_failed_ = true;  // also if it was asked to end: its last checkpoint is lost
+  if (report_ && !settings_.report.empty())
+    attempt([this] { persistence::write_text(settings_.report, to_html(*report_, settings_)); });
+  attempt([this] { report_places(); });
   if (is_interrupted) {
     progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));
     return has_failed_ ? kFailed : kInterrupted;
@@ -180,9 +205,11 @@ int Launch::start_ps() {
   while (!view_) {
     attend(kLookMs);
     if (ps().has_ended()) {
-      progress_->print(stop_requests() != 0          ? "launch_shm: interrupted"
-                       : error_of_.count(&ps()) != 0 ? error_of_[&ps()]
-                                                     : fmt::format("launch_shm: ps_shm {}", ps().outcome()));
+      if (stop_requests() != 0)
+        progress_->print("launch_shm: interrupted");
+      else
+        progress_->print_error(error_of_.count(&ps()) != 0 ? error_of_[&ps()]
+                                                           : fmt::format("launch_shm: ps_shm {}", ps().outcome()));
       return stop_requests() != 0 ? kInterrupted : std::max(ps().exit_code(), 1);
     }
     // A dead job of that name may still exist; the ps is about to reclaim it.
@@ -348,7 +375,7 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
     progress_->clear();
     write_out(line + "\n");
   } else if (has_program() && !of_ps) {
-    progress_->print(fmt::format("[{}] {}", child.title(), line));
+    progress_->print(titled(child, line));
   } else if (!is_error && !of_ps) {
     report::Json json = report::Json::parse(line, nullptr, false);
     if (evaluator_ && &child == &*evaluator_) return take_evaluation(json);
@@ -356,7 +383,7 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
   } else if (is_error && line.starts_with(of_ps ? "ps_shm: " : "worker_shm: ")) {
     error_of_[&child] = line;
   } else if (is_error || settings_.verbose) {
-    progress_->print(fmt::format("[{}] {}", child.title(), line));
+    progress_->print(titled(child, line));
   }
 }
 
@@ -370,7 +397,8 @@ std::optional<WorkerInfo> Launch::holder_of(std::uint32_t rank) const {
 // Describes a child that has failed, the reason, and the consequence for the job.
 std::string Launch::describe_end(const Child& child, const char* what_now) {
   const auto error = error_of_.find(&child);
-  const std::string why = error != error_of_.end() ? error->second.substr(error->second.find(':')) : "";
+  const std::string why =
+      error != error_of_.end() ? ": " + without_title(child, error->second.substr(error->second.find(':') + 2)) : "";
   return fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now);
 }
 
@@ -393,18 +421,18 @@ void Launch::note_worker_end(Member& member) {
   if (replaces_workers()) {
     if (member.was_asked_to_leave) return;
     if (may_follow(member.child, holder && holder->steps > member.steps_before)) {
-      progress_->print(describe_end(member.child, "; it is being replaced"));
+      progress_->print_error(describe_end(member.child, "; it is being replaced"));
       return;
     }
     has_failed_ = true;
-    progress_->print(describe_end(member.child, "; so did its predecessors: the launch is aborted"));
+    progress_->print_error(describe_end(member.child, "; so did its predecessors: the launch is aborted"));
     return ask_all_to_end();
   }
   has_failed_ = true;
-  progress_->print(describe_end(member.child, !is_any_worker_running() ? ""
-                                              : replayed_              ? "; the replay ends"
-                                              : holder                 ? "; the others continue"
-                                                                       : "; the job can't start without it"));
+  progress_->print_error(describe_end(member.child, !is_any_worker_running() ? ""
+                                                    : replayed_              ? "; the replay ends"
+                                                    : holder                 ? "; the others continue"
+                                                                             : "; the job can't start without it"));
   if (!holder || replayed_) ask_all_to_end();
 }
 
@@ -418,16 +446,16 @@ void Launch::note_ends() {
     if (is_news(member.child)) note_worker_end(member);
   if (evaluator_ && is_news(*evaluator_)) {
     evaluator_failed_ = true;
-    progress_->print(describe_end(*evaluator_, is_any_worker_running() ? "; the workers continue" : ""));
+    progress_->print_error(describe_end(*evaluator_, is_any_worker_running() ? "; the workers continue" : ""));
   }
   if (!view_ || !is_news(ps())) return;
   const bool is_to_be_replaced = replaces_workers() && !view_->info().finished;
   const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_;
   const bool has_served = view_->info().ps_pid == static_cast<std::uint32_t>(ps().pid());
   wants_ps_ = has_work && may_follow(ps(), has_served);
-  progress_->print(describe_end(ps(), wants_ps_ ? "; the workers continue, and another ps takes the job over"
-                                      : is_any_worker_running() ? "; the workers continue"
-                                                                : ""));
+  progress_->print_error(describe_end(ps(), wants_ps_ ? "; the workers continue, and another ps takes the job over"
+                                            : is_any_worker_running() ? "; the workers continue"
+                                                                      : ""));
   if (!wants_ps_) has_failed_ = true;
 }
 
@@ -436,13 +464,13 @@ void Launch::attempt(const std::function<void()>& act) {
     act();
   } catch (const Error& error) {
     has_failed_ = true;
-    progress_->print(fmt::format("launch_shm: {}", error.what()));
+    progress_->print_error(fmt::format("launch_shm: {}", error.what()));
   }
 }
 
 void Launch::finish_record() {
   if (recorded_ && report_) recorded_->finish(report_->digest);
-  if (replayed_ && report_ && !has_failed_) replayed_->check_digest(report_->digest);
+  if (replayed_ && report_ && !has_failed_) progress_->print("launch_shm: " + replayed_->check_digest(report_->digest));
 }
 
 // It ends by itself once all workers have joined and left, but would linger if one died or came too late.

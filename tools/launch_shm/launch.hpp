@@ -18,6 +18,7 @@
 #include "launch_shm/curve.hpp"
 #include "launch_shm/guard.hpp"
 #include "launch_shm/tracing.hpp"
+#include "ps_shm/checkpoint.hpp"
 #include "ps_shm/job_view.hpp"
 #include "report/progress.hpp"
 #include "report/summary.hpp"
@@ -33,7 +34,8 @@ class Launch {
   // On return, and if an exception is thrown, its children have ended and none of their segments are left.
   int run();
 
-  // Requires: run() has returned. None if it was interrupted, or nothing was trained.
+  // Requires: run() has returned. None if it was interrupted, or nothing was trained. With --json also of a job whose
+  // last checkpoint already is of its last step.
   const std::optional<report::RunReport>& report() const { return report_; }
 
  private:
@@ -72,6 +74,8 @@ class Launch {
   void show_progress();
   void attempt(const std::function<void()>& act);
   void finish_record();
+  void report_places();
+  report::RunReport report_of(const Checkpoint& checkpoint);
   void collect();
   void end_ps();
   void end_all() noexcept;
@@ -90,6 +94,7 @@ class Launch {
   std::unique_ptr<Workload> workload_;  // none: count
   const LaunchSettings settings_;
   std::uint64_t target_steps_ = 0;
+  std::optional<std::string> why_done_;  // an earlier run has made all steps: nothing is started
 
   std::optional<Curve> curve_;
   std::optional<RecordedLaunch> recorded_;

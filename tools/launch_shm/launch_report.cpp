@@ -1,11 +1,21 @@
 // Reports of a launch about its job: progress, and the result.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/repeating.hpp"
 #include "common/summaries.hpp"
 #include "launch_shm/launch.hpp"
+#include "persistence/checkpoint_folder.hpp"
+#include "train/log/digest.hpp"
+#include "train/log/span_log.hpp"
 #include "train/loop/count_model.hpp"
 #include "update/traits.hpp"
 
@@ -55,6 +65,57 @@ void Launch::report_evaluations() {
     point.seconds = std::max(0.0, point.seconds - report_->began_unix);
     point.epoch = workload_->epochs(point.step);
   }
+}
+
+// Of a job that has already made all its steps: what its last checkpoint has.
+report::RunReport Launch::report_of(const Checkpoint& checkpoint) {
+  JobConfig job = settings_.ps.job;
+  job.first_step = checkpoint.global_step();
+  report::RunReport run = report::RunReport::of_config(job);
+  run.model = settings_.training.model;
+  run.data = settings_.training.data;
+  const auto read = [&](const StoredVariable& variable, const std::string& slot) {
+    std::vector<float> values(std::accumulate(variable.shape.begin(), variable.shape.end(), std::uint64_t{1},
+                                              std::multiplies<std::uint64_t>()));
+    checkpoint.read(variable.name, std::as_writable_bytes(std::span(values)), slot);
+    return values;
+  };
+  std::map<std::string, std::vector<float>> values, averages;
+  train::Digest digest;
+  for (const StoredVariable& variable : checkpoint.variables()) {  // in the order of their names
+    if (variable.dtype != DType::kFloat32) continue;
+    digest.add(variable.name, values[variable.name] = read(variable, ""));
+    if (std::find(variable.slots.begin(), variable.slots.end(), "ema") != variable.slots.end())
+      averages[variable.name] = read(variable, "ema");
+  }
+  run.digest = digest.value();
+  if (!workload_) return run;
+  const auto test = [&](std::map<std::string, std::vector<float>>& of_name) {
+    std::vector<std::span<const float>> spans;
+    for (const train::ParameterSpec& variable : workload_->variables()) spans.emplace_back(of_name[variable.name]);
+    return workload_->evaluate(spans);
+  };
+  run.epochs = workload_->epochs(0);
+  run.is_test_of_training = workload_->is_judged_by_training_data();
+  run.test = test(values);
+  if (averages.size() == values.size()) run.average_test = test(averages);
+  return run;
+}
+
+// Where the results are that are not on the screen, and what to do with them.
+void Launch::report_places() {
+  const auto say = [this](const std::string& line) { progress_->print("launch_shm: " + line); };
+  const PsSettings& ps = settings_.ps;
+  if (!ps.checkpoint.dir.empty())
+    if (const auto all = persistence::list_checkpoints(ps.checkpoint.dir); !all.empty())
+      say(fmt::format("the newest checkpoint is {}; with more --steps, the same command goes on from there",
+                      all.front().second));
+  if (report_ && !settings_.report.empty())
+    say(fmt::format("the report is {}; open it in a browser", settings_.report));
+  if (!ps.summary.dir.empty()) say(summaries_line(ps.summary.dir));
+  if (!settings_.trace.empty()) say(train::trace_line(settings_.trace));
+  if (report_ && recorded_)
+    say(fmt::format("the recording is {0}; launch_shm --replay {0} runs the job again", settings_.record));
 }
 
 void Launch::collect() {

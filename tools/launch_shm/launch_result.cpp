@@ -47,7 +47,8 @@ void check_unsaved(const LaunchSettings& settings) {
 
 void check_place_of_result(const LaunchSettings& settings) {
   if (!settings.replace) check_unsaved(settings);
-  if (!settings.save.empty()) persistence::check_writable(settings.save);
+  for (const std::string& file : {settings.save, settings.report})
+    if (!file.empty()) persistence::check_writable(file);
   for (const std::string& folder : {settings.ps.checkpoint.dir, settings.ps.summary.dir})
     if (!folder.empty()) persistence::check_writable_folder(folder);
 }

@@ -24,9 +24,6 @@ int run(int argc, char** argv) {
     if (const auto& report = launch.report())
       tools::write_out(settings.json ? to_json(*report).dump() + "\n" : to_text(*report, report::columns_of(stdout)));
     return code;
-  } catch (const JobFinished& finished) {  // before: its last checkpoint is of its last step
-    fmt::print(stderr, "{}\n", finished.what());
-    return 0;
   } catch (const Interrupted&) {  // while reading the data
     return tools::kInterrupted;
   } catch (const std::exception& error) {

@@ -16,13 +16,14 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/publishing.hpp"
 #include "ps_shm/server.hpp"
+#include "report/terminal.hpp"
 #include "train/loop/count_model.hpp"
 
 namespace {
 
 using namespace ps_shm;
 
-void say(const std::string& line) { tools::write_out(line + '\n'); }
+void say(const std::string& line) { tools::write_out(report::fitted(line + '\n', report::columns_of(stdout))); }
 
 // The value of the variable of `worker_shm --model count`, if the job has it.
 void report_count(const JobView& view) {
@@ -47,7 +48,7 @@ int serve(const tools::PsSettings& settings, bool is_first) {
   if (keeps) dir.emplace(settings.checkpoint.dir);
   if (keeps && !settings.adopt)
     if (const std::optional<Checkpoint> found = tools::find_beginning(settings.checkpoint, options.log)) {
-      tools::require_steps_left(*found, job);
+      if (const auto done = tools::why_done(*found, job)) throw JobFinished(*done);
       job.restore = found->folder();
     }
   Server server(job, options);
@@ -80,6 +81,7 @@ int serve(const tools::PsSettings& settings, bool is_first) {
   std::optional<tools::Checkpointing> checkpointing;
   if (keeps) checkpointing.emplace(job.job, job.group, settings.checkpoint, say, options.log);
   const EndReason reason = server.serve(hooks);
+  const bool has_summaries = summaries.has_value();
   summaries.reset();  // while the job still exists
   const bool is_saved = !checkpointing || checkpointing->finish();
   checkpointing.reset();  // a job can have only one snapshot at a time
@@ -90,6 +92,7 @@ int serve(const tools::PsSettings& settings, bool is_first) {
   if (reason == EndReason::kLingerOver)
     say(fmt::format("job {} ended at step {}: no worker for {} s", job.job, step, job.linger_seconds));
   if (reason == EndReason::kStopRequested) say(fmt::format("job {} was interrupted at step {}", job.job, step));
+  if (has_summaries) say(tools::summaries_line(settings.summary.dir));
   if (!is_saved) return tools::kFailed;
   return reason == EndReason::kStopRequested ? tools::kInterrupted : 0;
 }

@@ -22,11 +22,14 @@ LocalCheckpoints::LocalCheckpoints(const WorkerSettings& settings, std::span<con
   begun_with_ = find_beginning(settings.checkpoint, tell);
   if (begun_with_) {
     begun_with_->require(variables_of(variables));
-    require_steps_left(*begun_with_, config);
+    const std::optional<std::string> done = why_done(*begun_with_, config);
+    if (done) tell(*done);  // the run makes no step, and reports what the checkpoint has
     config.restore = begun_with_->folder();
     config.first_step = saved_ = begun_with_->global_step();
     hooks.checkpoint = &*begun_with_;
-    say(settings, fmt::format("standalone: resumes from checkpoint {} at step {}", config.restore, config.first_step));
+    if (!done)
+      say(settings,
+          fmt::format("standalone: resumes from checkpoint {} at step {}", config.restore, config.first_step));
   }
   due_.emplace(settings.checkpoint.every, steady_seconds(), config.first_step);
   hooks.keep = [this](std::uint64_t step, double loss, bool is_last, const auto& copy) {

@@ -20,7 +20,7 @@ namespace ps_shm::tools {
 class LocalCheckpoints {
  public:
   // Changes `config` to that of the checkpoint, and sets `hooks`; must outlive the run. Throws Error if the newest
-  // checkpoint is of another model or at the run's end, if the folder cannot be made, or if another process owns it.
+  // checkpoint is of another model, if the folder cannot be made, or if another process owns it.
   LocalCheckpoints(const WorkerSettings& settings, std::span<const train::ParameterSpec> variables, JobConfig& config,
                    train::TrainHooks& hooks);
   ~LocalCheckpoints();  // waits for the checkpoint that is being written

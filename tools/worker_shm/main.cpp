@@ -10,7 +10,6 @@
 #include "cli/options.hpp"
 #include "cli/output.hpp"
 #include "common/children.hpp"
-#include "common/digits.hpp"
 #include "common/warm_start.hpp"
 #include "common/workload.hpp"
 #include "device/probe.hpp"
@@ -50,7 +49,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
 
 int train_alone(const WorkerSettings& settings) {
   const tools::TrainingSettings& training = settings.training;
-  const train::DataSplit data = train::load_data(training.data, train::embedded_digits(), tools::load_hooks());
+  const train::DataSplit data = tools::load_dense_data(training);
   const auto model = train::make_model(training.model, data.train.features, data.train.classes);
   JobConfig config = settings.alone;
   config.seed = settings.seed.value_or(config.seed);
@@ -117,8 +116,7 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
 
 int train_in_job(const WorkerSettings& settings) {
   std::optional<train::DataSplit> data;
-  if (settings.training.learns())
-    data = train::load_data(settings.training.data, train::embedded_digits(), tools::load_hooks());
+  if (settings.training.learns()) data = tools::load_dense_data(settings.training);
   const std::unique_ptr<train::SpanLog> trace = tools::trace_of(settings);
   Worker worker = tools::join(settings, trace.get());
   const std::string who = fmt::format("worker {}", worker.rank());
@@ -147,6 +145,12 @@ int train_in_job(const WorkerSettings& settings) {
   return 0;
 }
 
+int train(const WorkerSettings& settings) {
+  if (settings.training.is_sparse())
+    return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
+  return settings.standalone ? train_alone(settings) : train_in_job(settings);
+}
+
 int run(int argc, char** argv) {
   tools::catch_signals(tools::SecondSignal::kEndsProcess);
   const bool is_launched = tools::end_with_launcher();
@@ -156,11 +160,13 @@ int run(int argc, char** argv) {
     // The launcher has checked it; a replacement in a run under way goes on without summaries.
     if (!is_launched && !settings.summary.dir.empty()) persistence::check_writable_folder(settings.summary.dir);
     if (settings.evaluate) return tools::evaluate(settings);
-    if (settings.training.is_sparse())
-      return settings.standalone ? tools::train_sparse_alone(settings) : tools::train_sparse_in_job(settings);
-    return settings.standalone ? train_alone(settings) : train_in_job(settings);
+    const int code = train(settings);
+    tools::say_places(settings);
+    return code;
   } catch (const JobFinished& finished) {
     tell(finished.what());
+    if (settings.json)
+      write_out(report::Json({{"job", settings.alone.job}, {"finished", finished.what()}}).dump() + "\n");
     return 0;
   } catch (const Interrupted&) {  // while reading data or waiting for others
     if (!settings.quiet)

@@ -7,6 +7,7 @@
 #include "cli/option_names.hpp"
 #include "cli/output.hpp"
 #include "common/children.hpp"
+#include "common/summaries.hpp"
 #include "common/warm_start.hpp"
 #include "ps_shm/errors.hpp"
 #include "report/progress.hpp"
@@ -16,7 +17,7 @@ namespace ps_shm::tools {
 void say(const WorkerSettings& settings, const std::string& line) {
   if (settings.quiet) return;
   if (settings.json) return tell(line);
-  write_out(line + '\n');
+  write_out(report::fitted(line + '\n', report::columns_of(stdout)));
 }
 
 void set_hooks(const WorkerSettings& settings, const std::string& who, train::TrainHooks& hooks) {
@@ -34,6 +35,12 @@ void print_report(const WorkerSettings& settings, const report::RunReport& run) 
 int interrupted(const WorkerSettings& settings, const std::string& who, const train::TrainTotals& totals) {
   say(settings, report::interruption_line(who, totals.last.steps, totals.last.global_steps));
   return kInterrupted;
+}
+
+void say_places(const WorkerSettings& settings) {
+  if (settings.json) return;
+  if (!settings.summary.dir.empty()) say(settings, summaries_line(settings.summary.dir));
+  if (!settings.trace.empty()) say(settings, train::trace_line(settings.trace));
 }
 
 std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings) {

@@ -28,6 +28,9 @@ void print_report(const WorkerSettings& settings, const report::RunReport& run);
 // Reports what an interrupted worker has reached. Returns its exit code.
 int interrupted(const WorkerSettings& settings, const std::string& who, const train::TrainTotals& totals);
 
+// Where the files of --summary-dir and --trace are; nothing with --json, which launch_shm gives to its workers.
+void say_places(const WorkerSettings& settings);
+
 // None without --trace.
 std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings);
 

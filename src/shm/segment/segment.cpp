@@ -73,6 +73,9 @@ std::string advice(int error) {
       return "; raise the limit on address space (ulimit -v), or the machine's or container's memory";
     case EFBIG:
       return "; raise the limit on file sizes (ulimit -f)";
+    case ENOSPC:  // opening or naming a file takes no bytes
+      return "; /dev/shm has no inodes left: remove files from it, or raise their number (mount -o "
+             "remount,nr_inodes=...)";
     default:
       return {};
   }
@@ -265,9 +268,13 @@ std::string Segment::place_memory(std::optional<std::uint32_t> node, bool huge_p
 bool Segment::link(const std::string& name) {
   const std::string self = fmt::format("/proc/self/fd/{}", descriptor());
   if (linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path_of(name).c_str(), AT_SYMLINK_FOLLOW) != 0) {
-    if (errno == EEXIST) return false;
-    throw Error(fmt::format("cannot name the segment /dev/shm/{}: {}", name, std::strerror(errno)),
-                config::code_of(errno));
+    const int error = errno;
+    if (error == EEXIST) return false;
+    struct stat status;
+    const bool has_proc = stat(self.c_str(), &status) == 0;
+    throw Error(fmt::format("cannot name the segment /dev/shm/{}: {}{}", name, std::strerror(error),
+                            has_proc ? advice(error) : "; /proc is not mounted, and naming a segment needs it"),
+                config::code_of(error));
   }
   name_ = name;
   return true;
@@ -359,7 +366,8 @@ void Segment::grow(std::size_t bytes) {
 }
 
 void Segment::allocate(std::size_t begin, std::size_t end) {
-  if (const int error = fallocate_retrying(descriptor(), begin, end)) fail_no_room("/dev/shm/" + name_, end - begin, error);
+  if (const int error = fallocate_retrying(descriptor(), begin, end))
+    fail_no_room("/dev/shm/" + name_, end - begin, error);
 }
 
 void Segment::give_back(std::size_t begin, std::size_t end) noexcept {

@@ -21,6 +21,10 @@ std::string micros(std::uint64_t ns) { return fmt::format("{}.{:03}", ns / 1000,
 
 }  // namespace
 
+std::string trace_line(const std::string& path) {
+  return fmt::format("the trace is {}; open it at https://ui.perfetto.dev", path);
+}
+
 SpanLog::SpanLog(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "we")) {
   if (file_ == nullptr) throw Error(fmt::format("trace {}: {}", path_, std::strerror(errno)), config::code_of(errno));
   std::fputs("[\n", file_);

@@ -10,6 +10,9 @@
 
 namespace ps_shm::train {
 
+// Where the trace is, and how to look at it.
+std::string trace_line(const std::string& path);
+
 class SpanLog {
  public:
   static constexpr std::uint64_t kMostSpans = 300'000;  // some 40 MB

@@ -86,6 +86,8 @@ bool Keys::press(const KeyPress& key, const Model& model, const Screenful& scree
     return true;
   }
   view_.message.clear();
+  const bool had_help = std::exchange(view_.has_help, false);  // any key leaves it
+  if (had_help && key.text != 'q') return true;
   return navigate(key.key, screen) || obey(key.text, model, screen);
 }
 
@@ -140,6 +142,9 @@ bool Keys::obey(char letter, const Model& model, const Screenful& screen) {
   switch (letter) {
     case 'q':
       return false;
+    case '?':
+      view_.has_help = true;
+      break;
     case ' ':
       view_.is_paused = !view_.is_paused;
       break;

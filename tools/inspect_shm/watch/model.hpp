@@ -113,6 +113,7 @@ struct ViewState {
   std::string prompt;   // shown instead of the keys: a question, and the input so far
   std::string message;  // the outcome of the last action
   bool is_paused = false;
+  bool has_help = false;  // shown instead of the page
   bool has_utf8 = true;
 
   PageState& here() { return pages[static_cast<std::size_t>(page)]; }

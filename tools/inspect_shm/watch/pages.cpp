@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "config/modes.hpp"
 #include "inspect_shm/watch/lists.hpp"
 #include "inspect_shm/watch/map.hpp"
+#include "report/terminal.hpp"
 
 namespace ps_shm::watch {
 namespace {
@@ -78,7 +81,7 @@ std::vector<Line> histogram(const Model& model, std::size_t rows, std::size_t co
     const std::string from = first == last ? fmt::to_string(first) : fmt::format("{}-{}", first, last);
     lines.push_back({{std::string(kLabel, ' ')},
                      {fmt::format("{:>11} {:>5.1f} % ", from, 100 * sums[i] / all)},
-                     {bar(sums[i] / all, room, has_utf8), Style::kCool}});
+                     {report::bar(sums[i] / all, room, has_utf8), Style::kCool}});
   }
   return lines;
 }
@@ -115,15 +118,16 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
 
   const ByteCount& bytes = model.bytes;
   std::string memory = short_bytes(bytes.total());
-  for (const auto& [name, count] : {std::pair("values", bytes.values), std::pair("slots", bytes.slots),
-                                    std::pair("free buffers", bytes.free_buffers), std::pair("gradients", bytes.gradients),
-                                    std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data)})
+  for (const auto& [name, count] :
+       {std::pair("values", bytes.values), std::pair("slots", bytes.slots),
+        std::pair("free buffers", bytes.free_buffers), std::pair("gradients", bytes.gradients),
+        std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data)})
     if (count != 0) memory += fmt::format("   {} {}", name, short_bytes(count));
   lines.push_back(labelled("memory", memory));
   std::size_t served = 0;
   for (const TaskInfo& task : model.tasks) served += task.is_alive;
   lines.push_back(labelled(
-      "", fmt::format("/dev/shm has {} of {} left   {} of {} shards served   {} old", short_bytes(model.shm_free_bytes),
+      "", fmt::format("/dev/shm: {} of {} left   {} of {} shards served   {} old", short_bytes(model.shm_free_bytes),
                       short_bytes(model.shm_bytes), served, model.tasks.size(), short_seconds(model.age_seconds))));
 
   const StalenessSummary& staleness = model.staleness_summary;
@@ -142,13 +146,14 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
   return lines;
 }
 
-Line head(const Model& model) {
+Line head(const Model& model, std::size_t columns) {
   Line line = {{fmt::format(" {} ", model.job), Style::kSelected},
                {" "},
                {model.state, style_of(model.state)},
                {fmt::format("   {}   {}   {} of {} workers", ps_shm::to_string(model.mode), progress_text(model),
                             living(model), model.wanted_workers)}};
-  if (model.loss) line.push_back({fmt::format("   loss {}", loss_text(model.loss))});
+  const std::string loss = model.loss ? fmt::format("   loss {}", loss_text(model.loss)) : "";
+  if (report::width_of(text_of(line) + loss) <= columns) line.push_back({loss});  // the overview has it, too
   return line;
 }
 
@@ -164,18 +169,74 @@ Line tabs(const ViewState& view) {
   return line;
 }
 
-Line bottom(const ViewState& view) {
+struct KeyHelp {
+  const char *key, *brief, *meaning;
+};
+// In the order of their importance: the last line of the screen shows those that fit.
+constexpr KeyHelp kKeys[] = {
+    {"q", "quit", "quit"},
+    {"?", "help", "show or leave this page"},
+    {"1-6", "page", "go to a page, as Tab and the arrows left and right do"},
+    {"arrows", "select", "select a line, as page up, page down, Home and End do"},
+    {"s", "sort", "sort by the next column"},
+    {"r", "reverse", "reverse the order"},
+    {"/", "filter", "show only lines that contain some text; Escape shows all again"},
+    {"space", "pause", "pause, or go on"},
+    {"c", "change", "change a setting, as inspect_shm set does, after a question"},
+    {"x", "end worker", "end the worker that is selected on page 2, after a question"},
+    {"<>", "variable",
+     "chunks and rows: the previous or next variable; Enter on page 3 shows the chunks of a variable"}};
+
+Line bottom(const ViewState& view, std::size_t columns) {
   if (!view.prompt.empty()) return {{view.prompt, Style::kBold}};
   if (!view.message.empty()) return {{view.message, Style::kWarn}};
-  static constexpr std::pair<const char*, const char*> kKeys[] = {
-      {"q", "quit"},   {"1-6", "page"},    {"arrows", "select"}, {"s", "sort"},       {"r", "reverse"},
-      {"/", "filter"}, {"<>", "variable"}, {"c", "change"},      {"x", "end worker"}, {"space", "pause"}};
+  constexpr std::size_t kGap = 2;
   Line line;
-  for (const auto& [key, what] : kKeys) {
-    line.push_back({key, Style::kBold});
-    line.push_back({fmt::format(" {}  ", what), Style::kDim});
+  std::size_t used = 0;
+  for (const KeyHelp& one : kKeys) {
+    const std::string what = fmt::format(" {}", one.brief);
+    const std::size_t width = std::string_view(one.key).size() + what.size();
+    if (used + width > columns) break;
+    if (used != 0) line.push_back({std::string(kGap, ' ')});
+    line.push_back({one.key, Style::kBold});
+    line.push_back({what, Style::kDim});
+    used += width + kGap;
   }
   return line;
+}
+
+std::vector<Line> help(std::size_t columns) {
+  constexpr std::size_t kKey = 9;
+  std::vector<Line> lines;
+  const auto add = [&](const std::string& key, const std::string& meaning) {
+    std::istringstream wrapped(report::wrapped(meaning, columns > kKey ? columns - kKey : 1, 0));
+    bool is_first = true;
+    for (std::string line; std::getline(wrapped, line); is_first = false)
+      lines.push_back({{fmt::format("{:<{}}", is_first ? key : "", kKey), Style::kBold}, {line}});
+  };
+  for (const KeyHelp& one : kKeys) add(one.key, one.meaning);
+  lines.emplace_back();
+  add("!",
+      "a line that needs attention: a worker that is stopped, dead or makes no progress, a loss that is not a "
+      "number, a full /dev/shm, a job without a ps");
+  return lines;
+}
+
+std::vector<Line> lines_of_page(const Model& model, ViewState& view, std::size_t rows, std::size_t columns,
+                                Screenful& screen) {
+  switch (view.page) {
+    case Page::kChunks:
+      return chunk_map(model, view, rows, columns);
+    case Page::kRows:
+      return row_list(model, view, rows, columns, screen);
+    case Page::kWorkers:
+    case Page::kVariables:
+    case Page::kEvents:
+      return list_of(model, view, rows, columns, screen);
+    case Page::kOverview:
+      break;
+  }
+  return overview(model, view, rows, columns);
 }
 
 }  // namespace
@@ -192,7 +253,7 @@ const char* to_string(Page page) noexcept {
 
 Screenful draw(const Model& model, ViewState& view, std::size_t rows, std::size_t columns) {
   Screenful screen;
-  screen.lines = {head(model), tabs(view)};
+  screen.lines = {head(model, columns), tabs(view)};
   const std::size_t room = rows > screen.lines.size() + 1 ? rows - screen.lines.size() - 1 : 0;
   const std::size_t most_alerts =
       view.page == Page::kOverview ? std::min<std::size_t>(3, room / 3) : std::min<std::size_t>(1, room / 3);
@@ -202,26 +263,10 @@ Screenful draw(const Model& model, ViewState& view, std::size_t rows, std::size_
         {{"! " + model.alerts[i] + (more == 0 ? "" : fmt::format(" (and {} more)", more)), Style::kBad}});
   }
   const std::size_t body = rows > screen.lines.size() + 1 ? rows - screen.lines.size() - 1 : 0;
-  std::vector<Line> lines;
-  switch (view.page) {
-    case Page::kOverview:
-      lines = overview(model, view, body, columns);
-      break;
-    case Page::kChunks:
-      lines = chunk_map(model, view, body, columns);
-      break;
-    case Page::kRows:
-      lines = row_list(model, view, body, columns, screen);
-      break;
-    case Page::kWorkers:
-    case Page::kVariables:
-    case Page::kEvents:
-      lines = list_of(model, view, body, columns, screen);
-      break;
-  }
+  std::vector<Line> lines = view.has_help ? help(columns) : lines_of_page(model, view, body, columns, screen);
   for (std::size_t i = 0; i < body; ++i) screen.lines.push_back(i < lines.size() ? std::move(lines[i]) : Line{});
   screen.lines.resize(std::min(screen.lines.size(), rows > 0 ? rows - 1 : 0));
-  screen.lines.push_back(bottom(view));
+  screen.lines.push_back(bottom(view, columns));
   for (Line& line : screen.lines) line = clipped(line, columns);
   return screen;
 }

@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "report/terminal.hpp"
+
 namespace ps_shm::watch {
 namespace {
 
@@ -105,7 +107,7 @@ std::optional<Screen> Screen::try_open() {
   keypad(stdscr, TRUE);
   set_escdelay(50);  // the bytes of one key arrive together
   curs_set(0);
-  if (has_colors()) {
+  if (has_colors() && report::has_colour(stdout)) {
     impl->has_colours = true;
     start_color();
     use_default_colors();

@@ -96,15 +96,6 @@ std::string sparkline(const std::vector<double>& values, std::size_t columns, bo
   return line;
 }
 
-std::string bar(double share, std::size_t columns, bool has_utf8) {
-  static constexpr std::array<std::string_view, 8> kEighths = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
-  const auto eighths = std::size_t(std::clamp(share, 0.0, 1.0) * double(columns) * 8 + 0.5);
-  std::string line;
-  for (std::size_t i = 0; i < eighths / 8; ++i) line += has_utf8 ? "█" : "#";
-  if (has_utf8) line += kEighths[eighths % 8];
-  return line;
-}
-
 std::vector<Line> lines_of(const Table& table, std::size_t columns, std::size_t selected) {
   std::vector<std::string> titles;
   std::vector<std::size_t> widths;

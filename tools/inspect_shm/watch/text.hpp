@@ -1,4 +1,4 @@
-// Lines of styled text, and their elements: tables, bars, curves. Independent of jobs and terminals.
+// Lines of styled text, and their elements: tables and curves. Independent of jobs and terminals.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,6 @@ std::string_view level_mark(std::size_t level, bool has_utf8);
 // A curve with one mark per column, the newest values at the right; at most `columns` marks.
 // Non-finite values are blanks.
 std::string sparkline(const std::vector<double>& values, std::size_t columns, bool has_utf8);
-// A bar of `columns` marks, filled to this fraction, in eighths.
-std::string bar(double share, std::size_t columns, bool has_utf8);
 
 // A table that shows the columns that fit: those of a higher rank are dropped first. The last column may be cut.
 struct Column {
