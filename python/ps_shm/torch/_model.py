@@ -59,7 +59,8 @@ def chosen(model: torch.nn.Module, params: Optional[Iterable[Any]]) -> tuple[Opt
     if params is None:
         return None, set()
     names = {id(p): name for name, p in model.named_parameters()}
-    found, undecayed = set(), set()
+    found: set[str] = set()
+    undecayed: set[str] = set()
     groups = list(params)
     for group in groups if groups and isinstance(groups[0], dict) else [{"params": groups}]:
         if not set(group) <= {"params", "weight_decay"} or group.get("weight_decay", 0) != 0:
