@@ -29,7 +29,7 @@ for line in exported:
     symbol = line.split(maxsplit=2)[2]
     if re.match(OF_TYPES, symbol) or symbol.removeprefix("ps_shm::") in constants:
         continue
-    named = re.match(r"ps_shm::((?:[A-Z]\w*::)?(~?\w+|operator\S+?))(?:\[abi:\w+\])?\(", symbol)
+    named = re.match(r"ps_shm::((?:[A-Z]\w*::)*(~?\w+|operator\S+?))(?:\[abi:\w+\])?\(", symbol)
     if not named or re.search(HIDDEN, symbol.split("(")[0]):
         faults.append(f"exported, but nothing that include/ps_shm declares: {symbol}")
     elif named[2].lstrip("~") not in declared:

@@ -11,16 +11,6 @@ MUTANTS = {
              "  if (result == PullResult::kNoBuffer)\n    throw"),
         ],
     },
-    "view_cut_off": {
-        "breaks": "A reader of a truncated segment takes zeros for values.",
-        "rule": "truncation.T1",
-        "tests": ['hostile "hostile: a reader of a segment that is truncated*"'],
-        "file": "src/inspection/checked_records.cpp",
-        "changes": [
-            ("    if (segment.was_cut_off() || segment.file_bytes() < bytes) fail_damaged(",
-             "    if (segment.file_bytes() < bytes) fail_damaged("),
-        ],
-    },
     "view_incomplete": {
         "breaks": "A view lists partitioned variables of which parts are not declared yet.",
         "rule": "directory.D1",
@@ -74,7 +64,7 @@ MUTANTS = {
     "save_forgets_earlier_examples": {
         "breaks": "A checkpoint of a job that began with a checkpoint counts only its own examples.",
         "rule": "checkpoint",
-        "tests": ["checkpoint"],
+        "tests": ['checkpoint "a different number of workers*"'],
         "file": "src/inspection/checkpoint_save.cpp",
         "changes": [
             ("    examples[worker.rank] = worker.restored_examples +\n",
@@ -195,7 +185,7 @@ MUTANTS = {
     "waits_for_the_dead": {
         "breaks": "A worker is said to wait for ranks that are dead.",
         "rule": "waiting.W3",
-        "tests": ['job_view "job view: what a worker waits for*"'],
+        "tests": ['job_view "job view: no worker is said to wait*"'],
         "file": "src/inspection/texts.cpp",
         "changes": [
             ("    if (states[rank] == WorkerState::kAlive && entry.published.load_acquire() != round + 1 &&  // (barrier.A2)",

@@ -236,19 +236,6 @@ MUTANTS = {
              "    if (!step || state_of(handle).pieces == 0) return std::nullopt;  // (state.R3)"),
         ],
     },
-    "pull_all_announcements_first": {
-        "breaks": "A pull of several variables reads the announcements before its copies.",
-        "rule": "state.K2",
-        "tests": ['pull_all "a pull of several variables never*"'],
-        "file": "src/worker/pulling.cpp",
-        "changes": [
-            ("  for (std::size_t i = 0; i < handles.size(); ++i)  // (state.R1)",
-             '''  std::optional<std::uint64_t> step = mode->steady_step(false);
-  for (std::size_t i = 0; i < handles.size(); ++i)  // (state.R1)'''),
-            ("  std::optional<std::uint64_t> step = mode->steady_step(false);\n  for (int looks",
-             "  for (int looks"),
-        ],
-    },
     "pull_all_never_looks": {
         "breaks": "A pull of several variables never looks at locks, so that a dead worker's mark makes each a snapshot.",
         "rule": "state.R2",

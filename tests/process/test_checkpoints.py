@@ -38,9 +38,9 @@ class Checkpoints(ProcessTest):
     def test_a_sync_run_that_is_killed_ends_with_the_same_bits(self):
         settings = "--mode", "sync", "--workers", "2", "--optimizer", "adam", "--ema", "0.99", "--clip-norm", "5"
         whole = self.launch(*settings, *STEPS)
-        gate = self.close_gate(250)  # so that it is killed before step 1000
+        gate = self.close_gate(260)  # so that it is killed before step 1000
         launch = self.start("launch_shm", "--job", self.job, *settings, "--steps", "100000000", "--checkpoint-dir", self.folder,
-                            "--checkpoint-every", "250steps", *support.GATED_DELAY, start_new_session=True, env=gate.env)
+                            "--checkpoint-every", "50steps", *support.GATED_DELAY, start_new_session=True, env=gate.env)
         support.wait_until(lambda: self.steps_there(), "a checkpoint")
         os.killpg(launch.pid, signal.SIGKILL)
         launch.communicate()

@@ -330,6 +330,17 @@ TEST_CASE("job view: what a worker waits for is reported with the missing ranks"
   CHECK(waiting(static_cast<shm::WaitingFor>(99), 0) == "something unknown");
 }
 
+TEST_CASE("job view: no worker is said to wait for a dead one") {
+  JobConfig config;
+  config.workers = 2;
+  TestJob job(config);
+  TestWorker waiting(job.config.job);
+  { const TestWorker dead(job.config.job); }
+  waiting.entry().barriers[0].published.store_release(1);
+  waiting.entry().waiting_for.store_release(static_cast<std::uint32_t>(shm::WaitingFor::kStep));
+  CHECK(JobView(job.config.job).workers().at(0).waiting_for == "step 0");
+}
+
 TEST_CASE("job view: a job that can only be read can be viewed") {
   TestJob job;
   const std::vector<float> expected = job.initialise(job.declare("w", 100), 3);

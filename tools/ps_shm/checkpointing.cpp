@@ -18,6 +18,8 @@ constexpr double kLossSeconds = 0.01;  // between readings of the losses
 constexpr double kAheadSeconds = 1;    // a checkpoint of a step is ordered about so long before it
 // and anew after so long, since there can be no other snapshot meanwhile; with a pause between
 constexpr double kMostHeldSeconds = 0.5, kPauseSeconds = 0.02;
+// but not where the step will come before that pause is over, or somewhat later, unless the job makes no more steps
+constexpr double kImminentSeconds = 0.2, kMostImminentSeconds = 2;
 
 }  // namespace
 
@@ -44,7 +46,8 @@ void Checkpointing::save(double wait_seconds, std::uint64_t at_step) {
     if (step >= at_step) return false;  // the snapshot is made
     began = steady_seconds();
     note_losses(began, step);
-    return began > until;
+    const bool is_imminent = double(at_step - step) <= steps_per_second_ * kImminentSeconds;
+    return began > until + (is_imminent ? kMostImminentSeconds : 0);
   };
   const std::string folder = Checkpoint::save(*view_, settings_.dir,
                                               {.max_file_bytes = settings_.max_file_bytes,

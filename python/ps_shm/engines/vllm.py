@@ -14,6 +14,9 @@ A trainer publishes and tells the engine, by ps_shm.engines.http.Engines or by v
 The interface is that of vLLM 0.33.
 """
 
+# vLLM is there only where this is used.
+# mypy: disable-error-code="import-not-found"
+
 from typing import Any
 
 _BACKEND = "ps_shm"

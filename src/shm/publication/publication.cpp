@@ -68,12 +68,12 @@ void GenerationWriter::begin() {
 
 std::byte* GenerationWriter::place(std::uint32_t tensor) {
   AtomicShm<std::uint16_t>& slot = bundle_.slots(record_)[tensor];
-  if (!has_place_[tensor]) {
-    slot.store_relaxed(static_cast<std::uint16_t>(free_slot(tensor)));
-    has_place_[tensor] = true;
-    fault_point(FaultPoint::kPublishSlot);
-  }
-  return bundle_.slot(tensor, slot.load_relaxed());
+  if (has_place_[tensor]) return bundle_.slot(tensor, slot.load_relaxed());  // relaxed: this object has stored it
+  const std::uint32_t number = free_slot(tensor);
+  slot.store_relaxed(static_cast<std::uint16_t>(number));
+  has_place_[tensor] = true;
+  fault_point(FaultPoint::kPublishSlot);
+  return bundle_.slot(tensor, number);
 }
 
 bool GenerationWriter::is_complete() const noexcept {
