@@ -185,8 +185,7 @@ TEST_CASE("progress: a line omits the least important fields first, and never th
   const JobProgress now{
       .steps = 5021, .target_steps = 60000, .loss = 0.2155, .mean_staleness = 1.94, .live_workers = 3, .workers = 3};
   const char* const expected[] = {
-      "step 5021/60000  [          ]  8 %  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 "
-      "left",
+      "step 5021/60000  [          ]  8 %  34314 steps/s  loss 0.2155  staleness 1.9  3 of 3 workers  0:02 left",
       "step 5021/60000  [          ]  8 %  34314/s  loss 0.2155  stale 1.9  3/3 workers  0:02 left",
       "step 5021/60000  [          ]  8 %  34314/s  loss 0.2155  3/3 workers  0:02 left",
       "step 5021/60000  8 %  34314/s  loss 0.2155  3/3 workers  0:02 left",
