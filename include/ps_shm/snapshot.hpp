@@ -41,8 +41,9 @@ struct SnapshotOptions {
   std::uint64_t pause_bytes = 256 << 10;
   // Mode sync: take the state before this global step, which is still to come, and wait for it. The snapshot is exact
   // however late this process notices that the step has come. Meanwhile no other snapshot can be taken. Variables that
-  // are declared while it waits are missing. The call throws Error with kTimedOut if the job is past that step, and with
-  // kInvalidArgument in another mode. 0: take the present state.
+  // are declared while it waits are missing. There is no deadline but stop_requested. The call throws Error with
+  // kTimedOut if the job is past that step, with kInvalidState if all its processes have died, and with
+  // kInvalidArgument in another mode; JobFinished if the job ends before. 0: take the present state.
   std::uint64_t at_step = 0;
   // Polled while waiting for `at_step`; if true, the call throws Interrupted.
   std::function<bool()> stop_requested{};

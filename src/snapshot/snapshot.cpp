@@ -148,11 +148,24 @@ shm::SnapshotPoint Snapshot::Impl::before_step(shm::SnapshotPointMaker& maker, c
   const JobConfig& config = taker.job.config();
   if (!traits_of(config.mode).steps_together())
     throw Error(fmt::format("a snapshot of job '{}' at a given step: only mode sync has such a state", config.job));
-  bool is_given_up = false;
-  const auto made = maker.before_step(options.at_step,
-                                      [&] { return is_given_up = options.stop_requested && options.stop_requested(); });
+  constexpr int kLooksAtLocks = 64;  // a look at the locks is a system call
+  bool is_given_up = false, is_over = false, is_dead = false;
+  int looks = 0;
+  const auto made = maker.before_step(options.at_step, [&] {
+    is_given_up = options.stop_requested && options.stop_requested();
+    is_over = taker.job.is_over();
+    is_dead = taker.is_guest && ++looks % kLooksAtLocks == 0 && !taker.job.locks().is_in_use_by_other();
+    return is_given_up || is_over || is_dead;
+  });
   if (made) return *made;
   if (is_given_up) throw Interrupted();
+  if (is_over)
+    throw JobFinished(fmt::format("job '{}' has ended before step {}, of which a snapshot was wanted", config.job,
+                                  options.at_step));
+  if (is_dead)
+    throw Error(fmt::format("cannot take a snapshot of job '{}' at step {}: the job is dead", config.job,
+                            options.at_step),
+                ErrorCode::kInvalidState);
   throw Error(
       fmt::format("cannot take a snapshot of job '{}' at step {}: the job is past it", config.job, options.at_step),
       ErrorCode::kTimedOut);

@@ -29,6 +29,7 @@
 #include "support/processes.hpp"
 #include "support/rows_job.hpp"
 #include "support/test_job.hpp"
+#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using test::kSecond, test::ManualClock;
@@ -480,6 +481,39 @@ TEST_CASE("snapshot: sync: the state before a step that is still to come, howeve
   CHECK(test::is_conserved(scene.name.text()));
   Scene of_async;
   CHECK_THROWS_WITH_AS(of_async.server.snapshot({.at_step = 3}), doctest::Contains("only mode sync"), Error);
+}
+
+TEST_CASE("snapshot: sync: a wait for a step ends with the job, and with the death of all its processes") {
+  JobConfig config = test::settings(1, Mode::kSync);
+  config.steps = 2;
+  const auto train = [&](Worker& worker, int steps) {
+    const Variable variable = worker.variable(test::vector_of(4), test::zero);
+    for (int step = 0; step < steps; ++step) {
+      worker.push(variable, std::vector<float>(4, 1.0F));
+      worker.step();
+    }
+  };
+  {
+    Server server(config);
+    Worker worker(test::options(config));
+    train(worker, 2);
+    CHECK_THROWS_AS(JobView(config.job).snapshot({.at_step = 2}), JobFinished);
+  }
+  const test::JobName name;
+  config.job = name.text();
+  const test::Bell trained;
+  test::Child child([&] {
+    Server server(config);
+    Worker worker(test::options(config));
+    train(worker, 1);
+    trained.tell();
+    test::sleep_forever();
+    return 0;
+  });
+  REQUIRE(trained.hear());
+  const JobView view(config.job);
+  child.kill();
+  CHECK_THROWS_WITH_AS(view.snapshot({.at_step = 2}), doctest::Contains("the job is dead"), Error);
 }
 
 TEST_CASE("snapshot: each of many in a row contains a prefix of each worker's pushes") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,10 @@ bool Checkpointing::finish() noexcept { return repeating_.finish(); }
 
 void Checkpointing::save(double wait_seconds, std::uint64_t at_step) {
   double began = steady_seconds();
+  if (!loss_.mean()) {  // two checkpoints may follow each other closely
+    next_losses_ = began;
+    note_losses(began, view_->global_step());
+  }
   const auto stop = [this, at_step, &began, until = began + kMostHeldSeconds] {
     const std::uint64_t step = view_->global_step();
     if (stop_requests() > 1 || (at_step != 0 && step <= at_step && repeating_.is_over())) return true;
@@ -99,6 +104,10 @@ bool Checkpointing::look_ahead(double now, std::uint64_t step) {
     return false;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kTimedOut) return false;  // the job was past it: the next look counts it
+    if (error.code() == ErrorCode::kJobFinished) {  // the last checkpoint is left
+      next_order_ = std::numeric_limits<double>::infinity();
+      return false;
+    }
     if (error.code() != ErrorCode::kUnavailable) due_->move_past(now, at_step);
     throw;
   }
