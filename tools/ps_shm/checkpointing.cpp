@@ -43,7 +43,7 @@ void Checkpointing::save(double wait_seconds, std::uint64_t at_step) {
   double began = steady_seconds();
   if (!loss_.mean()) {  // two checkpoints may follow each other closely
     next_losses_ = began;
-    note_losses(began, view_->global_step());
+    note_losses(began, saved_ + 1);  // even if no step has come since
   }
   const auto stop = [this, at_step, &began, until = began + kMostHeldSeconds] {
     const std::uint64_t step = view_->global_step();
