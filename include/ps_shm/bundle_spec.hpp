@@ -27,13 +27,15 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// A publication. It takes all of its memory_bytes() of /dev/shm when it begins: each record has room for every tensor.
+// A publication. It takes memory for one generation when it is created, and more as records are first used, up to
+// memory_bytes().
 struct BundleSpec {
   std::string name;                 // 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
   std::vector<TensorSpec> tensors;  // 1 to 16384
   std::uint32_t subscribers = 16;   // most subscribers at one time, 1 to 256
-  // Number of generations that it can hold at one time, at least 3. With enough_records() publishing never finds all
-  // records in use. 0: as many records as fit into 256 MiB, at least 4, at most enough_records().
+  // Number of generations that it can hold at one time, at least 2. With enough_records() publishing never finds all
+  // records in use. With 2, a generation is written only when no subscriber holds the one before the newest; use it with
+  // BusyPolicy::kWait. 0: as many records as fit into 256 MiB, at least 4, at most enough_records().
   std::uint32_t records = 0;
 
   bool operator==(const BundleSpec&) const = default;
@@ -58,7 +60,8 @@ PS_SHM_API void check_publication_name(const std::string& name);
 // Throws: Error as check().
 PS_SHM_API BundleSpec resolved(BundleSpec spec);
 
-// The bytes of /dev/shm that the publication takes.
+// The most bytes of /dev/shm that the publication takes, which it does once every record has been written, or with
+// PublisherOptions::populate.
 //
 // Throws: Error as check().
 PS_SHM_API std::uint64_t memory_bytes(const BundleSpec& spec);

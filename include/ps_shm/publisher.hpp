@@ -35,6 +35,9 @@ struct PublisherOptions {
   // How long the constructor waits for the present publisher, or the users of an incompatible publication, to end or
   // die.
   double wait_seconds = 1.0;
+  // Gives all records their memory in the constructor, mapped for this process. Otherwise each takes its memory when it
+  // is first written, which makes that generation several times as slow as the next one in the same record.
+  bool populate = false;
   BusyPolicy busy = BusyPolicy::kReturn;   // what publish() does if all records are in use
   double busy_seconds = 60.0;              // BusyPolicy::kWait: how long; then publish() returns std::nullopt
   std::function<bool()> stop_requested{};  // polled while a call waits; if true, the call throws Interrupted
@@ -54,8 +57,8 @@ class Publisher {
   // `records` is replaced if nobody uses it.
   //
   // Throws: Error with kAlreadyExists if, after wait_seconds, it still has a publisher, or differs in
-  // these and has subscribers; kInvalidArgument if `spec` is invalid; kNoSpace if /dev/shm is full; kPermissionDenied
-  // if it is another user's; Interrupted.
+  // these and has subscribers; kInvalidArgument if `spec` is invalid; kNoSpace if /dev/shm has no room for one generation
+  // (for all records with `populate`); kPermissionDenied if it is another user's; Interrupted.
   // Progress: blocks on the present publisher, up to wait_seconds.
   explicit Publisher(const BundleSpec& spec, const PublisherOptions& options = {});
 
@@ -73,10 +76,11 @@ class Publisher {
   // more than the last one's, or std::nullopt if every record is in use (busy_ranks()). `step` is a number of the
   // caller's own for the readers.
   //
-  // Throws: Error with kInvalidState if a generation is being written (begin()); Interrupted with BusyPolicy::kWait; and
-  // whatever `write` throws. Nothing is published then.
-  // Progress: wait-free with enough_records(), apart from `write`. It makes a system call only if a subscriber waits.
-  // With BusyPolicy::kWait it may block on subscribers.
+  // Throws: Error with kInvalidState if a generation is being written (begin()), with kNoSpace if /dev/shm is full;
+  // Interrupted with BusyPolicy::kWait; and whatever `write` throws. Nothing is published then.
+  // Progress: wait-free with enough_records(), apart from `write`. It makes system calls only if a subscriber waits, or
+  // where a record is used for the first time (PublisherOptions::populate). With BusyPolicy::kWait it may block on
+  // subscribers.
   std::optional<std::uint64_t> publish(const Write& write, std::uint64_t step = 0);
 
   // Publishes a generation in which only the tensors in `changed` are new; `write` is called for these. The others are
@@ -102,15 +106,23 @@ class Publisher {
     ~Writing();
 
     // Copies `bytes` into the tensor, from byte `begin` on. The rest of a tensor that is written in part is undefined
-    // until it is written.
+    // until it is written. In a publication that exceeds the caches, large tensors are copied around them (non-temporal
+    // stores on x86-64), which takes less time than memcpy.
     //
-    // Throws: Error if there is no such tensor, or if the bytes do not fit.
+    // Throws: Error if there is no such tensor, or if the bytes do not fit; with kNoSpace if /dev/shm is full.
     // Progress: wait-free.
     void write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin = 0);
 
+    // Copies `values` into the tensor, from element `begin` on, as its dtype: float32, or bfloat16, which rounds to
+    // nearest, ties to even; NaN stays NaN.
+    //
+    // Throws: Error as write(), and if the tensor has another dtype.
+    // Progress: wait-free.
+    void write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin = 0);
+
     // The memory of the tensor in this generation, of which all must be written; its initial content is undefined.
     //
-    // Throws: Error if there is no such tensor.
+    // Throws: Error if there is no such tensor; with kNoSpace if /dev/shm is full.
     // Progress: wait-free.
     std::span<std::byte> out(std::uint32_t tensor);
 
@@ -136,6 +148,38 @@ class Publisher {
   // Throws: Error with kInvalidState if another generation is being written; Interrupted with BusyPolicy::kWait.
   // Progress: as publish().
   std::optional<Writing> begin();
+
+  // A live subscriber.
+  struct Reader {
+    std::uint32_t rank;                      // Subscriber::rank()
+    std::uint32_t pid;                       // in its own PID namespace
+    std::uint64_t acknowledged;              // the generation that it uses (Subscriber::acknowledge()); 0: unknown
+    std::vector<std::uint64_t> generations;  // that it holds now
+  };
+
+  // The live subscribers. A subscriber that has just been killed may still be among them.
+  //
+  // Throws: Error with kInvalidState in a forked child.
+  // Progress: wait-free; one system call for each entry of a subscriber.
+  std::vector<Reader> readers() const;
+
+  // Waits until `readers` live subscribers (0: each live subscriber) have acknowledged `generation` or a newer one
+  // (Subscriber::acknowledge()). Returns the ranks of live subscribers that have not. `timeout_seconds` of 0 or less:
+  // does not wait. Those that die do not count.
+  //
+  // Throws: Timeout, which names those that have not acknowledged it, if there were not enough in time; Interrupted;
+  // Error with kInvalidArgument if there is no such generation, or fewer entries than `readers`; with kInvalidState in a
+  // forked child.
+  // Progress: blocks on subscribers.
+  std::vector<std::uint32_t> wait_for(std::uint64_t generation, std::uint32_t readers = 0,
+                                      double timeout_seconds = 60.0) const;
+
+  // Gives memory back that the newest generation and those that subscribers hold do not need. The next generations take
+  // it anew, which makes them slower (PublisherOptions::populate). Returns the number of bytes.
+  //
+  // Throws: Error with kInvalidState if a generation is being written, or in a forked child.
+  // Progress: lock-free.
+  std::uint64_t trim();
 
   // The subscribers that had leases when publish() or begin() last returned std::nullopt.
   const std::vector<std::uint32_t>& busy_ranks() const noexcept;

@@ -59,14 +59,15 @@ class Closable : public Guarded {
 };
 
 struct Publishing : Closable<Publisher> {
-  explicit Publishing(Publisher given)
-      : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)) {}
+  Publishing(Publisher given, bool of_floats)
+      : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)), rounds(of_floats) {}
 
   // Requires: this thread has the turn.
   void clear_dropped() {
     if (writing && dropped == writing_id) writing.reset();
   }
 
+  const bool rounds;  // float32 arrays for bfloat16 tensors
   std::optional<Publisher::Writing> writing;
   std::uint64_t writing_id = 0;
   std::atomic<std::uint64_t> dropped{0};
@@ -159,9 +160,14 @@ std::vector<std::string> names_of(const BundleSpec& spec) {
   return names;
 }
 
+// Whether the array is rounded to the tensor's dtype.
+bool is_rounded(const Array& array, const TensorSpec& tensor, bool rounds) {
+  return rounds && tensor.dtype == DType::kBFloat16 && array.dtype() == DType::kFloat32;
+}
+
 // The arrays for the tensors, in the order of the specification. With `some`, tensors without an array are unset.
 std::vector<std::optional<Array>> arrays_for(const BundleSpec& spec, const nb::dict& given, Use use, const char* verb,
-                                             bool some) {
+                                             bool some, bool rounds = false) {
   std::vector<std::optional<Array>> all;
   std::size_t found = 0;
   for (const TensorSpec& one : spec.tensors) {
@@ -173,7 +179,7 @@ std::vector<std::optional<Array>> arrays_for(const BundleSpec& spec, const nb::d
     }
     const std::string about = fmt::format("{}: the array for tensor '{}'", verb, one.name);
     all.back().emplace(given[name], use, about);
-    all.back()->require(one.dtype, one.shape, about);
+    all.back()->require(is_rounded(*all.back(), one, rounds) ? DType::kFloat32 : one.dtype, one.shape, about);
     ++found;
   }
   if (found != given.size())
@@ -184,7 +190,12 @@ std::vector<std::optional<Array>> arrays_for(const BundleSpec& spec, const nb::d
 }
 
 std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
-                                      std::uint32_t records, const std::string& group, double wait, double busy_wait) {
+                                      std::uint32_t records, const std::string& dtype, bool populate,
+                                      const std::string& group, double wait, double busy_wait) {
+  const bool rounds = !dtype.empty();
+  if (rounds && dtype_of(dtype) != DType::kBFloat16)
+    throw nb::value_error(
+        fmt::format("dtype '{}': float32 tensors can be published as 'bfloat16' only", dtype).c_str());
   BundleSpec spec{.name = name, .tensors = {}, .subscribers = subscribers, .records = records};
   for (const auto& [key, array] : tensors) {
     const auto tensor = nb::cast<std::string>(key);
@@ -194,33 +205,43 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
       continue;
     }
     const Array like(array, Use::kRead, fmt::format("tensor '{}'", tensor));
-    spec.tensors.push_back({.name = tensor, .dtype = like.dtype(), .shape = like.shape()});
+    const bool is_float = like.dtype() == DType::kFloat32;
+    spec.tensors.push_back(
+        {.name = tensor, .dtype = rounds && is_float ? DType::kBFloat16 : like.dtype(), .shape = like.shape()});
   }
   const Released release;
   return shared_unless_inherited(
       std::make_unique<Publishing>(Publisher(spec, {.group = group,
                                                     .wait_seconds = wait,
+                                                    .populate = populate,
                                                     .busy = busy_wait > 0 ? BusyPolicy::kWait : BusyPolicy::kReturn,
                                                     .busy_seconds = busy_wait,
                                                     .stop_requested = look_for_signals,
-                                                    .log = tell})));
+                                                    .log = tell}),
+                                   rounds));
+}
+
+// Writes the elements of `array` from element `begin` of the tensor on.
+void write_array(Publisher::Writing& writing, std::uint32_t number, const TensorSpec& tensor, const Array& array,
+                 std::uint64_t begin) {
+  const std::span<const std::byte> bytes = array.bytes();
+  if (array.dtype() == tensor.dtype)
+    writing.write(number, bytes, begin * bytes_of(tensor.dtype));
+  else
+    writing.write_floats(number, {reinterpret_cast<const float*>(bytes.data()), array.size()}, begin);
 }
 
 std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict& given, std::uint64_t step) {
   const bool is_first = self.own->look([](const Publisher& one) { return one.generation() == 0; });
   const std::vector<std::optional<Array>> arrays =
-      arrays_for(self.own->spec(), given, Use::kRead, "publish", !is_first);
-  std::vector<std::uint32_t> changed;
-  for (std::uint32_t i = 0; i < arrays.size(); ++i)
-    if (arrays[i]) changed.push_back(i);
+      arrays_for(self.own->spec(), given, Use::kRead, "publish", !is_first, self.own->rounds);
   const Turn turn(*self.own);
   self.own->clear_dropped();
-  return self.own->use().publish(
-      changed,
-      [&](std::uint32_t tensor, std::span<std::byte> out) {
-        std::memcpy(out.data(), arrays[tensor]->bytes().data(), out.size());
-      },
-      step);
+  std::optional<Publisher::Writing> writing = self.own->use().begin();
+  if (!writing) return std::nullopt;
+  for (std::uint32_t i = 0; i < arrays.size(); ++i)
+    if (arrays[i]) write_array(*writing, i, self.own->spec().tensors[i], *arrays[i], 0);
+  return writing->commit(step);
 }
 
 WritingHandle begin(const PublisherHandle& self, std::uint64_t step) {
@@ -247,22 +268,22 @@ Publisher::Writing& writing_of(const WritingHandle& self) {
 
 void write(const WritingHandle& self, const std::string& name, const nb::object& given, std::uint64_t begin) {
   const BundleSpec& spec = self.own->spec();
-  const auto found = std::find_if(spec.tensors.begin(), spec.tensors.end(),
-                                  [&](const TensorSpec& one) { return one.name == name; });
+  const auto found =
+      std::find_if(spec.tensors.begin(), spec.tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
   if (found == spec.tensors.end()) throw nb::key_error(name.c_str());
   const std::string about = fmt::format("write: the array for tensor '{}'", name);
   const Array array(given, Use::kRead, about);
+  const DType dtype = is_rounded(array, *found, self.own->rounds) ? DType::kFloat32 : found->dtype;
   if (begin == 0 && array.size() == found->element_count())
-    array.require(found->dtype, found->shape, about);
+    array.require(dtype, found->shape, about);
   else
-    array.require_type(found->dtype, about);
+    array.require_type(dtype, about);
   if (begin > found->element_count() || array.size() > found->element_count() - begin)
     throw nb::value_error(fmt::format("{} has {} elements: from element {} on they do not fit into {}", about,
                                       array.size(), begin, found->element_count())
                               .c_str());
   const Turn turn(*self.own);
-  writing_of(self).write(static_cast<std::uint32_t>(found - spec.tensors.begin()), array.bytes(),
-                         begin * bytes_of(found->dtype));
+  write_array(writing_of(self), static_cast<std::uint32_t>(found - spec.tensors.begin()), *found, array, begin);
 }
 
 std::uint64_t commit(WritingHandle& self) {
@@ -337,7 +358,7 @@ void copy_to(const GenerationHandle& self, const nb::dict& outs) {
   const std::vector<std::optional<Array>> arrays = arrays_for(spec, outs, Use::kWrite, "copy_to", true);
   const Released release;
   for (std::uint32_t i = 0; i < arrays.size(); ++i)
-    if (arrays[i]) std::memcpy(arrays[i]->bytes().data(), self->tensor(i).data(), self->tensor(i).size());
+    if (arrays[i]) self->copy(i, arrays[i]->bytes());
 }
 
 void add_publisher(nb::module_& module) {
@@ -346,14 +367,17 @@ void add_publisher(nb::module_& module) {
       .def(
           "__init__",
           [](PublisherHandle* self, const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
-             std::uint32_t records, const std::string& group, double wait, double busy_wait) {
-            new (self) PublisherHandle{publisher(name, tensors, subscribers, records, group, wait, busy_wait)};
+             std::uint32_t records, const std::string& dtype, bool populate, const std::string& group, double wait,
+             double busy_wait) {
+            new (self) PublisherHandle{
+                publisher(name, tensors, subscribers, records, dtype, populate, group, wait, busy_wait)};
           },
-          "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "group"_a = "", "wait"_a = 1.0,
-          "busy_wait"_a = 0.0,
+          "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "dtype"_a = "",
+          "populate"_a = false, "group"_a = "", "wait"_a = 1.0, "busy_wait"_a = 0.0,
           nb::sig(
               "def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
-              "0, group: str = '', wait: float = 1.0, busy_wait: float = 0.0) -> None"),
+              "0, dtype: str = '', populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: float = 0.0) "
+              "-> None"),
           R"(Creates the publication, or takes over one whose publisher has died or left.
 
 Generations of a publication that is taken over are numbered on. One of that name with other tensors is replaced if
@@ -364,15 +388,19 @@ Args:
     tensors: for each tensor's name an array, of which only shape and dtype are used, or a pair of these, such as
         ("bfloat16", (512, 512)).
     subscribers: the largest number of subscribers at one time, 1 to 256.
-    records: the number of generations for which memory is reserved, at least 3. With 2 * subscribers + 2, publish()
-        always finds a free record. 0: as many as fit into 256 MiB, at least 4 and at most that number.
+    records: the number of generations that the publication can hold at one time, at least 2. With 2 * subscribers + 2,
+        publish() always finds a free record. 0: as many as fit into 256 MiB, at least 4 and at most that number.
+    dtype: "bfloat16": float32 tensors are published in this type. publish() and write() take float32 arrays for them,
+        and round to nearest, ties to even. Empty: every tensor is published in its own type.
+    populate: give all records their memory at once. Otherwise each takes its memory when it is first written, which
+        makes that generation several times as slow as the next one in the same record.
     group: the Unix group whose users may subscribe, or take the publication over. Empty: only this user.
     wait: how long to wait for the present publisher, or the users of an incompatible publication, to end, in seconds.
     busy_wait: how long publish() waits if subscribers hold all records, in seconds. 0: it returns None at once.
 
 Raises:
     Error: after `wait` seconds the publication still has a publisher, or has other tensors and subscribers
-        (ALREADY_EXISTS); /dev/shm is full (NO_SPACE); it is another user's (PERMISSION_DENIED); an argument is
+        (ALREADY_EXISTS); /dev/shm has no room for one generation, or for all with `populate` (NO_SPACE); it is another user's (PERMISSION_DENIED); an argument is
         invalid (INVALID_ARGUMENT).
     TypeError: an array cannot be used.
 
@@ -391,7 +419,8 @@ Args:
 Raises:
     ValueError: an array has the wrong shape or an unknown name, or is missing in the first generation.
     TypeError: an array has another dtype or cannot be used.
-    Error: the publisher is closed, or belongs to the parent of a forked process (INVALID_STATE).
+    Error: the publisher is closed, or belongs to the parent of a forked process (INVALID_STATE); /dev/shm is full
+        (NO_SPACE), and nothing is published.
 
 Progress: wait-free if there are at least 2 * subscribers + 2 records. With `busy_wait` it may block on subscribers.)")
       .def("begin", &begin, "step"_a = 0,
@@ -411,6 +440,57 @@ Raises:
         the publisher is closed, or it belongs to the parent of a forked process (INVALID_STATE).
 
 Progress: as publish().)")
+      .def(
+          "readers",
+          [](const PublisherHandle& self) {
+            return self.own->look([](const Publisher& one) { return one.readers(); });
+          },
+          R"(The live subscribers, with the generation that each has acknowledged and those that it holds.
+
+A subscriber that has just been killed may still be among them.
+
+Raises:
+    Error: the publisher is closed, or belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: wait-free; one system call for each entry of a subscriber.)")
+      .def(
+          "wait_for",
+          [](const PublisherHandle& self, std::uint64_t generation, std::uint32_t readers, double timeout) {
+            const Turn turn(*self.own);
+            return self.own->use().wait_for(generation, readers, timeout);
+          },
+          "generation"_a, "readers"_a = 0, "timeout"_a = 60.0,
+          R"(Waits until subscribers have acknowledged a generation or a newer one (Subscriber.acknowledge()).
+
+It returns the ranks of the live subscribers that have not. Subscribers that die do not count.
+
+Args:
+    generation: the number of the generation.
+    readers: how many subscribers. 0: each live one.
+    timeout: how long to wait, in seconds. 0: it does not wait.
+
+Raises:
+    Timeout: too few had acknowledged it in time; the message names those that had not.
+    Error: there is no such generation, or the publication has fewer places for subscribers (INVALID_ARGUMENT); the
+        publisher is closed, or belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: blocks on subscribers.)")
+      .def(
+          "trim",
+          [](const PublisherHandle& self) {
+            const Turn turn(*self.own);
+            self.own->clear_dropped();
+            return self.own->use().trim();
+          },
+          R"(Gives memory back that the newest generation and those that subscribers hold do not need.
+
+It returns the number of bytes. The next generations take memory anew, which makes them slower.
+
+Raises:
+    Error: a generation is being written, the publisher is closed, or it belongs to the parent of a forked process
+        (INVALID_STATE).
+
+Progress: lock-free.)")
       .def_prop_ro(
           "generation",
           [](const PublisherHandle& self) {
@@ -449,7 +529,8 @@ or if the object is dropped.)")
 
 Args:
     name: the name of the tensor.
-    tensor: a row-major array of its dtype: of its shape, or some of its elements in row-major order.
+    tensor: a row-major array of its dtype (or of float32, see `dtype` of the publisher): of its shape, or some of its
+        elements in row-major order.
     begin: where they begin, as an index into the flattened tensor. A tensor that is written in parts has to be
         written completely.
 
@@ -471,8 +552,8 @@ Raises:
 
 Progress: wait-free.)")
       .def_prop_ro(
-          "number", [](const WritingHandle& self) { return self.number; },
-          nb::sig("def number(self) -> int | None"), "The generation's number once it is committed, until then None.")
+          "number", [](const WritingHandle& self) { return self.number; }, nb::sig("def number(self) -> int | None"),
+          "The generation's number once it is committed, until then None.")
       .def(
           "__enter__", [](WritingHandle& self) -> WritingHandle& { return self; }, nb::rv_policy::reference,
           nb::sig("def __enter__(self) -> NewGeneration"))
@@ -489,8 +570,9 @@ Progress: wait-free.)")
             }
           },
           "kind"_a.none(), "error"_a.none(), "trace"_a.none(),
-          nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: typing.Any) "
-                  "-> None"));
+          nb::sig(
+              "def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: typing.Any) "
+              "-> None"));
 }
 
 void add_generation(nb::module_& module) {
@@ -540,6 +622,19 @@ Raises:
 
 The object, and what is made of it, keeps the generation leased. The memory is read-only, which PyTorch does not know:
 writing to such a tensor ends the process with SIGSEGV.
+
+Raises:
+    KeyError: there is no tensor of that name.)")
+      .def(
+          "torch",
+          [](const GenerationHandle& self, const std::string& name) {
+            return nb::module_::import_("torch").attr("from_dlpack")(dlpack(self, name));
+          },
+          "name"_a, nb::sig("def torch(self, name: str) -> typing.Any"),
+          R"(Returns a tensor in shared memory as a torch.Tensor, without a copy; ps_shm.torch.tensors() returns all.
+
+The tensor keeps the generation leased. The memory is read-only, which PyTorch does not know: writing to the tensor ends
+the process with SIGSEGV.
 
 Raises:
     KeyError: there is no tensor of that name.)")
@@ -648,6 +743,28 @@ Raises:
     Error: two generations are held already (EXHAUSTED).
 
 Progress: lock-free; it repeats only if a generation has been published meanwhile.)")
+      .def(
+          "acknowledge",
+          [](const SubscriberHandle& self, std::uint64_t generation) {
+            self.own->look([&](const Subscriber& one) { one.acknowledge(generation); });
+          },
+          "generation"_a,
+          R"(Tells the publisher that this subscriber uses a generation from now on (Publisher.wait_for()).
+
+Reading alone says nothing. ps_shm.torch.Subscriber and the engines' adapters do this by themselves.
+
+Args:
+    generation: the number of the generation.
+
+Raises:
+    Error: there is no such generation yet (INVALID_ARGUMENT); the subscriber is closed, or belongs to the parent of a
+        forked process (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def_prop_ro(
+          "rank",
+          [](const SubscriberHandle& self) { return self.own->look([](const Subscriber& one) { return one.rank(); }); },
+          "The number of its entry in the publication.")
       .def_prop_ro(
           "newest",
           [](const SubscriberHandle& self) {
@@ -678,6 +795,16 @@ Progress: lock-free; it repeats only if a generation has been published meanwhil
 }  // namespace
 
 void add_publication(nb::module_& module) {
+  nb::class_<Publisher::Reader>(module, "Reader", "A live subscriber of a publisher. Returned by Publisher.readers().")
+      .def_ro("rank", &Publisher::Reader::rank, "The number of its entry, as Subscriber.rank.")
+      .def_ro("pid", &Publisher::Reader::pid, "Its process, in its own PID namespace.")
+      .def_ro("acknowledged", &Publisher::Reader::acknowledged,
+              "The generation that it uses, as it has said by Subscriber.acknowledge(); 0 if it has not.")
+      .def_ro("generations", &Publisher::Reader::generations, "The generations that it holds.")
+      .def("__repr__", [](const Publisher::Reader& self) {
+        return fmt::format("<Reader {}: process {}, acknowledged {}, holds {}>", self.rank, self.pid, self.acknowledged,
+                           self.generations.empty() ? "none" : fmt::format("{}", fmt::join(self.generations, ", ")));
+      });
   add_publisher(module);
   add_writing(module);
   add_generation(module);

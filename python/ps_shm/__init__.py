@@ -46,7 +46,7 @@ from ._core import (
     WorkerInfo,
 )
 from ._job import Server, Worker
-from ._publication import Generation, NewGeneration, Publisher, Subscriber
+from ._publication import Generation, NewGeneration, Publisher, Reader, Subscriber
 
 collections.abc.Mapping.register(Generation)
 __version__: str = getattr(_core, "__version__")
@@ -64,6 +64,7 @@ __all__ = [
     "Pinned",
     "Publisher",
     "PublisherGone",
+    "Reader",
     "Server",
     "Staleness",
     "Subscriber",

@@ -5,7 +5,7 @@ import time
 
 from . import _core
 from ._closing import Closing, closed_at_exit
-from ._core import Generation, NewGeneration
+from ._core import Generation, NewGeneration, Reader
 
 
 @closed_at_exit
@@ -28,8 +28,11 @@ class Publisher(_core.Publisher, Closing):
         tensors: an array for each tensor, of which only shape and dtype are used, or a pair of these, such as
             ("bfloat16", (512, 512)).
         subscribers: the largest number of subscribers at one time.
-        records: the number of generations for which memory is reserved. With 2 * subscribers + 2 or more, publish()
-            always finds a free record. 0: as many of these as fit into 256 MiB, but at least four.
+        records: the number of generations that the publication can hold at one time. With 2 * subscribers + 2 or more,
+            publish() always finds a free record. 0: as many of these as fit into 256 MiB, but at least four.
+        dtype: "bfloat16": float32 tensors are published in this type, rounded to nearest. publish() and write() take
+            float32 arrays for them. Empty: every tensor is published in its own type.
+        populate: give all records their memory at once, so that the first generations are as fast as later ones.
         group: the Unix group that may use the publication. Empty: only this user.
         wait: how long to wait for another publisher of that name to end, in seconds.
         busy_wait: how long publish() waits if subscribers hold all records, in seconds. 0: it returns None at once.
@@ -89,4 +92,4 @@ class Subscriber(_core.Subscriber, Closing):
             await asyncio.sleep(0.002)
 
 
-__all__ = ["Generation", "NewGeneration", "Publisher", "Subscriber"]
+__all__ = ["Generation", "NewGeneration", "Publisher", "Reader", "Subscriber"]

@@ -83,10 +83,9 @@ void check_publication_name(const std::string& name) {
 BundleSpec resolved(BundleSpec spec) {
   check(spec);
   if (spec.records != 0) return spec;
-  std::uint64_t bytes = 0;
-  for (const TensorSpec& tensor : spec.tensors) bytes += shm::BundlePlaces::slot_stride(tensor.byte_count());
   const std::uint32_t enough = enough_records(spec.subscribers);
-  spec.records = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kOfItself / bytes, kFewRecords, enough));
+  spec.records =
+      static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kOfItself / shm::row_bytes(spec), kFewRecords, enough));
   return spec;
 }
 

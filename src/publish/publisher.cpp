@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "ps_shm/errors.hpp"
+#include "publish/copy.hpp"
 #include "publish/polling.hpp"
+#include "shm/base/clock.hpp"
 #include "shm/base/fault_points.hpp"
+#include "shm/base/futex.hpp"
 #include "shm/publication/bundle.hpp"
 #include "shm/publication/publication.hpp"
 
@@ -109,7 +111,9 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
 
 struct PS_SHM_HIDDEN Publisher::Impl {
   Impl(const BundleSpec& spec, const PublisherOptions& given)
-      : options(given), bundle(open_bundle(spec, options)), writer(bundle), changed(bundle.tensors()) {}
+      : options(given), bundle(open_bundle(spec, options)), writer(bundle), changed(bundle.tensors()) {
+    if (options.populate) writer.populate();
+  }
 
   bool find_record() {
     if (writer.find_record()) return true;
@@ -236,7 +240,24 @@ void Publisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> 
   if (begin > size || bytes.size() > size - begin)
     throw Error(fmt::format("tensor '{}' has {} bytes: {} bytes from byte {} on do not fit",
                             impl.bundle.spec().tensors[tensor].name, size, bytes.size(), begin));
-  if (!bytes.empty()) std::memcpy(impl.writer.place(tensor) + begin, bytes.data(), bytes.size());
+  if (!bytes.empty())
+    copy_tensor(impl.writer.place(tensor) + begin, bytes.data(), bytes.size(), impl.bundle.generation_bytes());
+  shm::fault_point(shm::FaultPoint::kPublishTensor);
+}
+
+void Publisher::Writing::write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin) {
+  Impl& impl = own();
+  impl.require_tensor(tensor);
+  const TensorSpec& spec = impl.bundle.spec().tensors[tensor];
+  if (spec.dtype != DType::kBFloat16 && spec.dtype != DType::kFloat32)
+    throw Error(fmt::format("tensor '{}' has elements of {}: only float32 and bfloat16 can be written from floats",
+                            spec.name, to_string(spec.dtype)));
+  if (begin > spec.element_count() || values.size() > spec.element_count() - begin)
+    throw Error(fmt::format("tensor '{}' has {} elements: {} elements from element {} on do not fit", spec.name,
+                            spec.element_count(), values.size(), begin));
+  if (spec.dtype == DType::kFloat32) return write(tensor, std::as_bytes(values), begin * sizeof(float));
+  if (!values.empty())
+    round_to_bfloat16(impl.writer.place(tensor) + begin * bytes_of(DType::kBFloat16), values.data(), values.size());
   shm::fault_point(shm::FaultPoint::kPublishTensor);
 }
 
@@ -248,6 +269,62 @@ std::uint64_t Publisher::Writing::commit(std::uint64_t step, bool is_partial) {
   const std::uint64_t generation = impl.writer.commit(step, is_partial);
   let_go();
   return generation;
+}
+
+std::vector<Publisher::Reader> Publisher::readers() const {
+  const shm::Bundle& bundle = impl_->bundle;
+  bundle.refuse_inherited("publisher");
+  std::vector<Reader> readers;
+  for (std::uint32_t rank = 0; rank < bundle.subscribers(); ++rank) {
+    if (!bundle.locks().is_held_by_other(shm::kSubscriberByte + rank)) continue;
+    const shm::SubscriberShm& entry = bundle.subscriber(rank);
+    readers.push_back({.rank = rank,
+                       .pid = entry.pid.load_relaxed(),
+                       .acknowledged = entry.acknowledged.load_acquire(),  // (publication.P15)
+                       .generations = shm::leased_by(bundle, rank)});
+  }
+  return readers;
+}
+
+std::vector<std::uint32_t> Publisher::wait_for(std::uint64_t generation, std::uint32_t readers,
+                                               double timeout_seconds) const {
+  const shm::Bundle& bundle = impl_->bundle;
+  const std::string& name = bundle.spec().name;
+  if (generation > this->generation())
+    throw Error(fmt::format("publication '{}' has no generation {} to wait for: its newest one is {}", name, generation,
+                            this->generation()));
+  if (readers > bundle.subscribers())
+    throw Error(fmt::format("publication '{}' has {} places for subscribers, fewer than {}", name, bundle.subscribers(),
+                            readers));
+  const std::uint64_t until_ns = timeout_seconds > 0 ? shm::now_ns() + shm::to_ns(timeout_seconds) : 0;
+  std::vector<std::uint32_t> missing;
+  std::uint32_t acknowledged = 0;
+  const auto are_enough = [&] {
+    missing.clear();
+    acknowledged = 0;
+    for (std::uint32_t rank = 0; rank < bundle.subscribers(); ++rank) {
+      const bool has = bundle.subscriber(rank).acknowledged.load_acquire() >= generation;  // (publication.P15)
+      if (!bundle.locks().is_held_by_other(shm::kSubscriberByte + rank)) continue;
+      has ? void(++acknowledged) : missing.push_back(rank);
+    }
+    return readers == 0 ? missing.empty() : acknowledged >= readers;
+  };
+  const auto check_time = [&] {
+    if (impl_->options.stop_requested && impl_->options.stop_requested()) throw Interrupted();
+    if (shm::now_ns() >= until_ns)
+      throw Timeout(fmt::format("publication '{}': {} of {} subscribers have acknowledged generation {} within {} s{}",
+                                name, acknowledged, readers == 0 ? acknowledged + missing.size() : readers, generation,
+                                timeout_seconds,
+                                missing.empty() ? "; no other is alive"
+                                                : fmt::format("; not yet: subscribers {}", fmt::join(missing, ", "))));
+  };
+  shm::wait_for_fact(bundle.waiters().acknowledgement, are_enough, check_time, {.spins = 1, .yields = 0});
+  return missing;
+}
+
+std::uint64_t Publisher::trim() {
+  impl_->require_idle();
+  return impl_->writer.trim();
 }
 
 const std::vector<std::uint32_t>& Publisher::busy_ranks() const noexcept { return impl_->writer.busy_ranks(); }

@@ -5,6 +5,7 @@
 
 #include <bit>
 
+#include "publish/copy.hpp"
 #include "publish/polling.hpp"
 #include "shm/base/clock.hpp"
 #include "shm/base/fault_points.hpp"
@@ -72,6 +73,7 @@ struct PS_SHM_HIDDEN Generation::Impl {
     shm::fault_point(shm::FaultPoint::kSubscriberTaken);
     for (auto& lease : entry.leases) lease.store_release(0);  // (publication.P12) the predecessor's: it is dead
     shm::fault_point(shm::FaultPoint::kSubscriberCleared);
+    entry.acknowledged.store_relaxed(0);                            // (publication.P15) the same
     entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed, as the next: diagnostic only
     entry.joined_ns.store_relaxed(shm::now_ns());
     shm::fault_point(shm::FaultPoint::kSubscriberNoted);
@@ -80,6 +82,7 @@ struct PS_SHM_HIDDEN Generation::Impl {
 
   ~Impl() {
     if (bundle.is_inherited()) return;
+    entry.acknowledged.store_relaxed(0);
     entry.pid.store_relaxed(0);
     shm::fault_point(shm::FaultPoint::kSubscriberLeft);
     bundle.locks().release(shm::kSubscriberByte + rank);
@@ -151,6 +154,12 @@ std::span<const std::byte> Generation::tensor(std::uint32_t tensor) const {
       bundle.slots(shm::record_of(newest_))[tensor].load_relaxed();  // relaxed: after publication.P5
   return {bundle.slot(tensor, slot), bundle.tensor_bytes(tensor)};
 }
+void Generation::copy(std::uint32_t tensor, std::span<std::byte> out) const {
+  const std::span<const std::byte> bytes = this->tensor(tensor);
+  if (out.size() != bytes.size())
+    throw Error(fmt::format("tensor '{}' has {} bytes, not {}", spec(tensor).name, bytes.size(), out.size()));
+  copy_tensor(out.data(), bytes.data(), bytes.size(), impl_->bundle.generation_bytes());
+}
 void Generation::fail_size(std::uint32_t tensor, std::size_t bytes) const {
   throw Error(fmt::format("tensor '{}' has elements of {}, not of {} bytes", spec(tensor).name,
                           to_string(spec(tensor).dtype), bytes));
@@ -188,6 +197,15 @@ Generation Subscriber::read(std::uint64_t newer_than, double timeout_seconds) {
   shm::wait_for_fact(bundle.waiters().futex, is_there, look_out,
                      timeout_seconds > 0 ? shm::Patience{} : shm::Patience{.spins = 0, .yields = 0});
   return {impl_, lease, word};
+}
+
+void Subscriber::acknowledge(std::uint64_t generation) const {
+  if (const std::uint64_t last = newest(); generation > last)
+    throw Error(fmt::format("publication '{}' has no generation {} to acknowledge: its newest one is {}",
+                            impl_->bundle.spec().name, generation, last));
+  impl_->entry.acknowledged.store_release(generation);  // (publication.P15) pairs with Publisher::wait_for
+  shm::fault_point(shm::FaultPoint::kAcknowledged);
+  shm::futex_announce(impl_->bundle.waiters().acknowledgement);
 }
 
 std::uint64_t Subscriber::newest() const {

@@ -209,9 +209,10 @@ class Publication {
     return spawn("publisher", [this, strike] {
       strike.arm_it();
       Publisher publisher(spec_, {.wait_seconds = kPatience});
-      for (bool in_parts = false; !wishes_->finish && !wishes_->publisher_ends; in_parts = !in_parts) {
-        if (const auto number = in_parts ? publish_next_in_parts(publisher) : publish_next(publisher))
+      for (std::uint64_t round = 0; !wishes_->finish && !wishes_->publisher_ends; ++round) {
+        if (const auto number = round % 2 == 1 ? publish_next_in_parts(publisher) : publish_next(publisher))
           wishes_->published = *number;
+        if (round % 3 == 2) publisher.trim();
         usleep(100);  // so that readers get some of them; no result depends on it
       }
     });
@@ -233,6 +234,7 @@ class Publication {
           if (!is_whole(next)) throw Failed{fmt::format("generation {} is not whole", next.number())};
           if (held && !is_whole(*held)) throw Failed{fmt::format("generation {} has changed", held->number())};
           last = next.number();
+          subscriber.acknowledge(last);
           held = std::move(next);
           ++wishes_->reads[number];
         } catch (const Timeout&) {

@@ -103,6 +103,8 @@ CASES = [
     ("publication", "REMEMBERS READERS=1", FAILS, "nobody remembers who is dead (publication.P2)"),
     ("publication", "BLIND READERS=1", FAILS, "a new publisher looks at the leases, too (publication.P2)"),
     ("publication", "DEAD_COUNT READERS=1 RECORDS=2", FAILS, "the dead count for nothing (publication.P2)"),
+    ("publication", "READERS=1 TRIM", HOLDS, "a publisher that gives memory back (publication.P14)"),
+    ("publication", "READERS=1 KILLS=0 TRIM TRIM_OLD_LOOK", FAILS, "by leases that are read after the move (publication.P14)"),
     ("publication", "BYTE_LAST READERS=1", FAILS, "the publisher's byte is looked at first (publication.P13)"),
 ]
 
@@ -126,6 +128,8 @@ LARGE_CASES = [
     ("snapshot", "NO_CHECK ALONE PUSHES=2 SPLIT KILLS=1 HOLDERS=1", FAILS, "a fork counts under the stamp's check (snapshot.C5)"),
     ("snapshot", "LATE SNAPS=2 CHUNKS=1 KILLS=1", HOLDS, "a death while a reserve comes for the second cut"),
     ("publication", "LEASES=1", HOLDS, "two readers, and a death"),
+    ("publication", "LEASES=1 RECORDS=2", HOLDS, "with two records"),
+    ("publication", "LEASES=1 TRIM", HOLDS, "with memory that is given back"),
     ("publication", "READERS=1 KILLS=3 GENERATIONS=4", HOLDS, "three deaths"),
 ]
 

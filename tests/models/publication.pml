@@ -9,6 +9,8 @@
  * generations go up by one, over all publishers; no reader gets an older one after a newer one; no publisher finds itself
  * without a record where there are enough of them, or where only the dead have the others; all come to their end.
  *
+ * With TRIM a publisher may give the memory of all records that nobody has back after each generation: they read as zero.
+ *
  * Not in the model: slots (a record stands for its slots: living records name fewer than there are), memory orders but
  * for the two fences, which NO_FENCE undoes by a store that stays in its processor until the look behind it is over.
  *
@@ -21,6 +23,7 @@
  *   REMEMBERS       it remembers who is dead (publication.P2)
  *   BLIND           the next publisher looks at no lease at first (publication.P2)
  *   DEAD_COUNT      the leases of the dead count for ever (publication.P2); with RECORDS=READERS + 1
+ *   TRIM_OLD_LOOK   a publisher trims by the leases that it has looked at before it moved `newest` (publication.P14)
  *   BYTE_LAST       a reader waits for a newer generation, and looks at the publisher's byte after `newest` (publication.P13)
  */
 #ifndef READERS
@@ -60,9 +63,9 @@ byte seen[READERS];
 #define COUNTS(rank) reader_byte[rank]
 #endif
 
-/* publication.P1 to publication.P3: a record that nobody has; RECORDS: there is none. */
-inline find_record() {
-  d_step { taken = 0; rank = 0; if :: newest != 0 -> taken = taken | (1 << newest_record) :: else fi }
+/* publication.P1, publication.P2: the records that are leased. */
+inline find_leased() {
+  d_step { taken = 0; rank = 0 }
   do
   :: rank < READERS ->
 #ifdef REMEMBERS
@@ -93,7 +96,17 @@ inline find_record() {
 look_on: skip
   :: else -> break
   od;
-  skip;
+  skip
+}
+
+inline find_taken() {
+  find_leased();
+  d_step { if :: newest != 0 -> taken = taken | (1 << newest_record) :: else fi }
+}
+
+/* publication.P3: a record that nobody has; RECORDS: there is none. */
+inline find_record() {
+  find_taken();
   d_step {
     record = 0;
     do
@@ -165,10 +178,37 @@ write: skip;
        next = record;
        d_step { record = 0; do :: first_half[record] != newest + 1 -> record++ :: else -> break od }
 #endif
+#ifdef TRIM_OLD_LOOK
+       find_leased();
+#endif
        d_step {  /* publication.P8 */
          assert(first_half[record] == newest + 1 && second_half[record] == newest + 1);
          newest++; newest_record = record
        }
+#endif
+#ifdef TRIM
+       if
+       :: skip
+       :: true ->
+#ifdef TRIM_OLD_LOOK
+          taken = taken | (1 << newest_record);
+#else
+          find_taken();
+#endif
+          d_step {  /* publication.P14 */
+            record = 0;
+            do
+            :: record < RECORDS ->
+               if
+               :: (taken & (1 << record)) == 0 -> first_half[record] = 0; second_half[record] = 0
+               :: else
+               fi;
+               record++
+            :: else -> break
+            od;
+            record = 0; taken = 0; rank = 0; found = 0
+          }
+       fi
 #endif
     :: else -> break
     od

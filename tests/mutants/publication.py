@@ -102,4 +102,85 @@ MUTANTS = {
              "    return word;  // (publication.P5)"),
         ],
     },
+    "publication_trims_leased": {
+        "breaks": "Trimming takes the memory of leased generations.",
+        "rule": "publication.P14",
+        "tests": ['publication_memory "publication memory: trimming*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("    if (taken_[number]) living_.push_back(number);",
+             "    if (taken_[number] && (!looks_at_locks || taken_.count() == bundle_.records() || number == record_of(newest))) living_.push_back(number);"),
+        ],
+    },
+    "publication_trimmed_forgotten": {
+        "breaks": "The publisher forgets that it has trimmed a slot, so a full /dev/shm ends it by SIGBUS.",
+        "rule": "publication.P14",
+        "tests": ['publication_memory "publication memory: when /dev/shm is full*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("has_memory_[tensor].reset(slot);", "has_memory_[tensor].set(slot, has_memory_[tensor][slot]);"),
+        ],
+    },
+    "publication_unallocated": {
+        "breaks": "Slots are written without memory being reserved for them.",
+        "rule": "publication.P14",
+        "tests": ['publication_memory "publication memory: when /dev/shm is full*"'],
+        "file": "src/shm/publication/bundle.cpp",
+        "changes": [
+            ("  segment_.allocate(begin, begin + tensor_bytes(tensor));",
+             "  segment_.allocate(begin, begin + 1);"),
+        ],
+    },
+    "publication_trims_borders": {
+        "breaks": "Trimming a run of tensors takes the one behind it, too.",
+        "rule": "publication.P14",
+        "tests": ['publication_memory "publication memory: trimming*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("bundle_.give_back(first, last, slot);",
+             "bundle_.give_back(first, std::min(last + 1, bundle_.tensors() - 1), slot);"),
+        ],
+    },
+    "publication_acknowledgement_silent": {
+        "breaks": "An acknowledgement does not wake the publisher.",
+        "rule": "publication.P15",
+        "tests": ['publication_memory "acknowledgements: one ends*"'],
+        "file": "src/publish/subscriber.cpp",
+        "changes": [
+            ("  shm::futex_announce(impl_->bundle.waiters().acknowledgement);\n", ""),
+        ],
+    },
+    "publication_acknowledgement_inherited": {
+        "breaks": "The next owner of a rank keeps the acknowledgement of a killed one.",
+        "rule": "publication.P15",
+        "tests": ['publication_memory "acknowledgements: the next owner*"'],
+        "file": "src/publish/subscriber.cpp",
+        "changes": [
+            ("    entry.acknowledged.store_relaxed(0);                            // (publication.P15) the same\n", ""),
+        ],
+    },
+    "publication_acknowledgement_of_the_dead": {
+        "breaks": "The acknowledgements of killed subscribers count.",
+        "rule": "publication.P15",
+        "tests": ['publication_memory "acknowledgements: the next owner*"'],
+        "file": "src/publish/publisher.cpp",
+        "changes": [
+            ("      if (!bundle.locks().is_held_by_other(shm::kSubscriberByte + rank)) continue;\n      has ?",
+             "      if (!has && !bundle.locks().is_held_by_other(shm::kSubscriberByte + rank)) continue;\n      has ?"),
+        ],
+    },
+    "publication_rounds_down": {
+        "breaks": "Floats are truncated to bfloat16.",
+        "rule": "publication",
+        "tests": ['publication_memory "publication copies: floats*"'],
+        "file": "src/publish/copy.cpp",
+        "changes": [("(bits + 0x7fff + (bits >> 16 & 1)) >> 16", "bits >> 16")],
+    },
+    "publication_streams_short": {
+        "breaks": "The last bytes of a tensor that is copied around the caches are left out.",
+        "rule": "publication",
+        "tests": ['publication_memory "publication copies: tensors*"'],
+        "file": "src/publish/copy.cpp",
+        "changes": [("  std::memcpy(to, from, bytes);\n  _mm_sfence();", "  _mm_sfence();")],
+    },
 }

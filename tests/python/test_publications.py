@@ -265,3 +265,71 @@ def test_a_coroutine_waits_for_a_generation(job):
 
     asyncio.run(read())
     subscriber.close()
+
+
+def test_float32_is_published_as_bfloat16_where_that_is_asked_for(job):
+    weights = {"w": torch.tensor([1.0, 1 + 2**-9, -3.1415927, float("nan")]), "n": torch.tensor([3])}
+    with ps_shm.Publisher(job, weights, dtype="bfloat16") as publisher, ps_shm.Subscriber(job) as subscriber:
+        assert publisher.publish(weights) == 1
+        generation = subscriber.read()
+        got = generation.torch("w")
+        wanted = weights["w"].to(torch.bfloat16)
+        assert got.dtype == torch.bfloat16 and torch.equal(got[:3], wanted[:3]) and got[3].isnan()
+        assert generation["n"].tolist() == [3]
+        with publisher.begin() as writing:
+            writing.write("w", np.array([5.0, 6.0], np.float32), begin=1)
+            writing.write("w", torch.ones(1, dtype=torch.bfloat16))
+            writing.write("w", torch.zeros(1), begin=3)
+        assert subscriber.read(1).torch("w").tolist() == [1, 5, 6, 0]
+        assert got[:3].tolist() == wanted[:3].tolist()
+        with pytest.raises(TypeError, match="bfloat16"):
+            publisher.publish({"w": weights["w"].double()})
+        del got, generation
+    with ps_shm.Publisher(job, {"w": ("bfloat16", (4,))}) as publisher:
+        with pytest.raises(TypeError, match="bfloat16"):  # never without being asked
+            publisher.publish({"w": weights["w"]})
+    with pytest.raises(ValueError, match="'bfloat16' only"):
+        ps_shm.Publisher(job, weights, dtype="float16")
+
+
+def test_a_publisher_knows_who_uses_which_generation(job):
+    model, copy = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, copy) as subscriber:
+        assert publisher.publish() == 1
+        with pytest.raises(ps_shm.Timeout, match="0 of 1 subscribers have acknowledged generation 1"):
+            publisher.wait_for(1, timeout=0)
+        subscriber.update()
+        assert publisher.wait_for(1) == []
+        with ps_shm.Subscriber(job) as other:
+            generation = other.read()
+            assert publisher.wait_for(1, readers=1) == [other.rank]
+            first, second = publisher.readers()
+            assert (first.rank, first.pid, first.acknowledged, first.generations) == (0, os.getpid(), 1, [])
+            assert (second.rank, second.acknowledged, second.generations) == (1, 0, [1])
+            assert repr(second) == f"<Reader 1: process {os.getpid()}, acknowledged 0, holds 1>"
+            with pytest.raises(ps_shm.Error, match="no generation 2 to acknowledge"):
+                other.acknowledge(2)
+            other.acknowledge(generation.number)
+            assert publisher.wait_for(1, readers=2) == []
+            del generation
+
+
+def test_memory_is_taken_as_it_is_used_and_given_back(job):
+    weights = {"w": np.zeros(1 << 18, np.float32)}
+
+    def megabytes():
+        (name,) = segments(job)
+        return os.stat(f"/dev/shm/{name}").st_blocks * 512 >> 20
+
+    with ps_shm.Publisher(job, weights, records=3, subscribers=2) as publisher, ps_shm.Subscriber(job) as subscriber:
+        assert megabytes() == 1
+        publisher.publish(weights)
+        held = subscriber.read()
+        publisher.publish(weights)
+        publisher.publish(weights)
+        assert megabytes() == 3 and publisher.trim() >> 20 == 1 and megabytes() == 2
+        del held
+        assert publisher.trim() >> 20 == 1 and megabytes() == 1
+        assert subscriber.read()["w"].sum() == 0
+    with ps_shm.Publisher(job, weights, records=3, subscribers=2, populate=True):
+        assert megabytes() == 3

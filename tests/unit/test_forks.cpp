@@ -392,12 +392,17 @@ TEST_CASE("fork: every call of a parent's publisher, subscriber and generation t
         [&] { static_cast<void>(publisher->tensor(0)); },
         [&] { static_cast<void>(subscriber->read()); },
         [&] { static_cast<void>(subscriber->try_read()); },
+        [&] { static_cast<void>(publisher->readers()); },
+        [&] { static_cast<void>(publisher->wait_for(1)); },
+        [&] { static_cast<void>(publisher->trim()); },
         [&] { static_cast<void>(subscriber->newest()); },
+        [&] { subscriber->acknowledge(1); },
         [&] { static_cast<void>(subscriber->is_published()); },
         [&] { static_cast<void>(subscriber->has_ended()); },
         [&] { static_cast<void>(held->step()); },
         [&] { static_cast<void>(held->unix_ns()); },
         [&] { static_cast<void>(held->tensor(0)); },
+        [&] { held->copy(0, {}); },
     };
     const int not_refused = count_not_refused(calls);
     held.reset();

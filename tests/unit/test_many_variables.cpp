@@ -1,10 +1,7 @@
 // Jobs with many variables: the record table grows on demand, by several processes at once, into a full /dev/shm, and
 // damaged; and a model of ten thousand variables trains.
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,6 +17,7 @@
 #include "shm/checks/validation.hpp"
 #include "shm/segment/record_check.hpp"
 #include "support/hostile.hpp"
+#include "support/own_shm.hpp"
 #include "support/processes.hpp"
 #include "support/worker_job.hpp"
 
@@ -50,27 +48,6 @@ std::vector<VariableSpec> parts_of_a_transformer(std::uint32_t count) {
                      .rule = UpdateRule::kAdd});
   return specs;
 }
-
-// A /dev/shm private to this process. False: mounts are not allowed here.
-bool mount_own_shm(const char* size) {
-  return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         mount("none", kDirectory, "tmpfs", 0, size) == 0;
-}
-
-// Takes all of /dev/shm except this many bytes, until it is destroyed.
-class Filler {
- public:
-  explicit Filler(std::size_t left) : descriptor_(open(kDirectory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)) {
-    if (posix_fallocate(descriptor_, 0, static_cast<off_t>(shm_free_bytes() - left)) != 0)
-      throw std::runtime_error("cannot fill /dev/shm");
-  }
-  ~Filler() { close(descriptor_); }
-  Filler(const Filler&) = delete;
-  Filler& operator=(const Filler&) = delete;
-
- private:
-  int descriptor_;
-};
 
 }  // namespace
 

@@ -371,7 +371,7 @@ TEST_CASE("publisher: invalid publications are refused") {
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].dtype = DType(99); }), "dtype 99"));
   CHECK(contains(refused([](BundleSpec& s) { s.subscribers = 0; }), "0 places for subscribers; 1 to 256"));
   CHECK(contains(refused([](BundleSpec& s) { s.subscribers = 257; }), "257 places"));
-  CHECK(contains(refused([](BundleSpec& s) { s.records = 2; }), "2 records; 3 to 514"));
+  CHECK(contains(refused([](BundleSpec& s) { s.records = 1; }), "1 records; 2 to 514"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].shape = {1ULL << 39}; }), "cannot reserve"));
   CHECK(contains(error_of([] { Subscriber("a/b"); }), "cannot name a publication"));
 }

@@ -32,24 +32,12 @@ std::vector<std::string> publication_names() {
   return names;
 }
 
-// The generations that a subscriber's leases name. A lease taken or released at this moment may be missing.
-Json held_by(const shm::Bundle& bundle, std::uint32_t rank) {
-  Json held = Json::array();
-  for (const auto& lease : bundle.subscriber(rank).leases) {
-    const std::uint64_t record = lease.load_relaxed();  // relaxed: diagnostic only
-    if (record == 0 || record > bundle.records()) continue;
-    if (const auto seen = shm::look_at(bundle, static_cast<std::uint32_t>(record - 1)))
-      held.push_back(seen->generation);
-  }
-  return held;
-}
-
 // Live subscribers, and dead ones that still hold leases.
 Json list_subscribers(const shm::Bundle& bundle) {
   Json all = Json::array();
   for (std::uint32_t rank = 0; rank < bundle.subscribers(); ++rank) {
     const bool is_alive = bundle.locks().is_held_by_other(shm::kSubscriberByte + rank);
-    Json held = held_by(bundle, rank);
+    Json held = shm::leased_by(bundle, rank);
     if (!is_alive && held.empty()) continue;
     const shm::SubscriberShm& entry = bundle.subscriber(rank);
     const std::uint64_t now = shm::now_ns(), joined = entry.joined_ns.load_relaxed();
@@ -57,7 +45,8 @@ Json list_subscribers(const shm::Bundle& bundle) {
                    {"state", is_alive ? "alive" : "dead"},
                    {"pid", entry.pid.load_relaxed()},
                    {"seconds", joined < now ? double(now - joined) * 1e-9 : 0},
-                   {"generations", std::move(held)}});
+                   {"generations", std::move(held)},
+                   {"acknowledged", entry.acknowledged.load_relaxed()}});
   }
   return all;
 }
@@ -102,7 +91,7 @@ Json examine(const std::string& name) {
   const bool is_held = segment.descriptor() >= 0 && shm::TaskLocks(segment.descriptor()).is_any_held_by_other();
   Json row = {{"publication", name},
               {"state", state_of(segment, outcome)},
-              {"bytes", segment.file_bytes()},
+              {"bytes", segment.allocated_bytes()},
               {"age_seconds", nullptr},
               {"pid", nullptr},
               {"publishers", nullptr},

@@ -74,9 +74,12 @@ std::string publications_as_text(const Json& listed, Columns columns) {
     for (const Json& subscriber : row["subscribers"]) {
       std::vector<std::string> held;
       for (const Json& generation : subscriber["generations"]) held.push_back(cell(generation));
-      text += fmt::format("  subscriber {} (process {}), {}: has {}\n", cell(subscriber["rank"]),
+      text += fmt::format("  subscriber {} (process {}), {}: has {}{}\n", cell(subscriber["rank"]),
                           cell(subscriber["pid"]), cell(subscriber["state"]),
-                          held.empty() ? "nothing" : fmt::format("generation {}", fmt::join(held, " and ")));
+                          held.empty() ? "nothing" : fmt::format("generation {}", fmt::join(held, " and ")),
+                          subscriber["acknowledged"] == 0
+                              ? ""
+                              : fmt::format(", has acknowledged generation {}", cell(subscriber["acknowledged"])));
     }
     text += fmt::format("  {} of {} subscriber entries in use\n", row["subscribers"].size(), cell(row["places"]));
   }

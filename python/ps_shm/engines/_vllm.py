@@ -92,6 +92,8 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
+        if self._subscriber is not None and self._held is not None:
+            self._subscriber.acknowledge(self._held.number)
         self._held = None
 
     def shutdown(self) -> None:

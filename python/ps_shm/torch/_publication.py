@@ -1,11 +1,11 @@
 """Publishes a model's weights: a learner publishes them, and actors read whole generations."""
 
 import time
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 import torch
 
-from .. import Generation, PublisherGone, _publication
+from .. import Generation, PublisherGone, Reader, _publication
 from .._closing import Closing
 from ._model import Tensors, note_writes, own, state
 
@@ -26,7 +26,7 @@ class Publisher(Closing):
     Args:
         name: the name of the publication.
         model: the model to publish; its tensors must be on the CPU.
-        settings: subscribers, records, group, wait and busy_wait as for ps_shm.Publisher.
+        settings: subscribers, records, dtype, populate, group, wait and busy_wait as for ps_shm.Publisher.
 
     Raises:
         Error: the publication has another publisher, or /dev/shm is full.
@@ -42,6 +42,27 @@ class Publisher(Closing):
         step: a number for the subscribers, such as the training step.
         """
         return self._publisher.publish({n: t.contiguous() for n, t in _state(self._model).items()}, step)
+
+    def readers(self) -> List[Reader]:
+        """The live subscribers, with the generation that each uses (ps_shm.Publisher.readers())."""
+        return self._publisher.readers()
+
+    def wait_for(self, generation: int, readers: int = 0, timeout: float = 60.0) -> List[int]:
+        """Waits until subscribers use a generation or a newer one. Returns the ranks of those that do not.
+
+        Args:
+            generation: the number of the generation.
+            readers: how many subscribers. 0: each live one.
+            timeout: how long to wait, in seconds.
+
+        Raises:
+            Timeout: too few of them used it in time.
+        """
+        return self._publisher.wait_for(generation, readers, timeout)
+
+    def trim(self) -> int:
+        """Gives memory back that no generation in use needs (ps_shm.Publisher.trim())."""
+        return self._publisher.trim()
 
     @property
     def generation(self) -> int:
@@ -126,6 +147,7 @@ class Subscriber(Closing):
             tensors[name].copy_(place)
         note_writes(tensors.values())
         self.generation, self.step = generation.number, generation.step
+        self._subscriber.acknowledge(self.generation)
         return self.generation
 
     def _read(self, timeout: float, wait_for_publisher: float) -> Generation:

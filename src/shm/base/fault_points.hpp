@@ -36,10 +36,11 @@ enum class FaultPoint : std::uint32_t {
   kDataTaken, kDataMade, kDataFilled, kDataPublished, kDataCleared, kDataNamed, kDataAnnounced, kDataReleased,
   kEventTicket, kEventBuilding, kEventWritten,
   kBundleMade, kBundleLocked, kBundlePublished, kBundleNamed, kPublisherTaken, kPublisherNoted,
-  kPublishBuilding, kPublishSlot, kPublishTensor, kPublishWritten, kPublishStamped, kPublishMoved, kPublishAnnounced,
+  kPublishBuilding, kPublishAllocated, kPublishSlot, kPublishTensor, kPublishWritten, kPublishStamped, kPublishMoved,
+  kPublishAnnounced, kPublicationTrimmed,
   kPublisherEnded, kPublisherReleased, kBundleLockedAll, kBundleUnlinked,
   kSubscriberTaken, kSubscriberCleared, kSubscriberNoted, kLeaseNoted, kLeaseHeld, kLeaseReleased,
-  kSubscriberLeft, kSubscriberReleased,
+  kAcknowledged, kSubscriberLeft, kSubscriberReleased,
   kCount_
   // clang-format on
 };

@@ -1,6 +1,7 @@
 #include "shm/publication/bundle.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -20,42 +21,48 @@ BundlePlaces places_of(const BundleSpec& spec) noexcept {
 
 }  // namespace
 
+std::uint64_t row_bytes(const BundleSpec& spec) noexcept {
+  std::uint64_t bytes = 0;
+  for (const TensorSpec& tensor : spec.tensors) bytes += BundlePlaces::slot_bytes(tensor.byte_count());
+  return round_up(bytes, kPage);
+}
+
 std::uint64_t bundle_bytes(const BundleSpec& spec) noexcept {
-  std::uint64_t bytes = places_of(spec).slots;
-  for (const TensorSpec& tensor : spec.tensors) bytes += spec.records * BundlePlaces::slot_stride(tensor.byte_count());
-  return bytes;
+  return places_of(spec).slots + spec.records * row_bytes(spec);
 }
 
 void Bundle::place_tensors() {
   places_ = places_of(spec_);
+  row_bytes_ = row_bytes(spec_);
   std::size_t offset = places_.slots;
   slots_.clear();
   for (const TensorSpec& tensor : spec_.tensors) {
-    slots_.push_back({offset, BundlePlaces::slot_stride(tensor.byte_count()), tensor.byte_count()});
-    offset += spec_.records * slots_.back().stride;
+    slots_.push_back({offset, tensor.byte_count()});
+    offset += BundlePlaces::slot_bytes(tensor.byte_count());
   }
 }
 
 Bundle Bundle::create(const BundleSpec& spec, const Sharing& sharing) {
-  const std::uint64_t bytes = bundle_bytes(spec);
-  Segment segment = Segment::create(SegmentKind::kBundle, 0, spec.name, kInstance, bytes, bytes, sharing);
+  const BundlePlaces places = places_of(spec);
+  const std::uint64_t row = row_bytes(spec), bytes = bundle_bytes(spec);
+  Segment segment = Segment::create(SegmentKind::kBundle, 0, spec.name, kInstance, places.slots + row, bytes, sharing);
+  segment.extend(bytes);
   auto& counts = *reinterpret_cast<BundleShm*>(segment.data() + kBundleOffset);
   counts.tensors = static_cast<std::uint32_t>(spec.tensors.size());
   counts.subscribers = spec.subscribers;
   counts.records = spec.records;
-  const BundlePlaces places = places_of(spec);
+  counts.row_bytes = row;
   auto* tensors = reinterpret_cast<TensorShm*>(segment.data() + places.tensors);
   std::size_t offset = places.slots;
   for (const TensorSpec& tensor : spec.tensors) {
     TensorShm& out = *tensors++;
     out.offset = offset;
     out.bytes = tensor.byte_count();
-    out.stride = BundlePlaces::slot_stride(out.bytes);
     out.dtype = static_cast<std::uint32_t>(tensor.dtype);
     out.axes = static_cast<std::uint32_t>(tensor.shape.size());
     for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) out.extents[axis] = tensor.shape[axis];
     tensor.name.copy(out.name, sizeof out.name - 1);
-    offset += spec.records * out.stride;
+    offset += BundlePlaces::slot_bytes(out.bytes);
   }
   fault_point(FaultPoint::kBundleMade);
   Bundle bundle(std::move(segment));
@@ -118,11 +125,10 @@ void Bundle::check_tensors() const {
   const auto* found = reinterpret_cast<const TensorShm*>(segment_.data() + places_.tensors);
   for (std::uint32_t number = 0; number < tensors(); ++number)
     if (read_once(found[number].offset) != slots_[number].offset ||
-        read_once(found[number].stride) != slots_[number].stride ||
         read_once(found[number].bytes) != slots_[number].bytes)
       fail_damaged(segment_.name(), fmt::format("tensor {} is not at its place", number));
-  const std::uint64_t bytes = bundle_bytes(spec_);
-  if (segment_.usable_bytes() < bytes || segment_.header().initial_bytes != bytes)
+  if (segment_.usable_bytes() < bundle_bytes(spec_) || segment_.header().initial_bytes != places_.slots + row_bytes_ ||
+      read_once(at<BundleShm>(kBundleOffset).row_bytes) != row_bytes_)
     fail_damaged(segment_.name(), "its size is not the one it was created with");
 }
 
@@ -134,6 +140,26 @@ void Bundle::check_newest() const {
 void Bundle::protect_as_subscriber() {
   segment_.protect(0, kWaitersOffset);
   segment_.protect(places_.tensors / kPage * kPage, segment_.mapped_bytes() - places_.tensors / kPage * kPage);
+}
+
+void Bundle::allocate(std::uint32_t tensor, std::uint32_t number) {
+  const auto begin = static_cast<std::size_t>(slot(tensor, number) - segment_.data());
+  segment_.allocate(begin, begin + tensor_bytes(tensor));
+}
+
+void Bundle::populate() {
+  const std::size_t begin = places_.slots, bytes = records() * row_bytes_;
+  segment_.allocate(begin, begin + bytes);
+#ifdef MADV_POPULATE_WRITE
+  madvise(segment_.data() + begin, bytes, MADV_POPULATE_WRITE);  // before Linux 5.14 the first writes map the pages
+#endif
+}
+
+void Bundle::give_back(std::uint32_t first, std::uint32_t last, std::uint32_t number) noexcept {
+  const auto begin = static_cast<std::size_t>(slot(first, number) - segment_.data());
+  const std::size_t end = last + 1 < tensors() ? static_cast<std::size_t>(slot(last + 1, number) - segment_.data())
+                                               : places_.slots + (number + 1) * row_bytes_;
+  segment_.give_back(begin, end);
 }
 
 void Bundle::fail_inherited(const char* what) const {

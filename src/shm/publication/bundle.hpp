@@ -14,7 +14,8 @@
 
 namespace ps_shm::shm {
 
-// The size of the segment in bytes. Requires: the specification has a number of records.
+// The bytes of one row of slots, and of the segment. Requires: the specification has a number of records.
+std::uint64_t row_bytes(const BundleSpec& spec) noexcept;
 std::uint64_t bundle_bytes(const BundleSpec& spec) noexcept;
 
 class Bundle {
@@ -62,15 +63,25 @@ class Bundle {
     return &at<AtomicShm<std::uint16_t>>(places_.records + record * places_.record_stride + sizeof(RecordShm));
   }
   std::byte* slot(std::uint32_t tensor, std::uint32_t number) const noexcept {
-    return segment_.data() + slots_[tensor].offset + number * slots_[tensor].stride;
+    return segment_.data() + slots_[tensor].offset + number * row_bytes_;
   }
   std::size_t tensor_bytes(std::uint32_t tensor) const noexcept { return slots_[tensor].bytes; }
+  std::size_t generation_bytes() const noexcept { return row_bytes_; }  // of all tensors, in complete pages
+
+  // Makes sure that a slot has memory. Throws Error if /dev/shm is full.
+  void allocate(std::uint32_t tensor, std::uint32_t number);
+  // Makes sure that all slots have memory, mapped for this process. Throws Error if /dev/shm is full.
+  void populate();
+  // Gives the memory of complete pages back that belong only to slots `number` of the tensors `first` to `last`.
+  // Requires: no record in use names these slots.
+  void give_back(std::uint32_t first, std::uint32_t last, std::uint32_t number) noexcept;
+
   // Throws Error if there is no such tensor.
   std::uint32_t find(const std::string& tensor) const;
 
  private:
   struct Slots {
-    std::size_t offset, stride, bytes;
+    std::size_t offset, bytes;  // of slot 0
   };
 
   template <class T>
@@ -87,6 +98,7 @@ class Bundle {
   BundleSpec spec_;
   BundlePlaces places_{0, 0, 0};
   std::vector<Slots> slots_;
+  std::size_t row_bytes_ = 0;
 };
 
 // Removes a publication in any state if no process holds a byte of it (names.N2). `own`: a descriptor of it through

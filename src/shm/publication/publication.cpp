@@ -28,6 +28,9 @@ void GenerationWriter::find_taken(bool looks_at_locks) {
       if (lease - 1 != record_of(newest) && (busy_ranks_.empty() || busy_ranks_.back() != rank))
         busy_ranks_.push_back(rank);
     }
+  living_.clear();
+  for (std::uint32_t number = 0; number < bundle_.records(); ++number)
+    if (taken_[number]) living_.push_back(number);
 }
 
 bool GenerationWriter::find_record() {
@@ -36,10 +39,8 @@ bool GenerationWriter::find_record() {
     find_taken(looks_at_locks);
     if (taken_.count() < bundle_.records()) break;
   }
-  living_.clear();
-  record_ = bundle_.records();
-  for (std::uint32_t number = bundle_.records(); number-- > 0;)  // the first one: its bytes may still be cached
-    taken_[number] ? living_.push_back(number) : void(record_ = number);
+  record_ = 0;  // the first one: its bytes may still be cached
+  while (record_ < bundle_.records() && taken_[record_]) ++record_;
   if (record_ == bundle_.records()) {
     bundle_.newest().busy.bump_relaxed(1);  // relaxed: diagnostic only
     return false;
@@ -48,15 +49,13 @@ bool GenerationWriter::find_record() {
   return true;
 }
 
-std::uint32_t GenerationWriter::free_slot(std::uint32_t tensor) const noexcept {
+GenerationWriter::Records GenerationWriter::used_slots(std::uint32_t tensor) const noexcept {
   Records used;
   for (const std::uint32_t record : living_) {
     const std::uint32_t slot = bundle_.slots(record)[tensor].load_relaxed();  // relaxed: stored by a publisher long ago
     if (slot < bundle_.records()) used.set(slot);
   }
-  std::uint32_t slot = 0;
-  while (used[slot]) ++slot;  // ends: fewer records are taken than there are slots
-  return slot;
+  return used;
 }
 
 void GenerationWriter::begin() {
@@ -69,7 +68,14 @@ void GenerationWriter::begin() {
 std::byte* GenerationWriter::place(std::uint32_t tensor) {
   AtomicShm<std::uint16_t>& slot = bundle_.slots(record_)[tensor];
   if (has_place_[tensor]) return bundle_.slot(tensor, slot.load_relaxed());  // relaxed: this object has stored it
-  const std::uint32_t number = free_slot(tensor);
+  const Records used = used_slots(tensor);
+  std::uint32_t number = 0;
+  while (used[number]) ++number;  // ends: fewer records are taken than there are slots
+  if (!has_memory_[tensor][number]) {
+    bundle_.allocate(tensor, number);  // (publication.P14)
+    has_memory_[tensor].set(number);
+    fault_point(FaultPoint::kPublishAllocated);
+  }
   slot.store_relaxed(static_cast<std::uint16_t>(number));
   has_place_[tensor] = true;
   fault_point(FaultPoint::kPublishSlot);
@@ -115,6 +121,42 @@ std::uint64_t GenerationWriter::publish(const std::vector<bool>& changed, std::u
       fault_point(FaultPoint::kPublishTensor);
     }
   return commit(step);
+}
+
+std::uint64_t GenerationWriter::trim() {
+  fence_store_load();  // (publication.P1)
+  find_taken(true);
+  const std::size_t before = bundle_.segment().allocated_bytes();
+  std::vector<Records> used;
+  for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor) used.push_back(used_slots(tensor));
+  for (std::uint32_t slot = 0; slot < bundle_.records(); ++slot)
+    for (std::uint32_t first = 0; first < bundle_.tensors(); ++first) {
+      if (used[first][slot]) continue;
+      std::uint32_t last = first;  // of a run: its tensors may share pages
+      while (last + 1 < bundle_.tensors() && !used[last + 1][slot]) ++last;
+      for (std::uint32_t tensor = first; tensor <= last; ++tensor) has_memory_[tensor].reset(slot);
+      bundle_.give_back(first, last, slot);  // (publication.P14)
+      fault_point(FaultPoint::kPublicationTrimmed);
+      first = last;
+    }
+  const std::size_t after = bundle_.segment().allocated_bytes();
+  return before > after ? before - after : 0;
+}
+
+void GenerationWriter::populate() {
+  bundle_.populate();
+  for (Records& slots : has_memory_) slots.set();
+}
+
+std::vector<std::uint64_t> leased_by(const Bundle& bundle, std::uint32_t rank) {
+  std::vector<std::uint64_t> generations;
+  for (const AtomicShm<std::uint64_t>& word : bundle.subscriber(rank).leases) {
+    const std::uint64_t lease = word.load_relaxed();  // relaxed: diagnostic only
+    if (lease == 0 || lease > bundle.records()) continue;
+    if (const auto seen = look_at(bundle, static_cast<std::uint32_t>(lease - 1)))
+      generations.push_back(seen->generation);
+  }
+  return generations;
 }
 
 std::optional<SeenRecord> look_at(const Bundle& bundle, std::uint32_t record) noexcept {

@@ -8,9 +8,12 @@
 //                    no taken record names, and the other tensors keep the slots of the newest record
 //                 publication.P7 the record gets the number of its generation
 //                 publication.P8 `newest` advances;  publication.P9 waiting processes are woken
+//                 publication.P14 a slot gets memory before it is named; memory of slots that no taken record names may
+//                    be given back
 // A subscriber:   publication.P4 reads `newest`, stores its record into the lease, a fence
 //                 publication.P5 `newest` is still the same: the lease holds. Otherwise it tries again
 //                 publication.P12 gives the lease back: stores 0
+//                 publication.P15 says which generation it uses
 // Without lease:  publication.P11 reads the record's stamp before and after what it reads of the record
 //
 // The two fences: if a publisher advances `newest` and then reads a lease, and a subscriber stores the lease and then
@@ -36,7 +39,7 @@ namespace ps_shm::shm {
 // The publisher's side. Requires: the publisher's byte is held.
 class GenerationWriter {
  public:
-  explicit GenerationWriter(Bundle& bundle) : bundle_(bundle) {}
+  explicit GenerationWriter(Bundle& bundle) : bundle_(bundle), has_memory_(bundle.tensors()) {}
 
   // Chooses a record for the next generation. False: live subscribers lease every record; busy_ranks() names them.
   // Wait-free; queries locks only if every record is leased.
@@ -46,7 +49,8 @@ class GenerationWriter {
   // Begins the next generation in that record. Until commit() no reader can see it, and a death leaves a record that is
   // nobody's. It may be given up by another find_record(). Requires: find_record() returned true. Wait-free.
   void begin();
-  // Where a tensor of the generation that was begun is to be written; always the same. Wait-free.
+  // Where a tensor of the generation that was begun is to be written; always the same. Wait-free; a system call where a
+  // slot is used for the first time. Throws Error if /dev/shm is full.
   std::byte* place(std::uint32_t tensor);
   // Whether every tensor has a place in it, or a generation before it has the others.
   bool is_complete() const noexcept;
@@ -58,16 +62,23 @@ class GenerationWriter {
   using Fill = std::function<void(std::uint32_t tensor, std::byte* out)>;
   std::uint64_t publish(const std::vector<bool>& changed, std::uint64_t step, const Fill& fill);
 
+  // Gives memory of slots back that neither the newest generation nor a leased one names (publication.P14). Returns the
+  // number of bytes. What was begun is given up. Lock-free.
+  std::uint64_t trim();
+  // Gives all slots memory, mapped for this process. Throws Error if /dev/shm is full.
+  void populate();
+
  private:
   using Records = std::bitset<kMaxRecords>;
   void find_taken(bool looks_at_locks);
-  std::uint32_t free_slot(std::uint32_t tensor) const noexcept;
+  Records used_slots(std::uint32_t tensor) const noexcept;
 
   Bundle& bundle_;
   Records taken_;                      // (publication.P2)
-  std::vector<std::uint32_t> living_;  // the taken records that have a generation
+  std::vector<std::uint32_t> living_;  // the same, as numbers
   std::uint32_t record_ = 0;           // (publication.P3)
   std::vector<bool> has_place_;        // the tensors of the generation that was begun
+  std::vector<Records> has_memory_;    // the slots of each tensor that this object has allocated (publication.P14)
   std::vector<std::uint32_t> busy_ranks_;
 };
 
@@ -91,6 +102,9 @@ inline std::uint64_t try_lease(const NewestShm& newest, AtomicShm<std::uint64_t>
 inline void give_back(AtomicShm<std::uint64_t>& lease) noexcept {
   lease.store_release(0);  // (publication.P12) after all reads under the lease; pairs with publication.P2
 }
+
+// The generations that a subscriber's leases name. One that is taken or given back at this moment may be missing.
+std::vector<std::uint64_t> leased_by(const Bundle& bundle, std::uint32_t rank);
 
 // A record as a reader without a lease sees it: complete, or nothing.
 struct SeenRecord {

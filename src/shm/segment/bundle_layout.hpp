@@ -5,7 +5,7 @@
 //
 //   0        +---------------------+  written by                          read by
 //            | HeaderShm           |  creator                             all
-//   512      | BundleShm           |  creator                             all          the numbers T, N and K
+//   512      | BundleShm           |  creator                             all          the numbers T, N, K; bytes of a row
 //   640      | NewestShm           |  publisher                           all          which generation is the newest
 //   4096     | WaitersShm          |  waiting and waking processes        all          } the only pages that
 //   4224     | SubscriberShm[N]    |  owner of the rank                   publisher    } subscribers can write
@@ -13,12 +13,15 @@
 //            | TensorShm[T]        |  creator                             all          name, dtype, shape, offset
 //            | RecordShm, u16[T]   |  publisher                           all          K of them: each tensor's slot
 //            +---------------------+  4096-aligned
-//            | slots of a tensor   |  publisher                           all          K of each, 128-aligned
-//            +---------------------+
+//            | rows of slots       |  publisher                           all          K rows, 4096-aligned; row k is
+//            +---------------------+                                                   slot k of each tensor, 128-aligned
 //
 // A generation is a record. A tensor that a generation does not change keeps its slot in the next record. Publishing
 // therefore costs only the bytes that change, and each tensor is contiguous. At most K - 1 records in use name at most
 // K - 1 slots of a tensor, so one of its K slots is free.
+//
+// The file always has its full length, but slots take memory only when they are first written (publication.P14). Row 0
+// has its memory from the start.
 //
 // Lock bytes are those of a job (layout.hpp): task 0's for the publisher, rank r's for subscriber r, and the remover's.
 //
@@ -37,13 +40,14 @@ namespace ps_shm::shm {
 inline constexpr std::uint32_t kMaxTensors = 16384;
 inline constexpr std::uint32_t kMaxSubscribers = kMaxRanks;
 inline constexpr std::uint32_t kLeases = 2;  // for each subscriber: one to use while the next one is taken
-inline constexpr std::uint32_t kMinRecords = 3;
+inline constexpr std::uint32_t kMinRecords = 2;
 inline constexpr std::uint32_t kMaxRecords = kMaxSubscribers * kLeases + 2;
 
 // Plain fields, complete before the segment has a name.
 struct alignas(kWriterLine) BundleShm {
   std::uint32_t tensors, subscribers, records, pad0;
-  std::uint8_t reserved[112];
+  std::uint64_t row_bytes;  // from one row of slots to the next
+  std::uint8_t reserved[104];
 };
 
 // All of it is stored by the publisher alone.
@@ -58,8 +62,9 @@ struct alignas(kWriterLine) NewestShm {
 };
 
 struct alignas(kWriterLine) WaitersShm {
-  AtomicShm<std::uint32_t> futex;  // where subscribers wait for a generation (waiting.W1)
-  std::uint8_t reserved[124];
+  AtomicShm<std::uint32_t> futex;            // where subscribers wait for a generation (waiting.W1)
+  AtomicShm<std::uint32_t> acknowledgement;  // where the publisher waits for subscribers (waiting.W1)
+  std::uint8_t reserved[120];
 };
 
 // One subscriber. Only the owner of its lock byte writes it (locks.L4).
@@ -67,19 +72,19 @@ struct alignas(kWriterLine) SubscriberShm {
   AtomicShm<std::uint64_t> leases[kLeases];  // record + 1; 0: none (publication.P4)
   AtomicShm<std::uint32_t> pid;              // 0: not used yet, or it has left; diagnostic only
   AtomicShm<std::uint32_t> pad0;
-  AtomicShm<std::uint64_t> joined_ns;  // CLOCK_MONOTONIC; diagnostic only
-  std::uint8_t reserved[96];
+  AtomicShm<std::uint64_t> joined_ns;     // CLOCK_MONOTONIC; diagnostic only
+  AtomicShm<std::uint64_t> acknowledged;  // the generation that it uses; 0: it has not said so (publication.P15)
+  std::uint8_t reserved[88];
 };
 
 // Plain fields, complete before the segment has a name.
 struct alignas(kWriterLine) TensorShm {
-  std::uint64_t offset;  // of slot 0
-  std::uint64_t stride;  // from one slot to the next
+  std::uint64_t offset;  // of slot 0, which is in row 0
   std::uint64_t bytes;
   std::uint32_t dtype, axes;
   std::uint64_t extents[kMaxAxes];
   char name[128];
-  std::uint8_t reserved[32];
+  std::uint8_t reserved[40];
 };
 
 // Followed by the slot numbers. A reader without a lease checks the stamp before and after it reads the rest.
@@ -118,7 +123,9 @@ struct BundlePlaces {
         record_stride(sizeof(RecordShm) + round_up(tensor_count * sizeof(std::uint16_t), kWriterLine)),
         slots(round_up(records + record_count * record_stride, kPage)) {}
 
-  static constexpr std::size_t slot_stride(std::size_t bytes) noexcept { return round_up(bytes, kWriterLine); }
+  static constexpr std::size_t slot_bytes(std::size_t tensor_bytes) noexcept {
+    return round_up(tensor_bytes, kWriterLine);
+  }
 };
 
 // layout_fields.hpp lists every field and pins its offset; these are the facts that the code relies on.

@@ -195,7 +195,7 @@ template <>
 struct LayoutFields<BundleShm> {
   using Struct = BundleShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(tensors), PS_SHM_FIELD(subscribers), PS_SHM_FIELD(records),
-                                        PS_SHM_FIELD(pad0), PS_SHM_FIELD(reserved)};
+                                        PS_SHM_FIELD(pad0),    PS_SHM_FIELD(row_bytes),   PS_SHM_FIELD(reserved)};
 };
 
 template <>
@@ -209,28 +209,28 @@ struct LayoutFields<NewestShm> {
 template <>
 struct LayoutFields<WaitersShm> {
   using Struct = WaitersShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(futex), PS_SHM_FIELD(reserved)};
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(futex), PS_SHM_FIELD(acknowledgement), PS_SHM_FIELD(reserved)};
 };
 
 template <>
 struct LayoutFields<SubscriberShm> {
   using Struct = SubscriberShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(leases), PS_SHM_FIELD(pid), PS_SHM_FIELD(pad0),
-                                        PS_SHM_FIELD(joined_ns), PS_SHM_FIELD(reserved)};
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(leases),    PS_SHM_FIELD(pid),          PS_SHM_FIELD(pad0),
+                                        PS_SHM_FIELD(joined_ns), PS_SHM_FIELD(acknowledged), PS_SHM_FIELD(reserved)};
 };
 
 template <>
 struct LayoutFields<TensorShm> {
   using Struct = TensorShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(offset), PS_SHM_FIELD(stride),  PS_SHM_FIELD(bytes),
-                                        PS_SHM_FIELD(dtype),  PS_SHM_FIELD(axes),    PS_SHM_FIELD(extents),
-                                        PS_SHM_FIELD(name),   PS_SHM_FIELD(reserved)};
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(offset),  PS_SHM_FIELD(bytes),   PS_SHM_FIELD(dtype),
+                                        PS_SHM_FIELD(axes),    PS_SHM_FIELD(extents), PS_SHM_FIELD(name),
+                                        PS_SHM_FIELD(reserved)};
 };
 
 template <>
 struct LayoutFields<RecordShm> {
   using Struct = RecordShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(stamp), PS_SHM_FIELD(step), PS_SHM_FIELD(unix_ns),
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(stamp),   PS_SHM_FIELD(step),    PS_SHM_FIELD(unix_ns),
                                         PS_SHM_FIELD(changed), PS_SHM_FIELD(partial), PS_SHM_FIELD(reserved)};
 };
 

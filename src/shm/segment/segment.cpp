@@ -93,6 +93,11 @@ std::string advice(int error) {
               ErrorCode::kNoSpace);
 }
 
+std::size_t memory_of(const struct stat& status) noexcept {
+  constexpr std::size_t kBlock = 512;  // of st_blocks
+  return static_cast<std::size_t>(status.st_blocks) * kBlock;
+}
+
 // Only for the part to be added: each page that exists already costs time, too.
 int fallocate_retrying(int descriptor, std::size_t begin, std::size_t end) {
   int error;
@@ -309,12 +314,9 @@ AttachOutcome Segment::open(const std::string& name, Access access, const Trust&
   if ((status.st_mode & kOthers) != 0) return AttachOutcome::kExposed;
   if (static_cast<std::size_t>(status.st_size) < sizeof(HeaderShm))
     return AttachOutcome::kDamaged;  // names.N4: before touching a page
-  // Every segment has all the memory that its size says. Reading a sparse file of another user would allocate that
-  // memory.
-  constexpr std::size_t kBlock = 512;  // of st_blocks
-  if (status.st_uid != geteuid() &&
-      static_cast<std::size_t>(status.st_blocks) * kBlock < static_cast<std::size_t>(status.st_size))
-    return AttachOutcome::kDamaged;
+  // Reading a sparse file of another user would allocate its memory.
+  const auto is_sparse = [&](std::size_t bytes) { return status.st_uid != geteuid() && memory_of(status) < bytes; };
+  if (is_sparse(sizeof(HeaderShm))) return AttachOutcome::kDamaged;
   map(sizeof(HeaderShm), access);
   const HeaderShm& found = header();
   AttachOutcome outcome = AttachOutcome::kReady;
@@ -331,7 +333,9 @@ AttachOutcome Segment::open(const std::string& name, Access access, const Trust&
   else if (initial > static_cast<std::size_t>(status.st_size) ||
            reserved_bytes < static_cast<std::size_t>(status.st_size) || reserved_bytes > kMaxReserved ||
            initial < sizeof(HeaderShm) || found.node < -1 || found.node >= 64 || found.huge_pages > 1 ||
-           !is_called(found, name))
+           !is_called(found, name) ||
+           // A publication has memory for one generation at least (publication.P14), other segments for all of it.
+           is_sparse(static_cast<SegmentKind>(found.kind) == SegmentKind::kBundle ? initial : status.st_size))
     outcome = AttachOutcome::kDamaged;
   std::size_t reserved = outcome == AttachOutcome::kReady ? reserved_bytes : 0;
   const bool huge_pages = found.huge_pages == 1;
@@ -365,6 +369,13 @@ void Segment::grow(std::size_t bytes) {
   }
 }
 
+void Segment::extend(std::size_t bytes) {
+  if (ftruncate(descriptor(), static_cast<off_t>(bytes)) != 0)
+    throw Error(fmt::format("cannot extend /dev/shm/{} to {:.1f} MiB: {}{}", name_, double(bytes) / 1048576,
+                            std::strerror(errno), advice(errno)),
+                config::code_of(errno));
+}
+
 void Segment::allocate(std::size_t begin, std::size_t end) {
   if (const int error = fallocate_retrying(descriptor(), begin, end))
     fail_no_room("/dev/shm/" + name_, end - begin, error);
@@ -380,6 +391,11 @@ void Segment::give_back(std::size_t begin, std::size_t end) noexcept {
 std::size_t Segment::file_bytes() const {
   struct stat status;
   return fstat(descriptor(), &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+}
+
+std::size_t Segment::allocated_bytes() const {
+  struct stat status;
+  return fstat(descriptor(), &status) == 0 ? memory_of(status) : 0;
 }
 
 Sharing Segment::sharing() const {

@@ -83,6 +83,9 @@ class Segment {
   // Makes the first `bytes` exist; never shrinks. Lock-free. Throws Error if /dev/shm is full; nothing has changed
   // then.
   void grow(std::size_t bytes);
+  // Makes the file this long. The bytes that this adds read as zero, and have no memory until allocate(). Requires: the
+  // segment has no name yet. Throws Error.
+  void extend(std::size_t bytes);
   // Makes sure that the bytes from `begin` to `end`, which are part of the file, have memory. Lock-free. Throws Error if
   // /dev/shm is full.
   void allocate(std::size_t begin, std::size_t end);
@@ -96,7 +99,8 @@ class Segment {
   std::size_t mapped_bytes() const noexcept { return file_.mapped_bytes(); }  // includes room to grow
   int descriptor() const noexcept { return file_.descriptor(); }
   const std::string& name() const noexcept { return name_; }
-  std::size_t file_bytes() const;  // current size of the file
+  std::size_t file_bytes() const;       // current size of the file
+  std::size_t allocated_bytes() const;  // how much memory it takes, in complete pages
   // How much of the mapping the file covers now. The bytes beyond must not be touched.
   std::size_t usable_bytes() const { return std::min(file_bytes(), mapped_bytes()); }
   // Whether the first `bytes` are usable, for offsets that come from shared memory. Costs a load and a compare, unless
