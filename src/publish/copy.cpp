@@ -13,7 +13,7 @@
 namespace ps_shm {
 namespace {
 
-constexpr std::size_t kLargeGeneration = 32 << 20, kLargePart = 64 << 10;  // benches/publication --copies
+constexpr std::size_t kLargeGeneration = 32 << 20, kLargePart = 64 << 10;  // measured by benches/publication
 
 #if defined(__SSE2__)
 constexpr std::size_t kLine = 64, kPage = 4096;

@@ -66,6 +66,13 @@ def test_the_measurement_measures():
     assert all(way["writes/s"] > 0 for name, way in found["weights"].items() if name != "floats")
 
 
+def test_ways_to_hand_weights_over_are_measured():
+    found = json.loads(run(ROOT / "benches" / "publication", "--small", "--rounds", 1, "--readers", 1, 2, "--json"))
+    assert len(found["readers"]["1"]) == len(found["readers"]["2"]) == 7
+    assert all(figure > 0 for figures in found["readers"].values() for figure in figures.values())
+    assert 2 <= found["alone"]["memory in an update, of the model"] < 2.2 and 1 <= found["alone"]["memory at rest, of the model"] < 1.2
+
+
 def test_types_are_what_they_are_said_to_be(tmp_path):
     """Runs mypy in strict mode, except for PyTorch, much of which has no types."""
     files = [os.path.dirname(ps_shm.__file__), *sorted(map(str, EXAMPLES.glob("*.py")))]
