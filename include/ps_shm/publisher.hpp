@@ -200,6 +200,13 @@ class Publisher {
   // Throws: Error with kInvalidState in a forked child.
   std::span<const std::byte> tensor(std::uint32_t number) const;
 
+  // The memory in which all tensors lie: spec().records rows of the same size, a multiple of a page. A tensor of a
+  // generation lies in one row. trim() gives memory of rows back also if this process has registered it with a device:
+  // end the registration before.
+  //
+  // Throws: Error with kInvalidState in a forked child.
+  std::span<const std::byte> memory() const;
+
   // The specification, with the actual number of records.
   const BundleSpec& spec() const noexcept;
 

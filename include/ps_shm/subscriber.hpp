@@ -145,6 +145,27 @@ class Subscriber {
   // Progress: wait-free. It makes a system call only if the publisher waits.
   void acknowledge(std::uint64_t generation) const;
 
+  // The memory in which all tensors lie, mapped read-only: spec().records rows of the same size, a multiple of a page. A
+  // tensor of a generation lies in one row. A row that was never written may have no memory; do not read it.
+  //
+  // Throws: Error with kInvalidState in a forked child.
+  std::span<const std::byte> memory() const;
+
+  // Makes a row keep its memory (Publisher::trim()) until unpin_all() or the end of this subscriber, for memory that is
+  // registered with a device, such as by cudaHostRegister: a device would go on with memory that the row no longer has.
+  // Call it before the registration, and unpin_all() after all registrations have ended.
+  //
+  // Throws: Error with kInvalidArgument if `held` is no generation of this subscriber with a tensor in that row, or the
+  // row is not one of the first 64; with kInvalidState in a forked child.
+  // Progress: wait-free.
+  void pin(const Generation& held, std::uint32_t row) const;
+
+  // Lets rows lose their memory again.
+  //
+  // Throws: Error with kInvalidState in a forked child.
+  // Progress: wait-free.
+  void unpin_all() const;
+
   // The number of the newest generation; 0: nothing has been published yet.
   //
   // Throws: Error with kInvalidState in a forked child.

@@ -238,8 +238,11 @@ nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handl
   return nb::cast(nb::ndarray<nb::numpy, nb::ro>(data, extents.size(), extents.data(), owner, nullptr, type));
 }
 
-nb::object as_dlpack(const void* data, DType dtype, const Shape& shape, nb::handle owner) {
+nb::object as_dlpack(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use) {
   const std::vector<std::size_t> extents(shape.begin(), shape.end());
+  if (use == Use::kWrite)
+    return nb::cast(
+        nb::ndarray<>(const_cast<void*>(data), extents.size(), extents.data(), owner, nullptr, dlpack_type(dtype)));
   return nb::cast(nb::ndarray<nb::ro>(data, extents.size(), extents.data(), owner, nullptr, dlpack_type(dtype)));
 }
 

@@ -66,7 +66,7 @@ DType dtype_of(const std::string& name);
 nb::object new_array(DType dtype, const Shape& shape);
 // A NumPy array of memory that `owner` keeps. Raises TypeError for a type that NumPy does not have.
 nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use);
-// The same for a read-only object with DLPack, of any type.
-nb::object as_dlpack(const void* data, DType dtype, const Shape& shape, nb::handle owner);
+// The same as an object with DLPack, of any type.
+nb::object as_dlpack(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use);
 
 }  // namespace ps_shm::python

@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "arrays.hpp"
@@ -202,12 +205,11 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
     std::pair<std::string, Shape> kind;
     if (nb::try_cast(array, kind)) {
       spec.tensors.push_back({.name = tensor, .dtype = dtype_of(kind.first), .shape = kind.second});
-      continue;
+    } else {
+      const Array like(array, Use::kRead, fmt::format("tensor '{}'", tensor));
+      spec.tensors.push_back({.name = tensor, .dtype = like.dtype(), .shape = like.shape()});
     }
-    const Array like(array, Use::kRead, fmt::format("tensor '{}'", tensor));
-    const bool is_float = like.dtype() == DType::kFloat32;
-    spec.tensors.push_back(
-        {.name = tensor, .dtype = rounds && is_float ? DType::kBFloat16 : like.dtype(), .shape = like.shape()});
+    if (rounds && spec.tensors.back().dtype == DType::kFloat32) spec.tensors.back().dtype = DType::kBFloat16;
   }
   const Released release;
   return shared_unless_inherited(
@@ -266,11 +268,36 @@ Publisher::Writing& writing_of(const WritingHandle& self) {
   return *self.own->writing;
 }
 
-void write(const WritingHandle& self, const std::string& name, const nb::object& given, std::uint64_t begin) {
-  const BundleSpec& spec = self.own->spec();
+// Raises KeyError.
+std::vector<TensorSpec>::const_iterator find_tensor(const BundleSpec& spec, const std::string& name) {
   const auto found =
       std::find_if(spec.tensors.begin(), spec.tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
   if (found == spec.tensors.end()) throw nb::key_error(name.c_str());
+  return found;
+}
+
+nb::object out(const WritingHandle& self, const std::string& name) {
+  const BundleSpec& spec = self.own->spec();
+  const auto found = find_tensor(spec, name);
+  std::byte* data = nullptr;
+  {
+    const Turn turn(*self.own);
+    data = writing_of(self).out(static_cast<std::uint32_t>(found - spec.tensors.begin())).data();
+  }
+  const nb::capsule owner(new std::shared_ptr<Publishing>(self.own),
+                          [](void* kept) noexcept { delete static_cast<std::shared_ptr<Publishing>*>(kept); });
+  return as_dlpack(data, found->dtype, found->shape, owner, Use::kWrite);
+}
+
+// The address of the memory in which all tensors lie, the bytes of a row, and the number of rows.
+std::tuple<std::uintptr_t, std::size_t, std::uint32_t> rows_of(std::span<const std::byte> memory,
+                                                               const BundleSpec& spec) {
+  return {reinterpret_cast<std::uintptr_t>(memory.data()), memory.size() / spec.records, spec.records};
+}
+
+void write(const WritingHandle& self, const std::string& name, const nb::object& given, std::uint64_t begin) {
+  const BundleSpec& spec = self.own->spec();
+  const auto found = find_tensor(spec, name);
   const std::string about = fmt::format("write: the array for tensor '{}'", name);
   const Array array(given, Use::kRead, about);
   const DType dtype = is_rounded(array, *found, self.own->rounds) ? DType::kFloat32 : found->dtype;
@@ -348,7 +375,9 @@ nb::object tensor(const GenerationHandle& self, const std::string& name) {
 }
 
 nb::object dlpack(const GenerationHandle& self, const std::string& name) {
-  return shared_tensor(self, name, as_dlpack);
+  return shared_tensor(self, name, [](const void* data, DType dtype, const Shape& shape, nb::handle owner) {
+    return as_dlpack(data, dtype, shape, owner, Use::kRead);
+  });
 }
 
 // Copies tensors of the generation into arrays. Raises ValueError for names that are not those of tensors.
@@ -492,6 +521,14 @@ Raises:
 
 Progress: lock-free.)")
       .def_prop_ro(
+          "memory",
+          [](const PublisherHandle& self) {
+            return self.own->look([](const Publisher& one) { return rows_of(one.memory(), one.spec()); });
+          },
+          "The address of the memory in which all tensors lie, the bytes of one of its rows, and the number of rows, "
+          "to "
+          "register it with a device. trim() gives memory back that is registered: end the registration before.")
+      .def_prop_ro(
           "generation",
           [](const PublisherHandle& self) {
             return self.own->look([](const Publisher& one) { return one.generation(); });
@@ -539,6 +576,22 @@ Raises:
     ValueError: the array has another shape, or does not fit.
     TypeError: the array has another dtype or cannot be used.
     Error: the generation has been committed or given up, or the publisher is closed (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def("out", &out, "name"_a, nb::sig("def out(self, name: str) -> typing.Any"),
+           R"(Returns the tensor's memory in this generation as an object with DLPack, to be filled in place.
+
+    torch.from_dlpack(generation.out("w")).copy_(w)
+
+All of it has to be written before the generation is committed, and nothing after that: subscribers read it then.
+
+Args:
+    name: the name of the tensor.
+
+Raises:
+    KeyError: there is no tensor of that name.
+    Error: /dev/shm is full (NO_SPACE); the generation has been committed or given up, or the publisher is closed
+        (INVALID_STATE).
 
 Progress: wait-free.)")
       .def("commit", &commit,
@@ -759,6 +812,41 @@ Args:
 Raises:
     Error: there is no such generation yet (INVALID_ARGUMENT); the subscriber is closed, or belongs to the parent of a
         forked process (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def_prop_ro(
+          "memory",
+          [](const SubscriberHandle& self) {
+            return self.own->look([](const Subscriber& one) { return rows_of(one.memory(), one.spec()); });
+          },
+          "The address of the memory in which all tensors lie, mapped read-only, the bytes of one of its rows, and the "
+          "number of rows. A tensor lies in one row; see pin().")
+      .def(
+          "pin",
+          [](const SubscriberHandle& self, const GenerationHandle& generation, std::uint32_t row) {
+            self.own->look([&](const Subscriber& one) { one.pin(*generation, row); });
+          },
+          "generation"_a, "row"_a,
+          R"(Makes a row keep its memory until unpin_all(), for memory that is registered with a device.
+
+Call it before the registration. ps_shm.torch.Subscriber does this for models on a GPU.
+
+Args:
+    generation: a generation of this subscriber with a tensor in that row.
+    row: the number of the row.
+
+Raises:
+    Error: the generation has no tensor there, or the row is not one of the first 64 (INVALID_ARGUMENT); the subscriber
+        is closed, or belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def(
+          "unpin_all",
+          [](const SubscriberHandle& self) { self.own->look([](const Subscriber& one) { one.unpin_all(); }); },
+          R"(Lets rows lose their memory again. Call it after all registrations have ended.
+
+Raises:
+    Error: the subscriber is closed, or belongs to the parent of a forked process (INVALID_STATE).
 
 Progress: wait-free.)")
       .def_prop_ro(

@@ -338,6 +338,10 @@ std::span<const std::byte> Publisher::tensor(std::uint32_t number) const {
   const std::uint32_t slot = bundle.slots(shm::record_of(impl_->newest()))[number].load_relaxed();
   return {bundle.slot(number, slot), bundle.tensor_bytes(number)};
 }
+std::span<const std::byte> Publisher::memory() const {
+  impl_->bundle.refuse_inherited("publisher");
+  return impl_->bundle.rows();
+}
 const BundleSpec& Publisher::spec() const noexcept { return impl_->bundle.spec(); }
 std::uint32_t Publisher::find(const std::string& tensor) const { return impl_->bundle.find(tensor); }
 

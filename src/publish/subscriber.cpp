@@ -74,6 +74,7 @@ struct PS_SHM_HIDDEN Generation::Impl {
     for (auto& lease : entry.leases) lease.store_release(0);  // (publication.P12) the predecessor's: it is dead
     shm::fault_point(shm::FaultPoint::kSubscriberCleared);
     entry.acknowledged.store_relaxed(0);                            // (publication.P15) the same
+    entry.pinned.store_relaxed(0);                                  // (publication.P16) the same
     entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed, as the next: diagnostic only
     entry.joined_ns.store_relaxed(shm::now_ns());
     shm::fault_point(shm::FaultPoint::kSubscriberNoted);
@@ -83,6 +84,7 @@ struct PS_SHM_HIDDEN Generation::Impl {
   ~Impl() {
     if (bundle.is_inherited()) return;
     entry.acknowledged.store_relaxed(0);
+    entry.pinned.store_relaxed(0);
     entry.pid.store_relaxed(0);
     shm::fault_point(shm::FaultPoint::kSubscriberLeft);
     bundle.locks().release(shm::kSubscriberByte + rank);
@@ -206,6 +208,35 @@ void Subscriber::acknowledge(std::uint64_t generation) const {
   impl_->entry.acknowledged.store_release(generation);  // (publication.P15) pairs with Publisher::wait_for
   shm::fault_point(shm::FaultPoint::kAcknowledged);
   shm::futex_announce(impl_->bundle.waiters().acknowledgement);
+}
+
+std::span<const std::byte> Subscriber::memory() const {
+  impl_->bundle.refuse_inherited("subscriber");
+  return impl_->bundle.rows();
+}
+
+void Subscriber::pin(const Generation& held, std::uint32_t row) const {
+  const shm::Bundle& bundle = impl_->bundle;
+  bundle.refuse_inherited("subscriber");
+  const auto lies_there = [&](std::uint32_t tensor) {
+    return static_cast<std::size_t>(held.tensor(tensor).data() - bundle.rows().data()) / bundle.generation_bytes() ==
+           row;
+  };
+  std::uint32_t tensor = 0;
+  while (tensor < bundle.tensors() && !(held.impl_ == impl_ && lies_there(tensor))) ++tensor;
+  if (row >= shm::kPinnableRows || tensor == bundle.tensors())
+    throw Error(
+        fmt::format("publication '{}': row {} cannot be pinned: it must be one of the first {}, and hold a "
+                    "tensor of a generation that this subscriber holds",
+                    bundle.spec().name, row, shm::kPinnableRows));
+  impl_->entry.pinned.store_release(impl_->entry.pinned.load_relaxed() | std::uint64_t{1} << row);  // (publication.P16)
+  shm::fault_point(shm::FaultPoint::kPinned);
+}
+
+void Subscriber::unpin_all() const {
+  impl_->bundle.refuse_inherited("subscriber");
+  impl_->entry.pinned.store_release(0);  // (publication.P16)
+  shm::fault_point(shm::FaultPoint::kUnpinned);
 }
 
 std::uint64_t Subscriber::newest() const {

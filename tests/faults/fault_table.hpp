@@ -200,6 +200,8 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kLeaseHeld, "lease-held", "lease", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
     {FaultPoint::kLeaseReleased, "lease-released", "lease", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
     {FaultPoint::kAcknowledged, "acknowledged", "lease", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kPinned, "pinned", "lease", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
+    {FaultPoint::kUnpinned, "unpinned", "lease", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
     {FaultPoint::kSubscriberLeft, "subscriber-left", "unsubscribe", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
     {FaultPoint::kSubscriberReleased, "subscriber-released", "unsubscribe", FaultActor::kSubscriber, kInPublication, FaultWay::kAlone},
 };

@@ -235,6 +235,8 @@ class Publication {
           if (held && !is_whole(*held)) throw Failed{fmt::format("generation {} has changed", held->number())};
           last = next.number();
           subscriber.acknowledge(last);
+          subscriber.pin(next, row_of(subscriber, next));
+          if (last % 4 == 0) subscriber.unpin_all();
           held = std::move(next);
           ++wishes_->reads[number];
         } catch (const Timeout&) {

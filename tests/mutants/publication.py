@@ -183,4 +183,13 @@ MUTANTS = {
         "file": "src/publish/copy.cpp",
         "changes": [("  std::memcpy(to, from, bytes);\n  _mm_sfence();", "  _mm_sfence();")],
     },
+    "publication_pins_ignored": {
+        "breaks": "Trimming takes the memory of rows that a live subscriber has pinned.",
+        "rule": "publication.P16",
+        "tests": ['publication_memory "publication memory: a row that a live*"'],
+        "file": "src/shm/publication/publication.cpp",
+        "changes": [
+            ("(pinned >> slot & 1) != 0) continue;", "(pinned >> slot & 1) > 1) continue;"),
+        ],
+    },
 }

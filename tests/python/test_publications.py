@@ -11,6 +11,7 @@ import torch
 
 import ps_shm
 import ps_shm.torch
+from ps_shm.torch import _publication
 from conftest import segments, wait_until
 
 
@@ -333,3 +334,102 @@ def test_memory_is_taken_as_it_is_used_and_given_back(job):
         assert subscriber.read()["w"].sum() == 0
     with ps_shm.Publisher(job, weights, records=3, subscribers=2, populate=True):
         assert megabytes() == 3
+
+
+class FakeCuda:
+    """The CPU passes for a GPU: registrations, and the order of what happens, are recorded."""
+
+    def __init__(self, monkeypatch, refuses=()):
+        self.ranges, self.log, self.refuses = {}, [], refuses
+        monkeypatch.setattr(_publication, "is_on_gpu", lambda tensor: tensor.is_floating_point())
+        monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
+
+    def cudaHostRegister(self, address, size, flags):
+        assert address % 4096 == 0 and size % 4096 == 0 and size <= 1 << 30
+        assert all(address + size <= begin or begin + length <= address for begin, length in self.ranges.items())
+        if flags in self.refuses:
+            return 801
+        self.ranges[address] = size
+        self.log.append(("register", flags))
+        return 0
+
+    def cudaHostUnregister(self, address):
+        del self.ranges[address]
+        self.log.append("unregister")
+        return 0
+
+    def synchronize(self):
+        self.log.append("synchronize")
+
+
+def test_tensors_on_a_gpu_are_copied_to_and_from_registered_memory(job, monkeypatch):
+    cuda = FakeCuda(monkeypatch)
+    model, other = torch.nn.BatchNorm1d(3000), torch.nn.BatchNorm1d(3000)  # its counter stays on the CPU
+    with ps_shm.torch.Publisher(job, model, records=3) as publisher, ps_shm.torch.Subscriber(job, other) as subscriber:
+        for step in range(1, 6):
+            with torch.no_grad():
+                model.weight.fill_(step)
+                model.num_batches_tracked.fill_(10 * step)
+            cuda.log.clear()
+            assert publisher.publish(step) == step
+            assert cuda.log == [("register", 1)] * (step < 3) + ["synchronize"]  # two rows, in turns
+            cuda.log.clear()
+            assert subscriber.update() == step
+            assert cuda.log == [("register", 1 | 8)] * (step < 3) + ["synchronize"]
+            assert other.weight.eq(step).all() and other.num_batches_tracked == 10 * step
+        assert len(cuda.ranges) == 4
+        cuda.log.clear()
+        assert publisher.trim() == 0 and cuda.log == ["unregister"] * 2  # the subscriber has both rows registered
+        assert publisher.publish() == 6 and subscriber.update() == 6 and other.weight.eq(5).all()
+        subscriber.close()
+        assert publisher.trim() > 40_000 and not cuda.ranges
+        with pytest.raises(TypeError, match="'weight' is of torch.float64"):
+            with ps_shm.torch.Subscriber(job, torch.nn.BatchNorm1d(3000).double()) as strange:
+                strange.update()
+        assert publisher.publish() == 7
+    assert not cuda.ranges
+
+
+def test_what_cuda_does_not_register_is_copied_all_the_same(job, monkeypatch, caplog):
+    cuda = FakeCuda(monkeypatch, refuses=(1, 9))
+    model, other = torch.nn.Linear(1000, 10), torch.nn.Linear(1000, 10)
+    with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, other) as subscriber:
+        for step in range(3):
+            publisher.publish()
+            subscriber.update()
+        assert torch.equal(other.weight, model.weight) and not cuda.ranges
+        cuda.refuses = (9,)
+    assert [record.message for record in caplog.records] == [
+        "CUDA does not register shared memory (cudaHostRegister: error 801): copies take longer"] * 2
+    with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, other) as subscriber:
+        publisher.publish()
+        subscriber.update()  # without the flag for read-only memory
+        assert cuda.log.count(("register", 1)) == 2
+    with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, other) as subscriber:
+        publisher.publish()
+        monkeypatch.setattr(torch.Tensor, "copy_", None)
+        with pytest.raises(TypeError):
+            publisher.publish()
+        assert publisher.generation == 1
+        cuda.log.clear()
+        with pytest.raises(TypeError):
+            subscriber.update()
+        assert cuda.log[-1] == "synchronize"  # copies that had begun are over before the generation is released
+
+
+def test_a_tensor_can_be_filled_where_it_will_lie(job):
+    with ps_shm.Publisher(job, {"w": ("bfloat16", (2, 3)), "n": ("int64", ())}) as publisher:
+        with publisher.begin() as generation:
+            torch.from_dlpack(generation.out("w")).copy_(torch.arange(6.0).view(2, 3))
+            generation.write("n", np.array(4))
+            with pytest.raises(KeyError):
+                generation.out("v")
+        with pytest.raises(ps_shm.Error, match="committed"):
+            generation.out("w")
+        with ps_shm.Subscriber(job) as subscriber:
+            generation = subscriber.read()
+            assert generation.torch("w").tolist() == [[0, 1, 2], [3, 4, 5]]
+            address, row_bytes, rows = subscriber.memory
+            assert 0 <= generation.torch("w").data_ptr() - address < row_bytes and rows == 34 and row_bytes == 4096
+            del generation

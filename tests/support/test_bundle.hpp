@@ -92,6 +92,13 @@ inline std::optional<std::uint64_t> publish_next_in_parts(Publisher& publisher) 
   return writing->commit(10 * next);
 }
 
+// The row in which the generation's first tensor lies.
+inline std::uint32_t row_of(const Subscriber& subscriber, const Generation& generation) {
+  const std::span<const std::byte> memory = subscriber.memory();
+  return std::uint32_t(std::size_t(generation.tensor(0).data() - memory.data()) /
+                       (memory.size() / subscriber.spec().records));
+}
+
 // Whether each tensor is the one that belongs to that generation.
 inline bool is_whole(const Generation& generation) {
   for (std::uint32_t tensor = 0; tensor < generation.tensor_count(); ++tensor)

@@ -110,6 +110,37 @@ TEST_CASE("publication memory: trimming keeps what is the newest or leased, and 
   CHECK_THROWS_WITH_AS(publisher.trim(), doctest::Contains("a generation is being written"), Error);
 }
 
+TEST_CASE("publication memory: a row that a live subscriber has pinned keeps its memory") {
+  const PublicationName name;
+  Publisher publisher(four_megabytes(name));
+  std::optional<Subscriber> subscriber(name.text());
+  Subscriber other(name.text());
+  publisher.publish(fill);
+  {
+    const Generation first = subscriber->read();
+    REQUIRE(row_of(*subscriber, first) == 0);
+    CHECK(subscriber->memory().size() == publisher.memory().size());
+    CHECK_THROWS_WITH_AS(subscriber->pin(first, 1), doctest::Contains("row 1 cannot be pinned"), Error);
+    CHECK_THROWS_WITH_AS(other.pin(first, 0), doctest::Contains("row 0 cannot be pinned"), Error);
+    subscriber->pin(first, 0);
+  }
+  publisher.publish(fill);
+  CHECK(publisher.trim() == 0);
+  CHECK(megabytes(name) == 8);
+  subscriber->unpin_all();
+  CHECK(publisher.trim() / kMega == 4);
+  publisher.publish(fill);
+  {
+    const Generation third = subscriber->read();
+    subscriber->pin(third, row_of(*subscriber, third));
+  }
+  publisher.publish(fill);
+  CHECK(publisher.trim() == 0);
+  subscriber.reset();
+  CHECK(publisher.trim() / kMega == 4);
+  CHECK(is_filled(other.read()));
+}
+
 TEST_CASE("publication memory: the next publisher finds a trimmed publication as it is, and needs its memory anew") {
   const PublicationName name;
   const BundleSpec spec = four_megabytes(name);
@@ -146,7 +177,7 @@ TEST_CASE("publication memory: when /dev/shm is full nothing is published, and i
     Publisher publisher(four_megabytes(name));
     Subscriber subscriber(name.text());
     if (publisher.publish(fill) != 1) return 4;
-    const Generation first = subscriber.read();
+    std::optional<Generation> first = subscriber.read();
     for (int i = 0; i < 2; ++i) try {
         publisher.publish(fill);
         return 5;
@@ -159,10 +190,18 @@ TEST_CASE("publication memory: when /dev/shm is full nothing is published, and i
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNoSpace) return 8;
     }
-    if (publisher.generation() != 1 || !is_filled(first) || subscriber.try_read(1)) return 9;
+    if (publisher.generation() != 1 || !is_filled(*first) || subscriber.try_read(1)) return 9;
     filler.reset();
-    if (publisher.publish(fill) != 2 || !is_filled(subscriber.read(1)) || !is_filled(first)) return 10;
-    return 0;
+    if (publisher.publish(fill) != 2 || !is_filled(subscriber.read(1)) || !is_filled(*first)) return 10;
+    first.reset();
+    publisher.trim();
+    const Filler again(kMega);
+    try {
+      publisher.publish(fill);  // in memory that it had before
+      return 11;
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kNoSpace ? 0 : 12;
+    }
   });
   const int code = child.join();
   if (code == 77)

@@ -5,9 +5,16 @@ from typing import Any, List, Optional
 
 import torch
 
-from .. import Generation, PublisherGone, Reader, _publication
+from .. import Error, ErrorCode, Generation, PublisherGone, Reader, _publication
 from .._closing import Closing
-from ._model import Tensors, note_writes, own, state
+from ._model import Tensors, is_on_gpu, note_writes, own, state
+from ._registration import Registration
+from ._tensors import tensors as tensors_of
+
+
+def _finish_copies(tensors: Tensors) -> None:
+    for device in {tensor.device for tensor in tensors.values()}:
+        torch.cuda.current_stream(device).synchronize()
 
 
 # Those without elements are no part of a publication.
@@ -25,7 +32,8 @@ class Publisher(Closing):
 
     Args:
         name: the name of the publication.
-        model: the model to publish; its tensors must be on the CPU.
+        model: the model to publish. Tensors on GPUs are copied in the order of their current streams, directly into
+            shared memory.
         settings: subscribers, records, dtype, populate, group, wait and busy_wait as for ps_shm.Publisher.
 
     Raises:
@@ -34,14 +42,36 @@ class Publisher(Closing):
 
     def __init__(self, name: str, model: torch.nn.Module, **settings: Any) -> None:
         self._model = own(model)
-        self._publisher = _publication.Publisher(name, {n: t.contiguous() for n, t in _state(self._model).items()}, **settings)
+        specs = {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in _state(self._model).items()}
+        self._publisher = _publication.Publisher(name, specs, **settings)
+        self._registration = Registration(self._publisher.memory, read_only=False)
 
     def publish(self, step: int = 0) -> Optional[int]:
         """Publishes the current weights and returns the generation's number, or None if subscribers hold all records.
 
         step: a number for the subscribers, such as the training step.
         """
-        return self._publisher.publish({n: t.contiguous() for n, t in _state(self._model).items()}, step)
+        tensors = _state(self._model)
+        on_gpu = {name: tensor for name, tensor in tensors.items() if is_on_gpu(tensor)}
+        if not on_gpu:
+            return self._publisher.publish({name: tensor.contiguous() for name, tensor in tensors.items()}, step)
+        try:
+            writing = self._publisher.begin(step)
+        except Error as error:
+            if error.code is not ErrorCode.EXHAUSTED:
+                raise
+            return None
+        with writing as generation:
+            outs = {name: torch.from_dlpack(generation.out(name)) for name in on_gpu}
+            self._registration.register(outs.values())
+            try:
+                for name, tensor in on_gpu.items():
+                    outs[name].copy_(tensor, non_blocking=True)
+                for name in tensors.keys() - on_gpu.keys():
+                    generation.write(name, tensors[name].contiguous())
+            finally:
+                _finish_copies(on_gpu)  # before readers see the generation, or another one is written there
+        return writing.number
 
     def readers(self) -> List[Reader]:
         """The live subscribers, with the generation that each uses (ps_shm.Publisher.readers())."""
@@ -62,6 +92,7 @@ class Publisher(Closing):
 
     def trim(self) -> int:
         """Gives memory back that no generation in use needs (ps_shm.Publisher.trim())."""
+        self._registration.close()
         return self._publisher.trim()
 
     @property
@@ -71,6 +102,7 @@ class Publisher(Closing):
 
     def close(self) -> None:
         """Ends the publication. Subscribers keep the generations that they hold."""
+        self._registration.close()
         self._publisher.close()
 
 
@@ -84,7 +116,8 @@ class Subscriber(Closing):
 
     Args:
         name: the name of the publication.
-        model: a model with the same state_dict() names, shapes and types as the published one, on the CPU.
+        model: a model with the same state_dict() names, shapes and types as the published one. Tensors on GPUs are copied
+            to in the order of their current streams, directly from shared memory.
         strict: False: the two may differ in names; what both have is copied.
         group: the Unix group that may use the publication. Empty: only this user's publications are accepted.
         wait: how long to wait for the publication to exist, in seconds.
@@ -102,6 +135,7 @@ class Subscriber(Closing):
         self._model = own(model)
         self._subscriber = _publication.Subscriber(name, group=group, wait=wait)
         self._names = set(self._subscriber.names)
+        self._registration = Registration(self._subscriber.memory, read_only=True)
         try:
             self._check_names(name, strict)
         except ValueError:
@@ -140,15 +174,43 @@ class Subscriber(Closing):
         if generation is None:
             return None
         tensors = {name: tensor for name, tensor in _state(self._model).items() if name in self._names}
-        strided = {name: tensor for name, tensor in tensors.items() if not tensor.is_contiguous()}
+        on_gpu = {name: tensor for name, tensor in tensors.items() if is_on_gpu(tensor)}
+        on_cpu = {name: tensor for name, tensor in tensors.items() if name not in on_gpu}
+        strided = {name: tensor for name, tensor in on_cpu.items() if not tensor.is_contiguous()}
         beside = {n: torch.empty_like(t, memory_format=torch.contiguous_format) for n, t in strided.items()}
-        generation.copy_to({**tensors, **beside})
+        try:
+            self._copy_to_gpu(generation, on_gpu)
+            generation.copy_to({**on_cpu, **beside})
+        finally:
+            _finish_copies(on_gpu)  # while the generation is held
         for name, place in beside.items():
             tensors[name].copy_(place)
         note_writes(tensors.values())
         self.generation, self.step = generation.number, generation.step
         self._subscriber.acknowledge(self.generation)
         return self.generation
+
+    def _copy_to_gpu(self, generation: Generation, on_gpu: Tensors) -> None:
+        if not on_gpu:
+            return
+        places = {name: tensor for name, tensor in tensors_of(generation).items() if name in on_gpu}
+        for name, tensor in on_gpu.items():
+            if tensor.dtype != places[name].dtype or tensor.shape != places[name].shape:
+                raise TypeError(
+                    f"update: '{name}' is of {tensor.dtype} and shape {tuple(tensor.shape)} in the model, and of "
+                    f"{places[name].dtype} and shape {tuple(places[name].shape)} in the publication"
+                )
+
+        def pin(row: int) -> bool:
+            try:
+                self._subscriber.pin(generation, row)
+            except Error:  # too many rows: this one is copied the slower way
+                return False
+            return True
+
+        self._registration.register(places.values(), pin)
+        for name, tensor in on_gpu.items():
+            tensor.copy_(places[name], non_blocking=True)
 
     def _read(self, timeout: float, wait_for_publisher: float) -> Generation:
         until = time.monotonic() + wait_for_publisher
@@ -163,4 +225,5 @@ class Subscriber(Closing):
 
     def close(self) -> None:
         """Ends the subscription. The model keeps its weights."""
+        self._registration.close()
         self._subscriber.close()

@@ -40,7 +40,7 @@ enum class FaultPoint : std::uint32_t {
   kPublishAnnounced, kPublicationTrimmed,
   kPublisherEnded, kPublisherReleased, kBundleLockedAll, kBundleUnlinked,
   kSubscriberTaken, kSubscriberCleared, kSubscriberNoted, kLeaseNoted, kLeaseHeld, kLeaseReleased,
-  kAcknowledged, kSubscriberLeft, kSubscriberReleased,
+  kAcknowledged, kPinned, kUnpinned, kSubscriberLeft, kSubscriberReleased,
   kCount_
   // clang-format on
 };

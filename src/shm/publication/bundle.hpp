@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,9 @@ class Bundle {
   }
   std::size_t tensor_bytes(std::uint32_t tensor) const noexcept { return slots_[tensor].bytes; }
   std::size_t generation_bytes() const noexcept { return row_bytes_; }  // of all tensors, in complete pages
+  std::span<std::byte> rows() const noexcept {                          // all of them
+    return {segment_.data() + places_.slots, records() * row_bytes_};
+  }
 
   // Makes sure that a slot has memory. Throws Error if /dev/shm is full.
   void allocate(std::uint32_t tensor, std::uint32_t number);

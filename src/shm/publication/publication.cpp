@@ -127,9 +127,14 @@ std::uint64_t GenerationWriter::trim() {
   fence_store_load();  // (publication.P1)
   find_taken(true);
   const std::size_t before = bundle_.segment().allocated_bytes();
+  std::uint64_t pinned = 0;
+  for (std::uint32_t rank = 0; rank < bundle_.subscribers(); ++rank)
+    if (bundle_.locks().is_held_by_other(kSubscriberByte + rank))
+      pinned |= bundle_.subscriber(rank).pinned.load_acquire();  // (publication.P16) after the leases
   std::vector<Records> used;
   for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor) used.push_back(used_slots(tensor));
-  for (std::uint32_t slot = 0; slot < bundle_.records(); ++slot)
+  for (std::uint32_t slot = 0; slot < bundle_.records(); ++slot) {
+    if (slot < kPinnableRows && (pinned >> slot & 1) != 0) continue;
     for (std::uint32_t first = 0; first < bundle_.tensors(); ++first) {
       if (used[first][slot]) continue;
       std::uint32_t last = first;  // of a run: its tensors may share pages
@@ -139,6 +144,7 @@ std::uint64_t GenerationWriter::trim() {
       fault_point(FaultPoint::kPublicationTrimmed);
       first = last;
     }
+  }
   const std::size_t after = bundle_.segment().allocated_bytes();
   return before > after ? before - after : 0;
 }

@@ -14,6 +14,7 @@
 //                 publication.P5 `newest` is still the same: the lease holds. Otherwise it tries again
 //                 publication.P12 gives the lease back: stores 0
 //                 publication.P15 says which generation it uses
+//                 publication.P16 says, under a lease, which rows it has pinned: they keep their memory
 // Without lease:  publication.P11 reads the record's stamp before and after what it reads of the record
 //
 // The two fences: if a publisher advances `newest` and then reads a lease, and a subscriber stores the lease and then
@@ -62,7 +63,8 @@ class GenerationWriter {
   using Fill = std::function<void(std::uint32_t tensor, std::byte* out)>;
   std::uint64_t publish(const std::vector<bool>& changed, std::uint64_t step, const Fill& fill);
 
-  // Gives memory of slots back that neither the newest generation nor a leased one names (publication.P14). Returns the
+  // Gives memory of slots back that neither the newest generation nor a leased one names, outside of rows that a live
+  // subscriber has pinned (publication.P14, publication.P16). Returns the
   // number of bytes. What was begun is given up. Lock-free.
   std::uint64_t trim();
   // Gives all slots memory, mapped for this process. Throws Error if /dev/shm is full.

@@ -40,6 +40,7 @@ namespace ps_shm::shm {
 inline constexpr std::uint32_t kMaxTensors = 16384;
 inline constexpr std::uint32_t kMaxSubscribers = kMaxRanks;
 inline constexpr std::uint32_t kLeases = 2;  // for each subscriber: one to use while the next one is taken
+inline constexpr std::uint32_t kPinnableRows = 64;  // the first ones, which are used first
 inline constexpr std::uint32_t kMinRecords = 2;
 inline constexpr std::uint32_t kMaxRecords = kMaxSubscribers * kLeases + 2;
 
@@ -74,7 +75,8 @@ struct alignas(kWriterLine) SubscriberShm {
   AtomicShm<std::uint32_t> pad0;
   AtomicShm<std::uint64_t> joined_ns;     // CLOCK_MONOTONIC; diagnostic only
   AtomicShm<std::uint64_t> acknowledged;  // the generation that it uses; 0: it has not said so (publication.P15)
-  std::uint8_t reserved[88];
+  AtomicShm<std::uint64_t> pinned;        // rows whose memory it has pinned, as bits (publication.P16)
+  std::uint8_t reserved[80];
 };
 
 // Plain fields, complete before the segment has a name.

@@ -216,7 +216,8 @@ template <>
 struct LayoutFields<SubscriberShm> {
   using Struct = SubscriberShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(leases),    PS_SHM_FIELD(pid),          PS_SHM_FIELD(pad0),
-                                        PS_SHM_FIELD(joined_ns), PS_SHM_FIELD(acknowledged), PS_SHM_FIELD(reserved)};
+                                        PS_SHM_FIELD(joined_ns), PS_SHM_FIELD(acknowledged), PS_SHM_FIELD(pinned),
+                                        PS_SHM_FIELD(reserved)};
 };
 
 template <>
