@@ -10,6 +10,7 @@ import torch
 
 import ps_shm
 import ps_shm.engines.http
+import ps_shm.engines.sglang
 import ps_shm.engines.vllm
 import vllm_stub
 
@@ -175,13 +176,15 @@ class Server:
         self.calls, self.answers = [], {}
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+            def answer(self):
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0))
                 server.calls.append((self.path, json.loads(body) if body else None))
                 code, text = server.answers.get(self.path.split("?")[0], (200, b"{}"))
                 self.send_response(code)
                 self.end_headers()
                 self.wfile.write(text)
+
+            do_GET = do_POST = answer
 
             def log_message(self, *given):
                 pass
@@ -207,7 +210,7 @@ def test_engines_are_told_over_http(servers):
     engines = ps_shm.engines.http.Engines([servers[0].url + "/", servers[1].url])
     engines.init("weights", wait=5)
     engines.update(7)
-    expected = [("/init_weight_transfer_engine", {"init_info": {"name": "weights", "group": "", "wait": 5}}),
+    expected = [("/init_weight_transfer_engine", {"init_info": {"name": "weights", "group": "", "wait": 5, "copies": False}}),
                 ("/pause?mode=keep", None), ("/start_weight_update", None),
                 ("/update_weights", {"update_info": {"generation": 7, "timeout": 300.0}}),
                 ("/finish_weight_update", {"weight_version": "7"}), ("/resume", None)]
@@ -220,7 +223,53 @@ def test_an_engine_that_fails_is_named_and_all_of_them_go_on(servers):
     with pytest.raises(ps_shm.engines.http.EngineError, match=f"POST {servers[1].url}/update_weights: 500 .*: no such generation"):
         engines.update(7, pause="abort")
     for one in servers:
-        assert [path for path, _ in one.calls] == ["/pause?mode=abort", "/start_weight_update", "/update_weights", "/resume"]
+        assert [path for path, _ in one.calls] == ["/pause?mode=abort", "/start_weight_update", "/update_weights",
+                                                   "/finish_weight_update", "/resume"]
+        assert one.calls[3][1] == {}, "the weights have no new name"
     servers[0].close()
     with pytest.raises(ps_shm.engines.http.EngineError, match=f"POST {servers[0].url}/"):
         ps_shm.engines.http.Engines([servers[0].url], timeout=5).init("weights")
+
+
+def sglang(servers, ranks):
+    for one, count in zip(servers, ranks):
+        info = {"custom_weight_loader": ["ps_shm.engines.sglang.load"], "tp_size": count}
+        one.answers["/server_info"] = (200, json.dumps(info).encode())
+    return ps_shm.engines.http.Engines([one.url for one in servers], kind="sglang")
+
+
+def test_sglang_servers_are_told_as_many_times_as_they_have_ranks(servers):
+    engines = sglang(servers, (1, 4))
+    with pytest.raises(RuntimeError, match="init"):
+        engines.update(7)
+    engines.init("weights", group="users", copies=True)
+    engines.update(7)
+    for one, ranks in zip(servers, (1, 4)):
+        body = ps_shm.engines.sglang.request("weights", 7, ranks=ranks, version="7", group="users", timeout=300.0, copies=True)
+        assert one.calls == [("/server_info", None), ("/pause_generation", {"mode": "retract"}), ("/begin_weight_update", {}),
+                             ("/update_weights_from_tensor", body), ("/end_weight_update", {}), ("/continue_generation", {})]
+
+
+def test_an_sglang_server_that_fails_leaves_its_update_and_goes_on(servers):
+    engines = sglang(servers, (1, 1))
+    engines.init("weights")
+    servers[0].answers["/update_weights_from_tensor"] = (400, b"no such loader")
+    servers[0].answers["/end_weight_update"] = (400, b"another error")
+    with pytest.raises(ps_shm.engines.http.EngineError, match="update_weights_from_tensor: 400 .*: no such loader"):
+        engines.update(7, pause="abort")
+    for one in servers:
+        assert [path for path, _ in one.calls][-3:] == ["/update_weights_from_tensor", "/end_weight_update", "/continue_generation"]
+
+
+def test_what_an_engine_cannot_do_is_refused_before_it_is_asked(servers):
+    with pytest.raises(ValueError, match="kind is 'vllm' or 'sglang', not 'tgi'"):
+        ps_shm.engines.http.Engines([], kind="tgi")
+    engines = sglang(servers, (1, 1))
+    servers[1].answers["/server_info"] = (200, b'{"custom_weight_loader": null, "tp_size": 1}')
+    with pytest.raises(ps_shm.engines.http.EngineError, match=f"{servers[1].url} was not started with --custom-weight-loader"):
+        engines.init("weights")
+    for one in servers:
+        one.calls.clear()
+    with pytest.raises(ValueError, match="pause is one of keep, abort, not 'wait'"):
+        engines.update(7, pause="wait")
+    assert [one.calls for one in servers] == [[], []]

@@ -3,33 +3,18 @@ sys.modules. With PS_SHM_TEST_VLLM=DIR, the folder of an unpacked wheel of vLLM,
 import abc
 import contextlib
 import dataclasses
-import importlib.util
+import importlib
 import logging
 import os
-import pathlib
 import sys
 import types
 import typing
 
 import torch
+from stubs import module, real
 
 PREFIX = "vllm.distributed.weight_transfer"
 log = []  # what was called, in order
-
-
-def _module(name, **contents):
-    module = types.ModuleType(name)
-    module.__dict__.update(contents, __path__=[])
-    sys.modules[name] = module
-    return module
-
-
-def _real(name, folder):
-    spec = importlib.util.spec_from_file_location(name, folder / (name.replace(".", "/") + ".py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 class _InitInfo(abc.ABC):
@@ -95,10 +80,10 @@ class _Trainer(abc.ABC, typing.Generic[I]):
 
 class _Factory:
     @classmethod
-    def register_engine(cls, name, module, class_name):
+    def register_engine(cls, name, path, class_name):
         if name in cls._registry:
             raise ValueError(f"'{name}' is already registered")
-        cls._registry[name] = lambda: getattr(importlib.import_module(module), class_name)
+        cls._registry[name] = lambda: getattr(importlib.import_module(path), class_name)
 
 
 def _make_factories():
@@ -126,26 +111,26 @@ def _unchecked():
 
 
 def install():
-    real = os.environ.get("PS_SHM_TEST_VLLM")
+    folder = os.environ.get("PS_SHM_TEST_VLLM")
     for name in ("vllm", "vllm.distributed", PREFIX, "vllm.model_executor", "vllm.model_executor.model_loader"):
-        _module(name)
-    _module("vllm.model_executor.model_loader.reload",
-            initialize_layerwise_reload=lambda model: log.append("initialize"),
-            finalize_layerwise_reload=lambda model, config: log.append("finalize"))
-    _module("vllm.model_executor.model_loader.mtp_validation", disable_mtp_completeness_check=_unchecked)
-    if real:
-        _module("vllm.config")
-        _module("vllm.config.parallel", ParallelConfig=object)
-        _module("vllm.config.utils", config=lambda kind: kind)
-        _module("vllm.logger", init_logger=logging.getLogger)
+        module(name)
+    module("vllm.model_executor.model_loader.reload",
+           initialize_layerwise_reload=lambda model: log.append("initialize"),
+           finalize_layerwise_reload=lambda model, config: log.append("finalize"))
+    module("vllm.model_executor.model_loader.mtp_validation", disable_mtp_completeness_check=_unchecked)
+    if folder:
+        module("vllm.config")
+        module("vllm.config.parallel", ParallelConfig=object)
+        module("vllm.config.utils", config=lambda kind: kind)
+        module("vllm.logger", init_logger=logging.getLogger)
         if hasattr(torch, "accelerator"):
             torch.accelerator.synchronize = lambda *given: None  # there is none
         else:
             torch.accelerator = types.SimpleNamespace(synchronize=lambda: None)
         for name in ("vllm.config.weight_transfer", f"{PREFIX}.base", f"{PREFIX}.factory"):
-            _real(name, pathlib.Path(real))
+            real(name, folder)
     else:
-        _module(f"{PREFIX}.base", WeightTransferInitInfo=_InitInfo, WeightTransferUpdateInfo=_UpdateInfo,
+        module(f"{PREFIX}.base", WeightTransferInitInfo=_InitInfo, WeightTransferUpdateInfo=_UpdateInfo,
                 TrainerInitInfo=_TrainerInitInfo, WeightTransferEngine=_Engine, TrainerWeightTransferEngine=_Trainer)
-        _module(f"{PREFIX}.factory", **_make_factories())
+        module(f"{PREFIX}.factory", **_make_factories())
     return sys.modules[f"{PREFIX}.factory"]

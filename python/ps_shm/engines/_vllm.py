@@ -4,9 +4,8 @@
 # mypy: disable-error-code="import-not-found, misc"
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Iterator, Optional
+from typing import Any, ClassVar, Optional
 
-import torch
 from vllm.distributed.weight_transfer.base import (
     TrainerInitInfo,
     TrainerWeightTransferEngine,
@@ -16,7 +15,8 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 import ps_shm
-from ps_shm.torch import tensors
+
+from ._generation import checked, weights
 
 
 @dataclass
@@ -73,20 +73,10 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if self._subscriber is None or self._info is None:
             raise RuntimeError("ps_shm: no publication: init_weight_transfer_engine comes first")
         wanted = update_info.generation
-        generation = self._subscriber.read(wanted - 1, timeout=update_info.timeout)
-        if generation.number != wanted:
-            raise RuntimeError(
-                f"ps_shm: publication '{self._info.name}' has generation {generation.number}, not {wanted}: the trainer "
-                "must not publish before an update is finished"
-            )
+        generation = checked(self._subscriber.read(wanted - 1, timeout=update_info.timeout), wanted, self._info.name)
         self._held = generation
         with disable_mtp_completeness_check():
-            self.model.load_weights(self._weights(generation, self._info.copies))
-
-    @staticmethod
-    def _weights(generation: ps_shm.Generation, copies: bool) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in tensors(generation).items():
-            yield name, tensor.clone() if copies else tensor
+            self.model.load_weights(weights(generation, self._info.copies))
 
     def finish_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
