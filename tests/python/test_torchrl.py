@@ -1,16 +1,14 @@
 """The weight-sync scheme for TorchRL: a sender and its receivers; with TorchRL itself also the workers of collectors."""
 import pickle
 
-import torchrl_stub
+from torchrl_stub import REAL
 
-REAL = torchrl_stub.install()
+import pytest
+import torch
+from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-
-import ps_shm  # noqa: E402
-import ps_shm.engines.torchrl  # noqa: E402
-from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme  # noqa: E402
+import ps_shm
+import ps_shm.engines.torchrl
 
 
 class Collector:

@@ -1,4 +1,4 @@
-"""The part of TorchRL's interface that ps_shm.engines.torchrl uses, as TorchRL 0.14.1 has it. install() puts it into
+"""The part of TorchRL's interface that ps_shm.engines.torchrl uses, as TorchRL 0.14.1 has it. It is put into
 sys.modules, unless TorchRL is installed. With PS_SHM_TEST_TORCHRL=DIR, a site-packages of this version of Python that has
 TorchRL and PyTorch, these are the real ones."""
 import importlib.util
@@ -102,11 +102,8 @@ def _register(backend):
     return lambda cls: _schemes.setdefault(backend, cls)
 
 
-def install():
-    """Whether TorchRL is the real one."""
-    if importlib.util.find_spec("torchrl") is not None:
-        return True
+REAL = importlib.util.find_spec("torchrl") is not None
+if not REAL:
     for name in ("torchrl", "torchrl.weight_update"):
         module(name)
     module(NAME, WeightSyncScheme=WeightSyncScheme, register_weight_sync_backend=_register)
-    return False
