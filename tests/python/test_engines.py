@@ -268,8 +268,13 @@ def test_what_an_engine_cannot_do_is_refused_before_it_is_asked(servers):
     servers[1].answers["/server_info"] = (200, b'{"custom_weight_loader": null, "tp_size": 1}')
     with pytest.raises(ps_shm.engines.http.EngineError, match=f"{servers[1].url} was not started with --custom-weight-loader"):
         engines.init("weights")
+    servers[1].answers["/server_info"] = (200, b'{"custom_weight_loader": ["ps_shm.engines.sglang.load"], "tp_size": 1, "dp_size": 2}')
+    with pytest.raises(ps_shm.engines.http.EngineError, match=f"{servers[1].url} has --dp-size 2"):
+        engines.init("weights")
     for one in servers:
         one.calls.clear()
     with pytest.raises(ValueError, match="pause is one of keep, abort, not 'wait'"):
         engines.update(7, pause="wait")
+    with pytest.raises(ValueError, match="nothing was published"):
+        engines.update(None)
     assert [one.calls for one in servers] == [[], []]

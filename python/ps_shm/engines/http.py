@@ -105,19 +105,21 @@ class Engines:
                 get the shared memory itself, which is read-only.
 
         Raises:
-            EngineError: an engine did not accept it.
+            EngineError: an engine did not accept it, or was not started as it needs to be.
         """
         if isinstance(self._kind, _SGLang):
-            for url, info in self._post(_request("server_info"), method="GET").items():
+            for url, info in self._post(_request("server_info"), "GET").items():
                 if sglang.LOADER not in (info.get("custom_weight_loader") or []):
                     raise EngineError(f"{url} was not started with --custom-weight-loader {sglang.LOADER}")
+                if info.get("dp_size", 1) != 1:
+                    raise EngineError(f"{url} has --dp-size {info['dp_size']}: SGLang loads tensors in one replica only")
                 self._kind.ranks[url] = info["tp_size"]
             self._kind.publication = {"name": name, "group": group, "copies": copies}
             return
         info = {"name": name, "group": group, "wait": wait, "copies": copies}
         self._post(_request("init_weight_transfer_engine", {"init_info": info}))
 
-    def update(self, generation: int, *, pause: str = "keep", version: Optional[str] = None) -> None:
+    def update(self, generation: Optional[int], *, pause: str = "keep", version: Optional[str] = None) -> None:
         """Makes all engines load a generation, and returns when all of them have it.
 
         Requests that are being answered wait meanwhile. The engines answer again afterwards, whether they have loaded
@@ -125,14 +127,18 @@ class Engines:
         update succeeds.
 
         Args:
-            generation: the number that publish() returned. The next one must not be published before this returns.
+            generation: what publish() returned. The next one must not be published before this returns.
             pause: what happens to requests that are being answered: "keep" continues them with the new weights,
                 "wait" completes them first (vLLM only), "abort" ends them.
             version: what the engines call these weights. None: the number of the generation.
 
         Raises:
             EngineError: an engine did not load it.
+            ValueError: publish() has returned None, as subscribers hold all records; or an engine of this kind does not
+                have that `pause`.
         """
+        if generation is None:
+            raise ValueError("nothing was published, as subscribers hold all records: give the publisher more of them")
         kind, version = self._kind, version or str(generation)
         if pause not in kind.PAUSES:
             raise ValueError(f"pause is one of {', '.join(kind.PAUSES)}, not {pause!r}")
