@@ -105,6 +105,7 @@ def test_a_trainer_gives_every_worker_the_same_generation(job, engine):
         for one in client.engines:
             assert one.model.weights["w"].tolist() == [[number] * 3] * 2 and one.model.weights["b"].tolist() == [-number] * 3
             assert one.model.weights["w"].dtype == torch.bfloat16
+        assert [one.acknowledged for one in trainer._publisher.readers()] == [number] * 2
     first, second = (one.model.seen["w"] for one in client.engines)
     first_place, second_place = first.data_ptr(), second.data_ptr()
     assert first_place != source.tensors["w"].data_ptr() and first_place != second_place, "each maps the same memory"
@@ -145,6 +146,23 @@ def test_workers_refuse_another_generation_than_the_one_that_was_named(job, engi
                 one.parse_update_info(bad)
         one.update_weights({"generation": 2})
         assert one.model.weights["w"].tolist() == [1, 1]
+
+
+def test_a_worker_that_has_not_loaded_everything_does_not_say_that_it_has(job, engine):
+    with ps_shm.Publisher(job, {"w": ("float32", (2,))}) as publisher:
+        one = engine()
+        one.init_transfer_engine(one.parse_init_info({"name": job}))
+        for number, acknowledged in ((1, 1), (2, 1), (3, 3)):
+            publisher.publish({"w": torch.ones(2)})
+            one.start_weight_update()
+            one.model.load_weights = Model.load_weights.__get__(one.model) if number != 2 else lambda weights: 1 / 0
+            if number == 2:
+                with pytest.raises(ZeroDivisionError):
+                    one.update_weights({"generation": number})
+            else:
+                one.update_weights({"generation": number})
+            one.finish_weight_update()
+            assert [reader.acknowledged for reader in publisher.readers()] == [acknowledged]
 
 
 def test_a_worker_may_get_copies_that_its_model_can_change(job, engine):

@@ -38,6 +38,7 @@ def test_every_worker_loads_the_generation_that_was_named(job):
                 assert model.weights["w"].dtype == torch.bfloat16 and model.weights["w"].tolist() == [[number] * 3] * 2
                 assert model.weights["b"].tolist() == [-number] * 3
                 model.seen.clear()  # tensors that it has kept hold their generation
+            assert [one.acknowledged for one in publisher.readers()] == [number]
         assert len(ps_shm.engines.sglang._subscribers) == 1
 
 
@@ -56,7 +57,7 @@ def test_another_generation_is_not_loaded(job):
         publisher.publish({"w": torch.ones(2)})
         with pytest.raises(RuntimeError, match=f"publication '{job}' has generation 2, not 1"):
             sglang_stub.receive(model, request(job, 1), 0)
-        assert not hasattr(model, "seen")
+        assert not hasattr(model, "seen") and publisher.readers()[0].acknowledged == 0
     with pytest.raises(ps_shm.Timeout):
         sglang_stub.receive(model, request(f"{job}-none", 1, timeout=0.01), 0)
 

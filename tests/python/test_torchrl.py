@@ -85,6 +85,7 @@ def test_each_batch_has_the_weights_of_the_newest_generation(make, strategy):
         assert [one.collect() for one in workers] == [{value - 1}] * 2
         sender.send()
         assert [one.collect() for one in workers] == [{value}] * 2
+        assert [one.acknowledged for one in sender._shared_transport._publisher.readers()] == [value] * 2
         assert [one.collect() for one in workers] == [{value}] * 2
     assert [one.versions for one in workers] == [5, 5] and len(hooks) == 30
     late = connected(make(strategy=strategy), model_of(0))

@@ -8,7 +8,7 @@ from typing import Any, Optional
 import torch
 from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
 
-from .. import Timeout, _publication
+from .. import Generation, Timeout, _publication
 from ._generation import weights as weights_of
 
 
@@ -17,7 +17,7 @@ class _Transport:
 
     def __init__(self, name: str, group: str, subscribers: int, records: int, timeout: float) -> None:
         self._name, self._group, self._timeout = name, group, timeout
-        self._memory = {"subscribers": subscribers, "records": records}
+        self._subscribers, self._records = subscribers, records
         self._publisher: Optional[_publication.Publisher] = None
         self._subscriber: Optional[_publication.Subscriber] = None
         self._number = 0
@@ -30,8 +30,14 @@ class _Transport:
         if self._subscriber is None:
             self._subscriber = _publication.Subscriber(self._name, group=self._group, wait=self._timeout)
         generation = self._subscriber.read(timeout=self._timeout)
+        copies = dict(weights_of(generation, copies=True))
+        self._uses(generation)
+        return copies
+
+    def _uses(self, generation: Generation) -> None:
+        assert self._subscriber is not None
         self._number = generation.number
-        return dict(weights_of(generation, copies=True))
+        self._subscriber.acknowledge(self._number)
 
     def send_weights(self, weights: Any) -> None:
         flat = weights if isinstance(weights, dict) else weights.flatten_keys(".")
@@ -43,7 +49,12 @@ class _Transport:
                 tensors[name] = tensor.detach().cpu().contiguous()
         if self._publisher is None:
             self._publisher = _publication.Publisher(
-                self._name, tensors, group=self._group, busy_wait=self._timeout, **self._memory
+                self._name,
+                tensors,
+                group=self._group,
+                subscribers=self._subscribers,
+                records=self._records,
+                busy_wait=self._timeout,
             )
         if self._publisher.publish(tensors) is None:
             raise RuntimeError(f"ps_shm: workers have held all records of '{self._name}' for {self._timeout} s")
@@ -63,7 +74,7 @@ class _Transport:
             return None
         with torch.no_grad():
             strategy.apply_weights(model, dict(weights_of(generation)))
-        self._number = generation.number
+        self._uses(generation)
         return strategy.extract_weights(model)
 
     def close(self) -> None:

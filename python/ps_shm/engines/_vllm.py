@@ -56,6 +56,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._info: Optional[InitInfo] = None
         # Until the update is finished: a layer's tensors are kept until all of them are there.
         self._held: Optional[ps_shm.Generation] = None
+        self._loaded = 0  # the generation that the model has got completely in this update
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         self.shutdown()
@@ -65,6 +66,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
+        self._loaded = 0
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
@@ -77,13 +79,14 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._held = generation
         with disable_mtp_completeness_check():
             self.model.load_weights(weights(generation, self._info.copies))
+        self._loaded = wanted
 
     def finish_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
-        if self._subscriber is not None and self._held is not None:
-            self._subscriber.acknowledge(self._held.number)
+        if self._subscriber is not None and self._loaded != 0:
+            self._subscriber.acknowledge(self._loaded)
         self._held = None
 
     def shutdown(self) -> None:

@@ -46,6 +46,7 @@ def load(model: Any, named_tensors: Sequence[tuple[str, Any]]) -> None:
     number = wanted["generation"]
     generation = checked(subscriber.read(number - 1, timeout=wanted["timeout"]), number, name)
     model.load_weights(weights(generation, wanted["copies"]))
+    subscriber.acknowledge(number)
 
 
 class _Empty:

@@ -34,7 +34,7 @@ def scheme(
         name: the name of the publication.
         group: the Unix group that may use the publication. Empty: only this user.
         subscribers: the largest number of workers at one time.
-        records: the number of generations for which memory is reserved. 0: as many as fit into 256 MiB, but at least
+        records: the number of generations that the publication can hold. 0: as many as fit into 256 MiB, but at least
             four.
         timeout: how long a worker waits for the first generation, and the sender for workers that hold all records, in
             seconds.

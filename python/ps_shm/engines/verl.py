@@ -117,9 +117,11 @@ class Engine(CheckpointEngineWithCache):
             PublisherGone: the actor has ended.
         """
         wanted = self._source["generation"]
-        generation = await (await self._attached()).read_async(wanted - 1, timeout=self._timeout)
+        subscriber = await self._attached()
+        generation = await subscriber.read_async(wanted - 1, timeout=self._timeout)
         for name, tensor in weights(checked(generation, wanted, self._source["name"])):
             yield name, tensor.to(self._device)
+        subscriber.acknowledge(wanted)
 
     async def get_weights(self) -> AsyncIterator[tuple[str, torch.Tensor]]:
         """Yields the weights of the newest generation, which stays in shared memory after an update.

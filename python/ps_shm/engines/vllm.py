@@ -42,7 +42,7 @@ def trainer_info(name: str, *, rank: int, group: str = "", subscribers: int = 64
         rank: this trainer process's rank. Rank 0 publishes; the others take part in gathering the weights.
         group: the Unix group that may use the publication. Empty: only this user.
         subscribers: the largest number of vLLM workers at one time.
-        records: the number of generations for which memory is reserved.
+        records: the number of generations that the publication can hold.
     """
     register()
     from ._vllm import TrainerInfo
