@@ -15,7 +15,7 @@ import sys
 root, compiler = pathlib.Path(sys.argv[1]), sys.argv[2:]
 FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-Wno-unknown-warning-option",
          "-Wno-c99-extensions", "-Wno-pragma-once-outside-header",
-         f'-DPS_SHM_DATA_DIR="{root}/tools/data"', *(f"-I{root / folder}" for folder in ("include", "src", "tools", "."))]
+         f'-DPS_SHM_DATA_DIR="{root}/tools/data"', "-DPS_SHM_ARCHIVE", *(f"-I{root / folder}" for folder in ("include", "src", "tools", "."))]
 OF_CUDA = r"^#include <(cuda|cublas)"  # nvcc's headers are not on every machine; a build with it compiles these
 
 

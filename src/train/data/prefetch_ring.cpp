@@ -1,8 +1,19 @@
 #include "train/data/prefetch_ring.hpp"
 
+#include <chrono>
 #include <utility>
 
 namespace ps_shm::train {
+namespace {
+
+// condition_variable::wait() would need the libstdc++ of GCC 12 (GLIBCXX_3.4.30), which is newer than that of the systems
+// on which wheels run.
+template <class IsTrue>
+void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, IsTrue is_true) {
+  while (!changed.wait_for(lock, std::chrono::hours(1), is_true)) continue;
+}
+
+}  // namespace
 
 PrefetchRing::PrefetchRing(std::size_t slots, std::function<void(std::size_t slot)> fill)
     : slots_(slots), fill_(std::move(fill)), filler_([this] { run(); }) {}
@@ -20,7 +31,7 @@ std::size_t PrefetchRing::next() {
   std::unique_lock lock(mutex_);
   const std::uint64_t number = handed_out_++;  // releases the previous one
   changed_.notify_all();
-  changed_.wait(lock, [&] { return filled_ > number || failure_; });
+  wait_until(changed_, lock, [&] { return filled_ > number || failure_; });
   if (filled_ <= number) std::rethrow_exception(failure_);
   return number % slots_;
 }
@@ -29,7 +40,7 @@ void PrefetchRing::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     // Filling handed_out_ - 1 is in use, so `filled_` has a free slot if it is less than slots_ after that one.
-    changed_.wait(lock, [&] { return stopping_ || filled_ + 1 < handed_out_ + slots_; });
+    wait_until(changed_, lock, [&] { return stopping_ || filled_ + 1 < handed_out_ + slots_; });
     if (stopping_) return;
     const std::uint64_t number = filled_;
     lock.unlock();

@@ -1,8 +1,10 @@
 #include "train/data/sparse/text_lines.hpp"
 
-#include <archive.h>
 #include <fmt/format.h>
 #include <zlib.h>
+#ifdef PS_SHM_ARCHIVE
+#include <archive.h>
+#endif
 
 #include <algorithm>
 #include <cerrno>
@@ -25,12 +27,12 @@ constexpr const char* kExpected = "expected LIBSVM text or ratings, plain or com
 struct Compression {
   const char* name;
   std::string_view first_bytes;
-  int (*support)(archive*);
+  int filter;  // ARCHIVE_FILTER_BZIP2, _XZ and _ZSTD, also where there is no libarchive
 };
 constexpr Compression kCompressions[] = {
-    {"bzip2", "BZh", archive_read_support_filter_bzip2},
-    {"xz", std::string_view("\xFD\x37\x7A\x58\x5A\x00", 6), archive_read_support_filter_xz},
-    {"zstd", "\x28\xB5\x2F\xFD", archive_read_support_filter_zstd},
+    {"bzip2", "BZh", 2},
+    {"xz", std::string_view("\xFD\x37\x7A\x58\x5A\x00", 6), 6},
+    {"zstd", "\x28\xB5\x2F\xFD", 14},
 };
 
 // By the content of the file, whatever its name; nullptr: none of these. Throws Error if there is no such file.
@@ -110,12 +112,13 @@ class TextLines::FileSource final : public Source {
   std::unique_ptr<gzFile_s, Close> file_;
 };
 
+#ifdef PS_SHM_ARCHIVE
 class TextLines::ArchiveSource final : public Source {
  public:
   ArchiveSource(const std::string& path, const Compression& compression)
       : name_(compression.name), archive_(archive_read_new()) {
     if (!archive_) throw std::bad_alloc();
-    compression.support(archive_.get());
+    archive_read_support_filter_by_code(archive_.get(), compression.filter);
     archive_read_support_format_raw(archive_.get());
     archive_read_support_format_empty(archive_.get());
     archive_entry* entry = nullptr;
@@ -142,10 +145,17 @@ class TextLines::ArchiveSource final : public Source {
   std::unique_ptr<archive, Close> archive_;
   int begun_;  // whether the content could be found
 };
+#endif
 
 TextLines TextLines::of_file(const std::string& path) {
-  if (const Compression* compression = compression_of(path))
+  if (const Compression* compression = compression_of(path)) {
+#ifdef PS_SHM_ARCHIVE
     return {path, std::make_unique<ArchiveSource>(path, *compression)};
+#else
+    throw Error(fmt::format("{}: this build does not read {}, only plain text and gzip; unpack it", path,
+                            compression->name));
+#endif
+  }
   return {path, std::make_unique<FileSource>(path)};
 }
 TextLines TextLines::of_memory(std::string_view text, const std::string& name) {
