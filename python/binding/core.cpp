@@ -19,6 +19,7 @@ NB_MODULE(_core, module) {
   ps_shm::python::add_gpu(module);
   ps_shm::python::add_server(module);
   ps_shm::python::add_publication(module);
+  ps_shm::python::add_folder(module);
   ps_shm::python::add_view(module);
   ps_shm::python::add_checkpoint(module);
 }

@@ -7,6 +7,7 @@ namespace ps_shm::python {
 
 void add_server(nanobind::module_& module);
 void add_publication(nanobind::module_& module);
+void add_folder(nanobind::module_& module);
 void add_checkpoint(nanobind::module_& module);
 void add_view(nanobind::module_& module);
 

@@ -21,6 +21,7 @@ View                 read-only access to a job, live or dead
 checkpoint           saving a job to files and loading it
 Publisher,           passing whole sets of tensors from one process to others, without a job
   Subscriber
+FolderPublisher      the same as files, for programs that load weights from a folder
 Error                base class of Timeout, JobFinished and PublisherGone
 ps_shm.torch         the same for PyTorch models; import it separately
 
@@ -45,6 +46,7 @@ from ._core import (
     View,
     WorkerInfo,
 )
+from ._folder import FolderPublisher, NewFolderGeneration
 from ._job import Server, Worker
 from ._publication import Generation, NewGeneration, Publisher, Reader, Subscriber
 
@@ -58,8 +60,10 @@ __all__ = [
     "Error",
     "ErrorCode",
     "Event",
+    "FolderPublisher",
     "Generation",
     "JobFinished",
+    "NewFolderGeneration",
     "NewGeneration",
     "Pinned",
     "Publisher",

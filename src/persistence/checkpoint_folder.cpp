@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 
 #include "config/error_code.hpp"
 #include "config/job_settings.hpp"
+#include "persistence/folder_lock.hpp"
 #include "persistence/json_text.hpp"
 #include "ps_shm/errors.hpp"
 #include "update/dtypes.hpp"
@@ -34,7 +34,6 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "ps-checkpoint";
 constexpr std::uint64_t kVersion = 1;
 constexpr const char* kFactsFile = "checkpoint.json";
-constexpr const char* kHidden = ".partial-";  // front of the name of a folder that is incomplete or being removed
 constexpr std::uint64_t kMostFactsBytes = 64 << 20;
 constexpr int kMostDepth = 4;                                    // variables, one variable, its shape
 constexpr std::uint64_t kMostExamples = std::uint64_t{1} << 53;  // of one rank
@@ -165,21 +164,12 @@ void put_in_place(const std::string& made, const std::string& folder) {
   }
 }
 
-// Opens a folder and locks it, against processes that lock it in the same way. The lock ends with this process, and with
-// the object; a forked child does not have it.
-enum class Lock { kHeld, kInUse, kFailed };  // kFailed: errno says why
-Lock lock_folder(shm::OpenFile& file, const std::string& path) {
-  if (!file.open(path.c_str(), O_RDONLY | O_DIRECTORY)) return Lock::kFailed;
-  if (::flock(file.descriptor(), LOCK_EX | LOCK_NB) == 0) return Lock::kHeld;
-  return errno == EWOULDBLOCK ? Lock::kInUse : Lock::kFailed;
-}
-
 // Creates a hidden folder for a checkpoint that is being written, and locks it, so that no process takes it for one that
 // a dead process has left. Returns its path. Throws Error.
 std::string make_hidden_folder(const std::string& dir, const std::string& name, shm::OpenFile& file) {
   constexpr int kAttempts = 100;
   for (int attempt = 0;; ++attempt) {
-    const std::string path = fmt::format("{}/{}{}-{}-{}", dir, kHidden, name,
+    const std::string path = fmt::format("{}/{}{}-{}-{}", dir, kHiddenName, name,
                                          std::chrono::steady_clock::now().time_since_epoch().count(), getpid());
     if (::mkdir(path.c_str(), 0777) != 0) {
       if (errno == EEXIST && attempt < kAttempts) continue;
@@ -188,7 +178,7 @@ std::string make_hidden_folder(const std::string& dir, const std::string& name, 
     file = shm::OpenFile();
     struct stat status {};
     // Another process may have taken it for a leftover before it was locked. Some file systems have no locks.
-    if (lock_folder(file, path) != Lock::kInUse && ::stat(path.c_str(), &status) == 0) return path;
+    if (lock_folder(file, path) != FolderLock::kInUse && ::stat(path.c_str(), &status) == 0) return path;
     if (attempt == kAttempts)
       throw Error(fmt::format("cannot write {}: other processes remove it", path), ErrorCode::kSystem);
   }
@@ -309,7 +299,8 @@ std::vector<std::pair<std::uint64_t, std::string>> list_checkpoints(const std::s
 
 void remove_checkpoint(const std::string& folder) noexcept try {
   const fs::path path(folder);
-  const fs::path hidden = path.parent_path() / fmt::format("{}old-{}-{}", kHidden, path.filename().string(), getpid());
+  const fs::path hidden =
+      path.parent_path() / fmt::format("{}old-{}-{}", kHiddenName, path.filename().string(), getpid());
   std::error_code error;
   fs::rename(path, hidden, error);
   fs::remove_all(hidden, error);
@@ -338,24 +329,6 @@ void remove_old_checkpoints(const std::string& dir, const Retention& retention, 
     if (all[i].second != best && !is_same(all[i].second, begun_with)) remove_checkpoint(all[i].second);
 }
 
-CheckpointDir::CheckpointDir(const std::string& path) {
-  check_writable_folder(path);
-  switch (lock_folder(folder_, path)) {
-    case Lock::kHeld:
-      break;
-    case Lock::kInUse:
-      throw Error(fmt::format("another process writes checkpoints to {}: end it, or choose another folder", path),
-                  ErrorCode::kAlreadyExists);
-    case Lock::kFailed:
-      throw Error(fmt::format("cannot keep checkpoints in {}: {}", path, std::strerror(errno)), config::code_of(errno));
-  }
-  std::error_code error;
-  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(kHidden)) continue;
-    shm::OpenFile hidden;
-    std::error_code ignored;  // a leftover does no harm
-    if (lock_folder(hidden, entry->path().string()) == Lock::kHeld) fs::remove_all(entry->path(), ignored);
-  }
-}
+CheckpointDir::CheckpointDir(const std::string& path) { claim_folder(folder_, path, "checkpoints"); }
 
 }  // namespace ps_shm::persistence

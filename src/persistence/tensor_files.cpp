@@ -6,12 +6,14 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "config/error_code.hpp"
 #include "ps_shm/errors.hpp"
@@ -24,6 +26,8 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kAlignment =
     64;  // of the values, so that the tensors of a mapped file are aligned; both formats allow it
+constexpr std::uint64_t kMostAligned = 128;  // two lines of the cache: more makes nothing faster
+constexpr const char* kMetadata = "__metadata__";
 constexpr std::size_t kPiece = 256 << 10;  // copied, hashed and written at once: fits into a second-level cache
 
 std::string folder_of(const std::string& path) {
@@ -157,30 +161,48 @@ FileFacts facts_of(const std::string& path) {
   }
 }
 
-FileFacts write_safetensors(const std::string& path, const std::vector<Tensor>& given,
-                            const std::map<std::string, std::string>& metadata) {
-  constexpr const char* kMetadata = "__metadata__";
-  nlohmann::ordered_json header = {{kMetadata, metadata}};
-  // The widest elements come first, so that each tensor is aligned to the size of its elements.
-  std::vector<Tensor> tensors = given;
-  std::stable_sort(tensors.begin(), tensors.end(),
-                   [](const Tensor& a, const Tensor& b) { return bytes_of(a.dtype) > bytes_of(b.dtype); });
-  std::uint64_t begin = 0;
-  for (const Tensor& tensor : tensors) {
-    if (tensor.name == kMetadata) throw Error(fmt::format("{}: a tensor cannot be named {}", path, kMetadata));
-    const std::uint64_t end = begin + tensor.bytes();
-    header[tensor.name] = {
-        {"dtype", traits_of(tensor.dtype).safetensors}, {"shape", tensor.shape}, {"data_offsets", {begin, end}}};
-    begin = end;
+SafetensorsLayout::SafetensorsLayout(std::vector<TensorSpec> tensors)
+    : tensors_(std::move(tensors)), order_(tensors_.size()), begins_(tensors_.size()) {
+  for (const TensorSpec& tensor : tensors_)
+    if (tensor.name == kMetadata) throw Error(fmt::format("a tensor cannot be named {}", kMetadata));
+  std::iota(order_.begin(), order_.end(), 0U);
+  const auto alignment = [&](std::uint32_t tensor) {
+    return std::countr_zero(tensors_[tensor].byte_count() | kMostAligned);
+  };
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](std::uint32_t a, std::uint32_t b) { return alignment(a) > alignment(b); });
+  for (const std::uint32_t tensor : order_) {
+    begins_[tensor] = bytes_;
+    bytes_ += tensors_[tensor].byte_count();
   }
-  std::string text = header.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  text.resize((text.size() + sizeof(std::uint64_t) + kAlignment - 1) / kAlignment * kAlignment - sizeof(std::uint64_t),
-              ' ');
+}
+
+std::string SafetensorsLayout::header(const std::map<std::string, std::string>& metadata, std::size_t alignment) const {
+  nlohmann::ordered_json json = {{kMetadata, metadata}};
+  for (const std::uint32_t number : order_) {
+    const TensorSpec& tensor = tensors_[number];
+    json[tensor.name] = {{"dtype", traits_of(tensor.dtype).safetensors},
+                         {"shape", tensor.shape},
+                         {"data_offsets", {begins_[number], begins_[number] + tensor.byte_count()}}};
+  }
+  const std::string text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  std::uint64_t size = text.size() + sizeof size;
+  size = (size + alignment - 1) / alignment * alignment - sizeof size;
+  std::string header(sizeof size, '\0');
+  std::memcpy(header.data(), &size, sizeof size);
+  header += text;
+  header.resize(sizeof size + size, ' ');
+  return header;
+}
+
+FileFacts write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+                            const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorSpec> specs;
+  for (const Tensor& tensor : tensors) specs.push_back({tensor.name, tensor.dtype, tensor.shape});
+  const SafetensorsLayout layout(std::move(specs));
   NewFile file(path);
-  const std::uint64_t size = text.size();
-  file.write(&size, sizeof size);
-  file.write(text);
-  for (const Tensor& tensor : tensors) file.write(tensor);
+  file.write(layout.header(metadata, kAlignment));
+  for (const std::uint32_t tensor : layout.order()) file.write(tensors[tensor]);
   return file.finish();
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "ps_shm/bundle_spec.hpp"
 #include "ps_shm/types.hpp"
 
 namespace ps_shm::persistence {
@@ -29,6 +30,28 @@ const char* safetensors_name(DType dtype);
 
 // A `read` for elements in memory that stays valid.
 std::function<void(std::uint64_t begin, std::span<std::byte> out)> reader_of(std::span<const std::byte> bytes);
+
+// Where the tensors of a safetensors file lie. They follow each other without gaps, which some readers require, ordered
+// by the largest power of two (at most 128) that divides their size. So each begins at a multiple of that power, counted
+// from the beginning of the data, and thereby of the size of its elements.
+class SafetensorsLayout {
+ public:
+  // Throws Error if the name of a tensor is reserved by the format.
+  explicit SafetensorsLayout(std::vector<TensorSpec> tensors);
+
+  // What precedes the data: its length, and JSON text, padded so that the data begin at a multiple of `alignment`.
+  std::string header(const std::map<std::string, std::string>& metadata, std::size_t alignment) const;
+
+  const std::vector<std::uint32_t>& order() const noexcept { return order_; }  // the tensors' numbers as they lie
+  std::uint64_t begin(std::uint32_t tensor) const { return begins_[tensor]; }  // from the beginning of the data
+  std::uint64_t bytes() const noexcept { return bytes_; }                      // of all tensors
+
+ private:
+  std::vector<TensorSpec> tensors_;
+  std::vector<std::uint32_t> order_;
+  std::vector<std::uint64_t> begins_;
+  std::uint64_t bytes_ = 0;
+};
 
 // Size and hash of a file that was written.
 struct FileFacts {

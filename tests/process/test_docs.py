@@ -345,11 +345,14 @@ class Example(ProcessTest):
     def test_the_lines_of_the_page_on_publication_build_and_run(self):
         page = (support.SOURCE / "docs" / "publication.md").read_text()
         lines = "".join(block.text for block in blocks_of(page, "publication.md") if block.language == "cpp")
-        headers = ["cstdio", "cstring", "optional", "utility", "vector", "ps_shm/publisher.hpp", "ps_shm/subscriber.hpp"]
+        headers = ["cstdio", "cstring", "optional", "utility", "vector", "ps_shm/folder_publisher.hpp", "ps_shm/publisher.hpp",
+                   "ps_shm/subscriber.hpp"]
         program = "".join(f"#include <{header}>\n" for header in headers)
         program += f"int main() {{\n{lines}std::printf(\"%g\\n\", 30.0 * double(w[0]));\n}}\n"
         self.assertIn('"policy"', program)
-        self.run_example(self.built("publication", program.replace('"policy"', f'"{self.job}"')))
+        program = program.replace('"policy"', f'"{self.job}"').replace("/dev/shm/policy-files", str(self.folder / "files"))
+        self.run_example(self.built("publication", program))
+        self.assertTrue((self.folder / "files/latest/model.safetensors").exists())
 
     def test_the_program_of_the_page_on_checkpoints_goes_on_where_it_has_ended(self):
         page = (support.SOURCE / "docs" / "checkpoints.md").read_text()

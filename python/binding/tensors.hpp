@@ -1,0 +1,33 @@
+// The tensors of a publication, as Python describes and gives them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "ps_shm/bundle_spec.hpp"
+
+namespace ps_shm::python {
+
+// By name an array, of which only shape and dtype are used, or a pair of these. With `rounds` arrays of float32 stand for
+// tensors of bfloat16. Raises TypeError, ValueError.
+std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds);
+// Whether tensors are rounded to that dtype: "bfloat16", or "", which means that they are not. Raises ValueError.
+bool rounds_to(const std::string& dtype);
+
+// Elements for a tensor: all of them, or some from `begin` on.
+struct TensorPart {
+  std::uint32_t tensor;
+  Array array;
+  std::uint64_t begin;  // in elements
+};
+// `begin` counts elements; unset: the array has all of them. With `rounds` those of a tensor of bfloat16 may be of float32.
+// Raises KeyError, TypeError, ValueError; `verb` begins the message.
+TensorPart tensor_part(const std::vector<TensorSpec>& tensors, const std::string& name, nb::handle given,
+                       std::optional<std::uint64_t> begin, bool rounds, const char* verb);
+
+}  // namespace ps_shm::python
