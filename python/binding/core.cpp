@@ -18,7 +18,8 @@ NB_MODULE(_core, module) {
   ps_shm::python::add_worker(module);
   ps_shm::python::add_gpu(module);
   ps_shm::python::add_server(module);
-  ps_shm::python::add_publication(module);
+  ps_shm::python::add_publishers(module);
+  ps_shm::python::add_subscribers(module);
   ps_shm::python::add_folder(module);
   ps_shm::python::add_view(module);
   ps_shm::python::add_checkpoint(module);

@@ -6,7 +6,8 @@
 namespace ps_shm::python {
 
 void add_server(nanobind::module_& module);
-void add_publication(nanobind::module_& module);
+void add_publishers(nanobind::module_& module);
+void add_subscribers(nanobind::module_& module);
 void add_folder(nanobind::module_& module);
 void add_checkpoint(nanobind::module_& module);
 void add_view(nanobind::module_& module);

@@ -9,6 +9,15 @@
 #include <utility>
 
 namespace ps_shm::python {
+namespace {
+
+// The dtype that an array for the tensor must have.
+DType dtype_for(const TensorSpec& tensor, const Array& array, bool rounds) {
+  const bool is_rounded = rounds && tensor.dtype == DType::kBFloat16 && array.dtype() == DType::kFloat32;
+  return is_rounded ? DType::kFloat32 : tensor.dtype;
+}
+
+}  // namespace
 
 std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds) {
   std::vector<TensorSpec> specs;
@@ -17,11 +26,11 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds) {
     std::pair<std::string, Shape> kind;
     if (nb::try_cast(array, kind)) {
       specs.push_back({.name = name, .dtype = dtype_of(kind.first), .shape = kind.second});
-      continue;
+    } else {
+      const Array like(array, Use::kRead, fmt::format("tensor '{}'", name));
+      specs.push_back({.name = name, .dtype = like.dtype(), .shape = like.shape()});
     }
-    const Array like(array, Use::kRead, fmt::format("tensor '{}'", name));
-    const bool is_rounded = rounds && like.dtype() == DType::kFloat32;
-    specs.push_back({.name = name, .dtype = is_rounded ? DType::kBFloat16 : like.dtype(), .shape = like.shape()});
+    if (rounds && specs.back().dtype == DType::kFloat32) specs.back().dtype = DType::kBFloat16;
   }
   return specs;
 }
@@ -33,6 +42,32 @@ bool rounds_to(const std::string& dtype) {
   return !dtype.empty();
 }
 
+std::vector<std::optional<Array>> tensor_arrays(const std::vector<TensorSpec>& tensors, const nb::dict& given, Use use,
+                                                const char* verb, bool some, bool rounds) {
+  std::vector<std::optional<Array>> all;
+  std::size_t found = 0;
+  for (const TensorSpec& one : tensors) {
+    all.emplace_back();
+    const nb::object name = nb::cast(one.name);
+    if (!given.contains(name)) {
+      if (some) continue;
+      throw nb::value_error(fmt::format("{}: tensor '{}' is not among the arrays", verb, one.name).c_str());
+    }
+    const std::string about = fmt::format("{}: the array for tensor '{}'", verb, one.name);
+    all.back().emplace(given[name], use, about);
+    all.back()->require(dtype_for(one, *all.back(), rounds), one.shape, about);
+    ++found;
+  }
+  if (found != given.size()) {
+    std::vector<std::string> names;
+    for (const TensorSpec& one : tensors) names.push_back(one.name);
+    throw nb::value_error(fmt::format("{}: {} of the arrays name no tensor; those that there are: {}", verb,
+                                      given.size() - found, fmt::join(names, ", "))
+                              .c_str());
+  }
+  return all;
+}
+
 TensorPart tensor_part(const std::vector<TensorSpec>& tensors, const std::string& name, nb::handle given,
                        std::optional<std::uint64_t> begin, bool rounds, const char* verb) {
   const auto found =
@@ -40,8 +75,7 @@ TensorPart tensor_part(const std::vector<TensorSpec>& tensors, const std::string
   if (found == tensors.end()) throw nb::key_error(name.c_str());
   const std::string about = fmt::format("{}: the array for tensor '{}'", verb, name);
   Array array(given, Use::kRead, about);
-  const bool is_rounded = rounds && found->dtype == DType::kBFloat16 && array.dtype() == DType::kFloat32;
-  const DType dtype = is_rounded ? DType::kFloat32 : found->dtype;
+  const DType dtype = dtype_for(*found, array, rounds);
   if (!begin || (*begin == 0 && array.size() == found->element_count()))
     array.require(dtype, found->shape, about);
   else

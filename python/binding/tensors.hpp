@@ -19,6 +19,11 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds);
 // Whether tensors are rounded to that dtype: "bfloat16", or "", which means that they are not. Raises ValueError.
 bool rounds_to(const std::string& dtype);
 
+// The arrays for the tensors, in their order. With `some`, tensors without an array are unset; with `rounds` those of a tensor
+// of bfloat16 may be of float32. Raises TypeError, ValueError; `verb` begins the message.
+std::vector<std::optional<Array>> tensor_arrays(const std::vector<TensorSpec>& tensors, const nb::dict& given, Use use,
+                                                const char* verb, bool some, bool rounds);
+
 // Elements for a tensor: all of them, or some from `begin` on.
 struct TensorPart {
   std::uint32_t tensor;

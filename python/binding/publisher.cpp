@@ -1,0 +1,417 @@
+#include "ps_shm/publisher.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "calls.hpp"
+#include "ps_shm/errors.hpp"
+#include "publication.hpp"
+#include "server.hpp"
+#include "tensors.hpp"
+#include "worker.hpp"
+
+namespace ps_shm::python {
+namespace {
+
+using namespace nb::literals;
+
+struct Publishing : Closable<Publisher> {
+  Publishing(Publisher given, bool of_floats)
+      : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)), rounds(of_floats) {}
+
+  // Requires: this thread has the turn.
+  void clear_dropped() {
+    if (writing && dropped == writing_id) writing.reset();
+  }
+
+  const bool rounds;  // float32 arrays for bfloat16 tensors
+  std::optional<Publisher::Writing> writing;
+  std::uint64_t writing_id = 0;
+  std::atomic<std::uint64_t> dropped{0};
+};
+struct PublisherHandle {
+  std::shared_ptr<Publishing> own;
+};
+
+// A generation that is being written. Any thread may drop it, so what it has of the publisher is given up by the next
+// call that begins one.
+struct WritingHandle {
+  WritingHandle(std::shared_ptr<Publishing> of, std::uint64_t of_step) : own(std::move(of)), step(of_step) {}
+  WritingHandle(WritingHandle&&) = default;
+  WritingHandle& operator=(WritingHandle&&) = delete;
+  ~WritingHandle() {
+    if (own) own->dropped = id;
+  }
+
+  std::shared_ptr<Publishing> own;
+  std::uint64_t step, id = 0;
+  std::optional<std::uint64_t> number;
+};
+
+std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
+                                      std::uint32_t records, const std::string& dtype, bool populate,
+                                      const std::string& group, double wait, double busy_wait) {
+  const bool rounds = rounds_to(dtype);
+  const BundleSpec spec{
+      .name = name, .tensors = tensor_specs(tensors, rounds), .subscribers = subscribers, .records = records};
+  const Released release;
+  return shared_unless_inherited(
+      std::make_unique<Publishing>(Publisher(spec, {.group = group,
+                                                    .wait_seconds = wait,
+                                                    .populate = populate,
+                                                    .busy = busy_wait > 0 ? BusyPolicy::kWait : BusyPolicy::kReturn,
+                                                    .busy_seconds = busy_wait,
+                                                    .stop_requested = look_for_signals,
+                                                    .log = tell}),
+                                   rounds));
+}
+
+// Writes elements from element `begin` of the tensor on.
+void write_array(Publisher::Writing& writing, std::uint32_t number, const TensorSpec& tensor, const Array& array,
+                 std::uint64_t begin) {
+  const std::span<const std::byte> bytes = array.bytes();
+  if (array.dtype() == tensor.dtype)
+    writing.write(number, bytes, begin * bytes_of(tensor.dtype));
+  else
+    writing.write_floats(number, {reinterpret_cast<const float*>(bytes.data()), array.size()}, begin);
+}
+
+std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict& given, std::uint64_t step) {
+  const bool is_first = self.own->look([](const Publisher& one) { return one.generation() == 0; });
+  const std::vector<std::optional<Array>> arrays =
+      tensor_arrays(self.own->spec().tensors, given, Use::kRead, "publish", !is_first, self.own->rounds);
+  const Turn turn(*self.own);
+  self.own->clear_dropped();
+  std::optional<Publisher::Writing> writing = self.own->use().begin();
+  if (!writing) return std::nullopt;
+  for (std::uint32_t i = 0; i < arrays.size(); ++i)
+    if (arrays[i]) write_array(*writing, i, self.own->spec().tensors[i], *arrays[i], 0);
+  return writing->commit(step);
+}
+
+WritingHandle begin(const PublisherHandle& self, std::uint64_t step) {
+  WritingHandle made(self.own, step);
+  const Turn turn(*self.own);
+  Publishing& own = *self.own;
+  own.clear_dropped();
+  std::optional<Publisher::Writing> writing = own.use().begin();
+  if (!writing)
+    throw Error(fmt::format("publication '{}': subscribers {} hold every generation that fits", own.spec().name,
+                            fmt::join(own.use().busy_ranks(), ", ")),
+                ErrorCode::kExhausted);
+  own.writing.emplace(std::move(*writing));
+  made.id = ++own.writing_id;
+  return made;
+}
+
+// Requires: this thread has the turn.
+Publisher::Writing& writing_of(const WritingHandle& self) {
+  if (!self.own->writing || self.own->writing_id != self.id)
+    throw Error("the generation has been committed or given up", ErrorCode::kInvalidState);
+  return *self.own->writing;
+}
+
+// Raises KeyError.
+std::vector<TensorSpec>::const_iterator find_tensor(const BundleSpec& spec, const std::string& name) {
+  const auto found =
+      std::find_if(spec.tensors.begin(), spec.tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
+  if (found == spec.tensors.end()) throw nb::key_error(name.c_str());
+  return found;
+}
+
+nb::object out(const WritingHandle& self, const std::string& name) {
+  const BundleSpec& spec = self.own->spec();
+  const auto found = find_tensor(spec, name);
+  std::byte* data = nullptr;
+  {
+    const Turn turn(*self.own);
+    data = writing_of(self).out(static_cast<std::uint32_t>(found - spec.tensors.begin())).data();
+  }
+  const nb::capsule owner(new std::shared_ptr<Publishing>(self.own),
+                          [](void* kept) noexcept { delete static_cast<std::shared_ptr<Publishing>*>(kept); });
+  return as_dlpack(data, found->dtype, found->shape, owner, Use::kWrite);
+}
+
+void write(const WritingHandle& self, const std::string& name, const nb::object& given, std::uint64_t begin) {
+  const std::vector<TensorSpec>& tensors = self.own->spec().tensors;
+  const TensorPart part = tensor_part(tensors, name, given, begin, self.own->rounds, "write");
+  const Turn turn(*self.own);
+  write_array(writing_of(self), part.tensor, tensors[part.tensor], part.array, part.begin);
+}
+
+std::uint64_t commit(WritingHandle& self) {
+  const Turn turn(*self.own);
+  self.number = writing_of(self).commit(self.step);
+  self.own->writing.reset();
+  return *self.number;
+}
+
+void give_up(const WritingHandle& self) {
+  const Turn turn(*self.own);
+  if (self.own->writing_id == self.id) self.own->writing.reset();
+}
+void add_publisher(nb::module_& module) {
+  nb::class_<PublisherHandle>(module, "Publisher",
+                              "Publishes a set of named tensors. Programs use ps_shm.Publisher, which derives from it.")
+      .def(
+          "__init__",
+          [](PublisherHandle* self, const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
+             std::uint32_t records, const std::string& dtype, bool populate, const std::string& group, double wait,
+             double busy_wait) {
+            new (self) PublisherHandle{
+                publisher(name, tensors, subscribers, records, dtype, populate, group, wait, busy_wait)};
+          },
+          "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "dtype"_a = "",
+          "populate"_a = false, "group"_a = "", "wait"_a = 1.0, "busy_wait"_a = 0.0,
+          nb::sig(
+              "def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
+              "0, dtype: str = '', populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: float = 0.0) "
+              "-> None"),
+          R"(Creates the publication, or takes over one whose publisher has died or left.
+
+Generations of a publication that is taken over are numbered on. One of that name with other tensors is replaced if
+nobody uses it.
+
+Args:
+    name: the name of the publication: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit.
+    tensors: for each tensor's name an array, of which only shape and dtype are used, or a pair of these, such as
+        ("bfloat16", (512, 512)).
+    subscribers: the largest number of subscribers at one time, 1 to 256.
+    records: the number of generations that the publication can hold at one time, at least 2. With 2 * subscribers + 2,
+        publish() always finds a free record. 0: as many as fit into 256 MiB, at least 4 and at most that number.
+    dtype: "bfloat16": float32 tensors are published in this type. publish() and write() take float32 arrays for them,
+        and round to nearest, ties to even. Empty: every tensor is published in its own type.
+    populate: give all records their memory at once. Otherwise each takes its memory when it is first written, which
+        makes that generation several times as slow as the next one in the same record.
+    group: the Unix group whose users may subscribe, or take the publication over. Empty: only this user.
+    wait: how long to wait for the present publisher, or the users of an incompatible publication, to end, in seconds.
+    busy_wait: how long publish() waits if subscribers hold all records, in seconds. 0: it returns None at once.
+
+Raises:
+    Error: after `wait` seconds the publication still has a publisher, or has other tensors and subscribers
+        (ALREADY_EXISTS); /dev/shm has no room for one generation, or for all with `populate` (NO_SPACE); it is another user's (PERMISSION_DENIED); an argument is
+        invalid (INVALID_ARGUMENT).
+    TypeError: an array cannot be used.
+
+Progress: blocks on the present publisher, up to `wait` seconds.)")
+      .def("publish", &publish, "tensors"_a, "step"_a = 0,
+           nb::sig("def publish(self, tensors: dict[str, typing.Any], step: int = 0) -> int | None"),
+           R"(Publishes the next generation and returns its number, which is one more than the last one's.
+
+It returns None, and publishes nothing, if subscribers hold every record (after `busy_wait` seconds).
+
+Args:
+    tensors: for each tensor's name a row-major array of its dtype and shape. Tensors that are left out are shared
+        with the generation before, without a copy. The first generation needs all of them.
+    step: a number of the caller's own for the readers, such as the training step.
+
+Raises:
+    ValueError: an array has the wrong shape or an unknown name, or is missing in the first generation.
+    TypeError: an array has another dtype or cannot be used.
+    Error: the publisher is closed, or belongs to the parent of a forked process (INVALID_STATE); /dev/shm is full
+        (NO_SPACE), and nothing is published.
+
+Progress: wait-free if there are at least 2 * subscribers + 2 records. With `busy_wait` it may block on subscribers.)")
+      .def("begin", &begin, "step"_a = 0,
+           R"(Begins the next generation, whose tensors are written one after the other.
+
+    with publisher.begin(step) as generation:
+        for name, tensor in gathered_tensors():
+            generation.write(name, tensor)
+
+At the end of the block it is published as a whole. If the block raises, nothing is published.
+
+Args:
+    step: a number of the caller's own for the readers, such as the training step.
+
+Raises:
+    Error: subscribers hold every record, after `busy_wait` seconds (EXHAUSTED); another generation is being written,
+        the publisher is closed, or it belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: as publish().)")
+      .def(
+          "readers",
+          [](const PublisherHandle& self) {
+            return self.own->look([](const Publisher& one) { return one.readers(); });
+          },
+          R"(The live subscribers, with the generation that each has acknowledged and those that it holds.
+
+A subscriber that has just been killed may still be among them.
+
+Raises:
+    Error: the publisher is closed, or belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: wait-free; one system call for each entry of a subscriber.)")
+      .def(
+          "wait_for",
+          [](const PublisherHandle& self, std::uint64_t generation, std::uint32_t readers, double timeout) {
+            const Turn turn(*self.own);
+            return self.own->use().wait_for(generation, readers, timeout);
+          },
+          "generation"_a, "readers"_a = 0, "timeout"_a = 60.0,
+          R"(Waits until subscribers have acknowledged a generation or a newer one (Subscriber.acknowledge()).
+
+It returns the ranks of the live subscribers that have not. Subscribers that die do not count.
+
+Args:
+    generation: the number of the generation.
+    readers: how many subscribers. 0: each live one.
+    timeout: how long to wait, in seconds. 0: it does not wait.
+
+Raises:
+    Timeout: too few had acknowledged it in time; the message names those that had not.
+    Error: there is no such generation, or the publication has fewer places for subscribers (INVALID_ARGUMENT); the
+        publisher is closed, or belongs to the parent of a forked process (INVALID_STATE).
+
+Progress: blocks on subscribers.)")
+      .def(
+          "trim",
+          [](const PublisherHandle& self) {
+            const Turn turn(*self.own);
+            self.own->clear_dropped();
+            return self.own->use().trim();
+          },
+          R"(Gives memory back that the newest generation and those that subscribers hold do not need.
+
+It returns the number of bytes. The next generations take memory anew, which makes them slower.
+
+Raises:
+    Error: a generation is being written, the publisher is closed, or it belongs to the parent of a forked process
+        (INVALID_STATE).
+
+Progress: lock-free.)")
+      .def_prop_ro(
+          "memory",
+          [](const PublisherHandle& self) {
+            return self.own->look([](const Publisher& one) { return rows_of(one.memory(), one.spec()); });
+          },
+          "The address of the memory in which all tensors lie, the bytes of one of its rows, and the number of rows, "
+          "to "
+          "register it with a device. trim() gives memory back that is registered: end the registration before.")
+      .def_prop_ro(
+          "generation",
+          [](const PublisherHandle& self) {
+            return self.own->look([](const Publisher& one) { return one.generation(); });
+          },
+          "The number of the newest generation, by this publisher or an earlier one; 0 if there is none yet.")
+      .def_prop_ro(
+          "step",
+          [](const PublisherHandle& self) { return self.own->look([](const Publisher& one) { return one.step(); }); },
+          "The `step` that the newest generation was published with; 0 if there is none yet.")
+      .def_prop_ro(
+          "names", [](const PublisherHandle& self) { return self.own->check(), names_of(self.own->spec()); },
+          "The names of the tensors, in their order.")
+      .def("__repr__", [](const PublisherHandle& self) { return fmt::format("<{}>", self.own->what()); })
+      .def(
+          "close",
+          [](const PublisherHandle& self) {
+            if (self.own->is_inherited() || self.own->is_closed) return;
+            const Turn turn(*self.own);
+            self.own->close();
+          },
+          "Ends the publication. Existing subscribers keep what they have and can still read the last generation; the "
+          "last one to go removes the publication. Calling it again does nothing, and neither does a call in a forked "
+          "child.");
+}
+
+void add_writing(nb::module_& module) {
+  nb::class_<WritingHandle>(module, "NewGeneration",
+                            R"(A generation that is being written. Returned by Publisher.begin().
+
+No subscriber sees it before it is committed, which the end of a `with` block does. It is given up if the block raises,
+or if the object is dropped.)")
+      .def("write", &write, "name"_a, "tensor"_a, "begin"_a = 0,
+           nb::sig("def write(self, name: str, tensor: typing.Any, begin: int = 0) -> None"),
+           R"(Copies an array into a tensor of the generation.
+
+Args:
+    name: the name of the tensor.
+    tensor: a row-major array of its dtype (or of float32, see `dtype` of the publisher): of its shape, or some of its
+        elements in row-major order.
+    begin: where they begin, as an index into the flattened tensor. A tensor that is written in parts has to be
+        written completely.
+
+Raises:
+    KeyError: there is no tensor of that name.
+    ValueError: the array has another shape, or does not fit.
+    TypeError: the array has another dtype or cannot be used.
+    Error: the generation has been committed or given up, or the publisher is closed (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def("out", &out, "name"_a, nb::sig("def out(self, name: str) -> typing.Any"),
+           R"(Returns the tensor's memory in this generation as an object with DLPack, to be filled in place.
+
+    torch.from_dlpack(generation.out("w")).copy_(w)
+
+All of it has to be written before the generation is committed, and nothing after that: subscribers read it then.
+
+Args:
+    name: the name of the tensor.
+
+Raises:
+    KeyError: there is no tensor of that name.
+    Error: /dev/shm is full (NO_SPACE); the generation has been committed or given up, or the publisher is closed
+        (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def("commit", &commit,
+           R"(Publishes the generation and returns its number.
+
+Tensors of which nothing was written are shared with the generation before, without a copy.
+
+Raises:
+    Error: it is the first generation and a tensor was not written (INVALID_ARGUMENT); it has been committed or given
+        up, or the publisher is closed (INVALID_STATE).
+
+Progress: wait-free.)")
+      .def_prop_ro(
+          "number", [](const WritingHandle& self) { return self.number; }, nb::sig("def number(self) -> int | None"),
+          "The generation's number once it is committed, until then None.")
+      .def(
+          "__enter__", [](WritingHandle& self) -> WritingHandle& { return self; }, nb::rv_policy::reference,
+          nb::sig("def __enter__(self) -> NewGeneration"))
+      .def(
+          "__exit__",
+          [](WritingHandle& self, nb::handle kind, nb::handle, nb::handle) {
+            if (!kind.is_none()) return give_up(self);
+            if (self.number) return;
+            try {
+              commit(self);
+            } catch (...) {  // the block is over: nobody can complete it
+              give_up(self);
+              throw;
+            }
+          },
+          "kind"_a.none(), "error"_a.none(), "trace"_a.none(),
+          nb::sig(
+              "def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: typing.Any) "
+              "-> None"));
+}
+}  // namespace
+
+void add_publishers(nb::module_& module) {
+  nb::class_<Publisher::Reader>(module, "Reader", "A live subscriber of a publisher. Returned by Publisher.readers().")
+      .def_ro("rank", &Publisher::Reader::rank, "The number of its entry, as Subscriber.rank.")
+      .def_ro("pid", &Publisher::Reader::pid, "Its process, in its own PID namespace.")
+      .def_ro("acknowledged", &Publisher::Reader::acknowledged,
+              "The generation that it uses, as it has said by Subscriber.acknowledge(); 0 if it has not.")
+      .def_ro("generations", &Publisher::Reader::generations, "The generations that it holds.")
+      .def("__repr__", [](const Publisher::Reader& self) {
+        return fmt::format("<Reader {}: process {}, acknowledged {}, holds {}>", self.rank, self.pid, self.acknowledged,
+                           self.generations.empty() ? "none" : fmt::format("{}", fmt::join(self.generations, ", ")));
+      });
+  add_publisher(module);
+  add_writing(module);
+}
+
+}  // namespace ps_shm::python
