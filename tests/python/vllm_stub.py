@@ -131,6 +131,6 @@ def install():
             real(name, folder)
     else:
         module(f"{PREFIX}.base", WeightTransferInitInfo=_InitInfo, WeightTransferUpdateInfo=_UpdateInfo,
-                TrainerInitInfo=_TrainerInitInfo, WeightTransferEngine=_Engine, TrainerWeightTransferEngine=_Trainer)
+               TrainerInitInfo=_TrainerInitInfo, WeightTransferEngine=_Engine, TrainerWeightTransferEngine=_Trainer)
         module(f"{PREFIX}.factory", **_make_factories())
     return sys.modules[f"{PREFIX}.factory"]
