@@ -76,7 +76,7 @@ def server():
 
 @pytest.mark.parametrize("section, calls", [("PyTorch", 0), ("vLLM", 1 + 3 * 5), ("SGLang", 1 + 5), ("TorchRL", 0),
                                             ("A plain folder", 0)])
-def test_the_blocks_of_a_section_of_the_page_of_engines_run(job, server, monkeypatch, tmp_path, section, calls):
+def test_the_blocks_of_a_section_of_the_page_of_engines_run(job, server, monkeypatch, tmp_path, capsys, section, calls):
     if not hasattr(torch, "func"):
         monkeypatch.setattr(torch, "func", torch.nn.utils.stateless, raising=False)
     model, trained = torch.nn.Linear(4, 2), []
@@ -85,26 +85,26 @@ def test_the_blocks_of_a_section_of_the_page_of_engines_run(job, server, monkeyp
         "inputs": torch.ones(1, 4), "train": lambda *given: trained.append(given), "rank": 0, "make_env": None,
         "gather": lambda: {"w": torch.ones(512, 512, dtype=torch.bfloat16), "b": torch.ones(512, dtype=torch.bfloat16)}.items(),
         "client": test_engines.Client(), "source": test_engines.Source(w=torch.ones(2)), "MultiSyncCollector": Collector,
-        "step": 1, "gathered_tensors": lambda: model.state_dict().items(), "reload": trained.append,
     }
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "config.json").write_text("{}")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
     page = (PAGES / "weights.md").read_text().splitlines()
     blocks = [block for block in blocks_of("weights.md") if section_of(page, block[0]) == f"## {section}"]
     assert len(blocks) == {"PyTorch": 3, "vLLM": 2}.get(section, 1)
     for line, text in blocks:
         text = re.sub(r"http://127.0.0.1:\d+", server.url, text.replace("range(1000)", "range(3)"))
-        text = text.replace("/dev/shm/weights", str(tmp_path / "folder")).replace("/models/base", str(tmp_path / "base"))
+        text = text.replace("/dev/shm/weights", str(tmp_path / "weights")).replace('"MODEL"', repr(str(tmp_path / "model")))
         run("weights.md", line, re.sub(r'"(weights|gathered|sharded)"', lambda name: f'"{job}{name[1][0]}"', text), names)
     assert len(server.calls) == calls and (not calls or server.calls[-1][0] in ("/resume", "/continue_generation"))
     if section == "PyTorch":
         assert torch.equal(names["outputs"], model(names["inputs"]))
         assert torch.equal(names["copy"].weight, model.weight)
-    if section == "A plain folder":
-        assert trained == [str(tmp_path / "folder" / "g00000001")]
-        assert sorted(os.listdir(trained[0])) == ["config.json", "model.safetensors"]
     if section == "TorchRL":
         assert len(trained) == 5 and names["collector"].generation == 6
+    if section == "A plain folder":
+        assert (tmp_path / "weights/g00000001/config.json").exists()
+        assert capsys.readouterr().out == f"{tmp_path}/weights/g00000001\n"
+        names["publisher"].close()
     for name in ("weights", "generation"):
         names.pop(name, None)  # which hold a generation
     gc.collect()
