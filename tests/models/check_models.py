@@ -106,6 +106,21 @@ CASES = [
     ("publication", "READERS=1 TRIM", HOLDS, "a publisher that gives memory back (publication.P14)"),
     ("publication", "READERS=1 KILLS=0 TRIM TRIM_OLD_LOOK", FAILS, "by leases that are read after the move (publication.P14)"),
     ("publication", "BYTE_LAST READERS=1", FAILS, "the publisher's byte is looked at first (publication.P13)"),
+    ("round", "KILLS=0 ABORTS=2", HOLDS, "two writers of a generation; steps are tried again or given up"),
+    ("round", "", HOLDS, "a death of leader or writer"),
+    ("round", "WRITERS=3 KILLS=0", HOLDS, "three writers"),
+    ("round", "RECORDS=2 STEPS=3", HOLDS, "two records in turns, with a death"),
+    ("round", "READERS=1 STEPS=3 LEASES=2 KILLS=0", HOLDS, "a reader beside them"),
+    ("round", "READERS=1 STEPS=3 LEASES=2 RECORDS=2 KILLS=0", HOLDS, "for which the leader waits where there are two records"),
+    ("round", "FORGETS", FAILS, "a new writer keeps what its predecessor has done (round.R7)"),
+    ("round", "EARLY_DONE KILLS=0", FAILS, "done is said behind the writing (round.R3)"),
+    ("round", "REREAD KILLS=0", FAILS, "for the attempt that was written (round.R3)"),
+    ("round", "SAME_ATTEMPT KILLS=0", FAILS, "each attempt has its number (round.R1)"),
+    ("round", "NO_STEP KILLS=0", FAILS, "all write the same step (round.R2)"),
+    ("round", "DEAD_DONE", FAILS, "the dead have not done (round.R4)"),
+    ("round", "CLOSE_FIRST KILLS=0", FAILS, "a round is closed behind its commit (round.R5)"),
+    ("round", "NEWEST_FIRST KILLS=0", FAILS, "a writer reads newest behind the end of its attempt (round.R9)"),
+    ("round", "BLIND READERS=1 RECORDS=2 STEPS=3 KILLS=0", FAILS, "a leased record is not written (publication.P2)"),
 ]
 
 # The same with more processes, steps or deaths.
@@ -131,6 +146,9 @@ LARGE_CASES = [
     ("publication", "LEASES=1 RECORDS=2", HOLDS, "with two records"),
     ("publication", "LEASES=1 TRIM", HOLDS, "with memory that is given back"),
     ("publication", "READERS=1 KILLS=3 GENERATIONS=4", HOLDS, "three deaths"),
+    ("round", "ABORTS=2", HOLDS, "a death, and two that give up or try again"),
+    ("round", "KILLS=2 RECORDS=2", HOLDS, "two deaths"),
+    ("round", "READERS=1 RECORDS=2 STEPS=3 ABORTS=0", HOLDS, "a death beside a reader"),
 ]
 
 SECONDS, LARGE_SECONDS = 60, 300
