@@ -61,6 +61,8 @@ struct LiveSettings {
   std::uint32_t quorum = 0;     // sync: gradients required per step; 0: one from each live worker
   float learning_rate = 0.0F;   // at step 0; the schedule multiplies it
   float clip_norm = 0.0F;       // 0: no clipping
+  float momentum = 0.0F;        // momentum, nesterov: their coefficient
+  float beta1 = 0.0F;           // adam, adamw: decay of m
   std::uint32_t workers = 0;    // number of workers that a launcher keeps, within elastic_min and elastic_max
 
   bool operator==(const LiveSettings&) const = default;

@@ -235,7 +235,8 @@ forked child.)");
       .def_prop_ro(
           "live", [](const ViewHandle& self) { return live_dict(info(self).live); },
           nb::sig("def live(self) -> dict[str, str]"),
-          "The runtime settings in force, as text: lr, clip_norm, mode, staleness, quorum and workers.")
+          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum and "
+          "workers.")
       .def_prop_ro(
           "bytes", [](const ViewHandle& self) { return info(self).bytes.total(); },
           "The memory of /dev/shm that the job takes, in bytes.");

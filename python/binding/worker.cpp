@@ -220,8 +220,8 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
       .def_prop_ro(
           "live", [](const WorkerHandle& self) { return self.rank->check(), live_dict(self.use().live()); },
           nb::sig("def live(self) -> dict[str, str]"),
-          "The runtime settings in force, as text: lr, clip_norm, mode, staleness, quorum and workers. This worker "
-          "applies a change of them from its next step on.")
+          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum and "
+          "workers. This worker applies a change of them from its next step on.")
       .def(
           "set",
           [](const WorkerHandle& self, const nb::kwargs& settings) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
@@ -174,8 +177,15 @@ void check(const LiveSettings& settings, const JobConfig& config) {
   else
     require(settings.workers >= config.elastic_min && settings.workers <= config.elastic_max,
             fmt::format("`workers` must be {} to {}", config.elastic_min, config.elastic_max));
-  for (const Setting<JobConfig>& setting : job_settings())
-    if (setting.traits.is_live) config::check(setting, wanted);
+  const auto& used = update::traits_of(config.optimizer.rule).hyper_parameters;
+  for (const Setting<JobConfig>& setting : job_settings()) {
+    if (!setting.traits.is_live) continue;
+    config::check(setting, wanted);
+    float Optimizer::*const member = setting.traits.hyper_parameter;
+    require(member == nullptr || wanted.optimizer.*member == config.optimizer.*member ||
+                std::any_of(std::begin(used), std::end(used), [&](const auto& one) { return one.from == member; }),
+            fmt::format("`{}`: optimizer {} has none", setting.name, to_string(config.optimizer.rule)));
+  }
   require(settings.learning_rate > 0 || !update::traits_of(config.optimizer.rule).reads_by_rate,
           fmt::format("`lr` must be greater than 0 with `optimizer` {}, which divides by it",
                       to_string(config.optimizer.rule)));

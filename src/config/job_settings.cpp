@@ -236,6 +236,8 @@ LiveSettings live_of(const JobConfig& config) noexcept {
           .quorum = config.quorum,
           .learning_rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule)),
           .clip_norm = optimizer.clip_norm,
+          .momentum = optimizer.momentum,
+          .beta1 = optimizer.beta1,
           .workers = config.workers};
 }
 
@@ -245,6 +247,8 @@ JobConfig with_live(JobConfig config, const LiveSettings& live) {
   config.quorum = live.quorum;
   config.optimizer.learning_rate = live.learning_rate;
   config.optimizer.clip_norm = live.clip_norm;
+  config.optimizer.momentum = live.momentum;
+  config.optimizer.beta1 = live.beta1;
   config.workers = live.workers;
   return config;
 }

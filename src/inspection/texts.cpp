@@ -73,6 +73,10 @@ std::string change_text(const EventRecord& change) {
       return say("clip-norm", real);
     case LiveKey::kWorkers:
       return say("workers", whole);
+    case LiveKey::kMomentum:
+      return say("momentum", real);
+    case LiveKey::kBeta1:
+      return say("beta1", real);
   }
   return "something unknown";
 }

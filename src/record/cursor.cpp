@@ -115,9 +115,10 @@ void Cursor::begin() {
       return;
     }
     case Kind::kRates:
-      if (!read(first) || !read(second)) return;
-      event_.rate = std::bit_cast<float>(static_cast<std::uint32_t>(first - 1));
-      event_.clip = std::bit_cast<float>(static_cast<std::uint32_t>(second - 1));
+      for (float* const fact : {&event_.facts.rate, &event_.facts.clip, &event_.facts.momentum, &event_.facts.beta1}) {
+        if (!read(first)) return;
+        *fact = std::bit_cast<float>(static_cast<std::uint32_t>(first - 1));
+      }
       event_.what = What::kRates;
       return;
     case Kind::kUpdate:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "record/format.hpp"
+#include "record/recording.hpp"
 
 namespace ps_shm::record {
 
@@ -21,7 +22,7 @@ struct RecordedVariable {
 struct Event {
   enum class What {
     kVariable,   // variables().back()
-    kRates,      // rate, clip
+    kRates,      // facts, but for the step
     kUpdate,     // step
     kBeginPull,  // variable
     kPull,       // variable, piece, version
@@ -35,7 +36,7 @@ struct Event {
   What what = What::kEnd;
   std::uint32_t variable = 0, check = 0;
   std::uint64_t piece = 0, version = 0, step = 0;
-  float rate = 0, clip = 0;
+  UpdateFacts facts{};
   bool is_tried = false;
 };
 

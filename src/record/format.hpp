@@ -2,7 +2,7 @@
 //
 //   header   magic, rank, life, examples before; then events, one after the other, up to the first byte of zero
 //   kVariable   chunks, elements, length of the name, name     the next number of a variable
-//   kRates      bits of the base rate, bits of the norm's limit    of the updates that follow
+//   kRates      bits of the base rate, of the norm's limit, of momentum and of beta1    of the updates that follow
 //   kUpdate     global steps since the last kUpdate            by which the rate of the following pushes is scheduled
 //   kPull       variable; for each chunk its version
 //   kPush       variable, check, first chunk; for each chunk from there on, wrapping around, a token of its version
@@ -32,6 +32,6 @@ struct Header {
   char magic[8];
   std::uint64_t rank, life, examples_before;
 };
-inline constexpr char kMagic[8] = {'p', 's', '.', 'r', 'e', 'c', '.', '1'};
+inline constexpr char kMagic[8] = {'p', 's', '.', 'r', 'e', 'c', '.', '2'};
 
 }  // namespace ps_shm::record

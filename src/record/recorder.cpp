@@ -108,10 +108,11 @@ void Recorder::pulled(std::uint64_t version) {
 
 UpdateFacts Recorder::begin_update(const UpdateFacts& now) {
   make_room();
-  if (!has_rates_ || now.rate != facts_.rate || now.clip != facts_.clip) {
+  if (!has_rates_ || now.rate != facts_.rate || now.clip != facts_.clip || now.momentum != facts_.momentum ||
+      now.beta1 != facts_.beta1) {
     put(Kind::kRates);
-    put_number(std::uint64_t{std::bit_cast<std::uint32_t>(now.rate)} + 1);
-    put_number(std::uint64_t{std::bit_cast<std::uint32_t>(now.clip)} + 1);
+    for (const float fact : {now.rate, now.clip, now.momentum, now.beta1})
+      put_number(std::uint64_t{std::bit_cast<std::uint32_t>(fact)} + 1);
     has_rates_ = true;
   }
   put(Kind::kUpdate);

@@ -16,7 +16,7 @@ namespace ps_shm::record {
 // What the pushes of one update are computed from, besides the gradient.
 struct UpdateFacts {
   std::uint64_t step;  // by which the rate is scheduled
-  float rate, clip;
+  float rate, clip, momentum, beta1;
 };
 
 // A checksum of the bits of what is pushed, and of the kind of push.

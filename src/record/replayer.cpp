@@ -178,8 +178,7 @@ void Replayer::pulled(std::uint64_t version) {
 UpdateFacts Replayer::begin_update(const UpdateFacts& now) {
   if (has_ended_) return now;
   if (cursor_->peek().what == What::kRates) {
-    facts_.rate = cursor_->peek().rate;
-    facts_.clip = cursor_->peek().clip;
+    facts_ = cursor_->peek().facts;
     cursor_->next();
   }
   if (!expect(What::kUpdate, "pushes")) return now;

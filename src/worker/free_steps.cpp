@@ -45,6 +45,7 @@ void FreeSteps::push(std::span<const Variable> variables, std::span<const Gradie
       inplace_state(state).count_push();
     } else {
       context.scale = state.is_clipped() ? clip : 1.0F;
+      state.follow(core_.live.settings);
       const std::uint64_t retries = state.push(gradients[i], context, core_.threads);
       if (retries != 0) core_.count(Counter::kPushRetries).bump_relaxed(retries);
     }
@@ -126,14 +127,16 @@ std::uint64_t FreeSteps::step() { return end_step(count_step(), true); }
   return steps;
 }
 
-// The step by which the rate is scheduled. A replay takes it from the recording, together with the base rate and the
-// limit of the norm.
+// The step by which the rate is scheduled. A replay takes it from the recording, together with the runtime settings with
+// which the update was computed.
 std::uint64_t RecordedSteps::update_step() {
   LiveSettings& live = core_.live.settings;
   const record::UpdateFacts facts =
-      recording_.begin_update({core_.job.steps_done(), live.learning_rate, live.clip_norm});
+      recording_.begin_update({core_.job.steps_done(), live.learning_rate, live.clip_norm, live.momentum, live.beta1});
   live.learning_rate = facts.rate;
   live.clip_norm = facts.clip;
+  live.momentum = facts.momentum;
+  live.beta1 = facts.beta1;
   return facts.step;
 }
 

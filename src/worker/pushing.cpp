@@ -54,6 +54,7 @@ void Worker::push(const Variable& variable, float gradient) {
   VariableState& state = *variable.state_;
   if (!state.is_scalar || impl.live.settings.clip_norm > 0) return impl.push(variable, gradient);
   impl.count(Counter::kPushes).bump_relaxed(1);
+  state.follow(impl.live.settings);
   // A sum needs neither rate nor step.
   inplace_state(state).push_scalar(gradient, state.is_sum ? PushContext{.label = {}, .adds = impl.config.adds}
                                                           : impl.push_context(impl.job.steps_done()));

@@ -64,6 +64,7 @@ void Worker::Impl::push_rows(VariableState& state, std::span<const Id> ids, std:
     scale = update::clip_scale(update::squared_norm(gradients.data(), gradients.size()), live.settings.clip_norm);
   PushScope scope(*this);
   if (gradients.size() >= PushScope::kLongFloats) scope.take_time();
+  state.follow(live.settings);
   state.rows->push(ids, gradients.data(), state.settings, row_rate(), scale, config.adds, are_ascending, threads);
   state.rows->end_watch([&](std::uint64_t staleness) { shm::record_staleness(entry, staleness); });
   count(Counter::kPushes).bump_relaxed(1);

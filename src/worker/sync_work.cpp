@@ -51,8 +51,12 @@ void SyncWork::list() {
   }
 }
 
-void SyncWork::begin() {
+void SyncWork::begin(const shm::Decision& decision) {
   if (!is_listed()) list();
+  for (Target& target : targets_) {
+    target.settings.momentum = decision.momentum;
+    target.settings.beta1 = decision.beta1;
+  }
   work_.clear();
   chunks_ = 0;
 }
@@ -174,7 +178,7 @@ void SyncWork::find_changes(std::uint64_t step, const shm::Decision& decision, G
 }
 
 void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients) {
-  begin();
+  begin(decision);
   clear_changes();
   contributors_.clear();
   for (std::uint32_t rank = 0; rank < core_.job.ranks(); ++rank)
@@ -215,7 +219,7 @@ void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision
 }
 
 void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, GradientSegments& gradients) {
-  begin();
+  begin(decision);
   find_changes(step, decision, gradients);
   for (Target& target : targets_) add(target);
   const float rate = core_.config.optimizer.schedule.rate(decision.learning_rate, step);

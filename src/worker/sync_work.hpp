@@ -57,7 +57,7 @@ class SyncWork {
 
   bool is_listed() const;
   void list();
-  void begin();
+  void begin(const shm::Decision& decision);
   void add(Target& target);
   void scale_contributors(std::uint64_t step, float clip_norm, GradientSegments& gradients);
   double squared_norm_of(std::uint32_t contributor, std::uint64_t step, GradientSegments& gradients) const;

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ps_shm/job_config.hpp"
 #include "ps_shm/variable.hpp"
 #include "record/recording.hpp"
 #include "shm/segment/directory.hpp"
@@ -93,6 +94,11 @@ struct PS_SHM_HIDDEN VariableState {
 
   static constexpr std::uint64_t kNotPulled = ~std::uint64_t{0};
 
+  // Takes over the runtime settings with which its updates are computed.
+  void follow(const LiveSettings& live) noexcept {
+    settings.momentum = live.momentum;
+    settings.beta1 = live.beta1;
+  }
   void forget_pulls() { std::fill(pulled.begin(), pulled.end(), kNotPulled); }
   bool is_clipped() const noexcept { return !is_sum; }
   void require_size(std::size_t size, const char* verb) const {

@@ -114,7 +114,7 @@ class ReplayTest(ProcessTest):
 
     def test_a_replay_with_other_settings_says_where_it_differs(self):
         self.launch("--steps", 300, "--optimizer", "momentum", "--record", self.record)
-        self.change_arguments("--momentum", "0.5")
+        self.change_arguments("--l2", "0.5")
         self.assert_differs("differs from its recording at push ", "the pushed values differ")
 
     def test_a_replay_with_other_chunks_says_so(self):

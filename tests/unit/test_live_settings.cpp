@@ -42,6 +42,8 @@ LiveSettings related(std::uint32_t number) {
           .quorum = number,
           .learning_rate = float(number),
           .clip_norm = float(2 * number),
+          .momentum = 1 / float(2 + number),
+          .beta1 = 1 / float(3 + number),
           .workers = number};
 }
 
@@ -49,7 +51,8 @@ bool is_related(const LiveSettings& s) {
   const auto number = static_cast<std::uint32_t>(s.staleness);
   const LiveSettings whole = related(number);
   return s.mode == whole.mode && s.quorum == whole.quorum && s.learning_rate == whole.learning_rate &&
-         s.clip_norm == whole.clip_norm && s.workers == whole.workers;
+         s.clip_norm == whole.clip_norm && s.momentum == whole.momentum && s.beta1 == whole.beta1 &&
+         s.workers == whole.workers;
 }
 
 // Changes for try_change_live() and JobControl::change(): to the given settings whatever the current ones are, and to
@@ -73,12 +76,16 @@ TEST_CASE("live settings: at first they are those of the job") {
   config.staleness = 3;
   config.optimizer.learning_rate = 0.25F;
   config.optimizer.clip_norm = 5;
+  config.optimizer.momentum = 0.5F;
+  config.optimizer.beta1 = 0.75F;
   const TestJob job(config);
   const Live live = read_live(job.segments);
   CHECK(live.settings.mode == Mode::kSsp);
   CHECK(live.settings.staleness == 3);
   CHECK(live.settings.learning_rate == 0.25F);
   CHECK(live.settings.clip_norm == 5);
+  CHECK(live.settings.momentum == 0.5F);
+  CHECK(live.settings.beta1 == 0.75F);
   CHECK(live.settings.workers == 4);
   CHECK(live.clock_epoch == 1);
   CHECK(live.version == 0);
@@ -313,6 +320,9 @@ TEST_CASE("live settings: a change that the job does not support is refused and 
     refused([](LiveSettings& s) { s.learning_rate = std::numeric_limits<float>::infinity(); }, "lr");
     refused([](LiveSettings& s) { s.clip_norm = -1; }, "clip-norm");
     refused([](LiveSettings& s) { s.clip_norm = NAN; }, "clip-norm");
+    refused([](LiveSettings& s) { s.momentum = 1; }, "momentum");
+    refused([](LiveSettings& s) { s.momentum = 0.5F; }, "`momentum`: optimizer sgd has none");
+    refused([](LiveSettings& s) { s.beta1 = 0.5F; }, "`beta1`: optimizer sgd has none");
     refused([](LiveSettings& s) { s.staleness = std::uint64_t{1} << 32; }, "staleness");
     CHECK(texts(job, "set").empty());
   }
@@ -400,6 +410,20 @@ TEST_CASE("live settings: each difference is an event, an unchanged setting is n
   for (const Event& event : JobView(job.name.text()).events())
     if (event.kind == "set") CHECK(event.step == 12);
   CHECK(JobView(job.name.text()).info().live_version == 3);
+}
+
+TEST_CASE("live settings: an optimizer's momentum can be changed, which is an event") {
+  JobConfig config = elastic();
+  const auto change = [&](UpdateRule rule, float LiveSettings::*setting) {
+    config.optimizer.rule = rule;
+    const TestJob job(config);
+    JobControl control(job.name.text());
+    control.change([&](LiveSettings& settings) { settings.*setting = 0.5F; });
+    CHECK(control.current().*setting == 0.5F);
+    return texts(job, "set");
+  };
+  CHECK(change(UpdateRule::kNesterov, &LiveSettings::momentum) == std::vector<std::string>{"momentum: 0.9 -> 0.5"});
+  CHECK(change(UpdateRule::kAdamW, &LiveSettings::beta1) == std::vector<std::string>{"beta1: 0.9 -> 0.5"});
 }
 
 TEST_CASE("live settings: a change of the quorum is an event") {

@@ -280,3 +280,64 @@ TEST_CASE("live: a changed learning rate and clipping apply from the next step o
     CHECK(JobView(config.job).values("v")[0] == -4.5F);
   }
 }
+
+TEST_CASE("live: a changed momentum applies from the next step on, in every mode and layout") {
+  struct Kind {
+    Mode mode;
+    Reduce reduce = Reduce::kOrdered;
+    Layout layout = Layout::kVersioned;
+    bool is_scalar = false, has_rows = false;
+  };
+  const Kind kinds[] = {{Mode::kAsync},
+                        {Mode::kSsp},
+                        {Mode::kSync},
+                        {Mode::kSync, Reduce::kAtomic},
+                        {Mode::kAsync, Reduce::kOrdered, Layout::kInplace},
+                        {.mode = Mode::kAsync, .layout = Layout::kInplace, .is_scalar = true},
+                        {.mode = Mode::kAsync, .layout = Layout::kInplace, .has_rows = true}};
+  for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam})
+    for (const Kind& kind : kinds) {
+      CAPTURE(std::string(to_string(rule)));
+      CAPTURE(&kind - kinds);
+      JobConfig config = settings(1, kind.mode);
+      config.reduce = kind.reduce;
+      config.layout = kind.layout;
+      config.optimizer.rule = rule;
+      config.optimizer.learning_rate = 1.0F;
+      config.optimizer.momentum = config.optimizer.beta1 = 0.5F;
+      Server server(config);
+      Worker worker(options(config));
+      VariableSpec spec{.name = "v", .shape = {4, 2}};
+      if (kind.is_scalar) spec.shape.clear();
+      const Variable variable = worker.variable(spec, zero);
+      const std::vector<float> ones(kind.is_scalar ? 1 : 8, 1.0F);
+      const std::vector<std::uint32_t> ids{0, 1, 2, 3};
+      const auto push = [&] {
+        if (kind.has_rows)
+          worker.push_rows(variable, ids, ones);
+        else
+          worker.push(variable, ones);
+        worker.step();
+      };
+      const auto change_to = [&](float momentum) {
+        JobControl(config.job).change([&](LiveSettings& live) {
+          (rule == UpdateRule::kAdam ? live.beta1 : live.momentum) = momentum;
+        });
+      };
+      push();
+      change_to(0.25F);
+      worker.step();  // reads the changed settings
+      push();
+      std::vector<float> expected(3, 0.0F);  // the same, by the arithmetic alone
+      std::vector<float> next(3);
+      const float one = 1.0F;
+      for (int update = 0; update < 2; ++update) {
+        Optimizer optimizer = config.optimizer;
+        optimizer.momentum = optimizer.beta1 = update == 0 ? 0.5F : 0.25F;
+        update::apply(update::settings_of(optimizer, rule, false), {1.0F, static_cast<std::uint64_t>(update)},
+                      next.data(), expected.data(), 1, &one, 1.0F, 1);
+        expected.swap(next);
+      }
+      CHECK(JobView(config.job).values("v")[0] == doctest::Approx(expected[0]));  // in place, Adam rounds otherwise
+    }
+}

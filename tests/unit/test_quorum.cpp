@@ -264,9 +264,11 @@ TEST_CASE("barrier: a live change of the quorum applies to the waiting round") {
   CHECK(contributors(c, 0) == Ranks{0, 1});
 }
 
-TEST_CASE("barrier: a decision carries the rate and clipping of its moment, for all helpers alike") {
+TEST_CASE("barrier: a decision carries the runtime settings of its moment, for all helpers alike") {
   JobConfig config = with_quorum(2, 0);
   config.optimizer.learning_rate = 0.5F;
+  config.optimizer.momentum = 0.5F;
+  config.optimizer.beta1 = 0.75F;
   TestJob job(config);
   Member a(job), b(job);
   a.barrier.arrive(0);
@@ -275,11 +277,15 @@ TEST_CASE("barrier: a decision carries the rate and clipping of its moment, for 
   REQUIRE(try_change_live(job.segments, [](LiveSettings& settings) {
     settings.learning_rate = 0.25F;
     settings.clip_norm = 3;
+    settings.momentum = 0.25F;
+    settings.beta1 = 0.125F;
   }));
   Decision first, second;
   REQUIRE(b.barrier.read_decision(0, first));
   CHECK(first.learning_rate == 0.5F);
   CHECK(first.clip_norm == 0);
+  CHECK(first.momentum == 0.5F);
+  CHECK(first.beta1 == 0.75F);
   a.barrier.finish(0, nothing, patient);
   a.barrier.arrive(1);
   b.barrier.arrive(1);
@@ -287,6 +293,8 @@ TEST_CASE("barrier: a decision carries the rate and clipping of its moment, for 
   REQUIRE(a.barrier.read_decision(1, second));
   CHECK(second.learning_rate == 0.25F);
   CHECK(second.clip_norm == 3);
+  CHECK(second.momentum == 0.25F);
+  CHECK(second.beta1 == 0.125F);
 }
 
 TEST_CASE("barrier: each step's decision is one event with its contributors") {

@@ -83,7 +83,7 @@ TEST_CASE("record: what was written is read, even while its writer lives") {
   recorder.begin_pull(0);
   recorder.pulled(5);
   recorder.pulled(1000);
-  recorder.begin_update({40, 0.5F, 1.0F});
+  recorder.begin_update({40, 0.5F, 1.0F, 0.9F, 0.8F});
   recorder.begin_push(0, 0xffffffff, 1);
   const shm::VariableShm variable{};
   const shm::Segment shard;
@@ -108,7 +108,10 @@ TEST_CASE("record: what was written is read, even while its writer lives") {
   CHECK(cursor.peek().piece == 1);
   cursor.next();
   CHECK(cursor.peek().what == What::kRates);
-  CHECK(cursor.peek().rate == 0.5F);
+  CHECK(cursor.peek().facts.rate == 0.5F);
+  CHECK(cursor.peek().facts.clip == 1.0F);
+  CHECK(cursor.peek().facts.momentum == 0.9F);
+  CHECK(cursor.peek().facts.beta1 == 0.8F);
   cursor.next();
   CHECK(cursor.peek().step == 40);
   cursor.next();
@@ -358,7 +361,9 @@ TEST_CASE("record: a replayed call waits for its turn, and computes what was rec
   const test::Folder folder;
   const std::vector<float> ones(10, 1.0F), twos(10, 2.0F);
   JobConfig config = test::settings(2, Mode::kAsync);
+  config.optimizer.rule = UpdateRule::kMomentum;
   config.optimizer.learning_rate = 0.5F;
+  config.optimizer.momentum = 0;
   struct Two {
     Worker first, second;
     Variable of_first, of_second;
@@ -383,8 +388,8 @@ TEST_CASE("record: a replayed call waits for its turn, and computes what was rec
       return Worker(given);
     };
     Worker first = join(0), second = join(1);
-    const Variable of_first = first.variable(test::vector_of(10, UpdateRule::kSgd), test::zero);
-    const Variable of_second = second.variable(test::vector_of(10, UpdateRule::kSgd), test::zero);
+    const Variable of_first = first.variable(test::vector_of(10, UpdateRule::kMomentum), test::zero);
+    const Variable of_second = second.variable(test::vector_of(10, UpdateRule::kMomentum), test::zero);
     Two two{.first = std::move(first), .second = std::move(second), .of_first = of_first, .of_second = of_second};
     body(two);
   };
@@ -393,19 +398,19 @@ TEST_CASE("record: a replayed call waits for its turn, and computes what was rec
     CHECK(two.pull() == 0);
     two.push(ones);
     CHECK(two.pull() == -0.5F);
-    JobControl(config.job).change([](LiveSettings& live) { live.learning_rate = 0.25F; });
+    JobControl(config.job).change([](LiveSettings& live) { live.learning_rate = 0.25F, live.momentum = 0.5F; });
     two.second.step();
     two.push(ones);
-    CHECK(two.pull() == -0.75F);
+    CHECK(two.pull() == -0.875F);
     two.first.step();
   });
-  replay([&](Two& two) {  // at the rates of the recording
+  replay([&](Two& two) {  // with the runtime settings of the recording
     CHECK(two.pull() == 0);
     two.push(ones);
     CHECK(two.pull() == -0.5F);
     two.second.step();
     two.push(ones);
-    CHECK(two.pull() == -0.75F);
+    CHECK(two.pull() == -0.875F);
     two.first.step();
   });
   replay([&](Two& two) { CHECK_THROWS_AS(two.push(ones), Interrupted); });  // the first one has not pulled (replay.P2)

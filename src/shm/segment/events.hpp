@@ -41,7 +41,9 @@ enum class LiveKey : std::uint32_t {
   kQuorum = 3,
   kLearningRate = 4,
   kClipNorm = 5,
-  kWorkers = 6
+  kWorkers = 6,
+  kMomentum = 7,
+  kBeta1 = 8
 };
 
 struct EventRecord {

@@ -142,10 +142,10 @@ struct alignas(kWriterLine) SettingsShm {
 struct alignas(kWriterLine) LiveShm {
   AtomicShm<std::uint32_t> mode, quorum;
   AtomicShm<std::uint64_t> staleness;
-  AtomicShm<std::uint32_t> learning_rate, clip_norm;  // bits of floats
+  AtomicShm<std::uint32_t> learning_rate, clip_norm, momentum, beta1;  // bits of floats
   AtomicShm<std::uint32_t> workers;
   AtomicShm<std::uint32_t> clock_epoch;  // counts the changes to mode ssp; 0: none yet (ssp_clock.hpp)
-  std::uint8_t reserved[96];
+  std::uint8_t reserved[88];
 };
 
 // A crash-tolerant barrier (barrier.hpp). All of it shares one line: the worker that decides a round also opens the
@@ -212,10 +212,10 @@ struct alignas(kWriterLine) BarrierEntryShm {
   AtomicShm<std::uint64_t> generation;   // of the gradient segment that holds that gradient
   AtomicShm<std::uint64_t> proposal;     // round + 1 for which `proposed` was written; 0: none
   RankSetShm proposed;
-  AtomicShm<std::uint32_t> learning_rate, clip_norm;  // bits of floats; valid for the round (barrier.B8)
+  AtomicShm<std::uint32_t> learning_rate, clip_norm, momentum, beta1;  // bits of floats; of the round (barrier.B8)
   AtomicShm<std::uint64_t> included;  // round + 1 of a decision that includes it, perhaps unread by it (barrier.B11)
   AtomicShm<std::uint64_t> changed;   // reduce atomic: round + 1 of the adds or assigns in the segment (barrier.B13)
-  std::uint8_t reserved[40];
+  std::uint8_t reserved[32];
 };
 
 enum class RankState : std::uint32_t { kNever = 0, kJoined = 1, kLeft = 2 };

@@ -55,8 +55,9 @@ template <>
 struct LayoutFields<LiveShm> {
   using Struct = LiveShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(mode),          PS_SHM_FIELD(quorum),    PS_SHM_FIELD(staleness),
-                                        PS_SHM_FIELD(learning_rate), PS_SHM_FIELD(clip_norm), PS_SHM_FIELD(workers),
-                                        PS_SHM_FIELD(clock_epoch),   PS_SHM_FIELD(reserved)};
+                                        PS_SHM_FIELD(learning_rate), PS_SHM_FIELD(clip_norm), PS_SHM_FIELD(momentum),
+                                        PS_SHM_FIELD(beta1),         PS_SHM_FIELD(workers),   PS_SHM_FIELD(clock_epoch),
+                                        PS_SHM_FIELD(reserved)};
 };
 
 template <>
@@ -103,8 +104,8 @@ struct LayoutFields<BarrierEntryShm> {
   using Struct = BarrierEntryShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(active_from), PS_SHM_FIELD(published), PS_SHM_FIELD(generation),
                                         PS_SHM_FIELD(proposal),    PS_SHM_FIELD(proposed),  PS_SHM_FIELD(learning_rate),
-                                        PS_SHM_FIELD(clip_norm),   PS_SHM_FIELD(included),  PS_SHM_FIELD(changed),
-                                        PS_SHM_FIELD(reserved)};
+                                        PS_SHM_FIELD(clip_norm),   PS_SHM_FIELD(momentum),  PS_SHM_FIELD(beta1),
+                                        PS_SHM_FIELD(included),    PS_SHM_FIELD(changed),   PS_SHM_FIELD(reserved)};
 };
 
 template <>

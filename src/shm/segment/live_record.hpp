@@ -15,6 +15,8 @@ inline void write_live(LiveShm& record, const LiveSettings& settings, std::uint3
   record.staleness.store_relaxed(settings.staleness);
   record.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(settings.learning_rate));
   record.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(settings.clip_norm));
+  record.momentum.store_relaxed(std::bit_cast<std::uint32_t>(settings.momentum));
+  record.beta1.store_relaxed(std::bit_cast<std::uint32_t>(settings.beta1));
   record.workers.store_relaxed(settings.workers);
   record.clock_epoch.store_relaxed(clock_epoch);
 }

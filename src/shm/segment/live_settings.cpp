@@ -27,6 +27,8 @@ Live read_live(const JobSegments& job) noexcept {
     live.settings.staleness = record.staleness.load_relaxed();
     live.settings.learning_rate = std::bit_cast<float>(record.learning_rate.load_relaxed());
     live.settings.clip_norm = std::bit_cast<float>(record.clip_norm.load_relaxed());
+    live.settings.momentum = std::bit_cast<float>(record.momentum.load_relaxed());
+    live.settings.beta1 = std::bit_cast<float>(record.beta1.load_relaxed());
     live.settings.workers = record.workers.load_relaxed();
     live.clock_epoch = record.clock_epoch.load_relaxed();
     fence_acquire();  // (settings.S4) pairs with settings.S2
@@ -67,6 +69,8 @@ bool try_change_live(JobSegments& job, const std::function<void(LiveSettings&)>&
   note(LiveKey::kQuorum, old.quorum, settings.quorum);
   note(LiveKey::kLearningRate, bits(old.learning_rate), bits(settings.learning_rate));
   note(LiveKey::kClipNorm, bits(old.clip_norm), bits(settings.clip_norm));
+  note(LiveKey::kMomentum, bits(old.momentum), bits(settings.momentum));
+  note(LiveKey::kBeta1, bits(old.beta1), bits(settings.beta1));
   note(LiveKey::kWorkers, old.workers, settings.workers);
   fault_point(FaultPoint::kSetRecorded);
   job.locks().release(kSetterByte);

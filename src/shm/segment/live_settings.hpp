@@ -1,5 +1,5 @@
-// Runtime settings, which may change while the job runs: mode (async, ssp), staleness, quorum, learning rate, clipping
-// and number of workers.
+// Runtime settings, which may change while the job runs: mode (async, ssp), staleness, quorum, learning rate, clipping,
+// momentum and number of workers.
 //
 // Record v % kLiveRecords is valid while `live_version` is v. A change writes the next record, then advances the
 // version:

@@ -51,10 +51,12 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
   if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
     // (barrier.A3) pairs with barrier.A5, barrier.B11: a reader of the new set finds the round over, or what was noted
     fence_release();
-    // relaxed, as the next two: barrier.A3 publishes them
+    // relaxed, as those below: barrier.A3 publishes them
     for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
     mine.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.learning_rate));
     mine.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.clip_norm));
+    mine.momentum.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.momentum));
+    mine.beta1.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.beta1));
     fault_point(FaultPoint::kDecideSet);
     mine.proposal.store_release(round + 1);  // (barrier.A3) barrier.A4 names it
     fault_point(FaultPoint::kDecideProposed);
@@ -98,6 +100,8 @@ bool Barrier::read_decision(std::uint64_t round, Decision& out) const noexcept {
     out.contributors.bits[i] = proposer.proposed.bits[i].load_relaxed();  // relaxed, as below: the round is checked
   out.learning_rate = std::bit_cast<float>(proposer.learning_rate.load_relaxed());
   out.clip_norm = std::bit_cast<float>(proposer.clip_norm.load_relaxed());
+  out.momentum = std::bit_cast<float>(proposer.momentum.load_relaxed());
+  out.beta1 = std::bit_cast<float>(proposer.beta1.load_relaxed());
   fence_acquire();                // (barrier.A5) pairs with barrier.A3's fence
   return this->round() == round;  // barrier.B6: a proposal is overwritten only once the round is over
 }
