@@ -74,8 +74,8 @@ struct Initial {
 
 VariableSpec specify(const std::string& name, const Initial& init, const std::optional<Shape>& shape,
                      const std::optional<std::string>& dtype, const std::optional<std::string>& rule,
-                     const std::optional<std::string>& layout, bool regularize) {
-  VariableSpec spec{.name = name, .rule = {}, .layout = {}, .regularize = regularize};
+                     const std::optional<std::string>& layout, float regularize, float lr_scale) {
+  VariableSpec spec{.name = name, .rule = {}, .layout = {}, .regularize = regularize, .rate_scale = lr_scale};
   if (shape) spec.shape = *shape;
   if (dtype) spec.dtype = dtype_of(*dtype);
   if (init.array) {
@@ -93,7 +93,7 @@ VariableSpec specify(const std::string& name, const Initial& init, const std::op
 
 nb::object variable(const WorkerHandle& self, const std::string& name, nb::object init, std::optional<Shape> shape,
                     std::optional<std::string> dtype, std::optional<std::string> rule,
-                    std::optional<std::string> layout, bool regularize, double wait) {
+                    std::optional<std::string> layout, float regularize, float lr_scale, double wait) {
   if (init.is_none() && !shape) {
     std::optional<Variable> found;
     {
@@ -103,7 +103,7 @@ nb::object variable(const WorkerHandle& self, const std::string& name, nb::objec
     return nb::cast(NamedVariable{self.rank, *found, shape_in_job(self.use().config().job, name)});
   }
   const Initial initial(init, name);
-  const VariableSpec spec = specify(name, initial, shape, dtype, rule, layout, regularize);
+  const VariableSpec spec = specify(name, initial, shape, dtype, rule, layout, regularize, lr_scale);
   std::optional<Variable> made;
   {
     const Turn turn(*self.rank);
@@ -113,10 +113,11 @@ nb::object variable(const WorkerHandle& self, const std::string& name, nb::objec
 }
 
 nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<std::string> rule,
-                     std::optional<std::string> layout, nb::object regularize) {
-  const auto is_regularized = [&](nb::handle name) {
-    return PyBool_Check(regularize.ptr()) ? nb::cast<bool>(regularize)
-                                          : nb::cast<bool>(regularize.attr("__contains__")(name));
+                     std::optional<std::string> layout, nb::object regularize, std::optional<nb::dict> lr_scale) {
+  const auto regularized = [&](nb::handle name) {
+    if (PyBool_Check(regularize.ptr())) return nb::cast<bool>(regularize) ? 1.0F : 0.0F;
+    if (!nb::cast<bool>(regularize.attr("__contains__")(name))) return 0.0F;
+    return nb::isinstance<nb::dict>(regularize) ? nb::cast<float>(regularize[name]) : 1.0F;
   };
   std::vector<Initial> initials;
   std::vector<VariableSpec> specs;
@@ -127,7 +128,8 @@ nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<st
       throw nb::type_error(fmt::format("variable '{}': pass its first values as an array", name).c_str());
     const bool has_floats = initials.back().array->dtype() == DType::kFloat32;
     specs.push_back(specify(name, initials.back(), {}, {}, has_floats ? rule : std::nullopt,
-                            has_floats ? layout : std::nullopt, has_floats && is_regularized(key)));
+                            has_floats ? layout : std::nullopt, has_floats ? regularized(key) : 0.0F,
+                            lr_scale && lr_scale->contains(key) ? nb::cast<float>((*lr_scale)[key]) : 1.0F));
   }
   std::vector<Variable> made;
   {
@@ -262,14 +264,15 @@ Raises:
 }
 
 void add_variables(nb::class_<WorkerHandle>& type) {
-  type.def("variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
-           "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = false,
-           "wait"_a = 10.0,
-           nb::sig(
-               "def variable(self, name: str, init: typing.Any = None, *, shape: collections.abc.Sequence[int] | None "
-               "= None, dtype: str | None = None, rule: str | None = None, layout: str | None = None, regularize: bool "
-               "= False, wait: float = 10.0) -> Variable"),
-           R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
+  type.def(
+          "variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
+          "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = 0.0F,
+          "lr_scale"_a = 1.0F, "wait"_a = 10.0,
+          nb::sig(
+              "def variable(self, name: str, init: typing.Any = None, *, shape: collections.abc.Sequence[int] | None "
+              "= None, dtype: str | None = None, rule: str | None = None, layout: str | None = None, regularize: float "
+              "= 0.0, lr_scale: float = 1.0, wait: float = 10.0) -> Variable"),
+          R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
 
 All workers must declare a variable alike. One worker initialises it; the others wait for that, and one of them takes
 over if the initialiser dies. In a job that begins with a checkpoint, the values come from there instead.
@@ -290,7 +293,8 @@ Args:
     rule: the update rule: add, sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, ftrl or rowwise_adagrad. None:
         the job's optimizer.
     layout: versioned or inplace. None: the job's layout.
-    regularize: whether the job's l2, l1 and weight_decay apply to this variable.
+    regularize: multiplies the job's l2, l1 and weight_decay for this variable. 0: they do not apply to it.
+    lr_scale: multiplies the job's learning rate for this variable.
     wait: without `init` and `shape`, how long to wait for another worker to declare the variable, and then to
         initialise it, in seconds. 0: no limit.
 
@@ -305,15 +309,18 @@ Raises:
 Progress: declaring is lock-free; blocks on the worker that declares or initialises the variable.)")
       .def(
           "variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
-          "regularize"_a = false,
+          "regularize"_a = false, "lr_scale"_a = nb::none(),
           nb::sig("def variables(self, arrays: dict[str, typing.Any], *, rule: str | None = None, layout: str | None = "
-                  "None, regularize: bool | collections.abc.Collection[str] = False) -> Bundle"),
+                  "None, regularize: bool | collections.abc.Collection[str] | dict[str, float] = False, lr_scale: "
+                  "dict[str, "
+                  "float] | None = None) -> Bundle"),
           R"(Declares several variables together, as variable() does, and returns them as a Bundle, in their order.
 
 Args:
     arrays: for each variable's name, an array with its initial values, which gives shape and dtype.
     rule, layout, regularize: as for variable(). They apply to the float32 variables only. `regularize` may also be the
-        names of those to which l2, l1 and weight_decay apply.
+        names of those to which l2, l1 and weight_decay apply, or a dict of factors by name.
+    lr_scale: factors of the learning rate by name; 1 for the others.
 
 Raises:
     TypeError: initial values are not given as an array.

@@ -276,10 +276,10 @@ void GpuLink::Push::start() {
 void GpuLink::Push::start_native() {
   const float rate = link_.worker.learning_rate();
   for (const Native& one : native_) {
-    link_.check(
-        link_.kernels.add_pieces(added_on_device_.on_device() + one.first, one.count, one.state->is_sum ? 1.0F : -rate,
-                                 one.state->settings.clip_value, link_.strategy.wide_adds, link_.stream->get()),
-        "add a gradient");
+    link_.check(link_.kernels.add_pieces(added_on_device_.on_device() + one.first, one.count,
+                                         one.state->is_sum ? 1.0F : -rate * one.state->settings.rate_scale,
+                                         one.state->settings.clip_value, link_.strategy.wide_adds, link_.stream->get()),
+                "add a gradient");
   }
 }
 

@@ -233,6 +233,8 @@ std::vector<VariableInfo> JobView::variables() const {
       info.shape.assign(first.extents, first.extents + first.axes);
       info.rule = static_cast<UpdateRule>(first.rule);
       info.layout = static_cast<Layout>(first.layout);
+      info.rate_scale = std::bit_cast<float>(first.rate_scale);
+      info.regularize = std::bit_cast<float>(first.regularize);
       info.element_count = shm::element_count(first);
       info.bytes = shm::value_bytes(first);
       info.initialised = is_initialised(first);

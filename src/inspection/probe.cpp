@@ -138,10 +138,8 @@ bool Probe::read(std::size_t variable, std::uint64_t piece, std::vector<float>& 
   if (is_inplace(record)) {
     const InplaceVariable source(shard.data(), record);
     floats.resize(source.block_size(number));
-    const update::Settings settings = update::settings_of(job_.config().optimizer, static_cast<UpdateRule>(record.rule),
-                                                          (record.flags & kRegularize) != 0);
     update::with_element_value(
-        settings, read_live(job_).settings.learning_rate,
+        settings_of(job_.config().optimizer, record), read_live(job_).settings.learning_rate,
         [&, block = number](const auto& value_of) { source.pull_block(block, floats.data(), value_of); });
     return true;
   }

@@ -56,9 +56,8 @@ void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::u
 
 void copy_inplace_block(const shm::JobSegments& job, const VariableShm& record, std::uint64_t block, float* out) {
   const shm::InplaceVariable source(job.shard_data(record.shard), record);
-  const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(record.rule),
-                                                        (record.flags & shm::kRegularize) != 0);
-  update::with_element_value(settings, shm::read_live(job).settings.learning_rate,
+  update::with_element_value(shm::settings_of(job.config().optimizer, record),
+                             shm::read_live(job).settings.learning_rate,
                              [&](const auto& value_of) { source.pull_block(block, out, value_of); });
 }
 

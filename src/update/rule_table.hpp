@@ -197,7 +197,7 @@ struct Ftrl {
   // The z that gives `value`, with this n.
   static float z_of(const Settings& settings, float learning_rate, float value, float n) noexcept {
     if (value == 0) return 0.0F;
-    return -value * ((settings.ftrl_beta + std::sqrt(n)) / learning_rate + settings.l2) -
+    return -value * ((settings.ftrl_beta + std::sqrt(n)) / (learning_rate * settings.rate_scale) + settings.l2) -
            std::copysign(settings.l1, value);
   }
   static float first_z(const Settings& settings, float learning_rate, float value) noexcept {
@@ -241,7 +241,7 @@ struct Ftrl {
     }
   };
   static Value value_of(const Settings& settings, float learning_rate) noexcept {
-    return {settings, 1.0F / learning_rate};
+    return {settings, 1.0F / (learning_rate * settings.rate_scale)};
   }
   static void set_value(const Settings& settings, float learning_rate, float* x, float value) noexcept {
     if (value != x[0]) x[2] = z_of(settings, learning_rate, value, x[1]);
@@ -334,7 +334,8 @@ template <class Body>
 
 // What a call's elements have in common, except for t.
 inline Call resolve(const Settings& settings, float learning_rate, float scale, float clip_value) noexcept {
-  Call call{.settings = settings, .rate = learning_rate, .scale = scale, .epsilon = settings.epsilon};
+  const float rate = learning_rate * settings.rate_scale;
+  Call call{.settings = settings, .rate = rate, .scale = scale, .epsilon = settings.epsilon};
   with_rule(
       settings.rule, [&](auto rule) __attribute__((always_inline)) {
         using Rule = decltype(rule);
@@ -342,9 +343,9 @@ inline Call resolve(const Settings& settings, float learning_rate, float scale, 
           if (clip_value > 0) call.limit = clip_value;
           if constexpr (!Rule::kTraits.regularizes_itself) {
             call.l2 = settings.l2;
-            call.decay = learning_rate * settings.weight_decay;
+            call.decay = rate * settings.weight_decay;
           }
-          if constexpr (requires { Rule::set_rate(call, learning_rate); }) Rule::set_rate(call, learning_rate);
+          if constexpr (requires { Rule::set_rate(call, rate); }) Rule::set_rate(call, rate);
           call.has_t = settings.ema > 0 || requires { Rule::set_update(call, 1.0); };
         }
       });

@@ -15,18 +15,17 @@ void fill(const Slot& slot, const Settings& settings, float learning_rate, const
 
 }  // namespace
 
-Settings settings_of(const Optimizer& optimizer, UpdateRule rule, bool regularize, DType dtype) noexcept {
-  Settings settings{.rule = rule, .dtype = dtype};
+Settings settings_of(const Optimizer& optimizer, UpdateRule rule, float regularize, DType dtype,
+                     float rate_scale) noexcept {
+  Settings settings{.rule = rule, .rate_scale = rate_scale, .dtype = dtype};
   const Traits& traits = traits_of(rule);
   if (traits.is_sum) return settings;
   for (const HyperParameter& one : traits.hyper_parameters)
     if (one.from != nullptr) settings.*one.to = optimizer.*one.from;
-  if (regularize) {
-    settings.l2 = optimizer.l2;
-    if (!traits.regularizes_itself) settings.weight_decay = optimizer.weight_decay.value_or(traits.weight_decay);
-  } else {
-    settings.l1 = 0;
-  }
+  settings.l1 *= regularize;
+  settings.l2 = optimizer.l2 * regularize;
+  if (!traits.regularizes_itself)
+    settings.weight_decay = optimizer.weight_decay.value_or(traits.weight_decay) * regularize;
   settings.clip_value = optimizer.clip_value;
   settings.ema = optimizer.ema;
   return settings;

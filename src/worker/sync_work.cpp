@@ -40,11 +40,9 @@ void SyncWork::list() {
       }
     }
     const shm::VariableShm& record = is_summed_ ? directory_.at(listed.base - 1) : listed;
-    Target& target = targets_.emplace_back(
-        Target{record, is_summed_ ? listed.base - 1 : position,
-               shm::VersionedVariable(core_.job.shard(record.shard), record), std::nullopt,
-               update::settings_of(core_.config.optimizer, static_cast<UpdateRule>(record.rule),
-                                   (record.flags & shm::kRegularize) != 0, static_cast<DType>(record.dtype))});
+    Target& target = targets_.emplace_back(Target{record, is_summed_ ? listed.base - 1 : position,
+                                                  shm::VersionedVariable(core_.job.shard(record.shard), record),
+                                                  std::nullopt, shm::settings_of(core_.config.optimizer, record)});
     if (!is_summed_) continue;
     target.accumulator.emplace(core_.job.shard(listed.shard), listed);
     target.settings.clip_value = 0;  // each contribution was clipped

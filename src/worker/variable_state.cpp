@@ -58,8 +58,7 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
   element_count = shm::element_count(first);
   if (dtype == DType::kFloat32) span_elements_ = elements;
   layout = static_cast<Layout>(first.layout);
-  settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(first.rule),
-                                 (first.flags & shm::kRegularize) != 0, dtype);
+  settings = shm::settings_of(job.config().optimizer, first);
   is_sum = update::traits_of(settings.rule).is_sum;
   pulled.assign(pieces, kNotPulled);
   observed.assign(pieces, kNotPulled);

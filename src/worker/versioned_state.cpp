@@ -53,7 +53,7 @@ void VersionedState::pull_image(std::span<float> out, std::uint64_t epoch) {
 }
 
 std::uint64_t VersionedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
-  if (call_.rate != context.learning_rate || call_.scale != context.scale ||
+  if (call_.rate != context.learning_rate * settings.rate_scale || call_.scale != context.scale ||
       call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1)
     call_ = update::resolve(settings, context.learning_rate, context.scale);
   return for_pushed(

@@ -98,7 +98,8 @@ MUTANTS = {
         "tests": ['record "record: a replayed call waits*"'],
         "file": "src/record/recorder.cpp",
         "changes": [
-            ("  if (!has_rates_ || now.rate != facts_.rate || now.clip != facts_.clip) {",
+            ("  if (!has_rates_ || now.rate != facts_.rate || now.clip != facts_.clip || now.momentum != facts_.momentum ||\n"
+             "      now.beta1 != facts_.beta1) {",
              "  if (!has_rates_) {"),
         ],
     },

@@ -398,4 +398,24 @@ MUTANTS = {
              "    step(out, in);"),
         ],
     },
+    "push_keeps_momentum": {
+        "breaks": "A push uses the momentum with which the job began.",
+        "rule": "settings.S4",
+        "tests": ['optimizers "live: a changed momentum*"'],
+        "file": "src/worker/free_steps.cpp",
+        "changes": [
+            ("      state.follow(core_.live.settings);\n",
+             ""),
+        ],
+    },
+    "sync_keeps_momentum": {
+        "breaks": "A sync step uses the momentum with which the job began.",
+        "rule": "barrier.B8",
+        "tests": ['optimizers "live: a changed momentum*"'],
+        "file": "src/worker/sync_work.cpp",
+        "changes": [
+            ("    target.settings.momentum = decision.momentum;\n",
+             ""),
+        ],
+    },
 }

@@ -212,9 +212,8 @@ def test_schedulers_of_torch_act_on_the_job(job):
         scheduler.step()
         train(model, opt, 1)
         assert opt.worker.live["lr"] == "0.5"
-        opt.param_groups[0]["momentum"] = 0.5
-        with pytest.raises(ps_shm.Error, match="cycle_momentum=False"):
-            opt.step()
+        with pytest.raises(ValueError, match="must support momentum"):  # sgd has none
+            torch.optim.lr_scheduler.OneCycleLR(opt, 0.2, total_steps=13)
 
 
 @pytest.mark.parametrize("make", [
@@ -242,6 +241,83 @@ def test_schedulers_give_the_rates_that_they_give_an_optimizer_of_torch(job, mak
         assert opt.param_groups[0]["lr"] == pytest.approx(reference.param_groups[0]["lr"], rel=1e-4)
         for a, b in zip(plain.parameters(), model.parameters()):
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("ours, theirs", [
+    ({"optimizer": "momentum", "momentum": 0.9}, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    ({"optimizer": "nesterov"}, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True)),
+    ({"optimizer": "adam"}, lambda p: torch.optim.Adam(p, lr=0.1)),
+    ({"optimizer": "adamw"}, lambda p: torch.optim.AdamW(p, lr=0.1)),
+])
+def test_schedulers_may_change_the_momentum(job, ours, theirs):
+    plain, model = small_model(), small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, mode="sync", **ours) as opt:
+        for m, optimizer in ((plain, theirs(plain.parameters())), (model, opt)):
+            scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=13, base_momentum=0.5, max_momentum=0.8)
+            for _ in range(12):
+                train(m, optimizer, 1)
+                scheduler.step()
+        live = opt.worker.live["momentum" if ours["optimizer"] in ("momentum", "nesterov") else "beta1"]
+        assert 0.75 < float(live) < 0.8  # of the last step, not quite back at the top
+        for a, b in zip(plain.parameters(), model.parameters()):
+            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_groups_have_rates_and_weight_decay_of_their_own(job, mode):
+    plain, model = small_model(), small_model()
+
+    def groups(m):
+        first, second, others = list(m[0].parameters()), [m[3].weight], [*m[1].parameters(), m[3].bias]
+        return [{"params": first, "lr": 0.01, "weight_decay": 0.1}, {"params": second, "lr": 0.05, "weight_decay": 0.4},
+                {"params": others, "weight_decay": 0.0}]
+
+    def train_in_two_halves(m, opt):
+        for _ in range(2):
+            train(m, opt, 5)
+            for group in opt.param_groups:
+                group["lr"] *= 0.5
+            if mode == "async" and isinstance(opt, ps_shm.torch.Optimizer):
+                opt._follow_scheduler()  # in async, a rate takes effect one step later
+                opt.worker.step()
+
+    with ps_shm.torch.Optimizer(model, job, create=True, mode=mode, optimizer="adamw", lr=0.02, params=groups(model)) as opt:
+        assert [group["lr"] for group in opt.param_groups] == pytest.approx([0.01, 0.05, 0.02])
+        assert [group["weight_decay"] for group in opt.param_groups] == pytest.approx([0.1, 0.4, 0])
+        assert opt.worker.settings["weight_decay"] == "0.4"
+        train_in_two_halves(plain, torch.optim.AdamW(groups(plain), lr=0.02, weight_decay=0))
+        train_in_two_halves(model, opt)
+        for a, b in zip(plain.state_dict().values(), model.state_dict().values()):
+            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
+        assert opt.state_dict()["param_groups"][1]["lr"] == pytest.approx(0.0125)
+        opt.param_groups[0]["lr"] = 1.0
+        with pytest.raises(ps_shm.Error, match="`lr` by other factors than at the start; a scheduler must"):
+            opt.step()
+        opt.param_groups[0]["lr"] = 0.0025
+        opt.param_groups[0]["betas"] = (0.5, 0.999)
+        with pytest.raises(ps_shm.Error, match="`beta1` by other factors"):
+            opt.step()
+        opt.param_groups[0]["betas"] = (0.9, 0.999)
+        opt.param_groups[2]["weight_decay"] = 0.1
+        with pytest.raises(ps_shm.Error, match="fixed from the start"):
+            opt.step()
+
+
+def test_a_group_may_have_no_rate_and_the_job_needs_none_if_all_have_one(job):
+    model = small_model()
+    params = [{"params": model[0].parameters(), "lr": 0.5}, {"params": model[3].parameters(), "lr": 0.0}]
+    with ps_shm.torch.Optimizer(model, job, create=True, params=params) as opt:
+        assert opt.worker.settings["lr"] == "0.5" and [group["lr"] for group in opt.param_groups] == [0.5, 0.0]
+        before = {n: p.detach().clone() for n, p in model.named_parameters()}
+        train(model, opt, 1)
+        assert [n for n, p in model.named_parameters() if not torch.equal(p, before[n])] == ["0.weight"]
+        opt.param_groups[1]["lr"] = 0.1
+        with pytest.raises(ps_shm.Error, match="freeze its parameters"):
+            opt.step()
+        with pytest.raises(ps_shm.Error, match="groups of parameters are fixed"):
+            opt.add_param_group({"params": model[1].parameters()})
+    with pytest.raises(ValueError, match="a group has weight_decay=0.1, and the job weight_decay=0"):
+        ps_shm.torch.Optimizer(model, job, create=True, weight_decay=0, params=[{"params": model.parameters(), "weight_decay": 0.1}])
 
 
 @pytest.mark.parametrize("policy", ["chief", "mean", "local"])
@@ -990,7 +1066,7 @@ def test_groups_without_weight_decay_and_the_names_of_torch(job):
         before = {n: p.detach().clone() for n, p in model.named_parameters()}
         train(model, opt, 1)
         assert [n for n, p in model.named_parameters() if not torch.equal(p, before[n])] == ["3.weight", "3.bias"]
-    for params, says in (([{"params": model.parameters(), "lr": 0.1}], "may have weight_decay=0"),
+    for params, says in (([{"params": model.parameters(), "betas": (0.5, 0.9)}], "may have lr and weight_decay"),
                          ([torch.zeros(1)], "no parameter of the model")):
         with pytest.raises(ValueError, match=says):
             ps_shm.torch.Optimizer(model, job, create=True, params=params)

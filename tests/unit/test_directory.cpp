@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <set>
 #include <string>
@@ -57,7 +58,8 @@ TEST_CASE("directory: a declared variable is found with its declared settings") 
   Directory directory(job.segments);
   VariableSpec wanted = spec("layer/1.weights:0", {3, 5, 7});
   wanted.rule = UpdateRule::kAdd;
-  wanted.regularize = true;
+  wanted.regularize = 0.5F;
+  wanted.rate_scale = 2;
   const std::uint32_t position = directory.declare(wanted, 2, kTaskByte).front();
   CHECK(directory.find(wanted.name) == position);
   const VariableShm& record = directory.at(position);
@@ -65,7 +67,9 @@ TEST_CASE("directory: a declared variable is found with its declared settings") 
   CHECK(record.elements == 105);
   CHECK(shape_to_string(record.extents, record.axes) == "[3, 5, 7]");
   CHECK(record.rule == std::uint32_t(UpdateRule::kAdd));
-  CHECK(record.flags == kRegularize);
+  CHECK(record.flags == 0);
+  CHECK(std::bit_cast<float>(record.regularize) == 0.5F);
+  CHECK(std::bit_cast<float>(record.rate_scale) == 2.0F);
   CHECK(record.slots == 2);
   CHECK(record.init.load_acquire() == 0);
 }
@@ -105,7 +109,8 @@ TEST_CASE("directory: a disagreement is an error that names variable, setting an
   SUBCASE("axes") { other.shape = {6}, what = "shape", theirs = "[2, 3]", yours = "[6]"; }
   SUBCASE("rule") { other.rule = UpdateRule::kAdd, what = "update rule", theirs = "sgd", yours = "add"; }
   SUBCASE("layout") { other.layout = Layout::kInplace, what = "layout", theirs = "versioned", yours = "inplace"; }
-  SUBCASE("l2") { other.regularize = true, what = "l2", theirs = "off", yours = "on"; }
+  SUBCASE("l2") { other.regularize = 0.5F, what = "factor of l2 and weight decay", theirs = "0", yours = "0.5"; }
+  SUBCASE("rate") { other.rate_scale = 2, what = "factor of the learning rate", theirs = "1", yours = "2"; }
   CHECK(contains(declare_error(directory, other),
                  "'w' already exists with " + what + " " + theirs + ", but " + yours + " was requested"));
   CHECK(directory.count() == 1);

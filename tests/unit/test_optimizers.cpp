@@ -1,6 +1,8 @@
 // Optimizers as applied to a worker's pushes, in every mode and layout, bit for bit; and changes of their settings.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -340,4 +342,71 @@ TEST_CASE("live: a changed momentum applies from the next step on, in every mode
       }
       CHECK(JobView(config.job).values("v")[0] == doctest::Approx(expected[0]));  // in place, Adam rounds otherwise
     }
+}
+
+TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, in every mode and layout") {
+  struct Kind {
+    Mode mode;
+    Reduce reduce;
+    Layout layout;
+  };
+  for (const Kind& kind :
+       {Kind{Mode::kAsync, Reduce::kOrdered, Layout::kVersioned},
+        Kind{Mode::kSync, Reduce::kOrdered, Layout::kVersioned}, Kind{Mode::kSync, Reduce::kAtomic, Layout::kVersioned},
+        Kind{Mode::kAsync, Reduce::kOrdered, Layout::kInplace}})
+    for (const UpdateRule rule : kOptimizers) {
+      CAPTURE(std::string(to_string(rule)));
+      CAPTURE(std::string(to_string(kind.mode)));
+      CAPTURE(std::string(to_string(kind.layout)));
+      JobConfig config = settings(1, kind.mode);
+      config.reduce = kind.reduce;
+      config.layout = kind.layout;
+      config.optimizer.rule = rule;
+      config.optimizer.learning_rate = 0.25F;
+      config.optimizer.l2 = 0.5F;
+      config.optimizer.weight_decay = rule == UpdateRule::kFtrl ? 0.0F : 0.125F;
+      JobConfig same = config;  // with a rate and decay that give the same by themselves
+      same.optimizer.learning_rate = 0.125F;
+      same.optimizer.l2 = 1.0F;
+      same.optimizer.weight_decay = *config.optimizer.weight_decay * 2;
+      const auto values = [&](JobConfig job, float rate_scale, float regularize) {
+        job.job = test::unique_job_name();
+        Server server(job);
+        Worker worker(options(job));
+        VariableSpec spec{.name = "v", .shape = {5}, .regularize = regularize, .rate_scale = rate_scale};
+        const Variable variable =
+            worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 2.0F); });
+        const std::vector<float> ones(5, 1.0F);
+        for (int step = 0; step < 3; ++step) {
+          worker.push(variable, ones);
+          worker.step();
+        }
+        const VariableInfo info = JobView(job.job).variables()[0];
+        CHECK(info.rate_scale == rate_scale);
+        CHECK(info.regularize == regularize);
+        std::vector<float> pulled(5);
+        worker.pull(variable, pulled);
+        CHECK(pulled == JobView(job.job).values("v"));
+        return pulled;
+      };
+      CHECK(values(config, 0.5F, 2.0F) == values(same, 1.0F, 1.0F));
+      CHECK(values(config, 0.5F, 2.0F) != values(config, 1.0F, 1.0F));
+    }
+}
+
+TEST_CASE("optimizers: a factor of a variable's settings that is no non-negative number is refused") {
+  JobConfig config = settings(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  for (const float factor : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    const VariableSpec rate{.name = "v", .shape = {4}, .rate_scale = factor};
+    const VariableSpec decay{.name = "v", .shape = {4}, .regularize = factor};
+    for (const VariableSpec& spec : {rate, decay})
+      CHECK_THROWS_WITH_AS(worker.variable(spec, zero), doctest::Contains("must be at least 0"), Error);
+  }
+  config.job = test::unique_job_name();
+  Server other(config);
+  Worker second(options(config));
+  const VariableSpec unmoved{.name = "v", .shape = {4}, .rule = UpdateRule::kFtrl, .rate_scale = 0};
+  CHECK_THROWS_WITH_AS(second.variable(unmoved, zero), doctest::Contains("because ftrl divides by the rate"), Error);
 }

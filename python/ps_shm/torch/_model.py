@@ -1,6 +1,6 @@
 """The tensors of a model, by their names in its state_dict()."""
 
-from typing import Any, Iterable, Optional
+from typing import Any, Iterable, NamedTuple, Optional
 
 import torch
 
@@ -16,7 +16,12 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own(model: torch.nn.Module) -> torch.nn.Module:
-    """Returns the model that was given to torch.compile, whose result has other names for its parameters."""
+    """Returns the model that was given to torch.compile, whose result has other names for its parameters.
+
+    Raises TypeError if it is no model.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"pass the model itself, a torch.nn.Module, not a {type(model).__name__}")
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
 
@@ -33,8 +38,6 @@ def parameters(
     `only`: the names of those that may be trained; None: all. Those without elements are left out. Raises TypeError if a
     parameter is not on the CPU (or, if allowed, one GPU) or not float32, or if there are none.
     """
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"pass the model itself, a torch.nn.Module, not a {type(model).__name__}: Optimizer(model, ...)")
     found = {name: p for name, p in model.named_parameters() if p.requires_grad and p.numel() != 0}
     if only is not None:
         found = {name: p for name, p in found.items() if name in only}
@@ -51,27 +54,31 @@ def parameters(
     return found
 
 
-def chosen(model: torch.nn.Module, params: Optional[Iterable[Any]]) -> tuple[Optional[set[str]], set[str]]:
-    """Returns the names of the parameters in `params`, None for all, and the names of those without weight decay.
+class Group(NamedTuple):
+    """A group of parameters, by name, and its settings; None: the job's."""
 
-    `params` has the form that the optimizers of PyTorch take: parameters, or groups of them.
-    """
+    parameters: dict[str, torch.nn.Parameter]
+    lr: Optional[float] = None
+    weight_decay: Optional[float] = None
+
+
+def groups(model: torch.nn.Module, params: Optional[Iterable[Any]]) -> list[Group]:
+    """Returns the groups in `params`, which has the form that the optimizers of PyTorch take. None: all in one group."""
     if params is None:
-        return None, set()
+        return [Group(dict(model.named_parameters()))]
     names = {id(p): name for name, p in model.named_parameters()}
-    found: set[str] = set()
-    undecayed: set[str] = set()
-    groups = list(params)
-    for group in groups if groups and isinstance(groups[0], dict) else [{"params": groups}]:
-        if not set(group) <= {"params", "weight_decay"} or group.get("weight_decay", 0) != 0:
-            raise ValueError("params: a group may have weight_decay=0; all other settings are the job's, for all parameters")
-        of_group = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+    found = []
+    given: list[Any] = list(params)
+    each: list[dict[str, Any]] = given if given and isinstance(given[0], dict) else [{"params": given}]
+    for group in each:
+        settings = {key: value for key, value in group.items() if key != "params"}
+        if not set(settings) <= {"lr", "weight_decay"}:
+            raise ValueError("params: a group may have lr and weight_decay; all other settings are the job's, for all parameters")
+        of_group: list[Any] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
         if not all(id(p) in names for p in of_group):
             raise ValueError("params: a tensor among them is no parameter of the model")
-        found.update(names[id(p)] for p in of_group)
-        if "weight_decay" in group:
-            undecayed.update(names[id(p)] for p in of_group)
-    return found, undecayed
+        found.append(Group({names[id(p)]: p for p in of_group}, settings.get("lr"), settings.get("weight_decay")))
+    return found
 
 
 class Places:

@@ -1,5 +1,6 @@
 """An optimizer for PyTorch models that pushes to a job in shared memory."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Literal, Optional, Union
 
@@ -11,7 +12,7 @@ from ._buffers import Buffers, Policy
 from ._embedding import Embedding
 from ._gpu import Gpu
 from ._membership import Joined, Membership
-from ._model import Places, chosen, dense, is_on_gpu, own, parameters
+from ._model import Group, Places, dense, groups, is_on_gpu, own, parameters
 
 
 # The settings under the job's names.
@@ -26,6 +27,28 @@ def _own_names(settings: dict[str, Any]) -> dict[str, Any]:
     if settings.get("nesterov"):
         own["optimizer"] = "nesterov"
     return own
+
+
+# What a job that is made here takes from the groups where its own settings do not say it.
+def _take_defaults(settings: dict[str, Any], groups: list[Group]) -> None:
+    rates = [group.lr for group in groups]
+    if settings.get("lr") is None and None not in rates:
+        settings["lr"] = rates[0]
+    decays = [group.weight_decay for group in groups if group.weight_decay]
+    if settings.get("weight_decay") is None and decays:
+        settings["weight_decay"] = max(decays)
+
+
+# What a group's setting is a multiple of the job's by.
+def _scale(name: str, of_group: Optional[float], said: dict[str, str]) -> float:
+    of_job = float(said[name])
+    if of_group is None or (name == "lr" and of_group == of_job):
+        return 1.0
+    if of_group == 0:
+        return 0.0
+    if of_group < 0 or of_job == 0:
+        raise ValueError(f"params: a group has {name}={of_group}, and the job {name}={of_job}; give the job one above 0")
+    return of_group / of_job
 
 
 class Optimizer(Joined, torch.optim.Optimizer):
@@ -62,7 +85,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         prefix: precedes the names of the model's variables. Objects of one process with different prefixes train
             different models in one job, for example the two of a GAN, and share a worker.
         params: the parameters to train, or groups of them, as for the optimizers of PyTorch; None: all of the model. A
-            group may have weight_decay=0: the job's l2, l1 and weight_decay do not apply to it then.
+            group may have lr and weight_decay. They are fixed multiples of the job's (its l2 and l1 are multiplied as
+            weight_decay is), so if a scheduler changes the rates, it must change all of them by the same factor.
         settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
             have these settings. PyTorch's betas, eps and nesterov are accepted, too.
 
@@ -76,6 +100,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
     Attributes:
         worker: the Worker by which this process takes part in the job.
     """
+
+    _is_made = False
 
     def __init__(
         self,
@@ -100,10 +126,13 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if restore is not None and not create:
             raise ValueError("restore is for the job that is made here: it goes with create=True")
         self._model = own(model)
-        self._only, self._undecayed = chosen(self._model, params)
+        self._groups = groups(self._model, params)
+        self._only = None if params is None else {name for group in self._groups for name in group.parameters}
         self._parameters = parameters(self._model, may_be_on_gpu=True, only=self._only)
         self._prefix = prefix
         settings = _own_names(settings)
+        if create:
+            _take_defaults(settings, self._groups)
         if local is not None and create:
             settings.setdefault("optimizer", "add")
         self._local, self._push_every, self._buffers_policy = local, push_every, buffers
@@ -113,13 +142,26 @@ class Optimizer(Joined, torch.optim.Optimizer):
         try:
             # The keys that PyTorch users expect in param_groups, with the job's current values.
             said = self.worker.settings
+            defaults: dict[str, Any] = {"lr": self._known["lr"], "optimizer": said["optimizer"], "mode": said["mode"]}
+            if "momentum" in self._known:
+                defaults["momentum"] = self._known["momentum"]
+            if "beta1" in self._known:
+                defaults["betas"] = (self._known["beta1"], float(said["beta2"]))
             super().__init__(
-                [p for _, p in self._trainable()],
-                {"lr": self._lr, "momentum": float(said["momentum"]), "optimizer": said["optimizer"], "mode": said["mode"]},
+                [
+                    {
+                        "params": list(group.parameters.values()),
+                        "lr": self._known["lr"] * scale,
+                        "weight_decay": float(said["weight_decay"]) * decay,
+                    }
+                    for group, scale, decay in zip(self._groups, self._rate_scales, self._decay_scales)
+                ],
+                defaults,
             )
-            self._momentum = self.param_groups[0]["momentum"]
+            self._is_made = True
+            self._decays = [group["weight_decay"] for group in self.param_groups]
             if isinstance(restore, dict):
-                self._take_group(restore)
+                self._take_groups(restore)
         except BaseException:
             self._membership.close(has_failed=True)
             raise
@@ -136,6 +178,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
     def _declare(self) -> None:
         said = self.worker.settings
+        self._rate_scales = [_scale("lr", group.lr, said) for group in self._groups]
+        self._decay_scales = [_scale("weight_decay", group.weight_decay, said) for group in self._groups]
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
         self._since_push = 0
@@ -146,7 +190,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._buffers = Buffers(self._membership, self._model, self._buffers_policy, self._prefix)
         for embedding in self._embeddings:
             embedding.attach(self.worker)
-        self._lr = self._live_lr()
+        self._known = self._live()
         self._link()
         self.pull()
 
@@ -155,9 +199,13 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._parameters = found
         self._frozen = [p for name, p in self._trainable() if name not in found and p.numel() != 0]
         first = {self._prefix + name: dense(p) for name, p in found.items()}
-        regularized = [self._prefix + name for name in found if name not in self._undecayed]
-        self._bundle: Bundle = self.worker.variables(first, regularize=regularized)
+        self._bundle: Bundle = self.worker.variables(
+            first, regularize=self._by_variable(self._decay_scales), lr_scale=self._by_variable(self._rate_scales)
+        )
         self._places = Places(self._bundle)
+
+    def _by_variable(self, of_groups: list[float]) -> dict[str, float]:
+        return {self._prefix + name: value for group, value in zip(self._groups, of_groups) for name in group.parameters}
 
     # The link to the GPU has to be created after all variables have been declared.
     def _link(self) -> None:
@@ -255,7 +303,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
                 self._gpu.close()
             self._membership.close(has_failed=True)
             self._join(state_dict)
-        self._take_group(state_dict)
+        self._take_groups(state_dict)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Removes the gradients, as the optimizers of PyTorch do. Embeddings discard theirs.
@@ -290,9 +338,9 @@ class Optimizer(Joined, torch.optim.Optimizer):
         super()._leave(has_failed)
 
     def add_param_group(self, param_group: Any) -> None:
-        """Raises Error for any `param_group`: all parameters of a job have the same settings, so there is only one group."""
-        if getattr(self, "param_groups", None):
-            raise Error("a job has one group of parameters: its settings are the same for all")
+        """Raises Error for any `param_group`: the groups are fixed from the start."""
+        if self._is_made:
+            raise Error("the groups of parameters are fixed from the start: Optimizer(model, params=[{...}, {...}])")
         super().add_param_group(param_group)
 
     # Ends a step that has pushed. If Ctrl-C interrupted its wait, others may still read the gradients.
@@ -311,23 +359,42 @@ class Optimizer(Joined, torch.optim.Optimizer):
         return {name: i for i, (name, _) in enumerate(self._trainable()) if name in self._parameters}
 
     def _trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
-        return [(n, p) for n, p in self._model.named_parameters() if self._only is None or n in self._only]
+        return [of_group for group in self._groups for of_group in group.parameters.items()]
 
-    def _live_lr(self) -> float:
-        return float(self.worker.live["lr"])
+    # The runtime settings that schedulers change.
+    def _live(self) -> dict[str, float]:
+        live = self.worker.live
+        has_beta = self.worker.settings["optimizer"] in ("adam", "adamw")
+        has_momentum = self.worker.settings["optimizer"] in ("momentum", "nesterov")
+        return {key: float(live[key]) for key in ["lr"] + ["momentum"] * has_momentum + ["beta1"] * has_beta}
 
-    # Takes over the learning rate and the values that schedulers store in the group.
-    def _take_group(self, state_dict: dict[str, Any]) -> None:
-        for key, value in state_dict["param_groups"][0].items():
-            if key not in ("params", "momentum", "optimizer", "mode"):
-                self.param_groups[0][key] = value
+    # Takes over the learning rates and the values that schedulers store in the groups.
+    def _take_groups(self, state_dict: dict[str, Any]) -> None:
+        for group, kept in zip(self.param_groups, state_dict["param_groups"]):
+            group.update({key: value for key, value in kept.items() if key not in ("params", "weight_decay", "optimizer", "mode")})
 
-    # A PyTorch scheduler changes the group. The living worker of the lowest rank passes the new learning rate on.
+    # The runtime settings that the groups ask for.
+    def _wanted(self) -> dict[str, float]:
+        wanted = {}
+        if [group["weight_decay"] for group in self.param_groups] != self._decays:
+            raise Error("the weight decay of a group of parameters is fixed from the start")
+        for key, known in self._known.items():
+            values = [group["betas"][0] if key == "beta1" else group[key] for group in self.param_groups]
+            if key == "lr":
+                if any(value != 0 for value, scale in zip(values, self._rate_scales) if scale == 0):
+                    raise Error("a group that was made with lr=0 keeps it: freeze its parameters instead")
+                values = [value / scale for value, scale in zip(values, self._rate_scales) if scale != 0] or [known]
+            if not all(math.isclose(value, values[0], rel_tol=1e-6) for value in values):
+                raise Error(
+                    f"the groups of parameters differ in `{key}` by other factors than at the start; "
+                    + ("a scheduler must change all rates by the same factor" if key == "lr" else "it is the job's, for all groups")
+                )
+            wanted[key] = known if math.isclose(values[0], known, rel_tol=1e-12) else values[0]
+        return wanted
+
+    # A PyTorch scheduler changes the groups. The living worker of the lowest rank passes the new settings on.
     def _follow_scheduler(self) -> None:
-        group = self.param_groups[0]
-        if group["momentum"] != self._momentum:
-            raise Error("a job's momentum stays: give the scheduler cycle_momentum=False")
-        if group["lr"] != self._lr:
-            if self._membership.leads:
-                self.worker.set(lr=group["lr"])
-                self._lr = group["lr"]
+        changed = {key: value for key, value in self._wanted().items() if value != self._known[key]}
+        if changed and self._membership.leads:
+            self.worker.set(**changed)
+            self._known.update(changed)

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <string_view>
@@ -13,7 +15,6 @@
 #include "shm/base/futex.hpp"
 #include "shm/segment/damage.hpp"
 #include "shm/segment/placement.hpp"
-#include "update/traits.hpp"
 
 namespace ps_shm::shm {
 namespace {
@@ -46,6 +47,12 @@ void check_spec(const VariableSpec& spec) {
     throw Error(fmt::format(
         "variable '{}' has dtype {}, which takes no gradients; its update rule must be add, and its layout versioned",
         spec.name, to_string(spec.dtype)));
+  const auto is_factor = [](float value) { return value >= 0 && std::isfinite(value); };
+  if (!is_factor(spec.regularize) || !is_factor(spec.rate_scale))
+    throw Error(
+        fmt::format("variable '{}': the factors of its learning rate and weight decay must be at least 0, not {} "
+                    "and {}",
+                    spec.name, spec.rate_scale, spec.regularize));
   if (spec.shape.size() > kMaxAxes)
     throw Error(fmt::format("variable '{}' has {} axes; the maximum is {}", spec.name, spec.shape.size(), kMaxAxes));
   std::uint64_t elements = 1;
@@ -56,6 +63,11 @@ void check_spec(const VariableSpec& spec) {
                       spec.name, shape_to_string(spec.shape.data(), std::uint32_t(spec.shape.size()))));
     elements *= extent;
   }
+}
+
+update::Settings settings_of(const Optimizer& optimizer, const VariableShm& record) noexcept {
+  return update::settings_of(optimizer, static_cast<UpdateRule>(record.rule), std::bit_cast<float>(record.regularize),
+                             static_cast<DType>(record.dtype), std::bit_cast<float>(record.rate_scale));
 }
 
 VariableSpec resolved(VariableSpec spec, const JobConfig& config) {
@@ -75,8 +87,12 @@ void check_agreement(const VariableShm& record, const VariableSpec& spec) {
     disagree(record, "update rule", to_string(static_cast<UpdateRule>(record.rule)), to_string(*spec.rule));
   if (record.layout != static_cast<std::uint32_t>(*spec.layout))
     disagree(record, "layout", to_string(static_cast<Layout>(record.layout)), to_string(*spec.layout));
-  if (((record.flags & kRegularize) != 0) != spec.regularize)
-    disagree(record, "l2", (record.flags & kRegularize) != 0 ? "on" : "off", spec.regularize ? "on" : "off");
+  const auto require_same = [&](const char* what, std::uint32_t bits, float yours) {
+    const auto theirs = std::bit_cast<float>(bits);
+    if (theirs != yours) disagree(record, what, fmt::format("{}", theirs), fmt::format("{}", yours));
+  };
+  require_same("factor of l2 and weight decay", record.regularize, spec.regularize);
+  require_same("factor of the learning rate", record.rate_scale, spec.rate_scale);
 }
 
 // Positions of records by variable, and what the records so far have taken.
@@ -217,8 +233,9 @@ struct Directory::Wanted {
     record.dtype = static_cast<std::uint32_t>(spec.dtype);
     record.rule = static_cast<std::uint32_t>(*spec.rule);
     record.layout = static_cast<std::uint32_t>(*spec.layout);
-    record.flags = (spec.regularize ? kRegularize : 0) |
-                   (update::traits_of(*spec.rule).has_row_state() ? kRowState : 0) | more_flags;
+    record.flags = (update::traits_of(*spec.rule).has_row_state() ? kRowState : 0) | more_flags;
+    record.rate_scale = std::bit_cast<std::uint32_t>(spec.rate_scale);
+    record.regularize = std::bit_cast<std::uint32_t>(spec.regularize);
     record.axes = static_cast<std::uint32_t>(spec.shape.size());
     std::fill_n(record.extents, kMaxAxes, 0);
     std::copy(spec.shape.begin(), spec.shape.end(), record.extents);
@@ -317,6 +334,11 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& given, std::ui
         fmt::format("variable '{}' is in-place, and {} computes its values from the learning rate; use "
                     "`lr-schedule` constant, or layout versioned",
                     spec.name, traits.name));
+  if (traits.reads_by_rate && spec.rate_scale == 0)
+    throw Error(
+        fmt::format("variable '{}': the factor of its learning rate must be greater than 0, because {} divides by "
+                    "the rate",
+                    spec.name, traits.name));
   if (layout == Layout::kVersioned && !traits.works_versioned)
     throw Error(fmt::format("variable '{}' is versioned, but {} keeps state for each row; use layout inplace",
                             spec.name, traits.name));
@@ -347,7 +369,8 @@ std::uint32_t Directory::declare_reserve(std::uint32_t position, std::uint32_t b
                           .rule = static_cast<UpdateRule>(whose.rule),
                           .dtype = static_cast<DType>(whose.dtype),
                           .layout = Layout::kVersioned,
-                          .regularize = (whose.flags & kRegularize) != 0};
+                          .regularize = std::bit_cast<float>(whose.regularize),
+                          .rate_scale = std::bit_cast<float>(whose.rate_scale)};
   const Wanted wanted{spec,
                       whose.slots,
                       whose.whole_elements,

@@ -31,6 +31,7 @@
 
 #include "ps_shm/variable_spec.hpp"
 #include "shm/segment/job_segments.hpp"
+#include "update/rules.hpp"
 
 namespace ps_shm::shm {
 
@@ -82,6 +83,9 @@ class Directory {
   mutable std::unique_ptr<Known> known_;  // made on first use
   mutable std::uint32_t covered_ = 0;     // number of records that the control segment's file is known to cover
 };
+
+// The settings of a variable's updates in a job with this optimizer.
+update::Settings settings_of(const Optimizer& optimizer, const VariableShm& record) noexcept;
 
 // The specification with the job's rule and layout if it names none. Only float32 has gradients; other types use
 // chunks.

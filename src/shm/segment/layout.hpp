@@ -272,9 +272,9 @@ enum class WaitingFor : std::uint32_t {
   kSnapshotPoint = 7
 };
 
-inline constexpr std::uint32_t kRegularize = 1;  // VariableShm::flags
-inline constexpr std::uint32_t kRowState = 2;    // the same: each row's elements are followed by a float of state
-inline constexpr std::uint32_t kReserve = 4;     // the same: one more buffer for each chunk of `base` (snapshot.C6)
+// VariableShm::flags
+inline constexpr std::uint32_t kRowState = 2;  // each row's elements are followed by a float of state
+inline constexpr std::uint32_t kReserve = 4;   // one more buffer for each chunk of `base` (snapshot.C6)
 
 // A record of the directory. Immutable once the index names it, except for `init` and `reserve`.
 struct alignas(kWriterLine) VariableShm {
@@ -296,17 +296,18 @@ struct alignas(kWriterLine) VariableShm {
   std::uint64_t gradient_offset;      // in gradient segments
   std::uint64_t gradient_end;
   char name[128];
-  std::uint32_t part, parts;         // 0 of 1: not partitioned
-  std::uint64_t part_begin;          // its first element in the complete variable
-  std::uint64_t whole_elements;      // of all parts together
-  std::uint32_t base;                // of accumulators and reserves: position + 1 of the record they belong to; else 0
-  std::uint32_t partition_by;        // ps_shm::PartitionBy; of partitioned variables
-  std::uint64_t row_elements;        // product of all extents but the first
-  std::uint64_t row_floats;          // in-place: distance from one row to the next
-  std::uint64_t row_counts_offset;   // in-place: u64 per rank and block, how often the rank pushed rows of the block
-  AtomicShm<std::uint64_t> init;     // 0: not begun; make_init_claim: being initialised; kInitialised
-  AtomicShm<std::uint64_t> reserve;  // versioned: number of the first buffer of its reserve; 0: none (snapshot.C6)
-  std::uint8_t pad1[128];
+  std::uint32_t part, parts;        // 0 of 1: not partitioned
+  std::uint64_t part_begin;         // its first element in the complete variable
+  std::uint64_t whole_elements;     // of all parts together
+  std::uint32_t base;               // of accumulators and reserves: position + 1 of the record they belong to; else 0
+  std::uint32_t partition_by;       // ps_shm::PartitionBy; of partitioned variables
+  std::uint64_t row_elements;       // product of all extents but the first
+  std::uint64_t row_floats;         // in-place: distance from one row to the next
+  std::uint64_t row_counts_offset;  // in-place: u64 per rank and block, how often the rank pushed rows of the block
+  std::uint32_t rate_scale, regularize;  // bits of the floats of VariableSpec
+  AtomicShm<std::uint64_t> init;         // 0: not begun; make_init_claim: being initialised; kInitialised
+  AtomicShm<std::uint64_t> reserve;      // versioned: number of the first buffer of its reserve; 0: none (snapshot.C6)
+  std::uint8_t pad1[120];
 };
 // False for a scalar. A part of one row of one element has row counts, although it lies in its counter's word as a
 // scalar does.

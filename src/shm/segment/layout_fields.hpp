@@ -154,6 +154,8 @@ struct LayoutFields<VariableShm> {
                                         PS_SHM_FIELD(row_elements),
                                         PS_SHM_FIELD(row_floats),
                                         PS_SHM_FIELD(row_counts_offset),
+                                        PS_SHM_FIELD(rate_scale),
+                                        PS_SHM_FIELD(regularize),
                                         PS_SHM_FIELD(init),
                                         PS_SHM_FIELD(reserve),
                                         PS_SHM_FIELD(pad1)};

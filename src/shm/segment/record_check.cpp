@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <span>
@@ -53,7 +55,7 @@ class RecordCheck {
     require(bytes_of(dtype()) != 0, "an unknown dtype");
     require(update::find_rule(record_.rule) != nullptr, "an unknown update rule");
     require(is_one_of(record_.layout, Layout::kInplace), "an unknown layout");
-    require((record_.flags & ~(kRegularize | kRowState | kReserve)) == 0, "unknown flags");
+    require((record_.flags & ~(kRowState | kReserve)) == 0, "unknown flags");
     require(dtype() == DType::kFloat32 ||
                 (is_versioned(record_) && record_.rule == static_cast<std::uint32_t>(UpdateRule::kAdd)),
             "an update rule or layout that only float32 can have");
@@ -61,7 +63,7 @@ class RecordCheck {
     if (!is_variable(record_))
       check_base();
     else
-      check_slots(), check_part();
+      check_factors(), check_slots(), check_part();
     check_place();
     const std::uint64_t init = record_.init.load_relaxed();
     const std::uint64_t byte = init & 0xffff;
@@ -107,6 +109,13 @@ class RecordCheck {
             "a base variable that does not match it");
   }
 
+  void check_factors() const {
+    for (const std::uint32_t bits : {record_.rate_scale, record_.regularize}) {
+      const auto factor = std::bit_cast<float>(bits);
+      require(factor >= 0 && std::isfinite(factor), "a factor of its settings that is no non-negative number");
+    }
+  }
+
   void check_slots() const {
     const update::Traits& traits = update::traits_of(static_cast<UpdateRule>(record_.rule));
     require(record_.slots ==
@@ -132,6 +141,7 @@ class RecordCheck {
     const VariableShm& first = *found->second.front();
     require(record_.axes == first.axes && std::equal(record_.extents, record_.extents + first.axes, first.extents) &&
                 record_.layout == first.layout && record_.rule == first.rule && record_.flags == first.flags &&
+                record_.rate_scale == first.rate_scale && record_.regularize == first.regularize &&
                 record_.dtype == first.dtype,
             "a shape or rule that differs from its first part's");
   }
