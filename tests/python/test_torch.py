@@ -820,6 +820,98 @@ def test_the_padding_row_stays_zero(job):
         embedding.push()
 
 
+def bag_pair(job_worker, mode, padding):
+    bag = ps_shm.torch.EmbeddingBag("bags", 20, 3, mode=mode, rule="sgd", deviation=1.0, padding_idx=padding, worker=job_worker)
+    plain = torch.nn.EmbeddingBag(20, 3, mode=mode, padding_idx=padding)
+    plain.weight.data = bag.weight
+    return bag, plain
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 0])
+def test_bags_are_those_of_torch(job, mode, padding):
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        bag, plain = bag_pair(worker, mode, padding)
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+        weights = {"per_sample_weights": torch.tensor([0.5, 2, 1, -1, 3, 1])} if mode == "sum" else {}
+        for arguments, more in (((torch.tensor([[3, 0, 3], [19, 7, 0]]),), {}),
+                                ((torch.tensor([3, 0, 3, 19, 7, 8]), torch.tensor([0, 2, 2])), weights)):  # one is empty
+            results = []
+            for module in (bag, plain):
+                optimizer.zero_grad()
+                results.append(module(*arguments, **more))
+                results[-1].pow(2).sum().backward()
+                bag.push() if module is bag else optimizer.step()
+            torch.testing.assert_close(*results)
+            torch.testing.assert_close(bag.weight, plain.weight.detach())
+        with pytest.raises(ValueError, match="choose sum, mean or max"):
+            ps_shm.torch.EmbeddingBag("bags", 20, 3, mode="median")
+
+
+def test_bags_train_with_an_optimizer(job):
+    bag = ps_shm.torch.EmbeddingBag("bags", 20, 3, mode="sum", rule="sgd", include_last_offset=True)
+    model = torch.nn.Sequential(bag)
+    with ps_shm.torch.Optimizer(torch.nn.ModuleList([model, torch.nn.Linear(1, 1)]), job, create=True, lr=0.1) as opt:
+        before = bag.weight
+        bag(torch.tensor([4, 4, 5]), torch.tensor([0, 2, 3])).sum().backward()
+        opt.step()
+        moved = torch.zeros(20, 3)
+        moved[4], moved[5] = -0.2, -0.1
+        torch.testing.assert_close(bag.weight - before, moved)
+
+
+class Scaler:
+    """What torch.amp.GradScaler does, which has no CPU in older versions."""
+
+    def __init__(self, scale):
+        self.factor, self.is_finite, self.is_unscaled = scale, True, False
+
+    def scale(self, loss):
+        return loss * self.factor
+
+    def unscale_(self, optimizer):
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        self.is_finite = all(torch.isfinite(g).all() for g in gradients)
+        [g.div_(self.factor) for g in gradients]
+        self.is_unscaled = True
+
+    def step(self, optimizer):
+        if not self.is_unscaled:
+            self.unscale_(optimizer)
+        if self.is_finite:
+            optimizer.step()
+        self.is_unscaled = False
+
+    def update(self):
+        pass
+
+
+@pytest.mark.parametrize("unscales_first", [False, True])
+def test_a_grad_scaler_unscales_the_gradients_of_rows_too(job, unscales_first):
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if hasattr(torch.amp, "GradScaler") else Scaler(1024.0)
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1, bias=False))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        def step(factor):
+            opt.zero_grad()
+            scaler.scale((model(torch.tensor([3, 3])) * factor).sum()).backward()
+            if unscales_first:
+                scaler.unscale_(opt)
+            scaler.step(opt)
+            scaler.update()
+
+        before, weights = embedding.weight, model[1].weight.detach().clone()
+        step(1.0)
+        torch.testing.assert_close(embedding.weight[3], before[3] - 0.1 * 2 * weights[0])
+        assert len(opt.param_groups[0]["params"]) == 1
+        before, steps = embedding.weight, opt.global_step
+        step(float("inf"))  # overflows: the step is skipped
+        assert torch.equal(embedding.weight, before) and opt.global_step == steps
+        opt.zero_grad()
+        opt.step()
+        assert torch.equal(embedding.weight, before)
+
+
 def test_copies_of_models_work_or_say_why_not(job):
     model = torch.nn.Sequential(ps_shm.torch.Embedding("table", 10, 4, rule="sgd"), torch.nn.Linear(4, 1))
     assert pickle.loads(pickle.dumps(model))[0].num_embeddings == 10

@@ -10,7 +10,8 @@ Every push is applied exactly once, and its staleness is measured. Parameters mu
 model on the CPU or on one GPU; Elastic trains a model on the CPU.
 
 Optimizer    replaces an optimizer of torch.optim
-Embedding    an embedding whose table is in shared memory; a process pulls only the rows of its batch
+Embedding,   an embedding whose table is in shared memory; a process pulls only the rows of its batch
+  EmbeddingBag
 Elastic      elastic averaging SGD: each worker has its own model, and a common centre holds the models together
 Publisher,   pass a model's weights from a learner to actors, one consistent generation at a time
   Subscriber
@@ -18,9 +19,9 @@ tensors      the tensors of a generation in shared memory, without a copy
 """
 
 from ._elastic import Elastic
-from ._embedding import Embedding
+from ._embedding import Embedding, EmbeddingBag
 from ._optimizer import Optimizer
 from ._publication import Publisher, Subscriber
 from ._tensors import tensors
 
-__all__ = ["Elastic", "Embedding", "Optimizer", "Publisher", "Subscriber", "tensors"]
+__all__ = ["Elastic", "Embedding", "EmbeddingBag", "Optimizer", "Publisher", "Subscriber", "tensors"]

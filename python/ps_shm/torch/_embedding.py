@@ -1,11 +1,26 @@
 """An embedding whose table is a variable of the job."""
 
-from typing import Any, Optional
+import functools
+from typing import Any, Literal, Optional
 
 import numpy
 import torch
 
 from .. import Error, Variable, Worker
+
+
+# A hook of the rows that forward() has returned. The tensor that carries their gradient has no memory of its own.
+def _take(
+    given: list[tuple[torch.Tensor, torch.Tensor]],
+    shown: Optional[list[torch.Tensor]],
+    ids: torch.Tensor,
+    gradient: torch.Tensor,
+) -> None:
+    carrier = gradient.detach().new_empty(()).expand(gradient.shape)
+    carrier.grad = gradient.detach()
+    given.append((ids, carrier))
+    if shown is not None:
+        shown.append(carrier)
 
 
 class Embedding(torch.nn.Module):
@@ -53,7 +68,9 @@ class Embedding(torch.nn.Module):
         self.name, self.num_embeddings, self.embedding_dim = name, num_embeddings, embedding_dim
         self._rule, self._deviation, self._seed = rule, deviation, seed
         self._variable: Optional[Variable] = None
-        self._given: list[tuple[torch.Tensor, torch.Tensor]] = []  # ids and gradients for push()
+        # For push(): the ids, and a tensor whose `grad` is their gradient, as that of a parameter is.
+        self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._shown: Optional[list[torch.Tensor]] = None
         self._loaded: Optional[torch.Tensor] = None
         self._padding = None if padding_idx is None else range(num_embeddings)[padding_idx]
         if worker is not None:
@@ -111,8 +128,8 @@ class Embedding(torch.nn.Module):
         rows = rows.to(device)
         if self.training and torch.is_grad_enabled() and ids.numel() != 0:
             rows.requires_grad_()
-            given = self._given
-            rows.register_hook(lambda gradient: given.append((ids, gradient.detach())))
+            # Not a method of this module, which may be copied before the backward pass.
+            rows.register_hook(functools.partial(_take, self._given, self._shown, ids))
         return rows
 
     def prefetch(self, ids: torch.Tensor) -> None:
@@ -121,7 +138,15 @@ class Embedding(torch.nn.Module):
 
     def drop(self) -> None:
         """Discards the gradients computed since the last push(), for example of a batch that is not to count."""
-        self._given.clear()
+        self._forget()
+
+    def show_gradients(self, among: Optional[list[torch.Tensor]]) -> None:
+        """Adds tensors to the list `among` whose `grad` is a gradient for the next push(), until then.
+
+        An Optimizer passes the list of its parameters, so that what changes their gradients, such as unscale_() of a
+        GradScaler, changes those of the rows, too.
+        """
+        self._shown = among
 
     def push(self) -> None:
         """Pushes the gradients computed since the last call.
@@ -131,13 +156,19 @@ class Embedding(torch.nn.Module):
         if not self._given:
             return
         ids = torch.cat([ids.reshape(-1) for ids, _ in self._given])
-        gradients = torch.cat([gradient.reshape(-1, self.embedding_dim).cpu() for _, gradient in self._given])
+        gradients = torch.cat([rows.grad.reshape(-1, self.embedding_dim).cpu() for _, rows in self._given if rows.grad is not None])
         if self._padding is not None:
             is_row = ids != self._padding
             ids, gradients = ids[is_row], gradients[is_row]
-        self._given.clear()
+        self._forget()
         if ids.numel() != 0:
             self.variable.push_rows(ids, gradients.contiguous())
+
+    def _forget(self) -> None:
+        if self._shown is not None:
+            taken = {id(rows) for _, rows in self._given}
+            self._shown[:] = [p for p in self._shown if id(p) not in taken]
+        self._given.clear()
 
     # The table is neither a parameter nor a buffer, because those would lie in this process.
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -187,3 +218,62 @@ class Embedding(torch.nn.Module):
     def extra_repr(self) -> str:
         """What repr() shows of the embedding."""
         return f"'{self.name}', {self.num_embeddings}, {self.embedding_dim}, rule={self._rule}"
+
+
+class EmbeddingBag(Embedding):
+    """An Embedding that returns the sum, mean or maximum of the rows of each bag of ids, as torch.nn.EmbeddingBag does.
+
+        tags = ps_shm.torch.EmbeddingBag("tags", 100_000, 16, mode="mean", padding_idx=0)
+        tags(torch.tensor([[5, 7, 0], [9, 0, 0]]))                # a bag in each row
+        tags(torch.tensor([5, 7, 9]), torch.tensor([0, 2]))       # bags by the positions at which they begin
+
+    A row that is in several bags is pulled and pushed once.
+
+    Args:
+        mode: "sum", "mean" or "max".
+        include_last_offset: whether the last offset is the number of ids.
+        padding_idx: an id that bags do not contain, and whose row is never trained.
+        name, num_embeddings, embedding_dim, rule, deviation, seed, worker: as for Embedding.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        mode: Literal["sum", "mean", "max"] = "mean",
+        include_last_offset: bool = False,
+        rule: str = "rowwise_adagrad",
+        deviation: float = 0.01,
+        seed: int = 1,
+        padding_idx: Optional[int] = None,
+        worker: Optional[Worker] = None,
+    ) -> None:
+        if mode not in ("sum", "mean", "max"):
+            raise ValueError(f"mode='{mode}': choose sum, mean or max")
+        super().__init__(
+            name, num_embeddings, embedding_dim,
+            rule=rule, deviation=deviation, seed=seed, padding_idx=padding_idx, worker=worker,
+        )  # fmt: skip
+        self._mode, self._include_last_offset = mode, include_last_offset
+
+    def forward(
+        self, ids: torch.Tensor, offsets: Optional[torch.Tensor] = None, per_sample_weights: Optional[torch.Tensor] = None
+    ) -> torch.Tensor:
+        """Returns a row for each bag.
+
+        Args:
+            ids: int64 of shape (bags, ids of a bag), or of one dimension with `offsets`.
+            offsets: the positions in `ids` at which the bags begin.
+            per_sample_weights: factors of the rows, of the shape of `ids`. For the mode "sum" only.
+        """
+        unique, places = torch.unique(ids, return_inverse=True)
+        padding = None
+        if self._padding is not None and bool((unique == self._padding).any()):
+            padding = int((unique == self._padding).nonzero()[0])
+        bags: torch.Tensor = torch.nn.functional.embedding_bag(
+            places, super().forward(unique), offsets, mode=self._mode, per_sample_weights=per_sample_weights,
+            include_last_offset=self._include_last_offset, padding_idx=padding,
+        )  # fmt: skip
+        return bags
