@@ -193,8 +193,11 @@ def test_a_constructor_that_fails_leaves(job):
 
 
 def test_models_that_a_job_cannot_take_are_refused(job):
-    with pytest.raises(TypeError, match="float64; pass the model in float32"):
-        ps_shm.torch.Optimizer(small_model().double(), job, create=True)
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        with pytest.raises(TypeError, match=f"{dtype}; pass the model in float32"):
+            ps_shm.torch.Optimizer(small_model().to(dtype), job, create=True)
+        with pytest.raises(TypeError, match=f"{dtype}; pass the model in float32"):
+            ps_shm.torch.Elastic(small_model().to(dtype), job, create=True, alpha=0.5)
     with pytest.raises(TypeError, match="on meta; pass the model on the CPU"):
         ps_shm.torch.Optimizer(torch.nn.Linear(2, 2, device="meta"), job, create=True)
     with pytest.raises(TypeError, match="no parameters"):
@@ -927,6 +930,33 @@ def test_copies_of_models_work_or_say_why_not(job):
         for copied in (copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match="one process.*state_dict"):
                 copied(opt)
+
+
+def test_an_elastic_says_what_to_copy_instead_of_it(job):
+    with ps_shm.torch.Elastic(small_model(), job, create=True, alpha=0.5) as elastic:
+        for copied in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="of Elastic are of one process.*state_dict"):
+                copied(elastic)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_tied_parameters_are_one_variable(job, mode):
+    def tied():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(6, 4), torch.nn.Linear(4, 6, bias=False))
+        model[1].weight = model[0].weight
+        return model
+
+    plain, model = tied(), tied()
+    with ps_shm.torch.Optimizer(model, job, create=True, mode=mode, lr=0.1) as opt:
+        assert [v.name for v in ps_shm.View(job).variables()] == ["0.weight"]
+        for m, optimizer in ((plain, torch.optim.SGD(plain.parameters(), lr=0.1)), (model, opt)):
+            for _ in range(3):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(m(torch.tensor([1, 2, 1])), torch.tensor([3, 4, 5])).backward()
+                optimizer.step()
+        assert model[1].weight is model[0].weight
+        torch.testing.assert_close(model[0].weight, plain[0].weight)
 
 
 def test_parameters_are_no_model(job):

@@ -196,8 +196,8 @@ class Joined(Closing):
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"a {type(self).__name__} is of one process: make one in the other, with the job's name; to keep its state, use "
-            "state_dict() of the model and the optimizer, or ps_shm.checkpoint"
+            f"objects of {type(self).__name__} are of one process: make one in the other, with the job's name; to keep its "
+            "state, use state_dict() of the model and the optimizer, or ps_shm.checkpoint"
         )
 
     def _leave(self, has_failed: bool) -> None:
