@@ -13,6 +13,7 @@ import pytest
 
 import ps_shm
 from conftest import PATIENCE, segments, wait_until
+from test_page import PAGE
 
 LAUNCH = pathlib.Path(os.environ["PS_SHM_TOOLS"]) / "launch_shm"
 
@@ -156,6 +157,17 @@ def test_its_failure_is_the_launchs(launch, job, more):
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1 and re.search(r"worker \d ended with exit code 3", err), err
     assert "signal" not in err and "launch_shm: ps" not in err
+
+
+def test_torchrun_starts_the_program_of_the_page(job, tmp_path):
+    program = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)[1].replace('"job"', f'"{job}"')
+    (tmp_path / "train.py").write_text(program.replace("opt.close()", "print('steps', opt.worker.rank, opt.worker.steps)\nopt.close()"))
+    # PyTorch 1.13 with Python 3.11 fails without the last three, which log the output and show it, too.
+    options = ["--nproc_per_node=4", "--master_addr=127.0.0.1", "--redirects=1", "--tee=1", f"--log_dir={tmp_path}"]
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", *options, tmp_path / "train.py"],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout
+    assert sorted(re.findall(r"steps (\d) 100$", done.stdout, re.M)) == list("0123"), done.stdout
 
 
 def test_a_python_beside_the_launcher_has_the_packages_that_lie_there(job, tmp_path):
