@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <atomic>
@@ -69,6 +70,16 @@ bool is_row_major(const nb::dlpack::dltensor& tensor) {
   return true;
 }
 
+// The type of an array of NumPy whose elements are of a type of the package ml_dtypes, such as bfloat16. Such an array
+// exports no buffer; its bytes do.
+const update::DTypeTraits* type_beyond_numpy(nb::handle object) {
+  const nb::object type = nb::getattr(object, "dtype", nb::none());
+  const nb::object name = nb::getattr(type, "name", nb::none());
+  if (!nb::isinstance<nb::str>(name)) return nullptr;
+  const update::DTypeTraits* row = update::find_dtype(nb::cast<std::string>(name));
+  return row != nullptr && row->npy[1] == 'V' ? row : nullptr;
+}
+
 // PyTorch's to_dlpack() takes a third of the time of __dlpack__(), which is written in Python.
 nb::object export_dlpack(nb::handle object, const std::string& what) {
   static std::atomic<PyObject*> to_dlpack = nullptr;  // PyTorch's function, once a tensor has been seen
@@ -130,7 +141,13 @@ void Array::take_buffer(nb::handle object, Use use, const std::string& what) {
   converts_ = "array.astype('{}')";
   if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_RECORDS_RO) != 0) {
     buffer_ = {};
-    throw nb::python_error();
+    nb::python_error error;
+    if (const update::DTypeTraits* type = type_beyond_numpy(object)) {
+      take_buffer(object.attr("view")(type->bytes == 1 ? "uint8" : "uint16"), use, what);
+      dtype_ = type->dtype;
+      return;
+    }
+    throw error;
   }
   // From here on, failing must release the buffer, because no destructor runs after a constructor has thrown.
   const auto fail = [&](const std::string& why) {
@@ -222,14 +239,14 @@ nb::dlpack::dtype dlpack_type(DType dtype) {
 nb::object new_array(DType dtype, const Shape& shape) {
   static std::atomic<PyObject*> empty = nullptr;  // atomic, because several threads may look it up at the same time
   if (empty == nullptr) empty = nb::object(nb::module_::import_("numpy").attr("empty")).release().ptr();
-  require_numpy(dtype, "pass a tensor of torch.{} as out");
+  require_numpy(dtype, "pass a tensor of torch.{0} or an array of ml_dtypes.{0} as out");
   nb::list extents;
   for (const std::uint64_t extent : shape) extents.append(extent);
   return nb::handle(empty.load())(nb::tuple(extents), to_string(dtype));
 }
 
 nb::object as_array(const void* data, DType dtype, const Shape& shape, nb::handle owner, Use use) {
-  require_numpy(dtype, "read into a tensor of torch.{}");
+  require_numpy(dtype, "read into a tensor of torch.{0} or an array of ml_dtypes.{0}");
   const nb::dlpack::dtype type = dlpack_type(dtype);
   const std::vector<std::size_t> extents(shape.begin(), shape.end());
   if (use == Use::kWrite)

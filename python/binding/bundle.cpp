@@ -226,7 +226,8 @@ void add_members(BundleClass& bundle) {
             return pinned;
           },
           "arrays"_a, nb::kw_only(), "writable"_a = true,
-          nb::sig("def pin(self, arrays: typing.Any, *, writable: bool = True) -> Pinned"),
+          nb::sig("def pin(self, arrays: collections.abc.Mapping[str, Array | None] | collections.abc.Sequence[Array | "
+                  "None], *, writable: bool = True) -> Pinned"),
           R"(Checks the arrays once and returns a Pinned, which stands for them in the other methods.
 
 Those do not check them again. A Pinned refers to the memory that the arrays have now, and keeps it alive.
@@ -239,7 +240,8 @@ Args:
 void add_pull(BundleClass& bundle) {
   bundle
       .def("pull", &pull, "out"_a = nb::none(), nb::kw_only(), "consistent"_a = false,
-           nb::sig("def pull(self, out: typing.Any = None, *, consistent: bool = False) -> typing.Any"),
+           nb::sig("def pull(self, out: collections.abc.Mapping[str, Array] | collections.abc.Sequence[Array] | Pinned "
+                   "| None = None, *, consistent: bool = False) -> typing.Any"),
            R"(Copies the current values of all variables and returns what holds them.
 
 Args:
@@ -274,7 +276,9 @@ Progress: lock-free.)");
 
 void add_pushes(BundleClass& bundle) {
   bundle
-      .def("push", &push, "gradients"_a, nb::sig("def push(self, gradients: typing.Any) -> None"),
+      .def("push", &push, "gradients"_a,
+           nb::sig("def push(self, gradients: collections.abc.Mapping[str, Array | None] | "
+                   "collections.abc.Sequence[Array | None] | Pinned) -> None"),
            R"(Pushes a gradient of each variable as one push, as Variable.push() does.
 
 Snapshots and consistent pulls contain all of it or nothing. The job's `clip_norm` limits the global norm over these
@@ -285,7 +289,9 @@ Raises:
     Error: as Variable.push().
 
 Progress: as Variable.push().)")
-      .def("add", &add, "deltas"_a, nb::sig("def add(self, deltas: typing.Any) -> None"),
+      .def("add", &add, "deltas"_a,
+           nb::sig("def add(self, deltas: collections.abc.Mapping[str, Array | None] | collections.abc.Sequence[Array "
+                   "| None] | Pinned) -> None"),
            R"(Adds to each variable, bypassing the optimizer, as Variable.add() does.
 
 Snapshots contain all of it or nothing.
@@ -298,7 +304,8 @@ Raises:
 
 Progress: as Variable.add().)")
       .def("assign", &assign, "values"_a, nb::kw_only(), "reset"_a = false,
-           nb::sig("def assign(self, values: typing.Any, *, reset: bool = False) -> None"),
+           nb::sig("def assign(self, values: collections.abc.Mapping[str, Array | None] | "
+                   "collections.abc.Sequence[Array | None] | Pinned, *, reset: bool = False) -> None"),
            R"(Sets the values of each variable, bypassing the optimizer, as Variable.assign() does.
 
 Snapshots contain all of it or nothing.
@@ -378,7 +385,7 @@ void add_bundle(nb::module_& module) {
         return one.bytes().size() == other.bytes().size() &&
                std::memcmp(one.bytes().data(), other.bytes().data(), one.bytes().size()) == 0;
       },
-      "first"_a, "second"_a, nb::sig("def same_bytes(first: typing.Any, second: typing.Any) -> bool"),
+      "first"_a, "second"_a, nb::sig("def same_bytes(first: Array, second: Array) -> bool"),
       "Returns whether the elements of two arrays have the same bytes. For ps_shm.torch.");
   nb::class_<Pinned>(module, "Pinned",
                      "Arrays for the variables of a bundle that have been checked once. Made by Bundle.pin().")

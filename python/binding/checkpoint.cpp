@@ -157,7 +157,7 @@ Raises:
 Raises:
     Error: a file has changed (DAMAGED). The message names the file.)")
       .def("read", &read, "name"_a, nb::kw_only(), "slot"_a = "", "out"_a = nb::none(),
-           nb::sig("def read(self, name: str, *, slot: str = '', out: typing.Any = None) -> typing.Any"),
+           nb::sig("def read(self, name: str, *, slot: str = '', out: Array | None = None) -> Array"),
            R"(Reads a variable, or one of its optimizer slots, and returns the array that holds it.
 
 Args:
@@ -182,7 +182,7 @@ Raises:
   module.def("save_checkpoint", &save, "job"_a, "folder"_a, "loss"_a.none(), "max_file_bytes"_a, "group"_a);
   module.def("latest_checkpoint", &latest, "folder"_a);
   module.def("write_checkpoint", &write, "folder"_a, "global_step"_a, "values"_a, "slots"_a,
-             nb::sig("def write_checkpoint(folder: str, global_step: int, values: dict[str, typing.Any], slots: "
+             nb::sig("def write_checkpoint(folder: str, global_step: int, values: dict[str, A], slots: "
                      "dict[str, dict[str, typing.Any]]) -> str"));
 }
 

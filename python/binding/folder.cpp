@@ -137,7 +137,7 @@ void add_writing(nb::module_& module) {
 Nobody sees it before it is committed, which the end of a `with` block does. It is given up if the block raises, or if the
 object is dropped.)")
       .def("write", &write, "name"_a, "tensor"_a, "begin"_a = 0,
-           nb::sig("def write(self, name: str, tensor: typing.Any, begin: int = 0) -> None"),
+           nb::sig("def write(self, name: str, tensor: Array, begin: int = 0) -> None"),
            R"(Copies an array into a tensor of the generation.
 
 Args:
@@ -179,9 +179,8 @@ Raises:
             }
           },
           "kind"_a.none(), "error"_a.none(), "trace"_a.none(),
-          nb::sig(
-              "def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: typing.Any) "
-              "-> None"));
+          nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: "
+                  "TracebackType | None) -> None"));
 }
 
 }  // namespace
@@ -218,7 +217,7 @@ Raises:
         written (PERMISSION_DENIED, NO_SPACE, SYSTEM).
     TypeError: an array cannot be used.)")
       .def("publish", &publish, "tensors"_a, "step"_a = 0,
-           nb::sig("def publish(self, tensors: dict[str, typing.Any], step: int = 0) -> int"),
+           nb::sig("def publish(self, tensors: dict[str, A], step: int = 0) -> int"),
            R"(Publishes the next generation and returns its number, which is one more than the last one's.
 
 Args:

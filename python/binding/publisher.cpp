@@ -205,7 +205,7 @@ Raises:
 
 Progress: blocks on the present publisher, up to `wait` seconds.)")
       .def("publish", &publish, "tensors"_a, "step"_a = 0,
-           nb::sig("def publish(self, tensors: dict[str, typing.Any], step: int = 0) -> int | None"),
+           nb::sig("def publish(self, tensors: dict[str, A], step: int = 0) -> int | None"),
            R"(Publishes the next generation and returns its number, which is one more than the last one's.
 
 It returns None, and publishes nothing, if subscribers hold every record (after `busy_wait` seconds).
@@ -331,7 +331,7 @@ void add_writing(nb::module_& module) {
 No subscriber sees it before it is committed, which the end of a `with` block does. It is given up if the block raises,
 or if the object is dropped.)")
       .def("write", &write, "name"_a, "tensor"_a, "begin"_a = 0,
-           nb::sig("def write(self, name: str, tensor: typing.Any, begin: int = 0) -> None"),
+           nb::sig("def write(self, name: str, tensor: Array, begin: int = 0) -> None"),
            R"(Copies an array into a tensor of the generation.
 
 Args:
@@ -348,7 +348,7 @@ Raises:
     Error: the generation has been committed or given up, or the publisher is closed (INVALID_STATE).
 
 Progress: wait-free.)")
-      .def("out", &out, "name"_a, nb::sig("def out(self, name: str) -> typing.Any"),
+      .def("out", &out, "name"_a, nb::sig("def out(self, name: str) -> SupportsDLPack"),
            R"(Returns the tensor's memory in this generation as an object with DLPack, to be filled in place.
 
     torch.from_dlpack(generation.out("w")).copy_(w)
@@ -393,9 +393,8 @@ Progress: wait-free.)")
             }
           },
           "kind"_a.none(), "error"_a.none(), "trace"_a.none(),
-          nb::sig(
-              "def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: typing.Any) "
-              "-> None"));
+          nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: "
+                  "TracebackType | None) -> None"));
 }
 }  // namespace
 

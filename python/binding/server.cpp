@@ -215,7 +215,7 @@ Raises:
             JobControl control(self.serving->job);
             control.change([&](LiveSettings& live) { alter(live, control.config(), settings); });
           },
-          "settings"_a, nb::sig("def set(self, **settings: typing.Any) -> None"), set_help.c_str())
+          "settings"_a, nb::sig("def set(self, **settings: Setting) -> None"), set_help.c_str())
       .def(
           "keep_segments",
           [](const ServerHandle& self) {

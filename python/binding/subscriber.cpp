@@ -192,7 +192,7 @@ copy_to(). (NumPy has no bfloat16: use copy_to() with a tensor of torch.bfloat16
 Raises:
     KeyError: there is no tensor of that name.
     TypeError: the tensor is of bfloat16.)")
-      .def("dlpack", &dlpack, "name"_a, nb::sig("def dlpack(self, name: str) -> typing.Any"),
+      .def("dlpack", &dlpack, "name"_a, nb::sig("def dlpack(self, name: str) -> SupportsDLPack"),
            R"(Returns a tensor in shared memory as an object with DLPack, without a copy, of any dtype.
 
     w = torch.from_dlpack(generation.dlpack("w"))
@@ -253,7 +253,7 @@ Raises:
              return fmt::format("<generation {} of {} tensors, step {}>", self->number(), self->tensor_count(),
                                 self->step());
            })
-      .def("copy_to", &copy_to, "outs"_a, nb::sig("def copy_to(self, outs: dict[str, typing.Any]) -> None"),
+      .def("copy_to", &copy_to, "outs"_a, nb::sig("def copy_to(self, outs: dict[str, A]) -> None"),
            R"(Copies tensors into arrays.
 
 Args:

@@ -243,7 +243,7 @@ taken.)");
 }
 
 void add_dense_access(nb::class_<NamedVariable>& type) {
-  type.def("pull", &pull, "out"_a = nb::none(), nb::sig("def pull(self, out: typing.Any = None) -> typing.Any"),
+  type.def("pull", &pull, "out"_a = nb::none(), nb::sig("def pull(self, out: Array | None = None) -> Array"),
            R"(Copies the current values and returns the array that holds them.
 
 Each chunk is one version of that chunk, and each element of an in-place variable is whole. The copy as a whole is not
@@ -251,11 +251,11 @@ point-in-time: see Bundle.pull(consistent=True) and View.state().
 
 Args:
     out: the array to copy into, which is returned. None: a new NumPy array of the variable's shape and dtype. (NumPy
-        has no bfloat16; such a variable needs a tensor of torch.bfloat16.)
+        has no bfloat16; such a variable needs a tensor of torch.bfloat16 or an array of ml_dtypes.bfloat16.)
 
 Progress: lock-free.)")
       .def("pull_average", &pull_average, "out"_a = nb::none(),
-           nb::sig("def pull_average(self, out: typing.Any = None) -> typing.Any"),
+           nb::sig("def pull_average(self, out: Array | None = None) -> Array"),
            R"(Copies the moving average of the values, as pull() copies the values, and returns the array.
 
 Args:
@@ -265,7 +265,7 @@ Raises:
     Error: the job keeps no averages (its setting `ema`), or the variable's rule is not an optimizer.
 
 Progress: lock-free.)")
-      .def("push", &push, "gradient"_a.none(), nb::sig("def push(self, gradient: typing.Any) -> None"),
+      .def("push", &push, "gradient"_a.none(), nb::sig("def push(self, gradient: Array | float) -> None"),
            R"(Pushes a gradient, which the variable's update rule applies exactly once. Rule add adds it.
 
 In the modes async and ssp it is applied at once. In mode sync, Worker.step() applies the mean of the workers'
@@ -282,7 +282,7 @@ Raises:
 
 Progress: lock-free in the modes async and ssp and with `reduce` atomic. Otherwise, in mode sync, wait-free, except
 that the first push of a variable grows the worker's segment.)")
-      .def("add", &add, "delta"_a.none(), nb::sig("def add(self, delta: typing.Any) -> None"),
+      .def("add", &add, "delta"_a.none(), nb::sig("def add(self, delta: Array | float) -> None"),
            R"(Adds to the values exactly once, bypassing the optimizer, whose state stays as it is.
 
 It is meant for changes that no gradient describes, such as counters. (Rule ftrl, whose values are a function of its
@@ -300,7 +300,7 @@ Raises:
 
 Progress: lock-free in the modes async and ssp; in mode sync as push().)")
       .def("assign", &assign, "values"_a.none(), nb::kw_only(), "reset"_a = false,
-           nb::sig("def assign(self, values: typing.Any, *, reset: bool = False) -> None"),
+           nb::sig("def assign(self, values: Array | float, *, reset: bool = False) -> None"),
            R"(Sets the values, bypassing the optimizer. It is meant for restores, target networks and tables.
 
 In the modes async and ssp it is applied at once. Concurrent assigns may interleave chunk by chunk: of each chunk the
@@ -345,7 +345,7 @@ Progress: wait-free.)");
 
 void add_row_access(nb::class_<NamedVariable>& type) {
   type.def("pull_rows", &pull_rows, "ids"_a.none(), "out"_a = nb::none(),
-           nb::sig("def pull_rows(self, ids: typing.Any, out: typing.Any = None) -> typing.Any"),
+           nb::sig("def pull_rows(self, ids: Array, out: Array | None = None) -> Array"),
            R"(Copies rows of an in-place float32 variable and returns the array that holds them.
 
 Each element is whole; two elements may be from different moments.
@@ -360,7 +360,7 @@ Raises:
 
 Progress: wait-free.)")
       .def("push_rows", &push_rows, "ids"_a.none(), "gradients"_a,
-           nb::sig("def push_rows(self, ids: typing.Any, gradients: typing.Any) -> None"),
+           nb::sig("def push_rows(self, ids: Array, gradients: Array) -> None"),
            R"(Applies gradients[i] to row ids[i] of an in-place variable by its update rule.
 
 Gradients of repeated ids are summed first, so that each row changes once. Other rows and their optimizer state stay
@@ -376,7 +376,7 @@ Raises:
 
 Progress: lock-free; wait-free in a job with Hogwild! updates, which may lose updates.)")
       .def("add_rows", &add_rows, "ids"_a.none(), "deltas"_a,
-           nb::sig("def add_rows(self, ids: typing.Any, deltas: typing.Any) -> None"),
+           nb::sig("def add_rows(self, ids: Array, deltas: Array) -> None"),
            R"(Adds deltas[i] to row ids[i] of an in-place variable, as add() does.
 
 Deltas of repeated ids are summed first. Each element is changed exactly once, also if the job uses Hogwild! updates.
@@ -390,7 +390,7 @@ Raises:
 
 Progress: lock-free.)")
       .def("assign_rows", &assign_rows, "ids"_a.none(), "values"_a, nb::kw_only(), "reset"_a = false,
-           nb::sig("def assign_rows(self, ids: typing.Any, values: typing.Any, *, reset: bool = False) -> None"),
+           nb::sig("def assign_rows(self, ids: Array, values: Array, *, reset: bool = False) -> None"),
            R"(Sets row ids[i] of an in-place variable to values[i], as assign() does.
 
 Of repeated ids the last values stay. Each element is set together with its state.
@@ -404,7 +404,7 @@ Raises:
     Error: as pull_rows(), before anything is changed.
 
 Progress: lock-free.)")
-      .def("prefetch_rows", &prefetch_rows, "ids"_a.none(), nb::sig("def prefetch_rows(self, ids: typing.Any) -> None"),
+      .def("prefetch_rows", &prefetch_rows, "ids"_a.none(), nb::sig("def prefetch_rows(self, ids: Array) -> None"),
            R"(Prefetches the memory of these rows of an in-place variable, for a pull and a push of them soon.
 
 Args:

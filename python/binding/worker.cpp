@@ -232,7 +232,7 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
               control.change([&](LiveSettings& live) { alter(live, control.config(), settings); });
             });
           },
-          "settings"_a, nb::sig("def set(self, **settings: typing.Any) -> None"),
+          "settings"_a, nb::sig("def set(self, **settings: Setting) -> None"),
           "Changes runtime settings of the job for all its workers, as Server.set() does: set(lr=0.05).")
       .def(
           "check_settings",
@@ -269,7 +269,9 @@ void add_variables(nb::class_<WorkerHandle>& type) {
           "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = 0.0F,
           "lr_scale"_a = 1.0F, "wait"_a = 10.0,
           nb::sig(
-              "def variable(self, name: str, init: typing.Any = None, *, shape: collections.abc.Sequence[int] | None "
+              "def variable(self, name: str, init: Array | float | "
+              "collections.abc.Callable[[numpy.typing.NDArray[typing.Any]], object] | None = None, *, shape: "
+              "collections.abc.Sequence[int] | None "
               "= None, dtype: str | None = None, rule: str | None = None, layout: str | None = None, regularize: float "
               "= 0.0, lr_scale: float = 1.0, wait: float = 10.0) -> Variable"),
           R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
@@ -307,14 +309,12 @@ Raises:
     Exceptions of the function `init` propagate, and the next worker initialises the variable.
 
 Progress: declaring is lock-free; blocks on the worker that declares or initialises the variable.)")
-      .def(
-          "variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
-          "regularize"_a = false, "lr_scale"_a = nb::none(),
-          nb::sig("def variables(self, arrays: dict[str, typing.Any], *, rule: str | None = None, layout: str | None = "
-                  "None, regularize: bool | collections.abc.Collection[str] | dict[str, float] = False, lr_scale: "
-                  "dict[str, "
-                  "float] | None = None) -> Bundle"),
-          R"(Declares several variables together, as variable() does, and returns them as a Bundle, in their order.
+      .def("variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
+           "regularize"_a = false, "lr_scale"_a = nb::none(),
+           nb::sig("def variables(self, arrays: dict[str, A], *, rule: str | None = None, layout: str | None = "
+                   "None, regularize: bool | collections.abc.Collection[str] | dict[str, float] = False, lr_scale: "
+                   "dict[str, float] | None = None) -> Bundle"),
+           R"(Declares several variables together, as variable() does, and returns them as a Bundle, in their order.
 
 Args:
     arrays: for each variable's name, an array with its initial values, which gives shape and dtype.
@@ -413,7 +413,7 @@ Progress: wait-free.)")
           },
           "Returns the Staleness of the pushes made by this rank so far, including those of its earlier owners.")
       .def("shared", &shared, "key"_a, "load"_a,
-           nb::sig("def shared(self, key: str, load: collections.abc.Callable[[], typing.Any]) -> "
+           nb::sig("def shared(self, key: str, load: collections.abc.Callable[[], Array]) -> "
                    "numpy.typing.NDArray[typing.Any]"),
            R"(Returns a read-only array that exists once for all workers of the job, such as the data they train on.
 

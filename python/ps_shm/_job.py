@@ -8,6 +8,7 @@ from typing import Any, Literal, Optional, Union
 
 from . import _core, _environment
 from ._closing import Closing, closed_at_exit
+from ._types import Setting
 
 _numbers = itertools.count()
 _served: list[str] = []  # the jobs of the open Server objects, the newest one last
@@ -53,7 +54,7 @@ class Server(_core.Server, Closing):
     """
 
     def __init__(
-        self, job: Optional[str] = None, *, adopt: bool = False, restore: Optional[str] = None, **settings: Any
+        self, job: Optional[str] = None, *, adopt: bool = False, restore: Optional[str] = None, **settings: Setting
     ) -> None:
         """Creates the job, or takes it over. The arguments are described with the class."""
         name = job or (None if _served else _environment.job()) or _new_name()

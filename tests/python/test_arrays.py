@@ -96,8 +96,28 @@ def test_bfloat16_travels_in_tensors(worker):
     out = torch.zeros(2, dtype=torch.bfloat16)
     v.pull(out)
     assert out.tolist() == [1.5, -2.0]
-    with pytest.raises(TypeError, match="NumPy has no bfloat16"):
+    with pytest.raises(TypeError, match="NumPy has no bfloat16; pass a tensor of torch.bfloat16 or an array of ml_dtypes.bfloat16"):
         v.pull()
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_arrays_of_ml_dtypes_have_types_that_numpy_lacks(worker, name):
+    dtype = getattr(pytest.importorskip("ml_dtypes"), name)
+    first = np.array([[1.5, -2.0], [0.0, 3.0]], dtype)
+    v = worker.variable("v", first)
+    assert v.dtype == name and v.shape == (2, 2)
+    out = np.zeros((2, 2), dtype)
+    assert v.pull(out) is out
+    np.testing.assert_array_equal(out.astype(np.float32), first.astype(np.float32))
+    v.assign(first[::-1].copy())
+    np.testing.assert_array_equal(v.pull(out).astype(np.float32), first[::-1].astype(np.float32))
+    with pytest.raises(TypeError, match="not row-major"):
+        v.assign(first.T)
+    out.flags.writeable = False
+    with pytest.raises(TypeError, match="read-only"):
+        v.pull(out)
+    with pytest.raises(TypeError, match=f"is of {name}, and float32 is needed; pass array.astype"):
+        worker.variable("w", shape=(2, 2)).assign(first)
 
 
 def test_the_room_for_a_gradient_stays_with_its_array(worker):

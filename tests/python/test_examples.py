@@ -73,9 +73,46 @@ def test_ways_to_hand_weights_over_are_measured():
     assert 2 <= found["alone"]["memory in an update, of the model"] < 2.2 and 1 <= found["alone"]["memory at rest, of the model"] < 1.2
 
 
+PROGRAM = """
+import array
+from typing import Optional
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import ps_shm.torch
+
+Floats = npt.NDArray[np.float32]
+
+
+def use(worker: ps_shm.Worker, floats: Floats, tensor: torch.Tensor, ids: "npt.NDArray[np.int64]") -> Floats:
+    w = worker.variable("w", floats, lr_scale=0.5)
+    worker.variable("flat", array.array("f", [1.0]))
+    worker.variable("filled", lambda out: out.fill(1.0), shape=(3,))
+    made: "npt.NDArray[np.float32]" = w.pull()
+    same: torch.Tensor = w.pull(tensor)
+    w.push(2.0)
+    w.push(same)
+    w.push([1.0])  # type: ignore[arg-type]
+    w.pull_rows(ids, floats).fill(0)
+    bundle = worker.variables({"a": floats})
+    both: dict[str, torch.Tensor] = bundle.pull({"a": tensor})
+    bundle.push([None])
+    bundle.push({"a": "no array"})  # type: ignore[dict-item]
+    bundle.pull(bundle.pin(both)).given  # type: ignore[attr-defined]
+    worker.set(lr=0.5, mode="ssp")
+    worker.set(lr=[0.5])  # type: ignore[arg-type]
+    loss: Optional[float] = ps_shm.torch.Optimizer(torch.nn.Linear(1, 1), worker, betas=(0.5, 0.9)).step(lambda: 0.5)
+    print(made, loss)
+    return w.pull(floats)
+"""
+
+
 def test_types_are_what_they_are_said_to_be(tmp_path):
     """Runs mypy in strict mode, except for PyTorch, much of which has no types."""
-    files = [os.path.dirname(ps_shm.__file__), *sorted(map(str, EXAMPLES.glob("*.py")))]
+    (tmp_path / "program.py").write_text(PROGRAM)
+    files = [os.path.dirname(ps_shm.__file__), *sorted(map(str, EXAMPLES.glob("*.py"))), str(tmp_path / "program.py")]
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--allow-untyped-calls", "--implicit-reexport",
                            "--cache-dir", str(tmp_path), *files], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           timeout=250)

@@ -1,10 +1,11 @@
 """Elastic averaging SGD (Zhang, Choromanska, LeCun, 2015)."""
 
-from typing import Any, Literal, Optional, Union
+from typing import Literal, Optional, Union
 
 import torch
 
 from .. import Worker
+from .._types import Setting
 from ._membership import Joined, Membership
 from ._model import Places, dense, own, parameters
 
@@ -54,7 +55,7 @@ class Elastic(Joined):
         group: str = "",
         threads: int = 1,
         prefix: str = "",
-        **settings: Any,
+        **settings: Setting,
     ) -> None:
         if not 0 < alpha < 1 or every < 1:
             raise ValueError("alpha lies between 0 and 1, and every is at least 1")

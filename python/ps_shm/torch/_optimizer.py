@@ -2,17 +2,20 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, Callable, Literal, Optional, Union
+from typing import Any, Callable, Literal, Optional, TypeVar, Union
 
 import torch
 
 from .. import Bundle, Error, Staleness, Worker
+from .._types import Setting
 from . import _kept
 from ._buffers import Buffers, Policy
 from ._embedding import Embedding
 from ._gpu import Gpu
 from ._membership import Joined, Membership
 from ._model import Group, Places, dense, groups, is_on_gpu, own, parameters
+
+Loss = TypeVar("Loss")
 
 
 # The settings under the job's names.
@@ -118,8 +121,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         threads: int = 1,
         restore: Union[str, dict[str, Any], None] = None,
         prefix: str = "",
-        params: Optional[Iterable[Any]] = None,
-        **settings: Any,
+        params: Union[Iterable[torch.Tensor], Iterable[dict[str, Any]], None] = None,
+        **settings: Union[Setting, tuple[float, float]],
     ) -> None:
         if (push_every > 1) != (local is not None) or push_every < 1:
             raise ValueError("push_every above 1 and local=torch.optim.SGD(...) go together")
@@ -215,7 +218,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         is_there = is_on_gpu(next(iter(self._parameters.values())))
         self._gpu = Gpu(self._bundle, self._parameters) if is_there else None
 
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+    def step(self, closure: Optional[Callable[[], Loss]] = None) -> Optional[Loss]:  # type: ignore[override,unused-ignore]
         """Pushes the gradients, ends the step, and pulls the parameters. Returns what `closure` returns.
 
         closure: a function that computes the loss and the gradients, as for torch.optim; it is called first.
