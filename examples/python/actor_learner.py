@@ -1,14 +1,19 @@
 """CartPole: actors play with the newest policy, a learner trains it (REINFORCE with a baseline). Needs gymnasium.
 
-    python actor_learner.py --actors 4
+    python actor_learner.py --actors 4 --restarts 2
 
 Weights go from the learner to the actors as whole generations: the policy carries a sum of all its weights, and an actor
 compares it at every update. Games come back through a queue.
+
+With --restarts, the learner is killed as often. It is started again and goes on from what it had saved, while the actors
+play with the weights that they have.
 """
 
 import argparse
 import os
 import queue
+import signal
+import tempfile
 import time
 from typing import Any
 
@@ -65,14 +70,19 @@ def act(number: int, name: str, games: Any, stop: Any, checked: Any) -> None:
                 pass
 
 
-def learn(args: argparse.Namespace, name: str, games: Any) -> float:
+def learn(args: argparse.Namespace, name: str, games: Any, kept: str) -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
     policy = Policy()
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
-    length = 20.0
+    steps, first, length = args.games // 8, 0, 20.0
+    if os.path.exists(kept):
+        state = torch.load(kept)
+        policy.load_state_dict(state["policy"])
+        optimizer.load_state_dict(state["optimizer"])
+        first, length = state["step"], state["length"]
     with ps_shm.torch.Publisher(name, policy) as publisher:
-        for step in range(args.games // 8):
+        for step in range(first, steps):
             policy.total.fill_(policy.sum())
             publisher.publish(step)
             states, actions, returns = [], [], []
@@ -91,13 +101,18 @@ def learn(args: argparse.Namespace, name: str, games: Any) -> float:
             optimizer.step()
             if step % 25 == 0:
                 print(f"after {8 * step} games: {length:.0f} steps a game", flush=True)
-    return length
+            state = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1, "length": length}
+            torch.save(state, kept + ".new")
+            os.replace(kept + ".new", kept)
+            if step + 1 in [steps * (n + 1) // (args.restarts + 1) for n in range(args.restarts)]:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--actors", type=int, default=4)
     parser.add_argument("--games", type=int, default=1600)
+    parser.add_argument("--restarts", type=int, default=0, help="how often to kill the learner")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     name = f"policy-{os.getpid()}"
@@ -107,17 +122,27 @@ def main() -> None:
     for actor in actors:
         actor.start()
     begun = time.monotonic()
-    length = learn(args, name, games)
+    restarts = 0
+    with tempfile.TemporaryDirectory() as folder:
+        kept = os.path.join(folder, "learner.pt")
+        while True:
+            learner = context.Process(target=learn, args=(args, name, games, kept))
+            learner.start()
+            learner.join()
+            if learner.exitcode != -signal.SIGKILL:
+                break
+            restarts += 1
+        length = torch.load(kept)["length"] if learner.exitcode == 0 else 0.0
     stop.set()
     while any(actor.is_alive() for actor in actors):
         try:
             games.get(timeout=0.1)  # so that none waits for room
         except queue.Empty:
             pass
-    if any(actor.exitcode != 0 for actor in actors):
-        raise SystemExit("an actor failed")
+    if learner.exitcode != 0 or any(actor.exitcode != 0 for actor in actors):
+        raise SystemExit("the learner or an actor failed")
     print(f"{length:.0f} steps a game after {args.games} games and {time.monotonic() - begun:.0f} s; "
-          f"{checked.value} updates of actors, none mixed")
+          f"{restarts} restarts of the learner; {checked.value} updates of actors, none mixed")
 
 
 if __name__ == "__main__":

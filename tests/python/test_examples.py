@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import ps_shm
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -36,9 +38,10 @@ def test_hogwild_trains_as_well_as_the_original_and_loses_nothing():
         assert float(ours) > 0.93 and float(ours) > float(original) - 0.03
 
 
-def test_actors_never_see_mixed_weights_and_the_learner_learns():
-    out = run("actor_learner.py", "--actors", 4, "--games", 320)
-    length, updates = re.search(r"^(\d+) steps a game after 320 games .*; (\d+) updates of actors, none mixed$", out, re.M).groups()
+def test_actors_never_see_mixed_weights_and_the_learner_learns_although_it_is_killed():
+    out = run("actor_learner.py", "--actors", 4, "--games", 320, "--restarts", 2)
+    line = r"^(\d+) steps a game after 320 games .*; 2 restarts of the learner; (\d+) updates of actors, none mixed$"
+    length, updates = re.search(line, out, re.M).groups()
     assert int(length) > 50 and int(updates) > 30
 
 
@@ -58,6 +61,21 @@ def test_three_ways_of_averaging_train():
 def test_logistic_regression_needs_numpy_alone():
     found = re.findall(r"worker \d: accuracy ([\d.]+), Staleness", run("logistic_regression.py"))
     assert len(found) == 2 and all(float(accuracy) > 0.95 for accuracy in found)
+
+
+def test_jax_computes_the_gradients():
+    pytest.importorskip("jax")
+    found = re.findall(r"worker \d: accuracy ([\d.]+), Staleness", run("jax_regression.py"))
+    assert len(found) == 2 and all(float(accuracy) > 0.95 for accuracy in found)
+
+
+def test_an_actor_of_ray_that_is_killed_joins_again():
+    pytest.importorskip("ray")
+    out = run("ray_actors.py", "--steps", 300)
+    rounds = [[float(a) for a in line.split()] for line in re.findall(r"^accuracy (.*)$", out, re.M)]
+    assert len(rounds) == 2 and min(rounds[1]) > 0.95, out
+    steps = re.search(r"^actor 0 was restarted; (\d+) steps$", out, re.M)[1]
+    assert int(steps) >= 2 * 2 * 300
 
 
 def test_the_measurement_measures():
