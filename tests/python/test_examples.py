@@ -78,6 +78,19 @@ def test_an_actor_of_ray_that_is_killed_joins_again():
     assert int(steps) >= 2 * 2 * 300
 
 
+@pytest.mark.parametrize("name, settings", [("accelerate", ["momentum", "--lr", 0.05]), ("lightning", ["adam", "--lr", 0.003])])
+def test_other_loops_train_with_two_workers(job, name, settings):
+    pytest.importorskip(name)
+    program = [sys.executable, EXAMPLES / f"{name}_digits.py"]
+    if name == "accelerate":
+        program = ["env", "-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE", "-u", "LOCAL_WORLD_SIZE", *program]
+    launch = [os.path.join(os.environ["PS_SHM_TOOLS"], "launch_shm"), "--job", job, "--workers", 2, "--optimizer", *settings]
+    done = subprocess.run([*map(str, launch), "--", *map(str, program)], capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"accuracy ([\d.]+)$", done.stdout, re.M)
+    assert len(found) == 2 and all(float(accuracy) > 0.93 for accuracy in found), done.stdout
+
+
 def test_the_measurement_measures():
     found = json.loads(run(ROOT / "benches" / "python.py", "--floats", 1000, "--json"))
     assert all(figure > 0 for figure in found["us_per_call"].values()) and len(found["us_per_call"]) == 8
