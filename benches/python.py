@@ -56,6 +56,31 @@ def overheads(worker):
     return found
 
 
+def steps(floats, rounds=9):
+    """A step of an Optimizer and of torch.optim.SGD with the same gradients, in turns: the median of each and of their ratio."""
+    import torch
+
+    import ps_shm.torch
+
+    torch.set_num_threads(1)
+    models = [torch.nn.Linear(floats // 2, 2, bias=False) for _ in range(2)]
+    for model in models:
+        model.weight.grad = torch.full_like(model.weight, 1e-6)
+    count = max(3, 10_000_000 // floats)
+    with ps_shm.torch.Optimizer(models[0], f"bench-{os.getpid()}", create=True, lr=0.1) as ours:
+        theirs = torch.optim.SGD(models[1].parameters(), lr=0.1)
+        found = []
+        for _ in range(rounds):
+            found.append([])
+            for optimizer in (ours, theirs):
+                begun = time.perf_counter()
+                for _ in range(count):
+                    optimizer.step()
+                found[-1].append((time.perf_counter() - begun) / count * 1e6)
+    medians = [statistics.median(times) for times in zip(*found)]
+    return {"us": medians[0], "torch.optim.SGD, us": medians[1], "ratio": statistics.median(a / b for a, b in found)}
+
+
 def read_publication(name, out, count, queue):
     with ps_shm.Subscriber(name) as subscriber:
         subscriber.read()
@@ -215,11 +240,19 @@ def main():
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--floats", type=int, default=1_000_000, help="of the weights that are handed over")
     parser.add_argument("--hogwild", type=int, default=0, metavar="ROUNDS", help="train the example and the original, too")
+    parser.add_argument("--steps", type=int, nargs="+", default=[], metavar="FLOATS", help="time steps of models of these sizes only")
     args = parser.parse_args()
     global np, ps_shm  # after --help, which needs neither
     import numpy as np
     import ps_shm
 
+    if args.steps:
+        found = {floats: steps(floats) for floats in args.steps}
+        if args.json:
+            print(json.dumps(found))
+        for floats, figures in found.items() if not args.json else ():
+            print(f"{floats:10} floats" + "".join(f"   {name} {figure:.2f}" for name, figure in figures.items()))
+        return
     with ps_shm.Server(f"bench-{os.getpid()}", optimizer="add") as server, ps_shm.Worker(server.job) as worker:
         calls = overheads(worker)
     weights = hand_over(args.floats)

@@ -242,6 +242,16 @@ class Worker {
   // Throws: Error if there are not as many gradients as variables, and as push() above.
   void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients);
 
+  // The same, followed by what begins a pull: outs[i] and since[i] are to be given to pull_if_changed() after step().
+  // In the modes async and ssp each chunk is copied to outs[i] just after its push, while it is in the cache, and
+  // pull_if_changed() copies only the chunks that other workers have changed since. In mode sync nothing is copied yet,
+  // and since[i] is empty. The variables must be ones that pull_all() accepts.
+  //
+  // Throws: Error if a variable does not qualify, if there are not as many outs and versions as variables, if an out has
+  // another size than its variable, and as push() above.
+  void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients,
+            std::span<const std::span<float>> outs, std::span<Versions> since);
+
   // Makes the pushes until the returned group is destroyed count as one push for snapshots. Groups may nest; the
   // outermost one counts. In mode sync it does nothing.
   //

@@ -127,9 +127,13 @@ nb::object pull(const Bundle& self, nb::object out, bool consistent) {
   return out;
 }
 
-std::vector<std::size_t> pull_changed(const Bundle& self, Pinned& arrays) {
+void check_pinned(const Bundle& self, const Pinned& arrays) {
   if (arrays.of != &self) throw nb::value_error("these arrays were pinned for another bundle");
   if (!arrays.is_writable) throw nb::type_error("these arrays were pinned for reading; pin them with writable=True");
+}
+
+std::vector<std::size_t> pull_changed(const Bundle& self, Pinned& arrays) {
+  check_pinned(self, arrays);
   arrays.since.resize(arrays.variables.size());
   std::vector<std::size_t> changed;
   const Turn turn(self.rank());
@@ -144,10 +148,19 @@ std::vector<std::size_t> pull_changed(const Bundle& self, Pinned& arrays) {
   return changed;
 }
 
-void push(const Bundle& self, nb::handle gradients) {
+void push(const Bundle& self, nb::handle gradients, Pinned* into) {
   require_floats(self, "push");
+  if (into != nullptr) check_pinned(self, *into);
   with_pinned(self, gradients, false, "push", [&](const Pinned& arrays) {
-    if (!arrays.variables.empty()) self.rank().worker.push(arrays.variables, arrays.from);
+    Worker& worker = self.rank().worker;
+    if (into != nullptr) {
+      if (arrays.variables.size() != into->variables.size())
+        throw nb::value_error("push(into=...) needs a gradient of each variable");
+      into->since.resize(into->variables.size());
+      worker.push(arrays.variables, arrays.from, into->to, into->since);
+    } else if (!arrays.variables.empty()) {
+      worker.push(arrays.variables, arrays.from);
+    }
   });
 }
 
@@ -276,17 +289,27 @@ Progress: lock-free.)");
 
 void add_pushes(BundleClass& bundle) {
   bundle
-      .def("push", &push, "gradients"_a,
+      .def("push", &push, "gradients"_a, nb::kw_only(), "into"_a = nb::none(),
            nb::sig("def push(self, gradients: collections.abc.Mapping[str, Array | None] | "
-                   "collections.abc.Sequence[Array | None] | Pinned) -> None"),
+                   "collections.abc.Sequence[Array | None] | Pinned, *, into: Pinned | None = None) -> None"),
            R"(Pushes a gradient of each variable as one push, as Variable.push() does.
 
 Snapshots and consistent pulls contain all of it or nothing. The job's `clip_norm` limits the global norm over these
 gradients; in mode sync with `reduce` ordered, over all that this worker pushes in the step.
 
+    bundle.push(gradients, into=pinned)             # pinned = bundle.pin(values)
+    worker.step()
+    bundle.pull_changed(pinned)                     # now `values` has the current values
+
+Args:
+    gradients: an array for each variable.
+    into: arrays that a pull_changed() after step() is to complete. In the modes async and ssp they get the values of each
+        chunk just after its push, while it is in the cache: together the two calls copy as pull() does, but faster.
+
 Raises:
-    TypeError: a variable is not of float32.
-    Error: as Variable.push().
+    TypeError: a variable is not of float32, or `into` was pinned for reading.
+    ValueError: with `into`, a gradient is missing.
+    Error: as Variable.push(); with `into`, as pull_changed().
 
 Progress: as Variable.push().)")
       .def("add", &add, "deltas"_a,

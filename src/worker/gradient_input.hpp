@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "worker/threads.hpp"
 
@@ -31,6 +32,10 @@ class GradientInput {
  public:
   GradientInput(std::span<const float> whole) noexcept : whole_(whole) {}
   GradientInput(ArrivingGradient& arriving) noexcept : arriving_(&arriving) {}
+  // A complete gradient, and memory for the variable's values after the push and for their versions: each versioned
+  // chunk is copied just after its push, while it is in the cache. Requires: a version for each chunk.
+  GradientInput(std::span<const float> whole, std::span<float> out, std::vector<std::uint64_t>& versions) noexcept
+      : whole_(whole), out_(out.data()), versions_(&versions) {}
 
   bool is_arriving() const noexcept { return arriving_ != nullptr; }
   bool is_added_by_device() const noexcept { return arriving_ != nullptr && arriving_->is_added_by_device(); }
@@ -40,6 +45,10 @@ class GradientInput {
     return arriving_ == nullptr ? whole_.data() + begin : arriving_->piece(index, begin, count, thread);
   }
   std::span<const float> whole() const { return arriving_ == nullptr ? whole_ : arriving_->whole(); }
+
+  bool is_copied_back() const noexcept { return out_ != nullptr; }
+  float* out() const noexcept { return out_; }
+  std::vector<std::uint64_t>& versions() const noexcept { return *versions_; }
 
   // Divides its chunks among the threads, by `grain`. The chunks of an arriving gradient are started one by one in the
   // order of their arrival: a thread that waited for a later chunk would wait for most of the push.
@@ -54,6 +63,8 @@ class GradientInput {
  private:
   std::span<const float> whole_;
   ArrivingGradient* arriving_ = nullptr;
+  float* out_ = nullptr;
+  std::vector<std::uint64_t>* versions_ = nullptr;
 };
 
 }  // namespace ps_shm

@@ -11,17 +11,6 @@ namespace ps_shm {
 
 using shm::Counter;
 
-namespace {
-
-void require_versions(const VariableState& state, const char* verb) {
-  if (!state.has_versions())
-    throw Error(
-        fmt::format("{} of variable '{}': it is in-place, so its elements change one by one; declare it versioned",
-                    verb, state.name));
-}
-
-}  // namespace
-
 // One attempt. Returns the global step, or nothing if another worker has changed a variable meanwhile or is changing
 // one.
 std::optional<std::uint64_t> Worker::Impl::try_pull_all(std::span<const Variable> handles,
@@ -49,7 +38,7 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
     throw Error(fmt::format("pull of {} variables into {} buffers: give one for each", variables.size(), outs.size()));
   for (std::size_t i = 0; i < variables.size(); ++i) {
     variables[i].state_->require_size(outs[i].size(), "pull");
-    require_versions(*variables[i].state_, "pull_all");
+    variables[i].state_->require_versions("pull_all");
   }
   impl.note_pull();
   impl.count(Counter::kPulls).bump_relaxed(variables.size());
@@ -80,7 +69,7 @@ std::uint64_t Worker::pull_if_changed(const Variable& variable, std::span<float>
   VariableState& state = *variable.state_;
   impl.refuse_recorded("pull_if_changed");
   state.require_size(out.size(), "pull");
-  require_versions(state, "pull_if_changed");
+  state.require_versions("pull_if_changed");
   impl.note_pull();
   impl.count(Counter::kPulls).bump_relaxed(1);
   std::uint64_t retries = 0;

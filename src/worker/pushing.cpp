@@ -76,6 +76,36 @@ void Worker::push(std::span<const Variable> variables, std::span<const std::span
   impl.push(variables, impl.inputs);
 }
 
+void Worker::push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients,
+                  std::span<const std::span<float>> outs, std::span<Versions> since) {
+  Impl& impl = owned();
+  impl.refuse_recorded("a push that copies back");
+  const std::size_t count = variables.size();
+  if (gradients.size() != count || outs.size() != count || since.size() != count)
+    throw Error(fmt::format("push of {} variables with {} gradients, {} buffers and {} versions: give one for each",
+                            count, gradients.size(), outs.size(), since.size()));
+  for (std::size_t i = 0; i < count; ++i) {
+    const VariableState& state = *variables[i].state_;
+    state.require_size(gradients[i].size(), "push");
+    state.require_size(outs[i].size(), "pull");
+    state.require_versions("push that copies back");
+  }
+  const bool is_applied_at_once = !traits_of(impl.config.mode).steps_together();
+  impl.inputs.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    const VariableState& state = *variables[i].state_;
+    std::vector<std::uint64_t>& versions = since[i].of_chunks;
+    if (is_applied_at_once && state.layout == Layout::kVersioned) {
+      versions.resize(state.pieces, VariableState::kNotPulled);
+      impl.inputs.emplace_back(gradients[i], outs[i], versions);
+    } else {
+      versions.clear();
+      impl.inputs.emplace_back(gradients[i]);
+    }
+  }
+  impl.push(variables, impl.inputs);
+}
+
 struct PS_SHM_HIDDEN PushGroup::Impl {
   explicit Impl(WorkerCore& worker) noexcept : core(worker), scope(worker) {}
   ~Impl() {

@@ -81,6 +81,12 @@ void VariableState::require_bytes(std::size_t bytes, const char* verb) const {
                             element_count, to_string(dtype), element_count * bytes_of(dtype), bytes));
 }
 
+void VariableState::require_versions(const char* verb) const {
+  if (!has_versions())
+    throw Error(fmt::format(
+        "{} of variable '{}': it is in-place, so its elements change one by one; declare it versioned", verb, name));
+}
+
 std::vector<VariableState::Slot> VariableState::slots() const {
   const shm::VariableShm& first = parts.front().record;
   const update::Traits& traits = update::traits_of(settings.rule);

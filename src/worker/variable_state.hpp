@@ -108,6 +108,7 @@ struct PS_SHM_HIDDEN VariableState {
     if (span_elements_ == kNoFloats) refuse_size(0, verb);
   }
   void require_bytes(std::size_t bytes, const char* verb) const;
+  void require_versions(const char* verb) const;  // has_versions()
 
   // State that is kept beside the values: one float for each element, or for each row.
   struct Slot {
@@ -134,7 +135,8 @@ struct PS_SHM_HIDDEN VariableState {
                                      std::uint64_t& retries) = 0;
 
   // Applies the gradient to every chunk or block, starting at a different one than other workers. Records the staleness
-  // of each in `observed`. Returns the number of failed swaps.
+  // of each in `observed`. Returns the number of failed swaps
+  // and repeated copies.
   virtual std::uint64_t push(const GradientInput& gradient, const PushContext& context, Threads& threads) = 0;
 
   // The same for a change that bypasses the optimizer; atomic even if the job uses Hogwild! updates. `versions`, if

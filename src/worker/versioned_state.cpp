@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace ps_shm {
+namespace {
+
+// A variable of so many floats, 32 MiB, does not stay in most caches until its values are used.
+constexpr std::uint64_t kStreamedFloats = std::uint64_t{1} << 23;
+
+}  // namespace
 
 void VersionedState::set_values(std::span<const float> values, float learning_rate, const FirstState& first) {
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t) {
@@ -73,6 +79,11 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
             });
         retries += result.retries;
         note_push(result.version, index, shm::kVersionMask);
+        if (!gradient.is_copied_back()) return;
+        float* const to = gradient.out() + part.piece_begin(chunk);
+        pulled[index] = chunks.pull_chunk(chunk, to, retries, 0,
+                                          elements < kStreamedFloats ? shm::racing_copy : shm::racing_stream);
+        gradient.versions()[index] = pulled[index];
       });
 }
 

@@ -282,7 +282,7 @@ MUTANTS = {
         "tests": ['pull_all "in place*"'],
         "file": "src/worker/pulling.cpp",
         "changes": [
-            ('  require_versions(state, "pull_if_changed");\n',
+            ('  state.require_versions("pull_if_changed");\n',
              ""),
         ],
     },

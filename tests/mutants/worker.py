@@ -418,4 +418,14 @@ MUTANTS = {
              ""),
         ],
     },
+    "copied_back_without_versions": {
+        "breaks": "A push that copies back does not say which versions it has copied.",
+        "rule": "slot.R1",
+        "tests": ['pull_all "a push that copies back leaves*"'],
+        "file": "src/worker/versioned_state.cpp",
+        "changes": [
+            ("        gradient.versions()[index] = pulled[index];\n",
+             ""),
+        ],
+    },
 }

@@ -246,6 +246,25 @@ def test_a_bundle_leaves_variables_without_an_array_alone(worker):
             call([None, np.zeros(3, np.float32)])
 
 
+def test_a_push_may_begin_a_pull(worker):
+    values = {"a": np.zeros(2, np.float32), "b": np.zeros(3, np.float32)}
+    bundle = worker.variables(values)
+    pinned = bundle.pin(values)
+    bundle.push([np.ones(2, np.float32), np.ones(3, np.float32)], into=pinned)
+    worker.variable("b").add(np.ones(3, np.float32))
+    assert bundle.pull_changed(pinned) == [1]
+    assert [v.tolist() for v in values.values()] == [[1, 1], [2, 2, 2]]
+    with pytest.raises(ValueError, match="a gradient of each variable"):
+        bundle.push([np.ones(2, np.float32), None], into=pinned)
+    with pytest.raises(TypeError, match="writable=True"):
+        bundle.push(list(values.values()), into=bundle.pin(list(values.values()), writable=False))
+    with pytest.raises(ValueError, match="another bundle"):
+        worker.variables({"a": values["a"]}).push([values["a"]], into=pinned)
+    with pytest.raises(ps_shm.Error, match="declare it versioned"):
+        table = worker.variables({"t": np.zeros(2, np.float32)}, layout="inplace")
+        table.push([values["a"]], into=table.pin([values["a"]]))
+
+
 def test_a_bundle_pulls_only_what_has_changed(worker):
     first = {"a": np.zeros(2, np.float32), "b": np.zeros(3, np.float32), "n": np.zeros(1, np.int64)}
     bundle = worker.variables(first)

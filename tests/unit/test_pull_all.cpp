@@ -293,3 +293,67 @@ TEST_CASE("the versions that an assignment returns stand for the values that it 
   worker.add(all.variables[0], all.one);
   CHECK(worker.staleness().max == 1);  // since its last pull, which copied nothing
 }
+
+TEST_CASE("a push that copies back leaves to the pull behind it what others have changed") {
+  const JobConfig config = config_of(2, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config)), other(options(config));
+  Several all(worker, 2), theirs(other, 2);
+  std::vector<Versions> since(2);
+  worker.push(all.variables, all.ones, all.outs, since);
+  for (const std::vector<float>& values : all.values) CHECK(values == std::vector<float>(kElements, 1.0F));
+  CHECK(since[1].of_chunks == std::vector<std::uint64_t>(3, 1));
+  other.push(theirs.variables[1], all.one);
+  worker.step();
+  CHECK(worker.pull_if_changed(all.variables[0], all.outs[0], since[0]) == 0);
+  CHECK(worker.pull_if_changed(all.variables[1], all.outs[1], since[1]) == 3);
+  CHECK(all.values[0] == std::vector<float>(kElements, 1.0F));
+  CHECK(all.values[1] == std::vector<float>(kElements, 2.0F));
+  worker.push(all.variables, all.ones, all.outs, since);
+  other.push(theirs.variables[0], all.one);
+  worker.push(all.variables, all.ones, all.outs, since);  // the copy counts as a pull for the staleness
+  CHECK(worker.staleness().max == 1);
+  CHECK(all.values[0] == std::vector<float>(kElements, 4.0F));
+}
+
+TEST_CASE("a push that copies back is completed by a pull in every mode") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSsp, Mode::kSync})
+    for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
+      if (reduce == Reduce::kAtomic && mode != Mode::kSync) continue;
+      CAPTURE(std::string(to_string(mode)));
+      JobConfig config = config_of(1, mode);
+      config.reduce = reduce;
+      Server server(config);
+      Worker worker(options(config));
+      Several all(worker, 2);
+      if (mode != Mode::kSync) all.add_scalar(worker);
+      std::vector<Versions> since(all.variables.size());
+      for (int step = 1; step <= 3; ++step) {
+        worker.push(all.variables, all.ones, all.outs, since);
+        worker.step();
+        for (std::size_t i = 0; i < all.variables.size(); ++i) {
+          worker.pull_if_changed(all.variables[i], all.outs[i], since[i]);
+          CHECK(all.values[i] == std::vector<float>(all.values[i].size(), float(step)));
+        }
+      }
+    }
+}
+
+TEST_CASE("a push that copies back needs a buffer of its size and versions for each variable, and chunks") {
+  const JobConfig config = config_of(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  Several all(worker, 2);
+  std::vector<Versions> since(2);
+  const std::vector<std::span<float>> short_one = {all.outs[0], all.outs[1].first(5)};
+  CHECK_THROWS_AS(worker.push(all.variables, all.ones, short_one, since), Error);
+  CHECK_THROWS_WITH_AS(worker.push(all.variables, all.ones, all.outs, std::span(since).first(1)),
+                       doctest::Contains("give one for each"), Error);
+  const Variable table = worker.variable({.name = "table", .shape = {kElements}, .layout = Layout::kInplace}, zero);
+  all.variables[1] = table;
+  CHECK_THROWS_WITH_AS(worker.push(all.variables, all.ones, all.outs, since),
+                       doctest::Contains("push that copies back of variable 'table': it is in-place"), Error);
+  std::vector<float> out(kElements);
+  worker.pull(all.variables[0], out);
+  CHECK(out == std::vector<float>(kElements, 0.0F));  // nothing was pushed
+}

@@ -291,6 +291,9 @@ TEST_CASE("record: a job without a recordable order is refused, with the reason"
                        Error);
   CHECK_THROWS_WITH_AS(worker.pull_all(std::array{variable}, std::array{std::span<float>(out)}),
                        doctest::Contains("pull_all cannot be"), Error);
+  CHECK_THROWS_WITH_AS(worker.push(std::array{variable}, std::array{std::span<const float>(out)},
+                                   std::array{std::span<float>(out)}, std::span(&since, 1)),
+                       doctest::Contains("a push that copies back cannot be"), Error);
   spec.name = "inplace", spec.layout = Layout::kInplace;
   CHECK_THROWS_WITH_AS(worker.variable(spec, test::zero), doctest::Contains("declare it versioned"), Error);
 }

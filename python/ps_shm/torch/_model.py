@@ -89,16 +89,35 @@ class Places:
         self._pinned: Optional[Pinned] = None
         self._pointers: list[int] = []
         self._beside: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._tensors: list[torch.Tensor] = []  # of the push() under way
 
     def pull(self, tensors: Iterable[torch.Tensor]) -> None:
         """Pulls the bundle's variables into the tensors, one for each variable in its order."""
         tensors = [t.detach() for t in tensors]
+        self._bundle.pull(self._pin(tensors))
+        self._finish(tensors)
+
+    def push(self, gradients: list[torch.Tensor], tensors: Iterable[torch.Tensor]) -> None:
+        """Pushes a gradient of each variable, and begins a pull, which pull_rest() completes after the step."""
+        self._tensors = [t.detach() for t in tensors]
+        self._bundle.push(gradients, into=self._pin(self._tensors))
+        note_writes(self._tensors)
+
+    def pull_rest(self) -> None:
+        """Pulls what others have changed since the push()."""
+        assert self._pinned is not None
+        if self._bundle.pull_changed(self._pinned) or self._beside:
+            self._finish(self._tensors)
+
+    def _pin(self, tensors: list[torch.Tensor]) -> Pinned:
         now = [t.data_ptr() for t in tensors]
         if self._pinned is None or now != self._pointers:  # a tensor has been given other memory
             places = [t if t.is_contiguous() else torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
             self._beside = [(t, place) for t, place in zip(tensors, places) if t is not place]
             self._pinned, self._pointers = self._bundle.pin(places), now
-        self._bundle.pull(self._pinned)
+        return self._pinned
+
+    def _finish(self, tensors: list[torch.Tensor]) -> None:
         for tensor, place in self._beside:
             tensor.copy_(place)
         note_writes(tensors)

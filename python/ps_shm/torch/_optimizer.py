@@ -186,6 +186,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._decay_scales = [_scale("weight_decay", group.weight_decay, said) for group in self._groups]
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
+        # Each chunk is copied just after its push, if that is at once, and if the local steps need no copy of their own.
+        self._pulls_in_push = not self._is_sync and said["layout"] == "versioned" and self._local is None
         self._since_push = 0
         self._owed = 0  # the number of steps that the worker has to have ended
         self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
@@ -249,14 +251,23 @@ class Optimizer(Joined, torch.optim.Optimizer):
             gradients: list[Optional[torch.Tensor]] = [*self._differences()]
         else:
             gradients = [p.grad for p in self._parameters.values()]
-        if self._gpu is not None and all(g is not None for g in gradients):
-            self._gpu.push([g for g in gradients if g is not None])
+        given = [g for g in gradients if g is not None]
+        has_begun_to_pull = False
+        if self._gpu is not None and len(given) == len(gradients):
+            self._gpu.push(given)
+        elif self._pulls_in_push and len(given) == len(gradients):
+            self._places.push([dense(g) for g in given], self._parameters.values())
+            has_begun_to_pull = True
         else:  # those without a gradient are left alone, momentum and decay included
             self._bundle.push([g if g is None else dense(g) for g in gradients])
         self._buffers.push()
         self._owed = self.worker.steps + 1
         self._settle()
-        self.pull()
+        if has_begun_to_pull:
+            self._places.pull_rest()
+            self._buffers.pull()
+        else:
+            self.pull()
         return loss
 
     def pull(self) -> None:

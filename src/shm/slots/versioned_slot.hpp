@@ -138,13 +138,13 @@ class VersionedVariable {
   void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values, 0); }
 
   // Copies the chunk's parameters (array 0) or optimizer slot array - 1 to `out`; returns their version. Lock-free;
-  // adds the number of repeats to `retries`.
-  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries,
-                           std::uint64_t array = 0) const {
+  // adds the number of repeats to `retries`. `copy`: racing_copy or racing_stream.
+  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries, std::uint64_t array = 0,
+                           void (*copy)(float*, const float*, std::size_t) noexcept = racing_copy) const {
     for (;; ++retries) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
-      racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
+      copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
       if (is_whole(buffer, chunk, word)) return version_of(word);
     }
   }
