@@ -88,6 +88,27 @@ def engine():
         vars(one.model).clear()  # tensors that it has kept hold their generation
 
 
+def test_a_worker_on_a_gpu_registers_what_it_copies_from(job, engine, monkeypatch):
+    registered = []
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: types.SimpleNamespace(
+        cudaHostRegister=lambda address, size, flags: registered.append(address) or 0,
+        cudaHostUnregister=registered.remove))
+    worker = engine()
+    worker.device = torch.device("cuda:0")
+    weights = {"w": torch.ones(1000, 3)}
+    with ps_shm.Publisher(job, weights, records=3) as publisher:
+        worker.init_transfer_engine(worker.init_info_cls(job))
+        for number in (1, 2, 3, 4):
+            publisher.publish(weights)
+            worker.start_weight_update()
+            worker.receive_weights(worker.update_info_cls(number))
+            worker.finish_weight_update()
+            worker.model.seen.clear()
+        assert len(registered) == 2 and publisher.trim() == 0
+        worker.shutdown()
+        assert not registered and publisher.trim() > 0
+
+
 def test_a_trainer_gives_every_worker_the_same_generation(job, engine):
     source = Source(w=torch.zeros(4, 3, dtype=torch.bfloat16), b=torch.zeros(3))
     client = Client(engine(), engine())

@@ -15,6 +15,8 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 import ps_shm
+from ps_shm.torch import tensors
+from ps_shm.torch._registration import Registration
 
 from ._generation import checked, weights
 
@@ -62,6 +64,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.shutdown()
         self._info = init_info
         self._subscriber = ps_shm.Subscriber(init_info.name, group=init_info.group, wait=init_info.wait)
+        self._registration = Registration(self._subscriber)
 
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
@@ -77,6 +80,8 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         wanted = update_info.generation
         generation = checked(self._subscriber.read(wanted - 1, timeout=update_info.timeout), wanted, self._info.name)
         self._held = generation
+        if self.device.type == "cuda":
+            self._registration.register(tensors(generation).values(), generation)
         with disable_mtp_completeness_check():
             self.model.load_weights(weights(generation, self._info.copies))
         self._loaded = wanted
@@ -92,6 +97,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def shutdown(self) -> None:
         self._held = None
         if self._subscriber is not None:
+            self._registration.close()
             self._subscriber.close()
             self._subscriber = None
 

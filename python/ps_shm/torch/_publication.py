@@ -44,7 +44,7 @@ class Publisher(Closing):
         self._model = own(model)
         specs = {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in _state(self._model).items()}
         self._publisher = _publication.Publisher(name, specs, **settings)
-        self._registration = Registration(self._publisher.memory, read_only=False)
+        self._registration = Registration(self._publisher)
 
     def publish(self, step: int = 0) -> Optional[int]:
         """Publishes the current weights and returns the generation's number, or None if subscribers hold all records.
@@ -135,7 +135,7 @@ class Subscriber(Closing):
         self._model = own(model)
         self._subscriber = _publication.Subscriber(name, group=group, wait=wait)
         self._names = set(self._subscriber.names)
-        self._registration = Registration(self._subscriber.memory, read_only=True)
+        self._registration = Registration(self._subscriber)
         try:
             self._check_names(name, strict)
         except ValueError:
@@ -200,15 +200,7 @@ class Subscriber(Closing):
                     f"update: '{name}' is of {tensor.dtype} and shape {tuple(tensor.shape)} in the model, and of "
                     f"{places[name].dtype} and shape {tuple(places[name].shape)} in the publication"
                 )
-
-        def pin(row: int) -> bool:
-            try:
-                self._subscriber.pin(generation, row)
-            except Error:  # too many rows: this one is copied the slower way
-                return False
-            return True
-
-        self._registration.register(places.values(), pin)
+        self._registration.register(places.values(), generation)
         for name, tensor in on_gpu.items():
             tensor.copy_(places[name], non_blocking=True)
 

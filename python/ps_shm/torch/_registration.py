@@ -1,9 +1,12 @@
 """Registers a publication's memory with CUDA, so that a GPU copies to and from it directly."""
 
 import logging
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Iterable, Optional, Union
 
 import torch
+
+from .. import Error, Generation
+from .._publication import Publisher, Subscriber
 
 _log = logging.getLogger("ps_shm")
 _REGION = 1 << 30  # some drivers refuse to register more at once
@@ -13,20 +16,21 @@ _PORTABLE, _READ_ONLY = 1, 8  # flags of cudaHostRegister
 class Registration:
     """The rows of a publication that this process has registered.
 
-    memory: of the publisher or subscriber. read_only: how it is mapped. Where CUDA refuses, copies take the slower way
-    through memory of the driver, and a warning says so once.
+    Where CUDA refuses, copies take the slower way through memory of the driver, and a warning says so once.
     """
 
-    def __init__(self, memory: tuple[int, int, int], read_only: bool) -> None:
-        self._address, self._row_bytes, _ = memory
-        self._flags = (_PORTABLE | _READ_ONLY, _PORTABLE) if read_only else (_PORTABLE,)
+    def __init__(self, end: Union[Publisher, Subscriber]) -> None:
+        self._end = end
+        self._address, self._row_bytes, _ = end.memory
+        self._flags = (_PORTABLE | _READ_ONLY, _PORTABLE) if isinstance(end, Subscriber) else (_PORTABLE,)
         self._rows: dict[int, list[int]] = {}  # the addresses of each row's regions; none: it was refused
         self._has_warned = False
 
-    def register(self, tensors: Iterable[torch.Tensor], pin: Optional[Callable[[int], bool]] = None) -> None:
-        """Registers the rows of which the tensors make up at least a half. `pin(row)` comes first, and may refuse.
+    def register(self, tensors: Iterable[torch.Tensor], held: Optional[Generation] = None) -> None:
+        """Registers the rows of which the tensors make up at least a half.
 
-        A registration gives a row all of its memory, which a few changed tensors are not worth.
+        A registration gives a row all of its memory, which a few changed tensors are not worth. A subscriber says which
+        generation it holds, whose rows the publisher may not trim from then on.
         """
         used: dict[int, int] = {}
         for tensor in tensors:
@@ -35,8 +39,16 @@ class Registration:
         for row, size in used.items():
             if row not in self._rows and 2 * size >= self._row_bytes:
                 self._rows[row] = []
-                if pin is None or pin(row):
+                if held is None or self._try_pin(held, row):
                     self._rows[row] = self._register_row(self._address + row * self._row_bytes)
+
+    def _try_pin(self, held: Generation, row: int) -> bool:
+        assert isinstance(self._end, Subscriber)
+        try:
+            self._end.pin(held, row)
+        except Error:  # it is none of the rows that can be pinned
+            return False
+        return True
 
     def _register_row(self, begin: int) -> list[int]:
         error = 0
