@@ -234,6 +234,10 @@ class EmbeddingBag(Embedding):
         include_last_offset: whether the last offset is the number of ids.
         padding_idx: an id that bags do not contain, and whose row is never trained.
         name, num_embeddings, embedding_dim, rule, deviation, seed, worker: as for Embedding.
+
+    Raises:
+        ValueError: there is no such mode.
+        Error: as for Embedding.
     """
 
     def __init__(
