@@ -13,7 +13,7 @@ import pytest
 
 import ps_shm
 from conftest import PATIENCE, segments, wait_until
-from test_page import PAGE
+from test_page import PAGES
 
 LAUNCH = pathlib.Path(os.environ["PS_SHM_TOOLS"]) / "launch_shm"
 
@@ -160,7 +160,7 @@ def test_its_failure_is_the_launchs(launch, job, more):
 
 
 def test_torchrun_starts_the_program_of_the_page(job, tmp_path):
-    program = re.search(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)[1].replace('"job"', f'"{job}"')
+    program = re.search(r"^```python\n(.*?)^```$", (PAGES / "python.md").read_text(), re.M | re.S)[1].replace('"job"', f'"{job}"')
     (tmp_path / "train.py").write_text(program.replace("opt.close()", "print('steps', opt.worker.rank, opt.worker.steps)\nopt.close()"))
     # PyTorch 1.13 with Python 3.11 fails without the last three, which log the output and show it, too.
     options = ["--nproc_per_node=4", "--master_addr=127.0.0.1", "--redirects=1", "--tee=1", f"--log_dir={tmp_path}"]
