@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "server.hpp"
 #include "tensors.hpp"
 #include "worker.hpp"
+#include "writing.hpp"
 
 namespace ps_shm::python {
 namespace {
@@ -27,46 +27,22 @@ struct FolderPublishing : Guarded {
         rounds(of_rounds),
         made(std::move(given)) {}
 
-  // Requires, like all that follows: this thread has the turn.
-  FolderPublisher::Writing& begin() {
-    if (writing && dropped == writing_id) writing.reset();
-    writing.emplace(made->begin());
-    ++writing_id;
-    return *writing;
+  // Requires: this thread has the turn.
+  FolderPublisher::Writing begin() {
+    writing.clear_dropped();
+    return made->begin();
   }
 
   const std::vector<TensorSpec> tensors;
   const bool rounds;  // float32 to bfloat16
   std::optional<FolderPublisher> made;
-  std::optional<FolderPublisher::Writing> writing;
-  std::uint64_t writing_id = 0;
-  std::atomic<std::uint64_t> dropped{0};
+  WritingState<FolderPublisher::Writing> writing;
 };
 
 struct FolderHandle {
   std::shared_ptr<FolderPublishing> own;
 };
-
-// A generation that is being written. Any thread may drop it, so it is given up by the next call that begins one.
-struct FolderWriting {
-  FolderWriting(std::shared_ptr<FolderPublishing> of, std::uint64_t of_step) : own(std::move(of)), step(of_step) {}
-  FolderWriting(FolderWriting&&) = default;
-  FolderWriting& operator=(FolderWriting&&) = delete;
-  ~FolderWriting() {
-    if (own) own->dropped = id;
-  }
-
-  // Requires: this thread has the turn.
-  FolderPublisher::Writing& use() const {
-    if (!own->writing || own->writing_id != id)
-      throw Error("the generation has been committed or given up", ErrorCode::kInvalidState);
-    return *own->writing;
-  }
-
-  std::shared_ptr<FolderPublishing> own;
-  std::uint64_t step, id = 0;
-  std::optional<std::uint64_t> number;
-};
+using FolderWriting = WritingHandle<FolderPublishing>;
 
 std::shared_ptr<FolderPublishing> folder_publisher(const std::string& folder, const nb::dict& tensors,
                                                    std::uint32_t files, const std::string& static_files,
@@ -78,80 +54,32 @@ std::shared_ptr<FolderPublishing> folder_publisher(const std::string& folder, co
       FolderPublisher(folder, std::move(specs), {.files = files, .static_files = static_files}), folder, rounds));
 }
 
-void write_part(FolderPublisher::Writing& writing, const std::vector<TensorSpec>& tensors, const TensorPart& part) {
-  const DType dtype = tensors[part.tensor].dtype;
-  if (part.array.dtype() == dtype)
-    writing.write(part.tensor, part.array.bytes(), part.begin * bytes_of(dtype));
-  else
-    writing.write_floats(part.tensor, part.array.as<const float>(), part.begin);
-}
-
 std::uint64_t publish(const FolderHandle& self, const nb::dict& given, std::uint64_t step) {
   std::vector<TensorPart> parts;
   for (const auto& [name, array] : given)
     parts.push_back(
         tensor_part(self.own->tensors, nb::cast<std::string>(name), array, std::nullopt, self.own->rounds, "publish"));
   const Turn turn(*self.own);
-  FolderPublisher::Writing& writing = self.own->begin();
-  try {
-    for (const TensorPart& part : parts) write_part(writing, self.own->tensors, part);
-    const std::uint64_t generation = writing.commit(step);
-    self.own->writing.reset();
-    return generation;
-  } catch (...) {
-    self.own->writing.reset();
-    throw;
-  }
+  FolderPublisher::Writing writing = self.own->begin();
+  for (const TensorPart& part : parts) write_part(writing, self.own->tensors, part);
+  return writing.commit(step);
 }
 
 FolderWriting begin(const FolderHandle& self, std::uint64_t step) {
   FolderWriting made(self.own, step);
   const Turn turn(*self.own);
-  self.own->begin();
-  made.id = self.own->writing_id;
+  made.id = self.own->writing.begin(self.own->begin());
   return made;
 }
 
-void write(const FolderWriting& self, const std::string& name, const nb::object& given, std::uint64_t begin) {
-  const TensorPart part = tensor_part(self.own->tensors, name, given, begin, self.own->rounds, "write");
-  const Turn turn(*self.own);
-  write_part(self.use(), self.own->tensors, part);
-}
-
-std::uint64_t commit(FolderWriting& self) {
-  const Turn turn(*self.own);
-  self.number = self.use().commit(self.step);
-  self.own->writing.reset();
-  return *self.number;
-}
-
-void give_up(const FolderWriting& self) {
-  const Turn turn(*self.own);
-  if (self.own->writing_id == self.id) self.own->writing.reset();
-}
-
 void add_writing(nb::module_& module) {
-  nb::class_<FolderWriting>(module, "NewFolderGeneration",
-                            R"(A generation of a folder that is being written. Returned by FolderPublisher.begin().
+  nb::class_<FolderWriting> made(module, "NewFolderGeneration",
+                                 R"(A generation of a folder that is being written. Returned by FolderPublisher.begin().
 
 Nobody sees it before it is committed, which the end of a `with` block does. It is given up if the block raises, or if the
-object is dropped.)")
-      .def("write", &write, "name"_a, "tensor"_a, "begin"_a = 0,
-           nb::sig("def write(self, name: str, tensor: Array, begin: int = 0) -> None"),
-           R"(Copies an array into a tensor of the generation.
-
-Args:
-    name: the name of the tensor.
-    tensor: a row-major array of its dtype: of its shape, or some of its elements in row-major order.
-    begin: where they begin, as an index into the flattened tensor. A tensor that is written in parts has to be
-        written completely.
-
-Raises:
-    KeyError: there is no tensor of that name.
-    ValueError: the array has another shape, or does not fit.
-    TypeError: the array has another dtype or cannot be used.
-    Error: the generation has been committed or given up, or the publisher is closed (INVALID_STATE).)")
-      .def("commit", &commit,
+object is dropped.)");
+  add_writing_methods(made, "NewFolderGeneration");
+  made.def("commit", &FolderWriting::commit,
            R"(Publishes the generation and returns its number.
 
 Tensors of which nothing was written are copied from the generation before.
@@ -159,28 +87,7 @@ Tensors of which nothing was written are copied from the generation before.
 Raises:
     Error: it is the first generation of this publisher and a tensor was not written (INVALID_ARGUMENT); the folder
         cannot be written (NO_SPACE, PERMISSION_DENIED, SYSTEM); the generation has been committed or given up, or the
-        publisher is closed (INVALID_STATE).)")
-      .def_prop_ro(
-          "number", [](const FolderWriting& self) { return self.number; }, nb::sig("def number(self) -> int | None"),
-          "The generation's number once it is committed, until then None.")
-      .def(
-          "__enter__", [](FolderWriting& self) -> FolderWriting& { return self; }, nb::rv_policy::reference,
-          nb::sig("def __enter__(self) -> NewFolderGeneration"))
-      .def(
-          "__exit__",
-          [](FolderWriting& self, nb::handle kind, nb::handle, nb::handle) {
-            if (!kind.is_none()) return give_up(self);
-            if (self.number) return;
-            try {
-              commit(self);
-            } catch (...) {  // the block is over: nobody can complete it
-              give_up(self);
-              throw;
-            }
-          },
-          "kind"_a.none(), "error"_a.none(), "trace"_a.none(),
-          nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: "
-                  "TracebackType | None) -> None"));
+        publisher is closed (INVALID_STATE).)");
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,6 +18,7 @@
 #include "server.hpp"
 #include "tensors.hpp"
 #include "worker.hpp"
+#include "writing.hpp"
 
 namespace ps_shm::python {
 namespace {
@@ -27,36 +27,18 @@ using namespace nb::literals;
 
 struct Publishing : Closable<Publisher> {
   Publishing(Publisher given, bool of_floats)
-      : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)), rounds(of_floats) {}
+      : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)),
+        tensors(spec().tensors),
+        rounds(of_floats) {}
 
-  // Requires: this thread has the turn.
-  void clear_dropped() {
-    if (writing && dropped == writing_id) writing.reset();
-  }
-
+  const std::vector<TensorSpec>& tensors;
   const bool rounds;  // float32 arrays for bfloat16 tensors
-  std::optional<Publisher::Writing> writing;
-  std::uint64_t writing_id = 0;
-  std::atomic<std::uint64_t> dropped{0};
+  WritingState<Publisher::Writing> writing;
 };
 struct PublisherHandle {
   std::shared_ptr<Publishing> own;
 };
-
-// A generation that is being written. Any thread may drop it, so what it has of the publisher is given up by the next
-// call that begins one.
-struct WritingHandle {
-  WritingHandle(std::shared_ptr<Publishing> of, std::uint64_t of_step) : own(std::move(of)), step(of_step) {}
-  WritingHandle(WritingHandle&&) = default;
-  WritingHandle& operator=(WritingHandle&&) = delete;
-  ~WritingHandle() {
-    if (own) own->dropped = id;
-  }
-
-  std::shared_ptr<Publishing> own;
-  std::uint64_t step, id = 0;
-  std::optional<std::uint64_t> number;
-};
+using NewGeneration = WritingHandle<Publishing>;
 
 std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
                                       std::uint32_t records, const std::string& dtype, bool populate,
@@ -76,90 +58,51 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
                                    rounds));
 }
 
-// Writes elements from element `begin` of the tensor on.
-void write_array(Publisher::Writing& writing, std::uint32_t number, const TensorSpec& tensor, const Array& array,
-                 std::uint64_t begin) {
-  const std::span<const std::byte> bytes = array.bytes();
-  if (array.dtype() == tensor.dtype)
-    writing.write(number, bytes, begin * bytes_of(tensor.dtype));
-  else
-    writing.write_floats(number, {reinterpret_cast<const float*>(bytes.data()), array.size()}, begin);
-}
-
 std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict& given, std::uint64_t step) {
-  const bool is_first = self.own->look([](const Publisher& one) { return one.generation() == 0; });
-  const std::vector<std::optional<Array>> arrays =
-      tensor_arrays(self.own->spec().tensors, given, Use::kRead, "publish", !is_first, self.own->rounds);
-  const Turn turn(*self.own);
-  self.own->clear_dropped();
-  std::optional<Publisher::Writing> writing = self.own->use().begin();
-  if (!writing) return std::nullopt;
+  Publishing& own = *self.own;
+  const bool is_first = own.look([](const Publisher& one) { return one.generation() == 0; });
+  std::vector<std::optional<Array>> arrays =
+      tensor_arrays(own.tensors, given, Use::kRead, "publish", !is_first, own.rounds);
+  std::vector<TensorPart> parts;
   for (std::uint32_t i = 0; i < arrays.size(); ++i)
-    if (arrays[i]) write_array(*writing, i, self.own->spec().tensors[i], *arrays[i], 0);
+    if (arrays[i]) parts.push_back({i, std::move(*arrays[i]), 0});
+  const Turn turn(own);
+  own.writing.clear_dropped();
+  std::optional<Publisher::Writing> writing = own.use().begin();
+  if (!writing) return std::nullopt;
+  for (const TensorPart& part : parts) write_part(*writing, own.tensors, part);
   return writing->commit(step);
 }
 
-WritingHandle begin(const PublisherHandle& self, std::uint64_t step) {
-  WritingHandle made(self.own, step);
+NewGeneration begin(const PublisherHandle& self, std::uint64_t step) {
+  NewGeneration made(self.own, step);
   const Turn turn(*self.own);
   Publishing& own = *self.own;
-  own.clear_dropped();
+  own.writing.clear_dropped();
   std::optional<Publisher::Writing> writing = own.use().begin();
   if (!writing)
     throw Error(fmt::format("publication '{}': subscribers {} hold every generation that fits", own.spec().name,
                             fmt::join(own.use().busy_ranks(), ", ")),
                 ErrorCode::kExhausted);
-  own.writing.emplace(std::move(*writing));
-  made.id = ++own.writing_id;
+  made.id = own.writing.begin(std::move(*writing));
   return made;
 }
 
-// Requires: this thread has the turn.
-Publisher::Writing& writing_of(const WritingHandle& self) {
-  if (!self.own->writing || self.own->writing_id != self.id)
-    throw Error("the generation has been committed or given up", ErrorCode::kInvalidState);
-  return *self.own->writing;
-}
-
-// Raises KeyError.
-std::vector<TensorSpec>::const_iterator find_tensor(const BundleSpec& spec, const std::string& name) {
+nb::object out(const NewGeneration& self, const std::string& name) {
+  const std::vector<TensorSpec>& tensors = self.own->tensors;
   const auto found =
-      std::find_if(spec.tensors.begin(), spec.tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
-  if (found == spec.tensors.end()) throw nb::key_error(name.c_str());
-  return found;
-}
-
-nb::object out(const WritingHandle& self, const std::string& name) {
-  const BundleSpec& spec = self.own->spec();
-  const auto found = find_tensor(spec, name);
+      std::find_if(tensors.begin(), tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
+  if (found == tensors.end()) throw nb::key_error(name.c_str());
   std::byte* data = nullptr;
   {
     const Turn turn(*self.own);
-    data = writing_of(self).out(static_cast<std::uint32_t>(found - spec.tensors.begin())).data();
+    data = self.own->writing.use(self.id).out(static_cast<std::uint32_t>(found - tensors.begin())).data();
   }
   const nb::capsule owner(new std::shared_ptr<Publishing>(self.own),
                           [](void* kept) noexcept { delete static_cast<std::shared_ptr<Publishing>*>(kept); });
   return as_dlpack(data, found->dtype, found->shape, owner, Use::kWrite);
 }
 
-void write(const WritingHandle& self, const std::string& name, const nb::object& given, std::uint64_t begin) {
-  const std::vector<TensorSpec>& tensors = self.own->spec().tensors;
-  const TensorPart part = tensor_part(tensors, name, given, begin, self.own->rounds, "write");
-  const Turn turn(*self.own);
-  write_array(writing_of(self), part.tensor, tensors[part.tensor], part.array, part.begin);
-}
-
-std::uint64_t commit(WritingHandle& self) {
-  const Turn turn(*self.own);
-  self.number = writing_of(self).commit(self.step);
-  self.own->writing.reset();
-  return *self.number;
-}
-
-void give_up(const WritingHandle& self) {
-  const Turn turn(*self.own);
-  if (self.own->writing_id == self.id) self.own->writing.reset();
-}
 void add_publisher(nb::module_& module) {
   nb::class_<PublisherHandle>(module, "Publisher",
                               "Publishes a set of named tensors. Programs use ps_shm.Publisher, which derives from it.")
@@ -278,7 +221,7 @@ Progress: blocks on subscribers.)")
           "trim",
           [](const PublisherHandle& self) {
             const Turn turn(*self.own);
-            self.own->clear_dropped();
+            self.own->writing.clear_dropped();
             return self.own->use().trim();
           },
           R"(Gives memory back that the newest generation and those that subscribers hold do not need.
@@ -325,30 +268,13 @@ Progress: lock-free.)")
 }
 
 void add_writing(nb::module_& module) {
-  nb::class_<WritingHandle>(module, "NewGeneration",
-                            R"(A generation that is being written. Returned by Publisher.begin().
+  nb::class_<NewGeneration> made(module, "NewGeneration",
+                                 R"(A generation that is being written. Returned by Publisher.begin().
 
 No subscriber sees it before it is committed, which the end of a `with` block does. It is given up if the block raises,
-or if the object is dropped.)")
-      .def("write", &write, "name"_a, "tensor"_a, "begin"_a = 0,
-           nb::sig("def write(self, name: str, tensor: Array, begin: int = 0) -> None"),
-           R"(Copies an array into a tensor of the generation.
-
-Args:
-    name: the name of the tensor.
-    tensor: a row-major array of its dtype (or of float32, see `dtype` of the publisher): of its shape, or some of its
-        elements in row-major order.
-    begin: where they begin, as an index into the flattened tensor. A tensor that is written in parts has to be
-        written completely.
-
-Raises:
-    KeyError: there is no tensor of that name.
-    ValueError: the array has another shape, or does not fit.
-    TypeError: the array has another dtype or cannot be used.
-    Error: the generation has been committed or given up, or the publisher is closed (INVALID_STATE).
-
-Progress: wait-free.)")
-      .def("out", &out, "name"_a, nb::sig("def out(self, name: str) -> SupportsDLPack"),
+or if the object is dropped.)");
+  add_writing_methods(made, "NewGeneration");
+  made.def("out", &out, "name"_a, nb::sig("def out(self, name: str) -> SupportsDLPack"),
            R"(Returns the tensor's memory in this generation as an object with DLPack, to be filled in place.
 
     torch.from_dlpack(generation.out("w")).copy_(w)
@@ -364,7 +290,7 @@ Raises:
         (INVALID_STATE).
 
 Progress: wait-free.)")
-      .def("commit", &commit,
+      .def("commit", &NewGeneration::commit,
            R"(Publishes the generation and returns its number.
 
 Tensors of which nothing was written are shared with the generation before, without a copy.
@@ -373,29 +299,9 @@ Raises:
     Error: it is the first generation and a tensor was not written (INVALID_ARGUMENT); it has been committed or given
         up, or the publisher is closed (INVALID_STATE).
 
-Progress: wait-free.)")
-      .def_prop_ro(
-          "number", [](const WritingHandle& self) { return self.number; }, nb::sig("def number(self) -> int | None"),
-          "The generation's number once it is committed, until then None.")
-      .def(
-          "__enter__", [](WritingHandle& self) -> WritingHandle& { return self; }, nb::rv_policy::reference,
-          nb::sig("def __enter__(self) -> NewGeneration"))
-      .def(
-          "__exit__",
-          [](WritingHandle& self, nb::handle kind, nb::handle, nb::handle) {
-            if (!kind.is_none()) return give_up(self);
-            if (self.number) return;
-            try {
-              commit(self);
-            } catch (...) {  // the block is over: nobody can complete it
-              give_up(self);
-              throw;
-            }
-          },
-          "kind"_a.none(), "error"_a.none(), "trace"_a.none(),
-          nb::sig("def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: "
-                  "TracebackType | None) -> None"));
+Progress: wait-free.)");
 }
+
 }  // namespace
 
 void add_publishers(nb::module_& module) {
