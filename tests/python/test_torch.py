@@ -1112,6 +1112,27 @@ opt.close()
     assert not segments(job)
 
 
+def test_ctrl_c_while_an_error_of_the_maker_is_reported_ends_the_job(job, start):
+    maker = start("""
+import logging, sys, torch, ps_shm.torch
+class Interrupted(logging.Handler):
+    def emit(self, record):
+        logging.getLogger("ps_shm").handlers.clear()  # once
+        raise KeyboardInterrupt
+logging.getLogger("ps_shm").addHandler(Interrupted())
+with ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01) as opt:
+    print("works")
+    opt.worker.wait_for_workers()
+    raise ValueError("what has failed")
+""", job)
+    assert maker.line() == "works"
+    other = start(FOREVER, job)
+    assert other.line() == "works"
+    assert "KeyboardInterrupt" in maker.finish()[2]
+    assert other.finish()[:2] == (0, "ended\n")
+    assert not segments(job)
+
+
 def test_a_daemon_thread_in_a_step_does_not_hold_up_the_end_of_a_program(job, start):
     text = """
 import sys, threading, torch, ps_shm, ps_shm.torch

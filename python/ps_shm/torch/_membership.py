@@ -145,6 +145,12 @@ class Membership:
         finally:
             self._server.close()
 
+    def abandon(self) -> None:
+        """Ends the job without waiting for anybody, unless another process or object serves it: after Ctrl-C."""
+        _open.discard(self)
+        if self._server is not None and self._pid == os.getpid() and not _here(self.job):
+            self._server.close()
+
     def tell(self, error: BaseException) -> None:
         """Reports an error now if close() is going to wait for others, who may go on for hours."""
         if isinstance(error, Exception) and self._has_others():
@@ -185,14 +191,21 @@ class Joined(Closing):
         This also happens when the program ends, and at the end of a `with` block; an error in the block is printed first
         if there is a wait.
         """
-        self._leave(has_failed=False)
+        self._close(None)
 
     def __exit__(
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        if error is not None:
-            self._membership.tell(error)
-        self._leave(has_failed=error is not None)
+        self._close(error)
+
+    def _close(self, error: Optional[BaseException]) -> None:
+        try:
+            if error is not None:
+                self._membership.tell(error)
+            self._leave(has_failed=error is not None)
+        except KeyboardInterrupt:  # also before and after the wait, where nothing else would end the job
+            self._membership.abandon()
+            raise
 
     def __reduce__(self) -> Any:
         raise TypeError(
