@@ -1117,8 +1117,8 @@ def test_ctrl_c_while_an_error_of_the_maker_is_reported_ends_the_job(job, start)
 import logging, sys, torch, ps_shm.torch
 class Interrupted(logging.Handler):
     def emit(self, record):
-        logging.getLogger("ps_shm").handlers.clear()  # once
-        raise KeyboardInterrupt
+        if record.levelno == logging.ERROR:  # the report, and no progress of a wait
+            raise KeyboardInterrupt
 logging.getLogger("ps_shm").addHandler(Interrupted())
 with ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01) as opt:
     print("works")
