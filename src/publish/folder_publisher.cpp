@@ -376,10 +376,7 @@ std::span<std::byte> FolderPublisher::Writing::out(std::uint32_t tensor) {
 void FolderPublisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin) {
   Impl& impl = own();
   impl.require_tensor(tensor);
-  const std::size_t size = impl.tensors[tensor].byte_count();
-  if (begin > size || bytes.size() > size - begin)
-    throw Error(fmt::format("tensor '{}' has {} bytes: {} bytes from byte {} on do not fit", impl.tensors[tensor].name,
-                            size, bytes.size(), begin));
+  require_bytes(impl.tensors[tensor], bytes.size(), begin);
   if (!bytes.empty()) copy_tensor(out(tensor).data() + begin, bytes.data(), bytes.size(), impl.layout.bytes());
 }
 
@@ -387,12 +384,7 @@ void FolderPublisher::Writing::write_floats(std::uint32_t tensor, std::span<cons
   Impl& impl = own();
   impl.require_tensor(tensor);
   const TensorSpec& spec = impl.tensors[tensor];
-  if (spec.dtype != DType::kBFloat16 && spec.dtype != DType::kFloat32)
-    throw Error(fmt::format("tensor '{}' has elements of {}: only float32 and bfloat16 can be written from floats",
-                            spec.name, to_string(spec.dtype)));
-  if (begin > spec.element_count() || values.size() > spec.element_count() - begin)
-    throw Error(fmt::format("tensor '{}' has {} elements: {} elements from element {} on do not fit", spec.name,
-                            spec.element_count(), values.size(), begin));
+  require_floats(spec, values.size(), begin);
   if (spec.dtype == DType::kFloat32) return write(tensor, std::as_bytes(values), begin * sizeof(float));
   if (!values.empty())
     round_to_bfloat16(out(tensor).data() + begin * bytes_of(DType::kBFloat16), values.data(), values.size());

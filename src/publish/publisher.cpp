@@ -236,10 +236,7 @@ std::span<std::byte> Publisher::Writing::out(std::uint32_t tensor) {
 void Publisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin) {
   Impl& impl = own();
   impl.require_tensor(tensor);
-  const std::size_t size = impl.bundle.tensor_bytes(tensor);
-  if (begin > size || bytes.size() > size - begin)
-    throw Error(fmt::format("tensor '{}' has {} bytes: {} bytes from byte {} on do not fit",
-                            impl.bundle.spec().tensors[tensor].name, size, bytes.size(), begin));
+  require_bytes(impl.bundle.spec().tensors[tensor], bytes.size(), begin);
   if (!bytes.empty())
     copy_tensor(impl.writer.place(tensor) + begin, bytes.data(), bytes.size(), impl.bundle.generation_bytes());
   shm::fault_point(shm::FaultPoint::kPublishTensor);
@@ -249,12 +246,7 @@ void Publisher::Writing::write_floats(std::uint32_t tensor, std::span<const floa
   Impl& impl = own();
   impl.require_tensor(tensor);
   const TensorSpec& spec = impl.bundle.spec().tensors[tensor];
-  if (spec.dtype != DType::kBFloat16 && spec.dtype != DType::kFloat32)
-    throw Error(fmt::format("tensor '{}' has elements of {}: only float32 and bfloat16 can be written from floats",
-                            spec.name, to_string(spec.dtype)));
-  if (begin > spec.element_count() || values.size() > spec.element_count() - begin)
-    throw Error(fmt::format("tensor '{}' has {} elements: {} elements from element {} on do not fit", spec.name,
-                            spec.element_count(), values.size(), begin));
+  require_floats(spec, values.size(), begin);
   if (spec.dtype == DType::kFloat32) return write(tensor, std::as_bytes(values), begin * sizeof(float));
   if (!values.empty())
     round_to_bfloat16(impl.writer.place(tensor) + begin * bytes_of(DType::kBFloat16), values.data(), values.size());

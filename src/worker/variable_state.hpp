@@ -135,8 +135,8 @@ struct PS_SHM_HIDDEN VariableState {
                                      std::uint64_t& retries) = 0;
 
   // Applies the gradient to every chunk or block, starting at a different one than other workers. Records the staleness
-  // of each in `observed`. Returns the number of failed swaps
-  // and repeated copies.
+  // of each in `observed`. Returns the number of failed swaps and repeated
+  // copies.
   virtual std::uint64_t push(const GradientInput& gradient, const PushContext& context, Threads& threads) = 0;
 
   // The same for a change that bypasses the optimizer; atomic even if the job uses Hogwild! updates. `versions`, if

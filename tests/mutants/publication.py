@@ -180,7 +180,7 @@ MUTANTS = {
         "breaks": "The last bytes of a tensor that is copied around the caches are left out.",
         "rule": "publication",
         "tests": ['publication_memory "publication copies: tensors*"'],
-        "file": "src/publish/copy.cpp",
+        "file": "src/shm/base/streaming.cpp",
         "changes": [("  std::memcpy(to, from, bytes);\n  _mm_sfence();", "  _mm_sfence();")],
     },
     "publication_pins_ignored": {
