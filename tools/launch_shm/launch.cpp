@@ -13,10 +13,10 @@
 #include "common/checkpoint_dir.hpp"
 #include "common/warm_start.hpp"
 #include "config/modes.hpp"
-#include "config/spelling.hpp"
 #include "launch_shm/child_arguments.hpp"
 #include "launch_shm/html_report.hpp"
 #include "launch_shm/launch_result.hpp"
+#include "launch_shm/prepared_settings.hpp"
 #include "launch_shm/visible_gpus.hpp"
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
@@ -40,25 +40,6 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Detects the GPUs once for all workers. If auto finds none, it reports that, and the workers compute on the CPU;
-// if some are listed but cannot be used, each worker reports why.
-// Throws Error if a requested GPU does not exist.
-void choose_devices(LaunchSettings& settings) {
-  using Kind = device::DeviceChoice::Kind;
-  std::optional<device::GpuProbe> probe;
-  bool has_said = false;
-  const auto settle = [&](device::DeviceChoice& choice, std::uint32_t rank) {
-    if (choice.kind == Kind::kCpu) return;
-    if (!probe) probe = device::probe_gpus(device::cuda_calls());
-    std::string log;
-    if (device::choose_gpu(choice, *probe, rank, log) || !visible_gpus().empty()) return;
-    choice = {};
-    if (!std::exchange(has_said, true)) fmt::print(stderr, "launch_shm: {}\n", log);
-  };
-  settle(settings.device, 0);
-  for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);
-}
-
 // A message of a child without the child's name, with which it may begin.
 std::string without_title(const Child& child, const std::string& message) {
   const std::string title = child.title() + ": ";
@@ -67,39 +48,6 @@ std::string without_title(const Child& child, const std::string& message) {
 
 std::string titled(const Child& child, const std::string& line) {
   return fmt::format("[{}] {}", child.title(), without_title(child, line));
-}
-
-// Fills in settings that depend on the model, its data and this machine.
-LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
-  TrainingSettings& training = settings.training;
-  if (workload != nullptr)
-    complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
-  else if (training.steps == 0 && settings.program.empty())
-    training.steps = kDefaultCountSteps;
-  constexpr std::uint64_t kReportPoints = 40;
-  if (workload != nullptr && !settings.report.empty() && settings.curve_points == 0)
-    settings.curve_points = kReportPoints;
-  if (settings.program.empty()) choose_devices(settings);  // another program chooses for itself
-  return settings;
-}
-
-// Throws Error if --place names a variable that the model does not have.
-void check_places(const JobConfig& job, const Workload* workload) {
-  std::vector<std::string> names;
-  if (workload == nullptr) names.emplace_back(train::kCountVariable);
-  if (workload != nullptr)
-    for (const train::ParameterSpec& variable : workload->variables()) names.push_back(variable.name);
-  for (const auto& [name, shard] : job.place)
-    if (std::find(names.begin(), names.end(), name) == names.end())
-      throw Error(fmt::format("--place {}={}: the model has no variable '{}'; it has {}{}", name, shard, name,
-                              fmt::join(names, ", "), config::did_you_mean(name, names)));
-}
-
-// The checkpoint from which the job would resume. Throws Error if it is of another model.
-std::optional<Checkpoint> checked_beginning(const PsSettings& settings, const Workload* workload) {
-  std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
-  if (checkpoint && workload != nullptr) checkpoint->require(variables_of(workload->variables()));
-  return checkpoint;
 }
 
 // For a ps that succeeds a dead one.

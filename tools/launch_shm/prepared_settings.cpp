@@ -1,0 +1,72 @@
+#include "launch_shm/prepared_settings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/checkpoint_dir.hpp"
+#include "common/warm_start.hpp"
+#include "config/spelling.hpp"
+#include "launch_shm/visible_gpus.hpp"
+#include "ps_shm/errors.hpp"
+#include "train/loop/count_model.hpp"
+
+namespace ps_shm::tools {
+namespace {
+
+// Detects the GPUs once for all workers. If auto finds none, it reports that, and the workers compute on the CPU;
+// if some are listed but cannot be used, each worker reports why.
+// Throws Error if a requested GPU does not exist.
+void choose_devices(LaunchSettings& settings) {
+  using Kind = device::DeviceChoice::Kind;
+  std::optional<device::GpuProbe> probe;
+  bool has_said = false;
+  const auto settle = [&](device::DeviceChoice& choice, std::uint32_t rank) {
+    if (choice.kind == Kind::kCpu) return;
+    if (!probe) probe = device::probe_gpus(device::cuda_calls());
+    std::string log;
+    if (device::choose_gpu(choice, *probe, rank, log) || !visible_gpus().empty()) return;
+    choice = {};
+    if (!std::exchange(has_said, true)) fmt::print(stderr, "launch_shm: {}\n", log);
+  };
+  settle(settings.device, 0);
+  for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);
+}
+
+}  // namespace
+
+LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
+  TrainingSettings& training = settings.training;
+  if (workload != nullptr)
+    complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
+  else if (training.steps == 0 && settings.program.empty())
+    training.steps = kDefaultCountSteps;
+  constexpr std::uint64_t kReportPoints = 40;
+  if (workload != nullptr && !settings.report.empty() && settings.curve_points == 0)
+    settings.curve_points = kReportPoints;
+  if (settings.program.empty()) choose_devices(settings);  // another program chooses for itself
+  return settings;
+}
+
+void check_places(const JobConfig& job, const Workload* workload) {
+  std::vector<std::string> names;
+  if (workload == nullptr) names.emplace_back(train::kCountVariable);
+  if (workload != nullptr)
+    for (const train::ParameterSpec& variable : workload->variables()) names.push_back(variable.name);
+  for (const auto& [name, shard] : job.place)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      throw Error(fmt::format("--place {}={}: the model has no variable '{}'; it has {}{}", name, shard, name,
+                              fmt::join(names, ", "), config::did_you_mean(name, names)));
+}
+
+std::optional<Checkpoint> checked_beginning(const PsSettings& settings, const Workload* workload) {
+  std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
+  if (checkpoint && workload != nullptr) checkpoint->require(variables_of(workload->variables()));
+  return checkpoint;
+}
+
+}  // namespace ps_shm::tools
