@@ -1073,19 +1073,31 @@ opt.close()
 """
 
 
-def test_an_error_of_the_maker_is_seen_before_it_waits_for_the_others(job, start):
+def maker_and_other(job, start, end):
+    """Two workers of a job. The one that has made it goes on with `end`, the other one trains until the job ends."""
     maker = start("""
-import sys, torch, ps_shm.torch
-with ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01) as opt:
-    print("works")
-    opt.worker.wait_for_workers()
-    raise ValueError("what has failed")
-""", job)
+import logging, sys, torch, ps_shm.torch
+opt = ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01)
+print("works")
+opt.worker.wait_for_workers()
+""" + end, job)
     assert maker.line() == "works"
     other = start(FOREVER, job)
     assert other.line() == "works"
-    while "ValueError: what has failed" not in (line := maker.process.stderr.readline()):
+    return maker, other
+
+
+def wait_for_text(program, text):
+    while text not in (line := program.process.stderr.readline()):
         assert line
+
+
+def test_an_error_of_the_maker_is_seen_before_it_waits_for_the_others(job, start):
+    maker, other = maker_and_other(job, start, """
+with opt:
+    raise ValueError("what has failed")
+""")
+    wait_for_text(maker, "ValueError: what has failed")
     assert ps_shm.View(job).served  # while the maker waits
     maker.send()
     maker.finish()
@@ -1094,18 +1106,8 @@ with ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, wor
 
 
 def test_ctrl_c_while_the_maker_waits_for_the_others_ends_the_job(job, start):
-    maker = start("""
-import sys, torch, ps_shm.torch
-opt = ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01)
-print("works")
-opt.worker.wait_for_workers()
-opt.close()
-""", job)
-    assert maker.line() == "works"
-    other = start(FOREVER, job)
-    assert other.line() == "works"
-    while "waiting for the other workers" not in (line := maker.process.stderr.readline()):
-        assert line
+    maker, other = maker_and_other(job, start, "opt.close()")
+    wait_for_text(maker, "waiting for the other workers")
     maker.send()
     assert "KeyboardInterrupt" in maker.finish()[2]
     assert other.finish()[:2] == (0, "ended\n")
@@ -1113,21 +1115,15 @@ opt.close()
 
 
 def test_ctrl_c_while_an_error_of_the_maker_is_reported_ends_the_job(job, start):
-    maker = start("""
-import logging, sys, torch, ps_shm.torch
+    maker, other = maker_and_other(job, start, """
 class Interrupted(logging.Handler):
     def emit(self, record):
         if record.levelno == logging.ERROR:  # the report, and no progress of a wait
             raise KeyboardInterrupt
 logging.getLogger("ps_shm").addHandler(Interrupted())
-with ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01) as opt:
-    print("works")
-    opt.worker.wait_for_workers()
+with opt:
     raise ValueError("what has failed")
-""", job)
-    assert maker.line() == "works"
-    other = start(FOREVER, job)
-    assert other.line() == "works"
+""")
     assert "KeyboardInterrupt" in maker.finish()[2]
     assert other.finish()[:2] == (0, "ended\n")
     assert not segments(job)
