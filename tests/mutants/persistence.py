@@ -14,7 +14,7 @@ MUTANTS = {
     "checkpoint_unverified": {
         "breaks": "The newest checkpoint is used although its contents are damaged.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "the newest complete checkpoint*"'],
+        "tests": ['checkpoint_folder "the newest complete checkpoint*"'],
         "file": "src/persistence/checkpoint.cpp",
         "changes": [
             ("      checkpoint.verify();\n",
@@ -34,7 +34,7 @@ MUTANTS = {
     "checkpoint_any_version": {
         "breaks": "A checkpoint of another version of the format is read.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "the newest complete checkpoint*"'],
+        "tests": ['checkpoint_folder "the newest complete checkpoint*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ("    if (const std::uint64_t version = whole(json.at(\"version\")); version != kVersion)\n",
@@ -44,7 +44,7 @@ MUTANTS = {
     "checkpoint_best_removed": {
         "breaks": "The checkpoint of the lowest loss is removed.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "the last checkpoint is kept*"'],
+        "tests": ['checkpoint_folder "the last checkpoint is kept*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ("    if (all[i].second != best && !is_same(all[i].second, begun_with)) remove_checkpoint(all[i].second);",
@@ -54,7 +54,7 @@ MUTANTS = {
     "checkpoint_first_removed": {
         "breaks": "The checkpoint with which the run began is removed.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "the last checkpoint is kept*"'],
+        "tests": ['checkpoint_folder "the last checkpoint is kept*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ("    if (all[i].second != best && !is_same(all[i].second, begun_with)) remove_checkpoint(all[i].second);",
@@ -64,7 +64,7 @@ MUTANTS = {
     "checkpoint_last_removed": {
         "breaks": "The checkpoint that was just written is removed because of an older run's later ones.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "the last checkpoint is kept*"'],
+        "tests": ['checkpoint_folder "the last checkpoint is kept*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ("  all.erase(all.begin(), last);\n",
@@ -74,7 +74,7 @@ MUTANTS = {
     "checkpoint_folder_shared": {
         "breaks": "Two processes keep checkpoints in one folder.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "only one process keeps*"'],
+        "tests": ['checkpoint_folder "only one process keeps*"'],
         "file": "src/persistence/folder_lock.cpp",
         "changes": [
             ("    case FolderLock::kInUse:\n      throw",
@@ -84,7 +84,7 @@ MUTANTS = {
     "checkpoint_leftovers_stay": {
         "breaks": "What a killed process has left half written stays for ever.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "only one process keeps*"'],
+        "tests": ['checkpoint_folder "only one process keeps*"'],
         "file": "src/persistence/folder_lock.cpp",
         "changes": [
             ("    if (lock_folder(hidden, entry->path().string()) == FolderLock::kHeld) fs::remove_all(entry->path(), ignored);",
@@ -94,7 +94,7 @@ MUTANTS = {
     "checkpoint_named_too_early": {
         "breaks": "A checkpoint has its name before it is complete.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "a process killed at any moment*"'],
+        "tests": ['checkpoint_folder "a process killed at any moment*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ('''    for (const auto& [group, tensors] : arrays.groups()) write_group(made, group, tensors, max_file_bytes, facts.files);
@@ -122,7 +122,7 @@ MUTANTS = {
     "checkpoint_rest_stays": {
         "breaks": "A checkpoint that cannot be written leaves its files.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "a checkpoint that cannot be written*"'],
+        "tests": ['checkpoint_folder "a checkpoint that cannot be written*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ('''  } catch (...) {
@@ -135,7 +135,7 @@ MUTANTS = {
     "checkpoint_unlocked": {
         "breaks": "A folder that is being written is taken for one that a dead process has left.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "a process that begins to keep*"'],
+        "tests": ['checkpoint_folder "a process that begins to keep*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ("    if (lock_folder(file, path) != FolderLock::kInUse && ::stat(path.c_str(), &status) == 0) return path;",
@@ -145,7 +145,7 @@ MUTANTS = {
     "checkpoint_folder_unsynced": {
         "breaks": "The new folder is not synced before it gets its name.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "after a save a power failure*"'],
+        "tests": ['checkpoint_folder "after a save a power failure*"'],
         "survives": "write_text() has synced the folder with its last file, checkpoint.json, a moment before",
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
@@ -156,7 +156,7 @@ MUTANTS = {
     "checkpoint_name_unsynced": {
         "breaks": "The folder of the checkpoints is not synced: a power failure takes the new checkpoint's name.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "after a save a power failure*"'],
+        "tests": ['checkpoint_folder "after a save a power failure*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ("    sync_folder(fs::path(folder).parent_path().string());\n",
@@ -166,7 +166,7 @@ MUTANTS = {
     "checkpoint_dir_unsynced": {
         "breaks": "A power failure takes the name of a new folder of checkpoints.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "after a save a power failure*"'],
+        "tests": ['checkpoint_folder "after a save a power failure*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ("  if (fs::create_directories(dir, error)) sync_folder(fs::absolute(dir).parent_path().string());",
@@ -176,7 +176,7 @@ MUTANTS = {
     "checkpoint_unsynced_stays": {
         "breaks": "A checkpoint whose name cannot be synced stays in place of the one before.",
         "rule": "checkpoint",
-        "tests": ['checkpoint "a checkpoint that cannot be written*"'],
+        "tests": ['checkpoint_folder "a checkpoint that cannot be written*"'],
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ("    ::renameat2(AT_FDCWD, folder.c_str(), AT_FDCWD, made.c_str(), is_exchanged ? RENAME_EXCHANGE : 0);\n",
@@ -281,7 +281,7 @@ MUTANTS = {
     "file_unsynced": {
         "breaks": "A file gets its name before its contents are on the disk.",
         "rule": "files",
-        "tests": ['checkpoint "after a save a power failure*"'],
+        "tests": ['checkpoint_folder "after a save a power failure*"'],
         "file": "src/persistence/tensor_files.cpp",
         "changes": [
             ("    if (::fsync(descriptor_) != 0 || ::rename(partial_.c_str(), path_.c_str()) != 0) fail();",
@@ -291,7 +291,7 @@ MUTANTS = {
     "file_name_unsynced": {
         "breaks": "A power failure takes the name of a file that was written.",
         "rule": "files",
-        "tests": ['checkpoint "after a save a power failure*"'],
+        "tests": ['checkpoint_folder "after a save a power failure*"'],
         "file": "src/persistence/tensor_files.cpp",
         "changes": [
             ("    sync_folder(folder_of(path_));\n",

@@ -95,7 +95,7 @@ MUTANTS = {
     "recorder_keeps_rates": {
         "breaks": "A change of the learning rate is not recorded.",
         "rule": "replay.E1",
-        "tests": ['record "record: a replayed call waits*"'],
+        "tests": ['replay "record: a replayed call waits*"'],
         "file": "src/record/recorder.cpp",
         "changes": [
             ("  if (!has_rates_ || now.rate != facts_.rate || now.clip != facts_.clip || now.momentum != facts_.momentum ||\n"
@@ -136,7 +136,7 @@ MUTANTS = {
     "replay_any_gradient": {
         "breaks": "A replay does not notice that other values are pushed.",
         "rule": "replay.L1",
-        "tests": ['record "record: a replayed call waits*"'],
+        "tests": ['replay "record: a replayed call waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ("  if (event.check != check)\n",
@@ -146,7 +146,7 @@ MUTANTS = {
     "replay_any_step": {
         "breaks": "A replayed step does not wait for its turn.",
         "rule": "replay.P2",
-        "tests": ['record "record: a replayed step waits*"'],
+        "tests": ['replay "record: a replayed step waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ("  wait([&] { return job_.steps_done() >= *step; }, ",
@@ -156,7 +156,7 @@ MUTANTS = {
     "replay_count_kept": {
         "breaks": "A replayed push does not clear the count of its version's pulls.",
         "rule": "replay.P2",
-        "tests": ['record "record: a replayed call waits*"'],
+        "tests": ['replay "record: a replayed call waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ("  pulls.store_relaxed(0);  // relaxed: the swap publishes it (slot.W6)\n",
@@ -166,7 +166,7 @@ MUTANTS = {
     "replay_difference_unsaid": {
         "breaks": "A worker that differs from its recording does not tell the others.",
         "rule": "replay.L1",
-        "tests": ['record "record: a replayed call waits*"'],
+        "tests": ['replay "record: a replayed call waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ('''void Replayer::differ(const std::string& how) {
@@ -178,7 +178,7 @@ MUTANTS = {
     "replay_end_unsaid": {
         "breaks": "A replaying worker that leaves in good order counts as dead.",
         "rule": "replay.L1",
-        "tests": ['record "record: a replayed step waits*"'],
+        "tests": ['replay "record: a replayed step waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ("  coordinator_.state().ended[rank_].store_release(life_);  // (replay.L1)\n",
@@ -188,7 +188,7 @@ MUTANTS = {
     "replay_pull_early": {
         "breaks": "A replayed pull does not wait for its version.",
         "rule": "replay.P2",
-        "tests": ['record "record: a replayed call waits*"'],
+        "tests": ['replay "record: a replayed call waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ("      [&] { return has_come(part.version(chunk), event.version); },\n",
@@ -198,7 +198,7 @@ MUTANTS = {
     "replay_push_early": {
         "breaks": "A replayed push does not wait for the pulls of its version.",
         "rule": "replay.P2",
-        "tests": ['record "record: a replayed call waits*"'],
+        "tests": ['replay "record: a replayed call waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ("  wait([&] { return has_come(part.version(chunk_of_part), event.version) && pulls.load_acquire() >= wanted; },",
@@ -208,7 +208,7 @@ MUTANTS = {
     "replay_rates_of_now": {
         "breaks": "A replay uses the job's present learning rate.",
         "rule": "replay.E2",
-        "tests": ['record "record: a replayed call waits*"'],
+        "tests": ['replay "record: a replayed call waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ("  return facts_;\n",
@@ -218,7 +218,7 @@ MUTANTS = {
     "replay_waits_for_the_dead": {
         "breaks": "A replay waits for ever for a worker that has died.",
         "rule": "replay.L2",
-        "tests": ['record "record: a replay ends when*"'],
+        "tests": ['replay "record: a replay ends when*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
             ("    if (lives.ended[rank].load_acquire() < begun && lives.begun[rank].load_acquire() == begun)\n",

@@ -54,7 +54,7 @@ MUTANTS = {
     "barrier_forgets_epoch": {
         "breaks": "A decision loses the epoch of snapshot points.",
         "rule": "snapshot.C10",
-        "tests": ['snapshot "snapshot: sync*"'],
+        "tests": ['snapshot_sync "snapshot: sync*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ("    const std::uint64_t mine = make_decision(round + 1, epoch_to_decide(job_, round, decision), rank_);",

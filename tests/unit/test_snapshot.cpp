@@ -28,71 +28,13 @@
 #include "support/member.hpp"
 #include "support/processes.hpp"
 #include "support/rows_job.hpp"
+#include "support/snapshot_scene.hpp"
 #include "support/test_job.hpp"
 #include "support/worker_job.hpp"
 
 using namespace ps_shm;
+using namespace ps_shm::test::snapshots;
 using test::kSecond, test::ManualClock;
-
-namespace {
-
-JobConfig config_of(const std::string& job, Mode mode = Mode::kAsync, std::uint32_t workers = 1) {
-  JobConfig config;
-  config.job = job;
-  config.mode = mode;
-  config.workers = workers;
-  config.max_workers = 4;
-  config.chunk_bytes = 1024;
-  config.optimizer.rule = UpdateRule::kAdd;
-  config.linger_seconds = 0;
-  return config;
-}
-
-WorkerOptions options_of(const test::JobName& name) {
-  WorkerOptions options;
-  options.job = name.text();
-  return options;
-}
-
-const auto kZeros = [](std::size_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); };
-
-std::vector<VariableSpec> specs() {
-  return {{.name = "a", .shape = {3000}}, {.name = "b", .shape = {10}}, {.name = "c", .shape = {700}}};
-}
-
-std::vector<std::vector<float>> copies(const Snapshot& snapshot, const std::vector<VariableSpec>& wanted) {
-  std::vector<std::vector<float>> all;
-  for (const VariableSpec& spec : wanted) {
-    all.emplace_back(spec.element_count());
-    snapshot.copy(spec.name, all.back());
-  }
-  return all;
-}
-
-bool are_all(const std::vector<std::vector<float>>& values, float wanted) {
-  for (const auto& one : values)
-    for (const float value : one)
-      if (value != wanted) return false;
-  return true;
-}
-
-struct Scene {
-  test::JobName name;
-  Server server;
-  Worker worker;
-  std::vector<Variable> variables;
-  std::vector<std::vector<float>> ones;
-  std::vector<std::span<const float>> gradients;
-
-  explicit Scene(Mode mode = Mode::kAsync, const std::vector<VariableSpec>& declared = specs())
-      : server(config_of(name.text(), mode)), worker(options_of(name)), variables(worker.variables(declared, kZeros)) {
-    for (const VariableSpec& spec : declared) ones.emplace_back(spec.element_count(), 1.0F);
-    gradients.assign(ones.begin(), ones.end());
-  }
-  void push() { worker.push(variables, gradients); }
-};
-
-}  // namespace
 
 TEST_CASE("snapshot: it shows the state when it was taken, whatever is pushed afterwards") {
   Scene scene;
@@ -413,109 +355,6 @@ TEST_CASE("snapshot: if its owner is the last process of an ended job, it remove
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("snapshot: sync: the state between two steps") {
-  Scene scene(Mode::kSync);
-  for (int step = 0; step < 3; ++step) {
-    scene.push();
-    scene.worker.step();
-  }
-  scene.push();  // published, not applied
-  {
-    const Snapshot snapshot = scene.worker.snapshot();
-    CHECK(snapshot.global_step() == 3);
-    CHECK(are_all(copies(snapshot, specs()), 3));
-    scene.worker.step();
-    CHECK(are_all(copies(snapshot, specs()), 3));
-    scene.push();
-    scene.worker.step();
-    CHECK(are_all(copies(snapshot, specs()), 3));
-    CHECK(snapshot.partial_ranks().empty());
-  }
-  const Snapshot second = scene.server.snapshot();
-  CHECK(second.global_step() == 5);
-  scene.push();
-  scene.worker.step();
-  CHECK(are_all(copies(second, specs()), 5));
-  CHECK(test::is_conserved(scene.name.text()));
-}
-
-TEST_CASE("snapshot: sync: the state before a step that is still to come, however late its coming is noticed") {
-  Scene scene(Mode::kSync);
-  const auto step = [&] {
-    scene.push();
-    scene.worker.step();
-  };
-  shm::AttachOutcome outcome;
-  const auto job = shm::JobSegments::try_attach(scene.name.text(), shm::Access::kReadOnly, outcome);
-  const auto when_ordered = [&](const auto& act) {
-    while (job->state().snapshot_point.at_step.load_acquire() == 0) std::this_thread::yield();
-    act();
-  };
-  step();
-  {
-    std::optional<Snapshot> snapshot;
-    std::thread taker([&] { snapshot.emplace(scene.server.snapshot({.at_step = 3})); });
-    when_ordered([&] {
-      for (int steps = 0; steps < 5; ++steps) step();
-    });
-    taker.join();
-    CHECK(snapshot->global_step() == 3);
-    CHECK(snapshot->partial_ranks().empty());
-    CHECK(are_all(copies(*snapshot, specs()), 3));
-    step();
-    CHECK(are_all(copies(*snapshot, specs()), 3));
-  }
-  CHECK_THROWS_WITH_AS(scene.server.snapshot({.at_step = 6}), doctest::Contains("the job is past it"), Error);
-  std::atomic<bool> is_given_up = false;
-  std::thread taker([&] {
-    CHECK_THROWS_AS(scene.server.snapshot({.at_step = 1000, .stop_requested = [&] { return is_given_up.load(); }}),
-                    Interrupted);
-  });
-  when_ordered([&] { is_given_up = true; });
-  taker.join();
-  step();
-  const Snapshot present = scene.server.snapshot();
-  CHECK(present.global_step() == 8);
-  step();
-  CHECK(are_all(copies(present, specs()), 8));
-  CHECK(test::is_conserved(scene.name.text()));
-  Scene of_async;
-  CHECK_THROWS_WITH_AS(of_async.server.snapshot({.at_step = 3}), doctest::Contains("only mode sync"), Error);
-}
-
-TEST_CASE("snapshot: sync: a wait for a step ends with the job, and with the death of all its processes") {
-  JobConfig config = test::settings(1, Mode::kSync);
-  config.steps = 2;
-  const auto train = [&](Worker& worker, int steps) {
-    const Variable variable = worker.variable(test::vector_of(4), test::zero);
-    for (int step = 0; step < steps; ++step) {
-      worker.push(variable, std::vector<float>(4, 1.0F));
-      worker.step();
-    }
-  };
-  {
-    Server server(config);
-    Worker worker(test::options(config));
-    train(worker, 2);
-    CHECK_THROWS_AS(JobView(config.job).snapshot({.at_step = 2}), JobFinished);
-  }
-  const test::JobName name;
-  config.job = name.text();
-  const test::Bell trained;
-  test::Child child([&] {
-    Server server(config);
-    Worker worker(test::options(config));
-    train(worker, 1);
-    trained.tell();
-    test::sleep_forever();
-    return 0;
-  });
-  REQUIRE(trained.hear());
-  const JobView view(config.job);
-  child.kill();
-  CHECK_THROWS_WITH_AS(view.snapshot({.at_step = 2}), doctest::Contains("the job is dead"), Error);
-}
-
 TEST_CASE("snapshot: each of many in a row contains a prefix of each worker's pushes") {
   constexpr std::uint32_t kPushers = 3;
   std::vector<VariableSpec> declared;
@@ -560,45 +399,6 @@ TEST_CASE("snapshot: each of many in a row contains a prefix of each worker's pu
   is_over = true;
   for (std::thread& pusher : pushers) pusher.join();
   CHECK(test::is_conserved(scene.name.text()));
-}
-
-TEST_CASE("snapshot: sync: each of many in a row is the state between two steps, of all workers") {
-  constexpr std::uint32_t kWorkers = 3;
-  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
-    CAPTURE(to_string(reduce));
-    test::JobName name;
-    JobConfig config = config_of(name.text(), Mode::kSync, kWorkers);
-    config.reduce = reduce;
-    Server server(config);
-    std::atomic<bool> is_over = false;
-    std::vector<std::thread> workers;
-    for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
-      workers.emplace_back([&] {
-        Worker worker(options_of(name));
-        const std::vector<Variable> variables = worker.variables(specs(), kZeros);
-        std::vector<std::vector<float>> ones;
-        std::vector<std::span<const float>> gradients;
-        for (const VariableSpec& spec : specs()) ones.emplace_back(spec.element_count(), 1.0F);
-        gradients.assign(ones.begin(), ones.end());
-        for (bool ends = false; !ends;) {
-          worker.push(variables, gradients);
-          ends = is_over;
-          worker.step();
-        }
-      });
-    while (server.global_step() < 5) std::this_thread::yield();
-    std::uint64_t last = 0;
-    for (int round = 0; round < 100; ++round) {
-      const Snapshot snapshot = server.snapshot({.patience_seconds = 30});
-      REQUIRE(snapshot.partial_ranks().empty());
-      REQUIRE(snapshot.global_step() >= last);
-      last = snapshot.global_step();
-      REQUIRE(are_all(copies(snapshot, specs()), static_cast<float>(kWorkers * last)));
-    }
-    is_over = true;
-    for (std::thread& worker : workers) worker.join();
-    CHECK(test::is_conserved(name.text()));
-  }
 }
 
 TEST_CASE("snapshot: if only some of its copies fit it is refused, and frees all that it used of /dev/shm") {
