@@ -154,7 +154,7 @@ def with_ray(weights, count):
 
 def hogwild(rounds):
     """The example with its changed lines and the original, one after the other in each round."""
-    example = pathlib.Path(__file__).resolve().parents[1] / "python" / "examples" / "mnist_hogwild.py"
+    example = pathlib.Path(__file__).resolve().parents[1] / "examples" / "python" / "mnist_hogwild.py"
     line = r"(\d+) examples/s, accuracy ([\d.]+), (-?\d+) of (\d+) updates lost"
     found = {}
     for processes in (2, 4):
