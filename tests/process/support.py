@@ -12,6 +12,7 @@ import tempfile
 import time
 import unittest
 
+import streams
 import timing
 from isolation import delay
 from timing import measures_time
@@ -63,12 +64,7 @@ def start(program, *arguments, env=None, **options):
 
 
 def finish(process, timeout=None):
-    try:
-        out, err = process.communicate(timeout=timeout or PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        raise AssertionError(f"{process.args} did not end in time\nstdout: {out}\nstderr: {err}")
+    out, err = streams.rest(process, timeout or PATIENCE)
     return Result(process.returncode, out, err)
 
 

@@ -9,6 +9,7 @@ import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "process"))
 from isolation import delay  # noqa: E402: mounts a private /dev/shm before any module has started a thread
+import streams  # noqa: E402
 from timing import TIMING  # noqa: E402
 
 import pytest  # noqa: E402
@@ -84,11 +85,7 @@ class Program:
         self.process.send_signal(number)
 
     def finish(self):
-        try:
-            out, err = self.process.communicate(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise AssertionError(f"did not end in time: {self.process.communicate()}")
+        out, err = streams.rest(self.process, PATIENCE)
         return self.process.returncode, out, err
 
 

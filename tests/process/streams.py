@@ -1,0 +1,36 @@
+"""The output of a program some of whose lines have been read."""
+import subprocess
+import threading
+import time
+
+
+def rest(process, timeout):
+    """Waits until the program has ended, and returns what it has written since the last readline() of each stream.
+
+    Popen.communicate() leaves out what readline() has read ahead. A program that does not end in time is killed, and is an
+    AssertionError.
+    """
+    read = {name: [] for name in ("stdout", "stderr") if getattr(process, name)}
+
+    def collect(name):
+        for line in getattr(process, name):
+            read[name].append(line)
+
+    readers = [threading.Thread(target=collect, args=(name,), daemon=True) for name in read]
+    for reader in readers:
+        reader.start()
+    end = time.monotonic() + timeout
+    try:
+        process.wait(timeout)
+        for reader in readers:
+            reader.join(max(0.0, end - time.monotonic()))
+        has_ended = not any(reader.is_alive() for reader in readers)  # no child of the program has a stream open
+    except subprocess.TimeoutExpired:
+        process.kill()
+        for reader in readers:
+            reader.join(5)
+        has_ended = False
+    out, err = ("".join(read[name]) if name in read else None for name in ("stdout", "stderr"))
+    if not has_ended:
+        raise AssertionError(f"{process.args} did not end in time\nstdout: {out}\nstderr: {err}")
+    return out, err
