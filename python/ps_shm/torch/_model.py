@@ -1,6 +1,6 @@
 """The tensors of a model, by their names in its state_dict()."""
 
-from typing import Any, Iterable, NamedTuple, Optional
+from typing import Any, Collection, Iterable, NamedTuple, Optional
 
 import torch
 
@@ -11,7 +11,10 @@ Tensors = dict[str, torch.Tensor]
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor's values, row-major on the CPU: without a copy if they are."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.layout == torch.strided and tensor.is_cpu and tensor.is_contiguous():
+        return tensor  # at once: a step asks for the gradients of all parameters
     return (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
 
 
@@ -88,39 +91,38 @@ class Places:
         self._bundle = bundle
         self._pinned: Optional[Pinned] = None
         self._pointers: list[int] = []
+        self._tensors: list[torch.Tensor] = []  # views of those that are pinned
         self._beside: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._tensors: list[torch.Tensor] = []  # of the push() under way
 
-    def pull(self, tensors: Iterable[torch.Tensor]) -> None:
+    def pull(self, tensors: Collection[torch.Tensor]) -> None:
         """Pulls the bundle's variables into the tensors, one for each variable in its order."""
-        tensors = [t.detach() for t in tensors]
         self._bundle.pull(self._pin(tensors))
-        self._finish(tensors)
+        self._finish()
 
-    def push(self, gradients: list[torch.Tensor], tensors: Iterable[torch.Tensor]) -> None:
+    def push(self, gradients: list[torch.Tensor], tensors: Collection[torch.Tensor]) -> None:
         """Pushes a gradient of each variable, and begins a pull, which pull_rest() completes after the step."""
-        self._tensors = [t.detach() for t in tensors]
-        self._bundle.push(gradients, into=self._pin(self._tensors))
+        self._bundle.push(gradients, into=self._pin(tensors))
         note_writes(self._tensors)
 
     def pull_rest(self) -> None:
         """Pulls what others have changed since the push()."""
         assert self._pinned is not None
         if self._bundle.pull_changed(self._pinned) or self._beside:
-            self._finish(self._tensors)
+            self._finish()
 
-    def _pin(self, tensors: list[torch.Tensor]) -> Pinned:
+    def _pin(self, tensors: Collection[torch.Tensor]) -> Pinned:
         now = [t.data_ptr() for t in tensors]
         if self._pinned is None or now != self._pointers:  # a tensor has been given other memory
-            places = [t if t.is_contiguous() else torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors]
-            self._beside = [(t, place) for t, place in zip(tensors, places) if t is not place]
+            self._tensors = [t.detach() for t in tensors]
+            places = [t if t.is_contiguous() else torch.empty_like(t, memory_format=torch.contiguous_format) for t in self._tensors]
+            self._beside = [(t, place) for t, place in zip(self._tensors, places) if t is not place]
             self._pinned, self._pointers = self._bundle.pin(places), now
         return self._pinned
 
-    def _finish(self, tensors: list[torch.Tensor]) -> None:
+    def _finish(self) -> None:
         for tensor, place in self._beside:
             tensor.copy_(place)
-        note_writes(tensors)
+        note_writes(self._tensors)
 
 
 def buffers(model: torch.nn.Module) -> Tensors:
@@ -158,4 +160,4 @@ def note_writes(tensors: Iterable[torch.Tensor]) -> None:
         if _increment_version is not None:
             _increment_version(tensor)
         else:
-            tensor.detach().as_strided((0,), (1,)).zero_()  # writes no element
+            (tensor.detach() if tensor.requires_grad else tensor).as_strided((0,), (1,)).zero_()  # writes no element
