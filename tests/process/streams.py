@@ -13,8 +13,9 @@ def rest(process, timeout):
     read = {name: [] for name in ("stdout", "stderr") if getattr(process, name)}
 
     def collect(name):
-        for line in getattr(process, name):
-            read[name].append(line)
+        with getattr(process, name) as stream:
+            for line in stream:
+                read[name].append(line)
 
     readers = [threading.Thread(target=collect, args=(name,), daemon=True) for name in read]
     for reader in readers:
