@@ -31,6 +31,7 @@
 #include "ps_shm/export.hpp"
 #include "ps_shm/job_config.hpp"
 #include "ps_shm/snapshot.hpp"
+#include "ps_shm/table.hpp"
 #include "ps_shm/types.hpp"
 #include "ps_shm/variable.hpp"
 
@@ -54,9 +55,10 @@ struct WorkerOptions {
   std::function<void(const char* part, std::uint64_t begin_ns, std::uint64_t end_ns)> on_part{};
   // Record and replay (docs/record-replay.md), for modes async and ssp, versioned variables, one thread and no GPU;
   // otherwise Error is thrown, also by pull_all(), pull_if_changed() and snapshot().
-  std::string record{};        // folder that the order of this worker's pulls and pushes is recorded in; empty: none
-  std::string replay{};        // folder with a job's records; the worker follows the next record of its rank
-  std::string replay_coordinator{};  // replay only: file of the replay coordinator, which launch_shm gives to the workers
+  std::string record{};  // folder that the order of this worker's pulls and pushes is recorded in; empty: none
+  std::string replay{};  // folder with a job's records; the worker follows the next record of its rank
+  std::string
+      replay_coordinator{};  // replay only: file of the replay coordinator, which launch_shm gives to the workers
 };
 
 // Read-only bytes that the workers of a job share. They stay mapped as long as a copy of `memory` exists.
@@ -146,6 +148,16 @@ class Worker {
   // kTimedOut if it was not initialised in as much more time (its initialiser may have died); JobFinished; Interrupted.
   // Progress: blocks on the workers that declare and initialise it.
   Variable variable(const std::string& name, double wait_seconds = 10.0);
+
+  // Returns the table by key of that name (ps_shm/table.hpp). The first worker to declare it creates it as `spec` says; all
+  // others must give the same specification. With placement partition it is divided over the shards by a hash of the key.
+  // Its rows are neither in snapshots nor in checkpoints.
+  //
+  // Throws: Error with kInvalidArgument if the specification is invalid, or the mode is sync; kIncompatible if the table
+  // exists with another specification; kExhausted if the job can have no more tables; kNoSpace if /dev/shm is full;
+  // kInvalidState if the worker is recorded or replayed, or in a forked child.
+  // Progress: lock-free.
+  Table table(const TableSpec& spec);
 
   // Copies the current values to `out`, in row-major order. Each chunk is one version of that chunk, and each element
   // of an in-place variable is whole; the copy as a whole is not point-in-time (see pull_all() and snapshot()).

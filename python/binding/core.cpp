@@ -14,6 +14,7 @@ NB_MODULE(_core, module) {
              "Ends the waits of all other threads, in which SystemExit is raised. For the end of the process.");
   ps_shm::python::add_errors(module);
   ps_shm::python::add_variable(module);
+  ps_shm::python::add_table(module);
   ps_shm::python::add_bundle(module);
   ps_shm::python::add_worker(module);
   ps_shm::python::add_gpu(module);

@@ -14,6 +14,7 @@
 #include "arrays.hpp"
 #include "calls.hpp"
 #include "ps_shm/job_control.hpp"
+#include "ps_shm/table.hpp"
 #include "ps_shm/worker.hpp"
 
 namespace ps_shm::python {
@@ -61,12 +62,16 @@ std::shared_ptr<T> shared_unless_inherited(std::unique_ptr<T> made) {
 }
 
 void add_variable(nb::module_& module);
+void add_table(nb::module_& module);
 void add_bundle(nb::module_& module);
 void add_worker(nb::module_& module);
 void add_gpu(nb::module_& module);
 
 // How a bundle comes into being.
 nb::object make_bundle(std::vector<NamedVariable> variables);
+
+// How a table comes into being.
+nb::object make_table(const SharedRank& rank, const TableSpec& spec);
 
 // The same for a way to device memory: places for the members' values and their gradients.
 nb::object make_link(const std::vector<NamedVariable>& members, const std::vector<Variable>& variables,

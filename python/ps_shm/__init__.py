@@ -17,6 +17,7 @@ launch_shm.
 
 Server, Worker       the two roles in a job
 Variable, Bundle     arrays of a job, one or several at a time; created by Worker.variable() and Worker.variables()
+Table                rows by 64-bit keys, made when they are first pushed; created by Worker.table()
 View                 read-only access to a job, live or dead
 checkpoint           saving a job to files and loading it
 Publisher,           passing whole sets of tensors from one process to others, without a job
@@ -39,7 +40,10 @@ from ._core import (
     JobFinished,
     Pinned,
     PublisherGone,
+    PushedKeys,
     Staleness,
+    Table,
+    TableStatistics,
     Timeout,
     Variable,
     VariableInfo,
@@ -68,10 +72,13 @@ __all__ = [
     "Pinned",
     "Publisher",
     "PublisherGone",
+    "PushedKeys",
     "Reader",
     "Server",
     "Staleness",
     "Subscriber",
+    "Table",
+    "TableStatistics",
     "Timeout",
     "Variable",
     "VariableInfo",

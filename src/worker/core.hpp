@@ -38,6 +38,8 @@ struct WorkerCore {
   shm::Live live;                                   // read again at the end of each step
   std::uint32_t open_pushes = 0, pushes_begun = 0;  // push_scope.hpp
   std::uint64_t epoch = 0;                          // of the push in progress
+  std::uint64_t rate_step = 0;                      // the step for which rate_now was computed
+  float rate_base = 0.0F, rate_now = 0.0F;
   std::unique_ptr<record::Recording> recording;  // if the worker is recorded or replayed: the recorder (recording.cpp)
 
   // Throws Error if the worker is recorded or replayed, for operations that cannot be. `what` names the operation.
@@ -56,6 +58,18 @@ struct WorkerCore {
   // The learning rate of global step `step`.
   float rate_at(std::uint64_t step) const noexcept {
     return config.optimizer.schedule.rate(live.settings.learning_rate, step);
+  }
+
+  // The rate of a push of rows now.
+  float row_rate() noexcept {
+    const float base = live.settings.learning_rate;
+    if (config.optimizer.schedule.is_constant()) return base;
+    const std::uint64_t step = job.steps_done();
+    if (step != rate_step || base != rate_base) {  // a schedule's factor costs more than a short push
+      rate_step = step, rate_base = base;
+      rate_now = config.optimizer.schedule.rate(base, step);
+    }
+    return rate_now;
   }
 
   // Adds the staleness of the last push of the variable to the worker's histogram.

@@ -18,6 +18,7 @@
 #include "worker/core.hpp"
 #include "worker/gradient_input.hpp"
 #include "worker/step_mode.hpp"
+#include "worker/table_state.hpp"
 #include "worker/variable_state.hpp"
 
 namespace ps_shm::device {
@@ -34,8 +35,7 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   std::vector<std::unique_ptr<VariableState>> variables;     // handles point to them
   std::unordered_map<std::uint32_t, VariableState*> states;  // the same, by the position of their first part
   std::vector<GradientInput> inputs;                         // of the push in progress
-  std::uint64_t rate_step = 0;                               // the step for which rate_now was computed
-  float rate_base = 0.0F, rate_now = 0.0F;
+  std::vector<std::unique_ptr<TableState>> tables;           // likewise
   pid_t owner = getpid();
   std::uint64_t reported_step = job.steps_done();  // the global step of the last report()
   bool has_recovered = true;                       // whether the previous owner's buffers in flight were recovered
@@ -86,7 +86,6 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   void change(VariableState& state, update::Change how, std::span<const float> values, Versions& versions);
 
   // rows.cpp
-  float row_rate() noexcept;
   template <class Id>
   void pull_rows(VariableState& state, std::span<const Id> ids, std::span<float> out);
   template <class Id>

@@ -8,13 +8,13 @@
 #include <array>
 #include <cstdint>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "ps_shm/job_config.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/slots/inplace_rows.hpp"
 #include "update/rules.hpp"
+#include "worker/row_sums.hpp"
 #include "worker/threads.hpp"
 
 namespace ps_shm {
@@ -42,11 +42,11 @@ class RowAccess {
   void pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
             Threads& threads) const noexcept;
 
-  // Sums the gradients of repeated ids in the order in which they occur. Afterwards each id occurs once, and the spans
-  // point into buffers of this object. Returns whether the ids are now ascending; else they are in the order of first
-  // appearance.
+  // RowSums::combine().
   template <class Id>
-  [[nodiscard]] bool combine(std::span<const Id>& ids, std::span<const float>& gradients);
+  [[nodiscard]] bool combine(std::span<const Id>& ids, std::span<const float>& gradients) {
+    return sums_.combine(ids, gradients);
+  }
 
   // Requires: no id is repeated.
   template <class Id>
@@ -79,12 +79,6 @@ class RowAccess {
   };
 
   template <class Id>
-  std::vector<Id>& unique_room(std::size_t count);
-  template <class Id>
-  void combine_in_places(std::span<const Id>& ids, std::span<const float>& gradients);
-  template <class Id>
-  void combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients);
-  template <class Id>
   void count(std::span<const Id> ids, bool are_ascending) noexcept;
   std::uint64_t pushes_by_others(const Watch& watch) const noexcept;
   std::uint64_t grain() const noexcept;
@@ -97,12 +91,7 @@ class RowAccess {
   std::uint32_t pulls_ = 0, watched_ = 0, ranks_ = 0;  // ranks_: number of ranks that had an owner at the last check
   std::array<Watch, kWatched> watches_{};
 
-  // combine(): a hash table of {call : 32, index among the unique ids : 32}, or one place for each row; and its
-  // results.
-  std::vector<std::uint64_t> seen_, touched_;
-  std::uint32_t call_ = 0;
-  std::vector<float> places_, sums_;
-  std::tuple<std::vector<std::uint32_t>, std::vector<std::uint64_t>> unique_;
+  RowSums sums_;
 };
 
 }  // namespace ps_shm

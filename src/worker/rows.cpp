@@ -31,17 +31,6 @@ bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats
 
 }  // namespace
 
-float Worker::Impl::row_rate() noexcept {
-  const float base = live.settings.learning_rate;
-  if (config.optimizer.schedule.is_constant()) return base;
-  const std::uint64_t step = job.steps_done();
-  if (step != rate_step || base != rate_base) {  // a schedule's factor costs more than a short push
-    rate_step = step, rate_base = base;
-    rate_now = config.optimizer.schedule.rate(base, step);
-  }
-  return rate_now;
-}
-
 template <class Id>
 void Worker::Impl::pull_rows(VariableState& state, std::span<const Id> ids, std::span<float> out) {
   static_cast<void>(require_rows(state, ids, out.size(), "pull"));

@@ -20,10 +20,11 @@ enum class FaultActor : std::uint32_t {
   kEnder,    // a ps that ends its job
   kRemover,  // a ps whose job has ended
   kWorker,
-  kSetter,      // a process that changes runtime settings
-  kPublisher,   // of a publication, which is not a job: publication_matrix.cpp
-  kSubscriber,  // likewise
-  kSnapshotter  // a process that takes snapshots
+  kSetter,       // a process that changes runtime settings
+  kPublisher,    // of a publication, which is not a job: publication_matrix.cpp
+  kSubscriber,   // likewise
+  kSnapshotter,  // a process that takes snapshots
+  kTableWorker   // a worker with a table by key: table_matrix.cpp
 };
 
 // When a worker reaches it; a bit mask.
@@ -35,6 +36,7 @@ inline constexpr std::uint32_t kInAsyncs = kInAsync | kInSsp;
 inline constexpr std::uint32_t kInBoth = kInVersioned | kInInplace;
 inline constexpr std::uint32_t kInAll = kInAsyncs | kInSyncs | kInBoth;
 inline constexpr std::uint32_t kInPublication = 0;  // not in a job
+inline constexpr std::uint32_t kInTable = 0;        // in a job of its own
 
 // The condition for reaching it.
 enum class FaultWay : std::uint32_t {
@@ -130,6 +132,35 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kInplaceElement, "inplace-element", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
     {FaultPoint::kInplaceBlock, "inplace-block", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
     {FaultPoint::kInplaceCounted, "inplace-counted", "push", FaultActor::kWorker,  kInAsyncs | kInInplace, FaultWay::kAlone},
+    {FaultPoint::kTableMade, "table-made", "table-create", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kTableFilled, "table-filled", "table-create", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kTablePublished, "table-published", "table-create", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kTableNamed, "table-named", "table-create", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kLaneCleared, "lane-cleared", "table-lane", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kLaneReady, "lane-ready", "table-lane", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kLaneUsed, "lane-used", "table-lane", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowsBacked, "rows-backed", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kFirst},
+    {FaultPoint::kRowsTaken, "rows-taken", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kFirst},
+    {FaultPoint::kRowNoted, "row-noted", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowClaimed, "row-claimed", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowFilled, "row-filled", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowReady, "row-ready", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowLinked, "row-linked", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowLive, "row-live", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowDone, "row-done", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowGivenBack, "row-given-back", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kContended},
+    {FaultPoint::kBucketReady, "bucket-ready", "table-bucket", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kBucketLinked, "bucket-linked", "table-bucket", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kBucketsBacked, "buckets-backed", "table-bucket", FaultActor::kTableWorker, kInTable, FaultWay::kFirst},
+    {FaultPoint::kBucketsDoubled, "buckets-doubled", "table-bucket", FaultActor::kTableWorker, kInTable, FaultWay::kFirst},
+    {FaultPoint::kRowPinned, "row-pinned", "table-insert", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowRescued, "row-rescued", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kContended},
+    {FaultPoint::kRowSealed, "row-sealed", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowSpared, "row-spared", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kContended},
+    {FaultPoint::kRowDead, "row-dead", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowUnlinked, "row-unlinked", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowFreed, "row-freed", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowRecovered, "row-recovered", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kSuccessor},
     {FaultPoint::kStepCounted, "step-counted", "step", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockEntering, "clock-entering", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockEntered, "clock-entered", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},

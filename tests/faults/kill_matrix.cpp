@@ -61,6 +61,8 @@ class Trial : StruckJob {
       case FaultActor::kPublisher:
       case FaultActor::kSubscriber:
         return;  // publication_matrix.cpp
+      case FaultActor::kTableWorker:
+        return;  // table_matrix.cpp
     }
   }
 

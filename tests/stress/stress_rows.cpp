@@ -110,9 +110,10 @@ class Pusher {
 };
 
 // The table of a job as stored in its shards.
-class Table {
+class StoredTable {
  public:
-  explicit Table(const std::string& job) : segments_(attach(job)), directory_(segments_), rows_(directory_.at(0)) {
+  explicit StoredTable(const std::string& job)
+      : segments_(attach(job)), directory_(segments_), rows_(directory_.at(0)) {
     for (const std::uint32_t part : directory_.parts(0))
       rows_.add_part(segments_.shard_data(directory_.at(part).shard), directory_.at(part));
     has_row_state_ = rows_.parts().front().variable.has_row_state();
@@ -197,7 +198,7 @@ TEST_CASE("rows: pushes of rows by several workers are all applied, and pulls me
     });
     for (std::thread& thread : threads) thread.join();
     CHECK(strange == 0);
-    const Table table(config.job);
+    const StoredTable table(config.job);
     for (std::uint64_t row = 0; row < kRows; ++row)
       for (std::uint64_t i = 0; i < table.records(); ++i)
         REQUIRE(std::bit_cast<Bits>(table.record(row, i)) == std::bit_cast<Bits>(expected[counts[row]]));
@@ -244,7 +245,7 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
       }
     }
     const std::vector<Record> expected = records_of(config, kMaxOfVictim + kPushers * rounds);
-    const Table table(config.job);
+    const StoredTable table(config.job);
     for (std::uint64_t row = 0; row < kRows; ++row)
       for (std::uint64_t i = 0; i < table.records(); ++i) {
         const Bits found = std::bit_cast<Bits>(table.record(row, i));

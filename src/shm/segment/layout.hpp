@@ -41,6 +41,8 @@
 //   4096     | bytes               |  the loader                          workers
 //            +---------------------+
 //
+// /ps_shm.JOB.tN.P       part P of a table by key: table_layout.hpp
+//
 // /ps_shm_publication.NAME   a publication, which belongs to no job: bundle_layout.hpp
 //
 // A record describes a variable, or one part of a partitioned variable, or the accumulator of either (reduce atomic),
@@ -111,7 +113,7 @@ inline constexpr std::uint32_t kLiveRecords = 4;   // a reader fails only if so 
 inline constexpr std::uint32_t kLifeEvents = 256;  // joins, deaths, changes of settings: rare
 inline constexpr std::uint32_t kDecisions = 1024;  // one for each sync step: the last second of a fast job
 
-enum class SegmentKind : std::uint32_t { kControl = 1, kShard = 2, kGradient = 3, kData = 4, kBundle = 5 };
+enum class SegmentKind : std::uint32_t { kControl = 1, kShard = 2, kGradient = 3, kData = 4, kBundle = 5, kTable = 6 };
 
 struct alignas(kWriterLine) HeaderShm {
   std::uint64_t magic;

@@ -26,6 +26,9 @@ std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint6
 std::string gradient_prefix(const std::string& job, std::uint32_t rank) {
   return fmt::format("{}.w{}.", control_name(job), rank);
 }
+std::string table_name(const std::string& job, std::uint32_t table, std::uint32_t part) {
+  return fmt::format("{}.t{}.{}", control_name(job), table, part);
+}
 std::string data_name(const std::string& job) { return control_name(job) + ".data"; }
 std::string job_of(const std::string& segment) {
   if (!segment.starts_with(kJobPrefix)) return {};

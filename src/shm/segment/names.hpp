@@ -12,12 +12,14 @@ namespace ps_shm::shm {
 inline constexpr char kDirectory[] = "/dev/shm";
 inline std::string path_of(const std::string& name) { return std::string(kDirectory) + "/" + name; }
 
-// The names of a job's segments in /dev/shm: "ps_shm.JOB", "ps_shm.JOB.K", "ps_shm.JOB.wR.G" and "ps_shm.JOB.data".
+// The names of a job's segments in /dev/shm: "ps_shm.JOB", "ps_shm.JOB.K", "ps_shm.JOB.wR.G", "ps_shm.JOB.tN.P"
+// and "ps_shm.JOB.data".
 inline constexpr char kJobPrefix[] = "ps_shm.";
 std::string control_name(const std::string& job);
 std::string shard_name(const std::string& job, std::uint32_t shard);
 std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint64_t generation);
 std::string gradient_prefix(const std::string& job, std::uint32_t rank);  // common to all generations
+std::string table_name(const std::string& job, std::uint32_t table, std::uint32_t part);
 std::string data_name(const std::string& job);
 
 // The job that a segment's name contains; empty if it is not the name of a job's segment.

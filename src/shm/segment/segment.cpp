@@ -49,12 +49,19 @@ bool is_called(const HeaderShm& header, const std::string& name) {
       return name == shard_name(job, header.number);
     case SegmentKind::kGradient:
       return name.starts_with(gradient_prefix(job, header.number));
+    case SegmentKind::kTable:
+      return name == table_name(job, header.number >> 16, header.number & 0xffff);
     case SegmentKind::kData:
       return name == data_name(job);
     case SegmentKind::kBundle:
       return name == bundle_name(job);
   }
   return false;
+}
+
+bool has_holes(const HeaderShm& header) noexcept {
+  const auto kind = static_cast<SegmentKind>(header.kind);
+  return kind == SegmentKind::kBundle || kind == SegmentKind::kTable;
 }
 
 // Describes a segment that has no name yet, for messages.
@@ -334,8 +341,9 @@ AttachOutcome Segment::open(const std::string& name, Access access, const Trust&
            reserved_bytes < static_cast<std::size_t>(status.st_size) || reserved_bytes > kMaxReserved ||
            initial < sizeof(HeaderShm) || found.node < -1 || found.node >= 64 || found.huge_pages > 1 ||
            !is_called(found, name) ||
-           // A publication has memory for one generation at least (publication.P14), other segments for all of it.
-           is_sparse(static_cast<SegmentKind>(found.kind) == SegmentKind::kBundle ? initial : status.st_size))
+           // A publication has memory for one generation at least (publication.P14), a table for what it begins with,
+           // other segments for all of it.
+           is_sparse(has_holes(found) ? initial : status.st_size))
     outcome = AttachOutcome::kDamaged;
   std::size_t reserved = outcome == AttachOutcome::kReady ? reserved_bytes : 0;
   const bool huge_pages = found.huge_pages == 1;

@@ -1,0 +1,115 @@
+// Tables by key: rows that are found by a 64-bit key and made when they are first pushed, in a bounded amount of memory.
+//
+//   ps_shm::Table items = worker.table({.name = "items", .row_size = 16, .max_rows = 1'000'000});
+//   items.pull(keys, rows);
+//   compute_gradients(rows, gradients);
+//   items.push(keys, gradients);
+//
+// All workers of a job share its tables, whichever of them makes a row. A worker that is killed at any moment blocks
+// nobody, and takes no row with it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "ps_shm/export.hpp"
+#include "ps_shm/table_spec.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// What became of the keys of a push, each counted once.
+struct PushedKeys {
+  std::uint64_t updated = 0;     // their rows have the gradient
+  std::uint64_t unadmitted = 0;  // not pushed often enough yet (TableSpec::admit_after)
+  std::uint64_t refused = 0;     // there is no room
+};
+
+// Counted since the table was made, by all workers together.
+struct TableStatistics {
+  std::uint64_t rows = 0;        // that there are now, roughly: a killed worker may have left one uncounted
+  std::uint64_t max_rows = 0;    // that there may be
+  std::uint64_t made = 0;        // rows
+  std::uint64_t evicted = 0;     // rows, for whatever reason
+  std::uint64_t expired = 0;     // evicted because they were too old
+  std::uint64_t spared = 0;      // not evicted, because they were being pushed
+  std::uint64_t rescued = 0;     // pushed while they were being evicted, and so kept
+  std::uint64_t unadmitted = 0;  // pushes of keys that had no row yet
+  std::uint64_t refused = 0;     // pushes of keys for which there was no room
+  std::uint64_t hits = 0;        // pulled keys with a row
+  std::uint64_t misses = 0;      // pulled keys without one
+  std::uint64_t bytes = 0;       // of memory that it takes
+};
+
+struct TableState;
+
+// A worker's handle of a table. It is cheap to copy, and valid as long as its Worker, whose thread alone uses it.
+class Table {
+ public:
+  const std::string& name() const noexcept;  // the name that it was declared with
+  std::uint64_t row_size() const noexcept;   // floats in a row
+
+  // Copies the row of keys[i] to out[i * row_size()] and the floats after it; a key without a row reads its initial
+  // values. Keys may be in any order and may repeat. found[i], if given, says whether keys[i] has a row. Each row is the
+  // key's throughout; each element is whole, two elements may be from different moments. Returns how many keys have a
+  // row.
+  //
+  // Throws: Error if a size does not fit; kInvalidState in a forked child; kDamaged.
+  // Progress: lock-free. A row is copied again only if it has been evicted, or linked anew, meanwhile.
+  std::uint64_t pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found = {});
+
+  // Applies the gradient that begins at gradients[i * row_size()] to the row of keys[i], by the table's rule, and makes
+  // rows as the TableSpec says. Gradients of repeated keys are summed first. Exactly once to each admitted key's row,
+  // also if it is evicted at the same moment: then before that, or to a new row. clip_norm limits the norm of all
+  // gradients of the call. A worker that is killed in it may have updated some rows, and some elements of a row.
+  //
+  // Throws: Error as pull(); nothing is applied then but in case of kDamaged.
+  // Progress: lock-free.
+  PushedKeys push(std::span<const std::uint64_t> keys, std::span<const float> gradients);
+
+  // Sets the row of keys[i] to the values that begin at values[i * row_size()], as initial values; the optimizer's state
+  // starts anew. Makes rows without regard to admit_after. Of values for repeated keys the last ones stay.
+  //
+  // Throws and Progress: as push().
+  PushedKeys assign(std::span<const std::uint64_t> keys, std::span<const float> values);
+
+  // Whether the keys have rows: found[i] is of keys[i]. Returns how many do.
+  //
+  // Throws and Progress: as pull().
+  std::uint64_t contains(std::span<const std::uint64_t> keys, std::span<bool> found);
+
+  // Prefetches the memory of these keys' rows, for a pull and a push of them soon.
+  //
+  // Progress: wait-free.
+  void prefetch(std::span<const std::uint64_t> keys) const noexcept;
+
+  // Takes these keys' rows away, as an eviction, but for rows that are being pushed. Returns how many.
+  //
+  // Throws and Progress: as push().
+  std::uint64_t evict(std::span<const std::uint64_t> keys);
+
+  // Evicts rows that are older than ttl_seconds now, and frees what killed workers have left; both happen anyway when
+  // rows are made. Returns how many it evicted.
+  //
+  // Throws and Progress: as push(); looks at every row.
+  std::uint64_t expire();
+
+  // Calls sink(key, values) for every row. Each row is a key's throughout; rows are of different moments, and a row that
+  // is made or evicted meanwhile is there or not. Does not hold up pushes.
+  //
+  // Throws: as pull(), and what `sink` throws.
+  // Progress: lock-free.
+  void for_each(const std::function<void(std::uint64_t key, std::span<const float> values)>& sink) const;
+
+  // Throws: Error with kInvalidState in a forked child.
+  // Progress: wait-free.
+  TableStatistics statistics() const;
+
+ private:
+  friend class Worker;
+  explicit Table(TableState* state) noexcept : state_(state) {}
+  TableState* state_;
+};
+
+}  // namespace ps_shm

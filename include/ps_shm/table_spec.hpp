@@ -1,0 +1,49 @@
+// The declaration of a table by key: its rows, how many there may be, and which of them stay.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ps_shm/export.hpp"
+#include "ps_shm/optimizer.hpp"
+
+namespace PS_SHM_API ps_shm {
+
+// The numbers of these enumerations are stored in shared memory: never renumber them.
+
+// What a push of a key without a row does to a table that is full.
+enum class WhenFull : std::uint32_t {
+  kEvict = 1,   // a row that is worth less makes room
+  kRefuse = 2,  // nothing: the push is counted as refused
+};
+
+// Which rows are evicted first. It is found out from samples of 256 rows, and to a quarter of a second.
+enum class EvictBy : std::uint32_t {
+  kLeastRecentlyUsed = 1,    // those that were not pushed for the longest time
+  kLeastFrequentlyUsed = 2,  // those that were pushed least often; uses that are long ago count less
+  kAge = 3,                  // those that were made first
+};
+
+// The declaration of a table. All workers of a job must declare a table alike.
+struct TableSpec {
+  std::string name;                       // as of a variable; tables and variables have separate names
+  std::uint64_t row_size = 1;             // floats in a row
+  std::uint64_t max_rows = 0;             // of the whole table, at least 64 for each part; memory is taken as rows come
+  std::optional<UpdateRule> rule{};       // unset: the rule of the job's optimizer
+  WhenFull when_full = WhenFull::kEvict;  // what a push of a new key does then
+  EvictBy evict_by = EvictBy::kLeastRecentlyUsed;  // which rows go first
+  double ttl_seconds = 0;  // rows that were not used for so long are evicted (by kAge: that are older); 0: none; at
+                           // most 30 days
+  std::uint32_t admit_after =
+      1;                       // a key gets a row with its push of that number, at most 255; pushes before are dropped
+  bool touch_on_pull = false;  // whether a pull counts as a use
+  // A key without a row has these values: uniform in [-initial_range, initial_range), a function of (seed, key, element)
+  // alone.
+  float initial_range = 0.05F;
+  std::uint64_t seed = 0;   // of the initial values
+  float regularize = 0.0F;  // multiplies the job's l2, l1 and weight_decay for this table; 0: they do not apply
+  float rate_scale = 1.0F;  // multiplies the job's learning rate for this table
+};
+
+}  // namespace ps_shm

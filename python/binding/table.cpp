@@ -1,0 +1,265 @@
+#include "ps_shm/table.hpp"
+
+#include <fmt/format.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+
+#include "ps_shm/errors.hpp"
+#include "settings.hpp"
+#include "worker.hpp"
+
+namespace ps_shm::python {
+namespace {
+
+using namespace nb::literals;
+
+struct NamedTable {
+  SharedRank rank;
+  Table table;
+};
+
+// Keys as given: a negative one is the unsigned number of the same bits.
+class Keys {
+ public:
+  Keys(const NamedTable& self, nb::handle given, const char* verb)
+      : about_(fmt::format("{} of table '{}': ", verb, self.table.name())), array_(given, Use::kRead, about_ + "keys") {
+    if (array_.dtype() != DType::kUint64) array_.require_type(DType::kInt64, about_ + "keys");
+  }
+  std::span<const std::uint64_t> all() const noexcept { return array_.as<const std::uint64_t>(); }
+  const Shape& shape() const noexcept { return array_.shape(); }
+  Shape shape_of_rows(const NamedTable& self) const {
+    Shape shape = array_.shape();
+    shape.push_back(self.table.row_size());
+    return shape;
+  }
+  Array rows(const NamedTable& self, nb::handle given, Use use, const char* what) const {
+    Array array(given, use, about_ + what);
+    array.require(DType::kFloat32, shape_of_rows(self), about_ + what);
+    return array;
+  }
+
+ private:
+  std::string about_;
+  Array array_;
+};
+
+std::span<bool> bools(const Array& array) { return array.as<bool>(); }
+
+nb::object pull(NamedTable& self, nb::handle given, nb::object out) {
+  const Keys keys(self, given, "pull");
+  if (out.is_none()) out = new_array(DType::kFloat32, keys.shape_of_rows(self));
+  const nb::object found = new_array(DType::kBool, keys.shape());
+  const Array rows = keys.rows(self, out, Use::kWrite, "out"), flags(found, Use::kWrite, "found");
+  {
+    const Turn turn(*self.rank);
+    self.table.pull(keys.all(), rows.as<float>(), bools(flags));
+  }
+  return nb::make_tuple(out, found);
+}
+
+PushedKeys push(NamedTable& self, nb::handle given, nb::handle gradients) {
+  const Keys keys(self, given, "push");
+  const Array array = keys.rows(self, gradients, Use::kRead, "the gradients");
+  const Turn turn(*self.rank);
+  return self.table.push(keys.all(), array.as<const float>());
+}
+
+PushedKeys assign(NamedTable& self, nb::handle given, nb::handle values) {
+  const Keys keys(self, given, "assign");
+  const Array array = keys.rows(self, values, Use::kRead, "the values");
+  const Turn turn(*self.rank);
+  return self.table.assign(keys.all(), array.as<const float>());
+}
+
+nb::object contains(NamedTable& self, nb::handle given) {
+  const Keys keys(self, given, "contains");
+  const nb::object found = new_array(DType::kBool, keys.shape());
+  const Array flags(found, Use::kWrite, "found");
+  const Turn turn(*self.rank);
+  self.table.contains(keys.all(), bools(flags));
+  return found;
+}
+
+void prefetch(NamedTable& self, nb::handle given) {
+  const Keys keys(self, given, "prefetch");
+  const Turn turn(*self.rank);
+  self.table.prefetch(keys.all());
+}
+
+std::uint64_t evict(NamedTable& self, nb::handle given) {
+  const Keys keys(self, given, "evict");
+  const Turn turn(*self.rank);
+  return self.table.evict(keys.all());
+}
+
+std::uint64_t expire(NamedTable& self) {
+  const Turn turn(*self.rank);
+  return self.table.expire();
+}
+
+TableStatistics statistics(const NamedTable& self) {
+  const Turn turn(*self.rank);
+  return self.table.statistics();
+}
+
+nb::object export_rows(const NamedTable& self) {
+  std::vector<std::uint64_t> keys;
+  std::vector<float> rows;
+  {
+    const Turn turn(*self.rank);
+    self.table.for_each([&](std::uint64_t key, std::span<const float> values) {
+      keys.push_back(key);
+      rows.insert(rows.end(), values.begin(), values.end());
+    });
+  }
+  const nb::object all_keys = new_array(DType::kUint64, {keys.size()});
+  const nb::object all_rows = new_array(DType::kFloat32, {keys.size(), self.table.row_size()});
+  const Array to_keys(all_keys, Use::kWrite, "keys"), to_rows(all_rows, Use::kWrite, "rows");
+  std::copy(keys.begin(), keys.end(), to_keys.as<std::uint64_t>().begin());
+  std::copy(rows.begin(), rows.end(), to_rows.as<float>().begin());
+  return nb::make_tuple(all_keys, all_rows);
+}
+
+void add_results(nb::module_& module) {
+  nb::class_<PushedKeys>(module, "PushedKeys", "What became of the keys of a push, each counted once.")
+      .def_ro("updated", &PushedKeys::updated, "The number of keys whose rows have the gradient.")
+      .def_ro("unadmitted", &PushedKeys::unadmitted, "The number of keys that were not pushed often enough yet.")
+      .def_ro("refused", &PushedKeys::refused, "The number of keys for which there is no room.")
+      .def("__repr__", [](const PushedKeys& self) {
+        return fmt::format("PushedKeys(updated={}, unadmitted={}, refused={})", self.updated, self.unadmitted,
+                           self.refused);
+      });
+  using Statistics = TableStatistics;
+  nb::class_<Statistics>(module, "TableStatistics", "What was counted since a table was made, by all workers together.")
+      .def_ro("rows", &Statistics::rows,
+              "The rows that there are now, roughly: a killed worker may leave one uncounted.")
+      .def_ro("max_rows", &Statistics::max_rows, "The most rows that there may be.")
+      .def_ro("made", &Statistics::made, "Rows made.")
+      .def_ro("evicted", &Statistics::evicted, "Rows evicted, for whatever reason.")
+      .def_ro("expired", &Statistics::expired, "Rows evicted because they were too old.")
+      .def_ro("spared", &Statistics::spared, "Rows not evicted, because they were being pushed.")
+      .def_ro("rescued", &Statistics::rescued, "Rows that were pushed while they were being evicted, and so kept.")
+      .def_ro("unadmitted", &Statistics::unadmitted, "Pushes of keys that had no row yet.")
+      .def_ro("refused", &Statistics::refused, "Pushes of keys for which there was no room.")
+      .def_ro("hits", &Statistics::hits, "Pulled keys with a row.")
+      .def_ro("misses", &Statistics::misses, "Pulled keys without one.")
+      .def_ro("bytes", &Statistics::bytes, "The memory of /dev/shm that the table takes, in bytes.")
+      .def("__repr__", [](const Statistics& self) {
+        return fmt::format("TableStatistics(rows={}, max_rows={}, made={}, evicted={}, hits={}, misses={}, bytes={})",
+                           self.rows, self.max_rows, self.made, self.evicted, self.hits, self.misses, self.bytes);
+      });
+}
+
+}  // namespace
+
+nb::object make_table(const SharedRank& rank, const TableSpec& spec) {
+  std::optional<Table> made;
+  {
+    const Turn turn(*rank);
+    made = rank->worker.table(spec);
+  }
+  return nb::cast(NamedTable{rank, *made});
+}
+
+void add_table(nb::module_& module) {
+  add_results(module);
+  nb::class_<NamedTable>(module, "Table", R"(A table of rows by 64-bit keys, made by Worker.table().
+
+    items = worker.table("items", 16, 1_000_000, rule="rowwise_adagrad")
+    rows, found = items.pull(keys)
+    items.push(keys, gradients_at(rows))        # gradients_at: a function of your own
+
+Keys are arrays of int64 or uint64, of any shape, in any order, and may repeat; a negative key is the unsigned number of
+the same bits. Rows are float32 arrays of shape keys.shape + (row_size,). Arrays may be of NumPy, PyTorch (on the CPU) or
+other packages with the buffer protocol or DLPack. Nothing is converted.
+
+All methods raise:
+    TypeError: an array has another dtype, is not row-major, is on another device, or is read-only where it is written.
+    ValueError: an array has the wrong shape.
+    Error: the worker has left, or the object belongs to the parent of a forked process (INVALID_STATE); the table is
+        damaged (DAMAGED).)")
+      .def_prop_ro(
+          "name", [](const NamedTable& self) { return self.table.name(); }, "The table's name.")
+      .def_prop_ro(
+          "row_size", [](const NamedTable& self) { return self.table.row_size(); }, "The number of floats in a row.")
+      .def("pull", &pull, "keys"_a.none(), "out"_a = nb::none(),
+           nb::sig("def pull(self, keys: Array, out: Array | None = None) -> tuple[Array, "
+                   "numpy.typing.NDArray[numpy.bool_]]"),
+           R"(Copies the rows of the keys. Returns the array that holds them, and which of the keys have a row.
+
+A key without a row reads its initial values, which are a function of the key and the table's seed. Each row is the key's
+throughout; each element is whole, two elements may be from different moments.
+
+Args:
+    keys: the keys.
+    out: the array to copy into. None: a new NumPy array.
+
+Progress: lock-free.)")
+      .def("push", &push, "keys"_a.none(), "gradients"_a.none(),
+           nb::sig("def push(self, keys: Array, gradients: Array) -> PushedKeys"),
+           R"(Applies gradients[i] to the row of keys[i] by the table's rule, and makes rows as the table was told.
+
+Gradients of repeated keys are summed first. Each admitted key's row is updated exactly once, also if it is evicted at the
+same moment: then before that, or a new row is. The job's `clip_norm` limits the norm of all gradients of the call.
+
+Args:
+    keys: the keys.
+    gradients: a row for each key.
+
+Progress: lock-free.)")
+      .def("assign", &assign, "keys"_a.none(), "values"_a.none(),
+           nb::sig("def assign(self, keys: Array, values: Array) -> PushedKeys"),
+           R"(Sets the rows of the keys, as initial values: the optimizer's state begins anew.
+
+Makes rows without regard to `admit`. Of values for repeated keys the last ones stay.
+
+Args:
+    keys: the keys.
+    values: a row for each key.
+
+Progress: lock-free.)")
+      .def("contains", &contains, "keys"_a.none(),
+           nb::sig("def contains(self, keys: Array) -> numpy.typing.NDArray[numpy.bool_]"),
+           R"(Returns which of the keys have a row.
+
+Args:
+    keys: the keys.
+
+Progress: lock-free.)")
+      .def("prefetch", &prefetch, "keys"_a.none(), nb::sig("def prefetch(self, keys: Array) -> None"),
+           R"(Prefetches the memory of the keys' rows, for a pull and a push of them soon.
+
+Args:
+    keys: the keys.
+
+Progress: wait-free.)")
+      .def("evict", &evict, "keys"_a.none(), nb::sig("def evict(self, keys: Array) -> int"),
+           R"(Takes the rows of the keys away, but for those that are being pushed. Returns how many.
+
+Args:
+    keys: the keys.
+
+Progress: lock-free.)")
+      .def("expire", &expire, R"(Evicts the rows that are older than `ttl` now, and returns how many.
+
+It also frees what killed workers have left. Both happen anyway when rows are made.
+
+Progress: lock-free; looks at every row.)")
+      .def(
+          "export", &export_rows,
+          nb::sig("def export(self) -> tuple[numpy.typing.NDArray[numpy.uint64], numpy.typing.NDArray[numpy.float32]]"),
+          R"(Returns the keys and the rows of the table.
+
+Each row is a key's throughout; rows are of different moments, and a row that is made or evicted meanwhile is there or
+not. Pushes go on meanwhile.
+
+Progress: lock-free.)")
+      .def("statistics", &statistics, "Returns what was counted since the table was made. Wait-free.")
+      .def("__repr__", [](const NamedTable& self) {
+        return fmt::format("Table('{}', row_size={})", self.table.name(), self.table.row_size());
+      });
+}
+
+}  // namespace ps_shm::python

@@ -1,0 +1,130 @@
+// The bytes of a table by key: one segment for each part.
+//
+// /ps_shm.JOB.tN.P       part P of table N: created by the first worker that declares it, complete before it is named; its
+//                        file has its full length, and gets memory as rows come
+//
+//   0        +---------------------+  written by                       read by
+//            | HeaderShm           |  creator                          all
+//   512      | TableShm            |  creator; each inserter           all
+//            | TableLaneShm[lanes] |  owner of the rank                who evicts, inspector
+//            +---------------------+  4096-aligned
+//            | sightings, 1 B each |  pushers of keys without a row    the same   (only with admit_after > 1)
+//            +---------------------+  4096-aligned
+//            | buckets, 8 B each   |  by compare-exchange              all        2^max_bits; memory for 2^bits
+//            +---------------------+  4096-aligned
+//            | rows                |  by compare-exchange              all        max_rows; memory for `rows_backed`
+//            +---------------------+
+//
+// A row: | TableRowShm 32 B | elements with their state beside them, as in-place rows have them (layout.hpp) |
+//
+// All rows and buckets form one list, sorted by a hash of the key: a split-ordered list (Shalev and Shavit 2006) on the
+// list of Michael (2002). A bucket is only a way into it. The word of a row says whose the row is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "shm/base/atomic.hpp"
+#include "shm/segment/layout.hpp"
+
+namespace ps_shm::shm {
+
+inline constexpr std::uint32_t kPins = 32;  // rows that a lane works on at once
+inline constexpr std::uint32_t kMaxTables = 1024;
+inline constexpr std::uint64_t kMaxTableRowSize = std::uint64_t{1} << 20;  // floats
+inline constexpr std::uint64_t kMaxTableRows = 0xfffffffe;                 // of one part
+
+// A link word: {seq : 28, state : 3, kind : 1, index : 32}. Every change of a word adds one to `seq`.
+enum class RowState : std::uint64_t {
+  kFree = 0,    // index 0: anybody's, as a row that was never used; else lane + 1 that is making a row of it
+  kNew = 1,     // complete, perhaps not linked yet; index and kind, here and below: the successor
+  kLive = 2,    // the row of its key
+  kSealed = 3,  // live, and somebody means to evict it
+  kDead = 4,    // evicted, perhaps still linked
+};
+inline constexpr std::uint64_t kBucketKind = std::uint64_t{1} << 32;  // the successor is a bucket
+inline constexpr std::uint64_t kEndOfList = 0xffffffff;               // as a successor
+inline constexpr std::uint64_t kReferenceMask = (std::uint64_t{1} << 33) - 1;
+constexpr RowState state_of(std::uint64_t word) noexcept { return static_cast<RowState>(word >> 33 & 7); }
+constexpr std::uint64_t reference_of(std::uint64_t word) noexcept { return word & kReferenceMask; }
+// The word that follows `word`.
+constexpr std::uint64_t next_word(std::uint64_t word, RowState state, std::uint64_t reference) noexcept {
+  return ((word >> 36) + 1) << 36 | static_cast<std::uint64_t>(state) << 33 | reference;
+}
+
+// A hash that is a bijection, of Pelle Evensen's rrmxmx family.
+constexpr std::uint64_t mixed(std::uint64_t key) noexcept {
+  for (int i = 0; i < 2; ++i) key = (key ^ key >> 32) * 0xd6e8feb86659fd93;
+  return key ^ key >> 32;
+}
+constexpr std::uint64_t reversed(std::uint64_t bits) noexcept {
+  bits = __builtin_bswap64(bits);
+  bits = (bits & 0x0f0f0f0f0f0f0f0f) << 4 | (bits >> 4 & 0x0f0f0f0f0f0f0f0f);
+  bits = (bits & 0x3333333333333333) << 2 | (bits >> 2 & 0x3333333333333333);
+  return (bits & 0x5555555555555555) << 1 | (bits >> 1 & 0x5555555555555555);
+}
+// The order of the list: of rows, in which keys settle what is equal, and of buckets, each of which precedes the rows
+// whose hashes begin with its bits, the lowest one first.
+constexpr std::uint64_t order_of_row(std::uint64_t key) noexcept { return mixed(key) | 1; }
+constexpr std::uint64_t order_of_bucket(std::uint64_t bucket) noexcept { return reversed(bucket); }
+
+struct TableRowShm {
+  AtomicShm<std::uint64_t> key;
+  AtomicShm<std::uint64_t> word;
+  AtomicShm<std::uint32_t> used;     // {time : 24, frequency : 8} (table.cpp)
+  AtomicShm<std::uint32_t> changed;  // not used yet
+  std::uint64_t pad0;
+};
+
+enum class TableCounter : std::uint32_t {
+  kMade,        // rows
+  kEvicted,     // rows, by whatever cause
+  kExpired,     // those of them that were too old
+  kSpared,      // not evicted, since somebody was pushing them
+  kRescued,     // pushed while they were being evicted
+  kUnadmitted,  // pushes of keys that have no row yet
+  kRefused,     // pushes of keys for which there is no room
+  kHits,        // pulled keys that had a row
+  kMisses,      // and that had none
+  kRepeated,    // searches that began again
+  kCount_
+};
+inline constexpr std::uint32_t kTableCounters = static_cast<std::uint32_t>(TableCounter::kCount_);
+
+// What a lane (a rank's thread) is working on. Only its owner writes it.
+struct alignas(kWriterLine) TableLaneShm {
+  AtomicShm<std::uint64_t> pins[kPins];               // row + 1 (table.P1); 0: none
+  AtomicShm<std::uint64_t> inserting;                 // row + 1 (table.I1); 0: none
+  AtomicShm<std::uint64_t> counters[kTableCounters];  // diagnostic only
+  std::uint8_t pad0[40];
+};
+
+struct alignas(kWriterLine) TableShm {
+  char name[128];
+  std::uint32_t rule, slots, has_row_state, lanes;
+  std::uint32_t part, parts;
+  std::uint64_t row_elements, row_floats, row_bytes;  // row_floats: with the state; row_bytes: with TableRowShm
+  std::uint64_t max_rows, max_bits;                   // of this part
+  std::uint64_t sightings, sightings_offset, buckets_offset, rows_offset, bytes;
+  std::uint32_t rate_scale, regularize;  // bits of floats, as the next
+  std::uint32_t admit_after, when_full, evict_by, touch_on_pull, initial_range, pad0;
+  std::uint64_t ttl_ns, seed;
+  std::uint8_t pad1[104];
+  AtomicShm<std::uint32_t> bits;        // log2 of the buckets in use: a hint, any smaller number works, too (table.G4)
+  AtomicShm<std::uint32_t> lanes_used;  // lanes below it may have pins (table.P0)
+  std::uint8_t pad2[120];
+  AtomicShm<std::uint64_t> rows_next;     // rows below it may be in use (table.A1)
+  AtomicShm<std::uint64_t> rows_backed;   // rows below it have memory
+  AtomicShm<std::uint64_t> buckets_made;  // buckets below it have been linked, or soon will be: a hint
+  std::uint8_t pad3[104];
+  AtomicShm<std::uint64_t> hand;  // the clock's hand: the next row that is looked at
+  std::uint8_t pad4[120];
+};
+
+inline constexpr std::size_t kTableOffset = 512;
+inline constexpr std::size_t kLanesOffset = kTableOffset + sizeof(TableShm);
+
+static_assert(sizeof(TableRowShm) == 32 && sizeof(TableLaneShm) == 384 && sizeof(TableShm) == 768,
+              "the pictures above are out of date");
+
+}  // namespace ps_shm::shm

@@ -1,0 +1,619 @@
+#include "shm/table/table_part.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "ps_shm/errors.hpp"
+#include "ps_shm/table_spec.hpp"
+#include "shm/base/clock.hpp"
+#include "shm/base/racing.hpp"
+#include "shm/segment/damage.hpp"
+#include "update/call.hpp"
+
+namespace ps_shm::shm {
+namespace {
+
+constexpr std::uint64_t kRowsAtOnce = 64;        // that a lane takes of the unused ones
+constexpr std::uint64_t kBackedBytes = 1 << 20;  // memory is asked for in such steps
+constexpr std::uint64_t kLooks = 256;            // a sample of so many rows, of which the worst are evicted
+constexpr std::uint64_t kEvictedAtOnce = kPins;  // they share a fence and a look at the pins
+constexpr int kMaxWalk = 64;                     // rows; find() goes further
+constexpr int kMaxTurns = 64;                    // of the hand, for one row
+
+// TableRowShm::used: the time of the last use in units of 2^28 ns, a quarter of a second, and how often the row is used:
+// exact up to kExactFrequency, then as Morris (1978) counts; each eighth time that the hand passes it takes a part away.
+constexpr std::uint32_t kTimeMask = 0xffffff, kMaxFrequency = 0xff, kExactFrequency = 16;
+constexpr unsigned kTimeShift = 28;
+constexpr std::uint32_t make_used(std::uint32_t time, std::uint32_t frequency) noexcept {
+  return time << 8 | frequency;
+}
+
+// A pseudo-random number of 24 bits (Knuth's MMIX).
+std::uint32_t draw(TableLane& lane) noexcept {
+  lane.random = lane.random * 0x5851f42d4c957f2d + 0x14057b7ef767814f;
+  return static_cast<std::uint32_t>(lane.random >> 40);
+}
+
+constexpr bool is_bucket(std::uint64_t reference) noexcept { return (reference & kBucketKind) != 0; }
+constexpr std::uint32_t index_of(std::uint64_t reference) noexcept { return static_cast<std::uint32_t>(reference); }
+
+}  // namespace
+
+TablePart::TablePart(Segment&& segment, std::function<bool(std::uint32_t)> is_alive)
+    : segment_(std::move(segment)),
+      shm_(*reinterpret_cast<TableShm*>(segment_.data() + kTableOffset)),
+      lanes_(reinterpret_cast<TableLaneShm*>(segment_.data() + kLanesOffset)),
+      sightings_(reinterpret_cast<AtomicShm<std::uint8_t>*>(segment_.data() + shm_.sightings_offset)),
+      buckets_(reinterpret_cast<AtomicShm<std::uint64_t>*>(segment_.data() + shm_.buckets_offset)),
+      rows_(segment_.data() + shm_.rows_offset),
+      row_bytes_(shm_.row_bytes),
+      is_alive_(std::move(is_alive)) {}
+
+void TablePart::fail_damaged_list(std::uint64_t reference) const {
+  fail_damaged(segment_.name(), fmt::format("a row leads to {:#x}, which is neither a row nor a bucket", reference));
+}
+
+TableLane TablePart::begin(std::uint32_t number) {
+  TableLane lane;
+  lane.shared = &lanes_[number];
+  lane.number = number;
+  lane.random = mixed(now_ns() + number);
+  lane.new_row.assign(shm_.row_floats, 0.0F);
+  // (table.P0) What a dead owner of the lane has left ends here. Evictors look at the lane from now on.
+  for (AtomicShm<std::uint64_t>& pin : lane.shared->pins) pin.store_relaxed(0);
+  fault_point(FaultPoint::kLaneCleared);
+  lane.shared->inserting.store_release(0);  // (table.P0)
+  fault_point(FaultPoint::kLaneReady);
+  std::uint32_t used = shm_.lanes_used.load_acquire();                                 // (table.P0)
+  while (used <= number && !shm_.lanes_used.try_exchange_acq_rel(used, number + 1)) {  // (table.P0)
+  }
+  fault_point(FaultPoint::kLaneUsed);
+  note_time(lane);
+  return lane;
+}
+
+void TablePart::note_time(TableLane& lane) const noexcept {
+  lane.time = static_cast<std::uint32_t>(now_ns() >> kTimeShift) & kTimeMask;
+}
+
+std::uint32_t TablePart::bucket_of(std::uint64_t order) const noexcept {
+  return static_cast<std::uint32_t>(reversed(order)) & ((std::uint32_t{1} << shm_.bits.hint()) - 1);
+}
+
+TablePart::Batch TablePart::ask(std::span<const std::uint64_t> keys) const noexcept {
+  Batch batch;
+  batch.keys = keys;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    batch.orders[i] = order_of_row(keys[i]);
+    batch.buckets[i] = bucket_of(batch.orders[i]);
+    __builtin_prefetch(&buckets_[batch.buckets[i]]);
+  }
+  return batch;
+}
+
+void TablePart::fetch_rows(const Batch& batch, bool to_write) const noexcept {
+  constexpr std::uint64_t kLine = 64, kMost = 192;  // the processor itself goes on from there
+  const auto fetch = [&](std::uint64_t reference) {
+    const auto* const first = reinterpret_cast<const std::byte*>(&row(index_of(reference)));
+    for (std::uint64_t at = 0; at < std::min(row_bytes_, kMost); at += kLine)
+      if (to_write)
+        update::prefetch_to_own(reinterpret_cast<const float*>(first + at));
+      else
+        __builtin_prefetch(first + at);
+  };
+  const auto leads_to_row = [&](std::uint64_t reference) {
+    return !is_bucket(reference) && index_of(reference) < shm_.max_rows;
+  };
+  for (std::size_t i = 0; i < batch.keys.size(); ++i) {
+    const std::uint64_t first = reference_of(buckets_[batch.buckets[i]].hint());
+    if (leads_to_row(first)) fetch(first);
+  }
+  for (std::size_t i = 0; i < batch.keys.size(); ++i) {  // where another row comes before it: about one of four
+    const std::uint64_t first = reference_of(buckets_[batch.buckets[i]].hint());
+    if (!leads_to_row(first) || row(index_of(first)).key.hint() == batch.keys[i]) continue;
+    const std::uint64_t second = reference_of(row(index_of(first)).word.hint());
+    if (leads_to_row(second)) fetch(second);
+  }
+}
+
+// A walk without a look at the path: it meets the row, or does not, which only find() can confirm.
+std::optional<std::uint64_t> TablePart::walk(std::uint32_t bucket, std::uint64_t key, std::uint64_t order,
+                                             std::uint64_t& word) const noexcept {
+  word = buckets_[bucket].load_acquire();  // (table.R1)
+  if (state_of(word) != RowState::kLive) return std::nullopt;
+  for (int steps = 0; steps < kMaxWalk; ++steps) {
+    const std::uint64_t reference = reference_of(word);
+    if (is_bucket(reference) || index_of(reference) >= shm_.max_rows) return std::nullopt;
+    const TableRowShm& there = row(index_of(reference));
+    word = there.word.load_acquire();  // (table.R1)
+    const std::uint64_t its_key = there.key.load_relaxed();
+    if (its_key == key) {
+      const bool is_its = state_of(word) == RowState::kLive || state_of(word) == RowState::kSealed;
+      return is_its ? std::optional<std::uint64_t>(index_of(reference)) : std::nullopt;
+    }
+    if (order_of_row(its_key) > order) return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> TablePart::locate(TableLane& lane, std::uint64_t key, std::uint64_t order,
+                                               std::uint32_t bucket, std::uint64_t& word) {
+  if (const auto found = walk(bucket, key, order, word)) return found;
+  link_bucket(lane, bucket);
+  const Position position = find(lane, bucket, order, key);
+  if (!position.is_found) return std::nullopt;
+  word = position.current_word;
+  return index_of(position.current);
+}
+
+bool TablePart::contains(TableLane& lane, const Batch& batch, std::size_t i) {
+  std::uint64_t word;
+  return locate(lane, batch.keys[i], batch.orders[i], batch.buckets[i], word).has_value();
+}
+
+// Michael's search from a linked bucket for the first row or bucket that is not before (order, key). Unlinks the dead
+// rows that it meets.
+TablePart::Position TablePart::find(TableLane& lane, std::uint32_t bucket, std::uint64_t order, std::uint64_t key) {
+  for (;; count(lane, TableCounter::kRepeated)) {
+    Position at{&buckets_[bucket], buckets_[bucket].load_acquire(), 0, 0, false};  // (table.F1)
+    for (;;) {
+      at.current = reference_of(at.previous_word);
+      if (at.current == kEndOfList) return at;
+      AtomicShm<std::uint64_t>* current;
+      std::uint64_t its_order, its_key = 0;
+      if (is_bucket(at.current)) {
+        if (index_of(at.current) >> shm_.max_bits != 0) fail_damaged_list(at.current);
+        current = &buckets_[index_of(at.current)];
+        at.current_word = current->load_acquire();  // (table.F1) pairs with table.G2
+        its_order = order_of_bucket(index_of(at.current));
+      } else {
+        if (at.current >= shm_.max_rows) fail_damaged_list(at.current);
+        TableRowShm& there = row(at.current);
+        current = &there.word;
+        at.current_word = current->load_acquire();  // (table.F1) pairs with table.I5, table.E5, table.E6
+        its_key = there.key.load_relaxed();         // (table.F1)
+        its_order = order_of_row(its_key);
+      }
+      fence_acquire();                                             // (table.F1)
+      if (at.previous->load_relaxed() != at.previous_word) break;  // (table.F2) it was linked, so its key stands
+      if (!is_bucket(at.current) && state_of(at.current_word) == RowState::kDead) {  // (table.F3)
+        std::uint64_t expected = at.previous_word;
+        const std::uint64_t without =
+            next_word(at.previous_word, state_of(at.previous_word), reference_of(at.current_word));
+        if (!at.previous->try_exchange_acq_rel(expected, without)) break;  // (table.E6)
+        fault_point(FaultPoint::kRowUnlinked);
+        free_dead(lane, at.current, at.current_word);
+        at.previous_word = without;
+        continue;
+      }
+      if (its_order > order || (its_order == order && its_key >= key)) {
+        at.is_found = its_order == order && its_key == key;
+        return at;
+      }
+      at.previous = current, at.previous_word = at.current_word;
+    }
+  }
+}
+
+void TablePart::make_live(std::uint64_t number, std::uint64_t word) noexcept {
+  static_cast<void>(  // (table.I6) whoever meets it linked; a failure means that another one has
+      row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word))));
+  fault_point(FaultPoint::kRowLive);
+}
+
+// (table.G1 to G3) Links the bucket, and first the one that it was split from.
+void TablePart::link_bucket(TableLane& lane, std::uint32_t bucket) {
+  if (state_of(buckets_[bucket].load_acquire()) == RowState::kLive) return;  // (table.G1)
+  const std::uint32_t parent = bucket & ~std::bit_floor(bucket);
+  link_bucket(lane, parent);
+  for (;;) {
+    std::uint64_t word = buckets_[bucket].load_acquire();  // (table.G1) before the search
+    if (state_of(word) == RowState::kLive) return;
+    const Position at = find(lane, parent, order_of_bucket(bucket), 0);
+    if (at.is_found) {
+      if (buckets_[bucket].try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word))))
+        return;  // (table.G1)
+      continue;
+    }
+    const std::uint64_t ready = next_word(word, RowState::kNew, at.current);
+    if (!buckets_[bucket].try_exchange_acq_rel(word, ready)) continue;  // (table.G2)
+    fault_point(FaultPoint::kBucketReady);
+    std::uint64_t expected = at.previous_word;
+    static_cast<void>(at.previous->try_exchange_acq_rel(  // (table.G3) won or lost: the next search shows it
+        expected, next_word(at.previous_word, state_of(at.previous_word), kBucketKind | bucket)));
+    fault_point(FaultPoint::kBucketLinked);
+  }
+}
+
+// (table.G4) Doubles the number of buckets if there are more rows.
+void TablePart::grow() noexcept {
+  std::uint32_t bits = shm_.bits.load_acquire();  // (table.G4)
+  if (bits >= shm_.max_bits || shm_.rows_next.load_relaxed() <= std::uint64_t{1} << bits) return;
+  try {
+    const std::size_t half = sizeof(std::uint64_t) << bits;
+    segment_.allocate(shm_.buckets_offset + half, shm_.buckets_offset + 2 * half);
+  } catch (const Error&) {
+    return;  // no memory: the chains get longer
+  }
+  fault_point(FaultPoint::kBucketsBacked);
+  static_cast<void>(shm_.bits.try_exchange_acq_rel(bits, bits + 1));  // (table.G4)
+  fault_point(FaultPoint::kBucketsDoubled);
+}
+
+bool TablePart::has_memory(std::uint64_t rows) noexcept {
+  std::uint64_t backed = shm_.rows_backed.load_acquire();  // (table.A1)
+  if (rows <= backed) return true;
+  const std::uint64_t step = std::max(kRowsAtOnce, kBackedBytes / row_bytes_);
+  const std::uint64_t wanted = std::min(shm_.max_rows, round_up(rows, step));
+  try {
+    segment_.allocate(shm_.rows_offset + backed * row_bytes_, shm_.rows_offset + wanted * row_bytes_);
+  } catch (const Error&) {
+    return false;
+  }
+  fault_point(FaultPoint::kRowsBacked);
+  while (backed < wanted && !shm_.rows_backed.try_exchange_acq_rel(backed, wanted)) {  // (table.A1)
+  }
+  return true;
+}
+
+// (table.A1) Rows that were never used, as free rows of this lane. False: there are none, or there is no memory.
+bool TablePart::take_unused(TableLane& lane) {
+  std::uint64_t next = shm_.rows_next.load_acquire();  // (table.A1)
+  std::uint64_t end;
+  do {
+    if (next >= shm_.max_rows) return false;
+    end = std::min(next + kRowsAtOnce, shm_.max_rows);
+    if (!has_memory(end)) return false;
+  } while (!shm_.rows_next.try_exchange_acq_rel(next, end));  // (table.A1)
+  fault_point(FaultPoint::kRowsTaken);
+  for (std::uint64_t number = end; number-- > next;) lane.free_rows.push_back(static_cast<std::uint32_t>(number));
+  grow();
+  lane.next_bucket =
+      shm_.buckets_made.fetch_add_relaxed(2 * kRowsAtOnce);  // relaxed: who skips one leaves it to others
+  lane.end_of_buckets = lane.next_bucket + 2 * kRowsAtOnce;
+  return true;
+}
+
+// (table.I1, I2) Claims a free row, evicting others if there is none. The row is FREE(this lane), and noted. Nothing: the
+// table is full.
+std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
+  for (int turns = 0;;) {
+    while (!lane.free_rows.empty()) {
+      const std::uint32_t number = lane.free_rows.back();
+      lane.free_rows.pop_back();
+      lane.shared->inserting.store_release(std::uint64_t{number} + 1);  // (table.I1) before the claim
+      fault_point(FaultPoint::kRowNoted);
+      std::uint64_t word = row(number).word.load_acquire();  // (table.I2)
+      if (state_of(word) != RowState::kFree || reference_of(word) != 0) continue;
+      if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, lane.number + 1)))
+        continue;  // (table.I2) THE CLAIM
+      fault_point(FaultPoint::kRowClaimed);
+      fence_release();  // (table.I2) who copies what lay here sees another word (table.R3)
+      return number;
+    }
+    if (take_unused(lane)) continue;
+    const bool may_evict = shm_.when_full == static_cast<std::uint32_t>(WhenFull::kEvict);
+    if (turns++ == (may_evict ? kMaxTurns : 1)) break;
+    turn(lane, may_evict ? kLooks : kEvictedAtOnce, may_evict ? kEvictedAtOnce : 0);
+  }
+  lane.shared->inserting.store_release(0);  // (table.I7)
+  return std::nullopt;
+}
+
+// (table.I1 to I7) Nothing: the key is not admitted, or there is no room.
+std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, std::uint64_t key, std::uint64_t order,
+                                                     std::uint32_t bucket, const RowMaker& maker, bool admits_all) {
+  std::uint64_t ignored;
+  if (const auto found = walk(bucket, key, order, ignored)) return found;
+  link_bucket(lane, bucket);
+  std::optional<std::uint64_t> mine;
+  for (;;) {
+    const Position at = find(lane, bucket, order, key);
+    if (at.is_found) {
+      if (state_of(at.current_word) == RowState::kNew) make_live(at.current, at.current_word);
+      if (mine) {  // another has made it
+        AtomicShm<std::uint64_t>& word = row(*mine).word;
+        word.store_release(next_word(word.load_relaxed(), RowState::kFree, 0));  // (table.I5) not linked: this lane's
+        fault_point(FaultPoint::kRowGivenBack);
+        lane.shared->inserting.store_release(0);  // (table.I7)
+        lane.free_rows.push_back(static_cast<std::uint32_t>(*mine));
+      }
+      return at.current;
+    }
+    if (!mine) {
+      if (!admits_all && !is_admitted(lane, order)) return std::nullopt;
+      mine = claim(lane);  // may evict, so `at` is old
+      if (!mine) {
+        count(lane, TableCounter::kRefused);
+        return std::nullopt;
+      }
+      TableRowShm& made = row(*mine);
+      made.key.store_relaxed(key);  // (table.I3) private, as the next
+      made.used.store_relaxed(make_used(lane.time, 0));
+      maker.make(key, lane.new_row.data());
+      racing_copy(elements(*mine), lane.new_row.data(), lane.new_row.size());
+      fault_point(FaultPoint::kRowFilled);
+      continue;
+    }
+    AtomicShm<std::uint64_t>& word = row(*mine).word;
+    const std::uint64_t ready = next_word(word.load_relaxed(), RowState::kNew, at.current);
+    word.store_release(ready);  // (table.I4)
+    fault_point(FaultPoint::kRowReady);
+    std::uint64_t expected = at.previous_word;
+    if (!at.previous->try_exchange_acq_rel(expected, next_word(at.previous_word, state_of(at.previous_word), *mine)))
+      continue;  // (table.I5) THE INSERTION
+    fault_point(FaultPoint::kRowLinked);
+    make_live(*mine, ready);
+    lane.shared->inserting.store_release(0);  // (table.I7)
+    fault_point(FaultPoint::kRowDone);
+    count(lane, TableCounter::kMade);
+    for (int i = 0; i < 2 && lane.next_bucket < lane.end_of_buckets; ++i, ++lane.next_bucket)
+      if (lane.next_bucket >> shm_.bits.hint() == 0) link_bucket(lane, static_cast<std::uint32_t>(lane.next_bucket));
+    if (shm_.ttl_ns != 0) turn(lane, 2, 0);
+    return mine;
+  }
+}
+
+// Whether a key without a row gets one with this push. It is counted in two cells, of which the smaller is taken
+// (count-min, Cormode and Muthukrishnan 2005). A cell that is shared admits early; the counts are halved, line by line,
+// while rows are made, so that what was seen long ago counts less.
+bool TablePart::is_admitted(TableLane& lane, std::uint64_t order) noexcept {
+  if (shm_.admit_after <= 1) return true;
+  const std::uint64_t mask = shm_.sightings - 1;
+  AtomicShm<std::uint8_t>* const cells[2] = {&sightings_[(order >> 20) & mask], &sightings_[mixed(order) & mask]};
+  const std::uint32_t seen = std::min<std::uint32_t>(cells[0]->hint(), cells[1]->hint()) + 1U;
+  if (seen >= shm_.admit_after) {
+    constexpr std::uint64_t kLine = 64, kEvery = 32;  // all are halved about once while max_rows rows are made
+    if (draw(lane) % kEvery != 0) return true;
+    AtomicShm<std::uint8_t>* const line = &sightings_[draw(lane) & mask & ~(kLine - 1)];
+    for (std::uint64_t i = 0; i < kLine; ++i)
+      if (const std::uint8_t there = line[i].hint(); there != 0) line[i].leave_hint(there / 2);
+    return true;
+  }
+  for (AtomicShm<std::uint8_t>* cell : cells)
+    if (const std::uint8_t there = cell->hint(); there < seen) cell->leave_hint(static_cast<std::uint8_t>(seen));
+  count(lane, TableCounter::kUnadmitted);
+  return false;
+}
+
+// Notes a use of the row, where that says something new.
+void TablePart::touch(TableLane& lane, TableRowShm& there) const noexcept {
+  const std::uint32_t before =
+      there.used.load_relaxed();  // relaxed, as the next: only a hint which rows are worth least
+  std::uint32_t time = before >> 8, frequency = before & kMaxFrequency;
+  const auto by = static_cast<EvictBy>(shm_.evict_by);
+  if (by != EvictBy::kAge) time = lane.time;
+  if (by == EvictBy::kLeastFrequentlyUsed && frequency < kMaxFrequency) {
+    if (frequency < kExactFrequency || draw(lane) % (4 * (frequency - kExactFrequency) + 4) == 0) ++frequency;
+  }
+  const std::uint32_t now = make_used(time, frequency);
+  if (now != before) there.used.store_relaxed(now);
+}
+
+// (table.P3) Whether the row, which is pinned, is still the key's. Brings it back where somebody means to evict it.
+bool TablePart::is_still(TableLane& lane, TableRowShm& there, std::uint64_t key) noexcept {
+  std::uint64_t word = there.word.load_acquire();  // (table.P3)
+  for (;;) {
+    if (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed) return false;
+    if (there.key.load_relaxed() != key) return false;
+    if (state_of(word) == RowState::kLive) return true;
+    if (there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word)))) {  // (table.P3)
+      fault_point(FaultPoint::kRowRescued);
+      count(lane, TableCounter::kRescued);
+      return true;
+    }
+  }
+}
+
+void TablePart::pin(TableLane& lane, const Batch& batch, const RowMaker& maker, bool admits_all, float** rows) {
+  AtomicShm<std::uint64_t>* const pins = lane.shared->pins;
+  std::array<std::optional<std::uint64_t>, kPins> found;
+  note_time(lane);
+  const auto find_and_pin = [&](std::size_t i) {
+    found[i] = find_or_make(lane, batch.keys[i], batch.orders[i], batch.buckets[i], maker, admits_all);
+    pins[i].store_release(found[i] ? *found[i] + 1 : 0);  // (table.P1) also ends the pin before, behind its data
+    fault_point(FaultPoint::kRowPinned);
+  };
+  for (std::size_t i = 0; i < batch.keys.size(); ++i) find_and_pin(i);
+  fence_store_load();  // (table.P2) pairs with table.E3
+  for (std::size_t i = 0; i < batch.keys.size(); ++i) {
+    while (found[i] && !is_still(lane, row(*found[i]), batch.keys[i])) {  // (table.P3)
+      pins[i].store_release(0);                                           // (table.P3)
+      find_and_pin(i);
+      fence_store_load();  // (table.P2)
+    }
+    rows[i] = found[i] ? elements(*found[i]) : nullptr;
+    if (found[i]) touch(lane, row(*found[i]));  // (table.P4)
+  }
+}
+
+void TablePart::unpin(TableLane& lane) noexcept {
+  for (AtomicShm<std::uint64_t>& pin : lane.shared->pins)
+    if (pin.load_relaxed() != 0) pin.store_release(0);  // (table.P5)
+}
+
+// (table.E1) Whether a living lane is making this row.
+bool TablePart::is_being_made(std::uint64_t number) const {
+  const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
+  for (std::uint32_t lane = 0; lane < lanes; ++lane)
+    if (lanes_[lane].inserting.load_acquire() == number + 1 && is_alive_(lane)) return true;  // (table.E1)
+  return false;
+}
+
+// (table.E7) Requires: the row was dead with that word, and is in no chain.
+void TablePart::free_dead(TableLane& lane, std::uint64_t number, std::uint64_t word) {
+  if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E7)
+  fault_point(FaultPoint::kRowFreed);
+  lane.free_rows.push_back(static_cast<std::uint32_t>(number));
+}
+
+// (table.E8) Frees a row that a dead lane was making. Requires: it had that word when it was looked at (table.E1).
+void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {
+  if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E8)
+  fault_point(FaultPoint::kRowRecovered);
+  lane.free_rows.push_back(static_cast<std::uint32_t>(number));
+}
+
+// (table.E2) False: the row has changed since.
+bool TablePart::seal(TableLane& lane, std::uint64_t number, std::uint64_t word, bool is_expired) {
+  const std::uint64_t sealed = next_word(word, RowState::kSealed, reference_of(word));
+  if (!row(number).word.try_exchange_acq_rel(word, sealed)) return false;  // (table.E2)
+  fault_point(FaultPoint::kRowSealed);
+  lane.sealed.push_back({number, sealed, is_expired});
+  return true;
+}
+
+// (table.E3 to E7) Evicts what the lane has sealed, but for the rows that are pinned.
+std::uint64_t TablePart::evict_sealed(TableLane& lane) {
+  if (lane.sealed.empty()) return 0;
+  fence_store_load();  // (table.E3) pairs with table.P2
+  lane.pinned.clear();
+  const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
+  for (std::uint32_t one = 0; one < lanes; ++one)
+    for (const AtomicShm<std::uint64_t>& pin : lanes_[one].pins)
+      if (const std::uint64_t row = pin.load_acquire(); row != 0)  // (table.E3) pairs with table.P5
+        lane.pinned.emplace_back(row - 1, one);
+  std::uint64_t evicted = 0;
+  for (const TableLane::Sealed& one : lane.sealed) {
+    TableRowShm& there = row(one.row);
+    std::uint64_t word = one.word;
+    const bool is_pinned = std::any_of(lane.pinned.begin(), lane.pinned.end(),
+                                       [&](const auto& pin) { return pin.first == one.row && is_alive_(pin.second); });
+    if (is_pinned) {
+      static_cast<void>(  // (table.E4) a failure is a rescue
+          there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word))));
+      fault_point(FaultPoint::kRowSpared);
+      count(lane, TableCounter::kSpared);
+      continue;
+    }
+    const std::uint64_t key = there.key.load_relaxed(), dead = next_word(word, RowState::kDead, reference_of(word));
+    if (!there.word.try_exchange_acq_rel(word, dead))
+      continue;  // (table.E5) THE EVICTION; lost: rescued, or sealed in vain
+    fault_point(FaultPoint::kRowDead);
+    ++evicted;
+    count(lane, TableCounter::kEvicted);
+    if (one.is_expired) count(lane, TableCounter::kExpired);
+    const std::uint64_t order = order_of_row(key);
+    const std::uint32_t bucket = bucket_of(order);
+    link_bucket(lane, bucket);
+    static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
+    free_dead(lane, one.row, dead);
+  }
+  lane.sealed.clear();
+  return evicted;
+}
+
+// The clock's hand over `looks` rows (table.E1). Evicts those that are too old and, if that and the dead have left no
+// free row, the `wanted` rows that are worth least. Returns how many it evicted.
+std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted) {
+  const std::uint64_t end = rows_used();
+  if (end == 0) return 0;
+  std::uint64_t at = shm_.hand.fetch_add_relaxed(looks) % end;  // relaxed: it does not matter who looks at what
+  std::uint64_t evicted = 0;
+  lane.candidates.clear();
+  for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {
+    TableRowShm& there = row(at);
+    std::uint64_t word = there.word.load_acquire();  // (table.E1)
+    const std::uint64_t key = there.key.load_relaxed();
+    switch (state_of(word)) {
+      case RowState::kFree: {
+        const std::uint64_t owner = reference_of(word);
+        const bool is_made = owner != 0 && owner <= shm_.lanes &&
+                             lanes_[owner - 1].inserting.load_acquire() == at + 1 &&  // (table.E1)
+                             is_alive_(static_cast<std::uint32_t>(owner - 1));
+        if (is_made) break;
+        if (owner == 0)
+          lane.free_rows.push_back(static_cast<std::uint32_t>(at));
+        else
+          recover(lane, at, word);
+        break;
+      }
+      case RowState::kNew: {
+        if (is_being_made(at)) break;
+        const std::uint64_t order = order_of_row(key);
+        const std::uint32_t bucket = bucket_of(order);
+        link_bucket(lane, bucket);
+        const Position found = find(lane, bucket, order, key);
+        if (found.is_found && found.current == at)
+          make_live(at, word);
+        else
+          recover(lane, at, word);
+        break;
+      }
+      case RowState::kDead: {                          // its evictor has died, or is about to go on
+        fence_acquire();                               // (table.F1)
+        if (there.word.load_relaxed() != word) break;  // (table.F2) so it was its key
+        const std::uint64_t order = order_of_row(key);
+        const std::uint32_t bucket = bucket_of(order);
+        link_bucket(lane, bucket);
+        static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
+        free_dead(lane, at, word);
+        break;
+      }
+      case RowState::kLive:
+      case RowState::kSealed: {
+        const std::uint32_t used = there.used.load_relaxed(), frequency = used & kMaxFrequency;
+        const std::uint32_t age = (lane.time - (used >> 8)) & kTimeMask;
+        const bool is_expired = shm_.ttl_ns != 0 && std::uint64_t{age} << kTimeShift > shm_.ttl_ns;
+        if (is_expired) {
+          if (seal(lane, at, word, true) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
+          break;
+        }
+        if (wanted == 0) break;
+        const bool by_frequency = static_cast<EvictBy>(shm_.evict_by) == EvictBy::kLeastFrequentlyUsed;
+        const std::uint64_t worth = (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age);
+        lane.candidates.push_back({worth, {at, word, false}});
+        if (by_frequency && frequency != 0 && draw(lane) % 8 == 0)
+          there.used.store_relaxed(make_used(used >> 8, frequency - (frequency + 15) / 16));
+        break;
+      }
+    }
+  }
+  wanted = lane.free_rows.empty() ? std::min<std::uint64_t>(wanted, lane.candidates.size()) : 0;
+  const auto worst = lane.candidates.begin() + static_cast<std::ptrdiff_t>(wanted);
+  std::nth_element(lane.candidates.begin(), worst, lane.candidates.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto one = lane.candidates.begin(); one != worst; ++one) {
+    if (seal(lane, one->second.row, one->second.word, false) && lane.sealed.size() == kEvictedAtOnce)
+      evicted += evict_sealed(lane);
+  }
+  return evicted + evict_sealed(lane);
+}
+
+std::uint64_t TablePart::tend(TableLane& lane, std::uint64_t looks) {
+  note_time(lane);
+  std::uint64_t evicted = 0, before;
+  do {  // as evict()
+    before = evicted;
+    evicted += turn(lane, looks, 0);
+  } while (evicted != before);
+  return evicted;
+}
+
+std::uint64_t TablePart::evict(TableLane& lane, std::span<const std::uint64_t> keys) {
+  std::uint64_t evicted = 0, before;
+  do {  // a seal is void where a neighbour in the list has been linked or unlinked, so that takes several rounds
+    before = evicted;
+    for (const std::uint64_t key : keys) {
+      const std::uint64_t order = order_of_row(key);
+      std::uint64_t word;
+      const auto found = locate(lane, key, order, bucket_of(order), word);
+      if (!found || (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed)) continue;
+      if (seal(lane, *found, word, false) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
+    }
+    evicted += evict_sealed(lane);
+  } while (evicted != before && evicted < keys.size());
+  return evicted;
+}
+
+std::uint64_t TablePart::counted(TableCounter which) const noexcept {
+  std::uint64_t sum = 0;
+  for (std::uint32_t lane = 0; lane < shm_.lanes; ++lane)
+    sum += lanes_[lane].counters[static_cast<std::uint32_t>(which)].load_relaxed();
+  return sum;
+}
+
+}  // namespace ps_shm::shm

@@ -1,0 +1,179 @@
+// A part of a table by key: finds, makes and evicts rows, while other processes do the same and may die at any store.
+// docs/protocols.md has the rules (table.*).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shm/segment/segment.hpp"
+#include "shm/segment/table_layout.hpp"
+
+namespace ps_shm::shm {
+
+// Fills the elements of a new row, and their state.
+class RowMaker {
+ public:
+  virtual void make(std::uint64_t key, float* elements) const noexcept = 0;
+
+ protected:
+  ~RowMaker() = default;
+};
+
+// What a lane's owner knows by itself.
+struct TableLane {
+  TableLaneShm* shared = nullptr;
+  std::uint32_t number = 0;
+  std::vector<std::uint32_t> free_rows;               // that may be free: others may take them
+  std::uint64_t next_bucket = 0, end_of_buckets = 0;  // to be linked, two with each row that is made
+  std::uint64_t random = 0;
+  std::vector<float> new_row;
+  std::uint32_t time = 0;  // now, in the units of TableRowShm::used
+
+  struct Sealed {
+    std::uint64_t row, word;
+    bool is_expired;
+  };
+  std::vector<Sealed> sealed;                                   // to be evicted together
+  std::vector<std::pair<std::uint64_t, Sealed>> candidates;     // {worth, row}
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> pinned;  // {row, lane}
+};
+
+class TablePart {
+ public:
+  // Up to kPins keys, none of them twice, and where the search for each begins.
+  struct Batch {
+    std::span<const std::uint64_t> keys;
+    std::array<std::uint64_t, kPins> orders;
+    std::array<std::uint32_t, kPins> buckets;
+  };
+
+  // Requires: the segment is a table's, checked. is_alive: whether the owner of a lane is alive.
+  TablePart(Segment&& segment, std::function<bool(std::uint32_t)> is_alive);
+
+  const TableShm& record() const noexcept { return shm_; }
+  Segment& segment() noexcept { return segment_; }
+  const Segment& segment() const noexcept { return segment_; }
+
+  // Begins to use the lane (table.P0). Requires: this process owns its rank.
+  TableLane begin(std::uint32_t lane);
+
+  // Computes where the keys are, and prefetches what leads to them. fetch_rows() prefetches the rows themselves.
+  Batch ask(std::span<const std::uint64_t> keys) const noexcept;
+  void fetch_rows(const Batch& batch, bool to_write) const noexcept;
+
+  // (table.P1 to P3) Finds or makes the rows of the keys, and pins them: rows[i] is where the elements of key i are, or
+  // nullptr if it has no row, because it is not admitted or there is no room. No other key gets them until the lane's
+  // next pin() or unpin(). admits_all: whether keys get rows whatever `admit_after` is. Lock-free.
+  void pin(TableLane& lane, const Batch& batch, const RowMaker& maker, bool admits_all, float** rows);
+  // (table.P5)
+  void unpin(TableLane& lane) noexcept;
+
+  // Calls copy(elements) for the row of key i, again if the row has changed hands meanwhile. False: there is no row.
+  // (table.R1 to R3) Lock-free.
+  template <class Copy>
+  bool read(TableLane& lane, const Batch& batch, std::size_t i, Copy&& copy) {
+    for (;;) {
+      std::uint64_t word = 0;
+      const std::optional<std::uint64_t> found = locate(lane, batch.keys[i], batch.orders[i], batch.buckets[i], word);
+      if (!found) return false;
+      TableRowShm& there = row(*found);
+      copy(elements(*found));
+      fence_acquire();                                  // (table.R3) pairs with table.I2
+      if (there.word.load_relaxed() != word) continue;  // (table.R3)
+      if (shm_.touch_on_pull != 0) touch(lane, there);
+      return true;
+    }
+  }
+
+  // The row of a key without a row that is copied, only made. True: it was there, or was made.
+  bool contains(TableLane& lane, const Batch& batch, std::size_t i);
+
+  // Evicts the rows of these keys but for those that are being pushed. Returns how many it evicted.
+  std::uint64_t evict(TableLane& lane, std::span<const std::uint64_t> keys);
+  // Lets the hand look at so many rows: repairs what the dead have left, and evicts rows that are too old. Returns how
+  // many it evicted.
+  std::uint64_t tend(TableLane& lane, std::uint64_t looks);
+
+  // Rows below this number may be in use.
+  std::uint64_t rows_used() const noexcept {
+    return std::min(shm_.rows_next.load_acquire(), shm_.max_rows);
+  }  // (table.A1)
+
+  // Calls copy(key, elements) for every row that is somebody's, in the order of their numbers, again for a row that has
+  // changed hands meanwhile; then keep(). Rows are of different moments. Lock-free.
+  template <class Copy, class Keep>
+  void for_each(Copy&& copy, Keep&& keep) const {
+    for (std::uint64_t number = 0, end = rows_used(); number < end; ++number) {
+      const TableRowShm& there = row(number);
+      for (;;) {
+        const std::uint64_t word = there.word.load_acquire();  // (table.R1)
+        if (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed) break;
+        copy(there.key.load_relaxed(), elements(number));
+        fence_acquire();                                  // (table.R3)
+        if (there.word.load_relaxed() != word) continue;  // (table.R3)
+        keep();
+        break;
+      }
+    }
+  }
+
+  void count(TableLane& lane, TableCounter which, std::uint64_t by = 1) const noexcept {
+    lane.shared->counters[static_cast<std::uint32_t>(which)].bump_relaxed(by);
+  }
+  // Of all lanes.
+  std::uint64_t counted(TableCounter which) const noexcept;
+
+ private:
+  struct Position {  // where a key is, or would be linked
+    AtomicShm<std::uint64_t>* previous;
+    std::uint64_t previous_word, current, current_word;
+    bool is_found;
+  };
+
+  TableRowShm& row(std::uint64_t number) const noexcept {
+    return *reinterpret_cast<TableRowShm*>(rows_ + number * row_bytes_);
+  }
+  float* elements(std::uint64_t number) const noexcept { return reinterpret_cast<float*>(&row(number) + 1); }
+  std::uint32_t bucket_of(std::uint64_t order) const noexcept;
+
+  std::optional<std::uint64_t> walk(std::uint32_t bucket, std::uint64_t key, std::uint64_t order,
+                                    std::uint64_t& word) const noexcept;
+  std::optional<std::uint64_t> locate(TableLane& lane, std::uint64_t key, std::uint64_t order, std::uint32_t bucket,
+                                      std::uint64_t& word);
+  Position find(TableLane& lane, std::uint32_t bucket, std::uint64_t order, std::uint64_t key);
+  void link_bucket(TableLane& lane, std::uint32_t bucket);
+  void make_live(std::uint64_t number, std::uint64_t word) noexcept;
+  std::optional<std::uint64_t> find_or_make(TableLane& lane, std::uint64_t key, std::uint64_t order,
+                                            std::uint32_t bucket, const RowMaker& maker, bool admits_all);
+  std::optional<std::uint64_t> claim(TableLane& lane);
+  bool take_unused(TableLane& lane);
+  bool has_memory(std::uint64_t rows) noexcept;
+  void grow() noexcept;
+  bool is_still(TableLane& lane, TableRowShm& there, std::uint64_t key) noexcept;
+  bool is_admitted(TableLane& lane, std::uint64_t order) noexcept;
+  void touch(TableLane& lane, TableRowShm& there) const noexcept;
+  void note_time(TableLane& lane) const noexcept;
+  bool is_being_made(std::uint64_t number) const;
+  std::uint64_t turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted);
+  bool seal(TableLane& lane, std::uint64_t number, std::uint64_t word, bool is_expired);
+  std::uint64_t evict_sealed(TableLane& lane);
+  void recover(TableLane& lane, std::uint64_t number, std::uint64_t word);
+  void free_dead(TableLane& lane, std::uint64_t number, std::uint64_t word);
+  [[noreturn]] void fail_damaged_list(std::uint64_t reference) const;
+
+  Segment segment_;
+  TableShm& shm_;
+  TableLaneShm* lanes_;
+  AtomicShm<std::uint8_t>* sightings_;
+  AtomicShm<std::uint64_t>* buckets_;
+  std::byte* rows_;
+  std::uint64_t row_bytes_;
+  std::function<bool(std::uint32_t)> is_alive_;
+};
+
+}  // namespace ps_shm::shm

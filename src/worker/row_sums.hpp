@@ -1,0 +1,41 @@
+// Sums the gradients of rows that occur several times in one push.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <tuple>
+#include <vector>
+
+namespace ps_shm {
+
+class RowSums {
+ public:
+  static constexpr std::uint64_t kUnbounded = 0;  // of `rows`: ids are keys
+
+  // width: floats in a row. rows: ids are below it.
+  RowSums(std::uint64_t width, std::uint64_t rows) noexcept : width_(width), rows_(rows) {}
+
+  // Sums the gradients of repeated ids in the order in which they occur. Afterwards each id occurs once, and the spans
+  // point into buffers of this object. Returns whether the ids are now ascending; else they are in the order of first
+  // appearance.
+  template <class Id>
+  [[nodiscard]] bool combine(std::span<const Id>& ids, std::span<const float>& gradients);
+
+ private:
+  template <class Id>
+  std::vector<Id>& unique_room(std::size_t count);
+  template <class Id>
+  void combine_in_places(std::span<const Id>& ids, std::span<const float>& gradients);
+  template <class Id>
+  void combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients);
+
+  std::uint64_t width_, rows_;
+  // A hash table of {call : 32, index among the unique ids : 32}, or one place for each row; and the results.
+  std::vector<std::uint64_t> seen_, touched_;
+  std::uint32_t call_ = 0;
+  std::vector<float> places_, sums_;
+  std::tuple<std::vector<std::uint32_t>, std::vector<std::uint64_t>> unique_;
+};
+
+}  // namespace ps_shm

@@ -1,0 +1,351 @@
+#include "ps_shm/table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <numeric>
+
+#include "config/modes.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/slots/inplace_slot.hpp"
+#include "shm/table/table_segment.hpp"
+#include "update/elements.hpp"
+#include "worker/impl.hpp"
+
+namespace ps_shm {
+namespace {
+
+using shm::Counter;
+using shm::TableCounter;
+
+constexpr std::uint64_t kGrain = 1024;  // keys that justify a thread
+constexpr std::uint64_t kMinRows = 64;  // of a part
+
+[[noreturn]] void refuse(const TableSpec& spec, const std::string& why) {
+  throw Error(fmt::format("table '{}': {}", spec.name, why));
+}
+
+void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
+  shm::check_spec({.name = spec.name, .rule = rule, .regularize = spec.regularize, .rate_scale = spec.rate_scale});
+  if (update::find_rule(static_cast<std::uint32_t>(rule)) == nullptr)
+    refuse(spec, fmt::format("there is no update rule {}", static_cast<std::uint32_t>(rule)));
+  const update::Traits& traits = update::traits_of(rule);
+  if (traits_of(config.mode).needs_versioned)
+    refuse(spec, "rows are updated in place, and sync mode needs versioned chunks; use mode async or ssp");
+  if (config.optimizer.ema > 0 && !traits.is_sum) refuse(spec, "its rows have no moving average; use no ema");
+  if (traits.reads_by_rate && !config.optimizer.schedule.is_constant())
+    refuse(spec, fmt::format("{} computes its values from the learning rate; use `lr-schedule` constant", traits.name));
+  if (traits.reads_by_rate && spec.rate_scale == 0)
+    refuse(spec, fmt::format("the factor of its learning rate must be greater than 0, because {} divides by the rate",
+                             traits.name));
+  if (update::slots_per_element(rule, false, true) == 3 && !shm::kHas16ByteExchange)
+    refuse(spec, fmt::format("{} needs a compare-exchange of 16 bytes, which this build lacks", traits.name));
+  if (config.optimizer.staleness_scaling && !traits.is_sum)
+    refuse(spec, "lr-staleness needs the staleness of every row, which is not measured; start the job without it");
+  if (spec.row_size == 0 || spec.row_size > shm::kMaxTableRowSize)
+    refuse(spec, fmt::format("a row has 1 to {} floats, not {}", shm::kMaxTableRowSize, spec.row_size));
+  if (spec.max_rows < kMinRows || spec.max_rows > shm::kMaxTableRows)
+    refuse(spec, fmt::format("max_rows must be from {} to {}, not {}", kMinRows, shm::kMaxTableRows, spec.max_rows));
+  constexpr double kMaxTtl = 30.0 * 24 * 3600;
+  if (!(spec.ttl_seconds >= 0) || spec.ttl_seconds > kMaxTtl)
+    refuse(spec, fmt::format("ttl_seconds must be from 0 to {} (30 days), not {}", kMaxTtl, spec.ttl_seconds));
+  if (spec.admit_after == 0 || spec.admit_after > 255)
+    refuse(spec, fmt::format("admit_after must be from 1 to 255, not {}", spec.admit_after));
+  if (!(spec.initial_range >= 0) || !std::isfinite(spec.initial_range))
+    refuse(spec, fmt::format("initial_range must be at least 0, not {}", spec.initial_range));
+  const auto when = static_cast<std::uint32_t>(spec.when_full), by = static_cast<std::uint32_t>(spec.evict_by);
+  if (when < 1 || when > 2 || by < 1 || by > 3) refuse(spec, "there is no such way to evict rows");
+}
+
+}  // namespace
+
+TableState::TableState(WorkerCore& worker, const TableSpec& given)
+    : core(worker), spec(given), sums(given.row_size, RowSums::kUnbounded) {
+  const UpdateRule rule = spec.rule.value_or(core.config.optimizer.rule);
+  check(spec, core.config, rule);
+  settings = update::settings_of(core.config.optimizer, rule, spec.regularize, DType::kFloat32, spec.rate_scale);
+  const shm::TableForm form{spec, rule, static_cast<std::uint32_t>(update::slots_per_element(rule, false, true)),
+                            update::traits_of(rule).has_row_state()};
+  parts = shm::open_table(core.job, form, [&worker](std::uint32_t lane) {
+    const std::uint32_t rank = lane / worker.config.threads;
+    return rank == worker.rank || worker.job.is_alive(rank);  // locks.L1: never queries its own byte
+  });
+  for (const auto& part : parts)
+    for (std::vector<shm::TableLane>& own = lanes.emplace_back(); own.size() < core.threads.count();)
+      own.push_back(part->begin(core.job.lane(core.rank, static_cast<std::uint32_t>(own.size()))));
+}
+
+// Calls body(element's index, its initial value).
+template <class Body>
+void TableState::for_initial(std::uint64_t key, Body&& body) const noexcept {
+  const std::uint64_t of_key = shm::mixed(shm::mixed(spec.seed + 1) ^ key);
+  for (std::uint64_t i = 0; i < spec.row_size; ++i) {
+    const auto bits = static_cast<std::uint32_t>(shm::mixed(of_key + i) >> 40);  // as many as a float has
+    body(i, (static_cast<float>(bits) / static_cast<float>(1 << 23) - 1.0F) * spec.initial_range);
+  }
+}
+
+void TableState::initial_values(std::uint64_t key, float* values) const noexcept {
+  for_initial(key, [&](std::uint64_t i, float value) { values[i] = value; });
+}
+
+void TableState::make(std::uint64_t key, float* elements) const noexcept {
+  const float rate = core.live.settings.learning_rate;
+  const std::uint64_t record = parts.front()->record().slots + 1;
+  for_initial(key, [&](std::uint64_t i, float value) {
+    update::initialise_elements(settings, rate, &value, elements + i * record, 1);
+  });
+  if (parts.front()->record().has_row_state != 0)
+    elements[spec.row_size * record] = update::first_row_state(settings, rate);
+}
+
+void TableState::require_size(std::size_t keys, std::size_t floats, const char* verb) const {
+  if (floats != keys * spec.row_size)
+    throw Error(fmt::format("{} of {} keys of table '{}': a row has {} floats, the span has {} in all", verb, keys,
+                            spec.name, spec.row_size, floats));
+}
+
+void TableState::require_flags(std::size_t keys, std::size_t flags, const char* verb) const {
+  if (flags != keys)
+    throw Error(fmt::format("{} of {} keys of table '{}': there is room for {} answers", verb, keys, spec.name, flags));
+}
+
+template <class Body>
+void TableState::for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, Body&& body) {
+  const bool is_divided = parts.size() > 1;
+  if (is_divided) {  // sorts by part; keys of one part stay in order
+    const auto count = static_cast<std::uint32_t>(parts.size());
+    begins.assign(count + 1, 0);
+    for (const std::uint64_t key : keys) ++begins[shm::part_of(key, count) + 1];
+    std::partial_sum(begins.begin(), begins.end(), begins.begin());
+    by_part.resize(keys.size());
+    places.resize(keys.size());
+    std::vector<std::size_t> next(begins.begin(), begins.end() - 1);
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const std::size_t at = next[shm::part_of(keys[i], count)]++;
+      by_part[at] = keys[i], places[at] = i;
+    }
+  }
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const std::size_t first = is_divided ? begins[p] : 0, past = is_divided ? begins[p + 1] : keys.size();
+    const std::span<const std::uint64_t> own =
+        is_divided ? std::span<const std::uint64_t>(by_part).subspan(first, past - first) : keys;
+    if (own.empty()) continue;
+    core.threads.split(own.size(), grain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
+      shm::TablePart& table = *parts[p];
+      shm::TableLane& lane = lanes[p][thread];
+      std::array<shm::TablePart::Batch, 2> batches;  // one that is worked on, and the next, which is being fetched
+      const auto ask = [&](std::uint64_t at) {
+        if (at < end) return table.ask(own.subspan(at, std::min<std::uint64_t>(shm::kPins, end - at)));
+        return shm::TablePart::Batch{};
+      };
+      batches[0] = ask(begin);
+      for (std::uint64_t at = begin, number = 0; at < end; at += shm::kPins, ++number) {
+        const shm::TablePart::Batch& batch = batches[number % 2];
+        batches[(number + 1) % 2] = ask(at + shm::kPins);
+        table.fetch_rows(batch, to_write);
+        body(table, lane, batch, [&](std::size_t i) { return is_divided ? places[first + at + i] : at + i; });
+      }
+    });
+  }
+}
+
+Table Worker::table(const TableSpec& spec) {
+  Impl& impl = owned();
+  impl.refuse_recorded("a table by key");
+  auto made = std::make_unique<TableState>(impl, spec);
+  for (const auto& known : impl.tables)
+    if (known->spec.name == spec.name) return Table(known.get());
+  impl.tables.push_back(std::move(made));
+  return Table(impl.tables.back().get());
+}
+
+const std::string& Table::name() const noexcept { return state_->spec.name; }
+std::uint64_t Table::row_size() const noexcept { return state_->spec.row_size; }
+
+std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found) {
+  TableState& state = *state_;
+  state.core.job.refuse_inherited("worker");
+  state.require_size(keys.size(), out.size(), "pull");
+  if (!found.empty()) state.require_flags(keys.size(), found.size(), "pull");
+  const std::uint64_t width = state.spec.row_size, record = state.parts.front()->record().slots + 1;
+  std::atomic<std::uint64_t> hits = 0;
+  update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
+    state.for_batches(
+        keys, kGrain, false, [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
+          std::uint64_t there = 0;
+          for (std::size_t i = 0; i < batch.keys.size(); ++i) {
+            float* const to = out.data() + place(i) * width;
+            const bool has_row = table.read(
+                lane, batch, i, [&](const float* row) { shm::read_elements(to, row, record, width, value_of); });
+            if (!has_row) state.initial_values(batch.keys[i], to);
+            if (!found.empty()) found[place(i)] = has_row;
+            there += has_row;
+          }
+          table.count(lane, TableCounter::kHits, there);
+          table.count(lane, TableCounter::kMisses, batch.keys.size() - there);
+          hits.fetch_add(there, std::memory_order_relaxed);
+        });
+  });
+  state.core.count(Counter::kPulls).bump_relaxed(1);
+  return hits;
+}
+
+namespace {
+
+// What this worker's lanes have counted.
+std::uint64_t counted(const TableState& state, TableCounter which) {
+  std::uint64_t sum = 0;
+  for (const auto& of_part : state.lanes)
+    for (const shm::TableLane& lane : of_part)
+      sum += lane.shared->counters[static_cast<std::uint32_t>(which)].load_relaxed();  // relaxed: its own
+  return sum;
+}
+
+// Calls update(row, index of its key) for each key that has a row or gets one.
+template <class Update>
+PushedKeys update_rows(TableState& state, std::span<const std::uint64_t> keys, std::uint64_t grain, bool admits_all,
+                       Update&& update) {
+  const std::uint64_t unadmitted = counted(state, TableCounter::kUnadmitted),
+                      refused = counted(state, TableCounter::kRefused);
+  state.for_batches(keys, grain, true, [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
+    std::array<float*, shm::kPins> rows;
+    table.pin(lane, batch, state, admits_all, rows.data());
+    for (std::size_t i = 0; i < batch.keys.size(); ++i)
+      if (rows[i] != nullptr) update(rows[i], place(i));
+    table.unpin(lane);
+  });
+  PushedKeys pushed;
+  pushed.unadmitted = counted(state, TableCounter::kUnadmitted) - unadmitted;
+  pushed.refused = counted(state, TableCounter::kRefused) - refused;
+  pushed.updated = keys.size() - pushed.unadmitted - pushed.refused;
+  state.core.count(Counter::kPushes).bump_relaxed(1);
+  return pushed;
+}
+
+}  // namespace
+
+PushedKeys Table::push(std::span<const std::uint64_t> keys, std::span<const float> gradients) {
+  TableState& state = *state_;
+  WorkerCore& core = state.core;
+  core.job.refuse_inherited("worker");
+  state.require_size(keys.size(), gradients.size(), "push");
+  static_cast<void>(state.sums.combine(keys, gradients));
+  gradients = gradients.first(keys.size() * state.spec.row_size);
+  float scale = 1.0F;
+  if (core.live.settings.clip_norm > 0 && !update::traits_of(state.settings.rule).is_sum)
+    scale = update::clip_scale(update::squared_norm(gradients.data(), gradients.size()), core.live.settings.clip_norm);
+  state.settings.momentum = core.live.settings.momentum;
+  state.settings.beta1 = core.live.settings.beta1;
+  const std::uint64_t width = state.spec.row_size;
+  return update::with_element_update(state.settings, core.row_rate(), scale, [&](const auto& update) {
+    return update_rows(state, keys, kGrain, false, [&](float* row, std::size_t i) {
+      shm::update_row(row, gradients.data() + i * width, width, core.config.adds, update);
+    });
+  });
+}
+
+PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const float> values) {
+  TableState& state = *state_;
+  state.core.job.refuse_inherited("worker");
+  state.require_size(keys.size(), values.size(), "assign");
+  const std::uint64_t width = state.spec.row_size;
+  return update::with_element_change(
+      state.settings, update::Change::kReset, state.core.live.settings.learning_rate, [&](const auto& change) {
+        // One thread, so that the last values of a repeated key stay.
+        return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
+          shm::update_row(row, values.data() + i * width, width, Adds::kExact, change);
+        });
+      });
+}
+
+std::uint64_t Table::contains(std::span<const std::uint64_t> keys, std::span<bool> found) {
+  TableState& state = *state_;
+  state.core.job.refuse_inherited("worker");
+  state.require_flags(keys.size(), found.size(), "contains");
+  state.for_batches(keys, keys.size() + 1, false,
+                    [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
+                      for (std::size_t i = 0; i < batch.keys.size(); ++i)
+                        found[place(i)] = table.contains(lane, batch, i);
+                    });
+  return static_cast<std::uint64_t>(std::count(found.begin(), found.end(), true));
+}
+
+void Table::prefetch(std::span<const std::uint64_t> keys) const noexcept {
+  for (std::size_t at = 0; at < keys.size(); at += shm::kPins) {
+    const std::span<const std::uint64_t> some = keys.subspan(at, std::min<std::size_t>(shm::kPins, keys.size() - at));
+    if (state_->parts.size() == 1) {
+      state_->parts.front()->fetch_rows(state_->parts.front()->ask(some), true);
+      continue;
+    }
+    for (const std::uint64_t& key : some) {
+      const shm::TablePart& part = *state_->parts[shm::part_of(key, static_cast<std::uint32_t>(state_->parts.size()))];
+      part.fetch_rows(part.ask({&key, 1}), true);
+    }
+  }
+}
+
+std::uint64_t Table::evict(std::span<const std::uint64_t> keys) {
+  TableState& state = *state_;
+  state.core.job.refuse_inherited("worker");
+  std::uint64_t evicted = 0;
+  state.for_batches(keys, keys.size() + 1, false,
+                    [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto) {
+                      evicted += table.evict(lane, batch.keys);
+                    });
+  return evicted;
+}
+
+std::uint64_t Table::expire() {
+  TableState& state = *state_;
+  state.core.job.refuse_inherited("worker");
+  std::uint64_t evicted = 0;
+  for (std::size_t p = 0; p < state.parts.size(); ++p)
+    evicted += state.parts[p]->tend(state.lanes[p].front(), state.parts[p]->rows_used());
+  return evicted;
+}
+
+void Table::for_each(const std::function<void(std::uint64_t, std::span<const float>)>& sink) const {
+  const TableState& state = *state_;
+  state.core.job.refuse_inherited("worker");
+  const std::uint64_t record = state.parts.front()->record().slots + 1;
+  std::vector<float> values(state.spec.row_size);
+  update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
+    for (const auto& part : state.parts) {
+      std::uint64_t of = 0;
+      part->for_each(
+          [&](std::uint64_t key, const float* row) {
+            of = key;
+            shm::read_elements(values.data(), row, record, values.size(), value_of);
+          },
+          [&] { sink(of, values); });
+    }
+  });
+}
+
+TableStatistics Table::statistics() const {
+  state_->core.job.refuse_inherited("worker");
+  TableStatistics all;
+  for (const auto& part : state_->parts) {
+    const auto add = [&](std::uint64_t& to, TableCounter which) { to += part->counted(which); };
+    add(all.made, TableCounter::kMade);
+    add(all.evicted, TableCounter::kEvicted);
+    add(all.expired, TableCounter::kExpired);
+    add(all.spared, TableCounter::kSpared);
+    add(all.rescued, TableCounter::kRescued);
+    add(all.unadmitted, TableCounter::kUnadmitted);
+    add(all.refused, TableCounter::kRefused);
+    add(all.hits, TableCounter::kHits);
+    add(all.misses, TableCounter::kMisses);
+    all.max_rows += part->record().max_rows;
+    all.bytes += part->segment().allocated_bytes();
+  }
+  all.rows = all.made - std::min(all.made, all.evicted);
+  return all;
+}
+
+}  // namespace ps_shm

@@ -1,0 +1,48 @@
+// A worker's state of one table by key: its parts, and the lanes that its threads have in them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ps_shm/table.hpp"
+#include "shm/table/table_part.hpp"
+#include "update/rules.hpp"
+#include "worker/core.hpp"
+#include "worker/row_sums.hpp"
+
+namespace ps_shm {
+
+struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
+  // The table, made if the job has none of that name.
+  TableState(WorkerCore& worker, const TableSpec& given);
+
+  // The initial elements of a key's row, with their state: a function of the seed, the key and the element's index.
+  void make(std::uint64_t key, float* elements) const noexcept override;
+  void initial_values(std::uint64_t key, float* values) const noexcept;
+  template <class Body>
+  void for_initial(std::uint64_t key, Body&& body) const noexcept;
+
+  // Calls body(part, lane, batch, place) for all keys, in batches of at most shm::kPins, each of one part. place(i): where
+  // key i of the batch is in `keys`. Threads share the keys if each gets `grain` of them.
+  template <class Body>
+  void for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, Body&& body);
+
+  void require_size(std::size_t keys, std::size_t floats, const char* verb) const;
+  void require_flags(std::size_t keys, std::size_t flags, const char* verb) const;
+
+  WorkerCore& core;
+  TableSpec spec;
+  update::Settings settings;
+  std::vector<std::unique_ptr<shm::TablePart>> parts;
+  std::vector<std::vector<shm::TableLane>> lanes;  // of each part, of each thread
+  RowSums sums;
+
+  // Keys by part: those of part p are by_part[begins[p]] up to by_part[begins[p + 1]]. `places`: where each comes from.
+  std::vector<std::uint64_t> by_part;
+  std::vector<std::size_t> places;
+  std::vector<std::size_t> begins;
+};
+
+}  // namespace ps_shm

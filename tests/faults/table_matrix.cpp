@@ -1,0 +1,406 @@
+// The kill matrix of tables by key: for every fault point of a table, a worker of a real job is killed or stopped there,
+// while others make, push, pull and evict the same rows. Afterwards
+//   - the other workers have made progress,
+//   - no row was another key's: a pulled value is never above what was pushed to that very key,
+//   - each acknowledged push of the table that evicts nothing is in its row, exactly once,
+//   - the lists are sorted and have no key twice, and no row is lost once the hand has passed it,
+//   - every process ends with exit code 0, and nothing of the job is left in /dev/shm.
+//
+//   table_matrix [--full] [--seed N] [--only TEXT]
+//
+// It also kills workers before the k-th store to a shared word, whatever that store is: for every k with --full.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "faults/strike.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/table/census.hpp"
+#include "shm/table/table_segment.hpp"
+#include "support/test_job.hpp"
+
+namespace {
+
+using namespace ps_shm;
+using namespace ps_shm::test;
+
+constexpr std::uint64_t kKeys = 1500;    // more than a table's first buckets
+constexpr std::uint64_t kHotKeys = 100;  // of the table that evicts, which has fewer rows
+constexpr std::uint64_t kWidth = 6;
+constexpr std::uint32_t kWorkers = 3, kLives = 16;
+
+struct Pushes {
+  std::atomic<std::uint32_t> begun[kKeys], acknowledged[kKeys];
+};
+struct Life {  // of one worker process
+  std::atomic<std::uint64_t> rounds;
+  Pushes kept, few;
+};
+struct TableWishes {
+  std::atomic<bool> finish, quit_ps;
+  std::atomic<std::uint32_t> lives;
+  Life life[kLives];
+  char message[512];
+};
+
+std::uint64_t key_of(std::uint64_t number) { return shm::mixed(number); }
+
+TableSpec kept_spec() {
+  return {.name = "kept", .row_size = kWidth, .max_rows = 2 * kKeys, .rule = UpdateRule::kAdd, .initial_range = 0};
+}
+TableSpec few_spec() {
+  return {.name = "few", .row_size = kWidth, .max_rows = 64, .rule = UpdateRule::kAdd, .initial_range = 0};
+}
+
+struct TableStrike {
+  std::optional<FaultPoint> point{};
+  Action action = Action::kKill;
+  int passes = 1;
+  std::uint64_t store = 0;  // or before this store; 0: none
+
+  // What makes two workers meet takes its time now and then.
+  void arm_it(std::uint64_t seed) const {
+    static std::mt19937_64 random;
+    random.seed(seed);
+    static TableStrike own;
+    own = *this;
+    shm::g_fault_hooks.reached = [](FaultPoint reached) {
+      const bool is_slow =
+          reached == FaultPoint::kRowFilled || reached == FaultPoint::kRowPinned || reached == FaultPoint::kRowSealed;
+      if (is_slow && random() % 64 == 0) usleep(100);
+      if (own.point != reached || --own.passes != 0) return;
+      raise(own.action == Action::kKill ? SIGKILL : SIGSTOP);
+    };
+    if (store != 0) arm_store(store);
+  }
+};
+
+class Tables {
+ public:
+  explicit Tables(std::uint64_t seed) : random_(seed) {
+    void* memory = mmap(nullptr, sizeof(TableWishes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw Failed{"no memory"};
+    wishes_ = new (memory) TableWishes{};
+    config_.job = unique_job_name();
+    config_.layout = Layout::kInplace;
+    config_.max_workers = 8;
+    if (random_() % 3 == 0) config_.tasks = 1;
+  }
+  ~Tables() {
+    for (const auto& [pid, title] : running_) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+    munmap(wishes_, sizeof(TableWishes));
+  }
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
+
+  void strike(const FaultPointRow& row, Action action) {
+    const std::string protocol = row.protocol;
+    TableStrike strike{.point = row.point, .action = action};
+    // What happens a few times in the life of a table, and only to who comes first.
+    const bool is_first = protocol == "table-create" || row.way == FaultWay::kFirst;
+    const bool is_early = is_first || protocol == "table-lane" || row.way != FaultWay::kAlone;
+    if (!is_early) strike.passes = int(1 + random_() % 60);
+    start_ps();
+    if (!is_first) start_worker(1);
+    if (row.way == FaultWay::kSuccessor) {  // somebody who has left something
+      const pid_t other =
+          start_worker(2, {.point = random_() % 2 == 0 ? FaultPoint::kRowClaimed : FaultPoint::kRowReady,
+                           .passes = int(1 + random_() % 60)});
+      wait_struck(other, Action::kKill);
+    }
+    const pid_t victim = start_worker(0, strike);
+    if (!is_first && row.way != FaultWay::kSuccessor) start_worker(2);
+    wait_struck(victim, action);
+    if (is_first) start_worker(1), start_worker(2);
+    const std::uint64_t before = rounds();
+    if (!wait_for([&] { return rounds() > before + 20; })) throw Failed{"the others do not go on" + said()};
+    if (action == Action::kKill)
+      start_worker(0);
+    else
+      kill(victim, SIGCONT);
+    finish();
+  }
+
+  // A worker's life ends before its `store`-th store. Returns false if it has fewer.
+  bool run_until_store(std::uint64_t store) {
+    start_ps();
+    start_worker(1);
+    const pid_t victim = start_worker(0, {.store = store});
+    const Life& life = wishes_->life[wishes_->lives - 1];
+    int status = 0;
+    const auto has_ended = [&] { return waitpid(victim, &status, WNOHANG) == victim; };
+    if (!wait_for([&] { return has_ended() || life.rounds > 300; })) throw Failed{"nothing goes on" + said()};
+    const bool was_killed = WIFSIGNALED(status);
+    if (was_killed) {
+      running_.erase(victim);
+      start_worker(0);
+    }
+    finish();
+    return was_killed;
+  }
+
+  // Workers are killed all the time, wherever they are.
+  void storm(std::uint32_t kills) {
+    start_ps();
+    std::vector<pid_t> workers;
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) workers.push_back(start_worker(rank));
+    for (std::uint32_t i = 0; i < kills; ++i) {
+      const std::uint64_t before = rounds();
+      if (!wait_for([&] { return rounds() > before + random_() % 8; })) throw Failed{"nothing goes on" + said()};
+      pid_t& one = workers[random_() % kWorkers];
+      const auto rank = std::uint32_t(&one - workers.data());
+      kill(one, SIGKILL);
+      waitpid(one, nullptr, 0);
+      running_.erase(one);
+      one = start_worker(rank);
+    }
+    finish();
+  }
+
+ private:
+  template <class Body>
+  pid_t spawn(const std::string& title, Body&& body) {
+    const pid_t pid = fork();
+    if (pid < 0) throw Failed{"fork"};
+    if (pid == 0) {
+      int code = 0;
+      try {
+        body();
+      } catch (const std::exception& error) {
+        std::snprintf(wishes_->message, sizeof wishes_->message, "%s: %s", title.c_str(), error.what());
+        code = 1;
+      }
+      _exit(code);
+    }
+    running_[pid] = title;
+    return pid;
+  }
+
+  void start_ps() {
+    ps_ = spawn("ps", [this] {
+      ServerOptions options;
+      options.stop_requested = [this] { return wishes_->quit_ps.load(); };
+      Server server(config_, options);
+      server.serve({.stop_requested = options.stop_requested, .stop_at_once = {}, .log = {}, .every_second = {}});
+    });
+  }
+
+  pid_t start_worker(std::uint32_t rank, const TableStrike& strike = {}) {
+    // A storm has more lives than accounts: of the same rank they follow each other.
+    const std::uint32_t number = wishes_->lives < kLives ? wishes_->lives.load() : kLives - kWorkers + rank;
+    if (wishes_->lives < kLives - kWorkers) ++wishes_->lives;
+    Life& life = wishes_->life[std::min(number, kLives - 1)];
+    const std::uint64_t seed = random_();
+    return spawn(fmt::format("worker {}", rank), [this, rank, strike, seed, &life] {
+      strike.arm_it(seed);
+      WorkerOptions options;
+      options.job = config_.job;
+      options.rank = rank;
+      options.log = [](const std::string&) {};
+      Worker worker(options);
+      Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
+      std::mt19937_64 random(seed);
+      const auto work = [&](Table& table, Pushes Life::*which, std::uint64_t from, std::uint64_t count, bool pushes) {
+        Pushes& pushed = life.*which;
+        std::vector<std::uint64_t> numbers(1 + random() % 40);
+        for (std::uint64_t& number : numbers) number = from + random() % count;
+        std::sort(numbers.begin(), numbers.end());
+        numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+        std::vector<std::uint64_t> keys;
+        for (const std::uint64_t number : numbers) keys.push_back(key_of(number));
+        std::vector<float> rows(keys.size() * kWidth, 1.0F);
+        if (pushes) {
+          for (const std::uint64_t number : numbers) ++pushed.begun[number];
+          const PushedKeys done = table.push(keys, rows);
+          if (which == &Life::kept && done.updated != keys.size()) throw Error("a push was refused");
+          if (done.refused == 0)
+            for (const std::uint64_t number : numbers) ++pushed.acknowledged[number];
+          return;
+        }
+        table.pull(keys, rows);
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+          std::uint64_t most = 0;
+          for (const Life& one : wishes_->life) most += (one.*which).begun[numbers[i]];
+          for (std::uint64_t e = 0; e < kWidth; ++e) {
+            const float value = rows[i * kWidth + e];
+            if (!(value >= 0) || value != std::floor(value) || value > float(most))
+              throw Error(fmt::format("key {} has the value {}, and {} pushes were begun", numbers[i], value, most));
+          }
+        }
+      };
+      for (std::uint64_t round = 0; !wishes_->finish || round < 3; ++round, ++life.rounds) {
+        // At first all make the same rows in the same order, then each takes whatever rows.
+        const std::uint64_t from = round < kKeys / 50 ? round * 50 : 0;
+        work(kept, &Life::kept, from, round < kKeys / 50 ? 50 : kKeys, true);
+        work(kept, &Life::kept, 0, kKeys, false);
+        work(few, &Life::few, 0, kHotKeys, true);
+        work(few, &Life::few, 0, kHotKeys, false);
+        if (round % 4 == 0) {
+          std::vector<std::uint64_t> keys;
+          for (int i = 0; i < 8; ++i) keys.push_back(key_of(random() % kHotKeys));
+          few.evict(keys);
+        }
+        if (round % 16 == 0) few.expire(), kept.expire();
+        if (wishes_->finish && round >= 3) break;
+      }
+    });
+  }
+
+  std::uint64_t rounds() const {
+    std::uint64_t sum = 0;
+    for (const Life& life : wishes_->life) sum += life.rounds;
+    return sum;
+  }
+  std::string said() const { return wishes_->message[0] == 0 ? "" : std::string(": ") + wishes_->message; }
+
+  void wait_struck(pid_t victim, Action action) {
+    int status = 0;
+    const auto is_struck = [&] { return waitpid(victim, &status, WNOHANG | WUNTRACED) == victim; };
+    if (!wait_for(is_struck)) throw Failed{"the point is not reached" + said()};
+    const bool was_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (was_killed) running_.erase(victim);
+    if (action == Action::kKill ? !was_killed : !WIFSTOPPED(status)) throw Failed{"it ended by itself" + said()};
+  }
+  void wait_ended(pid_t pid) {
+    int status = 0;
+    if (!wait_for([&] { return waitpid(pid, &status, WNOHANG) == pid; }))
+      throw Failed{running_[pid] + " does not end" + said()};
+    const std::string title = running_[pid];
+    running_.erase(pid);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) throw Failed{title + " failed" + said()};
+  }
+
+  void finish() {
+    const std::uint64_t before = rounds();
+    if (!wait_for([&] { return rounds() > before + 40; })) throw Failed{"nothing goes on" + said()};
+    // Nobody leaves before somebody looks: the job would end.
+    const pid_t auditor = spawn("auditor", [this] { audit(); });
+    wait_ended(auditor);
+    wishes_->quit_ps = true;
+    while (!running_.empty()) wait_ended(running_.begin()->first);
+    const std::vector<std::string> left = shm::list_segments(shm::control_name(config_.job));
+    if (!left.empty()) throw Failed{fmt::format("{} is left over", left.front())};
+  }
+
+  void audit() {
+    WorkerOptions options;
+    options.job = config_.job;
+    options.rank = kWorkers;
+    options.log = [](const std::string&) {};
+    Worker worker(options);
+    Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
+    wishes_->finish = true;
+    shm::AttachOutcome outcome;
+    auto job = shm::JobSegments::try_attach(config_.job, shm::Access::kReadOnly, outcome);
+    if (!job) throw Error("the job has gone");
+    const auto others_are_gone = [&] {
+      for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
+        if (job->is_alive(rank)) return false;
+      return true;
+    };
+    if (!wait_for(others_are_gone)) throw Error("the workers do not leave");
+    kept.expire(), few.expire();  // the hand passes each row
+    std::vector<shm::Segment> segments = shm::find_tables(*job);
+    if (segments.size() != 2) throw Error(fmt::format("there are {} tables", segments.size()));
+    for (const shm::Segment& segment : segments) {
+      const shm::TableCensus census = shm::take_census(segment);
+      const shm::TableShm& record = shm::table_record(segment);
+      if (!census.faults.empty()) throw Error(fmt::format("{}: {}", record.name, census.faults.front()));
+      if (census.claimed + census.unlinked + census.dead != 0 ||
+          census.linked + census.free != record.rows_next.load_acquire())
+        throw Error(fmt::format("{}: {} linked, {} free, {} claimed, {} unlinked, {} dead of {} rows", record.name,
+                                census.linked, census.free, census.claimed, census.unlinked, census.dead,
+                                record.rows_next.load_acquire()));
+    }
+    check(kept, &Life::kept, true);
+    check(few, &Life::few, false);
+  }
+
+  void check(Table& table, Pushes Life::*which, bool keeps_all) const {
+    for (std::uint64_t number = 0; number < kKeys; ++number) {
+      std::uint64_t begun = 0, acknowledged = 0;
+      for (const Life& life : wishes_->life)
+        begun += (life.*which).begun[number], acknowledged += (life.*which).acknowledged[number];
+      const std::uint64_t key = key_of(number);
+      std::vector<float> row(kWidth);
+      table.pull({&key, 1}, row);
+      for (const float value : row)
+        if (value > float(begun) || (keeps_all && value < float(acknowledged)))
+          throw Error(fmt::format("table {}, key {}: {} pushes acknowledged, {} begun, {} there", table.name(), number,
+                                  acknowledged, begun, value));
+    }
+  }
+
+  std::mt19937_64 random_;
+  JobConfig config_;
+  TableWishes* wishes_;
+  std::map<pid_t, std::string> running_;
+  pid_t ps_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
+  std::uint64_t seed = std::random_device()();
+  std::string only;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--full")
+      full = true;
+    else if (argument == "--seed" && i + 1 < argc)
+      seed = std::stoull(argv[++i]);
+    else if (argument == "--only" && i + 1 < argc)
+      only = argv[++i];
+    else
+      return fmt::print(stderr, "unknown argument {}\n", argument), 2;
+  }
+  std::mt19937_64 random(seed);
+  int cases = 0, failed = 0;
+  const double began = now();
+  const auto run = [&](const std::string& name, auto&& body) {
+    if (name.find(only) == std::string::npos) return;
+    ++cases;
+    const double since = now();
+    try {
+      body();
+    } catch (const Failed& failure) {
+      ++failed;
+      fmt::print("FAILED {} after {:.1f} s: {}\n", name, now() - since, failure.what);
+    }
+    std::fflush(stdout);
+  };
+  fmt::print("seed {}\n", seed);
+  for (int round = 0; round < (full ? 20 : 1); ++round)
+    for (const FaultPointRow& row : kFaultPointTable)
+      for (const Action action : {Action::kKill, Action::kStop})
+        if (row.actor == FaultActor::kTableWorker)
+          run(fmt::format("{} at {}", action == Action::kKill ? "kill" : "stop", row.name),
+              [&] { Tables(random()).strike(row, action); });
+  std::uint64_t last = ~std::uint64_t{0};
+  const auto strike = [&](std::uint64_t store) {
+    run(fmt::format("kill before store {}", store), [&] {
+      if (!Tables(random()).run_until_store(store)) last = store;
+    });
+  };
+  if (full)
+    for (std::uint64_t store = 1; store < std::min<std::uint64_t>(last, 2000); ++store) strike(store);
+  else
+    for (int i = 0; i < 12; ++i) strike(1 + random() % (i < 4 ? 60 : 3000));
+  run("storm", [&] { Tables(random()).storm(full ? 2000 : 60); });
+  fmt::print("{} cases, {} failed, {:.0f} s\n", cases, failed, now() - began);
+  return failed != 0 || cases == 0;
+}

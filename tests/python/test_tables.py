@@ -1,0 +1,89 @@
+"""Tables by key from Python: arrays of NumPy and PyTorch, results, errors."""
+import numpy
+import pytest
+
+import ps_shm
+
+
+@pytest.fixture
+def table(worker):
+    return worker.table("items", 3, 1000)
+
+
+def test_rows_are_made_when_they_are_pushed(table):
+    keys = numpy.array([7, 1 << 63, 12345678901234567890], numpy.uint64)
+    rows, found = table.pull(keys)
+    assert rows.shape == (3, 3) and rows.dtype == numpy.float32 and not found.any()
+    assert (abs(rows) <= 0.05).all()
+    pushed = table.push(keys, numpy.ones((3, 3), numpy.float32))
+    assert (pushed.updated, pushed.unadmitted, pushed.refused) == (3, 0, 0)
+    now, found = table.pull(keys)
+    assert found.all() and numpy.allclose(now, rows + 1)
+    assert table.contains(numpy.array([[7], [8]], numpy.int64)).tolist() == [[True], [False]]
+    assert table.evict(keys[:1]) == 1
+    assert numpy.array_equal(table.pull(keys)[0][0], rows[0])
+    statistics = table.statistics()
+    assert (statistics.rows, statistics.made, statistics.evicted, statistics.max_rows) == (2, 3, 1, 1000)
+    assert "rows=2" in repr(statistics) and repr(table) == "Table('items', row_size=3)"
+    assert repr(pushed) == "PushedKeys(updated=3, unadmitted=0, refused=0)"
+
+
+def test_a_negative_key_is_the_unsigned_one_and_keys_have_any_shape(table):
+    table.assign(numpy.array([[-1, 5]], numpy.int64), numpy.arange(6, dtype=numpy.float32).reshape(1, 2, 3))
+    rows, found = table.pull(numpy.array([(1 << 64) - 1], numpy.uint64))
+    assert found.tolist() == [True] and rows.tolist() == [[0, 1, 2]]
+    out = numpy.empty((1, 2, 3), numpy.float32)
+    assert table.pull(numpy.array([[5, 5]], numpy.int64), out)[0] is out
+    assert out.tolist() == [[[3, 4, 5], [3, 4, 5]]]
+
+
+def test_tensors_of_pytorch(table):
+    torch = pytest.importorskip("torch")
+    keys = torch.tensor([3, 4, 3])
+    table.prefetch(keys)
+    table.assign(keys, torch.zeros(3, 3))
+    table.push(keys, torch.ones(3, 3))  # those of a repeated key are summed
+    out = torch.empty(3, 3)
+    table.pull(keys, out)
+    assert out.tolist() == [[2] * 3, [1] * 3, [2] * 3]
+
+
+def test_what_is_exported_can_be_assigned_to_another_table(worker, table):
+    keys = numpy.random.default_rng(1).integers(0, 1 << 63, 500, numpy.uint64)
+    table.push(keys, numpy.random.default_rng(2).normal(size=(500, 3)).astype("float32"))
+    saved_keys, saved = table.export()
+    assert saved_keys.dtype == numpy.uint64 and sorted(saved_keys) == sorted(keys)
+    other = worker.table("others", 3, 2000, evict=None)
+    other.assign(saved_keys, saved)
+    assert numpy.array_equal(other.pull(keys)[0], table.pull(keys)[0])
+
+
+def test_options(worker):
+    full = worker.table("full", 1, 64, evict=None)
+    pushed = full.push(numpy.arange(100), numpy.ones((100, 1), numpy.float32))
+    assert (pushed.updated, pushed.refused) == (64, 36)
+    admitting = worker.table("admitting", 1, 1000, evict="lfu", admit=2)
+    assert admitting.push(numpy.arange(5), numpy.ones((5, 1), numpy.float32)).unadmitted == 5
+    expiring = worker.table("expiring", 1, 1000, evict="age", ttl=1000.0, touch_on_pull=True, initial_range=0.0)
+    expiring.push(numpy.arange(5), numpy.ones((5, 1), numpy.float32))
+    assert expiring.expire() == 0
+    assert expiring.pull(numpy.arange(6))[0].ravel().tolist() == [1, 1, 1, 1, 1, 0]
+
+
+def test_mistakes(worker, table):
+    ones = numpy.ones((2, 3), numpy.float32)
+    with pytest.raises(TypeError, match="push of table 'items': keys.*int64"):
+        table.push(numpy.array([1, 2], numpy.int32), ones)
+    with pytest.raises(ValueError, match="push of table 'items': the gradients"):
+        table.push(numpy.array([1, 2]), ones[:1])
+    with pytest.raises(TypeError, match="the gradients.*float32"):
+        table.push(numpy.array([1, 2]), ones.astype("float64"))
+    with pytest.raises(ps_shm.Error, match="already exists with rows of 3, but 4"):
+        worker.table("items", 4, 1000)
+    with pytest.raises(ValueError, match="evict is 'lru', 'lfu', 'age' or None, not 'fifo'"):
+        worker.table("others", 4, 1000, evict="fifo")
+    with pytest.raises(ps_shm.Error, match="max_rows must be from 64"):
+        worker.table("others", 4, 10)
+    worker.leave()
+    with pytest.raises(ps_shm.Error):
+        table.pull(numpy.array([1]))
