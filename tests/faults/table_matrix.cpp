@@ -1,7 +1,7 @@
 // The kill matrix of tables by key: for every fault point of a table, a worker of a real job is killed or stopped there,
 // while others make, push, pull and evict the same rows. Afterwards
 //   - the other workers have made progress,
-//   - no row was another key's: a pulled value is never above what was pushed to that very key,
+//   - no row was another key's: a pulled value consists of pushes of that very key, and of no more than were begun,
 //   - each acknowledged push of the table that evicts nothing is in its row, exactly once,
 //   - the lists are sorted and have no key twice, and no row is lost once the hand has passed it,
 //   - every process ends with exit code 0, and nothing of the job is left in /dev/shm.
@@ -54,6 +54,13 @@ struct TableWishes {
 };
 
 std::uint64_t key_of(std::uint64_t number) { return shm::mixed(number); }
+// What a push adds to each element of the key's row, so that a push of another key would show.
+float gradient_of(std::uint64_t number) { return float(2 * number + 3); }
+// How many pushes an element of the key's row has; -1: it is no such element.
+double pushes_in(std::uint64_t number, float value) {
+  const double pushes = double(value) / double(gradient_of(number));
+  return pushes >= 0 && pushes == std::floor(pushes) ? pushes : -1;
+}
 
 TableSpec kept_spec() {
   return {.name = "kept", .row_size = kWidth, .max_rows = 2 * kKeys, .rule = UpdateRule::kAdd, .initial_range = 0};
@@ -110,21 +117,18 @@ class Tables {
     const std::string protocol = row.protocol;
     TableStrike strike{.point = row.point, .action = action};
     // What happens a few times in the life of a table, and only to who comes first.
-    const bool is_first = protocol == "table-create" || row.way == FaultWay::kFirst;
-    const bool is_early = is_first || protocol == "table-lane" || row.way != FaultWay::kAlone;
-    if (!is_early) strike.passes = int(1 + random_() % 60);
+    const bool is_first = protocol == "table-create" || row.way != FaultWay::kAlone;
+    const bool meets_others = row.way == FaultWay::kContended;
+    if (!is_first && protocol != "table-lane") strike.passes = int(1 + random_() % 60);
     start_ps();
-    if (!is_first) start_worker(1);
     if (row.way == FaultWay::kSuccessor) {  // somebody who has left something
-      const pid_t other =
-          start_worker(2, {.point = random_() % 2 == 0 ? FaultPoint::kRowClaimed : FaultPoint::kRowReady,
-                           .passes = int(1 + random_() % 60)});
-      wait_struck(other, Action::kKill);
+      const FaultPoint where = random_() % 2 == 0 ? FaultPoint::kRowClaimed : FaultPoint::kRowReady;
+      wait_struck(start_worker(2, {.point = where, .passes = int(1 + random_() % 60)}), Action::kKill);
     }
+    if (!is_first || meets_others) start_worker(1), start_worker(2);
     const pid_t victim = start_worker(0, strike);
-    if (!is_first && row.way != FaultWay::kSuccessor) start_worker(2);
     wait_struck(victim, action);
-    if (is_first) start_worker(1), start_worker(2);
+    if (is_first && !meets_others) start_worker(1), start_worker(2);
     const std::uint64_t before = rounds();
     if (!wait_for([&] { return rounds() > before + 20; })) throw Failed{"the others do not go on" + said()};
     if (action == Action::kKill)
@@ -221,7 +225,8 @@ class Tables {
         numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
         std::vector<std::uint64_t> keys;
         for (const std::uint64_t number : numbers) keys.push_back(key_of(number));
-        std::vector<float> rows(keys.size() * kWidth, 1.0F);
+        std::vector<float> rows;
+        for (const std::uint64_t number : numbers) rows.insert(rows.end(), kWidth, gradient_of(number));
         if (pushes) {
           for (const std::uint64_t number : numbers) ++pushed.begun[number];
           const PushedKeys done = table.push(keys, rows);
@@ -236,8 +241,9 @@ class Tables {
           for (const Life& one : wishes_->life) most += (one.*which).begun[numbers[i]];
           for (std::uint64_t e = 0; e < kWidth; ++e) {
             const float value = rows[i * kWidth + e];
-            if (!(value >= 0) || value != std::floor(value) || value > float(most))
-              throw Error(fmt::format("key {} has the value {}, and {} pushes were begun", numbers[i], value, most));
+            if (pushes_in(numbers[i], value) < 0 || pushes_in(numbers[i], value) > double(most))
+              throw Error(fmt::format("key {} has the value {}: {} pushes of {} each were begun", numbers[i], value,
+                                      most, gradient_of(numbers[i])));
           }
         }
       };
@@ -338,9 +344,10 @@ class Tables {
       std::vector<float> row(kWidth);
       table.pull({&key, 1}, row);
       for (const float value : row)
-        if (value > float(begun) || (keeps_all && value < float(acknowledged)))
-          throw Error(fmt::format("table {}, key {}: {} pushes acknowledged, {} begun, {} there", table.name(), number,
-                                  acknowledged, begun, value));
+        if (const double pushes = pushes_in(number, value);
+            pushes < 0 || pushes > double(begun) || (keeps_all && pushes < double(acknowledged)))
+          throw Error(fmt::format("table {}, key {}: {} pushes acknowledged, {} begun, {} is there of {} each",
+                                  table.name(), number, acknowledged, begun, value, gradient_of(number)));
     }
   }
 

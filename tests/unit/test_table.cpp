@@ -299,7 +299,6 @@ TEST_CASE("table: pulls count as uses where they shall") {
     const Keys keys = some_keys(100);
     job.push(keys, 1.0F);
     clock.advance(40 * test::kSecond);
-    job.push({1}, 0.0F);
     job.pull(keys);
     clock.advance(40 * test::kSecond);
     CHECK(job.table.expire() == (touches ? 0 : 100));

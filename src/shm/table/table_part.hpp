@@ -77,6 +77,7 @@ class TablePart {
   // (table.R1 to R3) Lock-free.
   template <class Copy>
   bool read(TableLane& lane, const Batch& batch, std::size_t i, Copy&& copy) {
+    if (i == 0 && shm_.touch_on_pull != 0) note_time(lane);
     for (;;) {
       std::uint64_t word = 0;
       const std::optional<std::uint64_t> found = locate(lane, batch.keys[i], batch.orders[i], batch.buckets[i], word);
