@@ -121,6 +121,30 @@ CASES = [
     ("round", "CLOSE_FIRST KILLS=0", FAILS, "a round is closed behind its commit (round.R5)"),
     ("round", "NEWEST_FIRST KILLS=0", FAILS, "a writer reads newest behind the end of its attempt (round.R9)"),
     ("round", "BLIND READERS=1 RECORDS=2 STEPS=3 KILLS=0", FAILS, "a leased record is not written (publication.P2)"),
+    ("table", "", HOLDS, "two workers push while rows are evicted"),
+    ("table", "VICTIM=1 SECOND=0", HOLDS, "a worker dies beside a hand that evicts and repairs"),
+    ("table", "VICTIM=1 CHOICE=false EVICTS=false", HOLDS, "and beside another worker that makes the same row"),
+    ("table", "VICTIM=3 SECOND=0 TURNS=2", HOLDS, "a hand dies, and the next one repairs"),
+    ("table", "TWO_HANDS TURNS=2", HOLDS, "two hands evict the same row"),
+    ("table", "PULL FIRST=2", HOLDS, "a row is used again while it is pulled"),
+    ("table", "BUCKET CHOICE=true TURNS=0", HOLDS, "two workers link a bucket"),
+    ("table", "BUCKET FIRST=2 SECOND=0", HOLDS, "a bucket is linked while rows beside it are evicted"),
+    ("table", "BUCKET VICTIM=1 TURNS=0", HOLDS, "one dies while it links a bucket"),
+    ("table", "NO_SCAN SECOND=0", FAILS, "pins are scanned before a row is evicted (table.E3)"),
+    ("table", "OLD_DEAD VICTIM=1 SECOND=0", FAILS, "and who is alive is asked behind the seal (table.E3)"),
+    ("table", "NO_LOOK", FAILS, "a row is looked at once it is pinned (table.P3)"),
+    ("table", "NO_RESCUE SECOND=0", FAILS, "a sealed row is made live again before it is pushed (table.P3)"),
+    ("table", "NO_PATH", FAILS, "a search looks at the word before once more (table.F2)"),
+    ("table", "NO_NUMBER", FAILS, "words have a number that goes up"),
+    ("table", "EARLY_LIVE", FAILS, "a row is live once it is linked (table.I6)"),
+    ("table", "BLIND_NEW", FAILS, "a hand leaves a row that somebody is about to link (table.E1)"),
+    ("table", "BLIND_FREE", FAILS, "and one that somebody is making (table.E1)"),
+    ("table", "LATE_NOTE", FAILS, "the note comes before the claim (table.I1)"),
+    ("table", "STORED_CLAIM", FAILS, "a claim is an exchange (table.I2)"),
+    ("table", "KEPT_NOTE VICTIM=1", FAILS, "a lane takes its note back (table.I7)"),
+    ("table", "NEWER_WORD TWO_HANDS VICTIM=1 TURNS=2 EVICTS=false", FAILS, "a row is freed from the word that was judged (table.E8)"),
+    ("table", "LATE_WORD BUCKET CHOICE=true TURNS=0", FAILS, "a bucket's word is read before the search (table.G1)"),
+    ("table", "NO_SECOND_WORD PULL FIRST=2", FAILS, "a pull reads the row's word again (table.R3)"),
 ]
 
 # The same with more processes, steps or deaths.
@@ -149,6 +173,10 @@ LARGE_CASES = [
     ("round", "ABORTS=2", HOLDS, "a death, and two that give up or try again"),
     ("round", "KILLS=2 RECORDS=2", HOLDS, "two deaths"),
     ("round", "READERS=1 RECORDS=2 STEPS=3 ABORTS=0", HOLDS, "a death beside a reader"),
+    ("table", "VICTIM=1 SECOND=0 TURNS=2", HOLDS, "a death, two evictions and repairs"),
+    ("table", "VICTIM=1 EVICTS=false", HOLDS, "a death beside another worker, with two keys"),
+    ("table", "TWO_HANDS FIRST=2 TURNS=2", HOLDS, "two hands, and a row that is used again"),
+    ("table", "BUCKET VICTIM=1 CHOICE=true TURNS=0", HOLDS, "a death while two link a bucket"),
 ]
 
 SECONDS, LARGE_SECONDS = 60, 300
