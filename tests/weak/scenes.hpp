@@ -26,6 +26,8 @@ std::vector<WeakCase> scenes_of_slots();
 std::vector<WeakCase> scenes_of_barriers();
 std::vector<WeakCase> scenes_of_waiting();
 std::vector<WeakCase> scenes_of_ranks();  // joining and leaving of ranks
+std::vector<WeakCase> scenes_of_tables();
+std::vector<WeakCase> broken_scenes_of_tables();  // each must fail
 
 // The scenes that test_orders.cpp uses to check each order.
 std::vector<WeakCase> all_scenes();
