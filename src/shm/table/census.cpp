@@ -19,8 +19,8 @@ TableCensus take_census(const Segment& segment) {
   const auto complain = [&](std::string text) {
     if (census.faults.size() < kMostFaults) census.faults.push_back(std::move(text));
   };
-  const std::uint64_t end =
-      std::min({table.rows_next.load_acquire(), table.rows_backed.load_acquire(), table.max_rows});
+  const std::uint64_t next = table.rows_next.load_acquire(), backed = table.rows_backed.load_acquire();  // (table.A1)
+  const std::uint64_t end = std::min({next, backed, table.max_rows});
   std::vector<bool> is_linked(end);
   std::uint64_t chain = 0, order_before = 0, key_before = 0;
   bool has_key_before = false;

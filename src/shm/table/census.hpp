@@ -1,5 +1,5 @@
-// Counts the rows of a table by their states and checks that they are where they belong (docs/protocols.md, table.K1 to
-// K6). Reads only; exact if nobody uses the table meanwhile.
+// Counts the rows of a table by their states and checks that they are where they belong (docs/protocols.md,
+// table.*). Reads only; exact if nobody uses the table meanwhile.
 #pragma once
 
 #include <cstdint>

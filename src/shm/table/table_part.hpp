@@ -66,7 +66,7 @@ class TablePart {
   Batch ask(std::span<const std::uint64_t> keys) const noexcept;
   void fetch_rows(const Batch& batch, bool to_write) const noexcept;
 
-  // (table.P1 to P3) Finds or makes the rows of the keys, and pins them: rows[i] is where the elements of key i are, or
+  // (table.P1 to table.P3) Finds or makes the rows of the keys, and pins them: rows[i] is where the elements of key i are, or
   // nullptr if it has no row, because it is not admitted or there is no room. No other key gets them until the lane's
   // next pin() or unpin(). admits_all: whether keys get rows whatever `admit_after` is. Lock-free.
   void pin(TableLane& lane, const Batch& batch, const RowMaker& maker, bool admits_all, float** rows);
@@ -74,7 +74,7 @@ class TablePart {
   void unpin(TableLane& lane) noexcept;
 
   // Calls copy(elements) for the row of key i, again if the row has changed hands meanwhile. False: there is no row.
-  // (table.R1 to R3) Lock-free.
+  // (table.R1 to table.R3) Lock-free.
   template <class Copy>
   bool read(TableLane& lane, const Batch& batch, std::size_t i, Copy&& copy) {
     if (i == 0 && shm_.touch_on_pull != 0) note_time(lane);
@@ -102,8 +102,9 @@ class TablePart {
 
   // Rows below this number may be in use.
   std::uint64_t rows_used() const noexcept {
-    return std::min(shm_.rows_next.load_acquire(), shm_.max_rows);
-  }  // (table.A1)
+    const std::uint64_t next = shm_.rows_next.load_acquire();  // (table.A1)
+    return std::min(next, shm_.max_rows);
+  }
 
   // Calls copy(key, elements) for every row that is somebody's, in the order of their numbers, again for a row that has
   // changed hands meanwhile; then keep(). Rows are of different moments. Lock-free.
