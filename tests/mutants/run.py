@@ -51,7 +51,7 @@ BUILD = TREE / "build/test"  # as deep, so that what was built there is known he
 # What a rule needed is often unused without it.
 QUIET = "".join(f'#pragma GCC diagnostic ignored "-Wunused-{what}"\n'
                 for what in ("variable", "but-set-variable", "parameter", "function"))
-OWN_MAIN = "kill_matrix", "publication_matrix"  # programs without doctest
+OWN_MAIN = "kill_matrix", "publication_matrix", "table_matrix"  # programs without doctest
 PATIENCE = 10, 20  # times the usual time, and seconds
 PRIVATE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
            'mount -t tmpfs -o size=4g tmpfs /dev/shm && mount -t proc proc /proc && "$@"; exit $?', "sh"]

@@ -279,335 +279,345 @@ bool TablePart::take_unused(TableLane& lane) {
   return true;
 }
 
-// (table.I1, table.I2) Claims a free row, evicting others if there is none. The row is FREE(this lane), and noted. Nothing: the
-// table is full.
+// (table.I1, table.I2) Claims a free row, evicting others if there is none. The row is FREE(this lane), and noted.
+// Nothing: the table is full.
 std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
   for (int turns = 0;;) {
     while (!lane.free_rows.empty()) {
       const std::uint32_t number = lane.free_rows.back();
       lane.free_rows.pop_back();
-      // (table.I7) Otherwise the hand would take the row that was lost for one that is being made.
-      lane.shared->inserting.store_release(0);
-      fault_point(FaultPoint::kClaimLost);
-      turn(lane, may_evict ? kLooks : kEvictedAtOnce, may_evict ? kEvictedAtOnce : 0);
+      lane.shared->inserting.store_release(std::uint64_t{number} + 1);  // (table.I1) before the claim
+      fault_point(FaultPoint::kRowNoted);
+      std::uint64_t word = row(number).word.load_acquire();  // (table.I2)
+      if (state_of(word) != RowState::kFree || reference_of(word) != 0) continue;
+      // (table.I2) THE CLAIM
+      if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, lane.number + 1))) continue;
+      fault_point(FaultPoint::kRowClaimed);
+      fence_release();  // (table.I2) who copies what lay here sees another word (table.R3)
+      return number;
     }
-    lane.shared->inserting.store_release(0);  // (table.I7)
-    return std::nullopt;
+    // (table.I7) Otherwise the hand would take the row that was lost for one that is being made.
+    lane.shared->inserting.store_release(0);
+    fault_point(FaultPoint::kClaimLost);
+    if (take_unused(lane)) continue;
+    const bool may_evict = shm_.when_full == static_cast<std::uint32_t>(WhenFull::kEvict);
+    if (turns++ == (may_evict ? kMaxTurns : 1)) return std::nullopt;
+    turn(lane, may_evict ? kLooks : kEvictedAtOnce, may_evict ? kEvictedAtOnce : 0);
   }
+}
 
-  // (table.I1 to table.I7) Nothing: the key is not admitted, or there is no room.
-  std::optional<std::uint64_t> TablePart::find_or_make(TableLane & lane, std::uint64_t key, std::uint64_t order,
-                                                       std::uint32_t bucket, const RowMaker& maker, bool admits_all) {
-    std::uint64_t ignored;
-    if (const auto found = walk(bucket, key, order, ignored)) return found;
-    link_bucket(lane, bucket);
-    std::optional<std::uint64_t> mine;
-    for (;;) {
-      const Position at = find(lane, bucket, order, key);
-      if (at.is_found) {
-        if (state_of(at.current_word) == RowState::kNew) make_live(at.current, at.current_word);
-        if (mine) {  // another has made it
-          AtomicShm<std::uint64_t>& word = row(*mine).word;
-          word.store_release(next_word(word.load_relaxed(), RowState::kFree, 0));  // (table.I5) not linked: this lane's
-          fault_point(FaultPoint::kRowGivenBack);
-          lane.shared->inserting.store_release(0);  // (table.I7)
-          lane.free_rows.push_back(static_cast<std::uint32_t>(*mine));
-        }
-        return at.current;
+// (table.I1 to table.I7) Nothing: the key is not admitted, or there is no room.
+std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, std::uint64_t key, std::uint64_t order,
+                                                     std::uint32_t bucket, const RowMaker& maker, bool admits_all) {
+  std::uint64_t ignored;
+  if (const auto found = walk(bucket, key, order, ignored)) return found;
+  link_bucket(lane, bucket);
+  std::optional<std::uint64_t> mine;
+  for (;;) {
+    const Position at = find(lane, bucket, order, key);
+    if (at.is_found) {
+      if (state_of(at.current_word) == RowState::kNew) make_live(at.current, at.current_word);
+      if (mine) {  // another has made it
+        AtomicShm<std::uint64_t>& word = row(*mine).word;
+        word.store_release(next_word(word.load_relaxed(), RowState::kFree, 0));  // (table.I5) not linked: this lane's
+        fault_point(FaultPoint::kRowGivenBack);
+        lane.shared->inserting.store_release(0);  // (table.I7)
+        lane.free_rows.push_back(static_cast<std::uint32_t>(*mine));
       }
+      return at.current;
+    }
+    if (!mine) {
+      if (!admits_all && !is_admitted(lane, order)) return std::nullopt;
+      mine = claim(lane);  // may evict, so `at` is old
       if (!mine) {
-        if (!admits_all && !is_admitted(lane, order)) return std::nullopt;
-        mine = claim(lane);  // may evict, so `at` is old
-        if (!mine) {
-          count(lane, TableCounter::kRefused);
-          return std::nullopt;
-        }
-        TableRowShm& made = row(*mine);
-        made.key.store_relaxed(key);  // (table.I3) private, as the next
-        made.used.store_relaxed(make_used(lane.time, 0));
-        maker.make(key, lane.new_row.data());
-        racing_copy(elements(*mine), lane.new_row.data(), lane.new_row.size());
-        fault_point(FaultPoint::kRowFilled);
-        continue;
+        count(lane, TableCounter::kRefused);
+        return std::nullopt;
       }
-      AtomicShm<std::uint64_t>& word = row(*mine).word;
-      const std::uint64_t ready = next_word(word.load_relaxed(), RowState::kNew, at.current);
-      word.store_release(ready);  // (table.I4)
-      fault_point(FaultPoint::kRowReady);
-      std::uint64_t expected = at.previous_word;
-      // (table.I5) THE INSERTION
-      if (!at.previous->try_exchange_acq_rel(expected, next_word(at.previous_word, state_of(at.previous_word), *mine)))
-        continue;
-      fault_point(FaultPoint::kRowLinked);
-      make_live(*mine, ready);
-      lane.shared->inserting.store_release(0);  // (table.I7)
-      fault_point(FaultPoint::kRowDone);
-      count(lane, TableCounter::kMade);
-      for (int i = 0; i < 2 && lane.next_bucket < lane.end_of_buckets; ++i, ++lane.next_bucket)
-        if (lane.next_bucket >> shm_.bits.hint() == 0) link_bucket(lane, static_cast<std::uint32_t>(lane.next_bucket));
-      if (shm_.ttl_ns != 0) turn(lane, 2, 0);
-      return mine;
+      TableRowShm& made = row(*mine);
+      made.key.store_relaxed(key);  // (table.I3) private, as the next
+      made.used.store_relaxed(make_used(lane.time, 0));
+      maker.make(key, lane.new_row.data());
+      racing_copy(elements(*mine), lane.new_row.data(), lane.new_row.size());
+      fault_point(FaultPoint::kRowFilled);
+      continue;
     }
+    AtomicShm<std::uint64_t>& word = row(*mine).word;
+    const std::uint64_t ready = next_word(word.load_relaxed(), RowState::kNew, at.current);
+    word.store_release(ready);  // (table.I4)
+    fault_point(FaultPoint::kRowReady);
+    std::uint64_t expected = at.previous_word;
+    // (table.I5) THE INSERTION
+    if (!at.previous->try_exchange_acq_rel(expected, next_word(at.previous_word, state_of(at.previous_word), *mine)))
+      continue;
+    fault_point(FaultPoint::kRowLinked);
+    make_live(*mine, ready);
+    lane.shared->inserting.store_release(0);  // (table.I7)
+    fault_point(FaultPoint::kRowDone);
+    count(lane, TableCounter::kMade);
+    for (int i = 0; i < 2 && lane.next_bucket < lane.end_of_buckets; ++i, ++lane.next_bucket)
+      if (lane.next_bucket >> shm_.bits.hint() == 0) link_bucket(lane, static_cast<std::uint32_t>(lane.next_bucket));
+    if (shm_.ttl_ns != 0) turn(lane, 2, 0);
+    return mine;
   }
+}
 
-  // Whether a key without a row gets one with this push. It is counted in two cells, of which the smaller is taken
-  // (count-min, Cormode and Muthukrishnan 2005). A cell that is shared admits early; the counts are halved, line by line,
-  // while rows are made, so that what was seen long ago counts less.
-  bool TablePart::is_admitted(TableLane & lane, std::uint64_t order) noexcept {
-    if (shm_.admit_after <= 1) return true;
-    const std::uint64_t mask = shm_.sightings - 1;
-    AtomicShm<std::uint8_t>* const cells[2] = {&sightings_[(order >> 20) & mask], &sightings_[mixed(order) & mask]};
-    const std::uint32_t seen = std::min<std::uint32_t>(cells[0]->hint(), cells[1]->hint()) + 1U;
-    if (seen >= shm_.admit_after) {
-      constexpr std::uint64_t kLine = 64, kEvery = 32;  // all are halved about once while max_rows rows are made
-      if (draw(lane) % kEvery != 0) return true;
-      AtomicShm<std::uint8_t>* const line = &sightings_[draw(lane) & mask & ~(kLine - 1)];
-      for (std::uint64_t i = 0; i < kLine; ++i)
-        if (const std::uint8_t there = line[i].hint(); there != 0) line[i].leave_hint(there / 2);
-      return true;
-    }
-    for (AtomicShm<std::uint8_t>* cell : cells)
-      if (const std::uint8_t there = cell->hint(); there < seen) cell->leave_hint(static_cast<std::uint8_t>(seen));
-    count(lane, TableCounter::kUnadmitted);
-    return false;
-  }
-
-  // Notes a use of the row, where that says something new.
-  void TablePart::touch(TableLane & lane, TableRowShm & there) const noexcept {
-    const std::uint32_t before =
-        there.used.load_relaxed();  // relaxed, as the next: only a hint which rows are worth least
-    std::uint32_t time = before >> 8, frequency = before & kMaxFrequency;
-    const auto by = static_cast<EvictBy>(shm_.evict_by);
-    if (by != EvictBy::kAge) time = lane.time;
-    if (by == EvictBy::kLeastFrequentlyUsed && frequency < kMaxFrequency) {
-      if (frequency < kExactFrequency || draw(lane) % (4 * (frequency - kExactFrequency) + 4) == 0) ++frequency;
-    }
-    const std::uint32_t now = make_used(time, frequency);
-    if (now != before) there.used.store_relaxed(now);
-  }
-
-  // (table.P3) Whether the row, which is pinned, is still the key's. Brings it back where somebody means to evict it.
-  bool TablePart::is_still(TableLane & lane, TableRowShm & there, std::uint64_t key) noexcept {
-    std::uint64_t word = there.word.load_acquire();  // (table.P3)
-    for (;;) {
-      if (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed) return false;
-      if (there.key.load_relaxed() != key) return false;
-      if (state_of(word) == RowState::kLive) return true;
-      if (there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word)))) {  // (table.P3)
-        fault_point(FaultPoint::kRowRescued);
-        count(lane, TableCounter::kRescued);
-        return true;
-      }
-    }
-  }
-
-  void TablePart::pin(TableLane & lane, const Batch& batch, const RowMaker& maker, bool admits_all, float** rows) {
-    AtomicShm<std::uint64_t>* const pins = lane.shared->pins;
-    std::array<std::optional<std::uint64_t>, kPins> found;
-    note_time(lane);
-    const auto find_and_pin = [&](std::size_t i) {
-      found[i] = find_or_make(lane, batch.keys[i], batch.orders[i], batch.buckets[i], maker, admits_all);
-      pins[i].store_release(found[i] ? *found[i] + 1 : 0);  // (table.P1) also ends the pin before, behind its data
-      fault_point(FaultPoint::kRowPinned);
-    };
-    for (std::size_t i = 0; i < batch.keys.size(); ++i) find_and_pin(i);
-    fence_store_load();  // (table.P2) pairs with table.E3
-    for (std::size_t i = 0; i < batch.keys.size(); ++i) {
-      while (found[i] && !is_still(lane, row(*found[i]), batch.keys[i])) {  // (table.P3)
-        pins[i].store_release(0);                                           // (table.P3)
-        find_and_pin(i);
-        fence_store_load();  // (table.P2)
-      }
-      rows[i] = found[i] ? elements(*found[i]) : nullptr;
-      if (found[i]) touch(lane, row(*found[i]));  // (table.P4)
-    }
-  }
-
-  void TablePart::unpin(TableLane & lane) noexcept {
-    for (AtomicShm<std::uint64_t>& pin : lane.shared->pins)
-      if (pin.load_relaxed() != 0) pin.store_release(0);  // (table.P5)
-  }
-
-  // (table.E1) Whether a living lane is making this row.
-  bool TablePart::is_being_made(std::uint64_t number) const {
-    const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
-    for (std::uint32_t lane = 0; lane < lanes; ++lane)
-      if (lanes_[lane].inserting.load_acquire() == number + 1 && is_alive_(lane)) return true;  // (table.E1)
-    return false;
-  }
-
-  // (table.E7) Requires: the row was dead with that word, and is in no chain.
-  void TablePart::free_dead(TableLane & lane, std::uint64_t number, std::uint64_t word) {
-    if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E7)
-    fault_point(FaultPoint::kRowFreed);
-    lane.free_rows.push_back(static_cast<std::uint32_t>(number));
-  }
-
-  // (table.E8) Frees a row that a dead lane was making. Requires: it had that word when it was looked at (table.E1).
-  void TablePart::recover(TableLane & lane, std::uint64_t number, std::uint64_t word) {
-    if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E8)
-    fault_point(FaultPoint::kRowRecovered);
-    lane.free_rows.push_back(static_cast<std::uint32_t>(number));
-  }
-
-  // (table.E2) False: the row has changed since.
-  bool TablePart::seal(TableLane & lane, std::uint64_t number, std::uint64_t word, bool is_expired) {
-    const std::uint64_t sealed = next_word(word, RowState::kSealed, reference_of(word));
-    if (!row(number).word.try_exchange_acq_rel(word, sealed)) return false;  // (table.E2)
-    fault_point(FaultPoint::kRowSealed);
-    lane.sealed.push_back({number, sealed, is_expired});
+// Whether a key without a row gets one with this push. It is counted in two cells, of which the smaller is taken
+// (count-min, Cormode and Muthukrishnan 2005). A cell that is shared admits early; the counts are halved, line by line,
+// while rows are made, so that what was seen long ago counts less.
+bool TablePart::is_admitted(TableLane& lane, std::uint64_t order) noexcept {
+  if (shm_.admit_after <= 1) return true;
+  const std::uint64_t mask = shm_.sightings - 1;
+  AtomicShm<std::uint8_t>* const cells[2] = {&sightings_[(order >> 20) & mask], &sightings_[mixed(order) & mask]};
+  const std::uint32_t seen = std::min<std::uint32_t>(cells[0]->hint(), cells[1]->hint()) + 1U;
+  if (seen >= shm_.admit_after) {
+    constexpr std::uint64_t kLine = 64, kEvery = 32;  // all are halved about once while max_rows rows are made
+    if (draw(lane) % kEvery != 0) return true;
+    AtomicShm<std::uint8_t>* const line = &sightings_[draw(lane) & mask & ~(kLine - 1)];
+    for (std::uint64_t i = 0; i < kLine; ++i)
+      if (const std::uint8_t there = line[i].hint(); there != 0) line[i].leave_hint(there / 2);
     return true;
   }
+  for (AtomicShm<std::uint8_t>* cell : cells)
+    if (const std::uint8_t there = cell->hint(); there < seen) cell->leave_hint(static_cast<std::uint8_t>(seen));
+  count(lane, TableCounter::kUnadmitted);
+  return false;
+}
 
-  // (table.E3 to table.E7) Evicts what the lane has sealed, but for the rows that are pinned.
-  std::uint64_t TablePart::evict_sealed(TableLane & lane) {
-    if (lane.sealed.empty()) return 0;
-    fence_store_load();  // (table.E3) pairs with table.P2
-    lane.pinned.clear();
-    const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
-    for (std::uint32_t one = 0; one < lanes; ++one)
-      for (const AtomicShm<std::uint64_t>& pin : lanes_[one].pins)
-        if (const std::uint64_t row = pin.load_acquire(); row != 0)  // (table.E3) pairs with table.P5
-          lane.pinned.emplace_back(row - 1, one);
-    std::uint64_t evicted = 0;
-    for (const TableLane::Sealed& one : lane.sealed) {
-      TableRowShm& there = row(one.row);
-      std::uint64_t word = one.word;
-      const bool is_pinned = std::any_of(lane.pinned.begin(), lane.pinned.end(), [&](const auto& pin) {
-        return pin.first == one.row && is_alive_(pin.second);
-      });
-      if (is_pinned) {
-        static_cast<void>(  // (table.E4) a failure is a rescue
-            there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word))));
-        fault_point(FaultPoint::kRowSpared);
-        count(lane, TableCounter::kSpared);
-        continue;
+// Notes a use of the row, where that says something new.
+void TablePart::touch(TableLane& lane, TableRowShm& there) const noexcept {
+  const std::uint32_t before =
+      there.used.load_relaxed();  // relaxed, as the next: only a hint which rows are worth least
+  std::uint32_t time = before >> 8, frequency = before & kMaxFrequency;
+  const auto by = static_cast<EvictBy>(shm_.evict_by);
+  if (by != EvictBy::kAge) time = lane.time;
+  if (by == EvictBy::kLeastFrequentlyUsed && frequency < kMaxFrequency) {
+    if (frequency < kExactFrequency || draw(lane) % (4 * (frequency - kExactFrequency) + 4) == 0) ++frequency;
+  }
+  const std::uint32_t now = make_used(time, frequency);
+  if (now != before) there.used.store_relaxed(now);
+}
+
+// (table.P3) Whether the row, which is pinned, is still the key's. Brings it back where somebody means to evict it.
+bool TablePart::is_still(TableLane& lane, TableRowShm& there, std::uint64_t key) noexcept {
+  std::uint64_t word = there.word.load_acquire();  // (table.P3)
+  for (;;) {
+    if (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed) return false;
+    if (there.key.load_relaxed() != key) return false;
+    if (state_of(word) == RowState::kLive) return true;
+    if (there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word)))) {  // (table.P3)
+      fault_point(FaultPoint::kRowRescued);
+      count(lane, TableCounter::kRescued);
+      return true;
+    }
+  }
+}
+
+void TablePart::pin(TableLane& lane, const Batch& batch, const RowMaker& maker, bool admits_all, float** rows) {
+  AtomicShm<std::uint64_t>* const pins = lane.shared->pins;
+  std::array<std::optional<std::uint64_t>, kPins> found;
+  note_time(lane);
+  const auto find_and_pin = [&](std::size_t i) {
+    found[i] = find_or_make(lane, batch.keys[i], batch.orders[i], batch.buckets[i], maker, admits_all);
+    pins[i].store_release(found[i] ? *found[i] + 1 : 0);  // (table.P1) also ends the pin before, behind its data
+    fault_point(FaultPoint::kRowPinned);
+  };
+  for (std::size_t i = 0; i < batch.keys.size(); ++i) find_and_pin(i);
+  fence_store_load();  // (table.P2) pairs with table.E3
+  for (std::size_t i = 0; i < batch.keys.size(); ++i) {
+    while (found[i] && !is_still(lane, row(*found[i]), batch.keys[i])) {  // (table.P3)
+      pins[i].store_release(0);                                           // (table.P3)
+      find_and_pin(i);
+      fence_store_load();  // (table.P2)
+    }
+    rows[i] = found[i] ? elements(*found[i]) : nullptr;
+    if (found[i]) touch(lane, row(*found[i]));  // (table.P4)
+  }
+}
+
+void TablePart::unpin(TableLane& lane) noexcept {
+  for (AtomicShm<std::uint64_t>& pin : lane.shared->pins)
+    if (pin.load_relaxed() != 0) pin.store_release(0);  // (table.P5)
+}
+
+// (table.E1) Whether a living lane is making this row.
+bool TablePart::is_being_made(std::uint64_t number) const {
+  const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
+  for (std::uint32_t lane = 0; lane < lanes; ++lane)
+    if (lanes_[lane].inserting.load_acquire() == number + 1 && is_alive_(lane)) return true;  // (table.E1)
+  return false;
+}
+
+// (table.E7) Requires: the row was dead with that word, and is in no chain.
+void TablePart::free_dead(TableLane& lane, std::uint64_t number, std::uint64_t word) {
+  if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E7)
+  fault_point(FaultPoint::kRowFreed);
+  lane.free_rows.push_back(static_cast<std::uint32_t>(number));
+}
+
+// (table.E8) Frees a row that a dead lane was making. Requires: it had that word when it was looked at (table.E1).
+void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {
+  if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E8)
+  fault_point(FaultPoint::kRowRecovered);
+  lane.free_rows.push_back(static_cast<std::uint32_t>(number));
+}
+
+// (table.E2) False: the row has changed since.
+bool TablePart::seal(TableLane& lane, std::uint64_t number, std::uint64_t word, bool is_expired) {
+  const std::uint64_t sealed = next_word(word, RowState::kSealed, reference_of(word));
+  if (!row(number).word.try_exchange_acq_rel(word, sealed)) return false;  // (table.E2)
+  fault_point(FaultPoint::kRowSealed);
+  lane.sealed.push_back({number, sealed, is_expired});
+  return true;
+}
+
+// (table.E3 to table.E7) Evicts what the lane has sealed, but for the rows that are pinned.
+std::uint64_t TablePart::evict_sealed(TableLane& lane) {
+  if (lane.sealed.empty()) return 0;
+  fence_store_load();  // (table.E3) pairs with table.P2
+  lane.pinned.clear();
+  const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
+  for (std::uint32_t one = 0; one < lanes; ++one)
+    for (const AtomicShm<std::uint64_t>& pin : lanes_[one].pins)
+      if (const std::uint64_t row = pin.load_acquire(); row != 0)  // (table.E3) pairs with table.P5
+        lane.pinned.emplace_back(row - 1, one);
+  std::uint64_t evicted = 0;
+  for (const TableLane::Sealed& one : lane.sealed) {
+    TableRowShm& there = row(one.row);
+    std::uint64_t word = one.word;
+    const bool is_pinned = std::any_of(lane.pinned.begin(), lane.pinned.end(),
+                                       [&](const auto& pin) { return pin.first == one.row && is_alive_(pin.second); });
+    if (is_pinned) {
+      static_cast<void>(  // (table.E4) a failure is a rescue
+          there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word))));
+      fault_point(FaultPoint::kRowSpared);
+      count(lane, TableCounter::kSpared);
+      continue;
+    }
+    const std::uint64_t key = there.key.load_relaxed(), dead = next_word(word, RowState::kDead, reference_of(word));
+    // (table.E5) THE EVICTION; lost: rescued, or sealed in vain
+    if (!there.word.try_exchange_acq_rel(word, dead)) continue;
+    fault_point(FaultPoint::kRowDead);
+    ++evicted;
+    count(lane, TableCounter::kEvicted);
+    if (one.is_expired) count(lane, TableCounter::kExpired);
+    const std::uint64_t order = order_of_row(key);
+    const std::uint32_t bucket = bucket_of(order);
+    link_bucket(lane, bucket);
+    static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
+    free_dead(lane, one.row, dead);
+  }
+  lane.sealed.clear();
+  return evicted;
+}
+
+// The clock's hand over `looks` rows (table.E1). Evicts those that are too old and, if that and the dead have left no
+// free row, the `wanted` rows that are worth least. Returns how many it evicted.
+std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted) {
+  const std::uint64_t end = rows_used();
+  if (end == 0) return 0;
+  std::uint64_t at = shm_.hand.fetch_add_relaxed(looks) % end;  // relaxed: it does not matter who looks at what
+  std::uint64_t evicted = 0;
+  lane.candidates.clear();
+  for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {
+    TableRowShm& there = row(at);
+    std::uint64_t word = there.word.load_acquire();  // (table.E1)
+    const std::uint64_t key = there.key.load_relaxed();
+    switch (state_of(word)) {
+      case RowState::kFree: {
+        const std::uint64_t owner = reference_of(word);
+        const bool is_made = owner != 0 && owner <= shm_.lanes &&
+                             lanes_[owner - 1].inserting.load_acquire() == at + 1 &&  // (table.E1)
+                             is_alive_(static_cast<std::uint32_t>(owner - 1));
+        if (is_made) break;
+        if (owner == 0)
+          lane.free_rows.push_back(static_cast<std::uint32_t>(at));
+        else
+          recover(lane, at, word);
+        break;
       }
-      const std::uint64_t key = there.key.load_relaxed(), dead = next_word(word, RowState::kDead, reference_of(word));
-      // (table.E5) THE EVICTION; lost: rescued, or sealed in vain
-      if (!there.word.try_exchange_acq_rel(word, dead)) continue;
-      fault_point(FaultPoint::kRowDead);
-      ++evicted;
-      count(lane, TableCounter::kEvicted);
-      if (one.is_expired) count(lane, TableCounter::kExpired);
-      const std::uint64_t order = order_of_row(key);
-      const std::uint32_t bucket = bucket_of(order);
-      link_bucket(lane, bucket);
-      static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
-      free_dead(lane, one.row, dead);
-    }
-    lane.sealed.clear();
-    return evicted;
-  }
-
-  // The clock's hand over `looks` rows (table.E1). Evicts those that are too old and, if that and the dead have left no
-  // free row, the `wanted` rows that are worth least. Returns how many it evicted.
-  std::uint64_t TablePart::turn(TableLane & lane, std::uint64_t looks, std::uint64_t wanted) {
-    const std::uint64_t end = rows_used();
-    if (end == 0) return 0;
-    std::uint64_t at = shm_.hand.fetch_add_relaxed(looks) % end;  // relaxed: it does not matter who looks at what
-    std::uint64_t evicted = 0;
-    lane.candidates.clear();
-    for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {
-      TableRowShm& there = row(at);
-      std::uint64_t word = there.word.load_acquire();  // (table.E1)
-      const std::uint64_t key = there.key.load_relaxed();
-      switch (state_of(word)) {
-        case RowState::kFree: {
-          const std::uint64_t owner = reference_of(word);
-          const bool is_made = owner != 0 && owner <= shm_.lanes &&
-                               lanes_[owner - 1].inserting.load_acquire() == at + 1 &&  // (table.E1)
-                               is_alive_(static_cast<std::uint32_t>(owner - 1));
-          if (is_made) break;
-          if (owner == 0)
-            lane.free_rows.push_back(static_cast<std::uint32_t>(at));
-          else
-            recover(lane, at, word);
-          break;
-        }
-        case RowState::kNew: {
-          if (is_being_made(at)) break;
-          const std::uint64_t order = order_of_row(key);
-          const std::uint32_t bucket = bucket_of(order);
-          link_bucket(lane, bucket);
-          const Position found = find(lane, bucket, order, key);
-          if (found.is_found && found.current == at)
-            make_live(at, word);
-          else
-            recover(lane, at, word);
-          break;
-        }
-        case RowState::kDead: {                          // its evictor has died, or is about to go on
-          fence_acquire();                               // (table.F1)
-          if (there.word.load_relaxed() != word) break;  // (table.F2) so it was its key
-          const std::uint64_t order = order_of_row(key);
-          const std::uint32_t bucket = bucket_of(order);
-          link_bucket(lane, bucket);
-          static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
-          free_dead(lane, at, word);
-          break;
-        }
-        case RowState::kLive:
-        case RowState::kSealed: {
-          const std::uint32_t used = there.used.load_relaxed(), frequency = used & kMaxFrequency;
-          const std::uint32_t age = (lane.time - (used >> 8)) & kTimeMask;
-          const bool is_expired = shm_.ttl_ns != 0 && std::uint64_t{age} << kTimeShift > shm_.ttl_ns;
-          if (is_expired) {
-            if (seal(lane, at, word, true) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
-            break;
-          }
-          if (wanted == 0) break;
-          const bool by_frequency = static_cast<EvictBy>(shm_.evict_by) == EvictBy::kLeastFrequentlyUsed;
-          const std::uint64_t worth = (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age);
-          lane.candidates.push_back({worth, {at, word, false}});
-          if (by_frequency && frequency != 0 && draw(lane) % 8 == 0)
-            there.used.store_relaxed(make_used(used >> 8, frequency - (frequency + 15) / 16));
-          break;
-        }
-      }
-    }
-    wanted = lane.free_rows.empty() ? std::min<std::uint64_t>(wanted, lane.candidates.size()) : 0;
-    const auto worst = lane.candidates.begin() + static_cast<std::ptrdiff_t>(wanted);
-    std::nth_element(lane.candidates.begin(), worst, lane.candidates.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (auto one = lane.candidates.begin(); one != worst; ++one) {
-      if (seal(lane, one->second.row, one->second.word, false) && lane.sealed.size() == kEvictedAtOnce)
-        evicted += evict_sealed(lane);
-    }
-    return evicted + evict_sealed(lane);
-  }
-
-  std::uint64_t TablePart::tend(TableLane & lane, std::uint64_t looks) {
-    note_time(lane);
-    std::uint64_t evicted = 0, before;
-    do {  // as evict()
-      before = evicted;
-      evicted += turn(lane, looks, 0);
-    } while (evicted != before);
-    return evicted;
-  }
-
-  std::uint64_t TablePart::evict(TableLane & lane, std::span<const std::uint64_t> keys) {
-    std::uint64_t evicted = 0, before;
-    do {  // a seal is void where a neighbour in the list has been linked or unlinked, so that takes several rounds
-      before = evicted;
-      for (const std::uint64_t key : keys) {
+      case RowState::kNew: {
+        if (is_being_made(at)) break;
         const std::uint64_t order = order_of_row(key);
-        std::uint64_t word;
-        const auto found = locate(lane, key, order, bucket_of(order), word);
-        if (!found || (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed)) continue;
-        if (seal(lane, *found, word, false) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
+        const std::uint32_t bucket = bucket_of(order);
+        link_bucket(lane, bucket);
+        const Position found = find(lane, bucket, order, key);
+        if (found.is_found && found.current == at)
+          make_live(at, word);
+        else
+          recover(lane, at, word);
+        break;
       }
+      case RowState::kDead: {                          // its evictor has died, or is about to go on
+        fence_acquire();                               // (table.F1)
+        if (there.word.load_relaxed() != word) break;  // (table.F2) so it was its key
+        const std::uint64_t order = order_of_row(key);
+        const std::uint32_t bucket = bucket_of(order);
+        link_bucket(lane, bucket);
+        static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
+        free_dead(lane, at, word);
+        break;
+      }
+      case RowState::kLive:
+      case RowState::kSealed: {
+        const std::uint32_t used = there.used.load_relaxed(), frequency = used & kMaxFrequency;
+        const std::uint32_t age = (lane.time - (used >> 8)) & kTimeMask;
+        const bool is_expired = shm_.ttl_ns != 0 && std::uint64_t{age} << kTimeShift > shm_.ttl_ns;
+        if (is_expired) {
+          if (seal(lane, at, word, true) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
+          break;
+        }
+        if (wanted == 0) break;
+        const bool by_frequency = static_cast<EvictBy>(shm_.evict_by) == EvictBy::kLeastFrequentlyUsed;
+        const std::uint64_t worth = (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age);
+        lane.candidates.push_back({worth, {at, word, false}});
+        if (by_frequency && frequency != 0 && draw(lane) % 8 == 0)
+          there.used.store_relaxed(make_used(used >> 8, frequency - (frequency + 15) / 16));
+        break;
+      }
+    }
+  }
+  wanted = lane.free_rows.empty() ? std::min<std::uint64_t>(wanted, lane.candidates.size()) : 0;
+  const auto worst = lane.candidates.begin() + static_cast<std::ptrdiff_t>(wanted);
+  std::nth_element(lane.candidates.begin(), worst, lane.candidates.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto one = lane.candidates.begin(); one != worst; ++one) {
+    if (seal(lane, one->second.row, one->second.word, false) && lane.sealed.size() == kEvictedAtOnce)
       evicted += evict_sealed(lane);
-    } while (evicted != before && evicted < keys.size());
-    return evicted;
   }
+  return evicted + evict_sealed(lane);
+}
 
-  std::uint64_t TablePart::counted(TableCounter which) const noexcept {
-    std::uint64_t sum = 0;
-    for (std::uint32_t lane = 0; lane < shm_.lanes; ++lane)
-      sum += lanes_[lane].counters[static_cast<std::uint32_t>(which)].load_relaxed();
-    return sum;
-  }
+std::uint64_t TablePart::tend(TableLane& lane, std::uint64_t looks) {
+  note_time(lane);
+  std::uint64_t evicted = 0, before;
+  do {  // as evict()
+    before = evicted;
+    evicted += turn(lane, looks, 0);
+  } while (evicted != before);
+  return evicted;
+}
+
+std::uint64_t TablePart::evict(TableLane& lane, std::span<const std::uint64_t> keys) {
+  std::uint64_t evicted = 0, before;
+  do {  // a seal is void where a neighbour in the list has been linked or unlinked, so that takes several rounds
+    before = evicted;
+    for (const std::uint64_t key : keys) {
+      const std::uint64_t order = order_of_row(key);
+      std::uint64_t word;
+      const auto found = locate(lane, key, order, bucket_of(order), word);
+      if (!found || (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed)) continue;
+      if (seal(lane, *found, word, false) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
+    }
+    evicted += evict_sealed(lane);
+  } while (evicted != before && evicted < keys.size());
+  return evicted;
+}
+
+std::uint64_t TablePart::counted(TableCounter which) const noexcept {
+  std::uint64_t sum = 0;
+  for (std::uint32_t lane = 0; lane < shm_.lanes; ++lane)
+    sum += lanes_[lane].counters[static_cast<std::uint32_t>(which)].load_relaxed();
+  return sum;
+}
 
 }  // namespace ps_shm::shm

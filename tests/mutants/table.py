@@ -1,0 +1,82 @@
+"""Tables by key. What the fields mean: tests/mutants/run.py."""
+
+MUTANTS = {
+    "table_claim_stored": {
+        "breaks": "A free row is claimed by a store, so that two lanes can have it.",
+        "rule": "table.I2",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("      if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, lane.number + 1))) continue;",
+             "      row(number).word.store_release(next_word(word, RowState::kFree, lane.number + 1));"),
+        ],
+    },
+    "table_dead_not_unlinked": {
+        "breaks": "The hand frees a dead row that may still be linked.",
+        "rule": "table.E6",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("        static_cast<void>(find(lane, bucket, order, key));  // (table.E6)\n        free_dead(lane, at, word);",
+             "        free_dead(lane, at, word);"),
+        ],
+    },
+    "table_left_rows_stay": {
+        "breaks": "The hand does not take back what a dead lane was making.",
+        "rule": "table.E8",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {",
+             "void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {\n  if (word != 0) return;"),
+        ],
+    },
+    "table_note_ignored": {
+        "breaks": "The hand takes a row back that a living lane is making.",
+        "rule": "table.E1",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("lanes_[owner - 1].inserting.load_acquire() == at + 1 &&", "lanes_[owner - 1].inserting.load_acquire() == 0 &&"),
+        ],
+    },
+    "table_pins_ignored": {
+        "breaks": "Rows that are being pushed are evicted.",
+        "rule": "table.E4",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("      return pin.first == one.row && is_alive_(pin.second);", "      return pin.first == one.row && pin.second == ~0U;"),
+        ],
+    },
+    "table_path_not_looked_at": {
+        "breaks": "A search trusts a row that it has reached over a path that has changed.",
+        "rule": "table.F2",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("      if (at.previous->load_relaxed() != at.previous_word) break;  // (table.F2) it was linked, so its key stands\n",
+             ""),
+        ],
+    },
+    "table_row_not_looked_at": {
+        "breaks": "A push does not look whether the row that it has pinned is still the key's.",
+        "rule": "table.P3",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    if (there.key.load_relaxed() != key) return false;\n    if (state_of(word) == RowState::kLive) return true;",
+             "    if (state_of(word) == RowState::kLive) return true;"),
+        ],
+    },
+    "table_copy_not_looked_at": {
+        "breaks": "A pull takes what it has copied from a row that has changed hands meanwhile.",
+        "rule": "table.R3",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.hpp",
+        "changes": [
+            ("      if (there.word.load_relaxed() != word) continue;  // (table.R3)\n      if (shm_.touch_on_pull",
+             "      if (shm_.touch_on_pull"),
+        ],
+    },
+}
