@@ -47,7 +47,7 @@ def figures_of(result, target):
     for worker in result["per_worker"]:
         seconds_in.update(worker.get("seconds_in", {}))
     whole = sum(seconds_in.values()) or 1.0
-    gradients = sum(worker["steps"] for worker in result["per_worker"])
+    gradients = result["dropped"] + sum(worker["steps"] for worker in result["per_worker"])
     dropped = result["dropped"] / gradients if gradients else 0.0
     hit = reached(result["curve"], target) if target is not None else None
     return {

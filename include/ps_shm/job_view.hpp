@@ -29,9 +29,10 @@ struct WorkerInfo {
   WorkerState state = WorkerState::kNever;           // whether it has a living owner
   std::uint32_t pid = 0;                             // process of the rank's last owner
   std::uint64_t holders = 0;                         // number of processes that have owned this rank so far
-  std::uint64_t steps = 0, pushes = 0, pulls = 0;    // steps; pushes, per variable; pulls, per variable
+  // Steps, without those whose gradient was dropped; pushes, per variable; pulls, per variable.
+  std::uint64_t steps = 0, pushes = 0, pulls = 0;
   std::uint64_t push_retries = 0, pull_retries = 0;  // repeated pushes of a chunk; repeated pulls of a chunk
-  std::uint64_t dropped = 0;                         // sync: gradients that came too late for their step
+  std::uint64_t dropped = 0;                         // gradients that came too late, for a step of mode sync
   std::uint64_t clock = 0;                           // ssp: steps done since the mode began
   std::uint64_t max_clock_skew = 0;  // ssp: largest clock skew, in steps ahead of the slowest, at which a step began
   std::uint64_t examples = 0, step_examples = 0;  // processed in this job; processed per global step, lately

@@ -137,7 +137,7 @@ void add_worker_info(nb::module_& module) {
           "state", [](const WorkerInfo& self) { return std::string(to_string(self.state)); },
           "The state of the rank's last owner: 'alive', 'left', or 'dead' (it died without leaving).")
       .def_ro("pid", &WorkerInfo::pid, "The process of the rank's last owner.")
-      .def_ro("steps", &WorkerInfo::steps, "The number of steps.")
+      .def_ro("steps", &WorkerInfo::steps, "The number of steps, without those whose gradient was dropped.")
       .def_ro("pushes", &WorkerInfo::pushes, "The number of pushes, counted per variable.")
       .def_ro("pulls", &WorkerInfo::pulls, "The number of pulls, counted per variable.")
       .def_ro("dropped", &WorkerInfo::dropped, "Mode sync: the number of gradients that came too late for their step.")

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "config/modes.hpp"
+#include "inspection/texts.hpp"
 #include "report/gpu_summary.hpp"
 #include "train/loop/count_model.hpp"
 
@@ -329,6 +330,9 @@ std::string to_text(const RunReport& run, Columns columns) {
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
   if (run.max_clock_skew) text += fmt::format("  maximum clock skew {} steps\n", *run.max_clock_skew);
   text += fmt::format("  digest {:016x}\n", run.digest);
+  for (const WorkerReport& worker : run.per_worker)
+    if (const std::string forgotten = forgotten_text(worker.rank, worker.steps, worker.dropped); !forgotten.empty())
+      text += fmt::format("  {}\n", forgotten);
   if (run.per_worker.size() > 1) text += workers_table(run, columns);
   return fitted(text, columns);
 }

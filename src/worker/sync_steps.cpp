@@ -168,8 +168,9 @@ void SyncSteps::drop() {
 
 std::uint64_t SyncSteps::step() {
   const std::uint64_t round = arrived_in_.value_or(barrier_.round());
+  bool is_late = false;
   if (!arrived_in_ && ((has_pushed_ && pushed_for_ != round) || core_.job.is_finished())) {
-    if (has_pushed_) drop();  // the step closed before this worker was ready
+    is_late = has_pushed_;  // the step closed before this worker was ready
   } else {
     if (!arrived_in_) {  // else the previous step() threw: what it published stays as it is (barrier.B6)
       if (has_pushed_ && !is_summed()) write_norm();
@@ -177,15 +178,16 @@ std::uint64_t SyncSteps::step() {
       arrived_in_ = round;
     }
     finish(round);
-    if (has_pushed_ && !barrier_.was_in(round))
-      drop();
-    else
-      shm::record_staleness(core_.entry, 0);  // by construction
+    is_late = has_pushed_ && !barrier_.was_in(round);
+    if (!is_late) shm::record_staleness(core_.entry, 0);  // by construction
   }
   arrived_in_.reset();
   has_pushed_ = false;
   pulled_in_.reset();
-  core_.count(Counter::kSteps).bump_relaxed(1);
+  if (is_late)
+    drop();
+  else
+    core_.count(Counter::kSteps).bump_relaxed(1);
   core_.refresh_live();
   return barrier_.round();
 }

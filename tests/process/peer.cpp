@@ -9,6 +9,7 @@
 //   peer declare-integers JOB N    a job with an `int64` and a `uint64` variable that hold the number N
 //   peer declare-odd JOB           a job with a variable `odd` that holds -3, 4, NaN and both infinities
 //   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, one step each
+//   peer late JOB                  two workers of a job whose quorum is one; the second one is late in each of 20 steps
 //   peer hammer JOB RANK           pushes zeros to `w` every 200 ms, one step each
 //   peer stop-within JOB           a worker of a job; on a line of input it makes a step and two pushes in one group,
 //                                  and stops itself between the two
@@ -162,6 +163,23 @@ void push(const std::string& job, int rank, int count, float value) {
   wait_for_end();
 }
 
+void late(const std::string& job) {
+  ps_shm::WorkerOptions options;
+  options.job = job;
+  ps_shm::Worker first(options), second(options);
+  const auto zero = [](std::span<float> out) { out[0] = 0; };
+  const ps_shm::Variable a = first.variable({.name = "w", .shape = {1}}, zero);
+  const ps_shm::Variable b = second.variable({.name = "w", .shape = {1}}, zero);
+  for (int step = 0; step < 20; ++step) {
+    static_cast<void>(second.pull(b));
+    first.push(a, 1);
+    first.step();
+    second.push(b, 1);
+    second.step();
+  }
+  wait_for_end();
+}
+
 void hammer(const std::string& job, int rank) {
   Pusher pusher(job, rank);
   pusher.push(0);
@@ -282,6 +300,8 @@ int main(int argc, char** argv) try {
     hold_snapshot(argv[2]);
   else if (role == "hammer" && argc == 4)
     hammer(argv[2], std::atoi(argv[3]));
+  else if (role == "late")
+    late(argv[2]);
   else if (role == "train" && argc == 4)
     train(argv[2], std::strtoull(argv[3], nullptr, 10));
   else if (role == "declare-half")

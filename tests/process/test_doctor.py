@@ -85,6 +85,16 @@ class Jobs(Doctor):
             support.stop(workers[2])
         self.assertLess(took[1], 3 * took[0])
 
+    def test_a_worker_whose_gradients_are_dropped_is_advised_of(self):
+        self.start_ps("--workers", 2, "--mode", "sync", "--quorum", 1)
+        self.peer("late", self.job)
+        self.assertEqual(self.examine(), {})
+        self.assertRegex(self.examine(key="advice")["forgotten-worker"],
+                         r"^worker 1: 20 of its 20 gradients were dropped; .* is not in the model / .*--mode async")
+        metrics = run("inspect_shm", "metrics", "--job", self.job).out
+        for rank in (0, 1):
+            self.assertIn(f'ps_shm_worker_forgotten{{job="{self.job}",rank="{rank}"}} {rank}\n', metrics)
+
     def test_a_stopped_worker_is_named(self):
         _, workers = self.train(3, "--mode", "sync")
         support.stop(workers[2])

@@ -95,9 +95,8 @@ class Modes(ProcessTest):
         run("inspect_shm", "rm", "--job", self.job)
         self.assertEqual(sorted(event["step"] for event in events), list(range(300)))  # noted after the decision
         self.assertTrue(all(len(event["ranks"]) >= 2 for event in events))
-        pushed = sum(worker["steps"] for worker in result["per_worker"])
-        counted = sum(len(event["ranks"]) for event in events)
-        self.assertEqual(counted + result["dropped"], pushed)
+        self.assertEqual(sum(worker["steps"] for worker in result["per_worker"]),
+                         sum(len(event["ranks"]) for event in events))  # a dropped gradient is no step
         self.assertEqual(sum(worker["dropped"] for worker in result["per_worker"]), result["dropped"])
 
     @support.measures_time
@@ -105,7 +104,7 @@ class Modes(ProcessTest):
         result = self.launch("--mode", "sync", "--quorum", "2", "--delay", "0:3ms", "--steps", "300")
         # Most gradients of the slow worker are for a step that has closed meanwhile; they never count for a later step.
         late = result["per_worker"][0]
-        self.assertGreater(late["dropped"], late["steps"] / 2)
+        self.assertGreater(late["dropped"], late["steps"])
 
     def test_push_every_trains_in_all_modes_also_under_an_outer_momentum(self):
         for options in ([], ["--mode", "ssp", "--staleness", "2"], ["--mode", "sync"],

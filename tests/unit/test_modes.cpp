@@ -290,6 +290,8 @@ TEST_CASE("quorum: a gradient that comes too late is dropped and counted, and is
   CHECK(late.step() == 1);
   CHECK(info_of(config, 1).dropped == 1);
   CHECK(info_of(config, 0).dropped == 0);
+  CHECK(info_of(config, 1).steps == 0);  // a dropped gradient is no step
+  CHECK(info_of(config, 0).steps == 1);
   late.push(b, std::vector<float>(10, 2.0F));
   CHECK(late.step() == 2);
   CHECK(JobView(config.job).values("v") == std::vector<float>(10, 3.0F));

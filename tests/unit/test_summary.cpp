@@ -63,6 +63,18 @@ TEST_CASE("summary: without any step there is no loss at all") {
   CHECK(to_json(run)["training_loss"].is_null());
 }
 
+TEST_CASE("summary: it names each worker of whose gradients more than 90 % were dropped") {
+  RunReport run = run_of({worker(0, 50, 0.5), worker(1, 10, 0.5), worker(2, 9, 0.5), worker(3, 0, 0.5)});
+  run.per_worker[1].dropped = 90;
+  run.per_worker[2].dropped = 91;
+  run.per_worker[3].dropped = 77;
+  const std::string text = to_text(run, std::nullopt);
+  CHECK_FALSE(has(text, "worker 0:"));
+  CHECK_FALSE(has(text, "worker 1:"));
+  CHECK(has(text, "worker 2: 91 of its 100 gradients were dropped; what only it has seen is not in the model\n"));
+  CHECK(has(text, "worker 3: 77 of its 77 gradients were dropped;"));
+}
+
 TEST_CASE("summary: times below a second are in milliseconds") {
   RunReport run = run_of({worker(0, 50, 0.5), worker(1, 50, 0.5)});
   CHECK(has(to_text(run, std::nullopt), "100 steps in 250 ms: 400 steps/s"));

@@ -79,6 +79,9 @@ struct SparseSettings {
   bool operator==(const SparseSettings&) const = default;
 };
 
+// Which training examples a worker draws from.
+enum class ShardData { kNone, kByLabel };
+
 // Settings that all workers of a job share.
 struct TrainingSettings {
   std::string model = "mlp";
@@ -87,6 +90,7 @@ struct TrainingSettings {
   std::uint64_t epochs = 0;       // instead of steps, if there is no ps; 0: not given
   std::string epoch_schedule;     // a learning-rate schedule that contains epoch: and is not resolved yet; empty: none
   std::uint64_t batch = 0;        // 0: train::default_batch
+  ShardData shard_data = ShardData::kNone;
   std::uint64_t steps = 0;        // count: adds of each worker; without a ps: global steps; 0: default
   std::uint64_t size = 1;         // count: elements of `var`
   double interval_seconds = 0.0;  // count: pause after each add

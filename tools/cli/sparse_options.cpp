@@ -31,7 +31,7 @@ constexpr std::pair<const char*, const char*> kNeedLearning[] = {
     {"trace", "has no phases"},
     {"record", "adds ones, whose sum is the same in any order"},
 };
-constexpr const char* kOfDenseModels[] = {"push-every", "local-lr", "no-stream-waits"};
+constexpr const char* kOfDenseModels[] = {"push-every", "shard-data", "local-lr", "no-stream-waits"};
 constexpr const char* kEpoch = "epoch:";
 
 [[noreturn]] void refuse_without_learning(const char* option, const std::string& model, const char* why) {

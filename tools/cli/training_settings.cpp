@@ -66,6 +66,10 @@ const config::Settings<TrainingSettings>& training_settings() {
          {.unit = "examples",
           .otherwise = "32; 100 for sparse models and for images of 784 pixels or more",
           .common = config::kWorker}},
+        {"shard-data", choice(&T::shard_data, Choices<ShardData>{{ShardData::kNone, "none"},
+         {ShardData::kByLabel, "by-label"}}), kData, kBoth,
+         "none: each worker draws from all training examples; by-label: from those of its own classes only, to try out "
+         "what a mode makes of such data"},
         {"steps", whole_or_none(&T::steps, 1, kAny), Group::kJob, kBoth,
          "global steps of the job, with launch_shm or --standalone; count: adds of each worker",
          {.unit = "steps",

@@ -15,6 +15,7 @@
 #include "config/modes.hpp"
 #include "inspect_shm/findings.hpp"
 #include "inspect_shm/processes.hpp"
+#include "inspection/texts.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "shm/base/process_state.hpp"
@@ -52,6 +53,7 @@ class JobFaults {
     find_dead();
     find_stopped();
     find_quorum();
+    find_forgotten();
     find_shards();
     find_odd_values();
     find_unregistered();
@@ -133,6 +135,13 @@ class JobFaults {
         fmt::format("start more workers, or inspect_shm set --job {} quorum={}", job_, alive));
   }
 
+  void find_forgotten() {
+    for (const WorkerInfo& worker : before_)
+      if (std::string what = forgotten_text(worker.rank, worker.steps, worker.dropped); !what.empty())
+        add("forgotten-worker", std::move(what),
+            "if workers have data of their own, raise the quorum, or choose --mode async");
+  }
+
   // Workers that made no progress between the two reads, while others made much.
   void find_starving(const std::vector<WorkerInfo>& now) {
     constexpr std::uint64_t kMany = 20;
@@ -141,8 +150,9 @@ class JobFaults {
     for (const WorkerInfo& worker : now)
       for (const WorkerInfo& old : before_)
         if (old.rank == worker.rank && old.holders == worker.holders && is_alive(old) && is_alive(worker)) {
-          steps[worker.rank] = worker.steps - old.steps;
-          most = std::max(most, worker.steps - old.steps);
+          const std::uint64_t done = worker.steps + worker.dropped - old.steps - old.dropped;
+          steps[worker.rank] = done;
+          most = std::max(most, done);
         }
     if (most < kMany) return;
     for (const WorkerInfo& worker : now) {

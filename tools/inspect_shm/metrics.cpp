@@ -71,13 +71,16 @@ void add_workers(Families& out, const std::string& job, const JobView& view) {
     const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
       out.counter(name, help, of, double(value));
     };
-    counter("ps_shm_worker_steps_total", "Steps of this rank.", worker.steps);
+    counter("ps_shm_worker_steps_total", "Steps of this rank whose gradient was not dropped.", worker.steps);
     counter("ps_shm_worker_pushes_total", "Pushes of variables.", worker.pushes);
     counter("ps_shm_worker_pulls_total", "Pulls of variables.", worker.pulls);
     counter("ps_shm_worker_push_retries_total", "Retried pushes of chunks.", worker.push_retries);
     counter("ps_shm_worker_pull_retries_total", "Retried pulls of chunks.", worker.pull_retries);
-    counter("ps_shm_worker_dropped_gradients_total", "Gradients dropped because the quorum was complete.",
+    counter("ps_shm_worker_dropped_gradients_total", "Gradients that were dropped because they came too late.",
             worker.dropped);
+    out.gauge("ps_shm_worker_forgotten",
+              "1 if more than 90 % of the worker's gradients were dropped: what only it has seen is not in the model.",
+              of, forgotten_text(worker.rank, worker.steps, worker.dropped).empty() ? 0 : 1);
     counter("ps_shm_worker_examples_total", "Training examples.", worker.examples);
     if (worker.examples != 0)
       out.gauge("ps_shm_worker_training_loss", "Loss on the worker's last batch.", of, worker.loss);

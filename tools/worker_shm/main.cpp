@@ -124,6 +124,8 @@ int train_in_job(const WorkerSettings& settings) {
   if (settings.together) worker.wait_for_workers();
   if (!data) return count(worker, settings, std::move(place));
 
+  if (settings.training.shard_data == tools::ShardData::kByLabel)
+    data->train = train::shard_by_label(data->train, worker.rank(), worker.config().workers);
   const auto model = train::make_model(settings.training.model, data->train.features, data->train.classes);
   train::TrainOptions training = train_options(settings, who, *model);
   training.gpu = std::move(place);

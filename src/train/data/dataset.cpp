@@ -188,6 +188,20 @@ DataSplit load_data(const std::string& source, const EmbeddedData& digits, const
   return to_split(source, std::move(train), read_part(files[2], files[3], loading), kMaxPixel, loading);
 }
 
+Dataset shard_by_label(const Dataset& data, std::uint32_t rank, std::uint32_t workers) {
+  const std::size_t shards = std::min<std::size_t>(workers, data.classes);
+  Dataset shard{.images = {}, .labels = {}, .count = 0, .features = data.features, .classes = data.classes};
+  for (std::size_t i = 0; i < data.count; ++i) {
+    if (data.labels[i] % shards != rank % shards) continue;
+    const float* const image = data.images.data() + i * data.features;
+    shard.images.insert(shard.images.end(), image, image + data.features);
+    shard.labels.push_back(data.labels[i]);
+    ++shard.count;
+  }
+  if (shard.count == 0) throw Error(fmt::format("`shard-data`: no training example has a label of worker {}", rank));
+  return shard;
+}
+
 Batch slice(const Dataset& data, std::size_t first, std::size_t count) {
   return {count, std::span(data.images).subspan(first * data.features, count * data.features),
           std::span(data.labels).subspan(first, count)};
