@@ -32,7 +32,7 @@ struct WorkerInfo {
   // Steps, without those whose gradient was dropped; pushes, per variable; pulls, per variable.
   std::uint64_t steps = 0, pushes = 0, pulls = 0;
   std::uint64_t push_retries = 0, pull_retries = 0;  // repeated pushes of a chunk; repeated pulls of a chunk
-  std::uint64_t dropped = 0;                         // gradients that came too late, for a step of mode sync
+  std::uint64_t dropped = 0;                         // gradients that came too late, for a step or an age limit
   std::uint64_t clock = 0;                           // ssp: steps done since the mode began
   std::uint64_t max_clock_skew = 0;  // ssp: largest clock skew, in steps ahead of the slowest, at which a step began
   std::uint64_t examples = 0, step_examples = 0;  // processed in this job; processed per global step, lately

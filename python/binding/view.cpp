@@ -140,7 +140,7 @@ void add_worker_info(nb::module_& module) {
       .def_ro("steps", &WorkerInfo::steps, "The number of steps, without those whose gradient was dropped.")
       .def_ro("pushes", &WorkerInfo::pushes, "The number of pushes, counted per variable.")
       .def_ro("pulls", &WorkerInfo::pulls, "The number of pulls, counted per variable.")
-      .def_ro("dropped", &WorkerInfo::dropped, "Mode sync: the number of gradients that came too late for their step.")
+      .def_ro("dropped", &WorkerInfo::dropped, "The number of gradients that came too late: in mode sync for their step, in the others for the age limit `stale`.")
       .def_ro("examples", &WorkerInfo::examples, "The number of examples processed in this job, as reported.")
       .def_ro("loss", &WorkerInfo::loss, "The last reported loss.")
       .def_ro("seconds", &WorkerInfo::seconds,
@@ -235,7 +235,7 @@ forked child.)");
       .def_prop_ro(
           "live", [](const ViewHandle& self) { return live_dict(info(self).live); },
           nb::sig("def live(self) -> dict[str, str]"),
-          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum and "
+          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, stale and "
           "workers.")
       .def_prop_ro(
           "bytes", [](const ViewHandle& self) { return info(self).bytes.total(); },

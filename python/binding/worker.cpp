@@ -249,7 +249,7 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
       .def_prop_ro(
           "live", [](const WorkerHandle& self) { return self.rank->check(), live_dict(self.use().live()); },
           nb::sig("def live(self) -> dict[str, str]"),
-          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum and "
+          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, stale and "
           "workers. This worker applies a change of them from its next step on.")
       .def(
           "set",
@@ -407,6 +407,9 @@ Mode async: adds one to the global step. Mode ssp: adds one, then blocks while t
 steps ahead of the slowest. Mode sync: blocks until every worker that has neither died nor left has pushed (with a
 quorum: until `quorum` of them have), helps to apply the mean of the gradients, and returns when the step is complete.
 A gradient that comes too late for its step is dropped and counted.
+
+With an age limit (`stale`), a step of mode async or ssp whose gradient is too old changes nothing, is not counted in
+the global step, and is counted as dropped.
 
 Waiting notices the death of other workers. When the job's `step_timeout` expires, a sync step goes on without the
 missing workers. Ctrl-C raises KeyboardInterrupt at once; the job goes on. After a sync step() that has raised, the

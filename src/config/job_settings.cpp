@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <string_view>
 
 #include "config/modes.hpp"
 #include "config/values.hpp"
@@ -73,6 +74,26 @@ Value<JobConfig> place() {
                 for (const auto& [variable, shard] : in.place)
                   texts += fmt::format("{}{}={}", texts.empty() ? "" : ",", variable, shard);
                 return texts;
+              }};
+}
+
+Value<JobConfig> stale() {
+  static constexpr std::string_view kDrop = "drop:";
+  static constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+  return {.kind = Kind::kWord,
+          .form = "none|drop:R",
+          .bounds = "",
+          .words = {},
+          .read =
+              [](JobConfig& in, const std::string& text) {
+                if (text != "none" && !text.starts_with(kDrop))
+                  throw Error(fmt::format("'{}' is not none or drop:R", text));
+                in.stale_limit = text == "none" ? 0 : read_whole(text.substr(kDrop.size()), 1, kMost);
+              },
+          .check = [](const JobConfig& in) { check_whole(in.stale_limit, 0, kMost); },
+          .write =
+              [](const JobConfig& in) {
+                return in.stale_limit == 0 ? std::string("none") : fmt::format("{}{}", kDrop, in.stale_limit);
               }};
 }
 
@@ -160,6 +181,9 @@ Settings<JobConfig> make_job_settings() {
       {"quorum", whole(&J::quorum, 0, kMaxWorkers), kJob, kBoth,
        "sync: number of gradients that complete a step; 0: one from each live "
        "worker", {.is_live = true, .common = kPs}},
+      {"stale", stale(), kJob, kBoth,
+       "async, ssp: drop:R drops a step whose gradient was computed from values that are R or more global steps of other "
+       "workers old", {.is_live = true}},
       {"reduce", choice_of(&J::reduce, Reduce::kOrdered, Reduce::kAtomic), kJob, kBoth,
        "sync: ordered sums the gradients in rank order, atomic in the order of their arrival"},
       {"adds", choice_of(&J::adds, Adds::kExact, Adds::kRacy), kJob, kBoth,
@@ -234,6 +258,7 @@ LiveSettings live_of(const JobConfig& config) noexcept {
   return {.mode = config.mode,
           .staleness = config.staleness,
           .quorum = config.quorum,
+          .stale_limit = config.stale_limit,
           .learning_rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule)),
           .clip_norm = optimizer.clip_norm,
           .momentum = optimizer.momentum,
@@ -245,6 +270,7 @@ JobConfig with_live(JobConfig config, const LiveSettings& live) {
   config.mode = live.mode;
   config.staleness = live.staleness;
   config.quorum = live.quorum;
+  config.stale_limit = live.stale_limit;
   config.optimizer.learning_rate = live.learning_rate;
   config.optimizer.clip_norm = live.clip_norm;
   config.optimizer.momentum = live.momentum;

@@ -124,6 +124,7 @@ void GpuRows::Impl::start_pull(const kernels::RowIds& ids, std::span<float> out)
   begin();
   if (!is_pulling_) outside_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders it
   is_pulling_ = true;
+  worker.note_pull();
   if (is_registered) {
     table_.inverse_rate = 1.0F / (worker.live().learning_rate * settings.rate_scale);  // as in the CPU's pull of rows
     check(kernels.pull_rows(table_, ids, out.data(), reinterpret_cast<std::uint64_t*>(outside_.on_device()),

@@ -77,6 +77,8 @@ std::string change_text(const EventRecord& change) {
       return say("momentum", real);
     case LiveKey::kBeta1:
       return say("beta1", real);
+    case LiveKey::kStale:
+      return say("stale", [](std::uint64_t limit) { return limit == 0 ? "none" : fmt::format("drop:{}", limit); });
   }
   return "something unknown";
 }

@@ -140,6 +140,13 @@ void Cursor::begin() {
       event_.what = What::kBeginPush;
       ++pushes_;
       return;
+    case Kind::kDropped:
+      if (!read(first) || !read(second)) return;
+      take_variable();
+      event_.check = static_cast<std::uint32_t>(second - 1);
+      event_.what = What::kDropped;
+      ++pushes_;
+      return;
     case Kind::kStep:
       event_.what = What::kStep;
       event_.is_tried = !read(first);

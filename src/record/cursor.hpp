@@ -28,6 +28,7 @@ struct Event {
     kPull,       // variable, piece, version
     kBeginPush,  // variable, check, piece: the first one
     kPush,       // variable, piece, version; is_tried: the swap may not have happened
+    kDropped,    // variable, check: a push of a dropped step
     kStep,       // step; is_tried: counted at a step that no other worker has counted, or not at all
     kFinished,
     kLeft,

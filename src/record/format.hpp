@@ -6,6 +6,7 @@
 //   kUpdate     global steps since the last kUpdate            by which the rate of the following pushes is scheduled
 //   kPull       variable; for each chunk its version
 //   kPush       variable, check, first chunk; for each chunk from there on, wrapping around, a token of its version
+//   kDropped    variable, check                                instead of the push, in a step that the age limit drops
 //   kStep       followed, once the step is counted, by the global step before it, less the last one
 //   kFinished   the program was told that the job is finished
 //   kLeft       the worker has left
@@ -21,7 +22,7 @@
 
 namespace ps_shm::record {
 
-enum class Kind : std::uint8_t { kVariable = 1, kRates, kUpdate, kPull, kPush, kStep, kFinished, kLeft };
+enum class Kind : std::uint8_t { kVariable = 1, kRates, kUpdate, kPull, kPush, kStep, kFinished, kLeft, kDropped };
 
 inline constexpr std::uint64_t kTried = 1, kDone = 2;
 inline constexpr std::uint64_t kMaxPieces = std::uint64_t{1} << 22;  // of all variables of a worker

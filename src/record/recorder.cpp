@@ -146,6 +146,13 @@ void Recorder::pushed(std::uint64_t version) {
   if (++piece_ == known_[variable_].size()) piece_ = 0;
 }
 
+void Recorder::dropped(std::uint32_t variable, std::uint32_t check) {
+  make_room();
+  put(Kind::kDropped);
+  put_number(variable + 1);
+  put_number(std::uint64_t{check} + 1);
+}
+
 void Recorder::before_step() {
   make_room();
   put(Kind::kStep);

@@ -31,6 +31,8 @@ class Recorder final : public Recording {
   void before_push(const shm::VersionedVariable&, std::uint64_t) override { make_room(); }
   void trying(std::uint64_t version) noexcept override;
   void pushed(std::uint64_t version) override;
+  bool drops_pushes(bool now) override { return now; }
+  void dropped(std::uint32_t variable, std::uint32_t check) override;
   void before_step() override;
   void counted(std::uint64_t step) override;
   bool is_finished(bool now) noexcept override;

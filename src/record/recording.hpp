@@ -44,7 +44,12 @@ class Recording {
   virtual void trying(std::uint64_t version) noexcept = 0;  // before each swap
   virtual void pushed(std::uint64_t version) = 0;
 
-  virtual void before_step() = 0;
+  // Whether the pushes of the step are dropped because of their age (steps.D1). `now`: whether the limit says so.
+  virtual bool drops_pushes(bool now) = 0;
+  // Of a dropped push, instead of an update and what it pushes. `check`: as for begin_push().
+  virtual void dropped(std::uint32_t variable, std::uint32_t check) = 0;
+
+  virtual void before_step() = 0;  // not of a dropped step
   virtual void counted(std::uint64_t step) = 0;  // `step`: the global step after it
 
   // Whether to tell the program that the job is finished.

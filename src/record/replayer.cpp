@@ -71,7 +71,7 @@ Replayer::Replayer(const std::string& folder, const std::string& coordinator, sh
 std::string Replayer::place() const {
   const Event& event = cursor_->peek();
   const bool has_variable = event.what == What::kBeginPull || event.what == What::kPull ||
-                            event.what == What::kBeginPush || event.what == What::kPush;
+                            event.what == What::kBeginPush || event.what == What::kPush || event.what == What::kDropped;
   return fmt::format("push {}{}", cursor_->pushes(),
                      has_variable ? fmt::format(" (variable '{}')", cursor_->variables()[event.variable].name) : "");
 }
@@ -87,6 +87,10 @@ void Replayer::differ(const std::string& how) {
   throw Error(fmt::format("worker {}: the replay differs from its recording at {}, global step {}: {}", rank_, place(),
                           facts_.step, how),
               ErrorCode::kIncompatible);
+}
+
+void Replayer::differ_in_values() {
+  differ("the pushed values differ from the recorded ones: other data, other settings, or another build");
 }
 
 void Replayer::end_life() {
@@ -190,8 +194,7 @@ UpdateFacts Replayer::begin_update(const UpdateFacts& now) {
 void Replayer::begin_push(std::uint32_t variable, std::uint32_t check, std::uint64_t first_piece) {
   if (!expect(What::kBeginPush, "pushes a variable", variable)) return;
   const Event& event = cursor_->peek();
-  if (event.check != check)
-    differ("the pushed values differ from the recorded ones: other data, other settings, or another build");
+  if (event.check != check) differ_in_values();
   if (event.piece != first_piece) differ("it begins with another chunk: another number of workers");
   cursor_->next();
 }
@@ -220,6 +223,14 @@ void Replayer::pushed(std::uint64_t version) {
   if (has_ended_) return;
   if (version != cursor_->peek().version) differ("another worker has pushed in the meantime");
   shm::futex_announce(coordinator_.state().futex);
+  cursor_->next();
+}
+
+bool Replayer::drops_pushes(bool now) { return has_ended_ ? now : cursor_->peek().what == What::kDropped; }
+
+void Replayer::dropped(std::uint32_t variable, std::uint32_t check) {
+  if (!expect(What::kDropped, "pushes a variable", variable)) return;
+  if (cursor_->peek().check != check) differ_in_values();
   cursor_->next();
 }
 

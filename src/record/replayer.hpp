@@ -59,6 +59,8 @@ class Replayer final : public Recording {
   void before_push(const shm::VersionedVariable& part, std::uint64_t chunk) override;
   void trying(std::uint64_t) noexcept override {}
   void pushed(std::uint64_t version) override;
+  bool drops_pushes(bool now) override;
+  void dropped(std::uint32_t variable, std::uint32_t check) override;
   void before_step() override;
   void counted(std::uint64_t step) override;
   bool is_finished(bool now) noexcept override;
@@ -70,6 +72,7 @@ class Replayer final : public Recording {
   // next event is a different one, and JobFinished if there is none.
   bool expect(Event::What what, const char* does, std::uint32_t variable = 0);
   [[noreturn]] void differ(const std::string& how);
+  [[noreturn]] void differ_in_values();
   [[noreturn]] void end_life();
   std::string place() const;
   std::uint64_t chunk() const;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "config/modes.hpp"
 #include "ps_shm/worker.hpp"
 #include "record/recording.hpp"
 #include "shm/segment/counters.hpp"
@@ -23,7 +24,9 @@ struct WorkerCore {
         rank(taken),
         entry(job.worker(taken)),
         threads(job, taken, std::max(1U, options.threads)),
-        live(shm::read_live(job)) {}
+        live(shm::read_live(job)) {
+    note_limits();
+  }
   WorkerCore(const WorkerCore&) = delete;
   WorkerCore& operator=(const WorkerCore&) = delete;
 
@@ -36,6 +39,9 @@ struct WorkerCore {
   const std::uint64_t examples_before = shm::counter(entry, shm::Counter::kExamples).load_relaxed();
   Threads threads;
   shm::Live live;                                   // read again at the end of each step
+  // Which of the settings in force a pull or push has to know of. Each asks one of these.
+  bool notes_pulls = false;    // pulls are reported to the mode (StepMode::note_pull), and steps may be dropped
+  bool limits_pushes = false;  // by their norm or age; for pushes of rows also where lr-staleness is set
   std::uint32_t open_pushes = 0, pushes_begun = 0;  // push_scope.hpp
   std::uint64_t epoch = 0;                          // of the push in progress
   std::uint64_t rate_step = 0;                      // the step for which rate_now was computed
@@ -52,7 +58,15 @@ struct WorkerCore {
 
   // A change of the runtime settings takes effect here: at the end of a step, before the next step's pull.
   void refresh_live() noexcept {
-    if (shm::live_version(job) != live.version) live = shm::read_live(job);
+    if (shm::live_version(job) == live.version) return;
+    live = shm::read_live(job);
+    note_limits();
+  }
+
+  void note_limits() noexcept {
+    const bool has_age_limit = live.settings.stale_limit != 0;
+    notes_pulls = has_age_limit || recording || traits_of(config.mode).steps_together();
+    limits_pushes = has_age_limit || live.settings.clip_norm > 0 || config.optimizer.staleness_scaling;
   }
 
   // The learning rate of global step `step`.

@@ -11,6 +11,7 @@
 #include "shm/base/futex.hpp"
 #include "worker/inplace_state.hpp"
 #include "worker/push_scope.hpp"
+#include "worker/recorded_state.hpp"
 #include "worker/waits.hpp"
 
 namespace ps_shm {
@@ -18,6 +19,17 @@ namespace ps_shm {
 using shm::Counter;
 
 bool FreeSteps::is_bounded() const noexcept { return traits_of(core_.live.settings.mode).has_staleness_bound; }
+
+void FreeSteps::refresh_live() noexcept {
+  if (shm::live_version(core_.job) != core_.live.version) [[unlikely]]
+    follow_live();
+}
+
+[[gnu::noinline]] void FreeSteps::follow_live() noexcept {
+  const bool noted_pulls = core_.notes_pulls;
+  core_.refresh_live();
+  if (core_.notes_pulls != noted_pulls) age_ = {};
+}
 
 void FreeSteps::begin() {
   if (is_bounded()) clock_.enter(core_.live.clock_epoch);
@@ -28,15 +40,58 @@ std::optional<std::uint64_t> FreeSteps::steady_step(bool look_at_locks) const no
   return core_.job.steps_done();
 }
 
+void FreeSteps::note_pull() noexcept { age_.note_pull(core_.job.steps_done()); }
+
+bool FreeSteps::is_too_old() const noexcept {
+  const std::uint64_t limit = core_.live.settings.stale_limit;
+  return limit != 0 && age_.is_too_old(core_.job.steps_done(), limit);
+}
+
+bool FreeSteps::decide(bool drops) noexcept {
+  age_.decide(drops);
+  shm::fault_point(shm::FaultPoint::kAgeDecided);
+  return drops;
+}
+
+// (steps.D1)
+bool FreeSteps::drops_pushes() {
+  if (!core_.notes_pulls) return false;
+  return age_.is_decided() ? age_.drops() : decide(is_too_old());
+}
+
 void FreeSteps::push(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
+  float clip = 1.0F;
+  if (core_.limits_pushes) [[unlikely]] {
+    if (drops_pushes()) return drop(variables, gradients);
+    for (const GradientInput& gradient : gradients)
+      if (gradient.is_copied_back() && core_.notes_pulls) note_pull();
+    clip = clip_scale_of(variables, gradients);
+  }
   PushScope scope(core_);
-  push_at(core_.job.steps_done(), variables, gradients, scope);
+  push_at(core_.job.steps_done(), variables, gradients, clip, scope);
+}
+
+// Waits for gradients that are still arriving, since their sender writes to memory of its own. What is copied back is as
+// after a push: the current values.
+[[gnu::noinline]] void FreeSteps::drop(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    if (!gradients[i].is_copied_back()) {
+      static_cast<void>(gradients[i].whole());
+      continue;
+    }
+    note_pull();
+    VariableState& state = state_of(variables[i]);
+    std::uint64_t retries = 0;
+    static_cast<void>(
+        state.pull_changed({gradients[i].out(), state.elements}, gradients[i].versions(), core_.threads, retries));
+    if (retries != 0) core_.count(Counter::kPullRetries).bump_relaxed(retries);
+  }
 }
 
 [[gnu::always_inline]] inline void FreeSteps::push_at(std::uint64_t step, std::span<const Variable> variables,
-                                                      std::span<const GradientInput> gradients, PushScope& scope) {
+                                                      std::span<const GradientInput> gradients, float clip,
+                                                      PushScope& scope) {
   PushContext context = core_.push_context(step);
-  const float clip = clip_scale_of(variables, gradients);
   for (std::size_t i = 0; i < variables.size(); ++i) {
     VariableState& state = state_of(variables[i]);
     if (state.elements >= PushScope::kLongFloats) scope.take_time();
@@ -75,7 +130,7 @@ void FreeSteps::wait_for_slowest() {
   std::vector<std::uint32_t> blockers;
   std::uint64_t skew = 0;
   const auto may_begin = [&](bool look_at_locks) {
-    core_.refresh_live();
+    refresh_live();
     if (!is_bounded()) return true;
     clock_.enter(core_.live.clock_epoch);
     skew = clock_.skew(core_.live.settings.staleness, look_at_locks, blockers);
@@ -108,7 +163,11 @@ void FreeSteps::wait_for_slowest() {
   if (blockers.empty() && skew > most.load_relaxed()) most.store_relaxed(skew);
 }
 
-std::uint64_t FreeSteps::step() { return end_step(count_step(), true); }
+std::uint64_t FreeSteps::step() {
+  if (is_dropped()) [[unlikely]]
+    return end_dropped_step(true);
+  return end_step(count_step(), true);
+}
 
 [[gnu::always_inline]] inline std::uint64_t FreeSteps::count_step() noexcept {
   return core_.job.global_step().fetch_add_acq_rel(1) + 1;  // (steps.T1) pairs with steps.T2
@@ -117,12 +176,26 @@ std::uint64_t FreeSteps::step() { return end_step(count_step(), true); }
 [[gnu::always_inline]] inline std::uint64_t FreeSteps::end_step(std::uint64_t steps, bool waits_for_slowest) {
   core_.count(Counter::kSteps).bump_relaxed(1);
   shm::fault_point(shm::FaultPoint::kStepCounted);
+  return begin_next(steps, true, waits_for_slowest);
+}
+
+// (steps.D2)
+[[gnu::noinline]] std::uint64_t FreeSteps::end_dropped_step(bool waits_for_slowest) {
+  core_.count(Counter::kDropped).bump_relaxed(1);
+  shm::fault_point(shm::FaultPoint::kAgeDropped);
+  return begin_next(core_.job.steps_done(), false, waits_for_slowest);
+}
+
+[[gnu::always_inline]] inline std::uint64_t FreeSteps::begin_next(std::uint64_t steps, bool is_counted,
+                                                                  bool waits_for_slowest) {
+  if (core_.notes_pulls) [[unlikely]]
+    age_.end_step(is_counted);
   if (is_bounded()) clock_.advance();
   if (core_.job.is_finished()) {
     shm::futex_announce(core_.job.state().clocks);
     return steps;
   }
-  core_.refresh_live();
+  refresh_live();
   if (waits_for_slowest && is_bounded()) wait_for_slowest();
   return steps;
 }
@@ -140,9 +213,19 @@ std::uint64_t RecordedSteps::update_step() {
   return facts.step;
 }
 
+// Follows the recording in a replay, whatever the limit and the counter are.
+bool RecordedSteps::drops_pushes() {
+  return age_.is_decided() ? age_.drops() : decide(recording_.drops_pushes(is_too_old()));
+}
+
 void RecordedSteps::push(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
+  if (drops_pushes()) {
+    for (std::size_t i = 0; i < variables.size(); ++i) recorded_state(state_of(variables[i])).drop(gradients[i]);
+    return;
+  }
   PushScope scope(core_);
-  push_at(update_step(), variables, gradients, scope);
+  const std::uint64_t step = update_step();
+  push_at(step, variables, gradients, clip_scale_of(variables, gradients), scope);
 }
 
 void RecordedSteps::change(VariableState& state, update::Change how, std::span<const float> values,
@@ -152,6 +235,7 @@ void RecordedSteps::change(VariableState& state, update::Change how, std::span<c
 }
 
 std::uint64_t RecordedSteps::step() {
+  if (is_dropped()) return end_dropped_step(recording_.waits_for_slowest());
   recording_.before_step();
   const std::uint64_t steps = count_step();
   recording_.counted(steps);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "shm/steps/ssp_clock.hpp"
+#include "worker/age_limit.hpp"
 #include "worker/push_scope.hpp"
 #include "worker/step_mode.hpp"
 
@@ -14,6 +15,8 @@ class FreeSteps : public StepMode {
   explicit FreeSteps(WorkerCore& core) : StepMode(core), clock_(core.job, core.rank) {}
 
   void begin() override;
+  void note_pull() noexcept override;
+  bool drops_pushes() override;
   void push(std::span<const Variable> variables, std::span<const GradientInput> gradients) override;
   void change(VariableState& state, update::Change how, std::span<const float> values,
               std::vector<std::uint64_t>& versions) override;
@@ -21,17 +24,28 @@ class FreeSteps : public StepMode {
   std::uint64_t step() override;
 
  protected:
+  bool is_too_old() const noexcept;
+  bool decide(bool drops) noexcept;
+  bool is_dropped() const noexcept { return core_.notes_pulls && age_.drops(); }
+
   // The parts of push(), change() and step(). `step`: the step by which the rate is scheduled.
   inline void push_at(std::uint64_t step, std::span<const Variable> variables, std::span<const GradientInput> gradients,
-                      PushScope& scope);
+                      float clip, PushScope& scope);
   inline void change_at(std::uint64_t step, VariableState& state, update::Change how, std::span<const float> values,
                         std::vector<std::uint64_t>& versions, PushScope& scope);
   inline std::uint64_t count_step() noexcept;
   inline std::uint64_t end_step(std::uint64_t steps, bool waits_for_slowest);
+  std::uint64_t end_dropped_step(bool waits_for_slowest);
+
+  AgeLimit age_;
 
  private:
   bool is_bounded() const noexcept;
+  void refresh_live() noexcept;
+  void follow_live() noexcept;
   void wait_for_slowest();
+  inline std::uint64_t begin_next(std::uint64_t steps, bool is_counted, bool waits_for_slowest);
+  void drop(std::span<const Variable> variables, std::span<const GradientInput> gradients);
 
   shm::SspClock clock_;
 };
@@ -43,6 +57,7 @@ class RecordedSteps final : public FreeSteps {
   // Requires: core.recording.
   explicit RecordedSteps(WorkerCore& core) : FreeSteps(core), recording_(*core.recording) {}
 
+  bool drops_pushes() override;
   void push(std::span<const Variable> variables, std::span<const GradientInput> gradients) override;
   void change(VariableState& state, update::Change how, std::span<const float> values,
               std::vector<std::uint64_t>& versions) override;

@@ -31,7 +31,6 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   shm::Directory directory{job};
   shm::Barrier user_barrier{job, rank, 1};
   std::unique_ptr<StepMode> mode;                            // from take_over() on
-  bool notes_pulls = false;                                  // cached: every pull asks
   std::vector<std::unique_ptr<VariableState>> variables;     // handles point to them
   std::unordered_map<std::uint32_t, VariableState*> states;  // the same, by the position of their first part
   std::vector<GradientInput> inputs;                         // of the push in progress

@@ -82,8 +82,8 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
 void Worker::Impl::take_over() {
   has_recovered = shm::recover_buffers(job, rank, job.locks());
   recording = make_recording();
+  note_limits();
   mode = StepMode::make(*this);
-  notes_pulls = mode->notes_pulls();
   mode->begin();
 }
 

@@ -52,7 +52,7 @@ std::span<float> Worker::gradient(const Variable& variable) {
 void Worker::push(const Variable& variable, float gradient) {
   Impl& impl = owned();
   VariableState& state = *variable.state_;
-  if (!state.is_scalar || impl.live.settings.clip_norm > 0) return impl.push(variable, gradient);
+  if (!state.is_scalar || impl.limits_pushes) return impl.push(variable, gradient);
   impl.count(Counter::kPushes).bump_relaxed(1);
   state.follow(impl.live.settings);
   // A sum needs neither rate nor step.

@@ -21,6 +21,11 @@ struct PS_SHM_HIDDEN RecordedState final : VersionedState {
   std::uint64_t change(update::Change how, std::span<const float> values, const PushContext& context, Threads& threads,
                        std::vector<std::uint64_t>* versions) override;
 
+  // Reports a push that the age limit drops (steps.D1).
+  void drop(const GradientInput& gradient) {
+    recording_.dropped(number_, record::check_of(gradient.whole(), static_cast<std::uint32_t>(update::Change::kStep)));
+  }
+
  private:
   std::uint64_t apply(update::Change how, std::span<const float> numbers, const PushContext& context,
                       shm::FreeBuffers& free_buffers, std::vector<std::uint64_t>* versions);
@@ -28,5 +33,8 @@ struct PS_SHM_HIDDEN RecordedState final : VersionedState {
   record::Recording& recording_;
   const std::uint32_t number_;  // in the recording
 };
+
+// Requires: the worker is recorded or replayed.
+inline RecordedState& recorded_state(VariableState& state) noexcept { return static_cast<RecordedState&>(state); }
 
 }  // namespace ps_shm

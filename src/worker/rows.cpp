@@ -34,6 +34,7 @@ bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats
 template <class Id>
 void Worker::Impl::pull_rows(VariableState& state, std::span<const Id> ids, std::span<float> out) {
   static_cast<void>(require_rows(state, ids, out.size(), "pull"));
+  note_pull();
   state.rows->begin_watch(ids, job);
   state.rows->pull(ids, out.data(), state.settings, live.settings.learning_rate, threads);
   count(Counter::kPulls).bump_relaxed(1);
@@ -42,14 +43,20 @@ void Worker::Impl::pull_rows(VariableState& state, std::span<const Id> ids, std:
 template <class Id>
 void Worker::Impl::push_rows(VariableState& state, std::span<const Id> ids, std::span<const float> gradients) {
   bool are_ascending = require_rows(state, ids, gradients.size(), "push");
-  if (config.optimizer.staleness_scaling && !state.is_sum)
-    throw Error(
-        fmt::format("push of rows of variable '{}': lr-staleness needs the staleness of every row, which is only "
-                    "measured on a sample; start the job without it",
-                    state.name));
+  if (limits_pushes) [[unlikely]] {
+    if (config.optimizer.staleness_scaling && !state.is_sum)
+      throw Error(
+          fmt::format("push of rows of variable '{}': lr-staleness needs the staleness of every row, which is only "
+                      "measured on a sample; start the job without it",
+                      state.name));
+    if (mode->drops_pushes()) {
+      count(Counter::kPushes).bump_relaxed(1);
+      return;
+    }
+  }
   if (!are_ascending) are_ascending = state.rows->combine(ids, gradients);
   float scale = 1.0F;
-  if (live.settings.clip_norm > 0 && state.is_clipped())
+  if (limits_pushes && live.settings.clip_norm > 0 && state.is_clipped())
     scale = update::clip_scale(update::squared_norm(gradients.data(), gradients.size()), live.settings.clip_norm);
   PushScope scope(*this);
   if (gradients.size() >= PushScope::kLongFloats) scope.take_time();

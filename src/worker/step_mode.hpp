@@ -32,10 +32,13 @@ class StepMode {
   // before all other functions.
   virtual void begin() = 0;
 
-  // Called at the start of a pull, in modes for which notes_pulls() is true: gradients pushed later may be computed
-  // from its values. Wait-free.
-  virtual bool notes_pulls() const noexcept { return false; }
-  virtual void note_pull() noexcept {}
+  // Called at the start of a pull if core.notes_pulls: gradients pushed later may be computed from its values.
+  // Wait-free.
+  virtual void note_pull() noexcept = 0;
+
+  // Whether the pushes of this step are dropped because their gradient is too old (steps.D1). The first call in a step
+  // decides. To be called if core.limits_pushes, before a push that does not use push().
+  virtual bool drops_pushes() { return false; }
 
   // Throws Error if nothing may be pushed before another step(). To be called before landing() is filled.
   virtual void check_push() const {}

@@ -23,7 +23,6 @@ class SyncSteps final : public StepMode {
   explicit SyncSteps(WorkerCore& core);
 
   void begin() override;
-  bool notes_pulls() const noexcept override { return true; }
   void note_pull() noexcept override;
   void check_push() const override;
   void push(std::span<const Variable> variables, std::span<const GradientInput> gradients) override;

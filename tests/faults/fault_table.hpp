@@ -163,6 +163,8 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kRowUnlinked, "row-unlinked", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
     {FaultPoint::kRowFreed, "row-freed", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
     {FaultPoint::kRowRecovered, "row-recovered", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kSuccessor},
+    {FaultPoint::kAgeDecided, "age-decided", "age", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},
+    {FaultPoint::kAgeDropped, "age-dropped", "age", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kLate},
     {FaultPoint::kStepCounted, "step-counted", "step", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockEntering, "clock-entering", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},
     {FaultPoint::kClockEntered, "clock-entered", "step", FaultActor::kWorker,  kInSsp | kInBoth, FaultWay::kAlone},

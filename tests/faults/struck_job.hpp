@@ -56,6 +56,7 @@ class StruckJob {
     config_.layout = case_.layout;
     config_.mode = case_.is_sync() ? Mode::kSync : case_.kind == Kind::kSsp ? Mode::kSsp : Mode::kAsync;
     config_.staleness = 3;
+    if (std::strcmp(case_.row->protocol, "age") == 0) config_.stale_limit = 1;
     if (case_.kind == Kind::kBackup) config_.quorum = kWorkers - 1;
     if (case_.kind == Kind::kSummed) config_.reduce = Reduce::kAtomic;
     if (case_.kind != Kind::kSsp) config_.staleness = 0;

@@ -18,6 +18,7 @@
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
 #include "update/elements.hpp"
+#include "worker/age_limit.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
@@ -65,6 +66,63 @@ Explored explore_inplace(std::uint64_t floats, Adds adds) {
     for (std::size_t i = 0; i < floats; ++i)
       if (variable.elements()[i] != 3) explorer.fail("an update is lost or doubled");
     if (variable.pushes(0) != 2 || log.before[0] + log.before[1] != 3) explorer.fail("the counter is wrong");
+  });
+  return explorer.explore();
+}
+
+// Two workers with an age limit of one step, as FreeSteps has it, each of which makes two steps (steps.D1 to steps.D3).
+// `notes_late`: the global step is loaded after the values are.
+Explored explore_ages(bool notes_late) {
+  constexpr std::uint32_t kSteps = 2;
+  Scene scene({.floats = 1});
+  Explorer& explorer = *scene.explorer;
+  auto& global_step = scene.job.segments.global_step();
+  struct {
+    std::uint32_t counted[2], dropped[2], applied;
+  } log = {};
+  explorer.remember(&global_step);
+  explorer.remember(&log);
+  const auto read_step = [&] {
+    explorer.point();
+    const std::uint64_t step = scene.job.segments.steps_done();
+    explorer.saw(step);
+    return step;
+  };
+  for (std::uint32_t rank = 0; rank < 2; ++rank)
+    explorer.add([&, rank] {
+      const std::uint32_t other = 1 - rank;
+      FreeBuffers free_buffers(scene.job.segments, rank);
+      AgeLimit age;
+      for (std::uint32_t step = 0; step < kSteps; ++step) {
+        if (!notes_late) age.note_pull(read_step());
+        float value = 0;
+        static_cast<void>(scene.pull_once(0, &value));
+        const std::uint32_t counted = log.counted[other];
+        explorer.saw(counted);
+        if (notes_late) age.note_pull(read_step());
+        age.decide(age.is_too_old(read_step(), 1));
+        const std::uint32_t bit = 1U << (kSteps * rank + step);
+        if (age.drops()) {
+          if (++log.dropped[rank] > log.counted[other]) explorer.fail("dropped, and no other worker has come forward");
+        } else {
+          if (log.counted[other] != counted) explorer.fail("a gradient that is too old is applied");
+          log.applied |= bit;
+          static_cast<void>(scene.push_once(0, free_buffers, float(bit)));
+          explorer.point();
+          global_step.fetch_add_acq_rel(1);
+          ++log.counted[rank];
+        }
+        age.end_step(!age.drops());
+      }
+    });
+  explorer.at_end([&] {
+    const std::uint64_t counted = log.counted[0] + log.counted[1], word = scene.job.word(scene.record(0), 0).load_acquire();
+    float value = 0;
+    static_cast<void>(scene.pull_once(0, &value));
+    if (value != float(log.applied)) explorer.fail("a dropped push has left something, or another one is missing");
+    if (version_of(word) != counted || scene.job.segments.steps_done() != counted)
+      explorer.fail("a dropped step is counted");
+    if (counted + log.dropped[0] + log.dropped[1] != 2 * kSteps || counted < kSteps) explorer.fail("both drop");
   });
   return explorer.explore();
 }
@@ -295,7 +353,15 @@ TEST_CASE("interleavings: in-place elements take every exact update once, in exc
   }
 }
 
+TEST_CASE("interleavings: no gradient older than the limit is applied, and one of two workers always gets through") {
+  check_all_good(explore_ages(false), 1000);
+}
+
 // ---- flaws
+
+TEST_CASE("interleavings: a global step that is noted after the values are pulled is found") {
+  check_found(explore_ages(true));
+}
 
 TEST_CASE("interleavings: the sketch of the protocol is correct without a flaw") {
   FlawedScene scene({.floats = 2}, Flaw::kNone);

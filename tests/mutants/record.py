@@ -139,8 +139,8 @@ MUTANTS = {
         "tests": ['replay "record: a replayed call waits*"'],
         "file": "src/record/replayer.cpp",
         "changes": [
-            ("  if (event.check != check)\n",
-             "  if (event.check != check && event.check == 0)\n"),
+            ("  if (event.check != check) differ_in_values();\n",
+             "  if (event.check != check && event.check == 0) differ_in_values();\n"),
         ],
     },
     "replay_any_step": {

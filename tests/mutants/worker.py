@@ -68,6 +68,76 @@ MUTANTS = {
   state.set_values(values, live.settings.learning_rate, first ? *first : FirstState());'''),
         ],
     },
+    "age_by_chunk": {
+        "breaks": "Each push of a step is decided by itself.",
+        "rule": "steps.D2",
+        "tests": ['age_limit "age limit: the first push decides*"'],
+        "file": "src/worker/free_steps.cpp",
+        "changes": [
+            ("  if (!core_.notes_pulls) return false;\n  return age_.is_decided() ? age_.drops() : decide(is_too_old());\n",
+             "  return decide(is_too_old());\n"),
+        ],
+    },
+    "age_of_own_steps": {
+        "breaks": "A worker's own steps age its gradient.",
+        "rule": "steps.D1",
+        "tests": ['age_limit "age limit: own steps*"'],
+        "file": "src/worker/age_limit.hpp",
+        "changes": [
+            ("    if (last_pull_) ++*last_pull_;\n",
+             ""),
+        ],
+    },
+    "age_of_the_last_pull": {
+        "breaks": "The last pull of a step counts, not the first one.",
+        "rule": "steps.D1",
+        "tests": ['age_limit "age limit: the first pull*"'],
+        "file": "src/worker/age_limit.hpp",
+        "changes": [
+            ("    if (!pull) pull = global_step;\n",
+             "    pull = global_step;\n"),
+        ],
+    },
+    "age_of_the_next_pull": {
+        "breaks": "A pull after the first push of a step does not count for the next step.",
+        "rule": "steps.D1",
+        "tests": ['age_limit "age limit: a push that copies back*"'],
+        "file": "src/worker/age_limit.hpp",
+        "changes": [
+            ("    pull_ = next_pull_;\n",
+             "    pull_.reset();\n"),
+        ],
+    },
+    "age_dropped_is_counted": {
+        "breaks": "A dropped step is counted.",
+        "rule": "steps.D3",
+        "tests": ['age_limit'],
+        "file": "src/worker/free_steps.cpp",
+        "changes": [
+            ("  if (is_dropped()) [[unlikely]]\n    return end_dropped_step(true);\n",
+             ""),
+        ],
+    },
+    "age_of_rows": {
+        "breaks": "A pull of rows is not noted.",
+        "rule": "steps.D1",
+        "tests": ['age_limit "age limit: the first push decides*"'],
+        "file": "src/worker/rows.cpp",
+        "changes": [
+            ('  static_cast<void>(require_rows(state, ids, out.size(), "pull"));\n  note_pull();\n',
+             '  static_cast<void>(require_rows(state, ids, out.size(), "pull"));\n'),
+        ],
+    },
+    "age_of_a_scalar": {
+        "breaks": "The short path of a scalar does not ask for the age limit.",
+        "rule": "steps.D2",
+        "tests": ['age_limit "age limit: the first push decides*"'],
+        "file": "src/worker/pushing.cpp",
+        "changes": [
+            ("  if (!state.is_scalar || impl.limits_pushes) return",
+             "  if (!state.is_scalar || impl.live.settings.clip_norm > 0) return"),
+        ],
+    },
     "steps_end_unseen": {
         "breaks": "The end of the job does not end a wait of ssp.",
         "rule": "names.N7",
@@ -94,8 +164,8 @@ MUTANTS = {
         "tests": ['modes "ssp: a change to async*"'],
         "file": "src/worker/free_steps.cpp",
         "changes": [
-            ("    core_.refresh_live();\n",
-             ""),
+            ("    refresh_live();\n    if (!is_bounded()) return true;\n",
+             "    if (!is_bounded()) return true;\n"),
         ],
     },
     "gradient_noted_before_its_name": {
@@ -238,10 +308,10 @@ MUTANTS = {
         "changes": [
             ('''  if (!are_ascending) are_ascending = state.rows->combine(ids, gradients);
   float scale = 1.0F;
-  if (live.settings.clip_norm > 0 && state.is_clipped())
+  if (limits_pushes && live.settings.clip_norm > 0 && state.is_clipped())
     scale = update::clip_scale(update::squared_norm(gradients.data(), gradients.size()), live.settings.clip_norm);''',
              '''  float scale = 1.0F;
-  if (live.settings.clip_norm > 0 && state.is_clipped())
+  if (limits_pushes && live.settings.clip_norm > 0 && state.is_clipped())
     scale = update::clip_scale(update::squared_norm(gradients.data(), gradients.size()), live.settings.clip_norm);
   if (!are_ascending) are_ascending = state.rows->combine(ids, gradients);'''),
         ],

@@ -158,7 +158,7 @@ class Inspector(ProcessTest):
 
     def test_what_cannot_be_set_is_refused_with_what_can(self):
         ps = self.start_ps()
-        for change, words in (("seed=2", ("'seed' cannot be set", "workers, mode, staleness, quorum, lr, momentum, beta1, clip-norm")),
+        for change, words in (("seed=2", ("'seed' cannot be set", "workers, mode, staleness, quorum, stale, lr, momentum, beta1, clip-norm")),
                               ("mode=fast", ("unknown mode 'fast'", "async|ssp|sync")), ("staleness=x", ("'x'",))):
             with self.subTest(change):
                 self.assert_fails(2, run("inspect_shm", "set", "--job", self.job, change), *words)
@@ -175,6 +175,9 @@ class Messages(ProcessTest):
                                (("--mode: unknown mode 'fast'; expected async|ssp|sync",), ("--mode", "fast")),
                                (("--mode sync needs --layout versioned",), ("--mode", "sync", "--layout", "inplace")),
                                (("--staleness is the bound of mode ssp",), ("--staleness", "2")),
+                               (("--stale needs --mode async or ssp",), ("--mode", "sync", "--stale", "drop:3")),
+                               (("--stale: 'old' is not none or drop:R",), ("--stale", "old")),
+                               (("--stale must be at least 1",), ("--stale", "drop:0")),
                                (("--place w=1: shards are 0 to 0",), ("--place", "w=1"))):
             with self.subTest(options):
                 self.assert_fails(2, run("ps_shm", "--job", self.job, *options), *words)

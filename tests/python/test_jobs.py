@@ -160,6 +160,28 @@ def test_settings_are_those_of_the_command_line(job):
         ps_shm.Server(job, mode="sometimes")
 
 
+def test_a_step_that_is_too_stale_is_dropped_and_the_limit_can_be_changed(job):
+    with ps_shm.Server(job, workers=2, stale="drop:2") as server, ps_shm.Worker(job) as slow, ps_shm.Worker(job) as quick:
+        w = slow.variable("w", np.zeros(2, np.float32), rule="add")
+        v = quick.variable("w", np.zeros(2, np.float32), rule="add")
+
+        def late_step():
+            w.pull()
+            for _ in range(2):
+                v.push(np.ones(2, np.float32))
+                quick.step()
+            w.push(np.ones(2, np.float32))
+            return slow.step()
+
+        assert late_step() == 2 and w.pull().tolist() == [2, 2]
+        assert [worker.dropped for worker in ps_shm.View(job).workers()] == [1, 0]
+        server.set(stale="none")
+        assert late_step() == 4  # a change takes effect with the next step
+        assert late_step() == 7 and slow.live["stale"] == "none"
+        with pytest.raises(ps_shm.Error, match="not none or drop:R"):
+            server.set(stale="scale")
+
+
 def test_after_the_last_step_the_job_is_finished(job):
     with ps_shm.Server(job, steps=2, linger=30):
         with ps_shm.Worker() as worker:

@@ -31,7 +31,7 @@ enum class FaultPoint : std::uint32_t {
   kRowsBacked, kRowsTaken, kRowNoted, kClaimLost, kRowClaimed, kRowFilled, kRowReady, kRowLinked, kRowLive, kRowDone, kRowGivenBack,
   kBucketReady, kBucketLinked, kBucketLive, kBucketsBacked, kBucketsDoubled,
   kRowPinned, kRowRescued, kRowSealed, kRowSpared, kRowDead, kRowUnlinked, kRowFreed, kRowRecovered,
-  kStepCounted, kClockEntering, kClockEntered, kClockAdvanced,
+  kAgeDecided, kAgeDropped, kStepCounted, kClockEntering, kClockEntered, kClockAdvanced,
   kGradientGrown, kGradientCopied, kGradientTagged, kNormWritten,
   kArrivePublished, kDecideNoted, kDecideSet, kDecideProposed, kDecideSwapped, kDecideAnnounced, kDecideRecorded,
   kDecideShort, kHelpRead, kHelpChunk, kOpenReady, kOpenSwapped, kDropped, kReturned,

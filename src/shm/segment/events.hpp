@@ -43,7 +43,8 @@ enum class LiveKey : std::uint32_t {
   kClipNorm = 5,
   kWorkers = 6,
   kMomentum = 7,
-  kBeta1 = 8
+  kBeta1 = 8,
+  kStale = 9
 };
 
 struct EventRecord {

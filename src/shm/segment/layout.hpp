@@ -91,7 +91,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 11;          // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 12;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -147,7 +147,8 @@ struct alignas(kWriterLine) LiveShm {
   AtomicShm<std::uint32_t> learning_rate, clip_norm, momentum, beta1;  // bits of floats
   AtomicShm<std::uint32_t> workers;
   AtomicShm<std::uint32_t> clock_epoch;  // counts the changes to mode ssp; 0: none yet (ssp_clock.hpp)
-  std::uint8_t reserved[88];
+  AtomicShm<std::uint64_t> stale_limit;
+  std::uint8_t reserved[80];
 };
 
 // A crash-tolerant barrier (barrier.hpp). All of it shares one line: the worker that decides a round also opens the

@@ -58,7 +58,7 @@ struct LayoutFields<LiveShm> {
   static constexpr LayoutField all[] = {PS_SHM_FIELD(mode),          PS_SHM_FIELD(quorum),    PS_SHM_FIELD(staleness),
                                         PS_SHM_FIELD(learning_rate), PS_SHM_FIELD(clip_norm), PS_SHM_FIELD(momentum),
                                         PS_SHM_FIELD(beta1),         PS_SHM_FIELD(workers),   PS_SHM_FIELD(clock_epoch),
-                                        PS_SHM_FIELD(reserved)};
+                                        PS_SHM_FIELD(stale_limit),   PS_SHM_FIELD(reserved)};
 };
 
 template <>

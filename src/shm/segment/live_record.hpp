@@ -13,6 +13,7 @@ inline void write_live(LiveShm& record, const LiveSettings& settings, std::uint3
   record.mode.store_relaxed(static_cast<std::uint32_t>(settings.mode));
   record.quorum.store_relaxed(settings.quorum);
   record.staleness.store_relaxed(settings.staleness);
+  record.stale_limit.store_relaxed(settings.stale_limit);
   record.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(settings.learning_rate));
   record.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(settings.clip_norm));
   record.momentum.store_relaxed(std::bit_cast<std::uint32_t>(settings.momentum));

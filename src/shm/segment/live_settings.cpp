@@ -25,6 +25,7 @@ Live read_live(const JobSegments& job) noexcept {
     live.settings.mode = static_cast<Mode>(record.mode.load_relaxed());  // relaxed, as all: the version is checked
     live.settings.quorum = record.quorum.load_relaxed();
     live.settings.staleness = record.staleness.load_relaxed();
+    live.settings.stale_limit = record.stale_limit.load_relaxed();
     live.settings.learning_rate = std::bit_cast<float>(record.learning_rate.load_relaxed());
     live.settings.clip_norm = std::bit_cast<float>(record.clip_norm.load_relaxed());
     live.settings.momentum = std::bit_cast<float>(record.momentum.load_relaxed());
@@ -67,6 +68,7 @@ bool try_change_live(JobSegments& job, const std::function<void(LiveSettings&)>&
   note(LiveKey::kMode, static_cast<std::uint64_t>(old.mode), static_cast<std::uint64_t>(settings.mode));
   note(LiveKey::kStaleness, old.staleness, settings.staleness);
   note(LiveKey::kQuorum, old.quorum, settings.quorum);
+  note(LiveKey::kStale, old.stale_limit, settings.stale_limit);
   note(LiveKey::kLearningRate, bits(old.learning_rate), bits(settings.learning_rate));
   note(LiveKey::kClipNorm, bits(old.clip_norm), bits(settings.clip_norm));
   note(LiveKey::kMomentum, bits(old.momentum), bits(settings.momentum));

@@ -55,6 +55,7 @@ std::string settings_text(const Model& model) {
   const ModeTraits& mode = traits_of(live.mode);
   if (mode.has_staleness_bound) text += fmt::format("   staleness {}", live.staleness);
   if (mode.has_quorum) text += live.quorum == 0 ? "   quorum: all" : fmt::format("   quorum {}", live.quorum);
+  if (live.stale_limit != 0) text += fmt::format("   stale drop:{}", live.stale_limit);
   if (live.clip_norm > 0) text += fmt::format("   clip-norm {:.4g}", live.clip_norm);
   return text;
 }
