@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 
 # Of an entry in google-benchmark's JSON, what is no counter.
@@ -88,6 +89,14 @@ def finish(process, seconds):
 
 def run(command, seconds, **options):
     return finish(start(command, **options), seconds)
+
+
+def build(folder, root, program):
+    """Builds that program in a build folder, which is set up if there is none."""
+    if not (folder / "build.ninja").exists():
+        run(["meson", "setup", folder, root, "-Dbuildtype=release", "-Dtests=false"], 300)
+    print(f"building {folder}", file=sys.stderr)
+    run(["ninja", "-C", folder, program], 1800)
 
 
 def plain_name(name):

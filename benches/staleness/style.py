@@ -7,8 +7,16 @@ import plan
 BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
 VERMILLION, PINK, GREY = "#D55E00", "#CC79A7", "#777777"
 STRAGGLER_COLOURS = {"none": BLUE, "2x": ORANGE, "10x": VERMILLION, "random": GREEN}
-MARKERS = {"async": "o", "ssp": "^", "sync": "s", "backup": "D"}
-FAMILY_LABELS = {"async": "async", "ssp": "ssp (number: S)", "sync": "sync", "backup": "sync with backup worker"}
+MARKERS = {"async": "o", "clip": "P", "scale": "X", "drop": "v", "ssp": "^", "sync": "s", "backup": "D"}
+FAMILY_LABELS = {
+    "async": "async",
+    "clip": "async, clip-norm",
+    "scale": "async, lr-staleness",
+    "drop": "async, age limit",
+    "ssp": "ssp (number: S)",
+    "sync": "sync",
+    "backup": "sync with backup worker",
+}
 STYLE = {
     "figure.dpi": 110,
     "savefig.dpi": 150,
@@ -46,7 +54,16 @@ def style_of_mode(mode, modes):
         bounds = [one.bound for one in modes if one.family == "ssp"]
         share = bounds.index(mode.bound) / max(1, len(bounds) - 1)
         return matplotlib.colormaps["YlGn"](0.35 + 0.6 * share), "-", "^"
-    return {"async": (BLUE, "-", "o"), "sync": (VERMILLION, "--", "s"), "backup": (PINK, "--", "D")}[mode.family]
+    if mode.family == "drop":
+        bounds = [one.bound for one in modes if one.family == "drop"]
+        return SKY, ["-", ":", "-."][sorted(bounds).index(mode.bound) % 3], "v"
+    return {
+        "async": (BLUE, "-", "o"),
+        "clip": (GREEN, "-", "P"),
+        "scale": (ORANGE, "-", "X"),
+        "sync": (VERMILLION, "--", "s"),
+        "backup": (PINK, "--", "D"),
+    }[mode.family]
 
 
 def thousands(value, _):

@@ -363,6 +363,29 @@ def can_narrow():
 
 
 @unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class Ages(unittest.TestCase):
+    def ages(self, *arguments):
+        done = subprocess.run([BENCHES / "ages", "--seconds", "0.1", "--sleep-us", "500", *map(str, arguments)],
+                              capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["ages"]
+
+    def test_the_gradients_of_one_worker_have_no_age(self):
+        [[step, youngest, oldest, pushes]] = self.ages("--workers", 1, "--chunks", 3)
+        self.assertEqual((step, youngest, oldest), (0, 0, 0))
+        self.assertGreater(pushes, 0)
+
+    def test_the_youngest_chunk_is_no_older_than_the_oldest_one(self):
+        for step, youngest, oldest, pushes in self.ages("--workers", 3, "--chunks", 3):
+            self.assertLessEqual(youngest, oldest)
+            self.assertGreater(pushes, 0)
+
+    def test_wrong_usage_is_an_error(self):
+        for words in (("--workers", "0"), ("--chunks", "0"), ("--fast", "1")):
+            done = subprocess.run([BENCHES / "ages", *words], capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+
+
 class NoRoom(unittest.TestCase):
     CASE = f"push_chunk/bytes:{1 << 20}/floats:100000/processes:2"
 

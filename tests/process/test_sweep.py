@@ -186,6 +186,39 @@ class Sweep(unittest.TestCase):
         self.assertEqual(len({line["key"] for line in lines}), len(lines))
 
     @unittest.skipIf(support.SLOWNESS > 1, "such a build may not report")
+    def test_rates_are_swept_once_and_the_best_one_of_each_mode_is_repeated(self):
+        options = ["--rates", "0.05:0.1", "--modes", "async", "drop:8", "clip:0.5", "--stragglers", "none", "--models", "digits",
+                   "--workers", "2", "--seconds", "0.2", "--repeats", "2", "--curve", "20", "--target", "2.2"]
+        code, out, err = self.sweep(*options)
+        self.assertEqual(code, 0, err)
+        runs = [line for line in self.runs() if not line["settings"]["reference"]]
+        self.assertEqual(sum(line["repetition"] == 1 for line in runs), 6)
+        repeated = [(line["settings"]["mode"], line["settings"]["rate"], line["repetition"]) for line in runs
+                    if line["repetition"] > 1]
+        rows = dict(re.findall(r"^\| no straggler \| async(, [^|]+)? \| ([\d.]+) \|", out, re.MULTILINE))
+        best = {"async": rows[""], "drop:8": rows[", drop:8"], "clip:0.5": rows[", clip-norm 0.5"]}
+        self.assertEqual(sorted(repeated), sorted((mode, float(rate), number) for mode, rate in best.items() for number in (2, 3)))
+        self.assertEqual(sum(line["kind"] == "calibration" for line in self.lines()), 4)  # the reference, and one for each mode
+        self.assertRegex(out, "Age limit 8: in 4 runs the staleness of a chunk exceeded 7 by at most [0-9]+ in [0-9]")
+        self.assertEqual((self.folder / "out" / "rates.md").read_text(), out)
+        xml.etree.ElementTree.parse(self.folder / "out" / "rates.svg")
+        again = self.sweep(*options)
+        self.assertEqual((again[0], again[1]), (0, out))
+
+    @unittest.skipIf(support.SLOWNESS > 1, "such a build may not report")
+    def test_measured_ages_are_a_table_and_a_plot(self):
+        folder = self.folder / "out"
+        folder.mkdir()
+        ages = [[0, 0, 0, 50], [1, 1, 2, 30], [1, 0, 3, 15], [3, 1, 2, 4], [2, 2, 9, 1]]
+        (folder / "ages.json").write_text(json.dumps([{"workers": 4, "chunks": 16, "ages": ages}]))
+        code, out, err = self.sweep("--ages", "--no-runs")
+        self.assertEqual(code, 0, err)
+        self.assertIn("| 4 | 16 | 100 | 50.00 | 50.00 | 30.00 | 15.00 | 1.00 | 4.00 |", out)
+        xml.etree.ElementTree.parse(folder / "ages.svg")
+        (folder / "ages.json").unlink()
+        self.assertEqual(self.sweep("--ages", "--no-runs")[0], 1)
+
+    @unittest.skipIf(support.SLOWNESS > 1, "such a build may not report")
     def test_two_sweeps_do_not_write_to_one_folder(self):
         options = ["--smoke", "--modes", "sync", "--seconds", "1000"]
         first = self.start(*options)
@@ -228,7 +261,11 @@ class Sweep(unittest.TestCase):
     def test_names_that_name_nothing_are_refused_with_those_there_are(self):
         for option, value, word in (
             ("--modes", "fast", "ssp:S"),
+            ("--modes", "drop:0", "drop:R"),
             ("--stragglers", "slow", "random"),
+            ("--stragglers", "sleep-2x", "sleep-own-data"),
+            ("--rates", "0", "LO:HI"),
+            ("--rates", "0.2:0.1", "LO:HI"),
             ("--models", "resnet", "digits"),
             ("--seconds", "0", "seconds"),
         ):
@@ -253,6 +290,8 @@ class Sweep(unittest.TestCase):
             "--stragglers",
             "--models",
             "--workers",
+            "--rates",
+            "--ages",
             "--repeats",
             "--seconds",
             "--out",
