@@ -245,6 +245,31 @@ TEST_CASE("gpu link: a GPU with native atomics adds by itself if the rule only a
   }
 }
 
+TEST_CASE("gpu link: with an age limit a GPU does not add by itself, and a gradient that is too old is not applied") {
+  FakeGpu fake({.native_atomics = true});
+  JobConfig config = test::gpu_job(Mode::kAsync, Layout::kInplace, 2);
+  config.optimizer.rule = UpdateRule::kAdd;
+  config.stale_limit = 2;
+  Server server(config);
+  GpuMember member(fake.box, config, {1, 5003});
+  Other other(config);
+  member.set_gradients(2.0F);
+  const auto push_behind = [&](int steps) {
+    static_cast<void>(member.pull());
+    for (int i = 0; i < steps; ++i) {
+      other.worker.push(other.worker.variable("v2"), std::vector<float>(5003, 1.0F));
+      other.worker.step();
+    }
+    member.push();
+    member.worker.step();
+    return member.pulled_by_processor(1)[1];
+  };
+  const float first = push_behind(1);
+  CHECK(push_behind(2) == first + 2);
+  CHECK(push_behind(1) == first + 5);
+  CHECK(fake.cuda.count("add_pieces") == 0);
+}
+
 TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake;
