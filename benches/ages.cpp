@@ -5,7 +5,7 @@
 //
 // Each worker is a thread that pulls one variable of C chunks of 32 KiB, sleeps in place of computing a gradient, from
 // half of T to one and a half, the last worker F times as long, and pushes. Prints one JSON object: the number of
-// pushes by {age of the step, age of the youngest chunk, age of the oldest chunk}.
+// pushes by {age of the step, age of the youngest chunk, age of the oldest chunk}, and the rate of all pushes.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -39,10 +39,13 @@ struct Options {
   double seconds = 1, sleep_us = 4000, slow = 1;
 };
 
-using Ages = std::map<std::array<std::uint64_t, 3>, std::uint64_t>;  // counts
+struct Seen {
+  std::map<std::array<std::uint64_t, 3>, std::uint64_t> ages{};  // counts
+  double pushes_per_second = 0;
+};
 
 // Returns what this worker has seen.
-Ages push_until(const std::atomic<bool>& is_over, Worker& worker, const Options& options) {
+Seen push_until(const std::atomic<bool>& is_over, Worker& worker, const Options& options) {
   constexpr std::uint64_t kChunkFloats = 8176;  // 32 KiB less the header of a buffer
   const std::vector<Variable> variables = {
       worker.variable({.name = "v", .shape = {options.chunks * kChunkFloats}, .rule = UpdateRule::kSgd},
@@ -54,8 +57,10 @@ Ages push_until(const std::atomic<bool>& is_over, Worker& worker, const Options&
   const bool is_slow = worker.rank() + 1 == options.workers;
   std::mt19937_64 random(worker.rank());
   std::uniform_real_distribution<double> share(0.5, 1.5);
-  Ages ages;
-  while (!is_over) {
+  Seen seen;
+  std::uint64_t pushes = 0;
+  const auto began = std::chrono::steady_clock::now();
+  for (; !is_over; ++pushes) {
     const std::uint64_t step = worker.global_step();
     worker.pull_if_changed(variables[0], values, versions[0]);
     const std::vector<std::uint64_t> pulled = versions[0].of_chunks;
@@ -69,12 +74,14 @@ Ages push_until(const std::atomic<bool>& is_over, Worker& worker, const Options&
       youngest = std::min(youngest, others), oldest = std::max(oldest, others);
     }
     worker.step();
-    ++ages[{age, youngest, oldest}];
+    ++seen.ages[{age, youngest, oldest}];
   }
-  return ages;
+  seen.pushes_per_second =
+      static_cast<double>(pushes) / std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return seen;
 }
 
-Ages measure(const Options& options) {
+Seen measure(const Options& options) {
   JobConfig config;
   config.job = fmt::format("ages-{}", getpid());
   config.workers = options.workers;
@@ -83,7 +90,7 @@ Ages measure(const Options& options) {
   Server server(config);
   std::atomic<bool> is_over = false;
   std::mutex mutex;
-  Ages all;
+  Seen all;
   std::string failure;
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < options.workers; ++rank)
@@ -91,9 +98,10 @@ Ages measure(const Options& options) {
       try {
         Worker worker(WorkerOptions{.job = config.job, .rank = rank});
         worker.wait_for_workers();
-        const Ages ages = push_until(is_over, worker, options);
+        const Seen seen = push_until(is_over, worker, options);
         const std::lock_guard lock(mutex);
-        for (const auto& [age, count] : ages) all[age] += count;
+        for (const auto& [age, count] : seen.ages) all.ages[age] += count;
+        all.pushes_per_second += seen.pushes_per_second;
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
         failure = error.what();
@@ -127,9 +135,11 @@ int main(int argc, char** argv) try {
       return fmt::print(stderr, "ages: {} {} is not possible\n", name, argv[i + 1]), 2;
   }
   std::string rows;
-  for (const auto& [age, count] : measure(options))
+  const Seen seen = measure(options);
+  for (const auto& [age, count] : seen.ages)
     rows += fmt::format("{}[{}, {}, {}, {}]", rows.empty() ? "" : ", ", age[0], age[1], age[2], count);
-  fmt::print("{{\"workers\": {}, \"chunks\": {}, \"ages\": [{}]}}\n", options.workers, options.chunks, rows);
+  fmt::print("{{\"workers\": {}, \"chunks\": {}, \"pushes_per_second\": {}, \"ages\": [{}]}}\n", options.workers,
+             options.chunks, seen.pushes_per_second, rows);
 } catch (const std::exception& error) {
   return fmt::print(stderr, "ages: {}\n", error.what()), 1;
 }

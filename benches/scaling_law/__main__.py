@@ -3,12 +3,15 @@
     benches/scaling                         builds build/bench, then three rounds of everything
     benches/scaling --workers 1 2 4 8 16    for so many workers; otherwise up to the cores there are
     benches/scaling --only push --pin       these paths, each worker on a core of its own as well
+    benches/scaling --only simulated --workers 1 2 4 8 16 32
+                                            a larger box: workers that sleep in place of computing
     benches/scaling --quick                 one short round: whether everything works, no figures to rely on
 
 Paths: pushes and pulls of a million floats, rows of 16 floats, sync steps and training of a perceptron. Beside each figure
 stands what the machine has to give at the same time: processes that share nothing. In every round each path runs once
-for each number of workers, every second round backwards. The universal scalability law is fitted to the medians. It
-tells how much of the work is done one after the other, what workers cost each other, and how many of them pay.
+for each number of workers, every second round backwards. The universal scalability law is fitted to the medians, with
+intervals by resampling the rounds; with five numbers of workers or more, what it foretells from the smaller half of them
+stands beside what was measured. It tells how much of the work is done one after the other, what workers cost each other, and how many of them pay.
 
 Writes summary.md, results.json and scaling.svg into a folder, and prints the first.
 """
@@ -30,8 +33,6 @@ import measuring  # noqa: E402
 from measuring import Failed  # noqa: E402
 from rivals.training import Training  # noqa: E402
 from scaling_law.paths import PATHS, Measuring  # noqa: E402
-
-PATIENCE_FOR_BUILDING = 1800
 
 
 def default_workers(cores):
@@ -70,13 +71,6 @@ def parse_arguments():
     return options
 
 
-def build(folder):
-    if not (folder / "build.ninja").exists():
-        measuring.run(["meson", "setup", folder, ROOT, "-Dbuildtype=release", "-Dtests=false"], 300)
-    print(f"building {folder}", file=sys.stderr)
-    measuring.run(["ninja", "-C", folder], PATIENCE_FOR_BUILDING)
-
-
 def measure(options, tools):
     """[{"path", "kind", "workers", "rate", "limit"}] of all rounds."""
     cases = [
@@ -105,7 +99,7 @@ def main():
 
     if options.build is None:
         options.build = ROOT / "build/bench"
-        build(options.build)
+        measuring.build(options.build, ROOT, "all")
     options.build = options.build.resolve()
     if not (options.build / "benches/micro").exists():
         raise Failed(f"there is no {options.build}/benches/micro: build it, or leave --build out")

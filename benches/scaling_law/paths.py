@@ -70,6 +70,18 @@ def training(mode):
     return measure
 
 
+SLEEP_US, CHUNKS = 4000, 16  # of a simulated gradient; of 32 KiB
+
+
+def simulated(tools, workers, is_pinned):
+    """Workers that sleep in place of computing: a box with as many cores, but for the memory of this one."""
+    if is_pinned:
+        raise Failed("sleeping workers are not pinned")
+    words = ["--workers", workers, "--chunks", CHUNKS, "--sleep-us", SLEEP_US, "--seconds", tools.seconds]
+    out = measuring.run([tools.build / "benches/ages", *map(str, words)], 120 + 20 * tools.seconds)
+    return json.loads(out)["pushes_per_second"], workers * 1e6 / SLEEP_US
+
+
 ADDS, COPIES = "as many processes that add on private memory", "as many processes that copy private memory"
 LOOPS, ALONE = "as many times one loop with no server", "as many workers without a server"
 PATHS = [
@@ -83,4 +95,5 @@ PATHS = [
     Path("training, async", "gradients/s", ALONE, training("async")),
     Path("training, ssp", "gradients/s", ALONE, training("ssp")),
     Path("training, sync", "gradients/s", ALONE, training("sync")),
+    Path("training, simulated", "gradients/s", "as many workers that only sleep", simulated),
 ]

@@ -289,7 +289,7 @@ class Scaling(unittest.TestCase):
             self.assertEqual((pathlib.Path(folder) / "summary.md").read_text(), done.stdout)
             self.assertGreater((pathlib.Path(folder) / "scaling.svg").stat().st_size, 1000)
         paths = {one["path"] for one in found["rounds"]}
-        self.assertEqual(len(paths), 10)
+        self.assertEqual(len(paths), 11)
         expected = {(path, kind, workers) for path in paths for kind in ("free", "pinned") for workers in (1, 2)
                     if kind == "free" or not path.startswith("training")}
         self.assertEqual(sorted((one["path"], one["kind"], one["workers"]) for one in found["rounds"]), sorted(expected))
@@ -310,7 +310,17 @@ class Scaling(unittest.TestCase):
             assert abs(two.contention - 0.2) < 1e-9 and two.coherence == 0, two
             faster = fit({1: 1.0, 2: 2.2, 4: 4.6})  # than in proportion: nothing of it is below 0
             assert (faster.contention, faster.coherence) == (0, 0) and 0.05 < faster.error < 0.15, faster
-            assert fit({2: 3.0}) is None""")
+            assert fit({2: 3.0}) is None
+            from scaling_law.law import interval
+            share = lambda one: one.contention
+            law = Law(3.0, 0.05, 0.001, 0)
+            noisy = {count: [law.rate(count) * (1 + at / 100) for at in (-2, -1, 0, 1, 2)] for count in (1, 2, 3, 4, 8)}
+            low, high = interval(noisy, share)
+            assert 0.02 < low < 0.05 < high < 0.08, (low, high)
+            exact = {count: [law.rate(count)] * 3 for count in (1, 2, 3, 4, 8)}
+            low, high = interval(exact, lambda one: one.rate(32))
+            assert abs(low - law.rate(32)) < 1e-9 and abs(high - law.rate(32)) < 1e-9, (low, high)
+            assert interval({1: [3.0], 2: [5.0]}, share) is None""")
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_wrong_usage_is_an_error(self):
