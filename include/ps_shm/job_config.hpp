@@ -21,7 +21,7 @@ struct JobConfig {
   Mode mode = Mode::kAsync;          // when a push takes effect, and what a worker waits for
   std::uint64_t staleness = 0;       // ssp: how many steps a worker may be ahead of the slowest
   std::uint32_t quorum = 0;          // sync: gradients required per step; 0: one from each live worker
-  std::uint64_t stale_limit = 0;     // async, ssp: a step whose gradient is so many steps of others old is dropped; 0: none
+  std::uint64_t stale_limit = 0;     // async, ssp: age, in steps of others, from which on a step is dropped; 0: none
   Reduce reduce = Reduce::kOrdered;  // sync: how the gradients of a step are combined
   Layout layout = Layout::kVersioned;  // of variables whose specification has none
   std::uint64_t chunk_bytes = 0;  // chunk size of versioned variables: a power of two, 1 KiB to 1 MiB; 0: by their size
@@ -63,11 +63,11 @@ struct LiveSettings {
   // async, ssp: a step is dropped if the gradient of its first push is this many global steps of other workers old, or
   // older; 0: no limit.
   std::uint64_t stale_limit = 0;
-  float learning_rate = 0.0F;   // at step 0; the schedule multiplies it
-  float clip_norm = 0.0F;       // 0: no clipping
-  float momentum = 0.0F;        // momentum, nesterov: their coefficient
-  float beta1 = 0.0F;           // adam, adamw: decay of m
-  std::uint32_t workers = 0;    // number of workers that a launcher keeps, within elastic_min and elastic_max
+  float learning_rate = 0.0F;  // at step 0; the schedule multiplies it
+  float clip_norm = 0.0F;      // 0: no clipping
+  float momentum = 0.0F;       // momentum, nesterov: their coefficient
+  float beta1 = 0.0F;          // adam, adamw: decay of m
+  std::uint32_t workers = 0;   // number of workers that a launcher keeps, within elastic_min and elastic_max
 
   bool operator==(const LiveSettings&) const = default;
 };

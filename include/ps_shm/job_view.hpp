@@ -25,10 +25,10 @@ namespace PS_SHM_API ps_shm {
 
 // The state and the counters of a rank. The counters include those of the rank's earlier owners.
 struct WorkerInfo {
-  std::uint32_t rank = 0;                            // its number
-  WorkerState state = WorkerState::kNever;           // whether it has a living owner
-  std::uint32_t pid = 0;                             // process of the rank's last owner
-  std::uint64_t holders = 0;                         // number of processes that have owned this rank so far
+  std::uint32_t rank = 0;                   // its number
+  WorkerState state = WorkerState::kNever;  // whether it has a living owner
+  std::uint32_t pid = 0;                    // process of the rank's last owner
+  std::uint64_t holders = 0;                // number of processes that have owned this rank so far
   // Steps, without those whose gradient was dropped; pushes, per variable; pulls, per variable.
   std::uint64_t steps = 0, pushes = 0, pulls = 0;
   std::uint64_t push_retries = 0, pull_retries = 0;  // repeated pushes of a chunk; repeated pulls of a chunk

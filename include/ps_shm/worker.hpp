@@ -388,8 +388,8 @@ class Worker {
   // Mode ssp: adds one to the global step, then blocks while this worker is more than `staleness` steps ahead of the
   // slowest worker that has neither died nor left.
   //
-  // With an age limit (stale_limit), a step whose gradient is too old changes nothing, is not counted in the global step,
-  // and is counted as dropped (WorkerInfo::dropped).
+  // With an age limit (stale_limit), a step of these modes whose gradient is too old changes nothing, is not counted in
+  // the global step, and is counted as dropped (WorkerInfo::dropped).
   //
   // Mode sync: blocks until every worker that has neither died nor left has pushed (with a quorum: until `quorum` of
   // them have), helps to apply the gradients, and returns when the step is complete. A gradient that comes too late for

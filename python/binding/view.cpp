@@ -140,7 +140,10 @@ void add_worker_info(nb::module_& module) {
       .def_ro("steps", &WorkerInfo::steps, "The number of steps, without those whose gradient was dropped.")
       .def_ro("pushes", &WorkerInfo::pushes, "The number of pushes, counted per variable.")
       .def_ro("pulls", &WorkerInfo::pulls, "The number of pulls, counted per variable.")
-      .def_ro("dropped", &WorkerInfo::dropped, "The number of gradients that came too late: in mode sync for their step, in the others for the age limit `stale`.")
+      .def_ro(
+          "dropped", &WorkerInfo::dropped,
+          "The number of gradients that came too late: in mode sync for their step, in the others for the age limit "
+          "`stale`.")
       .def_ro("examples", &WorkerInfo::examples, "The number of examples processed in this job, as reported.")
       .def_ro("loss", &WorkerInfo::loss, "The last reported loss.")
       .def_ro("seconds", &WorkerInfo::seconds,

@@ -260,8 +260,9 @@ void GpuLink::Push::start() {
     }
     return link_.check(link_.cuda.record(all_sent_.get(), stream), "record an event");
   }
-  // Limiting the norm requires the complete gradients before the first one is added, and a limit of age the decision.
-  adds_natively_ = !added_.empty() && !link_.worker.limits_pushes();
+  // A limit on the norm needs the complete gradients before the first one is added, and a limit on the age the decision.
+  const LiveSettings& live = link_.worker.live();
+  adds_natively_ = !added_.empty() && live.clip_norm == 0 && live.stale_limit == 0;
   for (const auto& source : sources_) source->begin(adds_natively_);
   if (adds_natively_) start_native();
   const std::size_t sent = adds_natively_ ? sent_without_native_ : sent_.size();

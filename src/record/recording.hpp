@@ -49,7 +49,7 @@ class Recording {
   // Of a dropped push, instead of an update and what it pushes. `check`: as for begin_push().
   virtual void dropped(std::uint32_t variable, std::uint32_t check) = 0;
 
-  virtual void before_step() = 0;  // not of a dropped step
+  virtual void before_step() = 0;                // not of a dropped step
   virtual void counted(std::uint64_t step) = 0;  // `step`: the global step after it
 
   // Whether to tell the program that the job is finished.

@@ -1,5 +1,6 @@
-// The age limit of modes async and ssp (docs/protocols.md, steps.D1): which steps are dropped because other workers have
-// made too many since the gradient's values were pulled. One object per worker, for one thread. Nothing of it is shared.
+// The age limit of modes async and ssp (docs/protocols.md, steps.D1): which steps are dropped because other workers
+// have made too many since the gradient's values were pulled. One object per worker, for one thread. Nothing of it is
+// shared.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ struct WorkerCore {
   // Of the rank's earlier owners. Relaxed: nobody else writes it while this worker owns the rank (locks.L4).
   const std::uint64_t examples_before = shm::counter(entry, shm::Counter::kExamples).load_relaxed();
   Threads threads;
-  shm::Live live;                                   // read again at the end of each step
+  shm::Live live;  // read again at the end of each step
   // Which of the settings in force a pull or push has to know of. Each asks one of these.
   bool notes_pulls = false;    // pulls are reported to the mode (StepMode::note_pull), and steps may be dropped
   bool limits_pushes = false;  // by their norm or age; for pushes of rows also where lr-staleness is set

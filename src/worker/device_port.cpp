@@ -12,7 +12,6 @@ const JobConfig& DevicePort::config() const noexcept { return worker_.config; }
 std::uint32_t DevicePort::rank() const noexcept { return worker_.rank; }
 Threads& DevicePort::threads() const noexcept { return worker_.threads; }
 const LiveSettings& DevicePort::live() const noexcept { return worker_.live.settings; }
-bool DevicePort::limits_pushes() const noexcept { return worker_.limits_pushes; }
 float DevicePort::learning_rate() const noexcept { return worker_.rate_at(worker_.job.steps_done()); }
 std::weak_ptr<device::ShardMemory>& DevicePort::shards() const noexcept { return worker_.gpu_shards; }
 

@@ -31,8 +31,6 @@ class PS_SHM_HIDDEN DevicePort {
   // The runtime settings that the worker applies in this step, and the scheduled learning rate.
   const LiveSettings& live() const noexcept;
   float learning_rate() const noexcept;
-  // Whether a push may be scaled or dropped as a whole, by those settings.
-  bool limits_pushes() const noexcept;
 
   // The job's shards that are registered with CUDA. All links of the worker share them.
   std::weak_ptr<device::ShardMemory>& shards() const noexcept;

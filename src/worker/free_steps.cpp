@@ -53,7 +53,7 @@ bool FreeSteps::decide(bool drops) noexcept {
   return drops;
 }
 
-// (steps.D1)
+// (steps.D1, steps.D2)
 bool FreeSteps::drops_pushes() {
   if (!core_.notes_pulls) return false;
   return age_.is_decided() ? age_.drops() : decide(is_too_old());
@@ -71,8 +71,8 @@ void FreeSteps::push(std::span<const Variable> variables, std::span<const Gradie
   push_at(core_.job.steps_done(), variables, gradients, clip, scope);
 }
 
-// Waits for gradients that are still arriving, since their sender writes to memory of its own. What is copied back is as
-// after a push: the current values.
+// Waits for gradients that are still arriving, because their memory may be used again after a push. What is copied back
+// is the current values, as after a push.
 [[gnu::noinline]] void FreeSteps::drop(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
   for (std::size_t i = 0; i < variables.size(); ++i) {
     if (!gradients[i].is_copied_back()) {
@@ -179,7 +179,7 @@ std::uint64_t FreeSteps::step() {
   return begin_next(steps, true, waits_for_slowest);
 }
 
-// (steps.D2)
+// (steps.D3)
 [[gnu::noinline]] std::uint64_t FreeSteps::end_dropped_step(bool waits_for_slowest) {
   core_.count(Counter::kDropped).bump_relaxed(1);
   shm::fault_point(shm::FaultPoint::kAgeDropped);

@@ -116,7 +116,8 @@ Explored explore_ages(bool notes_late) {
       }
     });
   explorer.at_end([&] {
-    const std::uint64_t counted = log.counted[0] + log.counted[1], word = scene.job.word(scene.record(0), 0).load_acquire();
+    const std::uint64_t counted = log.counted[0] + log.counted[1],
+                        word = scene.job.word(scene.record(0), 0).load_acquire();
     float value = 0;
     static_cast<void>(scene.pull_once(0, &value));
     if (value != float(log.applied)) explorer.fail("a dropped push has left something, or another one is missing");

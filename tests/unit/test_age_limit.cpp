@@ -33,8 +33,12 @@ JobConfig limited(std::uint64_t limit, Mode mode = Mode::kAsync) {
 // A job with a limit and its two workers. The first one's variable is that of the second one.
 struct Two {
   explicit Two(const JobConfig& given, const VariableSpec& spec = vector_of(10))
-      : config(given), server(config), one(options(config, 0)), other(options(config, 1)),
-        a(one.variable(spec, zero)), b(other.variable(spec, zero)) {}
+      : config(given),
+        server(config),
+        one(options(config, 0)),
+        other(options(config, 1)),
+        a(one.variable(spec, zero)),
+        b(other.variable(spec, zero)) {}
 
   // The second worker makes this many steps, each of which adds one.
   void others_step(int steps) {
@@ -57,7 +61,7 @@ struct Two {
 
 }  // namespace
 
-TEST_CASE("age limit: a step whose gradient is as many steps of others old as the limit is dropped, a younger one not") {
+TEST_CASE("age limit: a step whose gradient is as old as the limit is dropped, a younger one is not") {
   Two job(limited(3));
   job.pull();
   job.others_step(2);
@@ -117,7 +121,8 @@ TEST_CASE("age limit: the first pull of a step counts, and a pull after its firs
   CHECK(job.info().dropped == 2);
 }
 
-TEST_CASE("age limit: the first push decides for all pushes of a step, also for scalars and rows; adds are never dropped") {
+TEST_CASE(
+    "age limit: the first push decides for all pushes of a step, also for scalars and rows; adds are never dropped") {
   JobConfig config = limited(1);
   config.layout = Layout::kInplace;
   for (const bool is_old : {true, false}) {
@@ -171,11 +176,13 @@ TEST_CASE("age limit: a dropped push leaves no trace in optimizer state and movi
   }
 }
 
-TEST_CASE("age limit: a push that copies back is the next step's pull, and copies the current values if it is dropped") {
+TEST_CASE(
+    "age limit: a push that copies back is the next step's pull, and copies the current values if it is dropped") {
   Two job(limited(1));
   std::array<Versions, 1> since;
   const auto push = [&] {
-    job.one.push(std::array{job.a}, std::array{std::span<const float>(job.ones)}, std::array{std::span(job.out)}, since);
+    job.one.push(std::array{job.a}, std::array{std::span<const float>(job.ones)}, std::array{std::span(job.out)},
+                 since);
   };
   job.pull();
   push();

@@ -200,7 +200,8 @@ TEST_CASE("dataset: a slice is a view of consecutive examples") {
   CHECK(batch.labels.front() == 2);
 }
 
-TEST_CASE("dataset: a shard by label has the examples of its worker's classes, also where workers are more than classes") {
+TEST_CASE(
+    "dataset: a shard by label has the examples of its worker's classes, also where workers are more than classes") {
   const ps_shm::train::Dataset data{
       .images = {0, 1, 2, 3, 4, 5}, .labels = {0, 1, 2, 0, 1, 2}, .count = 6, .features = 1, .classes = 3};
   const auto images = [&](std::uint32_t rank, std::uint32_t workers) {
@@ -215,5 +216,6 @@ TEST_CASE("dataset: a shard by label has the examples of its worker's classes, a
   CHECK(images(1, 2) == std::vector<float>{1, 4});
   CHECK(images(4, 5) == std::vector<float>{1, 4});
   const ps_shm::train::Dataset one{.images = {0}, .labels = {0}, .count = 1, .features = 1, .classes = 2};
-  CHECK_THROWS_WITH_AS(ps_shm::train::shard_by_label(one, 1, 2), doctest::Contains("no training example"), ps_shm::Error);
+  CHECK_THROWS_WITH_AS(ps_shm::train::shard_by_label(one, 1, 2), doctest::Contains("no training example"),
+                       ps_shm::Error);
 }

@@ -87,9 +87,9 @@ struct TrainingSettings {
   std::string model = "mlp";
   std::string data;  // parse() fills in the model's default if none is given
   SparseSettings sparse;
-  std::uint64_t epochs = 0;       // instead of steps, if there is no ps; 0: not given
-  std::string epoch_schedule;     // a learning-rate schedule that contains epoch: and is not resolved yet; empty: none
-  std::uint64_t batch = 0;        // 0: train::default_batch
+  std::uint64_t epochs = 0;    // instead of steps, if there is no ps; 0: not given
+  std::string epoch_schedule;  // a learning-rate schedule that contains epoch: and is not resolved yet; empty: none
+  std::uint64_t batch = 0;     // 0: train::default_batch
   ShardData shard_data = ShardData::kNone;
   std::uint64_t steps = 0;        // count: adds of each worker; without a ps: global steps; 0: default
   std::uint64_t size = 1;         // count: elements of `var`

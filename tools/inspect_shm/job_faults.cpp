@@ -139,7 +139,8 @@ class JobFaults {
     for (const WorkerInfo& worker : before_)
       if (std::string what = forgotten_text(worker.rank, worker.steps, worker.dropped); !what.empty())
         add("forgotten-worker", std::move(what),
-            "if workers have data of their own, raise the quorum or the limit of --stale, or choose --mode async without one");
+            "if workers have data of their own, raise the quorum or the limit of --stale, or choose --mode async "
+            "without one");
   }
 
   // Workers that made no progress between the two reads, while others made much.

@@ -54,8 +54,8 @@ struct EmbeddedData {
 // Throws ps_shm::Error with one line that names the file and says what to do; Interrupted.
 DataSplit load_data(const std::string& source, const EmbeddedData& digits, const LoadHooks& hooks = {});
 
-// The examples whose labels belong to worker `rank` of `workers`: label l belongs to rank l modulo the number of workers.
-// If there are more workers than classes, several have the same label.
+// The examples whose labels belong to worker `rank` of `workers`: label l belongs to rank l modulo the number of
+// workers. If there are more workers than classes, several have the same label.
 // Throws ps_shm::Error if there is no such example.
 Dataset shard_by_label(const Dataset& data, std::uint32_t rank, std::uint32_t workers);
 
