@@ -19,7 +19,7 @@
 
 namespace PS_SHM_API ps_shm {
 
-// What became of the keys of a push, each counted once.
+// What became of the keys of a push, each counted once. All are zero where the step is dropped (JobConfig::stale_limit).
 struct PushedKeys {
   std::uint64_t updated = 0;     // their rows have the gradient
   std::uint64_t unadmitted = 0;  // not pushed often enough yet (TableSpec::admit_after)

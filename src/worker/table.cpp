@@ -63,8 +63,8 @@ void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
 
 }  // namespace
 
-TableState::TableState(WorkerCore& worker, const TableSpec& given)
-    : core(worker), spec(given), sums(given.row_size, RowSums::kUnbounded) {
+TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& steps, const TableSpec& given)
+    : core(worker), mode(steps), spec(given), sums(given.row_size, RowSums::kUnbounded) {
   const UpdateRule rule = spec.rule.value_or(core.config.optimizer.rule);
   check(spec, core.config, rule);
   settings = update::settings_of(core.config.optimizer, rule, spec.regularize, DType::kFloat32, spec.rate_scale);
@@ -157,7 +157,7 @@ void TableState::for_batches(std::span<const std::uint64_t> keys, std::uint64_t 
 Table Worker::table(const TableSpec& spec) {
   Impl& impl = owned();
   impl.refuse_recorded("a table by key");
-  auto made = std::make_unique<TableState>(impl, spec);
+  auto made = std::make_unique<TableState>(impl, impl.mode, spec);
   for (const auto& known : impl.tables)
     if (known->spec.name == spec.name) return Table(known.get());
   impl.tables.push_back(std::move(made));
@@ -172,6 +172,7 @@ std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> 
   state.core.job.refuse_inherited("worker");
   state.require_size(keys.size(), out.size(), "pull");
   if (!found.empty()) state.require_flags(keys.size(), found.size(), "pull");
+  if (state.core.notes_pulls) state.mode->note_pull();
   const std::uint64_t width = state.spec.row_size, record = state.parts.front()->record().slots + 1;
   std::atomic<std::uint64_t> hits = 0;
   update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
@@ -234,6 +235,10 @@ PushedKeys Table::push(std::span<const std::uint64_t> keys, std::span<const floa
   WorkerCore& core = state.core;
   core.job.refuse_inherited("worker");
   state.require_size(keys.size(), gradients.size(), "push");
+  if (core.limits_pushes && state.mode->drops_pushes()) {
+    core.count(Counter::kPushes).bump_relaxed(1);
+    return {};
+  }
   static_cast<void>(state.sums.combine(keys, gradients));
   gradients = gradients.first(keys.size() * state.spec.row_size);
   float scale = 1.0F;

@@ -11,12 +11,13 @@
 #include "update/rules.hpp"
 #include "worker/core.hpp"
 #include "worker/row_sums.hpp"
+#include "worker/step_mode.hpp"
 
 namespace ps_shm {
 
 struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   // The table, made if the job has none of that name.
-  TableState(WorkerCore& worker, const TableSpec& given);
+  TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& steps, const TableSpec& given);
 
   // The initial elements of a key's row, with their state: a function of the seed, the key and the element's index.
   void make(std::uint64_t key, float* elements) const noexcept override;
@@ -33,6 +34,7 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   void require_flags(std::size_t keys, std::size_t flags, const char* verb) const;
 
   WorkerCore& core;
+  const std::unique_ptr<StepMode>& mode;
   TableSpec spec;
   update::Settings settings;
   std::vector<std::unique_ptr<shm::TablePart>> parts;

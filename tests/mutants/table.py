@@ -46,7 +46,7 @@ MUTANTS = {
         "tests": ["table_matrix"],
         "file": "src/shm/table/table_part.cpp",
         "changes": [
-            ("      return pin.first == one.row && is_alive_(pin.second);", "      return pin.first == one.row && pin.second == ~0U;"),
+            ("return pin.first == one.row && is_alive_(pin.second); });", "return pin.first == one.row && pin.second == ~0U; });"),
         ],
     },
     "table_path_not_looked_at": {

@@ -224,7 +224,7 @@ MUTANTS = {
         "breaks": "Ids with the same position in the hash table are treated as equal.",
         "rule": "rows",
         "tests": ['rows "rows: many repeated*"'],
-        "file": "src/worker/row_access.cpp",
+        "file": "src/worker/row_sums.cpp",
         "changes": [
             ("      if (is_new || unique[index] == id) break;",
              "      if (is_new || unique[index] != ~Id{0}) break;"),
@@ -264,7 +264,7 @@ MUTANTS = {
         "breaks": "For repeated ids in a large table only the last gradient counts.",
         "rule": "rows",
         "tests": ['rows "rows: many repeated*"'],
-        "file": "src/worker/row_access.cpp",
+        "file": "src/worker/row_sums.cpp",
         "changes": [
             ("    for (std::size_t k = 0; k < width; ++k) sum[k] = (is_new ? 0.0F : sum[k]) + row[k];",
              "    for (std::size_t k = 0; k < width; ++k) sum[k] = row[k] + (is_new ? 0.0F : 0.0F * sum[k]);"),
@@ -284,7 +284,7 @@ MUTANTS = {
         "breaks": "The sums of one push are included in the next one, too.",
         "rule": "rows",
         "tests": ['rows "rows: *"'],
-        "file": "src/worker/row_access.cpp",
+        "file": "src/worker/row_sums.cpp",
         "changes": [
             ("      for (std::size_t k = 0; k < width; ++k) sums_[found * width + k] = std::exchange(places_[id * width + k], 0.0F);",
              "      for (std::size_t k = 0; k < width; ++k) sums_[found * width + k] = places_[id * width + k];"),
@@ -320,7 +320,7 @@ MUTANTS = {
         "breaks": "The learning rate of rows does not follow the schedule.",
         "rule": "rows",
         "tests": ['rows "rows: the learning-rate*"'],
-        "file": "src/worker/rows.cpp",
+        "file": "src/worker/core.hpp",
         "changes": [
             ("  if (step != rate_step || base != rate_base) {  // a schedule's factor costs more than a short push",
              "  if (base != rate_base) {  // a schedule's factor costs more than a short push"),

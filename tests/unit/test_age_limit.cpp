@@ -13,6 +13,7 @@
 #include "ps_shm/job_control.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
+#include "ps_shm/table.hpp"
 #include "ps_shm/worker.hpp"
 #include "record/order.hpp"
 #include "record/replayer.hpp"
@@ -308,4 +309,24 @@ TEST_CASE("age limit: dropped steps are recorded, and a replay drops the same on
   CHECK(values[0] == std::vector<float>(10, 2.0F));
   CHECK(values[1] == values[0]);
   CHECK_THROWS_WITH_AS(run(true, 99), doctest::Contains("the pushed values differ from the recorded ones"), Error);
+}
+
+TEST_CASE("age limit: a dropped step pushes nothing to a table by key") {
+  Two job(limited(2));
+  const TableSpec spec{.name = "items", .max_rows = 100};
+  Table table = job.one.table(spec);
+  const std::vector<std::uint64_t> keys = {1, 2};
+  std::vector<float> rows(2);
+  table.pull(keys, rows);  // a pull, as one of a variable
+  job.others_step(1);
+  CHECK(table.push(keys, rows).updated == 2);
+  CHECK(job.one.step() == 2);
+  table.pull(keys, rows);
+  job.others_step(2);
+  CHECK(table.push(keys, rows).updated == 0);
+  CHECK(job.one.step() == 4);  // it is not counted
+  CHECK(job.info().dropped == 1);
+  std::vector<float> now(2);
+  table.pull(keys, now);
+  CHECK(now == rows);
 }
