@@ -27,6 +27,19 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
+// A block of a tensor. A scalar is one block, without axes.
+struct Slice {
+  std::uint32_t tensor = 0;             // its number in the bundle
+  std::vector<std::uint64_t> begin{};   // the block's first index along each axis
+  std::vector<std::uint64_t> extent{};  // its number of elements along each axis, at least 1
+
+  bool operator==(const Slice&) const = default;
+};
+
+// Which slices each of several writers of a publication writes. Together they have each element of each tensor exactly
+// once.
+using WritePlan = std::vector<std::vector<Slice>>;
+
 // A publication. It takes memory for one generation when it is created, and more as records are first used, up to
 // memory_bytes().
 struct BundleSpec {
@@ -37,6 +50,9 @@ struct BundleSpec {
   // records in use. With 2, a generation is written only when no subscriber holds the one before the newest; use it with
   // BusyPolicy::kWait. 0: as many records as fit into 256 MiB, at least 4, at most enough_records().
   std::uint32_t records = 0;
+  // Number of processes that write each generation together, at most 62, each its own slices (PublisherOptions::plan).
+  // 0: one Publisher writes all of it.
+  std::uint32_t writers = 0;
 
   bool operator==(const BundleSpec&) const = default;
 };

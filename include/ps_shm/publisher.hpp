@@ -38,6 +38,9 @@ struct PublisherOptions {
   // Gives all records their memory in the constructor, mapped for this process. Otherwise each takes its memory when it
   // is first written, which makes that generation several times as slow as the next one in the same record.
   bool populate = false;
+  // With BundleSpec::writers: the slices of each writer, the same for all of them, and which writer this process is.
+  WritePlan plan{};
+  std::uint32_t writer = 0;
   BusyPolicy busy = BusyPolicy::kReturn;   // what publish() does if all records are in use
   double busy_seconds = 60.0;              // BusyPolicy::kWait: how long; then publish() returns std::nullopt
   std::function<bool()> stop_requested{};  // polled while a call waits; if true, the call throws Interrupted
@@ -45,7 +48,9 @@ struct PublisherOptions {
   std::function<void(const std::string&)> log{};
 };
 
-// The one process that writes a publication.
+// The one process that writes a publication; or, with BundleSpec::writers, one of several that write each generation
+// together: publish_slices(). Such a publication has a leader, which is any of its writers. If the leader dies or leaves,
+// another one takes its place.
 //
 // A Publisher is used by one thread at a time.
 class Publisher {
@@ -53,17 +58,19 @@ class Publisher {
 
  public:
   // Creates the publication, or takes over one whose publisher has died or left: its generations continue where they
-  // were, and subscribers notice nothing. A publication of that name with other tensors, `subscribers` or
-  // `records` is replaced if nobody uses it.
+  // were, and subscribers notice nothing. A publication of that name with other tensors, `subscribers`, `records`,
+  // `writers` or slices is replaced if nobody uses it. With several writers, the first of them creates the publication,
+  // and a writer takes the place of a dead one of the same number.
   //
-  // Throws: Error with kAlreadyExists if, after wait_seconds, it still has a publisher, or differs in
-  // these and has subscribers; kInvalidArgument if `spec` is invalid; kNoSpace if /dev/shm has no room for one generation
+  // Throws: Error with kAlreadyExists if, after wait_seconds, it still has a publisher (or this writer), or differs in
+  // these and has users; kInvalidArgument if `spec` or the plan is invalid; kNoSpace if /dev/shm has no room for one generation
   // (for all records with `populate`); kPermissionDenied if it is another user's; Interrupted.
   // Progress: blocks on the present publisher, up to wait_seconds.
   explicit Publisher(const BundleSpec& spec, const PublisherOptions& options = {});
 
   // Ends the publication. Existing subscribers keep what they have, and can still read the last generation. The last
-  // one to go removes the publication. If the process dies instead, the publication stays for the next publisher.
+  // one to go removes the publication. If the process dies instead, the publication stays for the next publisher. With
+  // several writers, it leaves the others, which can publish again when this one has a successor.
   ~Publisher();
   Publisher(Publisher&&) noexcept;
   Publisher& operator=(Publisher&&) = delete;
@@ -90,6 +97,48 @@ class Publisher {
   // does not name all of them; and as publish().
   std::optional<std::uint64_t> publish(std::span<const std::uint32_t> changed, const Write& write,
                                        std::uint64_t step = 0);
+
+  // Where a writer of several puts the elements of one of its slices.
+  class SliceOutput {
+   public:
+    // Copies the elements of the slice, all of them, in row-major order.
+    //
+    // Throws: Error if they are more or fewer bytes.
+    // Progress: wait-free.
+    void write(std::span<const std::byte> bytes);
+
+    // The same as floats, which are rounded to the tensor's dtype as by Writing::write_floats().
+    //
+    // Throws: Error if they are more or fewer, or if the tensor has another dtype than float32 and bfloat16.
+    // Progress: wait-free.
+    void write_floats(std::span<const float> values);
+
+   private:
+    friend class RoundWriter;
+    SliceOutput(const TensorSpec& tensor, const Slice& slice, std::byte* out, std::size_t generation_bytes)
+        : tensor_(tensor), slice_(slice), out_(out), generation_bytes_(generation_bytes) {}
+
+    const TensorSpec& tensor_;
+    const Slice& slice_;
+    std::byte* out_;  // of the tensor
+    std::size_t generation_bytes_;
+    bool is_written_ = false;
+  };
+
+  // Writes one slice of this writer; `slice` is its number in the plan of this writer.
+  using WriteSlice = std::function<void(std::uint32_t slice, SliceOutput& out)>;
+
+  // Publishes the next generation together with the other writers, each of which calls this with the same `step`.
+  // `write` is called for each slice of this writer; and again for all of them if another writer dies before it has
+  // written its own and has a successor in time. Returns the generation's number, on all writers, when it is published.
+  // A generation never has slices of different steps.
+  //
+  // Throws: Timeout, which says who was missing, if the generation was not published within `timeout_seconds`: if this
+  // writer has written its slices by then, it still may be published later; Interrupted; Error with kInvalidState if the
+  // publication has one publisher; if `write` leaves out a slice; with kNoSpace, on the leader, if /dev/shm is full; and
+  // whatever `write` throws. The others wait for another attempt then.
+  // Progress: blocks on the other writers, and on subscribers if they have leases on every record.
+  std::uint64_t publish_slices(const WriteSlice& write, std::uint64_t step, double timeout_seconds = 60.0);
 
   // A generation that is written tensor by tensor, in any order, for producers that never have all tensors at once.
   // Readers see nothing of it before commit(). Without commit() it is given up, as when the Publisher is destroyed first.
@@ -175,7 +224,8 @@ class Publisher {
                                       double timeout_seconds = 60.0) const;
 
   // Gives memory back that the newest generation and those that subscribers hold do not need. The next generations take
-  // it anew, which makes them slower (PublisherOptions::populate). Returns the number of bytes.
+  // it anew, which makes them slower (PublisherOptions::populate). Returns the number of bytes. With several writers,
+  // only the leader gives memory back, and only if no writer can still be writing in an attempt that was given up.
   //
   // Throws: Error with kInvalidState if a generation is being written, or in a forked child.
   // Progress: lock-free.

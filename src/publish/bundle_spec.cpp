@@ -63,6 +63,9 @@ void check(const BundleSpec& spec) {
   require(spec.records == 0 || (spec.records >= shm::kMinRecords && spec.records <= shm::kMaxRecords),
           fmt::format("publication '{}' has {} records; {} to {} are possible, or 0 (`records`)", spec.name,
                       spec.records, shm::kMinRecords, shm::kMaxRecords));
+  require(spec.writers <= shm::kMaxWriters,
+          fmt::format("publication '{}' has {} writers; at most {} are possible (`writers`)", spec.name, spec.writers,
+                      shm::kMaxWriters));
   std::set<std::string_view> names;
   for (const TensorSpec& tensor : spec.tensors) {
     check_tensor(tensor);

@@ -21,15 +21,19 @@ class Polling {
 
   bool is_over() const { return shm::now_ns() >= until_ns_; }
 
-  // Polls the caller's stop request, reports once a second what it waits for, and pauses. Throws Interrupted.
-  void pause(const std::function<std::string()>& what) {
+  // Polls the caller's stop request, and reports once a second what it waits for. Throws Interrupted.
+  void check(const std::function<std::string()>& what) {
     constexpr std::uint64_t kSecondNs = 1'000'000'000;
     if (stop_requested_ && stop_requested_()) throw Interrupted();
     if (const std::uint64_t now = shm::now_ns(); log_ && now >= notice_ns_) {
       notice_ns_ = now + kSecondNs;
       log_(what());
     }
-    names_.pause();
+  }
+  void sleep() { names_.pause(); }
+  void pause(const std::function<std::string()>& what) {
+    check(what);
+    sleep();
   }
 
  private:

@@ -9,6 +9,8 @@
 #include "ps_shm/errors.hpp"
 #include "publish/copy.hpp"
 #include "publish/polling.hpp"
+#include "publish/round_writer.hpp"
+#include "publish/slices.hpp"
 #include "shm/base/clock.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/base/futex.hpp"
@@ -26,6 +28,8 @@ std::string who_uses(const std::string& publication) {
   for (const shm::LockHolder& holder : shm::lock_holders(segment.descriptor()))
     living.push_back(holder.first >= shm::kSubscriberByte
                          ? fmt::format("subscriber {} (process {})", holder.first - shm::kSubscriberByte, holder.pid)
+                     : holder.first >= shm::kWriterByte
+                         ? fmt::format("writer {} (process {})", holder.first - shm::kWriterByte, holder.pid)
                          : fmt::format("its publisher (process {})", holder.pid));
   return living.empty() ? "a process that /proc does not show" : fmt::format("{}", fmt::join(living, " and "));
 }
@@ -40,6 +44,7 @@ std::string difference(const BundleSpec& found, const BundleSpec& wanted) {
   if (found.subscribers != wanted.subscribers)
     return fmt::format("{} places for subscribers, not {}", found.subscribers, wanted.subscribers);
   if (found.records != wanted.records) return fmt::format("{} records, not {}", found.records, wanted.records);
+  if (found.writers != wanted.writers) return fmt::format("{} writers, not {}", found.writers, wanted.writers);
   if (found.tensors.size() != wanted.tensors.size())
     return fmt::format("{} tensors, not {}", found.tensors.size(), wanted.tensors.size());
   for (std::size_t i = 0; i < found.tensors.size(); ++i)
@@ -61,9 +66,29 @@ void take_over(const shm::Bundle& bundle, const PublisherOptions& options) {
                             shm::generation_of(state.newest.load_relaxed())));
 }
 
-// Opens or creates the publication as this publisher wants it, with the publisher's byte held.
-shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& options) {
+// Requires: the writer's byte is held. What its predecessor has done stays (round.R7).
+void take_writer(const shm::Bundle& bundle, std::uint32_t writer) {
+  shm::fault_point(shm::FaultPoint::kWriterTaken);
+  bundle.writer(writer).pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: diagnostic only
+  shm::fault_point(shm::FaultPoint::kWriterNoted);
+  bundle.newest().ended.store_release(0);  // (publication.P10) it continues
+}
+
+struct Opened {
+  shm::Bundle bundle;
+  bool leads;  // whether the publisher's byte is held
+};
+
+// Opens or creates the publication as this publisher wants it, with its byte held: the publisher's, or the writer's.
+Opened open_bundle(const BundleSpec& wanted, const PublisherOptions& options) {
   const BundleSpec spec = resolved(wanted);
+  const bool is_shared = spec.writers != 0;
+  check_plan(spec, options.plan);
+  if (is_shared && options.writer >= spec.writers)
+    throw Error(fmt::format("publication '{}' has no writer {}: writers are 0 to {}", spec.name, options.writer,
+                            spec.writers - 1));
+  const std::uint64_t plan = is_shared ? hash_of(options.plan) : 0;
+  const std::uint32_t byte = is_shared ? shm::kWriterByte + options.writer : shm::kPublisherByte;
   const shm::Sharing sharing = shm::shared_with_group(options.group);
   const shm::Trust trust{.group = sharing.group};
   const std::string name = shm::bundle_name(spec.name);
@@ -79,13 +104,18 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
     shm::Segment found;
     const shm::AttachOutcome outcome = found.open(name, shm::Access::kReadWrite, trust);
     if (outcome == shm::AttachOutcome::kAbsent) {
-      shm::Bundle made = shm::Bundle::create(spec, sharing);
-      if (made.link()) return made;
+      shm::Bundle made = shm::Bundle::create(spec, sharing, plan);
+      if (is_shared) {
+        if (!made.locks().try_take(byte)) throw Error("cannot lock a new segment", ErrorCode::kSystem);
+        take_writer(made, options.writer);
+      }
+      if (made.link()) return {std::move(made), true};
       continue;  // another publisher was faster
     }
     if (outcome == shm::AttachOutcome::kNoPermission || found.descriptor() < 0) throw shm::attach_error(outcome, name);
-    if (!shm::TaskLocks(found.descriptor()).try_take(shm::kPublisherByte)) {
-      pause(fmt::format("publication '{}' has a publisher", spec.name));
+    if (!shm::TaskLocks(found.descriptor()).try_take(byte)) {
+      pause(is_shared ? fmt::format("publication '{}' has a writer {}", spec.name, options.writer)
+                      : fmt::format("publication '{}' has a publisher", spec.name));
       continue;
     }
     if (!found.is_named(name)) continue;  // (names.N3)
@@ -94,9 +124,10 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
       if (outcome != shm::AttachOutcome::kReady) throw shm::attach_error(outcome, name);
       shm::Bundle bundle(std::move(found));
       why = difference(bundle.spec(), spec);
+      if (why.empty() && bundle.plan() != plan) why = "other slices of its writers";
       if (why.empty()) {
-        take_over(bundle, options);
-        return bundle;
+        is_shared ? take_writer(bundle, options.writer) : take_over(bundle, options);
+        return {std::move(bundle), !is_shared};
       }
       why = fmt::format("publication '{}' has {}", spec.name, why);
     } catch (const Error& error) {
@@ -110,9 +141,11 @@ shm::Bundle open_bundle(const BundleSpec& wanted, const PublisherOptions& option
 }  // namespace
 
 struct PS_SHM_HIDDEN Publisher::Impl {
-  Impl(const BundleSpec& spec, const PublisherOptions& given)
-      : options(given), bundle(open_bundle(spec, options)), writer(bundle), changed(bundle.tensors()) {
-    if (options.populate) writer.populate();
+  Impl(const BundleSpec& spec, const PublisherOptions& given) : Impl(given, open_bundle(spec, given)) {}
+  Impl(const PublisherOptions& given, Opened opened)
+      : options(given), bundle(std::move(opened.bundle)), writer(bundle), changed(bundle.tensors()) {
+    if (bundle.writers() != 0) round.emplace(bundle, writer, options, opened.leads);
+    if (options.populate) opened.leads ? writer.populate() : bundle.populate();
   }
 
   bool find_record() {
@@ -135,6 +168,10 @@ struct PS_SHM_HIDDEN Publisher::Impl {
       throw Error(fmt::format("publication '{}': a generation is being written; commit it or give it up first",
                               bundle.spec().name),
                   ErrorCode::kInvalidState);
+    if (round)
+      throw Error(fmt::format("publication '{}' has {} writers, which can only publish their slices",
+                              bundle.spec().name, bundle.writers()),
+                  ErrorCode::kInvalidState);
   }
 
   void require_tensor(std::uint32_t tensor) const {
@@ -153,14 +190,15 @@ struct PS_SHM_HIDDEN Publisher::Impl {
 
   std::uint64_t newest() const {
     bundle.refuse_inherited("publisher");
-    return bundle.newest().newest.load_relaxed();  // relaxed: only this object stores it
+    return bundle.newest().newest.load_acquire();  // (publication.P4) with several writers, the leader stores it
   }
 
   PublisherOptions options;
   shm::Bundle bundle;
   shm::GenerationWriter writer;
   std::vector<bool> changed;
-  Writing* writing = nullptr;  // the generation under way
+  std::optional<RoundWriter> round;  // with several writers
+  Writing* writing = nullptr;        // the generation under way
 };
 
 Publisher::Publisher(const BundleSpec& spec, const PublisherOptions& options)
@@ -174,7 +212,12 @@ Publisher::~Publisher() {
   bundle.newest().ended.store_release(1);  // (publication.P10) before the byte; pairs with remove_if_ended
   shm::fault_point(shm::FaultPoint::kPublisherEnded);
   shm::futex_announce(bundle.waiters().futex);
-  bundle.locks().release(shm::kPublisherByte);
+  if (impl_->round) {
+    bundle.writer(impl_->options.writer).pid.store_relaxed(0);
+    bundle.locks().release(shm::kWriterByte + impl_->options.writer);
+    shm::fault_point(shm::FaultPoint::kWriterReleased);
+  }
+  if (!impl_->round || impl_->round->leads()) bundle.locks().release(shm::kPublisherByte);
   shm::fault_point(shm::FaultPoint::kPublisherReleased);
   shm::remove_if_ended(bundle);  // while there are subscribers nothing is removed; the last of them removes it
 }
@@ -200,6 +243,14 @@ std::optional<std::uint64_t> Publisher::publish(std::span<const std::uint32_t> c
     throw Error(fmt::format("publication '{}': the first generation must contain all {} tensors, not {}", spec.name,
                             spec.tensors.size(), changed.size()));
   return impl_->publish(write, step);
+}
+
+std::uint64_t Publisher::publish_slices(const WriteSlice& write, std::uint64_t step, double timeout_seconds) {
+  impl_->bundle.refuse_inherited("publisher");
+  if (!impl_->round)
+    throw Error(fmt::format("publication '{}' has one publisher, not several writers", impl_->bundle.spec().name),
+                ErrorCode::kInvalidState);
+  return impl_->round->publish(write, step, timeout_seconds);
 }
 
 std::optional<Publisher::Writing> Publisher::begin() {
@@ -315,7 +366,12 @@ std::vector<std::uint32_t> Publisher::wait_for(std::uint64_t generation, std::ui
 }
 
 std::uint64_t Publisher::trim() {
-  impl_->require_idle();
+  if (impl_->round) {
+    impl_->bundle.refuse_inherited("publisher");
+    if (!impl_->round->leads() || !impl_->round->is_quiet()) return 0;
+  } else {
+    impl_->require_idle();
+  }
   return impl_->writer.trim();
 }
 

@@ -245,7 +245,7 @@ std::uint64_t Subscriber::newest() const {
 }
 bool Subscriber::is_published() const {
   impl_->bundle.refuse_inherited("subscriber");
-  return impl_->bundle.locks().is_held_by_other(shm::kPublisherByte);
+  return impl_->bundle.locks().is_any_task_held_by_other();  // the publisher, or any of several writers
 }
 bool Subscriber::has_ended() const {
   impl_->bundle.refuse_inherited("subscriber");

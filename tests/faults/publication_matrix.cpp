@@ -4,6 +4,8 @@
 //     publisher, and a publisher beside a struck reader continues to publish,
 //   - no reader has seen a generation that is torn, that changes during its lease, or that is older than one before,
 //   - every process ends with exit code 0, and nothing of the publication is left in /dev/shm.
+// The points of rounds are those of a publication with three writers: its leader or another one is struck, and the three
+// publish again once the struck one has a successor or goes on.
 //
 //   publication_matrix [--full] [--seed N] [--only TEXT]
 //
@@ -44,6 +46,8 @@ struct Strike {
   }
 };
 
+enum class Victim { kPublisher, kReader, kLeader, kWriter };
+
 class Publication {
  public:
   explicit Publication(std::uint64_t seed) : random_(seed) {
@@ -68,6 +72,7 @@ class Publication {
     Strike strike{.point = row.point, .action = action};
     if (protocol == "publish" || protocol == "lease") strike.passes = int(1 + random_() % 40);
     if (row.actor == FaultActor::kSubscriber) return strike_reader(strike, protocol == "unsubscribe");
+    if (protocol.starts_with("round") || protocol.starts_with("writer")) return strike_writer(strike, protocol);
     if (protocol == "publication-remove") {
       strike_remover(strike, true);
       strike_remover(strike, false);
@@ -76,29 +81,39 @@ class Publication {
     }
   }
 
-  // The life of a publisher or reader ends before its `store`-th store. Returns false if it has fewer stores.
-  bool run_until_store(std::uint64_t store, bool is_publisher) {
+  // The life of a process ends before its `store`-th store. Returns false if it has fewer stores.
+  bool run_until_store(std::uint64_t store, Victim role) {
     const Strike strike{.store = store};
+    const bool is_reader = role == Victim::kReader;
+    if (role == Victim::kLeader || role == Victim::kWriter) share_out();
     start_reader();
-    if (!is_publisher) start_publisher();
-    const pid_t victim = is_publisher ? start_publisher(strike) : start_reader(strike);
-    const auto goes_on = [&] { return is_publisher ? wishes_->published.load() : wishes_->reads[1].load(); };
+    if (is_reader) start_publisher();
+    if (role == Victim::kWriter) start_creator();
+    const std::uint32_t number = role == Victim::kWriter ? 1 : 0;
+    const pid_t victim = is_reader                    ? start_reader(strike)
+                         : role == Victim::kPublisher ? start_publisher(strike)
+                                                      : start_writer(number, strike);
+    for (std::uint32_t other = 1; other < spec_.writers; ++other)
+      if (other != number) start_writer(other);
+    const auto goes_on = [&] { return is_reader ? wishes_->reads[1].load() : wishes_->published.load(); };
     int status = 0;
     const auto has_ended = [&] { return waitpid(victim, &status, WNOHANG) == victim; };
     if (!wait_for([&] { return has_ended() || goes_on() > 30; })) throw Failed{"nothing goes on" + said()};
     bool was_killed = running_.contains(victim) && WIFSIGNALED(status);
     if (!was_killed) {
-      (is_publisher ? wishes_->publisher_ends : wishes_->reader_leaves) = true;
+      (is_reader ? wishes_->reader_leaves : wishes_->publisher_ends) = true;
       if (!wait_for(has_ended)) throw Failed{"it does not end" + said()};
       was_killed = WIFSIGNALED(status);
       wishes_->publisher_ends = false, wishes_->reader_leaves = false;
     }
     running_.erase(victim);
-    if (is_publisher) {
-      start_publisher();
-    } else {
+    if (is_reader) {
       --readers_;
       start_reader();
+    } else if (role == Victim::kPublisher) {
+      start_publisher();
+    } else {
+      start_writer(number);
     }
     finish();
     return was_killed;
@@ -146,6 +161,43 @@ class Publication {
       leaves ? wait_ended(victim) : void(++readers_);
     }
     start_reader();
+    finish();
+  }
+
+  void strike_writer(Strike strike, const std::string& protocol) {
+    share_out();
+    start_reader();
+    start_reader();
+    const bool is_round = protocol.starts_with("round"), leaves = protocol == "writer-leave",
+               takes = protocol == "round-take";
+    const std::uint32_t victim_number = protocol == "round-lead"              ? 0
+                                        : protocol == "round-follow" || takes ? 1
+                                                                              : std::uint32_t(random_() % 2);
+    if (is_round && !takes) strike.passes = int(1 + random_() % 20);
+    std::optional<pid_t> leader;
+    if (victim_number != 0) leader = start_creator();
+    const pid_t victim = start_writer(victim_number, strike);
+    if (takes) {  // the other one is left to lead
+      kill(*leader, SIGKILL);
+      waitpid(*leader, nullptr, 0);
+      running_.erase(*leader);
+    } else {
+      if (victim_number == 0 && is_round && !wait_for([&] { return name_.exists(); })) throw Failed{"no publication"};
+      for (std::uint32_t other = 1; other < spec_.writers; ++other)
+        if (other != victim_number) start_writer(other);
+    }
+    if (leaves) {
+      wait_progress();
+      wishes_->publisher_ends = true;
+    }
+    wait_struck(victim, strike);
+    wishes_->publisher_ends = false;
+    if (strike.action == Action::kStop) {
+      kill(victim, SIGCONT);
+      if (leaves) wait_ended(victim);
+    }
+    if (takes) start_writer(0), start_writer(2);
+    if (strike.action == Action::kKill || leaves) start_writer(victim_number);
     finish();
   }
 
@@ -218,6 +270,52 @@ class Publication {
     });
   }
 
+  // Three writers, each with a third of each tensor.
+  void share_out() {
+    spec_.writers = 3;
+    plan_.assign(spec_.writers, {});
+    for (std::uint32_t tensor = 0; tensor < spec_.tensors.size(); ++tensor)
+      for (std::uint32_t writer = 0; writer < spec_.writers; ++writer) {
+        const std::uint64_t elements = spec_.tensors[tensor].element_count(), begin = elements * writer / spec_.writers;
+        plan_[writer].push_back({tensor, {begin}, {elements * (writer + 1) / spec_.writers - begin}});
+      }
+  }
+  // Writer 0, once the publication is there: it leads.
+  pid_t start_creator() {
+    const pid_t pid = start_writer(0);
+    if (!wait_for([&] { return name_.exists(); })) throw Failed{"no publication" + said()};
+    return pid;
+  }
+  pid_t start_writer(std::uint32_t number, const Strike& strike = {}) {
+    return spawn(fmt::format("writer {}", number), [this, number, strike] {
+      strike.arm_it();
+      Publisher publisher(spec_, {.wait_seconds = kPatience, .plan = plan_, .writer = number});
+      const bool may_leave = strike.point || strike.store != 0;
+      while (!wishes_->finish && !(may_leave && wishes_->publisher_ends)) try {
+          const std::uint64_t next = publisher.generation() + 1;
+          const auto write = [&](std::uint32_t slice, Publisher::SliceOutput& out) {
+            std::vector<std::byte> bytes(8 * plan_[number][slice].extent[0]);
+            fill_words(bytes, word_of(next, slice));
+            out.write(bytes);
+          };
+          const std::uint64_t made = publisher.publish_slices(write, 10 * next, 0.2);
+          if (made != next) throw Failed{fmt::format("generation {} for step {}", made, next)};
+          wishes_->published = made;
+          if (made % 3 == 2) publisher.trim();
+        } catch (const Timeout&) {
+          // Others have published this step already, or a successor is awaited.
+        }
+    });
+  }
+
+  // Of several writers, each writes its part of each tensor.
+  bool is_right(const Generation& generation) const {
+    if (spec_.writers == 0) return is_whole(generation);
+    for (std::uint32_t tensor = 0; tensor < generation.tensor_count(); ++tensor)
+      if (!are_all(generation.tensor(tensor), word_of(generation.number(), tensor))) return false;
+    return generation.step() == 10 * generation.number();
+  }
+
   pid_t start_reader(const Strike& strike = {}) {
     const std::size_t number = started_++;
     ++readers_;
@@ -231,8 +329,8 @@ class Publication {
         try {
           Generation next = subscriber.read(last, 0.05);
           if (next.number() <= last) throw Failed{"an older generation after a newer one"};
-          if (!is_whole(next)) throw Failed{fmt::format("generation {} is not whole", next.number())};
-          if (held && !is_whole(*held)) throw Failed{fmt::format("generation {} has changed", held->number())};
+          if (!is_right(next)) throw Failed{fmt::format("generation {} is not whole", next.number())};
+          if (held && !is_right(*held)) throw Failed{fmt::format("generation {} has changed", held->number())};
           last = next.number();
           subscriber.acknowledge(last);
           subscriber.pin(next, row_of(subscriber, next));
@@ -307,6 +405,7 @@ class Publication {
   std::mt19937_64 random_;
   PublicationName name_;
   BundleSpec spec_;
+  WritePlan plan_;  // of several writers
   Wishes* wishes_;
   std::map<pid_t, std::string> running_;
   std::size_t started_ = 0, readers_ = 0;  // readers, and how many of them are alive
@@ -353,17 +452,18 @@ int main(int argc, char** argv) {
         run(fmt::format("{} at {}", action == Action::kKill ? "kill" : "stop", row.name),
             [&] { Publication(random()).strike(row, action); });
     }
-  for (const bool is_publisher : {true, false}) {
+  for (const Victim role : {Victim::kPublisher, Victim::kReader, Victim::kLeader, Victim::kWriter}) {
+    constexpr const char* kNames[] = {"publisher", "reader", "leader", "writer"};
     std::uint64_t last = ~std::uint64_t{0};  // in a whole life, once known
     const auto strike = [&](std::uint64_t store) {
-      run(fmt::format("kill {} before store {}", is_publisher ? "publisher" : "reader", store), [&] {
-        if (!Publication(random()).run_until_store(store, is_publisher)) last = store;
+      run(fmt::format("kill {} before store {}", kNames[int(role)], store), [&] {
+        if (!Publication(random()).run_until_store(store, role)) last = store;
       });
     };
     if (full)
       for (std::uint64_t store = 1; store < last; ++store) strike(store);
     else
-      for (int i = 0; i < 25; ++i) strike(1 + random() % (i < 10 ? 12 : is_publisher ? 300 : 100));
+      for (int i = 0; i < 25; ++i) strike(1 + random() % (i < 10 ? 12 : role == Victim::kPublisher ? 300 : 100));
   }
   fmt::print("{} cases, {} failed, {:.0f} s\n", cases, failed, now() - began);
   return failed != 0 || cases == 0;

@@ -121,6 +121,86 @@ MUTANTS = {
              "  std::fill(impl_->changed.begin(), impl_->changed.end(), false);\n  impl_->changed[0] = changed.size() == 1;\n"),
         ],
     },
+    "round_counts_the_dead": {
+        "breaks": "The leader does not wait for what the dead have not written.",
+        "rule": "round.R4",
+        "tests": ['writers "writers: one that is killed*"'],
+        "file": "src/publish/round_writer.cpp",
+        "changes": [
+            ("      if (!round_.has_done(writer, attempt)) return has_died;",
+             "      if (is_alive(writer) && !round_.has_done(writer, attempt)) return has_died;"),
+        ],
+    },
+    "round_done_before_written": {
+        "breaks": "A writer says that it has done before it has written.",
+        "rule": "round.R3",
+        "tests": ['writers "writers: one that is killed*"'],
+        "file": "src/publish/round_writer.cpp",
+        "changes": [
+            ("  write_slices(call, shm::record_of(attempt.round));\n  round_.note_done(attempt);",
+             "  round_.note_done(attempt);\n  write_slices(call, shm::record_of(attempt.round));"),
+        ],
+    },
+    "round_gives_back_what_is_written": {
+        "breaks": "The leader gives memory back in which a late writer may still write.",
+        "rule": "publication.P14",
+        "tests": ['writers "writers: one that is late*"'],
+        "file": "src/publish/publisher.cpp",
+        "changes": [
+            ("    if (!impl_->round->leads() || !impl_->round->is_quiet()) return 0;",
+             "    if (!impl_->round->leads()) return 0;"),
+        ],
+    },
+    "round_left_open": {
+        "breaks": "A new leader does not close the round of the one before.",
+        "rule": "round.R8",
+        "tests": ['writers "writers: if the leader dies after*"'],
+        "file": "src/publish/round_writer.cpp",
+        "changes": [
+            ("  round_.close();  // (round.R8)\n",
+             ""),
+        ],
+    },
+    "round_of_any_step": {
+        "breaks": "A writer takes part in a round of another step.",
+        "rule": "round.R2",
+        "tests": ['writers "writers: one that publishes another step*"'],
+        "file": "src/shm/publication/round.cpp",
+        "changes": [
+            ("  if (shared.step.load_relaxed() != step) return false;\n",
+             ""),
+        ],
+    },
+    "round_successor_begins_again": {
+        "breaks": "The successor of a writer forgets what its predecessor has done.",
+        "rule": "round.R7",
+        "tests": ['writers "writers: the successor of one*"'],
+        "file": "src/publish/publisher.cpp",
+        "changes": [
+            ("  shm::fault_point(shm::FaultPoint::kWriterTaken);\n",
+             "  shm::fault_point(shm::FaultPoint::kWriterTaken);\n  bundle.writer(writer).done.store_relaxed(0);\n"),
+        ],
+    },
+    "slices_overlap": {
+        "breaks": "Two writers may have the same elements.",
+        "rule": "round",
+        "tests": ['writers "writers: plans that lack*"'],
+        "file": "src/publish/slices.cpp",
+        "changes": [
+            ("        if (overlap(*own[i].slice, *own[other].slice))",
+             "        if (overlap(*own[i].slice, *own[other].slice) && own.empty())"),
+        ],
+    },
+    "slices_of_another_plan": {
+        "breaks": "Writers of different plans fill one generation.",
+        "rule": "round",
+        "tests": ['writers "writers: another plan*"'],
+        "file": "src/publish/publisher.cpp",
+        "changes": [
+            ('      if (why.empty() && bundle.plan() != plan) why = "other slices of its writers";\n',
+             ""),
+        ],
+    },
     "subscriber_child_gives_back": {
         "breaks": "A forked child gives its parent's lease back.",
         "rule": "locks.L2",

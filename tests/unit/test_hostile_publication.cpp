@@ -34,7 +34,7 @@ struct PastPublication {
     const Generation held = subscriber.read();
     test::publish_next(publisher);
     healthy = SegmentFile(name.file()).read();
-    facts = shm::BundlePlaces(3, spec.subscribers, spec.records).slots;
+    facts = shm::BundlePlaces(3, spec.subscribers, spec.records, spec.writers).slots;
   }
 
   template <class Damage>
@@ -80,6 +80,35 @@ TEST_CASE("hostile publication: any word altered") {
   });
   report(cases, all.size(), [&](std::size_t i) { return fmt::format("at {}: {:#x}", all[i].offset, all[i].value); });
   CHECK(cases.refused != 0);
+}
+
+TEST_CASE("hostile publication: any word of a round altered") {
+  const test::PublicationName name;
+  const BundleSpec spec{
+      .name = name.text(), .tensors = {{.name = "w", .shape = {8}}}, .subscribers = 1, .records = 4, .writers = 1};
+  const auto publish = [&spec](double seconds) {
+    const std::vector<float> values(8, 1.0F);
+    Publisher publisher(spec, {.wait_seconds = 0.001, .plan = {{{0, {0}, {8}}}}, .writer = 0});
+    const auto write = [&](std::uint32_t, Publisher::SliceOutput& out) { out.write_floats(values); };
+    for (std::uint64_t step = 1; step <= 3; ++step) publisher.publish_slices(write, step, seconds);
+  };
+  Bytes healthy;
+  {
+    publish(60);
+    Publisher publisher(spec, {.plan = {{{0, {0}, {8}}}}, .writer = 0});
+    healthy = SegmentFile(name.file()).read();
+  }
+  const shm::BundlePlaces places(1, spec.subscribers, spec.records, spec.writers);
+  constexpr std::uint64_t kValues[] = {0, 1, 0xff, 0x7fffffff, ~std::uint64_t{0}, std::uint64_t{1} << 40};
+  const std::size_t words = (places.tensors - places.round) / 4, count = words * std::size(kValues);
+  const test::Cases cases(count, kSeconds, [&](std::size_t i) {
+    shm::unlink_segment(name.file());
+    const SegmentFile file(name.file(), O_RDWR | O_CREAT);
+    file.replace(healthy);
+    file.write(places.round + i % words * 4, &kValues[i / words], i % 2 == 0 ? 4 : 8);
+    publish(0.001);
+  });
+  report(cases, count, [&](std::size_t i) { return fmt::format("word {}: {:#x}", i % words, kValues[i / words]); });
 }
 
 TEST_CASE("hostile publication: truncated to any length") {

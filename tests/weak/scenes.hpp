@@ -21,7 +21,7 @@ struct WeakCase {
   bool is_small = true;  // all executions can be explored within seconds
 };
 
-// Chunks and free buffers; `scenes_of_waiting` has futexes, clocks, publications and snapshot points.
+// Chunks and free buffers; `scenes_of_waiting` has futexes, clocks, publications, rounds and snapshot points.
 std::vector<WeakCase> scenes_of_slots();
 std::vector<WeakCase> scenes_of_barriers();
 std::vector<WeakCase> scenes_of_waiting();

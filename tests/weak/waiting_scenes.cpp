@@ -5,6 +5,7 @@
 
 #include "shm/base/futex.hpp"
 #include "shm/publication/publication.hpp"
+#include "shm/publication/round.hpp"
 #include "shm/segment/events.hpp"
 #include "shm/segment/live_settings.hpp"
 #include "shm/steps/snapshot_point.hpp"
@@ -219,6 +220,87 @@ class PublicationScene : public WeakScene {
   std::array<std::optional<GenerationWriter>, 2> writers_;
 };
 
+// ---- rounds
+
+// Two writers, of which the first one leads, fill a tensor of two elements with the number of the second generation, which
+// is the step, too. The first one exists.
+class RoundScene : public WeakScene {
+ public:
+  RoundScene() {
+    explorer.model(&bundle_.newest().newest);
+    explorer.name(&bundle_.newest().newest, "newest");
+    explorer.model(&bundle_.waiters().futex);
+    explorer.model(&bundle_.round().round);
+    explorer.name(&bundle_.round().round, "round");
+    explorer.model(&bundle_.round().step);
+    explorer.model(&bundle_.round().leader);
+    explorer.model(&bundle_.round().writers);
+    for (std::uint32_t writer = 0; writer < 2; ++writer) {
+      explorer.model(&bundle_.writer(writer).done);
+      explorer.name(&bundle_.writer(writer).done, fmt::format("done {}", writer));
+    }
+    for (std::uint32_t record = 0; record < 2; ++record) {
+      explorer.model(&bundle_.record(record).stamp);
+      explorer.model(&bundle_.record(record).step);
+      explorer.model(&bundle_.record(record).changed);
+      explorer.model(bundle_.slots(record), 1);
+      explorer.model(at(record), 2);
+    }
+    publish_first();
+    explorer.at_start([this] { writer_.emplace(bundle_); });
+    explorer.add([this] { lead(); });
+    explorer.add([this] { follow(); });
+  }
+
+ private:
+  void publish_first() {
+    GenerationWriter writer(bundle_);
+    (void)writer.find_record();
+    writer.publish({true}, 1, [](std::uint32_t, std::byte* out) {
+      for (int i = 0; i < 2; ++i) reinterpret_cast<Word*>(out)[i].store_relaxed(1);
+    });
+  }
+  Word& element(std::uint32_t writer, const Round::Attempt& attempt) {
+    return at(bundle_.slots(record_of(attempt.round))[0].load_relaxed())[writer];
+  }
+  void lead() {
+    Round round(bundle_, 0);
+    if (!writer_->find_record()) explorer.fail("no record is free");
+    writer_->begin();
+    writer_->place(0);
+    const Round::Attempt attempt = round.open(writer_->record(), kStep);
+    element(0, attempt).store_relaxed(kStep);
+    round.note_done(attempt);
+    wait_for_fact(
+        bundle_.round().leader, [&] { return round.has_done(1, attempt); }, [] {});
+    if (element(1, attempt).load_relaxed() != kStep) explorer.fail("a slice is missing");
+    if (writer_->commit(kStep) != kStep) explorer.fail("a generation is left out");
+    round.close();
+  }
+  void follow() {
+    Round round(bundle_, 1);
+    Round::Attempt attempt;
+    wait_for_fact(
+        bundle_.round().writers, [&] { return round.try_enter(kStep, attempt); }, [] {});
+    element(1, attempt).store_relaxed(kStep);
+    round.note_done(attempt);
+    wait_for_fact(
+        bundle_.round().writers, [&] { return round.is_over(attempt); }, [] {});
+    if (round.committed(attempt) != kStep) explorer.fail("a writer does not know what was committed");
+  }
+
+  Word* at(std::uint32_t slot) { return reinterpret_cast<Word*>(bundle_.slot(0, slot)); }
+
+  static constexpr std::uint64_t kStep = 2;
+  Bundle bundle_ = Bundle::create({.name = unique_job_name(),
+                                   .tensors = {{.name = "a", .dtype = DType::kInt64, .shape = {2}}},
+                                   .subscribers = 1,
+                                   .records = 2,
+                                   .writers = 2},
+                                  {});
+  std::optional<GenerationWriter> writer_;
+};
+
 // ---- snapshot points
 
 // Pushes of two words each, and a process that makes a snapshot point and reads them.
@@ -423,6 +505,7 @@ std::vector<WeakCase> scenes_of_waiting() {
          return scene;
        },
        false},
+      {"round: two writers of one generation", [] { return std::make_unique<RoundScene>(); }},
       {"snapshot: pushes and one who makes a snapshot point",
        [] { return std::make_unique<SnapshotScene>(1, 2, false); }, false},
       {"snapshot: pushes and one who copies", [] { return std::make_unique<SnapshotScene>(1, 2, true); }, false},

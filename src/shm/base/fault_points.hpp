@@ -42,6 +42,8 @@ enum class FaultPoint : std::uint32_t {
   kBundleMade, kBundleLocked, kBundlePublished, kBundleNamed, kPublisherTaken, kPublisherNoted,
   kPublishBuilding, kPublishAllocated, kPublishSlot, kPublishTensor, kPublishWritten, kPublishStamped, kPublishMoved,
   kPublishAnnounced, kPublicationTrimmed,
+  kWriterTaken, kWriterNoted, kLeaderTaken, kLeaderClosed, kRoundReady, kRoundOpened, kRoundEntered, kRoundSlice,
+  kRoundDone, kRoundComplete, kRoundCommitted, kRoundClosed, kWriterReleased,
   kPublisherEnded, kPublisherReleased, kBundleLockedAll, kBundleUnlinked,
   kSubscriberTaken, kSubscriberCleared, kSubscriberNoted, kLeaseNoted, kLeaseHeld, kLeaseReleased,
   kAcknowledged, kPinned, kUnpinned, kSubscriberLeft, kSubscriberReleased,

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kInstance = 1;  // a publication is a single segment, with no others to be told apart
 
 BundlePlaces places_of(const BundleSpec& spec) noexcept {
-  return {static_cast<std::uint32_t>(spec.tensors.size()), spec.subscribers, spec.records};
+  return {static_cast<std::uint32_t>(spec.tensors.size()), spec.subscribers, spec.records, spec.writers};
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ void Bundle::place_tensors() {
   }
 }
 
-Bundle Bundle::create(const BundleSpec& spec, const Sharing& sharing) {
+Bundle Bundle::create(const BundleSpec& spec, const Sharing& sharing, std::uint64_t plan) {
   const BundlePlaces places = places_of(spec);
   const std::uint64_t row = row_bytes(spec), bytes = bundle_bytes(spec);
   Segment segment = Segment::create(SegmentKind::kBundle, 0, spec.name, kInstance, places.slots + row, bytes, sharing);
@@ -51,7 +51,9 @@ Bundle Bundle::create(const BundleSpec& spec, const Sharing& sharing) {
   counts.tensors = static_cast<std::uint32_t>(spec.tensors.size());
   counts.subscribers = spec.subscribers;
   counts.records = spec.records;
+  counts.writers = spec.writers;
   counts.row_bytes = row;
+  counts.plan = plan;
   auto* tensors = reinterpret_cast<TensorShm*>(segment.data() + places.tensors);
   std::size_t offset = places.slots;
   for (const TensorSpec& tensor : spec.tensors) {
@@ -98,10 +100,11 @@ BundleSpec Bundle::read_spec() const {
   const std::uint32_t tensors = read_once(counts.tensors);
   spec.subscribers = read_once(counts.subscribers);
   spec.records = read_once(counts.records);
+  spec.writers = read_once(counts.writers);
   if (tensors == 0 || tensors > kMaxTensors || spec.subscribers == 0 || spec.subscribers > kMaxSubscribers ||
-      spec.records < kMinRecords || spec.records > kMaxRecords)
-    fail_damaged(file, "its numbers of tensors, subscribers and records are impossible");
-  const BundlePlaces places(tensors, spec.subscribers, spec.records);
+      spec.records < kMinRecords || spec.records > kMaxRecords || spec.writers > kMaxWriters)
+    fail_damaged(file, "its numbers of tensors, subscribers, records and writers are impossible");
+  const BundlePlaces places(tensors, spec.subscribers, spec.records, spec.writers);
   if (segment_.usable_bytes() < places.slots) fail_damaged(file, "it has been truncated");
   const auto* found = reinterpret_cast<const TensorShm*>(segment_.data() + places.tensors);
   for (std::uint32_t number = 0; number < tensors; ++number) {
@@ -139,7 +142,7 @@ void Bundle::check_newest() const {
 
 void Bundle::protect_as_subscriber() {
   segment_.protect(0, kWaitersOffset);
-  segment_.protect(places_.tensors / kPage * kPage, segment_.mapped_bytes() - places_.tensors / kPage * kPage);
+  segment_.protect(places_.round, segment_.mapped_bytes() - places_.round);
 }
 
 void Bundle::allocate(std::uint32_t tensor, std::uint32_t number) {

@@ -21,9 +21,9 @@ std::uint64_t bundle_bytes(const BundleSpec& spec) noexcept;
 
 class Bundle {
  public:
-  // Makes a complete segment that has no name yet, and takes the publisher's byte. Throws Error if /dev/shm is full.
-  // Requires: the specification is resolved.
-  static Bundle create(const BundleSpec& spec, const Sharing& sharing);
+  // Makes a complete segment that has no name yet, and takes the publisher's byte. `plan`: a hash of the slices of its
+  // writers, if there are several. Throws Error if /dev/shm is full. Requires: the specification is resolved.
+  static Bundle create(const BundleSpec& spec, const Sharing& sharing, std::uint64_t plan = 0);
 
   // Gives the segment its name (names.N1). False: another segment has that name already.
   [[nodiscard]] bool link();
@@ -50,11 +50,18 @@ class Bundle {
   std::uint32_t tensors() const noexcept { return static_cast<std::uint32_t>(spec_.tensors.size()); }
   std::uint32_t records() const noexcept { return spec_.records; }
   std::uint32_t subscribers() const noexcept { return spec_.subscribers; }
+  std::uint32_t writers() const noexcept { return spec_.writers; }
+  std::uint64_t plan() const noexcept { return read_once(at<BundleShm>(kBundleOffset).plan); }
 
   NewestShm& newest() const noexcept { return at<NewestShm>(kNewestOffset); }
   WaitersShm& waiters() const noexcept { return at<WaitersShm>(kWaitersOffset); }
   SubscriberShm& subscriber(std::uint32_t rank) const noexcept {
     return (&at<SubscriberShm>(kSubscribersOffset))[rank];
+  }
+  // Requires: there are several writers.
+  RoundShm& round() const noexcept { return at<RoundShm>(places_.round); }
+  WriterShm& writer(std::uint32_t number) const noexcept {
+    return (&at<WriterShm>(places_.round + sizeof(RoundShm)))[number];
   }
   RecordShm& record(std::uint32_t number) const noexcept {
     return at<RecordShm>(places_.records + number * places_.record_stride);
@@ -100,7 +107,7 @@ class Bundle {
 
   Segment segment_;
   BundleSpec spec_;
-  BundlePlaces places_{0, 0, 0};
+  BundlePlaces places_{0, 0, 0, 0};
   std::vector<Slots> slots_;
   std::size_t row_bytes_ = 0;
 };

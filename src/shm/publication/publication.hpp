@@ -50,6 +50,7 @@ class GenerationWriter {
   // Begins the next generation in that record. Until commit() no reader can see it, and a death leaves a record that is
   // nobody's. It may be given up by another find_record(). Requires: find_record() returned true. Wait-free.
   void begin();
+  std::uint32_t record() const noexcept { return record_; }
   // Where a tensor of the generation that was begun is to be written; always the same. Wait-free; a system call where a
   // slot is used for the first time. Throws Error if /dev/shm is full.
   std::byte* place(std::uint32_t tensor);

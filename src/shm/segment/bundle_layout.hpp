@@ -10,6 +10,9 @@
 //   4096     | WaitersShm          |  waiting and waking processes        all          } the only pages that
 //   4224     | SubscriberShm[N]    |  owner of the rank                   publisher    } subscribers can write
 //            +---------------------+  4096-aligned
+//            | RoundShm            |  leader                              writers      } only if a generation
+//            | WriterShm[W]        |  the writer                          leader       } has several writers
+//            +---------------------+  4096-aligned
 //            | TensorShm[T]        |  creator                             all          name, dtype, shape, offset
 //            | RecordShm, u16[T]   |  publisher                           all          K of them: each tensor's slot
 //            +---------------------+  4096-aligned
@@ -23,7 +26,8 @@
 // The file always has its full length, but slots take memory only when they are first written (publication.P14). Row 0
 // has its memory from the start.
 //
-// Lock bytes are those of a job (layout.hpp): task 0's for the publisher, rank r's for subscriber r, and the remover's.
+// Lock bytes are those of a job (layout.hpp): task 0's for the publisher, task w + 1's for writer w, rank r's for
+// subscriber r, and the remover's. With several writers the publisher is the leader: the writer that holds its byte.
 //
 // A publisher that dies between two stores leaves a record that `newest` does not name and that nobody uses. A
 // subscriber leaves leases. Each takes a record until the rank is used again or a publisher needs the record
@@ -40,15 +44,17 @@ namespace ps_shm::shm {
 inline constexpr std::uint32_t kMaxTensors = 16384;
 inline constexpr std::uint32_t kMaxSubscribers = kMaxRanks;
 inline constexpr std::uint32_t kLeases = 2;  // for each subscriber: one to use while the next one is taken
+inline constexpr std::uint32_t kMaxWriters = kMaxShards - 2;
 inline constexpr std::uint32_t kPinnableRows = 64;  // the first ones, which are used first
 inline constexpr std::uint32_t kMinRecords = 2;
 inline constexpr std::uint32_t kMaxRecords = kMaxSubscribers * kLeases + 2;
 
 // Plain fields, complete before the segment has a name.
 struct alignas(kWriterLine) BundleShm {
-  std::uint32_t tensors, subscribers, records, pad0;
+  std::uint32_t tensors, subscribers, records, writers;
   std::uint64_t row_bytes;  // from one row of slots to the next
-  std::uint8_t reserved[104];
+  std::uint64_t plan;       // with several writers: a hash of the slices of all of them
+  std::uint8_t reserved[96];
 };
 
 // All of it is stored by the publisher alone.
@@ -79,6 +85,23 @@ struct alignas(kWriterLine) SubscriberShm {
   std::uint8_t reserved[80];
 };
 
+// The generation that several writers fill. Only the leader stores the first two words.
+struct alignas(kWriterLine) RoundShm {
+  AtomicShm<std::uint64_t> round;    // {attempt : 47, open : 1, record : 16}; 0: none yet (round.R1)
+  AtomicShm<std::uint64_t> step;     // of the generation
+  AtomicShm<std::uint32_t> leader;   // where the leader waits for the writers (waiting.W1)
+  AtomicShm<std::uint32_t> writers;  // where writers wait for the leader (waiting.W1)
+  std::uint8_t reserved[104];
+};
+
+// One writer of several. Only the owner of its lock byte writes it.
+struct alignas(kWriterLine) WriterShm {
+  AtomicShm<std::uint64_t> done;  // the last attempt that it has written (round.R3)
+  AtomicShm<std::uint32_t> pid;   // 0: not used yet, or it has left; diagnostic only
+  AtomicShm<std::uint32_t> pad0;
+  std::uint8_t reserved[112];
+};
+
 // Plain fields, complete before the segment has a name.
 struct alignas(kWriterLine) TensorShm {
   std::uint64_t offset;  // of slot 0, which is in row 0
@@ -106,21 +129,30 @@ constexpr std::uint64_t make_newest(std::uint64_t generation, std::uint32_t reco
 constexpr std::uint64_t generation_of(std::uint64_t newest) noexcept { return newest >> 16; }
 constexpr std::uint32_t record_of(std::uint64_t newest) noexcept { return static_cast<std::uint32_t>(newest & 0xffff); }
 
+constexpr std::uint64_t make_round(std::uint64_t attempt, bool is_open, std::uint32_t record) noexcept {
+  return attempt << 17 | std::uint64_t{is_open} << 16 | record;
+}
+constexpr std::uint64_t attempt_of(std::uint64_t round) noexcept { return round >> 17; }
+constexpr bool is_open(std::uint64_t round) noexcept { return (round >> 16 & 1) != 0; }
+
 inline constexpr std::size_t kBundleOffset = 512;
 inline constexpr std::size_t kNewestOffset = kBundleOffset + sizeof(BundleShm);
 inline constexpr std::size_t kWaitersOffset = kPage;
 inline constexpr std::size_t kSubscribersOffset = kWaitersOffset + sizeof(WaitersShm);
 
 inline constexpr std::uint32_t kPublisherByte = kTaskByte;
+inline constexpr std::uint32_t kWriterByte = kTaskByte + 1;  // + writer
 inline constexpr std::uint32_t kSubscriberByte = kRankByte;  // + subscriber
 
-// Where everything lies in a bundle. It all follows from these three numbers and the sizes of the tensors.
+// Where everything lies in a bundle. It all follows from these four numbers and the sizes of the tensors.
 struct BundlePlaces {
-  std::size_t tensors, records, record_stride, slots;
+  std::size_t round, tensors, records, record_stride, slots;
 
-  constexpr BundlePlaces(std::uint32_t tensor_count, std::uint32_t subscriber_count,
-                         std::uint32_t record_count) noexcept
-      : tensors(round_up(kSubscribersOffset + subscriber_count * sizeof(SubscriberShm), kPage)),
+  constexpr BundlePlaces(std::uint32_t tensor_count, std::uint32_t subscriber_count, std::uint32_t record_count,
+                         std::uint32_t writer_count) noexcept
+      : round(round_up(kSubscribersOffset + subscriber_count * sizeof(SubscriberShm), kPage)),
+        tensors(writer_count == 0 ? round
+                                  : round_up(round + sizeof(RoundShm) + writer_count * sizeof(WriterShm), kPage)),
         records(tensors + tensor_count * sizeof(TensorShm)),
         record_stride(sizeof(RecordShm) + round_up(tensor_count * sizeof(std::uint16_t), kWriterLine)),
         slots(round_up(records + record_count * record_stride, kPage)) {}
@@ -132,10 +164,12 @@ struct BundlePlaces {
 
 // layout_fields.hpp lists every field and pins its offset; these are the facts that the code relies on.
 static_assert(sizeof(BundleShm) == 128 && sizeof(NewestShm) == 128 && sizeof(WaitersShm) == 128 &&
-                  sizeof(SubscriberShm) == 128 && sizeof(TensorShm) == 256 && sizeof(RecordShm) == 128,
+                  sizeof(SubscriberShm) == 128 && sizeof(RoundShm) == 128 && sizeof(WriterShm) == 128 &&
+                  sizeof(TensorShm) == 256 && sizeof(RecordShm) == 128,
               "the picture above is out of date");
 static_assert(kBundleOffset >= sizeof(HeaderShm) && kNewestOffset + sizeof(NewestShm) <= kWaitersOffset,
               "two areas of a segment would overlap, or subscribers could write what is the publisher's");
 static_assert(kMaxRecords < 0xffff, "a record would not fit into the word that names the newest");
+static_assert(kWriterByte + kMaxWriters <= kRankByte, "a writer's byte would be a subscriber's");
 
 }  // namespace ps_shm::shm

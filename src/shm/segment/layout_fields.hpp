@@ -255,7 +255,8 @@ template <>
 struct LayoutFields<BundleShm> {
   using Struct = BundleShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(tensors), PS_SHM_FIELD(subscribers), PS_SHM_FIELD(records),
-                                        PS_SHM_FIELD(pad0),    PS_SHM_FIELD(row_bytes),   PS_SHM_FIELD(reserved)};
+                                        PS_SHM_FIELD(writers), PS_SHM_FIELD(row_bytes),   PS_SHM_FIELD(plan),
+                                        PS_SHM_FIELD(reserved)};
 };
 
 template <>
@@ -277,6 +278,20 @@ struct LayoutFields<SubscriberShm> {
   using Struct = SubscriberShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(leases),    PS_SHM_FIELD(pid),          PS_SHM_FIELD(pad0),
                                         PS_SHM_FIELD(joined_ns), PS_SHM_FIELD(acknowledged), PS_SHM_FIELD(pinned),
+                                        PS_SHM_FIELD(reserved)};
+};
+
+template <>
+struct LayoutFields<RoundShm> {
+  using Struct = RoundShm;
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(round), PS_SHM_FIELD(step), PS_SHM_FIELD(leader),
+                                        PS_SHM_FIELD(writers), PS_SHM_FIELD(reserved)};
+};
+
+template <>
+struct LayoutFields<WriterShm> {
+  using Struct = WriterShm;
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(done), PS_SHM_FIELD(pid), PS_SHM_FIELD(pad0),
                                         PS_SHM_FIELD(reserved)};
 };
 
@@ -343,8 +358,8 @@ consteval std::uint64_t layout_fingerprint() {
   LayoutHash hash;
   hash.mix_fields<HeaderShm, SettingsShm, LiveShm, BarrierShm, SnapshotPointShm, JobStateShm, EventShm, RankSetShm,
                   BarrierEntryShm, WorkerShm, VariableShm, PieceWordShm, BufferHeaderShm, FreeBufferShm,
-                  FreeBufferTableShm, SharedDataShm, BundleShm, NewestShm, WaitersShm, SubscriberShm, TensorShm,
-                  RecordShm>();
+                  FreeBufferTableShm, SharedDataShm, BundleShm, NewestShm, WaitersShm, SubscriberShm, RoundShm,
+                  WriterShm, TensorShm, RecordShm>();
   const std::uint64_t facts[] = {kLayoutVersion,
                                  kArithmeticVersion,
                                  kMaxRanks,
