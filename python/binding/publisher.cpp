@@ -26,13 +26,19 @@ namespace {
 using namespace nb::literals;
 
 struct Publishing : Closable<Publisher> {
-  Publishing(Publisher given, bool of_floats)
+  Publishing(Publisher given, bool of_floats, const std::vector<Slice>& own)
       : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)),
         tensors(spec().tensors),
-        rounds(of_floats) {}
+        rounds(of_floats) {
+    for (const Slice& slice : own) {
+      slices.push_back(tensors[slice.tensor]);
+      slices.back().shape = slice.extent;
+    }
+  }
 
   const std::vector<TensorSpec>& tensors;
-  const bool rounds;  // float32 arrays for bfloat16 tensors
+  std::vector<TensorSpec> slices;  // of several writers: what this one publishes, with its part of each shape
+  const bool rounds;               // float32 arrays for bfloat16 tensors
   WritingState<Publisher::Writing> writing;
 };
 struct PublisherHandle {
@@ -42,24 +48,49 @@ using NewGeneration = WritingHandle<Publishing>;
 
 std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
                                       std::uint32_t records, const std::string& dtype, bool populate,
-                                      const std::string& group, double wait, double busy_wait) {
+                                      const std::string& group, double wait, double busy_wait, std::uint32_t writer,
+                                      const std::vector<nb::dict>& slices) {
   const bool rounds = rounds_to(dtype);
-  const BundleSpec spec{
-      .name = name, .tensors = tensor_specs(tensors, rounds), .subscribers = subscribers, .records = records};
+  const BundleSpec spec{.name = name,
+                        .tensors = tensor_specs(tensors, rounds),
+                        .subscribers = subscribers,
+                        .records = records,
+                        .writers = static_cast<std::uint32_t>(slices.size())};
+  WritePlan plan;
+  for (const nb::dict& one : slices) plan.push_back(slices_of(spec.tensors, one));
+  const std::vector<Slice> own = writer < plan.size() ? plan[writer] : std::vector<Slice>{};
   const Released release;
   return shared_unless_inherited(
       std::make_unique<Publishing>(Publisher(spec, {.group = group,
                                                     .wait_seconds = wait,
                                                     .populate = populate,
+                                                    .plan = std::move(plan),
+                                                    .writer = writer,
                                                     .busy = busy_wait > 0 ? BusyPolicy::kWait : BusyPolicy::kReturn,
                                                     .busy_seconds = busy_wait,
                                                     .stop_requested = look_for_signals,
                                                     .log = tell}),
-                                   rounds));
+                                   rounds, own));
 }
 
-std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict& given, std::uint64_t step) {
+std::uint64_t publish_slices(Publishing& own, const nb::dict& given, std::uint64_t step, double timeout) {
+  const std::vector<std::optional<Array>> arrays =
+      tensor_arrays(own.slices, given, Use::kRead, "publish", false, own.rounds);
+  const Turn turn(own);
+  const auto write = [&](std::uint32_t slice, Publisher::SliceOutput& out) {
+    const Array& array = *arrays[slice];
+    if (array.dtype() == own.slices[slice].dtype)
+      out.write(array.bytes());
+    else
+      out.write_floats(array.as<const float>());
+  };
+  return own.use().publish_slices(write, step, timeout);
+}
+
+std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict& given, std::uint64_t step,
+                                     double timeout) {
   Publishing& own = *self.own;
+  if (own.spec().writers != 0) return publish_slices(own, given, step, timeout);
   const bool is_first = own.look([](const Publisher& one) { return one.generation() == 0; });
   std::vector<std::optional<Array>> arrays =
       tensor_arrays(own.tensors, given, Use::kRead, "publish", !is_first, own.rounds);
@@ -110,16 +141,17 @@ void add_publisher(nb::module_& module) {
           "__init__",
           [](PublisherHandle* self, const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
              std::uint32_t records, const std::string& dtype, bool populate, const std::string& group, double wait,
-             double busy_wait) {
-            new (self) PublisherHandle{
-                publisher(name, tensors, subscribers, records, dtype, populate, group, wait, busy_wait)};
+             double busy_wait, std::uint32_t writer, const std::vector<nb::dict>& slices) {
+            new (self) PublisherHandle{publisher(name, tensors, subscribers, records, dtype, populate, group, wait,
+                                                 busy_wait, writer, slices)};
           },
           "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "dtype"_a = "",
-          "populate"_a = false, "group"_a = "", "wait"_a = 1.0, "busy_wait"_a = 0.0,
+          "populate"_a = false, "group"_a = "", "wait"_a = 1.0, "busy_wait"_a = 0.0, "writer"_a = 0,
+          "slices"_a = std::vector<nb::dict>(),
           nb::sig(
               "def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
-              "0, dtype: str = '', populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: float = 0.0) "
-              "-> None"),
+              "0, dtype: str = '', populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: float = 0.0, "
+              "writer: int = 0, slices: collections.abc.Sequence[dict[str, typing.Any]] = ()) -> None"),
           R"(Creates the publication, or takes over one whose publisher has died or left.
 
 Generations of a publication that is taken over are numbered on. One of that name with other tensors is replaced if
@@ -139,32 +171,42 @@ Args:
     group: the Unix group whose users may subscribe, or take the publication over. Empty: only this user.
     wait: how long to wait for the present publisher, or the users of an incompatible publication, to end, in seconds.
     busy_wait: how long publish() waits if subscribers hold all records, in seconds. 0: it returns None at once.
+    writer: with `slices`, which of the writers this process is.
+    slices: if several processes write each generation together, for each of them its slices: for the names of tensors
+        slices along their first axes, such as {"w": numpy.s_[0:128, :]}. Together they have each element once, and all
+        writers give the same.
 
 Raises:
-    Error: after `wait` seconds the publication still has a publisher, or has other tensors and subscribers
+    Error: after `wait` seconds the publication still has a publisher (or this writer), or has users and other tensors or slices
         (ALREADY_EXISTS); /dev/shm has no room for one generation, or for all with `populate` (NO_SPACE); it is another user's (PERMISSION_DENIED); an argument is
         invalid (INVALID_ARGUMENT).
     TypeError: an array cannot be used.
 
 Progress: blocks on the present publisher, up to `wait` seconds.)")
-      .def("publish", &publish, "tensors"_a, "step"_a = 0,
-           nb::sig("def publish(self, tensors: dict[str, A], step: int = 0) -> int | None"),
+      .def("publish", &publish, "tensors"_a, "step"_a = 0, nb::kw_only(), "timeout"_a = 60.0,
+           nb::sig("def publish(self, tensors: dict[str, A], step: int = 0, *, timeout: float = 60.0) -> int | None"),
            R"(Publishes the next generation and returns its number, which is one more than the last one's.
 
-It returns None, and publishes nothing, if subscribers hold every record (after `busy_wait` seconds).
+It returns None, and publishes nothing, if subscribers hold every record (after `busy_wait` seconds). One of several
+writers publishes its slices: all of them call this with the same step, and it returns when the generation is published.
 
 Args:
     tensors: for each tensor's name a row-major array of its dtype and shape. Tensors that are left out are shared
-        with the generation before, without a copy. The first generation needs all of them.
+        with the generation before, without a copy. The first generation needs all of them. One of several writers
+        gives its slice of each tensor of which it has one.
     step: a number of the caller's own for the readers, such as the training step.
+    timeout: how long one of several writers waits for the others, in seconds.
 
 Raises:
+    Timeout: the other writers did not write their slices in time; the message says which. If this one has written
+        its own, the generation may still be published.
     ValueError: an array has the wrong shape or an unknown name, or is missing in the first generation.
     TypeError: an array has another dtype or cannot be used.
     Error: the publisher is closed, or belongs to the parent of a forked process (INVALID_STATE); /dev/shm is full
         (NO_SPACE), and nothing is published.
 
-Progress: wait-free if there are at least 2 * subscribers + 2 records. With `busy_wait` it may block on subscribers.)")
+Progress: wait-free if there are at least 2 * subscribers + 2 records. With `busy_wait` it may block on subscribers, and
+one of several writers blocks on the others.)")
       .def("begin", &begin, "step"_a = 0,
            R"(Begins the next generation, whose tensors are written one after the other.
 

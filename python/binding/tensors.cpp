@@ -35,6 +35,38 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds) {
   return specs;
 }
 
+std::vector<Slice> slices_of(const std::vector<TensorSpec>& tensors, const nb::dict& given) {
+  std::vector<Slice> slices;
+  for (const auto& [key, value] : given) {
+    const auto name = nb::cast<std::string>(key);
+    const auto found =
+        std::find_if(tensors.begin(), tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
+    if (found == tensors.end()) throw nb::key_error(name.c_str());
+    const nb::tuple axes = nb::isinstance<nb::tuple>(value) ? nb::borrow<nb::tuple>(value) : nb::make_tuple(value);
+    if (axes.size() > found->shape.size())
+      throw nb::value_error(
+          fmt::format("the slice of tensor '{}' has {} axes, not {}", name, axes.size(), found->shape.size()).c_str());
+    Slice& slice = slices.emplace_back();
+    slice.tensor = static_cast<std::uint32_t>(found - tensors.begin());
+    slice.begin.assign(found->shape.size(), 0);
+    slice.extent = found->shape;
+    for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+      if (!nb::isinstance<nb::slice>(axes[axis]))
+        throw nb::type_error(
+            fmt::format("the slice of tensor '{}' must consist of slices, such as slice(0, 3)", name).c_str());
+      const auto [begin, end, step, length] = nb::borrow<nb::slice>(axes[axis]).compute(found->shape[axis]);
+      if (step != 1 || length == 0)
+        throw nb::value_error(fmt::format("the slice of tensor '{}' must have elements, all those between two indices; "
+                                          "leave out a tensor of which a writer has nothing",
+                                          name)
+                                  .c_str());
+      slice.begin[axis] = static_cast<std::uint64_t>(begin);
+      slice.extent[axis] = length;
+    }
+  }
+  return slices;
+}
+
 bool rounds_to(const std::string& dtype) {
   if (!dtype.empty() && dtype_of(dtype) != DType::kBFloat16)
     throw nb::value_error(

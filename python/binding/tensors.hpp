@@ -19,6 +19,10 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds);
 // Whether tensors are rounded to that dtype: "bfloat16", or "", which means that they are not. Raises ValueError.
 bool rounds_to(const std::string& dtype);
 
+// One writer's slices, for each tensor's name Python's slices along its first axes: slice(0, 3), or a tuple of them. Raises
+// KeyError, TypeError, ValueError.
+std::vector<Slice> slices_of(const std::vector<TensorSpec>& tensors, const nb::dict& given);
+
 // The arrays for the tensors, in their order. With `some`, tensors without an array are unset; with `rounds` those of a tensor
 // of bfloat16 may be of float32. Raises TypeError, ValueError; `verb` begins the message.
 std::vector<std::optional<Array>> tensor_arrays(const std::vector<TensorSpec>& tensors, const nb::dict& given, Use use,

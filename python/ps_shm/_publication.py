@@ -36,6 +36,10 @@ class Publisher(_core.Publisher, Closing):
         group: the Unix group that may use the publication. Empty: only this user.
         wait: how long to wait for another publisher of that name to end, in seconds.
         busy_wait: how long publish() waits if subscribers hold all records, in seconds. 0: it returns None at once.
+        writer: with `slices`, which of the writers this process is.
+        slices: if several processes write each generation together, for each of them its slices of the tensors, such as
+            {"w": numpy.s_[0:128, :]}. Together they have each element once, and all writers give the same. Each calls
+            publish() with its slices and the same step; there is one generation, without anybody having all of it.
 
     Raises:
         Error: the publication has another publisher after `wait` seconds, or /dev/shm is full.

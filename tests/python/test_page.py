@@ -6,6 +6,7 @@ import re
 
 import test_torchrl  # before the stub of vLLM, which TorchRL would find
 
+import numpy
 import pytest
 import torch
 
@@ -74,7 +75,7 @@ def server():
     made.close()
 
 
-@pytest.mark.parametrize("section, calls", [("PyTorch", 0), ("vLLM", 1 + 3 * 5), ("SGLang", 1 + 5), ("TorchRL", 0),
+@pytest.mark.parametrize("section, calls", [("PyTorch", 0), ("A sharded trainer", 0), ("vLLM", 1 + 3 * 5), ("SGLang", 1 + 5), ("TorchRL", 0),
                                             ("A plain folder", 0)])
 def test_the_blocks_of_a_section_of_the_page_of_engines_run(job, server, monkeypatch, tmp_path, capsys, section, calls):
     if not hasattr(torch, "func"):
@@ -84,21 +85,24 @@ def test_the_blocks_of_a_section_of_the_page_of_engines_run(job, server, monkeyp
         "ps_shm": ps_shm, "torch": torch, "model": model, "policy": model, "copy": torch.nn.Linear(4, 2),
         "inputs": torch.ones(1, 4), "train": lambda *given: trained.append(given), "rank": 0, "make_env": None,
         "gather": lambda: {"w": torch.ones(512, 512, dtype=torch.bfloat16), "b": torch.ones(512, dtype=torch.bfloat16)}.items(),
+        "world_size": 1, "numpy": numpy, "expert": lambda name: numpy.full((64, 64), int(name[-1]), numpy.float32),
         "client": test_engines.Client(), "source": test_engines.Source(w=torch.ones(2)), "MultiSyncCollector": Collector,
     }
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")
     page = (PAGES / "weights.md").read_text().splitlines()
     blocks = [block for block in blocks_of("weights.md") if section_of(page, block[0]) == f"## {section}"]
-    assert len(blocks) == {"PyTorch": 3, "vLLM": 2}.get(section, 1)
+    assert len(blocks) == {"PyTorch": 3, "A sharded trainer": 2, "vLLM": 2}.get(section, 1)
     for line, text in blocks:
         text = re.sub(r"http://127.0.0.1:\d+", server.url, text.replace("range(1000)", "range(3)"))
         text = text.replace("/dev/shm/weights", str(tmp_path / "weights")).replace('"MODEL"', repr(str(tmp_path / "model")))
-        run("weights.md", line, re.sub(r'"(weights|gathered|sharded)"', lambda name: f'"{job}{name[1][0]}"', text), names)
+        run("weights.md", line, re.sub(r'"(weights|gathered|sharded|experts)"', lambda name: f'"{job}{name[1][0]}"', text), names)
     assert len(server.calls) == calls and (not calls or server.calls[-1][0] in ("/resume", "/continue_generation"))
     if section == "PyTorch":
         assert torch.equal(names["outputs"], model(names["inputs"]))
         assert torch.equal(names["copy"].weight, model.weight)
+    if section == "A sharded trainer":
+        assert names["publisher"].generation == len(trained) == 3 and names["experts"].generation == 1
     if section == "TorchRL":
         assert len(trained) == 5 and names["collector"].generation == 6
     if section == "A plain folder":

@@ -9,6 +9,7 @@ from .. import Error, ErrorCode, Generation, PublisherGone, Reader, _publication
 from .._closing import Closing
 from ._model import Tensors, is_on_gpu, note_writes, own, state
 from ._registration import Registration
+from ._slices import local, slices
 from ._tensors import tensors as tensors_of
 
 
@@ -30,28 +31,48 @@ class Publisher(Closing):
         learner = ps_shm.torch.Publisher("weights", model)
         learner.publish(step=1)
 
+    The ranks of a model that is sharded over the processes of one machine (DTensor: FSDP2, tensor parallelism) publish it
+    together. Each writes what it has, and none gathers:
+
+        writer = ps_shm.torch.Publisher("weights", model, writer=rank, writers=world_size)
+        writer.publish(step=1)                       # on all ranks
+
     Args:
         name: the name of the publication.
         model: the model to publish. Tensors on GPUs are copied in the order of their current streams, directly into
-            shared memory.
+            shared memory. One of several writers copies them through memory of its own.
+        writer: with `writers`, the global rank of this process.
+        writers: the number of processes of a sharded model, at most 62. 0: this process publishes the model alone.
         settings: subscribers, records, dtype, populate, group, wait and busy_wait as for ps_shm.Publisher.
 
     Raises:
         Error: the publication has another publisher, or /dev/shm is full.
+        TypeError: a DTensor has other placements than those of FSDP2 and tensor parallelism, such as Partial.
+        ValueError: a DTensor has a part on a rank that is not below `writers`.
     """
 
-    def __init__(self, name: str, model: torch.nn.Module, **settings: Any) -> None:
+    def __init__(self, name: str, model: torch.nn.Module, *, writer: int = 0, writers: int = 0, **settings: Any) -> None:
         self._model = own(model)
-        specs = {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in _state(self._model).items()}
-        self._publisher = _publication.Publisher(name, specs, **settings)
+        tensors = _state(self._model)
+        specs = {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()}
+        plan = slices(tensors, writers) if writers else []
+        self._slices = plan[writer] if writer < len(plan) else None
+        self._publisher = _publication.Publisher(name, specs, writer=writer, slices=plan, **settings)
         self._registration = Registration(self._publisher)
 
-    def publish(self, step: int = 0) -> Optional[int]:
+    def publish(self, step: int = 0, *, timeout: float = 60.0) -> Optional[int]:
         """Publishes the current weights and returns the generation's number, or None if subscribers hold all records.
 
-        step: a number for the subscribers, such as the training step.
+        Args:
+            step: a number for the subscribers, such as the training step. Writers of a sharded model give the same one.
+            timeout: how long a writer of a sharded model waits for the others, in seconds.
+
+        Raises:
+            Timeout: another writer did not publish the same step in time; the message says which.
         """
         tensors = _state(self._model)
+        if self._slices is not None:
+            return self._publisher.publish({name: local(tensors[name]) for name in self._slices}, step, timeout=timeout)
         on_gpu = {name: tensor for name, tensor in tensors.items() if is_on_gpu(tensor)}
         if not on_gpu:
             return self._publisher.publish({name: tensor.contiguous() for name, tensor in tensors.items()}, step)
