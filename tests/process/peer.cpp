@@ -1,6 +1,7 @@
 // A second program for the process tests. It plays one role until its standard input ends:
 //
 //   peer publish NAME GENERATIONS  publishes this many generations of two tensors
+//   peer write NAME WRITER WRITERS GENERATIONS  as one of several writers, publishes its part of a tensor so many times
 //   peer read NAME                 holds a lease of the newest generation
 //   peer follow NAME               reads every generation that it gets, whose float32 elements are all equal, until the
 //                                  publisher ends; prints how many there were, and the step and value of the last one
@@ -56,6 +57,21 @@ void publish(const std::string& name, int generations) {
   for (int i = 1; i <= generations; ++i)
     publisher.publish([](std::uint32_t, std::span<std::byte> out) { std::memset(out.data(), 1, out.size()); },
                       10 * static_cast<std::uint64_t>(i));
+  wait_for_end();
+}
+
+void write(const std::string& name, std::uint32_t writer, std::uint32_t writers, int generations) {
+  ps_shm::WritePlan plan;
+  for (std::uint64_t one = 0; one < writers; ++one) plan.push_back({{0, {100 * one}, {100}}});
+  ps_shm::Publisher publisher({.name = name,
+                               .tensors = {{.name = "w", .shape = {std::uint64_t{100} * writers}}},
+                               .subscribers = 4,
+                               .writers = writers},
+                              {.plan = plan, .writer = writer});
+  const std::vector<float> values(100, 1);
+  for (int i = 1; i <= generations; ++i)
+    publisher.publish_slices([&](std::uint32_t, ps_shm::Publisher::SliceOutput& out) { out.write_floats(values); },
+                             10 * static_cast<std::uint64_t>(i));
   wait_for_end();
 }
 
@@ -280,6 +296,9 @@ int main(int argc, char** argv) try {
   const std::string role = argc > 2 ? argv[1] : "";
   if (role == "publish" && argc == 4)
     publish(argv[2], std::atoi(argv[3]));
+  else if (role == "write" && argc == 6)
+    write(argv[2], static_cast<std::uint32_t>(std::atoi(argv[3])), static_cast<std::uint32_t>(std::atoi(argv[4])),
+          std::atoi(argv[5]));
   else if (role == "read")
     read(argv[2]);
   else if (role == "follow")

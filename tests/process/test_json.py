@@ -64,7 +64,7 @@ class Keys(ProcessTest):
     def test_the_inspector(self):
         self.printed("launch_shm", "--job", self.job, "--workers", "2", "--mode", "sync", "--steps", "20", "--json",
                      "--keep-segments")
-        publisher, reader = Peer(self, "publish", self.job, 1), Peer(self, "read", self.job)
+        publisher, reader = Peer(self, "write", self.job, 0, 1, 1), Peer(self, "read", self.job)
         for option in ("--uninitialised", "--placement"):
             self.assertEqual(keys_of(self.printed("inspect_shm", "vars", option, "--json", "--job", self.job)),
                              told("inspect_shm", f"vars {option}"))

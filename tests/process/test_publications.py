@@ -1,4 +1,5 @@
 """What inspect_shm shows of publications and their live and dead readers, and how it removes publications."""
+import concurrent.futures
 import json
 import os
 import signal
@@ -53,6 +54,23 @@ class Publications(ProcessTest):
         self.assertIn(f"subscriber 0 (process {reader.process.pid}), alive: has generation 3", text)
         text = self.as_text("ls")
         self.assertRegex(text, rf"{self.name} +live +{publisher.process.pid} +3 +1 ")
+
+    def test_one_of_several_writers_of_which_one_dies(self):
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # each is ready when both have published
+            first, second = pool.map(lambda writer: Peer(self, "write", self.name, writer, 2, 3), range(2))
+        row = self.shown()
+        self.assertEqual((row["generation"], row["step"], row["round"]), (3, 30, {"attempt": 3, "open": False, "step": 30}))
+        self.assertEqual([(one["writer"], one["pid"], one["state"], one["done"]) for one in row["writers"]],
+                         [(0, first.process.pid, "alive", True), (1, second.process.pid, "alive", True)])
+        self.assertEqual([one["pid"] for one in row["writers"] if one["leads"]], [row["pid"]])
+        second.kill()
+        text = self.as_text("publications")
+        self.assertIn("attempt 3, step 30, closed", text)
+        self.assertIn(f"writer 1 (process {second.process.pid}), dead", text)
+        self.assertIn(f"writer 0 (process {first.process.pid}), alive", text)
+        err = run("inspect_shm", "rm", "--publication", self.name, "--yes")[2]
+        self.assertIn(f"is in use; first end writer 0 (pid {first.process.pid})", err)
+        first.kill()
 
     def test_a_state_with_a_part_of_a_push_is_not_published(self):
         ps = self.start("ps_shm", "--job", self.job, "--workers", "1", "--publish", self.name, "--publish-every", "0.2s")

@@ -51,6 +51,25 @@ Json list_subscribers(const shm::Bundle& bundle) {
   return all;
 }
 
+// The writers, where there are several, and the last attempt to write a generation.
+void describe_round(const shm::Bundle& bundle, Json& row) {
+  if (bundle.writers() == 0) return;
+  const std::uint64_t round = bundle.round().round.load_relaxed();  // relaxed, as all here: diagnostic only
+  row["round"] = {
+      {"attempt", shm::attempt_of(round)}, {"open", shm::is_open(round)}, {"step", bundle.round().step.load_relaxed()}};
+  for (std::uint32_t number = 0; number < bundle.writers(); ++number) {
+    const bool is_alive = bundle.locks().is_held_by_other(shm::kWriterByte + number);
+    const std::uint32_t pid = bundle.writer(number).pid.load_relaxed();
+    row["writers"].push_back({{"writer", number},
+                              {"state", is_alive   ? "alive"
+                                        : pid == 0 ? "absent"
+                                                   : "dead"},
+                              {"pid", pid},
+                              {"leads", is_alive && pid == row["pid"]},
+                              {"done", bundle.writer(number).done.load_relaxed() == shm::attempt_of(round)}});
+  }
+}
+
 void describe_bundle(const shm::Bundle& bundle, Json& row) {
   const shm::NewestShm& state = bundle.newest();
   if (row["state"] == "orphaned" && state.ended.load_acquire() != 0) row["state"] = "ended";  // (publication.P10)
@@ -78,6 +97,7 @@ void describe_bundle(const shm::Bundle& bundle, Json& row) {
   row["written_bytes"] = state.written_bytes.load_relaxed();
   row["places"] = bundle.subscribers();
   row["subscribers"] = list_subscribers(bundle);
+  describe_round(bundle, row);
 }
 
 bool is_reclaimable(const std::string& state) {
@@ -106,7 +126,9 @@ Json examine(const std::string& name) {
               {"busy", nullptr},
               {"written_bytes", nullptr},
               {"places", nullptr},
-              {"subscribers", Json::array()}};
+              {"subscribers", Json::array()},
+              {"round", nullptr},
+              {"writers", Json::array()}};
   if (outcome == AttachOutcome::kReady) try {
       const shm::Bundle bundle(std::move(segment));
       describe_bundle(bundle, row);
@@ -139,7 +161,11 @@ Json remove_publication(const std::string& name, bool force) {
                             row["state"].get<std::string>()));
   if (shm::remove_bundle(name, -1, shm::kTrustAnybody) == shm::RemoveOutcome::kAlive) {
     std::vector<std::string> living;
-    if (row["state"] == "live") living.push_back(fmt::format("its publisher (pid {})", row["pid"].dump()));
+    for (const Json& writer : row["writers"])
+      if (writer["state"] == "alive")
+        living.push_back(fmt::format("writer {} (pid {})", writer["writer"].dump(), writer["pid"].dump()));
+    if (row["state"] == "live" && row["writers"].empty())
+      living.push_back(fmt::format("its publisher (pid {})", row["pid"].dump()));
     for (const Json& subscriber : row["subscribers"])
       if (subscriber["state"] == "alive")
         living.push_back(fmt::format("subscriber {} (pid {})", subscriber["rank"].dump(), subscriber["pid"].dump()));

@@ -59,8 +59,13 @@ std::string publications_as_text(const Json& listed, Columns columns) {
       continue;
     }
     text += fmt::format(", {} old\n", age_as_text(row["age_seconds"]));
-    text += fmt::format("  publisher number {} (process {}), {}\n", cell(row["publishers"]), cell(row["pid"]),
-                        row["state"] == "live"    ? "alive"
+    const bool is_shared = !row["writers"].empty();
+    const bool is_alive = is_shared ? std::any_of(row["writers"].begin(), row["writers"].end(),
+                                                  [](const Json& one) { return one["leads"]; })
+                                    : row["state"] == "live";
+    text += fmt::format("  {} number {} (process {}), {}\n", is_shared ? "leader" : "publisher",
+                        cell(row["publishers"]), cell(row["pid"]),
+                        is_alive                  ? "alive"
                         : row["state"] == "ended" ? "has closed it"
                                                   : "dead");
     text += fmt::format("  {} tensors of {}, {} records, {} times busy, {} written\n", cell(row["tensors"]),
@@ -71,6 +76,13 @@ std::string publications_as_text(const Json& listed, Columns columns) {
                 : fmt::format("  generation {}, step {}, {} tensors changed, {} old{}\n", cell(row["generation"]),
                               cell(row["step"]), cell(row["changed"]), age_as_text(row["generation_age_seconds"]),
                               row["partial"] == true ? ", with a part of an unfinished push" : "");
+    if (is_shared)
+      text += fmt::format("  attempt {}, step {}, {}\n", cell(row["round"]["attempt"]), cell(row["round"]["step"]),
+                          row["round"]["open"] == true ? "open" : "closed");
+    for (const Json& writer : row["writers"])
+      text += fmt::format("  writer {} (process {}), {}{}{}\n", cell(writer["writer"]), cell(writer["pid"]),
+                          cell(writer["state"]), writer["leads"] == true ? ", leads" : "",
+                          writer["done"] == true ? ", has written its slices" : "");
     for (const Json& subscriber : row["subscribers"]) {
       std::vector<std::string> held;
       for (const Json& generation : subscriber["generations"]) held.push_back(cell(generation));
