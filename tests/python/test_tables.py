@@ -1,4 +1,7 @@
 """Tables by key from Python: arrays of NumPy and PyTorch, results, errors."""
+import pathlib
+import re
+
 import numpy
 import pytest
 
@@ -87,3 +90,10 @@ def test_mistakes(worker, table):
     worker.leave()
     with pytest.raises(ps_shm.Error):
         table.pull(numpy.array([1]))
+
+
+def test_the_program_of_the_page_runs(job, capsys):
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "tables.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    exec(program.replace('"job"', f'"{job}"'), {})
+    assert "PushedKeys(updated=2, unadmitted=0, refused=0) TableStatistics(rows=2, max_rows=1000000, made=2" in capsys.readouterr().out
