@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <numeric>
 
@@ -167,6 +166,19 @@ Table Worker::table(const TableSpec& spec) {
 const std::string& Table::name() const noexcept { return state_->spec.name; }
 std::uint64_t Table::row_size() const noexcept { return state_->spec.row_size; }
 
+namespace {
+
+// What this worker's lanes have counted.
+std::uint64_t counted(const TableState& state, TableCounter which) {
+  std::uint64_t sum = 0;
+  for (const auto& of_part : state.lanes)
+    for (const shm::TableLane& lane : of_part)
+      sum += lane.shared->counters[static_cast<std::uint32_t>(which)].load_relaxed();  // relaxed: its own
+  return sum;
+}
+
+}  // namespace
+
 std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found) {
   TableState& state = *state_;
   state.core.job.refuse_inherited("worker");
@@ -174,7 +186,7 @@ std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> 
   if (!found.empty()) state.require_flags(keys.size(), found.size(), "pull");
   if (state.core.notes_pulls) state.mode->note_pull();
   const std::uint64_t width = state.spec.row_size, record = state.parts.front()->record().slots + 1;
-  std::atomic<std::uint64_t> hits = 0;
+  const std::uint64_t hits = counted(state, TableCounter::kHits);
   update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
     state.for_batches(
         keys, kGrain, false, [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
@@ -189,23 +201,13 @@ std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> 
           }
           table.count(lane, TableCounter::kHits, there);
           table.count(lane, TableCounter::kMisses, batch.keys.size() - there);
-          hits.fetch_add(there, std::memory_order_relaxed);
         });
   });
   state.core.count(Counter::kPulls).bump_relaxed(1);
-  return hits;
+  return counted(state, TableCounter::kHits) - hits;
 }
 
 namespace {
-
-// What this worker's lanes have counted.
-std::uint64_t counted(const TableState& state, TableCounter which) {
-  std::uint64_t sum = 0;
-  for (const auto& of_part : state.lanes)
-    for (const shm::TableLane& lane : of_part)
-      sum += lane.shared->counters[static_cast<std::uint32_t>(which)].load_relaxed();  // relaxed: its own
-  return sum;
-}
 
 // Calls update(row, index of its key) for each key that has a row or gets one.
 template <class Update>

@@ -461,7 +461,7 @@ int main(int argc, char** argv) {
       });
     };
     if (full)
-      for (std::uint64_t store = 1; store < last; ++store) strike(store);
+      for (std::uint64_t store = 1; store < std::min<std::uint64_t>(last, 4000); ++store) strike(store);
     else
       for (int i = 0; i < 25; ++i) strike(1 + random() % (i < 10 ? 12 : role == Victim::kPublisher ? 300 : 100));
   }
