@@ -67,6 +67,7 @@ int main() try {
   config.job = job;
   config.workers = 2;
   config.steps = 2000;
+  config.stale_limit = 100;  // drops what a worker that was held up has computed from values of long ago
   config.optimizer.learning_rate = 0.1F;
   ps_shm::Server server(config);
   ps_shm::ServeHooks hooks;

@@ -37,7 +37,7 @@ using namespace ps_shm::test;
 constexpr std::uint64_t kKeys = 1500;    // more than a table's first buckets
 constexpr std::uint64_t kHotKeys = 100;  // of the table that evicts, which has fewer rows
 constexpr std::uint64_t kWidth = 6;
-constexpr std::uint32_t kWorkers = 3, kLives = 16;
+constexpr std::uint32_t kWorkers = 3, kLives = 16, kStarts = 4096;
 
 struct Pushes {
   std::atomic<std::uint32_t> begun[kKeys], acknowledged[kKeys];
@@ -49,6 +49,7 @@ struct Life {  // of one worker process
 struct TableWishes {
   std::atomic<bool> finish, quit_ps;
   std::atomic<std::uint32_t> lives;
+  std::atomic<bool> has_joined[kStarts];  // by the order in which workers were started
   Life life[kLives];
   char message[512];
 };
@@ -208,13 +209,16 @@ class Tables {
     if (wishes_->lives < kLives - kWorkers) ++wishes_->lives;
     Life& life = wishes_->life[std::min(number, kLives - 1)];
     const std::uint64_t seed = random_();
-    return spawn(fmt::format("worker {}", rank), [this, rank, strike, seed, &life] {
+    std::atomic<bool>& has_joined = wishes_->has_joined[starts_++ % kStarts];
+    has_joined = false;
+    const pid_t pid = spawn(fmt::format("worker {}", rank), [this, rank, strike, seed, &life, &has_joined] {
       strike.arm_it(seed);
       WorkerOptions options;
       options.job = config_.job;
       options.rank = rank;
       options.log = [](const std::string&) {};
       Worker worker(options);
+      has_joined = true;
       Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
       std::mt19937_64 random(seed);
       const auto work = [&](Table& table, Pushes Life::*which, std::uint64_t from, std::uint64_t count, bool pushes) {
@@ -263,6 +267,8 @@ class Tables {
         if (wishes_->finish && round >= 3) break;
       }
     });
+    joining_[pid] = &has_joined;
+    return pid;
   }
 
   std::uint64_t rounds() const {
@@ -292,7 +298,12 @@ class Tables {
   void finish() {
     const std::uint64_t before = rounds();
     if (!wait_for([&] { return rounds() > before + 40; })) throw Failed{"nothing goes on" + said()};
-    // Nobody leaves before somebody looks: the job would end.
+    // Nobody leaves before all have joined and somebody looks: the job would end.
+    const auto have_joined = [&] {
+      return std::all_of(running_.begin(), running_.end(),
+                         [&](const auto& one) { return !joining_.contains(one.first) || *joining_[one.first]; });
+    };
+    if (!wait_for(have_joined)) throw Failed{"a worker does not join" + said()};
     const pid_t auditor = spawn("auditor", [this] { audit(); });
     wait_ended(auditor);
     wishes_->quit_ps = true;
@@ -355,6 +366,8 @@ class Tables {
   JobConfig config_;
   TableWishes* wishes_;
   std::map<pid_t, std::string> running_;
+  std::map<pid_t, std::atomic<bool>*> joining_;
+  std::uint32_t starts_ = 0;
   pid_t ps_ = 0;
 };
 

@@ -16,6 +16,7 @@
 #include "common/value_statistics.hpp"
 #include "inspect_shm/inspect.hpp"
 #include "inspect_shm/jobs.hpp"
+#include "inspection/texts.hpp"
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"

@@ -13,7 +13,7 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor's values, row-major on the CPU: without a copy if they are."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.layout == torch.strided and tensor.is_cpu and tensor.is_contiguous():
+    if tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous():
         return tensor  # at once: a step asks for the gradients of all parameters
     return (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
 
