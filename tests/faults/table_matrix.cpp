@@ -195,7 +195,7 @@ class Tables {
   }
 
   void start_ps() {
-    ps_ = spawn("ps", [this] {
+    spawn("ps", [this] {
       ServerOptions options;
       options.stop_requested = [this] { return wishes_->quit_ps.load(); };
       Server server(config_, options);
@@ -368,7 +368,6 @@ class Tables {
   std::map<pid_t, std::string> running_;
   std::map<pid_t, std::atomic<bool>*> joining_;
   std::uint32_t starts_ = 0;
-  pid_t ps_ = 0;
 };
 
 }  // namespace
