@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "faults/named_cases.hpp"
 #include "faults/struck_job.hpp"
 #include "support/test_bundle.hpp"
 
@@ -415,56 +416,27 @@ class Publication {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
-  std::uint64_t seed = std::random_device()();
-  std::string only;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument == "--full")
-      full = true;
-    else if (argument == "--seed" && i + 1 < argc)
-      seed = std::stoull(argv[++i]);
-    else if (argument == "--only" && i + 1 < argc)
-      only = argv[++i];
-    else
-      return fmt::print(stderr, "unknown argument {}\n", argument), 2;
-  }
-  std::mt19937_64 random(seed);
-  int cases = 0, failed = 0;
-  const double began = now();
-  const auto run = [&](const std::string& name, auto&& body) {
-    if (name.find(only) == std::string::npos) return;
-    ++cases;
-    const double since = now();
-    try {
-      body();
-    } catch (const Failed& failure) {
-      ++failed;
-      fmt::print("FAILED {} after {:.1f} s: {}\n", name, now() - since, failure.what);
-    }
-    std::fflush(stdout);
-  };
-  fmt::print("seed {}\n", seed);
-  for (int round = 0; round < (full ? 20 : 2); ++round)
+  NamedCases cases;
+  if (!cases.take(argc, argv)) return 2;
+  for (int round = 0; round < (cases.is_full() ? 20 : 2); ++round)
     for (const FaultPointRow& row : kFaultPointTable) {
       if (row.actor != FaultActor::kPublisher && row.actor != FaultActor::kSubscriber) continue;
       for (const Action action : {Action::kKill, Action::kStop})
-        run(fmt::format("{} at {}", action == Action::kKill ? "kill" : "stop", row.name),
-            [&] { Publication(random()).strike(row, action); });
+        cases.run(fmt::format("{} at {}", action == Action::kKill ? "kill" : "stop", row.name),
+                  [&] { Publication(cases.random()).strike(row, action); });
     }
   for (const Victim role : {Victim::kPublisher, Victim::kReader, Victim::kLeader, Victim::kWriter}) {
     constexpr const char* kNames[] = {"publisher", "reader", "leader", "writer"};
     std::uint64_t last = ~std::uint64_t{0};  // in a whole life, once known
     const auto strike = [&](std::uint64_t store) {
-      run(fmt::format("kill {} before store {}", kNames[int(role)], store), [&] {
-        if (!Publication(random()).run_until_store(store, role)) last = store;
+      cases.run(fmt::format("kill {} before store {}", kNames[int(role)], store), [&] {
+        if (!Publication(cases.random()).run_until_store(store, role)) last = store;
       });
     };
-    if (full)
+    if (cases.is_full())
       for (std::uint64_t store = 1; store < std::min<std::uint64_t>(last, 4000); ++store) strike(store);
     else
-      for (int i = 0; i < 25; ++i) strike(1 + random() % (i < 10 ? 12 : role == Victim::kPublisher ? 300 : 100));
+      for (int i = 0; i < 25; ++i) strike(1 + cases.random() % (i < 10 ? 12 : role == Victim::kPublisher ? 300 : 100));
   }
-  fmt::print("{} cases, {} failed, {:.0f} s\n", cases, failed, now() - began);
-  return failed != 0 || cases == 0;
+  return cases.end();
 }

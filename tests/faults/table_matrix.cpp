@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "faults/named_cases.hpp"
 #include "faults/strike.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
@@ -373,53 +374,24 @@ class Tables {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
-  std::uint64_t seed = std::random_device()();
-  std::string only;
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    if (argument == "--full")
-      full = true;
-    else if (argument == "--seed" && i + 1 < argc)
-      seed = std::stoull(argv[++i]);
-    else if (argument == "--only" && i + 1 < argc)
-      only = argv[++i];
-    else
-      return fmt::print(stderr, "unknown argument {}\n", argument), 2;
-  }
-  std::mt19937_64 random(seed);
-  int cases = 0, failed = 0;
-  const double began = now();
-  const auto run = [&](const std::string& name, auto&& body) {
-    if (name.find(only) == std::string::npos) return;
-    ++cases;
-    const double since = now();
-    try {
-      body();
-    } catch (const Failed& failure) {
-      ++failed;
-      fmt::print("FAILED {} after {:.1f} s: {}\n", name, now() - since, failure.what);
-    }
-    std::fflush(stdout);
-  };
-  fmt::print("seed {}\n", seed);
-  for (int round = 0; round < (full ? 20 : 1); ++round)
+  NamedCases cases;
+  if (!cases.take(argc, argv)) return 2;
+  for (int round = 0; round < (cases.is_full() ? 20 : 1); ++round)
     for (const FaultPointRow& row : kFaultPointTable)
       for (const Action action : {Action::kKill, Action::kStop})
         if (row.actor == FaultActor::kTableWorker)
-          run(fmt::format("{} at {}", action == Action::kKill ? "kill" : "stop", row.name),
-              [&] { Tables(random()).strike(row, action); });
+          cases.run(fmt::format("{} at {}", action == Action::kKill ? "kill" : "stop", row.name),
+                    [&] { Tables(cases.random()).strike(row, action); });
   std::uint64_t last = ~std::uint64_t{0};
   const auto strike = [&](std::uint64_t store) {
-    run(fmt::format("kill before store {}", store), [&] {
-      if (!Tables(random()).run_until_store(store)) last = store;
+    cases.run(fmt::format("kill before store {}", store), [&] {
+      if (!Tables(cases.random()).run_until_store(store)) last = store;
     });
   };
-  if (full)
+  if (cases.is_full())
     for (std::uint64_t store = 1; store < std::min<std::uint64_t>(last, 2000); ++store) strike(store);
   else
-    for (int i = 0; i < 12; ++i) strike(1 + random() % (i < 4 ? 60 : 3000));
-  run("storm", [&] { Tables(random()).storm(full ? 2000 : 60); });
-  fmt::print("{} cases, {} failed, {:.0f} s\n", cases, failed, now() - began);
-  return failed != 0 || cases == 0;
+    for (int i = 0; i < 12; ++i) strike(1 + cases.random() % (i < 4 ? 60 : 3000));
+  cases.run("storm", [&] { Tables(cases.random()).storm(cases.is_full() ? 2000 : 60); });
+  return cases.end();
 }
