@@ -15,7 +15,7 @@ MUTANTS = {
         "breaks": "The hand frees a dead row that may still be linked.",
         "rule": "table.E6",
         "tests": ["table_matrix"],
-        "file": "src/shm/table/table_part.cpp",
+        "file": "src/shm/table/table_hand.cpp",
         "changes": [
             ("        static_cast<void>(find(lane, bucket, order, key));  // (table.E6)\n        free_dead(lane, at, word);",
              "        free_dead(lane, at, word);"),
@@ -25,7 +25,7 @@ MUTANTS = {
         "breaks": "The hand does not take back what a dead lane was making.",
         "rule": "table.E8",
         "tests": ["table_matrix"],
-        "file": "src/shm/table/table_part.cpp",
+        "file": "src/shm/table/table_hand.cpp",
         "changes": [
             ("void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {",
              "void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {\n  if (word != 0) return;"),
@@ -35,7 +35,7 @@ MUTANTS = {
         "breaks": "The hand takes a row back that a living lane is making.",
         "rule": "table.E1",
         "tests": ["table_matrix"],
-        "file": "src/shm/table/table_part.cpp",
+        "file": "src/shm/table/table_hand.cpp",
         "changes": [
             ("lanes_[owner - 1].inserting.load_acquire() == at + 1 &&", "lanes_[owner - 1].inserting.load_acquire() == 0 &&"),
         ],
@@ -44,7 +44,7 @@ MUTANTS = {
         "breaks": "Rows that are being pushed are evicted.",
         "rule": "table.E4",
         "tests": ["table_matrix"],
-        "file": "src/shm/table/table_part.cpp",
+        "file": "src/shm/table/table_hand.cpp",
         "changes": [
             ("return pin.first == one.row && is_alive_(pin.second); });", "return pin.first == one.row && pin.second == ~0U; });"),
         ],

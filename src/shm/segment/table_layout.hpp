@@ -71,10 +71,18 @@ constexpr std::uint64_t order_of_bucket(std::uint64_t bucket) noexcept { return 
 struct TableRowShm {
   AtomicShm<std::uint64_t> key;
   AtomicShm<std::uint64_t> word;
-  AtomicShm<std::uint32_t> used;     // {time : 24, frequency : 8} (table.cpp)
+  AtomicShm<std::uint32_t> used;     // make_used()
   AtomicShm<std::uint32_t> changed;  // not used yet
   std::uint64_t pad0;
 };
+
+// TableRowShm::used: the time of the last use in units of 2^28 ns, a quarter of a second, and how often the row is used,
+// less a part of it now and then when the hand passes (table_hand.cpp). A hint which rows are worth least.
+inline constexpr std::uint32_t kTimeMask = 0xffffff, kMaxFrequency = 0xff;
+inline constexpr unsigned kTimeShift = 28;
+constexpr std::uint32_t make_used(std::uint32_t time, std::uint32_t frequency) noexcept {
+  return time << 8 | frequency;
+}
 
 enum class TableCounter : std::uint32_t {
   kMade,        // rows

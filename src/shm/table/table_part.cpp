@@ -18,24 +18,8 @@ namespace {
 
 constexpr std::uint64_t kRowsAtOnce = 64;        // that a lane takes of the unused ones
 constexpr std::uint64_t kBackedBytes = 1 << 20;  // memory is asked for in such steps
-constexpr std::uint64_t kLooks = 256;            // a sample of so many rows, of which the worst are evicted
-constexpr std::uint64_t kEvictedAtOnce = kPins;  // they share a fence and a look at the pins
 constexpr int kMaxWalk = 64;                     // rows; find() goes further
 constexpr int kMaxTurns = 64;                    // of the hand, for one row
-
-// TableRowShm::used: the time of the last use in units of 2^28 ns, a quarter of a second, and how often the row is used:
-// exact up to kExactFrequency, then as Morris (1978) counts; each eighth time that the hand passes it takes a part away.
-constexpr std::uint32_t kTimeMask = 0xffffff, kMaxFrequency = 0xff, kExactFrequency = 16;
-constexpr unsigned kTimeShift = 28;
-constexpr std::uint32_t make_used(std::uint32_t time, std::uint32_t frequency) noexcept {
-  return time << 8 | frequency;
-}
-
-// A pseudo-random number of 24 bits (Knuth's MMIX).
-std::uint32_t draw(TableLane& lane) noexcept {
-  lane.random = lane.random * 0x5851f42d4c957f2d + 0x14057b7ef767814f;
-  return static_cast<std::uint32_t>(lane.random >> 40);
-}
 
 constexpr bool is_bucket(std::uint64_t reference) noexcept { return (reference & kBucketKind) != 0; }
 constexpr std::uint32_t index_of(std::uint64_t reference) noexcept { return static_cast<std::uint32_t>(reference); }
@@ -73,10 +57,6 @@ TableLane TablePart::begin(std::uint32_t number) {
   fault_point(FaultPoint::kLaneUsed);
   note_time(lane);
   return lane;
-}
-
-void TablePart::note_time(TableLane& lane) const noexcept {
-  lane.time = static_cast<std::uint32_t>(now_ns() >> kTimeShift) & kTimeMask;
 }
 
 std::uint32_t TablePart::bucket_of(std::uint64_t order) const noexcept {
@@ -302,7 +282,7 @@ std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
     if (take_unused(lane)) continue;
     const bool may_evict = shm_.when_full == static_cast<std::uint32_t>(WhenFull::kEvict);
     if (turns++ == (may_evict ? kMaxTurns : 1)) return std::nullopt;
-    turn(lane, may_evict ? kLooks : kEvictedAtOnce, may_evict ? kEvictedAtOnce : 0);
+    make_room(lane, may_evict);
   }
 }
 
@@ -371,8 +351,8 @@ bool TablePart::is_admitted(TableLane& lane, std::uint64_t order) noexcept {
   const std::uint32_t seen = std::min<std::uint32_t>(cells[0]->hint(), cells[1]->hint()) + 1U;
   if (seen >= shm_.admit_after) {
     constexpr std::uint64_t kLine = 64, kEvery = 32;  // all are halved about once while max_rows rows are made
-    if (draw(lane) % kEvery != 0) return true;
-    AtomicShm<std::uint8_t>* const line = &sightings_[draw(lane) & mask & ~(kLine - 1)];
+    if (lane.draw() % kEvery != 0) return true;
+    AtomicShm<std::uint8_t>* const line = &sightings_[lane.draw() & mask & ~(kLine - 1)];
     for (std::uint64_t i = 0; i < kLine; ++i)
       if (const std::uint8_t there = line[i].hint(); there != 0) line[i].leave_hint(there / 2);
     return true;
@@ -381,20 +361,6 @@ bool TablePart::is_admitted(TableLane& lane, std::uint64_t order) noexcept {
     if (const std::uint8_t there = cell->hint(); there < seen) cell->leave_hint(static_cast<std::uint8_t>(seen));
   count(lane, TableCounter::kUnadmitted);
   return false;
-}
-
-// Notes a use of the row, where that says something new.
-void TablePart::touch(TableLane& lane, TableRowShm& there) const noexcept {
-  const std::uint32_t before =
-      there.used.load_relaxed();  // relaxed, as the next: only a hint which rows are worth least
-  std::uint32_t time = before >> 8, frequency = before & kMaxFrequency;
-  const auto by = static_cast<EvictBy>(shm_.evict_by);
-  if (by != EvictBy::kAge) time = lane.time;
-  if (by == EvictBy::kLeastFrequentlyUsed && frequency < kMaxFrequency) {
-    if (frequency < kExactFrequency || draw(lane) % (4 * (frequency - kExactFrequency) + 4) == 0) ++frequency;
-  }
-  const std::uint32_t now = make_used(time, frequency);
-  if (now != before) there.used.store_relaxed(now);
 }
 
 // (table.P3) Whether the row, which is pinned, is still the key's. Brings it back where somebody means to evict it.
@@ -437,180 +403,6 @@ void TablePart::pin(TableLane& lane, const Batch& batch, const RowMaker& maker, 
 void TablePart::unpin(TableLane& lane) noexcept {
   for (AtomicShm<std::uint64_t>& pin : lane.shared->pins)
     if (pin.load_relaxed() != 0) pin.store_release(0);  // (table.P5)
-}
-
-// (table.E1) Whether a living lane is making this row.
-bool TablePart::is_being_made(std::uint64_t number) const {
-  const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
-  for (std::uint32_t lane = 0; lane < lanes; ++lane)
-    if (lanes_[lane].inserting.load_acquire() == number + 1 && is_alive_(lane)) return true;  // (table.E1)
-  return false;
-}
-
-// (table.E7) Requires: the row was dead with that word, and is in no chain.
-void TablePart::free_dead(TableLane& lane, std::uint64_t number, std::uint64_t word) {
-  if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E7)
-  fault_point(FaultPoint::kRowFreed);
-  lane.free_rows.push_back(static_cast<std::uint32_t>(number));
-}
-
-// (table.E8) Frees a row that a dead lane was making. Requires: it had that word when it was looked at (table.E1).
-void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {
-  if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E8)
-  fault_point(FaultPoint::kRowRecovered);
-  lane.free_rows.push_back(static_cast<std::uint32_t>(number));
-}
-
-// (table.E2) False: the row has changed since.
-bool TablePart::seal(TableLane& lane, std::uint64_t number, std::uint64_t word, bool is_expired) {
-  const std::uint64_t sealed = next_word(word, RowState::kSealed, reference_of(word));
-  if (!row(number).word.try_exchange_acq_rel(word, sealed)) return false;  // (table.E2)
-  fault_point(FaultPoint::kRowSealed);
-  lane.sealed.push_back({number, sealed, is_expired});
-  return true;
-}
-
-// (table.E3 to table.E7) Evicts what the lane has sealed, but for the rows that are pinned.
-std::uint64_t TablePart::evict_sealed(TableLane& lane) {
-  if (lane.sealed.empty()) return 0;
-  fence_store_load();  // (table.E3) pairs with table.P2
-  lane.pinned.clear();
-  const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
-  for (std::uint32_t one = 0; one < lanes; ++one)
-    for (const AtomicShm<std::uint64_t>& pin : lanes_[one].pins)
-      if (const std::uint64_t row = pin.load_acquire(); row != 0)  // (table.E3) pairs with table.P5
-        lane.pinned.emplace_back(row - 1, one);
-  std::uint64_t evicted = 0;
-  for (const TableLane::Sealed& one : lane.sealed) {
-    TableRowShm& there = row(one.row);
-    std::uint64_t word = one.word;
-    const bool is_pinned = std::any_of(lane.pinned.begin(), lane.pinned.end(),
-                                       [&](const auto& pin) { return pin.first == one.row && is_alive_(pin.second); });
-    if (is_pinned) {
-      static_cast<void>(  // (table.E4) a failure is a rescue
-          there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word))));
-      fault_point(FaultPoint::kRowSpared);
-      count(lane, TableCounter::kSpared);
-      continue;
-    }
-    const std::uint64_t key = there.key.load_relaxed(), dead = next_word(word, RowState::kDead, reference_of(word));
-    // (table.E5) THE EVICTION; lost: rescued, or sealed in vain
-    if (!there.word.try_exchange_acq_rel(word, dead)) continue;
-    fault_point(FaultPoint::kRowDead);
-    ++evicted;
-    count(lane, TableCounter::kEvicted);
-    if (one.is_expired) count(lane, TableCounter::kExpired);
-    const std::uint64_t order = order_of_row(key);
-    const std::uint32_t bucket = bucket_of(order);
-    link_bucket(lane, bucket);
-    static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
-    free_dead(lane, one.row, dead);
-  }
-  lane.sealed.clear();
-  return evicted;
-}
-
-// The clock's hand over `looks` rows (table.E1). Evicts those that are too old and, if that and the dead have left no
-// free row, the `wanted` rows that are worth least. Returns how many it evicted.
-std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted) {
-  const std::uint64_t end = rows_used();
-  if (end == 0) return 0;
-  std::uint64_t at = shm_.hand.fetch_add_relaxed(looks) % end;  // relaxed: it does not matter who looks at what
-  std::uint64_t evicted = 0;
-  lane.candidates.clear();
-  for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {
-    TableRowShm& there = row(at);
-    std::uint64_t word = there.word.load_acquire();  // (table.E1)
-    const std::uint64_t key = there.key.load_relaxed();
-    switch (state_of(word)) {
-      case RowState::kFree: {
-        const std::uint64_t owner = reference_of(word);
-        const bool is_made = owner != 0 && owner <= shm_.lanes &&
-                             lanes_[owner - 1].inserting.load_acquire() == at + 1 &&  // (table.E1)
-                             is_alive_(static_cast<std::uint32_t>(owner - 1));
-        if (is_made) break;
-        if (owner == 0)
-          lane.free_rows.push_back(static_cast<std::uint32_t>(at));
-        else
-          recover(lane, at, word);
-        break;
-      }
-      case RowState::kNew: {
-        if (is_being_made(at)) break;
-        const std::uint64_t order = order_of_row(key);
-        const std::uint32_t bucket = bucket_of(order);
-        link_bucket(lane, bucket);
-        const Position found = find(lane, bucket, order, key);
-        if (found.is_found && found.current == at)
-          make_live(at, word);
-        else
-          recover(lane, at, word);
-        break;
-      }
-      case RowState::kDead: {                          // its evictor has died, or is about to go on
-        fence_acquire();                               // (table.F1)
-        if (there.word.load_relaxed() != word) break;  // (table.F2) so it was its key
-        const std::uint64_t order = order_of_row(key);
-        const std::uint32_t bucket = bucket_of(order);
-        link_bucket(lane, bucket);
-        static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
-        free_dead(lane, at, word);
-        break;
-      }
-      case RowState::kLive:
-      case RowState::kSealed: {
-        const std::uint32_t used = there.used.load_relaxed(), frequency = used & kMaxFrequency;
-        const std::uint32_t age = (lane.time - (used >> 8)) & kTimeMask;
-        const bool is_expired = shm_.ttl_ns != 0 && std::uint64_t{age} << kTimeShift > shm_.ttl_ns;
-        if (is_expired) {
-          if (seal(lane, at, word, true) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
-          break;
-        }
-        if (wanted == 0) break;
-        const bool by_frequency = static_cast<EvictBy>(shm_.evict_by) == EvictBy::kLeastFrequentlyUsed;
-        const std::uint64_t worth = (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age);
-        lane.candidates.push_back({worth, {at, word, false}});
-        if (by_frequency && frequency != 0 && draw(lane) % 8 == 0)
-          there.used.store_relaxed(make_used(used >> 8, frequency - (frequency + 15) / 16));
-        break;
-      }
-    }
-  }
-  wanted = lane.free_rows.empty() ? std::min<std::uint64_t>(wanted, lane.candidates.size()) : 0;
-  const auto worst = lane.candidates.begin() + static_cast<std::ptrdiff_t>(wanted);
-  std::nth_element(lane.candidates.begin(), worst, lane.candidates.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (auto one = lane.candidates.begin(); one != worst; ++one) {
-    if (seal(lane, one->second.row, one->second.word, false) && lane.sealed.size() == kEvictedAtOnce)
-      evicted += evict_sealed(lane);
-  }
-  return evicted + evict_sealed(lane);
-}
-
-std::uint64_t TablePart::tend(TableLane& lane, std::uint64_t looks) {
-  note_time(lane);
-  std::uint64_t evicted = 0, before;
-  do {  // as evict()
-    before = evicted;
-    evicted += turn(lane, looks, 0);
-  } while (evicted != before);
-  return evicted;
-}
-
-std::uint64_t TablePart::evict(TableLane& lane, std::span<const std::uint64_t> keys) {
-  std::uint64_t evicted = 0, before;
-  do {  // a seal is void where a neighbour in the list has been linked or unlinked, so that takes several rounds
-    before = evicted;
-    for (const std::uint64_t key : keys) {
-      const std::uint64_t order = order_of_row(key);
-      std::uint64_t word;
-      const auto found = locate(lane, key, order, bucket_of(order), word);
-      if (!found || (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed)) continue;
-      if (seal(lane, *found, word, false) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
-    }
-    evicted += evict_sealed(lane);
-  } while (evicted != before && evicted < keys.size());
-  return evicted;
 }
 
 std::uint64_t TablePart::counted(TableCounter which) const noexcept {

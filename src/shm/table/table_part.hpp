@@ -31,6 +31,13 @@ struct TableLane {
   std::vector<std::uint32_t> free_rows;               // that may be free: others may take them
   std::uint64_t next_bucket = 0, end_of_buckets = 0;  // to be linked, two with each row that is made
   std::uint64_t random = 0;
+
+  // A pseudo-random number of 24 bits (Knuth's MMIX).
+  std::uint32_t draw() noexcept {
+    random = random * 0x5851f42d4c957f2d + 0x14057b7ef767814f;
+    return static_cast<std::uint32_t>(random >> 40);
+  }
+
   std::vector<float> new_row;
   std::uint32_t time = 0;  // now, in the units of TableRowShm::used
 
@@ -161,6 +168,7 @@ class TablePart {
   void touch(TableLane& lane, TableRowShm& there) const noexcept;
   void note_time(TableLane& lane) const noexcept;
   bool is_being_made(std::uint64_t number) const;
+  void make_room(TableLane& lane, bool may_evict);
   std::uint64_t turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted);
   bool seal(TableLane& lane, std::uint64_t number, std::uint64_t word, bool is_expired);
   std::uint64_t evict_sealed(TableLane& lane);
