@@ -288,7 +288,7 @@ class StruckJob {
   void wait_struck(pid_t pid) {
     int status = 0;
     const bool came = wait_for([&] { return waitpid(pid, &status, WNOHANG | WUNTRACED) == pid; });
-    if (!came) throw Failed{fmt::format("{} never got there{}", running_[pid], whereabouts(pid))};
+    if (!came) throw Failed{fmt::format("{} never got there{}{}", running_[pid], whereabouts(pid), said())};
     if (case_.action == Action::kStop && WIFSTOPPED(status)) return;
     const std::string title = running_[pid];
     running_.erase(pid);

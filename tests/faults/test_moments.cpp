@@ -444,6 +444,33 @@ TEST_CASE("moments: a snapshot whose point a waiter has opened is taken again (s
   CHECK(snapshot.partial_ranks().empty());
 }
 
+TEST_CASE("moments: the step of a snapshot counts no step that was done after the snapshot point (snapshot.C13)") {
+  for (const FaultPoint moment : {FaultPoint::kSnapshotReady, FaultPoint::kSnapshotBegun, FaultPoint::kSnapshotMoved}) {
+    CAPTURE(std::uint64_t(moment));
+    const JobConfig config = settings(1, Mode::kAsync);
+    Server server(config);
+    Worker worker(options(config, 0));
+    const Variable variable = worker.variable(vector_of(10), zero);
+    const std::vector<float> ones(10, 1.0F);
+    int steps = 0;
+    const auto make_step = [&] { worker.push(variable, ones), worker.step(), ++steps; };
+    make_step();
+    const JobView view(config.job);
+    int looks = 0;
+    const Looks watch([&](FaultPoint point) {
+      if (point != moment) return;
+      ++looks;
+      for (int more = 0; more < 3; ++more) make_step();
+    });
+    const Snapshot snapshot = view.snapshot();
+    std::vector<float> values(10);
+    snapshot.copy("v", values);
+    CHECK(snapshot.global_step() == std::uint64_t(values.front()));
+    CHECK(looks == 1);
+    CHECK(steps == 4);
+  }
+}
+
 TEST_CASE("moments: a checkpoint counts no example whose push its snapshot does not contain") {
   const Folder folder;
   JobConfig config = settings(1, Mode::kAsync);

@@ -1,6 +1,16 @@
 """Snapshots, groups of pushes, and pulls of several variables as one state. What the fields mean: tests/mutants/run.py."""
 
 MUTANTS = {
+    "snapshot_counts_later_steps": {
+        "breaks": "The step of a snapshot is read after its point has been opened.",
+        "rule": "snapshot.C13",
+        "tests": ['interleavings "moments: the step of a snapshot*"'],
+        "file": "src/shm/steps/snapshot_point.cpp",
+        "changes": [
+            ("  made.is_forced = point.forced.load_acquire() == made.epoch;",
+             "  made.step = job_.steps_done();\n  made.is_forced = point.forced.load_acquire() == made.epoch;"),
+        ],
+    },
     "snapshot_copies_now": {
         "breaks": "In-place variables are copied when they are read, not during the pause.",
         "rule": "snapshot.C8",

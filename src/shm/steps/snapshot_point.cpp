@@ -103,11 +103,12 @@ SnapshotPoint SnapshotPointMaker::drain(std::uint64_t patience_ns, bool to_copy,
   point.since_ns.store_relaxed(began);  // relaxed, as the next: the word publishes them
   point.patience_ns.store_relaxed(patience_ns);
   fault_point(FaultPoint::kSnapshotReady);
+  SnapshotPoint made;
+  made.step = job_.steps_done();                   // (snapshot.C13)
   std::uint64_t word = point.word.load_acquire();  // (snapshot.C8) a dead snapshotter may have left any state
   const SnapshotState state = to_copy ? SnapshotState::kDrainingToCopy : SnapshotState::kDraining;
   while (!point.word.try_exchange_acq_rel(word, make_snapshot_word(epoch_of(word) + 1, state))) {  // (snapshot.C8)
   }
-  SnapshotPoint made;
   made.epoch = epoch_of(word) + 1;
   fault_point(FaultPoint::kSnapshotBegun);
   fence_store_load();  // (snapshot.C8) pairs with snapshot.C2
@@ -117,7 +118,10 @@ SnapshotPoint SnapshotPointMaker::drain(std::uint64_t patience_ns, bool to_copy,
   std::uint64_t next_look = began + kLookNs, until = began + patience_ns;
   const std::uint64_t spins_until = monotonic_ns() + kSpinNs;  // not the test clock's time, which may stand still
   const std::uint64_t mine = make_snapshot_word(made.epoch, state);
-  while (point.word.load_acquire() == mine) {  // (snapshot.C8) otherwise a waiter has ended the drain
+  for (;;) {
+    const std::uint64_t step = job_.steps_done();
+    if (point.word.load_acquire() != mine) break;  // (snapshot.C8) a waiter has ended the drain
+    made.step = step;                              // (snapshot.C13) no push of this epoch had begun when it was read
     const std::uint64_t now = now_ns();
     const bool looks = now >= next_look;
     const Pushers pushers = pushers_before(job_, made.epoch, looks, rank);
@@ -145,7 +149,6 @@ SnapshotPoint SnapshotPointMaker::drain(std::uint64_t patience_ns, bool to_copy,
     else
       sleep_ns(kSleepNs);
   }
-  made.step = job_.steps_done();
   made.is_forced = point.forced.load_acquire() == made.epoch;  // (snapshot.C11)
   return made;
 }

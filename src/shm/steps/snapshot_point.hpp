@@ -18,6 +18,7 @@
 //                      acquire, is 0 or above E, or the rank's byte is free; word -> {E, copying}, where in-place
 //                      variables are copied during the pause; word -> {E, open}
 //   copy   snapshot.C9 {t, q} of a chunk's untorn current buffer B: if t < E, the image is B, otherwise q
+//          snapshot.C13 the step of the snapshot is read before a reading of the word that is {E, draining}
 // Of "announce, read the word" and "advance the word, read the announcements", one sees the other. So when the snapshot
 // point opens, all pushes with an epoch below E are over, and none of epoch E has begun.
 //
