@@ -22,6 +22,7 @@ inline FaultPoint g_point;
 inline Action g_action;
 inline int g_passes;
 inline bool g_loses;
+inline std::atomic<std::uint32_t>* g_strikes = nullptr;  // counts the strikes, for the text of a failure
 
 inline void arm(FaultPoint point, Action action, int passes) {
   g_point = point, g_action = action, g_passes = passes;
@@ -31,6 +32,7 @@ inline void arm(FaultPoint point, Action action, int passes) {
     // takes.
     if (g_loses && reached == FaultPoint::kPushStamped) usleep(200);
     if (reached != g_point || --g_passes != 0) return;
+    if (g_strikes != nullptr) g_strikes->fetch_add(1);
     raise(g_action == Action::kKill ? SIGKILL : SIGSTOP);
   };
 }
@@ -82,8 +84,9 @@ struct Shared {
   std::atomic<bool> others_quit;
   std::atomic<std::uint32_t> joined;     // worker processes, including dead ones
   std::atomic<std::uint64_t> snapshots;  // taken and checked
-  std::array<Account, 16> accounts;      // one for each worker process of the case
-  char message[512];                     // the text of an exception
+  std::atomic<std::uint32_t> strikes;
+  std::array<Account, 16> accounts;  // one for each worker process of the case
+  char message[512];                 // the text of an exception
 };
 
 }  // namespace ps_shm::test

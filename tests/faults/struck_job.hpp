@@ -44,6 +44,7 @@ class StruckJob {
     void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw Failed{"no memory"};
     shared_ = new (memory) Shared{};
+    g_strikes = &shared_->strikes;
     static int number = 0;
     config_.job = fmt::format("test-{}-kill-{}", getpid(), number++);
     config_.workers = kWorkers;
@@ -69,6 +70,7 @@ class StruckJob {
       waitpid(pid, nullptr, 0);
     }
     for (const std::string& name : shm::list_segments(shm::control_name(config_.job))) shm::unlink_segment(name);
+    g_strikes = nullptr;
     munmap(shared_, sizeof(Shared));
   }
   StruckJob(const StruckJob&) = delete;
@@ -288,7 +290,10 @@ class StruckJob {
   void wait_struck(pid_t pid) {
     int status = 0;
     const bool came = wait_for([&] { return waitpid(pid, &status, WNOHANG | WUNTRACED) == pid; });
-    if (!came) throw Failed{fmt::format("{} never got there{}{}", running_[pid], whereabouts(pid), said())};
+    if (!came)
+      throw Failed{fmt::format("{} never got there{}; {} strikes, {} snapshots, {} steps{}", running_[pid],
+                               whereabouts(pid), shared_->strikes.load(), shared_->snapshots.load(), acknowledged(),
+                               said())};
     if (case_.action == Action::kStop && WIFSTOPPED(status)) return;
     const std::string title = running_[pid];
     running_.erase(pid);
