@@ -42,6 +42,7 @@ struct WorkerOptions {
   std::string job;                      // name of the job
   std::string group{};                  // Unix group whose users' job this may be; empty: only this process's user's
   std::optional<std::uint32_t> rank{};  // unset: the first free rank, preferring ranks never used
+  bool guest = false;                   // joins beside the workers, with the last rank (Worker::add_once)
   std::uint32_t threads = 1;            // threads that share large pulls and pushes; at most JobConfig::threads
   double wait_job_seconds = 60.0;       // how long the constructor waits for the job to exist; 0: no limit
   // Polled while a call blocks. If it returns true, the call throws Interrupted. (It is not polled while a push waits
@@ -308,6 +309,35 @@ class Worker {
   // Throws: Error as above, with delta.size() in bytes; also for bfloat16, float16 and bool.
   // Progress: as above.
   void add(const Variable& variable, std::span<const std::byte> delta);
+
+  // For a guest: adds deltas[i] to variables[i], bypassing the optimizer, exactly once for each ticket. If an earlier
+  // guest of the job was killed in a call with the same ticket and the same arguments, this call adds what that one has
+  // not; after a call that returned, it adds nothing. Tickets are greater than 0 and only grow.
+  //
+  // A guest is a process beside the workers, such as one that exchanges values with another machine. It is not counted
+  // as a worker: nobody waits for it to join or to step, the job neither begins nor ends by it, and views do not show
+  // it. It has the job's last rank, max_workers - 1, so a job has at most one. It makes no steps of its own.
+  //
+  // Mode sync: all deltas are applied in one step of the workers, or in none; where a step closes too early, the next
+  // one gets them. Modes async and ssp: chunk by chunk, as one PushGroup. A versioned chunk tells by itself what it has.
+  // Blocks of in-place variables cannot: of the one in which a guest was killed, it is not known which elements have
+  // their delta, and it is not touched again.
+  //
+  // Returns the number of elements in doubt: 0, except for that block.
+  //
+  // Throws: Error with kInvalidState if this is no guest, kInvalidArgument if the ticket is smaller than an earlier one,
+  // and as add() of float32; JobFinished if the job ends before a step takes the deltas; Interrupted. After one of
+  // these a call with the same ticket finds out what has been added.
+  // Progress: lock-free; mode sync: blocks until the workers end a step.
+  std::uint64_t add_once(std::uint64_t ticket, std::span<const Variable> variables,
+                         std::span<const std::span<const float>> deltas);
+
+  // For a guest: assigns values[i] to variables[i], as assign() with Slots::kKeep, once for each ticket, as add_once()
+  // adds. Nothing is in doubt: a block in which a guest was killed is assigned again.
+  //
+  // Throws and Progress: as add_once().
+  void assign_once(std::uint64_t ticket, std::span<const Variable> variables,
+                   std::span<const std::span<const float>> values);
 
   // Sets the variable's values to `values` (a variable of one element: to `value`), bypassing the optimizer; `slots`
   // says what happens to the optimizer's state. It is meant for restores, target networks, and tables.

@@ -18,6 +18,7 @@
 #include "shm/segment/events.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/steps/barrier.hpp"
+#include "shm/steps/guest.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "snapshot/snapshot.hpp"
 
@@ -245,10 +246,12 @@ struct PS_SHM_HIDDEN Server::Impl {
   };
   struct Census {
     std::uint32_t ever_joined = 0, left = 0;
-    bool anybody_alive = false;  // by the locks: a worker that has left holds its byte for a few more instructions
+    // By the locks: a worker that has left holds its byte for a few more instructions.
+    bool anybody_alive = false, any_worker_alive = false;  // a guest is no worker
   };
 
   Census look(const ServeHooks& hooks);
+  bool has_other_than_guest() const noexcept;
   void look_at_tasks(const ServeHooks& hooks);
   void record(shm::EventKind kind, std::uint32_t rank, std::uint64_t pid);
   EndReason end(shm::JobEnd why, const ServeHooks& hooks);
@@ -303,11 +306,20 @@ void Server::Impl::look_at_tasks(const ServeHooks& hooks) {
   }
 }
 
+// Whether a rank with another owner than a guest is held. A guest has the last rank (guest.G1).
+bool Server::Impl::has_other_than_guest() const noexcept {
+  const std::uint32_t last = job.ranks() - 1;
+  const shm::WorkerShm& entry = job.worker(last);
+  if (entry.holders.load_acquire() == 0 || !shm::is_guest(entry)) return true;  // (ranks.J4)
+  return job.locks().is_any_rank_below_held_by_other(last);
+}
+
 // Reports what has changed since the last call, and counts the workers.
 Server::Impl::Census Server::Impl::look(const ServeHooks& hooks) {
   Census census;
   look_at_tasks(hooks);
   census.anybody_alive = job.locks().is_any_rank_held_by_other();
+  census.any_worker_alive = census.anybody_alive && has_other_than_guest();
   for (std::uint32_t rank = 0; rank < job.ranks(); ++rank) {
     const shm::WorkerShm& entry = job.worker(rank);
     const Seen now{shm::worker_state(job, rank), entry.holders.load_acquire()};  // (ranks.J4)
@@ -376,11 +388,11 @@ EndReason Server::serve(const ServeHooks& hooks) {
     const std::uint32_t activity = shm::futex_prepare(impl.job.state().activity);
     const Impl::Census census = impl.look(hooks);
     const std::uint64_t now = shm::now_ns();
-    const bool everybody_came = census.ever_joined >= config.workers && !census.anybody_alive;
+    const bool everybody_came = census.ever_joined >= config.workers && !census.any_worker_alive;
     // A job without a last step is done when all of its workers have left.
     if (everybody_came && (impl.job.is_finished() || (config.steps == 0 && census.left == census.ever_joined)))
       return impl.end(shm::JobEnd::kAllLeft, hooks);
-    if (census.ever_joined != 0 && !census.anybody_alive) {
+    if (census.ever_joined != 0 && !census.any_worker_alive) {
       if (alone_since == 0) {
         alone_since = now;
         if (hooks.log)

@@ -32,7 +32,7 @@ void FreeSteps::refresh_live() noexcept {
 }
 
 void FreeSteps::begin() {
-  if (is_bounded()) clock_.enter(core_.live.clock_epoch);
+  if (is_bounded() && !core_.options.guest) clock_.enter(core_.live.clock_epoch);
 }
 
 std::optional<std::uint64_t> FreeSteps::steady_step(bool look_at_locks) const noexcept {
@@ -122,6 +122,20 @@ void FreeSteps::change(VariableState& state, update::Change how, std::span<const
   const std::uint64_t retries = state.change(how, values, context, core_.threads, &versions);
   if (retries != 0) core_.count(Counter::kPushRetries).bump_relaxed(retries);
   core_.record_observed(state);
+}
+
+std::uint64_t FreeSteps::change_once(std::uint64_t ticket, std::span<const Variable> variables, update::Change how,
+                                     std::span<const std::span<const float>> values) {
+  PushScope scope(core_);
+  const PushContext context = core_.push_context(core_.job.steps_done());
+  shm::GuestBlocks blocks(core_.entry);
+  std::uint64_t in_doubt = 0;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    VariableState& state = state_of(variables[i]);
+    if (state.elements >= PushScope::kLongFloats) scope.take_time();
+    in_doubt += state.change_once(how, values[i], context, core_.threads, ticket, blocks);
+  }
+  return in_doubt;
 }
 
 void FreeSteps::wait_for_slowest() {

@@ -139,6 +139,24 @@ std::uint64_t InplaceState::change(update::Change how, std::span<const float> va
                     });
 }
 
+std::uint64_t InplaceState::change_once(update::Change how, std::span<const float> values, const PushContext& context,
+                                        Threads&, std::uint64_t, shm::GuestBlocks& blocks) {
+  std::uint64_t in_doubt = 0;
+  const std::span<const float> given = by_parts(values).whole();
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t) {
+    const auto found = blocks.begin();
+    if (found == shm::GuestBlocks::Block::kDone) return;
+    if (found == shm::GuestBlocks::Block::kInDoubt && how == update::Change::kAdd)
+      in_doubt += part.piece_size(block);  // an assign is made again
+    else
+      update::with_element_change(settings, how, context.learning_rate, [&](const auto& update) {
+        return part.inplace->push_block(block, given.data() + part.piece_begin(block), Adds::kExact, update);
+      });
+    blocks.end();
+  });
+  return in_doubt;
+}
+
 void InplaceState::count_push() noexcept {
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t index) {
     note_push(part.inplace->count_push(block), index, part.inplace->pushes_mask());

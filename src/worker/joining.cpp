@@ -11,6 +11,8 @@ namespace ps_shm {
 
 std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOptions& options) {
   check_job_name(options.job);
+  if (options.guest && (options.rank || !options.record.empty() || !options.replay.empty()))
+    throw Error("a guest has the job's last rank, and is neither recorded nor replayed");
   if (options.rank && *options.rank >= kMaxWorkers)
     throw Error(fmt::format("rank {} is out of range: ranks are 0 to {}", *options.rank, kMaxWorkers - 1));
   constexpr double kRankPatience = 1.0;  // a successor may come before the kernel has finished ending its predecessor
@@ -51,7 +53,9 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
             ErrorCode::kExhausted);
       std::uint32_t rank = 0;
       const auto check = [&] { check_job(*job); };
-      switch (shm::try_join(*job, options.rank, rank, check)) {
+      const std::optional<std::uint32_t> wanted = options.guest ? job->ranks() - 1 : options.rank;
+      const auto membership = options.guest ? shm::Membership::kGuest : shm::Membership::kWorker;
+      switch (shm::try_join(*job, wanted, rank, check, membership)) {
         case shm::JoinOutcome::kJoined:
           return {std::move(*job), rank};
         case shm::JoinOutcome::kTableFull:
@@ -60,9 +64,13 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
                       ErrorCode::kExhausted);
         case shm::JoinOutcome::kRankTaken:
           if (!rank_wait.slice([] { return std::string(); }))
-            throw Error(fmt::format("rank {} of job '{}' is taken by process {}; choose another `rank`, or none",
-                                    *options.rank, options.job, job->worker(*options.rank).pid.load_relaxed()),
-                        ErrorCode::kRankTaken);
+            throw Error(
+                fmt::format("rank {} of job '{}' is taken by process {}; {}", *wanted, options.job,
+                            job->worker(*wanted).pid.load_relaxed(),
+                            options.guest ? "a guest has the last rank: end the other guest, or start the job's ps_shm "
+                                            "with more `max-workers`"
+                                          : "choose another `rank`, or none"),
+                ErrorCode::kRankTaken);
           break;
         case shm::JoinOutcome::kJobRemoved:
           break;

@@ -146,6 +146,34 @@ void Worker::Impl::change(VariableState& state, update::Change how, std::span<co
   mode->change(state, how, values, versions.of_chunks);
 }
 
+std::uint64_t Worker::Impl::change_once(std::uint64_t ticket, std::span<const Variable> handles, update::Change how,
+                                        std::span<const std::span<const float>> values) {
+  if (!options.guest)
+    throw Error(fmt::format("add_once() and assign_once() are for guests of job '{}'; a worker adds, assigns and steps",
+                            job.job()),
+                ErrorCode::kInvalidState);
+  if (handles.size() != values.size())
+    throw Error(
+        fmt::format("a change of {} variables with {} arrays: give one for each", handles.size(), values.size()));
+  const char* const verb = how == update::Change::kAdd ? "add" : "assign";
+  for (std::size_t i = 0; i < handles.size(); ++i) handles[i].state_->require_size(values[i].size(), verb);
+  const std::uint64_t before = shm::begin_once(entry, ticket);
+  if (ticket == 0 || ticket < before)
+    throw Error(fmt::format("ticket {} of a guest of job '{}': the last one was {}, and tickets only grow", ticket,
+                            job.job(), before));
+  return mode->change_once(ticket, handles, how, values);
+}
+
+std::uint64_t Worker::add_once(std::uint64_t ticket, std::span<const Variable> variables,
+                               std::span<const std::span<const float>> deltas) {
+  return owned().change_once(ticket, variables, update::Change::kAdd, deltas);
+}
+
+void Worker::assign_once(std::uint64_t ticket, std::span<const Variable> variables,
+                         std::span<const std::span<const float>> values) {
+  static_cast<void>(owned().change_once(ticket, variables, update::Change::kAssign, values));
+}
+
 void Worker::add(const Variable& variable, std::span<const float> delta) {
   Versions versions;
   variable.state_->require_size(delta.size(), "add");

@@ -53,6 +53,11 @@ class StepMode {
   virtual void change(VariableState& state, update::Change how, std::span<const float> values,
                       std::vector<std::uint64_t>& versions) = 0;
 
+  // Changes the variables once for `ticket`, which entry.ticket is by now (guest.G3 to guest.G5). Returns the number of
+  // elements in doubt. Requires: the worker is a guest.
+  virtual std::uint64_t change_once(std::uint64_t ticket, std::span<const Variable> variables, update::Change how,
+                                    std::span<const std::span<const float>> values) = 0;
+
   // state.R2: returns the global step if no push or step of another worker is unfinished. A value that was pulled
   // before this call, and whose version is unchanged after it, then contains no part of an unfinished push or step.
   // `look_at_locks`: do not wait for dead workers; checking this takes system calls. Wait-free.

@@ -6,6 +6,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/base/clock.hpp"
+#include "shm/steps/guest.hpp"
 #include "update/rules.hpp"
 #include "worker/barrier_wait.hpp"
 #include "worker/versioned_state.hpp"
@@ -78,6 +79,23 @@ void SyncSteps::change(VariableState& state, update::Change how, std::span<const
   if (!gradients_.own().is_mapped()) gradients_.create_own();
   for (const VariablePart& part : state.parts) gradients_.write(part, pushed_for_, how, values, core_.threads);
   if (is_summed()) core_.entry.barriers[0].changed.store_relaxed(pushed_for_ + 1);  // relaxed: barrier.A1 publishes it
+}
+
+std::uint64_t SyncSteps::change_once(std::uint64_t, std::span<const Variable> variables, update::Change how,
+                                     std::span<const std::span<const float>> values) {
+  if (arrived_in_) static_cast<void>(step());                     // an earlier call was interrupted
+  const std::uint64_t tried = shm::attempted_round(core_.entry);  // guest.G5; begin() has ended that step
+  if (tried != 0 && barrier_.has_arrived(tried - 1) && barrier_.was_in(tried - 1)) return 0;
+  std::vector<std::uint64_t> versions;
+  for (;;) {
+    if (core_.job.is_over())
+      throw JobFinished(fmt::format("job {} ended before a step took the change of its guest", core_.job.job()));
+    pulled_in_.reset();
+    for (std::size_t i = 0; i < variables.size(); ++i) change(state_of(variables[i]), how, values[i], versions);
+    const std::uint64_t dropped = core_.count(Counter::kDropped).load_relaxed();  // relaxed: this rank's own
+    static_cast<void>(step());
+    if (core_.count(Counter::kDropped).load_relaxed() == dropped) return 0;
+  }
 }
 
 void SyncSteps::push(std::span<const Variable> variables, std::span<const GradientInput> gradients) {
@@ -174,6 +192,7 @@ std::uint64_t SyncSteps::step() {
   } else {
     if (!arrived_in_) {  // else the previous step() threw: what it published stays as it is (barrier.B6)
       if (has_pushed_ && !is_summed()) write_norm();
+      if (core_.options.guest) shm::note_attempt(core_.entry, round);
       barrier_.arrive(round);
       arrived_in_ = round;
     }

@@ -18,6 +18,7 @@
 #include "shm/segment/directory.hpp"
 #include "shm/slots/inplace_rows.hpp"
 #include "shm/slots/versioned_slot.hpp"
+#include "shm/steps/guest.hpp"
 #include "update/rules.hpp"
 #include "worker/gradient_input.hpp"
 #include "worker/row_access.hpp"
@@ -143,6 +144,10 @@ struct PS_SHM_HIDDEN VariableState {
   // given, receives the version of each chunk or block after it. Requires: not Change::kStep.
   virtual std::uint64_t change(update::Change how, std::span<const float> values, const PushContext& context,
                                Threads& threads, std::vector<std::uint64_t>* versions) = 0;
+
+  // The same for a guest (guest.G3, guest.G4). Returns the number of elements in doubt.
+  virtual std::uint64_t change_once(update::Change how, std::span<const float> values, const PushContext& context,
+                                    Threads& threads, std::uint64_t ticket, shm::GuestBlocks& blocks) = 0;
 
   std::uint64_t first_pushed() const noexcept { return start_; }  // the piece at which this worker's pushes begin
   // Calls body(part, piece of the part) for all pieces in the order of this worker's pushes.

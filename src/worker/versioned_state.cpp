@@ -105,6 +105,21 @@ std::uint64_t VersionedState::change(update::Change how, std::span<const float> 
                     });
 }
 
+// (guest.G3) A chunk that has the ticket is left alone.
+std::uint64_t VersionedState::change_once(update::Change how, std::span<const float> values, const PushContext& context,
+                                          Threads& threads, std::uint64_t ticket, shm::GuestBlocks&) {
+  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t) {
+    const std::uint64_t count = part.versioned->chunk_size(chunk), stride = part.versioned->stride();
+    const float* const given = values.data() + part.piece_begin(chunk);
+    static_cast<void>(part.versioned->apply_step(
+        chunk, ticket - 1, threads.free_buffers(0), context.label, [&](float* out, const float* in, std::uint64_t) {
+          update::change(settings, how, context.learning_rate, out, in, stride, given, count);
+          return true;
+        }));
+  });
+  return 0;
+}
+
 void VersionedState::contribute(const GradientInput& gradient, const PushContext& context, Threads& threads) {
   const bool again = contributed == context.label.step + 1;
   for_pushed(gradient, threads,

@@ -92,6 +92,11 @@ void Worker::pull_average(const Variable& variable, std::span<float> out) {
   if (retries != 0) impl.count(Counter::kPullRetries).bump_relaxed(retries);
 }
 
+void Worker::Impl::refuse_guest(const char* what) const {
+  throw Error(fmt::format("{}: a guest of job '{}' makes no steps; use add_once()", what, job.job()),
+              ErrorCode::kInvalidState);
+}
+
 LiveSettings Worker::live() const { return shm::read_live(owned().job).settings; }
 
 void Worker::wait_for_workers() {
@@ -113,12 +118,17 @@ void Worker::wait_for_workers() {
       });
 }
 
-std::uint64_t Worker::step() { return owned().mode->step(); }
+std::uint64_t Worker::step() {
+  Impl& impl = owned();
+  if (impl.options.guest) [[unlikely]]
+    impl.refuse_guest("step()");
+  return impl.mode->step();
+}
 
 void Worker::barrier() {
   Impl& impl = owned();
-  if (impl.open_pushes != 0)
-    throw Error("barrier() within a PushGroup: end the group first", ErrorCode::kInvalidState);
+  if (impl.options.guest) impl.refuse_guest("barrier()");
+  if (impl.open_pushes != 0) throw Error("barrier() within a PushGroup: end the group first", ErrorCode::kInvalidState);
   const std::uint64_t round = impl.user_barrier.round();
   impl.user_barrier.arrive(round);
   impl.user_barrier.finish(

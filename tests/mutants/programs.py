@@ -102,7 +102,7 @@ MUTANTS = {
         "tests": ['ending "ending: a job continues until*"'],
         "file": "src/server/server.cpp",
         "changes": [
-            ('''    const bool everybody_came = census.ever_joined >= config.workers && !census.anybody_alive;
+            ('''    const bool everybody_came = census.ever_joined >= config.workers && !census.any_worker_alive;
     // A job without a last step is done when all of its workers have left.
     if (everybody_came && (impl.job.is_finished() || (config.steps == 0 && census.left == census.ever_joined)))''',
              '''    const bool everybody_came = census.ever_joined >= config.workers;

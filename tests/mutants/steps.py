@@ -1,6 +1,80 @@
 """The steps of training: barrier, clock of bounded staleness, snapshot points, waiting. What the fields mean: tests/mutants/run.py."""
 
 MUTANTS = {
+    "guest_chunk_ignores_ticket": {
+        "breaks": "A guest's change does not skip a chunk that has its ticket.",
+        "rule": "guest.G3",
+        "tests": ['interleavings "guests: a change is made once*"'],
+        "file": "src/worker/versioned_state.cpp",
+        "changes": [
+            ("chunk, ticket - 1, ", "chunk, ticket + part.versioned->version(chunk), "),
+        ],
+    },
+    "guest_keeps_attempt": {
+        "breaks": "A new ticket begins with the progress of the one before.",
+        "rule": "guest.G3",
+        "tests": ['interleavings "guests: a change is made once*"'],
+        "file": "src/shm/steps/guest.hpp",
+        "changes": [
+            ("    entry.attempt.store_release(0);      // (guest.G3)\n", ""),
+        ],
+    },
+    "guest_block_not_begun": {
+        "breaks": "A guest does not note that it begins a block.",
+        "rule": "guest.G4",
+        "tests": ['interleavings "guests: a change is made once*"'],
+        "file": "src/shm/steps/guest.hpp",
+        "changes": [
+            ("    progress_.store_release(begun);  // (guest.G4)\n", ""),
+        ],
+    },
+    "guest_attempt_not_noted": {
+        "breaks": "A guest does not note the round of its contribution.",
+        "rule": "guest.G5",
+        "tests": ['interleavings "guests: in mode sync too*"'],
+        "file": "src/worker/sync_steps.cpp",
+        "changes": [
+            ("      if (core_.options.guest) shm::note_attempt(core_.entry, round);\n", ""),
+        ],
+    },
+    "guest_is_waited_for": {
+        "breaks": "A step waits for a guest.",
+        "rule": "guest.G2",
+        "tests": ['interleavings "guests: a job of two workers does not begin*"'],
+        "file": "src/shm/steps/barrier.cpp",
+        "changes": [
+            ("if (worker.barriers[which_].published.load_acquire() == round + 1) set.insert(rank);  // (barrier.A2)",
+             "if (worker.barriers[which_].published.load_acquire() == round + 1) set.insert(rank); else if (worker.state.load_acquire() == 1) missing.push_back(rank);"),
+        ],
+    },
+    "guest_begins_job": {
+        "breaks": "A guest counts as one of the workers that the first step waits for.",
+        "rule": "guest.G1",
+        "tests": ['interleavings "guests: a job of two workers does not begin*"'],
+        "file": "src/shm/steps/barrier.cpp",
+        "changes": [
+            ("    ++used;\n    if (is_guest(worker)) {", "    ++used;\n    joined += is_guest(worker);\n    if (is_guest(worker)) {"),
+        ],
+    },
+    "guest_ends_job": {
+        "breaks": "A guest counts as a worker when the ps looks whether all have been there.",
+        "rule": "guest.G1",
+        "tests": ['interleavings "guests: a job of two workers does not end*"'],
+        "file": "src/shm/steps/worker_table.cpp",
+        "changes": [
+            ("  if (is_guest(entry)) return WorkerState::kNever;\n", ""),
+        ],
+    },
+    "guest_keeps_job": {
+        "breaks": "A job does not end while a guest is there.",
+        "rule": "guest.G1",
+        "tests": ['interleavings "guests: a job ends beside*"'],
+        "file": "src/server/server.cpp",
+        "changes": [
+            ("  census.any_worker_alive = census.anybody_alive && has_other_than_guest();",
+             "  census.any_worker_alive = census.anybody_alive;"),
+        ],
+    },
     "barrier_backwards": {
         "breaks": "A decision may move backwards.",
         "rule": "barrier.B3",
@@ -79,9 +153,9 @@ MUTANTS = {
         "changes": [
             ('''    const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
     if (holder == 0) continue;
-    ++joined;''',
+    ++used;''',
              '''    if (worker.holders.load_acquire() == 0) continue;
-    ++joined;
+    ++used;
     const bool was_alive = !look_at_locks || rank == rank_ || job_.is_alive(rank);
     const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
     if (!was_alive) known_dead_[rank] = holder;'''),
@@ -123,7 +197,7 @@ MUTANTS = {
         "tests": ['barrier "barrier: a worker that checks after the round is over*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
-            ("  if (arrived != joined) note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
+            ("  if (set.size() != used) note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
              ""),
         ],
     },
@@ -187,10 +261,10 @@ MUTANTS = {
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
-            ("  if (arrived != joined) note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
+            ("  if (set.size() != used) note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
              ""),
             ("  std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A4)",
-             '''  if (arrived != joined) note_left_behind(round, set);  // before anything of the previous round is overwritten
+             '''  if (set.size() != used) note_left_behind(round, set);  // before anything of the previous round is overwritten
   std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A4)'''),
         ],
     },

@@ -223,7 +223,8 @@ void check_workers(const JobSegments& job) {
     const WorkerShm& worker = job.worker(rank);
     const std::uint32_t state = worker.state.load_acquire();      // (ranks.J4)
     const std::uint64_t holders = worker.holders.load_acquire();  // (ranks.J4)
-    if (state > static_cast<std::uint32_t>(RankState::kLeft) || holders > kMaxHolders)
+    if (state > static_cast<std::uint32_t>(RankState::kLeft) || holders > kMaxHolders ||
+        worker.guest.load_relaxed() > 1)  // relaxed: ranks.J4 has brought it
       fail_damaged(control_name(job.job()), fmt::format("the entry of rank {} is impossible", rank));
   }
 }

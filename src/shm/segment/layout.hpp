@@ -251,12 +251,14 @@ struct alignas(kWriterLine) WorkerShm {
   AtomicShm<std::uint64_t> holders;             // number of owners so far; names the gradient segment (locks.L5)
   AtomicShm<std::uint64_t> joined_ns, left_ns;  // CLOCK_MONOTONIC
   AtomicShm<std::uint32_t> waiting_for;         // WaitingFor; read by the inspector
-  AtomicShm<std::uint32_t> pad0;
+  AtomicShm<std::uint32_t> guest;               // 1: the owner is a guest, which counts as no worker (guest.G1)
   AtomicShm<std::uint64_t> waiting_on;  // a step, a bound or a variable's position, depending on `waiting_for`
   AtomicShm<std::uint64_t> clock;       // ssp: {epoch : 16, entering : 1, steps : 47} (ssp_clock.hpp)
   AtomicShm<std::uint64_t>
       examples_offset;  // examples at global step s: this + s * Counter::kStepExamples, modulo 2^64
-  std::uint8_t pad1[64];
+  AtomicShm<std::uint64_t> ticket;   // of a guest: its last change that is applied once (guest.G3)
+  AtomicShm<std::uint64_t> attempt;  // how far that change has come: guest.G4, guest.G5
+  std::uint8_t pad1[48];
   BarrierEntryShm barriers[kBarriers];
   AtomicShm<std::uint64_t> counters[14];
   AtomicShm<std::uint64_t> pushing;  // epoch + 1 of the push under way; 0: none (snapshot_point.hpp)
@@ -348,7 +350,8 @@ struct alignas(kWriterLine) PieceWordShm {
 struct alignas(kCacheLine) BufferHeaderShm {
   AtomicShm<std::uint64_t> stamp;           // {chunk : 24, version : 40}, or kBuilding
   AtomicShm<std::uint64_t> included_steps;  // sync steps that the values contain: steps 0 to this - 1;
-                                            // of accumulators: the step that is being summed + 1
+                                            // of accumulators: the step that is being summed + 1;
+                                            // async, ssp: the highest ticket that they contain (guest.G3)
   AtomicShm<std::uint64_t> writer_step;     // global step of the last update
   AtomicShm<std::uint32_t> writer;          // rank of the last update
   AtomicShm<std::uint32_t> pad0;

@@ -115,8 +115,9 @@ struct LayoutFields<WorkerShm> {
   static constexpr LayoutField all[] = {PS_SHM_FIELD(state),    PS_SHM_FIELD(pid),
                                         PS_SHM_FIELD(holders),  PS_SHM_FIELD(joined_ns),
                                         PS_SHM_FIELD(left_ns),  PS_SHM_FIELD(waiting_for),
-                                        PS_SHM_FIELD(pad0),     PS_SHM_FIELD(waiting_on),
+                                        PS_SHM_FIELD(guest),    PS_SHM_FIELD(waiting_on),
                                         PS_SHM_FIELD(clock),    PS_SHM_FIELD(examples_offset),
+                                        PS_SHM_FIELD(ticket),   PS_SHM_FIELD(attempt),
                                         PS_SHM_FIELD(pad1),     PS_SHM_FIELD(barriers),
                                         PS_SHM_FIELD(counters), PS_SHM_FIELD(pushing),
                                         PS_SHM_FIELD(push_ns),  PS_SHM_FIELD(staleness)};

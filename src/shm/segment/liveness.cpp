@@ -53,6 +53,9 @@ bool TaskLocks::is_held_by_other(std::uint32_t byte) const noexcept {
 bool TaskLocks::is_any_held_by_other() const noexcept { return conflicts(descriptor_, 0, kLockBytes); }
 bool TaskLocks::is_any_task_held_by_other() const noexcept { return conflicts(descriptor_, kTaskByte, kMaxShards); }
 bool TaskLocks::is_any_rank_held_by_other() const noexcept { return conflicts(descriptor_, kRankByte, kMaxRanks); }
+bool TaskLocks::is_any_rank_below_held_by_other(std::uint32_t rank) const noexcept {
+  return rank != 0 && conflicts(descriptor_, kRankByte, rank);
+}
 bool TaskLocks::is_being_removed() const noexcept { return conflicts(descriptor_, kRemoverByte, 1); }
 bool TaskLocks::try_take_all() const noexcept { return set(descriptor_, F_WRLCK, 0, kLockBytes); }
 void TaskLocks::release_all() const noexcept { set(descriptor_, F_UNLCK, 0, kLockBytes); }

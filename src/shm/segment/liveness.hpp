@@ -30,6 +30,7 @@ class TaskLocks {
   // The same for the bytes of ps tasks only, and of workers only.
   bool is_any_task_held_by_other() const noexcept;
   bool is_any_rank_held_by_other() const noexcept;
+  bool is_any_rank_below_held_by_other(std::uint32_t rank) const noexcept;
 
   // Whether a process is removing the job at this moment. Its name will be gone within a few microseconds.
   bool is_being_removed() const noexcept;

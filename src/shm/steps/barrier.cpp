@@ -4,6 +4,7 @@
 
 #include "shm/segment/events.hpp"
 #include "shm/segment/live_settings.hpp"
+#include "shm/steps/guest.hpp"
 
 namespace ps_shm::shm {
 
@@ -15,11 +16,16 @@ void Barrier::arrive(std::uint64_t round) noexcept {
 bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing) {
   missing.clear();
   RankSet set;
-  std::uint32_t joined = 0, arrived = 0;
+  std::uint32_t used = 0, joined = 0, arrived = 0;  // ranks that had an owner; workers among them; those that are here
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
     const WorkerShm& worker = job_.worker(rank);
     const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
     if (holder == 0) continue;
+    ++used;
+    if (is_guest(worker)) {  // guest.G2: in the step if it is here, but nobody waits for it
+      if (worker.barriers[which_].published.load_acquire() == round + 1) set.insert(rank);  // (barrier.A2)
+      continue;
+    }
     ++joined;
     // (barrier.A2, ranks.J4) barrier.B2: liveness first.
     bool gone = static_cast<RankState>(worker.state.load_acquire()) == RankState::kLeft || known_dead_[rank] == holder;
@@ -46,7 +52,7 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
   const bool has_quorum = quorum != 0 && arrived >= quorum;
   if (!missing.empty() && !has_quorum) return false;
 
-  if (arrived != joined) note_left_behind(round, set);  // before anything of the previous round is overwritten
+  if (set.size() != used) note_left_behind(round, set);  // before anything of the previous round is overwritten
   BarrierEntryShm& mine = entry(rank_);
   if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
     // (barrier.A3) pairs with barrier.A5, barrier.B11: a reader of the new set finds the round over, or what was noted
@@ -168,8 +174,10 @@ void Barrier::come_back() noexcept {
 
 std::uint32_t Barrier::still_to_join() const noexcept {
   std::uint32_t joined = 0;
-  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank)
-    joined += job_.worker(rank).holders.load_acquire() != 0;  // (ranks.J4)
+  for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
+    const WorkerShm& worker = job_.worker(rank);
+    joined += worker.holders.load_acquire() != 0 && !is_guest(worker);  // (ranks.J4)
+  }
   return round() == job_.first_round(which_) && joined < job_.config().workers ? job_.config().workers - joined : 0;
 }
 

@@ -20,16 +20,19 @@ enum class JoinOutcome {
   kJobRemoved,  // the name is gone, or about to go: start over (names.N3)
 };
 
+enum class Membership { kWorker, kGuest };
+
 // Takes `wanted`, or a free rank if it is unset: preferably one never used, then a dead worker's, then one that was
-// left. Wait-free except for the system calls. `check` is called when the rank is held, before anything is written; if
-// it throws, the rank is free again.
+// left, then one that a guest has left. Wait-free except for the system calls. `check` is called when the rank is held, before anything is written; if
+// it throws, the rank is free again. A guest is not counted among the workers, and nobody waits for it (guest.G1).
 JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std::uint32_t& rank,
-                     const std::function<void()>& check = {});
+                     const std::function<void()>& check = {}, Membership membership = Membership::kWorker);
 
 // Requires: the rank is held by this object, and its threads are joined (locks.L5).
 void leave(JobSegments& job, std::uint32_t rank) noexcept;
 
-// `own`: the rank held through `job`'s own descriptor, for which the locks cannot tell (locks.L1).
+// `own`: the rank held through `job`'s own descriptor, for which the locks cannot tell (locks.L1). kNever if its last
+// owner is a guest (guest.G1).
 WorkerState worker_state(const JobSegments& job, std::uint32_t rank, std::optional<std::uint32_t> own = {}) noexcept;
 
 }  // namespace ps_shm::shm

@@ -1,0 +1,237 @@
+// Guests: their changes are made exactly once, wherever one is killed, and no worker waits for them.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/base/fault_points.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "support/conservation.hpp"
+#include "support/processes.hpp"
+#include "support/worker_job.hpp"
+
+using namespace ps_shm;
+using namespace ps_shm::test;
+
+namespace {
+
+constexpr std::uint64_t kElements = 600;  // three chunks
+constexpr std::uint64_t kRows = 8, kWidth = 4;
+
+JobConfig config_of(Mode mode, std::uint32_t workers = 1) {
+  JobConfig config = settings(workers, mode);
+  config.chunk_bytes = 1024;
+  config.optimizer.rule = UpdateRule::kAdd;
+  config.linger_seconds = 1000;
+  return config;
+}
+
+WorkerOptions guest_of(const JobConfig& config) {
+  WorkerOptions given = options(config);
+  given.guest = true;
+  return given;
+}
+
+std::vector<VariableSpec> specs_of(Mode mode) {
+  std::vector<VariableSpec> specs = {{.name = "v", .shape = {kElements}, .layout = Layout::kVersioned},
+                                     {.name = "one", .shape = {1}, .layout = Layout::kVersioned}};
+  if (mode != Mode::kSync) specs.push_back({.name = "rows", .shape = {kRows, kWidth}, .layout = Layout::kInplace});
+  return specs;
+}
+
+std::vector<Variable> declare(Worker& worker, Mode mode) {
+  return worker.variables(specs_of(mode), [](std::size_t, std::span<float> out) { zero(out); });
+}
+
+// Adds `delta` to every element, and returns the number of elements in doubt.
+std::uint64_t add_once(Worker& guest, Mode mode, std::uint64_t ticket, float delta = 1.0F) {
+  const std::vector<float> values(kElements, delta);
+  std::vector<Variable> variables;
+  std::vector<std::span<const float>> deltas;
+  for (const VariableSpec& spec : specs_of(mode)) {
+    variables.push_back(guest.variable(spec.name));
+    deltas.push_back(std::span(values).first(spec.element_count()));
+  }
+  return guest.add_once(ticket, variables, deltas);
+}
+
+// Kills this process before its `number`-th store to a shared word.
+void kill_before_store(std::uint64_t number) {
+  static std::uint64_t left;
+  left = number;
+  shm::g_fault_hooks.before_access = [](const void*, bool stores) {
+    if (stores && --left == 0) raise(SIGKILL);
+  };
+}
+
+// A worker that steps until `stop`, and pushes nothing.
+int step_until(const JobConfig& config, const SharedCount& begun, const SharedCount& stop) {
+  Worker worker(options(config));
+  declare(worker, config.mode);
+  begun.raise();
+  while (stop.get() == 0) worker.step();
+  return 0;
+}
+
+// For each store of a guest in turn: one guest is killed before it, and the next one repeats its change.
+void kill_at_every_store(Mode mode) {
+  const JobConfig config = config_of(mode);
+  Server server(config);
+  const SharedCount begun, stop;
+  Child stepping([&] { return step_until(config, begun, stop); });
+  REQUIRE(eventually([&] { return begun.get() != 0; }));
+  const JobView view(config.job);
+  std::uint64_t in_doubt = 0, ticket = 1;
+  for (bool is_complete = false; !is_complete; ++ticket) {
+    Child guest([&] {
+      kill_before_store(ticket);
+      Worker worker(guest_of(config));
+      add_once(worker, mode, ticket);
+      worker.leave();
+      return 0;
+    });
+    const int code = guest.join();
+    REQUIRE((code == 0 || code == -1));
+    is_complete = code == 0;
+    Worker next(guest_of(config));
+    in_doubt += add_once(next, mode, ticket);
+    CHECK(add_once(next, mode, ticket) == 0);  // everything is done
+    for (const char* name : {"v", "one"}) {
+      const std::vector<float> values = view.values(name);
+      REQUIRE(std::all_of(values.begin(), values.end(), [&](float value) { return value == float(ticket); }));
+    }
+  }
+  --ticket;
+  CHECK(ticket > 20);  // stores
+  if (mode != Mode::kSync) {
+    double sum = 0;
+    for (const float value : view.values("rows")) {
+      CHECK(value <= float(ticket));
+      sum += double(value);
+    }
+    CHECK(in_doubt % (kRows * kWidth) == 0);  // whole blocks
+    CHECK(in_doubt > 0);                      // some were killed within the block
+    CHECK(double(ticket * kRows * kWidth) - sum <= double(in_doubt));
+  } else {
+    CHECK(in_doubt == 0);
+  }
+  CHECK(view.workers().size() == 1);
+  stop.raise();
+  CHECK(stepping.join() == 0);
+  CHECK(test::is_conserved(config.job));
+}
+
+}  // namespace
+
+TEST_CASE("guests: a change is made once, before whichever store its guest is killed (guest.G3, guest.G4)") {
+  kill_at_every_store(Mode::kAsync);
+}
+
+TEST_CASE("guests: in mode sync too, in one step of the workers (guest.G2, guest.G5)") {
+  kill_at_every_store(Mode::kSync);
+}
+
+TEST_CASE("guests: values are assigned, and a smaller ticket is refused") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSsp}) {
+    CAPTURE(to_string(mode));
+    const JobConfig config = config_of(mode);
+    Server server(config);
+    Worker worker(options(config));
+    const std::vector<Variable> variables = declare(worker, mode);
+    Worker guest(guest_of(config));
+    CHECK(guest.rank() == guest.config().max_workers - 1);
+    add_once(guest, mode, 5, 2.0F);
+    const std::vector<float> sevens(kElements, 7.0F);
+    const std::vector<Variable> one = {guest.variable("v")};
+    const std::vector<std::span<const float>> values = {sevens};
+    guest.assign_once(6, one, values);
+    CHECK(worker.pull(variables[1]) == 2);
+    std::vector<float> out(kElements);
+    worker.pull(variables[0], out);
+    CHECK(out == sevens);
+    CHECK_THROWS_AS(guest.assign_once(5, one, values), Error);
+    CHECK_THROWS_AS(guest.assign_once(0, one, values), Error);
+    CHECK_THROWS_AS(worker.assign_once(7, variables, values), Error);  // it is no guest
+    CHECK_THROWS_AS(static_cast<void>(guest.step()), Error);
+    CHECK_THROWS_AS(guest.barrier(), Error);
+  }
+}
+
+TEST_CASE("guests: a job has one, which is refused where a worker has its rank") {
+  JobConfig config = config_of(Mode::kAsync);
+  config.max_workers = 2;
+  Server server(config);
+  {
+    const Worker guest(guest_of(config));
+    CHECK_THROWS_AS(Worker{guest_of(config)}, Error);
+    const Worker first(options(config));
+    CHECK(first.rank() == 0);
+    CHECK_THROWS_AS(Worker{options(config)}, Error);  // the guest has the last rank
+  }
+  const Worker first(options(config)), second(options(config));
+  CHECK(second.rank() == 1);
+  CHECK_THROWS_AS(Worker{guest_of(config)}, Error);
+}
+
+TEST_CASE("guests: a job of two workers does not begin with a worker and a guest (guest.G1, guest.G2)") {
+  JobConfig config = config_of(Mode::kSync, 2);
+  config.step_timeout_seconds = 0;
+  Server server(config);
+  const SharedCount first_steps, second_steps;
+  const auto work = [&](const SharedCount& steps) {
+    Worker worker(options(config));
+    declare(worker, Mode::kSync);
+    worker.wait_for_workers();
+    for (int step = 0; step < 20; ++step) worker.step(), steps.raise();
+    return 0;
+  };
+  Child first([&] { return work(first_steps); });
+  Child guest([&] {
+    Worker worker(guest_of(config));
+    add_once(worker, Mode::kSync, 1);
+    return 0;
+  });
+  // The guest has joined, and waits for the first step; then it is stopped, and holds nobody up.
+  REQUIRE(eventually([&] {
+    shm::AttachOutcome outcome;
+    const auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
+    return job && job->worker(job->ranks() - 1).barriers[0].published.load_acquire() == 1;
+  }));
+  CHECK(first_steps.get() == 0);
+  guest.stop();
+  Child second([&] { return work(second_steps); });
+  CHECK(first.join() == 0);
+  CHECK(second.join() == 0);
+  CHECK(JobView(config.job).values("one")[0] == 1);
+  ::kill(guest.pid(), SIGCONT);
+  CHECK(guest.join() == 0);
+}
+
+TEST_CASE("guests: a job of two workers does not end with a worker and a guest, nor waits for a guest (guest.G1)") {
+  JobConfig config = config_of(Mode::kAsync, 2);
+  Server server(config);
+  const auto come_and_go = [&](const WorkerOptions& who) { Worker(who).leave(); };
+  come_and_go(options(config, 0));
+  come_and_go(guest_of(config));
+  int looks = 0;
+  CHECK(server.serve(
+            {.stop_requested = [&] { return ++looks > 3; }, .stop_at_once = {}, .log = {}, .every_second = {}}) ==
+        EndReason::kStopRequested);
+}
+
+TEST_CASE("guests: a job ends beside a guest that stays (guest.G1)") {
+  const JobConfig config = config_of(Mode::kAsync);
+  Server server(config);
+  Worker(options(config)).leave();
+  const Worker guest(guest_of(config));
+  CHECK(server.serve({.stop_requested = {}, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}}) ==
+        EndReason::kAllWorkersLeft);
+  CHECK(guest.finished());
+}
