@@ -17,6 +17,7 @@ NB_MODULE(_core, module) {
   ps_shm::python::add_table(module);
   ps_shm::python::add_bundle(module);
   ps_shm::python::add_worker(module);
+  ps_shm::python::add_guest(module);
   ps_shm::python::add_gpu(module);
   ps_shm::python::add_server(module);
   ps_shm::python::add_publishers(module);

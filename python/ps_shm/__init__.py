@@ -18,6 +18,7 @@ launch_shm.
 Server, Worker       the two roles in a job
 Variable, Bundle     arrays of a job, one or several at a time; created by Worker.variable() and Worker.variables()
 Table                rows by 64-bit keys, made when they are first pushed; created by Worker.table()
+Guest                changes from beside the workers, each made exactly once
 View                 read-only access to a job, live or dead
 checkpoint           saving a job to files and loading it
 Publisher,           passing whole sets of tensors from one process to others, without a job
@@ -37,6 +38,7 @@ from ._core import (
     Error,
     ErrorCode,
     Event,
+    Guest,
     JobFinished,
     Pinned,
     PublisherGone,
@@ -66,6 +68,7 @@ __all__ = [
     "Event",
     "FolderPublisher",
     "Generation",
+    "Guest",
     "JobFinished",
     "NewFolderGeneration",
     "NewGeneration",

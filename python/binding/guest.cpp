@@ -1,0 +1,166 @@
+// A process beside the workers of a job, as Python has it.
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ps_shm/errors.hpp"
+#include "worker.hpp"
+
+namespace ps_shm::python {
+namespace {
+
+using namespace nb::literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr double kWaitSeconds = 1.0;  // for a variable that a guest names: it has been declared before
+
+struct GuestHandle {
+  SharedRank rank;
+  std::shared_ptr<std::optional<Clock::time_point>> until;  // of the call in progress: when it gives up
+};
+
+GuestHandle join(const std::string& job, const std::string& group, double wait) {
+  const auto until = std::make_shared<std::optional<Clock::time_point>>();
+  const Released release;
+  Worker worker({.job = job,
+                 .group = group,
+                 .guest = true,
+                 .wait_job_seconds = wait,
+                 .stop_requested = [until] { return look_for_signals() || (*until && Clock::now() >= **until); },
+                 .log = tell});
+  return {shared_unless_inherited(std::make_unique<Rank>(fmt::format("the guest of job '{}'", job), std::move(worker))),
+          until};
+}
+
+// The variables that a dict names, and its arrays.
+struct Given {
+  Given(const GuestHandle& self, const nb::dict& by_name, const char* verb) {
+    std::vector<std::string> names;
+    for (const auto& [key, array] : by_name) {
+      names.push_back(nb::cast<std::string>(key));
+      arrays.emplace_back(array, Use::kRead, fmt::format("{} of variable '{}': the array", verb, names.back()));
+    }
+    const Turn turn(*self.rank);
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      variables.push_back(self.rank->worker.variable(names[i], kWaitSeconds));
+      arrays[i].require_type(DType::kFloat32, fmt::format("{} of variable '{}': the array", verb, names[i]));
+      spans.push_back(arrays[i].as<const float>());
+    }
+  }
+
+  std::vector<Array> arrays;
+  std::vector<Variable> variables;
+  std::vector<std::span<const float>> spans;
+};
+
+template <class Change>
+auto once(const GuestHandle& self, double wait, Change&& change) {
+  const Turn turn(*self.rank);
+  *self.until = wait > 0
+                    ? std::optional(Clock::now() +
+                                    std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait)))
+                    : std::nullopt;
+  try {
+    return change(self.rank->worker);
+  } catch (const Interrupted&) {
+    throw Timeout(fmt::format("{}: no step took its change within {} s", self.rank->what(), wait));
+  }
+}
+
+void leave(const GuestHandle& self) {
+  if (self.rank->is_inherited() || self.rank->is_closed) return;
+  const Turn turn(*self.rank);
+  self.rank->worker.leave();
+  self.rank->is_closed = true;
+}
+
+}  // namespace
+
+void add_guest(nb::module_& module) {
+  nb::class_<GuestHandle>(
+      module, "Guest",
+      R"(A process beside the workers of a job, which changes variables exactly once, whenever it is killed.
+
+It is not counted as a worker: nobody waits for it, the job neither begins nor ends by it, and views do not show it. It
+has the job's last rank, so a job has one guest at a time. It makes no steps of its own.
+
+    with ps_shm.Guest("job") as guest:
+        guest.add_once(17, {"w": delta})        # repeat it with the same number after a crash
+
+Args:
+    job: the name of the job.
+    group: the Unix group with which another user's job is shared. Empty: only this user's jobs.
+    wait: how long to wait for the job to exist, in seconds. 0: no limit.
+
+Raises:
+    Timeout: the job did not exist in time.
+    JobFinished: the job has done its last step, or was ended.
+    Error: the job has a guest, or a worker has its last rank (RANK_TAKEN).
+
+Progress: blocks on the job's ps.)")
+      .def(
+          "__init__",
+          [](GuestHandle* self, const std::string& job, const std::string& group, double wait) {
+            new (self) GuestHandle(join(job, group, wait));
+          },
+          "job"_a, nb::kw_only(), "group"_a = "", "wait"_a = 60.0)
+      .def(
+          "add_once",
+          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& deltas, double wait) {
+            const Given given(self, deltas, "add_once");
+            return once(self, wait,
+                        [&](Worker& worker) { return worker.add_once(ticket, given.variables, given.spans); });
+          },
+          "ticket"_a, "deltas"_a, nb::kw_only(), "wait"_a = 0.0,
+          nb::sig("def add_once(self, ticket: int, deltas: dict[str, Array], *, wait: float = 0.0) -> int"),
+          R"(Adds to variables of float32, bypassing the optimizer, exactly once for each ticket.
+
+If a guest was killed in a call with the same ticket and the same deltas, this call adds what that one has not; after a
+call that returned, it adds nothing. Mode sync: all deltas are in one step of the workers, or in none. Other modes:
+chunk by chunk, and snapshots contain all of it or nothing. In-place variables cannot tell what of a block is there: the
+block in which a guest was killed is not touched again.
+
+Args:
+    ticket: a number greater than 0, and greater than that of every earlier change.
+    deltas: an array for each variable, by its name.
+    wait: mode sync: how long to wait for a step, in seconds. 0: no limit. Afterwards a call with the same ticket finds
+        out what has been added.
+
+Returns:
+    The number of elements of which it is not known whether they have their delta: 0, except for that block.
+
+Raises:
+    Error: a smaller ticket than an earlier one (INVALID_ARGUMENT), no such variable (NOT_FOUND).
+    JobFinished: the job ended before a step took the deltas.
+    Timeout: no step took them in time.
+
+Progress: lock-free; mode sync: blocks until the workers end a step.)")
+      .def(
+          "assign_once",
+          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& values, double wait) {
+            const Given given(self, values, "assign_once");
+            once(self, wait, [&](Worker& worker) { worker.assign_once(ticket, given.variables, given.spans); });
+          },
+          "ticket"_a, "values"_a, nb::kw_only(), "wait"_a = 0.0,
+          nb::sig("def assign_once(self, ticket: int, values: dict[str, Array], *, wait: float = 0.0) -> None"),
+          R"(Sets variables of float32, once for each ticket, as add_once() adds. Nothing is in doubt.
+
+Args and Raises: as for add_once().
+
+Progress: as add_once().)")
+      .def("leave", &leave, "Leaves the job. Calling it again does nothing, and neither does a call in a forked child.")
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Guest"))
+      .def(
+          "__exit__", [](const GuestHandle& self, const nb::args&) { leave(self); },
+          nb::sig("def __exit__(self, *_: object) -> None"))
+      .def("__repr__", [](const GuestHandle& self) { return fmt::format("<{}>", self.rank->what()); });
+}
+
+}  // namespace ps_shm::python

@@ -1,0 +1,52 @@
+"""Guests: changes from beside the workers of a job."""
+import threading
+
+import numpy
+import pytest
+
+import ps_shm
+
+
+def test_a_guest_adds_and_assigns_once(job):
+    with ps_shm.Server(job, optimizer="add"), ps_shm.Worker(job) as worker:
+        w = worker.variable("w", numpy.zeros((2, 3), "float32"))
+        rows = worker.variable("rows", numpy.zeros((4, 2), "float32"), layout="inplace")
+        ones = {"w": numpy.ones((2, 3), "float32"), "rows": numpy.ones((4, 2), "float32")}
+        with ps_shm.Guest(job) as guest:
+            assert guest.add_once(1, ones) == 0
+            assert guest.add_once(1, ones) == 0  # it is there already
+            with pytest.raises(ps_shm.Error, match="already|taken"):
+                ps_shm.Guest(job)
+        with ps_shm.Guest(job) as guest:
+            assert guest.add_once(1, ones) == 0
+            assert w.pull().sum() == 6 and rows.pull().sum() == 8
+            guest.assign_once(2, {"w": numpy.full((2, 3), 5, "float32")})
+            assert w.pull().sum() == 30
+            with pytest.raises(ps_shm.Error, match="tickets only grow"):
+                guest.add_once(1, ones)
+            with pytest.raises(TypeError, match="float32"):
+                guest.add_once(3, {"w": numpy.ones((2, 3), "int64")})
+            with pytest.raises(ps_shm.Error, match="none"):
+                guest.add_once(3, {"none": ones["w"]})
+        assert [one.rank for one in ps_shm.View(job).workers()] == [0]
+        with pytest.raises(ps_shm.Error):
+            guest.add_once(4, ones)  # it has left
+
+
+def test_in_sync_mode_a_step_of_the_workers_takes_it(job):
+    with ps_shm.Server(job, optimizer="add", mode="sync", workers=1), ps_shm.Worker(job) as worker:
+        w = worker.variable("w", numpy.zeros(3, "float32"))
+        w.push(numpy.ones(3, "float32"))
+        worker.step()
+        ones = {"w": numpy.ones(3, "float32")}
+        with ps_shm.Guest(job) as guest:
+            with pytest.raises(ps_shm.Timeout, match="no step"):
+                guest.add_once(1, ones, wait=0.05)  # the worker makes none
+            added = threading.Thread(target=guest.add_once, args=(1, ones))
+            added.start()
+            while added.is_alive():
+                w.push(numpy.zeros(3, "float32"))
+                worker.step()
+            assert guest.add_once(1, ones) == 0
+        assert (w.pull() == 2).all()
+        assert worker.rank == 0 and ps_shm.View(job).workers()[0].dropped == 0
