@@ -14,7 +14,7 @@ stray = [
     if re.search(r"<cassert>|<assert.h>|\bassert\(|NDEBUG", line)
 ]
 
-layout = "".join((source / "src/shm/segment" / name).read_text() for name in ("layout.hpp", "bundle_layout.hpp"))
+layout = "".join((source / "src/shm/segment" / name).read_text() for name in ("layout.hpp", "bundle_layout.hpp", "table_layout.hpp"))
 structures = re.findall(r"^struct (?:alignas\(\w+\) )?(\w+Shm) \{", layout, re.MULTILINE)
 mixed = re.findall(r"\w+Shm", re.search(r"mix_fields<(.*?)>", (source / "src/shm/segment/layout_fields.hpp").read_text(), re.S)[1])
 stray += [f"{name} is not in the fingerprint (layout_fields.hpp)" for name in structures if name not in mixed]

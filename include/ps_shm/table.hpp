@@ -13,6 +13,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ps_shm/export.hpp"
 #include "ps_shm/table_spec.hpp"
@@ -42,6 +43,19 @@ struct TableStatistics {
   std::uint64_t bytes = 0;       // of memory that it takes
 };
 
+// A row in a dump.
+struct TableRow {
+  std::uint64_t key = 0;
+  std::span<const float> values;  // Table::row_size() floats
+  std::span<const float> state;   // of the optimizer, Table::state_size() floats, as Table::slots() orders them
+};
+
+// What Table::dump() says of a dump.
+struct TableDump {
+  std::uint64_t version = 0;  // to ask with next time
+  bool is_full = false;       // whether it has all rows, instead of the changes since the version that was given
+};
+
 struct TableState;
 
 // A worker's handle of a table. It is cheap to copy, and valid as long as its Worker, whose thread alone uses it.
@@ -68,11 +82,13 @@ class Table {
   // Progress: lock-free.
   PushedKeys push(std::span<const std::uint64_t> keys, std::span<const float> gradients);
 
-  // Sets the row of keys[i] to the values that begin at values[i * row_size()], as initial values; the optimizer's state
-  // starts anew. Makes rows without regard to admit_after. Of values for repeated keys the last ones stay.
+  // Sets the row of keys[i] to the values that begin at values[i * row_size()]. The optimizer's state becomes what begins
+  // at state[i * state_size()], as dump() gives it; without `state` it starts anew. Makes rows without regard to
+  // admit_after. Of values for repeated keys the last ones stay.
   //
   // Throws and Progress: as push().
-  PushedKeys assign(std::span<const std::uint64_t> keys, std::span<const float> values);
+  PushedKeys assign(std::span<const std::uint64_t> keys, std::span<const float> values,
+                    std::span<const float> state = {});
 
   // Whether the keys have rows: found[i] is of keys[i]. Returns how many do.
   //
@@ -95,12 +111,31 @@ class Table {
   // Throws and Progress: as push(); looks at every row.
   std::uint64_t expire();
 
-  // Calls sink(key, values) for every row. Each row is a key's throughout; rows are of different moments, and a row that
-  // is made or evicted meanwhile is there or not. Does not hold up pushes.
+  // Dumps the table: first evicted(key) for each key that has lost its row since the dump that returned the version
+  // `since`, then row(row) for each row that was made or changed since. With `since` 0 that is every row, and no key.
+  // Either function may be empty. Does not hold up pushes. Each row is its key's throughout; rows are of different
+  // moments. What happens during the dump is in it, or in the next one, or in both.
   //
-  // Throws: as pull(), and what `sink` throws.
-  // Progress: lock-free.
-  void for_each(const std::function<void(std::uint64_t key, std::span<const float> values)>& sink) const;
+  //   TableDump base = table.dump(0, store);  // later, as often as you like:
+  //   TableDump next = table.dump(base.version, store, remove);
+  //
+  // A dump and all later ones, applied in their order, keys before rows, give the table once nobody pushes. (A key that a
+  // killed worker has given a row, and not updated, may be missing: its row has the initial values.) Any number of
+  // processes may dump, each from versions of its own. Each worker remembers the last max_rows / 16 keys that each of
+  // its threads has evicted, at least 256 and at most 2^18, of each part of the table. If a dump needs older ones, or
+  // `since` is not a version of this table, it is a full one: is_full, and the keys without a row in it have none.
+  //
+  // Throws: as push(), and what `row` and `evicted` throw; kExhausted after 2^32 dumps.
+  // Progress: lock-free; looks at every row.
+  TableDump dump(std::uint64_t since, const std::function<void(const TableRow& row)>& row,
+                 const std::function<void(std::uint64_t key)>& evicted = {});
+
+  // The names of the optimizer's slots, as VariableInfo::slots has them. In TableRow::state there are row_size() floats
+  // for each of them, one slot after the other, but only one float for a slot that belongs to rows (rowwise_adagrad).
+  //
+  // Throws: std::bad_alloc.
+  std::vector<std::string> slots() const;
+  std::uint64_t state_size() const noexcept;  // floats of state in a row
 
   // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.

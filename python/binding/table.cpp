@@ -104,14 +104,14 @@ TableStatistics statistics(const NamedTable& self) {
   return self.table.statistics();
 }
 
-nb::object export_rows(const NamedTable& self) {
+nb::object export_rows(NamedTable& self) {
   std::vector<std::uint64_t> keys;
   std::vector<float> rows;
   {
     const Turn turn(*self.rank);
-    self.table.for_each([&](std::uint64_t key, std::span<const float> values) {
-      keys.push_back(key);
-      rows.insert(rows.end(), values.begin(), values.end());
+    self.table.dump(0, [&](const TableRow& row) {
+      keys.push_back(row.key);
+      rows.insert(rows.end(), row.values.begin(), row.values.end());
     });
   }
   const nb::object all_keys = new_array(DType::kUint64, {keys.size()});

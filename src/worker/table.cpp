@@ -9,6 +9,7 @@
 
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
+#include "shm/base/racing.hpp"
 #include "shm/segment/directory.hpp"
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/table/table_segment.hpp"
@@ -73,6 +74,7 @@ TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& step
     const std::uint32_t rank = lane / worker.config.threads;
     return rank == worker.rank || worker.job.is_alive(rank);  // locks.L1: never queries its own byte
   });
+  version_tag = shm::mixed(core.job.instance() + parts.front()->segment().header().number) & 0xffffffff;
   for (const auto& part : parts)
     for (std::vector<shm::TableLane>& own = lanes.emplace_back(); own.size() < core.threads.count();)
       own.push_back(part->begin(core.job.lane(core.rank, static_cast<std::uint32_t>(own.size()))));
@@ -102,10 +104,33 @@ void TableState::make(std::uint64_t key, float* elements) const noexcept {
     elements[spec.row_size * record] = update::first_row_state(settings, rate);
 }
 
-void TableState::require_size(std::size_t keys, std::size_t floats, const char* verb) const {
-  if (floats != keys * spec.row_size)
+std::uint64_t TableState::element_slots() const noexcept {
+  return record() - 1 + (update::traits_of(settings.rule).slot_for_value() != nullptr ? 1 : 0);
+}
+
+// Calls body(index in the state as the user has it, index in the elements as they lie).
+template <class Body>
+void TableState::for_state(Body&& body) const noexcept {
+  const std::uint64_t width = spec.row_size, floats = record(), slots = element_slots();
+  for (std::uint64_t slot = 0; slot < slots; ++slot)
+    for (std::uint64_t i = 0; i < width; ++i)
+      body(slot * width + i, i * floats + (slot + 1 == floats ? 0 : slot + 1));  // 0: a slot that replaces the value
+  if (parts.front()->record().has_row_state != 0) body(slots * width, width * floats);
+}
+
+void TableState::split_state(const float* raw, float* state) const noexcept {
+  for_state([&](std::uint64_t i, std::uint64_t place) { state[i] = raw[place]; });
+}
+
+void TableState::compose(const float* values, const float* state, float* raw) const noexcept {
+  update::initialise_elements(settings, core.live.settings.learning_rate, values, raw, spec.row_size);
+  for_state([&](std::uint64_t i, std::uint64_t place) { raw[place] = state[i]; });
+}
+
+void TableState::require_size(std::size_t keys, std::size_t floats, std::uint64_t width, const char* verb) const {
+  if (floats != keys * width)
     throw Error(fmt::format("{} of {} keys of table '{}': a row has {} floats, the span has {} in all", verb, keys,
-                            spec.name, spec.row_size, floats));
+                            spec.name, width, floats));
 }
 
 void TableState::require_flags(std::size_t keys, std::size_t flags, const char* verb) const {
@@ -182,7 +207,7 @@ std::uint64_t counted(const TableState& state, TableCounter which) {
 std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found) {
   TableState& state = *state_;
   state.core.job.refuse_inherited("worker");
-  state.require_size(keys.size(), out.size(), "pull");
+  state.require_size(keys.size(), out.size(), state.spec.row_size, "pull");
   if (!found.empty()) state.require_flags(keys.size(), found.size(), "pull");
   if (state.core.notes_pulls) state.mode->note_pull();
   const std::uint64_t width = state.spec.row_size, record = state.parts.front()->record().slots + 1;
@@ -236,7 +261,7 @@ PushedKeys Table::push(std::span<const std::uint64_t> keys, std::span<const floa
   TableState& state = *state_;
   WorkerCore& core = state.core;
   core.job.refuse_inherited("worker");
-  state.require_size(keys.size(), gradients.size(), "push");
+  state.require_size(keys.size(), gradients.size(), state.spec.row_size, "push");
   if (core.limits_pushes && state.mode->drops_pushes()) {
     core.count(Counter::kPushes).bump_relaxed(1);
     return {};
@@ -256,14 +281,23 @@ PushedKeys Table::push(std::span<const std::uint64_t> keys, std::span<const floa
   });
 }
 
-PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const float> values) {
+PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const float> values,
+                         std::span<const float> slots) {
   TableState& state = *state_;
   state.core.job.refuse_inherited("worker");
-  state.require_size(keys.size(), values.size(), "assign");
   const std::uint64_t width = state.spec.row_size;
+  state.require_size(keys.size(), values.size(), width, "assign");
+  if (!slots.empty()) state.require_size(keys.size(), slots.size(), state.state_size(), "assign with state");
+  // One thread, so that the last values of a repeated key stay.
+  if (!slots.empty()) {
+    std::vector<float> raw(state.raw_size());
+    return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
+      state.compose(values.data() + i * width, slots.data() + i * state.state_size(), raw.data());
+      shm::update_exact(row, raw.data(), raw.size(), [](float, float given) { return given; });
+    });
+  }
   return update::with_element_change(
       state.settings, update::Change::kReset, state.core.live.settings.learning_rate, [&](const auto& change) {
-        // One thread, so that the last values of a repeated key stay.
         return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
           shm::update_row(row, values.data() + i * width, width, Adds::kExact, change);
         });
@@ -316,23 +350,48 @@ std::uint64_t Table::expire() {
   return evicted;
 }
 
-void Table::for_each(const std::function<void(std::uint64_t, std::span<const float>)>& sink) const {
-  const TableState& state = *state_;
+TableDump Table::dump(std::uint64_t since, const std::function<void(const TableRow&)>& row,
+                      const std::function<void(std::uint64_t)>& evicted) {
+  TableState& state = *state_;
   state.core.job.refuse_inherited("worker");
-  const std::uint64_t record = state.parts.front()->record().slots + 1;
-  std::vector<float> values(state.spec.row_size);
+  const std::uint32_t dump = state.parts.front()->next_dump();
+  std::uint32_t from = since >> 32 == state.version_tag ? static_cast<std::uint32_t>(since) : 0;
+  if (from >= dump) from = 0;  // of no dump yet
+  std::vector<std::uint64_t> gone;
+  for (std::size_t p = 0; p < state.parts.size(); ++p)
+    if (!state.parts[p]->begin_dump(state.lanes[p].front(), dump, from, gone)) from = 0;
+  const TableDump done{.version = state.version_tag << 32 | dump, .is_full = from == 0};
+  if (evicted && !done.is_full)
+    for (const std::uint64_t key : gone) evicted(key);
+  if (!row) return done;
+  std::vector<float> raw(state.raw_size()), values(state.spec.row_size), slots(state.state_size());
+  TableRow one{.key = 0, .values = values, .state = slots};
   update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
-    for (const auto& part : state.parts) {
-      std::uint64_t of = 0;
+    for (const auto& part : state.parts)
       part->for_each(
-          [&](std::uint64_t key, const float* row) {
-            of = key;
-            shm::read_elements(values.data(), row, record, values.size(), value_of);
+          from,
+          [&](std::uint64_t key, const float* elements) {
+            one.key = key;
+            shm::racing_copy(raw.data(), elements, raw.size());
           },
-          [&] { sink(of, values); });
-    }
+          [&] {
+            shm::read_elements(values.data(), raw.data(), state.record(), values.size(), value_of);
+            state.split_state(raw.data(), slots.data());
+            row(one);
+          });
   });
+  return done;
 }
+
+std::vector<std::string> Table::slots() const {
+  const UpdateRule rule = state_->settings.rule;
+  std::vector<std::string> names;
+  const std::uint64_t count = state_->element_slots() + state_->parts.front()->record().has_row_state;
+  for (std::uint64_t slot = 0; slot < count; ++slot) names.emplace_back(update::slot_name(rule, true, slot));
+  return names;
+}
+
+std::uint64_t Table::state_size() const noexcept { return state_->state_size(); }
 
 TableStatistics Table::statistics() const {
   state_->core.job.refuse_inherited("worker");

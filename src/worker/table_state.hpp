@@ -30,7 +30,21 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   template <class Body>
   void for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, Body&& body);
 
-  void require_size(std::size_t keys, std::size_t floats, const char* verb) const;
+  std::uint64_t record() const noexcept { return parts.front()->record().slots + 1; }  // floats of an element
+  // The rows' elements as they lie, without what fills up the row: all floats of each element, then the row's state.
+  std::uint64_t raw_size() const noexcept { return spec.row_size * record() + parts.front()->record().has_row_state; }
+  // The state of a row as the user has it: slot by slot.
+  std::uint64_t element_slots() const noexcept;
+  std::uint64_t state_size() const noexcept {
+    return spec.row_size * element_slots() + parts.front()->record().has_row_state;
+  }
+  void split_state(const float* raw, float* state) const noexcept;
+  // The elements that have these values and this state.
+  void compose(const float* values, const float* state, float* raw) const noexcept;
+  template <class Body>
+  void for_state(Body&& body) const noexcept;
+
+  void require_size(std::size_t keys, std::size_t floats, std::uint64_t width, const char* verb) const;
   void require_flags(std::size_t keys, std::size_t flags, const char* verb) const;
 
   WorkerCore& core;
@@ -40,6 +54,7 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   std::vector<std::unique_ptr<shm::TablePart>> parts;
   std::vector<std::vector<shm::TableLane>> lanes;  // of each part, of each thread
   RowSums sums;
+  std::uint64_t version_tag;  // upper half of the versions of its dumps
 
   // Keys by part: those of part p are by_part[begins[p]] up to by_part[begins[p + 1]]. `places`: where each comes from.
   std::vector<std::uint64_t> by_part;

@@ -3,6 +3,7 @@
 //   - the other workers have made progress,
 //   - no row was another key's: a pulled value consists of pushes of that very key, and of no more than were begun,
 //   - each acknowledged push of the table that evicts nothing is in its row, exactly once,
+//   - a copy of each table that one process has kept by dumps all the time is the table,
 //   - the lists are sorted and have no key twice, and no row is lost once the hand has passed it,
 //   - every process ends with exit code 0, and nothing of the job is left in /dev/shm.
 //
@@ -28,7 +29,7 @@
 #include "ps_shm/worker.hpp"
 #include "shm/table/census.hpp"
 #include "shm/table/table_segment.hpp"
-#include "support/test_job.hpp"
+#include "support/table_job.hpp"
 
 namespace {
 
@@ -48,7 +49,7 @@ struct Life {  // of one worker process
   Pushes kept, few;
 };
 struct TableWishes {
-  std::atomic<bool> finish, quit_ps;
+  std::atomic<bool> finish, quit_ps, keeps;
   std::atomic<std::uint32_t> lives;
   std::atomic<bool> has_joined[kStarts];  // by the order in which workers were started
   Life life[kLives];
@@ -127,10 +128,10 @@ class Tables {
       const FaultPoint where = random_() % 2 == 0 ? FaultPoint::kRowClaimed : FaultPoint::kRowReady;
       wait_struck(start_worker(2, {.point = where, .passes = int(1 + random_() % 60)}), Action::kKill);
     }
-    if (!is_first || meets_others) start_worker(1), start_worker(2);
+    if (!is_first || meets_others) start_worker(1), start_worker(2), start_keeper();
     const pid_t victim = start_worker(0, strike);
     wait_struck(victim, action);
-    if (is_first && !meets_others) start_worker(1), start_worker(2);
+    if (is_first && !meets_others) start_worker(1), start_worker(2), start_keeper();
     const std::uint64_t before = rounds();
     if (!wait_for([&] { return rounds() > before + 20; })) throw Failed{"the others do not go on" + said()};
     if (action == Action::kKill)
@@ -144,6 +145,7 @@ class Tables {
   bool run_until_store(std::uint64_t store) {
     start_ps();
     start_worker(1);
+    start_keeper();
     const pid_t victim = start_worker(0, {.store = store});
     const Life& life = wishes_->life[wishes_->lives - 1];
     int status = 0;
@@ -161,6 +163,7 @@ class Tables {
   // Workers are killed all the time, wherever they are.
   void storm(std::uint32_t kills) {
     start_ps();
+    start_keeper();
     std::vector<pid_t> workers;
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) workers.push_back(start_worker(rank));
     for (std::uint32_t i = 0; i < kills; ++i) {
@@ -204,6 +207,10 @@ class Tables {
     });
   }
 
+  void start_keeper() {
+    keeper_ = spawn("keeper", [this] { keep(); });
+  }
+
   pid_t start_worker(std::uint32_t rank, const TableStrike& strike = {}) {
     // A storm has more lives than accounts: of the same rank they follow each other.
     const std::uint32_t number = wishes_->lives < kLives ? wishes_->lives.load() : kLives - kWorkers + rank;
@@ -221,6 +228,7 @@ class Tables {
       Worker worker(options);
       has_joined = true;
       Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
+      TableCopy kept_copy, few_copy;
       std::mt19937_64 random(seed);
       const auto work = [&](Table& table, Pushes Life::*which, std::uint64_t from, std::uint64_t count, bool pushes) {
         Pushes& pushed = life.*which;
@@ -264,7 +272,8 @@ class Tables {
           for (int i = 0; i < 8; ++i) keys.push_back(key_of(random() % kHotKeys));
           few.evict(keys);
         }
-        if (round % 16 == 0) few.expire(), kept.expire();
+        few_copy.follow(few);
+        if (round % 16 == 0) few.expire(), kept.expire(), kept_copy.follow(kept);
         if (wishes_->finish && round >= 3) break;
       }
     });
@@ -307,10 +316,49 @@ class Tables {
     if (!wait_for(have_joined)) throw Failed{"a worker does not join" + said()};
     const pid_t auditor = spawn("auditor", [this] { audit(); });
     wait_ended(auditor);
+    wait_ended(keeper_);
     wishes_->quit_ps = true;
     while (!running_.empty()) wait_ended(running_.begin()->first);
     const std::vector<std::string> left = shm::list_segments(shm::control_name(config_.job));
     if (!left.empty()) throw Failed{fmt::format("{} is left over", left.front())};
+  }
+
+  // Waits until the workers have left.
+  bool are_gone() const {
+    shm::AttachOutcome outcome;
+    auto job = shm::JobSegments::try_attach(config_.job, shm::Access::kReadOnly, outcome);
+    if (!job) throw Error("the job has gone");
+    return wait_for([&] {
+      for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
+        if (job->is_alive(rank)) return false;
+      return true;
+    });
+  }
+
+  // Keeps a copy of each table by dumps, and compares it with the table in the end.
+  void keep() {
+    WorkerOptions options;
+    options.job = config_.job;
+    options.rank = kWorkers + 1;
+    options.log = [](const std::string&) {};
+    Worker worker(options);
+    Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
+    TableCopy kept_copy, few_copy;
+    for (wishes_->keeps = true; !wishes_->finish;) kept_copy.follow(kept), few_copy.follow(few);
+    if (!are_gone()) throw Error("the workers do not leave");
+    const auto compare = [](Table& table, TableCopy& copy) {
+      copy.follow(table);
+      TableCopy all;
+      all.follow(table);
+      // What a killed worker has made and not updated may be missing: it has the initial values, which are 0 here.
+      std::erase_if(all.rows, [&](const auto& row) {
+        return !copy.rows.contains(row.first) && row.second == std::vector<float>(row.second.size());
+      });
+      if (copy.rows != all.rows)
+        throw Error(fmt::format("the copy of table {} has {} rows, the table has {}, and they are not the same",
+                                table.name(), copy.rows.size(), all.rows.size()));
+    };
+    compare(kept, kept_copy), compare(few, few_copy);
   }
 
   void audit() {
@@ -320,16 +368,11 @@ class Tables {
     options.log = [](const std::string&) {};
     Worker worker(options);
     Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
+    if (!wait_for([&] { return wishes_->keeps.load(); })) throw Error("the keeper does not begin");
     wishes_->finish = true;
     shm::AttachOutcome outcome;
     auto job = shm::JobSegments::try_attach(config_.job, shm::Access::kReadOnly, outcome);
-    if (!job) throw Error("the job has gone");
-    const auto others_are_gone = [&] {
-      for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
-        if (job->is_alive(rank)) return false;
-      return true;
-    };
-    if (!wait_for(others_are_gone)) throw Error("the workers do not leave");
+    if (!job || !are_gone()) throw Error("the workers do not leave");
     kept.expire(), few.expire();  // the hand passes each row
     std::vector<shm::Segment> segments = shm::find_tables(*job);
     if (segments.size() != 2) throw Error(fmt::format("there are {} tables", segments.size()));
@@ -367,6 +410,7 @@ class Tables {
   JobConfig config_;
   TableWishes* wishes_;
   std::map<pid_t, std::string> running_;
+  pid_t keeper_ = 0;
   std::map<pid_t, std::atomic<bool>*> joining_;
   std::uint32_t starts_ = 0;
 };

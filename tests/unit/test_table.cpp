@@ -19,51 +19,18 @@
 #include "support/manual_clock.hpp"
 #include "support/rows_job.hpp"
 #include "support/rule_reference.hpp"
+#include "support/table_job.hpp"
 
 using namespace ps_shm;
+using test::Floats;
+using test::Keys;
 using test::quiet_options;
 using test::row_config;
+using test::some_keys;
+using test::spec_of;
+using test::TableJob;
 
 namespace {
-
-using Keys = std::vector<std::uint64_t>;
-using Floats = std::vector<float>;
-
-// A job, and a worker of it with a table.
-struct TableJob {
-  JobConfig config;
-  Server server;
-  Worker worker;
-  Table table;
-
-  TableJob(const TableSpec& spec, const JobConfig& settings = row_config(UpdateRule::kAdd), std::uint32_t threads = 1)
-      : config(settings), server(config), worker(quiet_options(config, threads)), table(worker.table(spec)) {}
-
-  Floats pull(const Keys& keys) {
-    Floats out(keys.size() * table.row_size());
-    table.pull(keys, out);
-    return out;
-  }
-  PushedKeys push(const Keys& keys, float gradient) {
-    return table.push(keys, Floats(keys.size() * table.row_size(), gradient));
-  }
-  bool has(std::uint64_t key) {
-    bool found = false;
-    return table.contains({&key, 1}, {&found, 1}) == 1;
-  }
-};
-
-TableSpec spec_of(std::uint64_t max_rows, std::uint64_t width = 3) {
-  return {.name = "items", .row_size = width, .max_rows = max_rows};
-}
-
-// Keys that look like those of users: large, not in order.
-Keys some_keys(std::size_t count, std::uint64_t seed = 1) {
-  std::mt19937_64 random(seed);
-  Keys keys(count);
-  for (std::uint64_t& key : keys) key = random();
-  return keys;
-}
 
 std::string error_of(const auto& call) {
   try {
@@ -157,7 +124,7 @@ TEST_CASE("table: it grows from nothing, and finds each of many rows whatever th
     std::unique_ptr<bool[]> found(new bool[keys.size()]);
     CHECK(job.table.contains(keys, {found.get(), keys.size()}) == keys.size());
     std::map<std::uint64_t, float> values;
-    job.table.for_each([&](std::uint64_t key, std::span<const float> row) { values[key] = row[0]; });
+    job.table.dump(0, [&](const TableRow& row) { values[row.key] = row.values[0]; });
     const Floats pulled = job.pull(keys);
     REQUIRE(values.size() == keys.size());
     for (std::size_t i = 0; i < keys.size(); ++i) REQUIRE(values[keys[i]] == pulled[i]);
@@ -184,10 +151,10 @@ TEST_CASE("table: a full table evicts, and never has more rows than it may") {
     }();
     std::map<std::uint64_t, float> expected;
     for (std::size_t i = 0; i < keys.size(); ++i) expected[keys[i]] = initial[i] + 1;
-    job.table.for_each([&](std::uint64_t key, std::span<const float> row) {
+    job.table.dump(0, [&](const TableRow& row) {
       ++rows;
-      REQUIRE(expected.count(key) == 1);
-      REQUIRE(row[0] == expected[key]);
+      REQUIRE(expected.count(row.key) == 1);
+      REQUIRE(row.values[0] == expected[row.key]);
     });
     CHECK(rows == now.rows);
   }
@@ -330,7 +297,7 @@ TEST_CASE("table: divided over the shards it is the same table") {
     CHECK(!found[17]);
     CHECK(parted.table.evict({keys.begin(), keys.begin() + 100}) == 99);
     std::uint64_t rows = 0;
-    parted.table.for_each([&](std::uint64_t, std::span<const float>) { ++rows; });
+    parted.table.dump(0, [&](const TableRow&) { ++rows; });
     CHECK(rows == 9'000 - 99);
   }
 }

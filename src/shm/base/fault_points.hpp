@@ -30,7 +30,7 @@ enum class FaultPoint : std::uint32_t {
   kTableMade, kTableFilled, kTablePublished, kTableNamed, kLaneCleared, kLaneReady, kLaneUsed,
   kRowsBacked, kRowsTaken, kRowNoted, kClaimLost, kRowClaimed, kRowFilled, kRowReady, kRowLinked, kRowLive, kRowDone, kRowGivenBack,
   kBucketReady, kBucketLinked, kBucketLive, kBucketsBacked, kBucketsDoubled,
-  kRowPinned, kRowRescued, kRowSealed, kRowSpared, kRowDead, kRowUnlinked, kRowFreed, kRowRecovered,
+  kRowPinned, kRowRescued, kRowChanged, kRowSealed, kEvictionLost, kEvictionWritten, kEvictionListed, kDumpBegun, kRowSpared, kRowDead, kRowUnlinked, kRowFreed, kRowRecovered,
   kAgeDecided, kAgeDropped, kStepCounted, kClockEntering, kClockEntered, kClockAdvanced,
   kGradientGrown, kGradientCopied, kGradientTagged, kNormWritten,
   kArrivePublished, kDecideNoted, kDecideSet, kDecideProposed, kDecideSwapped, kDecideAnnounced, kDecideRecorded,

@@ -194,50 +194,39 @@ struct LayoutFields<TableRowShm> {
 template <>
 struct LayoutFields<TableLaneShm> {
   using Struct = TableLaneShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(pins), PS_SHM_FIELD(inserting), PS_SHM_FIELD(counters),
-                                        PS_SHM_FIELD(pad0)};
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(pins),   PS_SHM_FIELD(inserting), PS_SHM_FIELD(counters),
+                                        PS_SHM_FIELD(listed), PS_SHM_FIELD(lost),      PS_SHM_FIELD(pad0)};
+};
+
+template <>
+struct LayoutFields<EvictedShm> {
+  using Struct = EvictedShm;
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(key), PS_SHM_FIELD(epoch), PS_SHM_FIELD(pad0)};
 };
 
 template <>
 struct LayoutFields<TableShm> {
   using Struct = TableShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(name),
-                                        PS_SHM_FIELD(rule),
-                                        PS_SHM_FIELD(slots),
-                                        PS_SHM_FIELD(has_row_state),
-                                        PS_SHM_FIELD(lanes),
-                                        PS_SHM_FIELD(part),
-                                        PS_SHM_FIELD(parts),
-                                        PS_SHM_FIELD(row_elements),
-                                        PS_SHM_FIELD(row_floats),
-                                        PS_SHM_FIELD(row_bytes),
-                                        PS_SHM_FIELD(max_rows),
-                                        PS_SHM_FIELD(max_bits),
-                                        PS_SHM_FIELD(sightings),
-                                        PS_SHM_FIELD(sightings_offset),
-                                        PS_SHM_FIELD(buckets_offset),
-                                        PS_SHM_FIELD(rows_offset),
-                                        PS_SHM_FIELD(bytes),
-                                        PS_SHM_FIELD(rate_scale),
-                                        PS_SHM_FIELD(regularize),
-                                        PS_SHM_FIELD(admit_after),
-                                        PS_SHM_FIELD(when_full),
-                                        PS_SHM_FIELD(evict_by),
-                                        PS_SHM_FIELD(touch_on_pull),
-                                        PS_SHM_FIELD(initial_range),
-                                        PS_SHM_FIELD(pad0),
-                                        PS_SHM_FIELD(ttl_ns),
-                                        PS_SHM_FIELD(seed),
-                                        PS_SHM_FIELD(pad1),
-                                        PS_SHM_FIELD(bits),
-                                        PS_SHM_FIELD(lanes_used),
-                                        PS_SHM_FIELD(pad2),
-                                        PS_SHM_FIELD(rows_next),
-                                        PS_SHM_FIELD(rows_backed),
-                                        PS_SHM_FIELD(buckets_made),
-                                        PS_SHM_FIELD(pad3),
-                                        PS_SHM_FIELD(hand),
-                                        PS_SHM_FIELD(pad4)};
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(name),           PS_SHM_FIELD(rule),
+                                        PS_SHM_FIELD(slots),          PS_SHM_FIELD(has_row_state),
+                                        PS_SHM_FIELD(lanes),          PS_SHM_FIELD(part),
+                                        PS_SHM_FIELD(parts),          PS_SHM_FIELD(row_elements),
+                                        PS_SHM_FIELD(row_floats),     PS_SHM_FIELD(row_bytes),
+                                        PS_SHM_FIELD(max_rows),       PS_SHM_FIELD(max_bits),
+                                        PS_SHM_FIELD(sightings),      PS_SHM_FIELD(sightings_offset),
+                                        PS_SHM_FIELD(buckets_offset), PS_SHM_FIELD(rows_offset),
+                                        PS_SHM_FIELD(bytes),          PS_SHM_FIELD(rate_scale),
+                                        PS_SHM_FIELD(regularize),     PS_SHM_FIELD(admit_after),
+                                        PS_SHM_FIELD(when_full),      PS_SHM_FIELD(evict_by),
+                                        PS_SHM_FIELD(touch_on_pull),  PS_SHM_FIELD(initial_range),
+                                        PS_SHM_FIELD(pad0),           PS_SHM_FIELD(ttl_ns),
+                                        PS_SHM_FIELD(seed),           PS_SHM_FIELD(listed_at_most),
+                                        PS_SHM_FIELD(evicted_offset), PS_SHM_FIELD(pad1),
+                                        PS_SHM_FIELD(bits),           PS_SHM_FIELD(lanes_used),
+                                        PS_SHM_FIELD(dump_epoch),     PS_SHM_FIELD(pad2),
+                                        PS_SHM_FIELD(rows_next),      PS_SHM_FIELD(rows_backed),
+                                        PS_SHM_FIELD(buckets_made),   PS_SHM_FIELD(pad3),
+                                        PS_SHM_FIELD(hand),           PS_SHM_FIELD(pad4)};
 };
 
 template <>
@@ -360,7 +349,7 @@ consteval std::uint64_t layout_fingerprint() {
   hash.mix_fields<HeaderShm, SettingsShm, LiveShm, BarrierShm, SnapshotPointShm, JobStateShm, EventShm, RankSetShm,
                   BarrierEntryShm, WorkerShm, VariableShm, PieceWordShm, BufferHeaderShm, FreeBufferShm,
                   FreeBufferTableShm, SharedDataShm, BundleShm, NewestShm, WaitersShm, SubscriberShm, RoundShm,
-                  WriterShm, TensorShm, RecordShm>();
+                  WriterShm, TensorShm, RecordShm, TableRowShm, TableLaneShm, TableShm, EvictedShm>();
   const std::uint64_t facts[] = {kLayoutVersion,
                                  kArithmeticVersion,
                                  kMaxRanks,

@@ -10,6 +10,9 @@
 //            +---------------------+  4096-aligned
 //            | sightings, 1 B each |  pushers of keys without a row    the same   (only with admit_after > 1)
 //            +---------------------+  4096-aligned
+//            | EvictedShm[lanes]   |  owner of the rank                who dumps   `listed_at_most` for each lane; memory as
+//            |                     |                                              they come
+//            +---------------------+  4096-aligned
 //            | buckets, 8 B each   |  by compare-exchange              all        2^max_bits; memory for 2^bits
 //            +---------------------+  4096-aligned
 //            | rows                |  by compare-exchange              all        max_rows; memory for `rows_backed`
@@ -72,7 +75,7 @@ struct TableRowShm {
   AtomicShm<std::uint64_t> key;
   AtomicShm<std::uint64_t> word;
   AtomicShm<std::uint32_t> used;     // make_used()
-  AtomicShm<std::uint32_t> changed;  // not used yet
+  AtomicShm<std::uint32_t> changed;  // TableShm::dump_epoch at the last push (table.P4), at least; 0: never pushed
   std::uint64_t pad0;
 };
 
@@ -104,7 +107,16 @@ struct alignas(kWriterLine) TableLaneShm {
   AtomicShm<std::uint64_t> pins[kPins];               // row + 1 (table.P1); 0: none
   AtomicShm<std::uint64_t> inserting;                 // row + 1 (table.I1); 0: none
   AtomicShm<std::uint64_t> counters[kTableCounters];  // diagnostic only
-  std::uint8_t pad0[40];
+  AtomicShm<std::uint64_t> listed;                    // evictions that it has listed (table.L1)
+  AtomicShm<std::uint32_t> lost;                      // those of this dump epoch, and of earlier ones, may be missing
+  std::uint8_t pad0[28];
+};
+
+// A key whose row a lane has sealed to evict it (table.L1). Entry n of a lane is in place n % TableShm::listed_at_most.
+struct EvictedShm {
+  AtomicShm<std::uint64_t> key;
+  AtomicShm<std::uint32_t> epoch;  // TableShm::dump_epoch then
+  std::uint32_t pad0;
 };
 
 struct alignas(kWriterLine) TableShm {
@@ -117,10 +129,12 @@ struct alignas(kWriterLine) TableShm {
   std::uint32_t rate_scale, regularize;  // bits of floats, as the next
   std::uint32_t admit_after, when_full, evict_by, touch_on_pull, initial_range, pad0;
   std::uint64_t ttl_ns, seed;
-  std::uint8_t pad1[104];
+  std::uint64_t listed_at_most, evicted_offset;  // of each lane; all rings of EvictedShm follow each other
+  std::uint8_t pad1[88];
   AtomicShm<std::uint32_t> bits;        // log2 of the buckets in use: a hint, any smaller number works, too (table.G4)
   AtomicShm<std::uint32_t> lanes_used;  // lanes below it may have pins (table.P0)
-  std::uint8_t pad2[120];
+  AtomicShm<std::uint32_t> dump_epoch;  // 1, and one more with each dump (table.D1)
+  std::uint8_t pad2[116];
   AtomicShm<std::uint64_t> rows_next;     // rows below it may be in use (table.A1)
   AtomicShm<std::uint64_t> rows_backed;   // rows below it have memory
   AtomicShm<std::uint64_t> buckets_made;  // buckets below it have been linked, or soon will be: a hint
@@ -132,7 +146,8 @@ struct alignas(kWriterLine) TableShm {
 inline constexpr std::size_t kTableOffset = 512;
 inline constexpr std::size_t kLanesOffset = kTableOffset + sizeof(TableShm);
 
-static_assert(sizeof(TableRowShm) == 32 && sizeof(TableLaneShm) == 384 && sizeof(TableShm) == 768,
+static_assert(sizeof(TableRowShm) == 32 && sizeof(EvictedShm) == 16 && sizeof(TableLaneShm) == 384 &&
+                  sizeof(TableShm) == 768,
               "the pictures above are out of date");
 
 }  // namespace ps_shm::shm

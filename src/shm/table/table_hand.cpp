@@ -66,7 +66,7 @@ bool TablePart::seal(TableLane& lane, std::uint64_t number, std::uint64_t word, 
 // (table.E3 to table.E7) Evicts what the lane has sealed, but for the rows that are pinned.
 std::uint64_t TablePart::evict_sealed(TableLane& lane) {
   if (lane.sealed.empty()) return 0;
-  fence_store_load();  // (table.E3) pairs with table.P2
+  list_sealed(lane);  // its fence is table.E3's: pairs with table.P2
   lane.pinned.clear();
   const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
   for (std::uint32_t one = 0; one < lanes; ++one)

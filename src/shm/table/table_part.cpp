@@ -46,8 +46,8 @@ TableLane TablePart::begin(std::uint32_t number) {
   lane.number = number;
   lane.random = mixed(now_ns() + number);
   lane.new_row.assign(shm_.row_floats, 0.0F);
-  // (table.P0) What a dead owner of the lane has left ends here. Evictors look at the lane from now on.
-  for (AtomicShm<std::uint64_t>& pin : lane.shared->pins) pin.store_relaxed(0);
+  // (table.P0) What a dead owner of the lane has left ends here, behind its data. Evictors look at the lane from now on.
+  for (AtomicShm<std::uint64_t>& pin : lane.shared->pins) pin.store_release(0);  // (table.P0) pairs with table.D2
   fault_point(FaultPoint::kLaneCleared);
   lane.shared->inserting.store_release(0);  // (table.P0)
   fault_point(FaultPoint::kLaneReady);
@@ -396,7 +396,9 @@ void TablePart::pin(TableLane& lane, const Batch& batch, const RowMaker& maker, 
       fence_store_load();  // (table.P2)
     }
     rows[i] = found[i] ? elements(*found[i]) : nullptr;
-    if (found[i]) touch(lane, row(*found[i]));  // (table.P4)
+    if (!found[i]) continue;
+    raise(row(*found[i]).changed, shm_.dump_epoch.load_relaxed());  // (table.P4) behind the fence of table.P2
+    touch(lane, row(*found[i]));                                    // (table.P4)
   }
 }
 

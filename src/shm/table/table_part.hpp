@@ -46,9 +46,17 @@ struct TableLane {
     bool is_expired;
   };
   std::vector<Sealed> sealed;                                   // to be evicted together
+  std::uint64_t list_backed = ~std::uint64_t{0};                // the piece of its list that certainly has memory
   std::vector<std::pair<std::uint64_t, Sealed>> candidates;     // {worth, row}
   std::vector<std::pair<std::uint64_t, std::uint32_t>> pinned;  // {row, lane}
 };
+
+// (table.P4, table.D1, table.D2) Makes the word `least`, unless it is more.
+inline void raise(AtomicShm<std::uint32_t>& word, std::uint32_t least) noexcept {
+  std::uint32_t there = word.load_relaxed();
+  while (there < least)
+    if (word.try_exchange_acq_rel(there, least)) fault_point(FaultPoint::kRowChanged), there = least;  // (table.P4)
+}
 
 class TablePart {
  public:
@@ -107,18 +115,28 @@ class TablePart {
   // many it evicted.
   std::uint64_t tend(TableLane& lane, std::uint64_t looks);
 
+  // The number of a new dump of the table (table.D1). Requires: the table's first part. Throws Error (kExhausted).
+  std::uint32_t next_dump();
+  // Begins the dump of that number in this part: the rows that have changed since the dump `since` has begun are those
+  // with changed_since(), and the keys that were evicted since then are appended to `evicted` (table.D1 to table.D3). A push
+  // that is under way, and what happens from now on, belongs to the next dump, too. False: evictions have been
+  // forgotten, so all rows are to be taken. Lock-free.
+  bool begin_dump(TableLane& lane, std::uint32_t dump, std::uint32_t since, std::vector<std::uint64_t>& evicted);
+
   // Rows below this number may be in use.
   std::uint64_t rows_used() const noexcept {
     const std::uint64_t next = shm_.rows_next.load_acquire();  // (table.A1)
     return std::min(next, shm_.max_rows);
   }
 
-  // Calls copy(key, elements) for every row that is somebody's, in the order of their numbers, again for a row that has
-  // changed hands meanwhile; then keep(). Rows are of different moments. Lock-free.
+  // Calls copy(key, elements) for every row that is somebody's and has changed since the dump `since` has begun (0: for
+  // all), in the order of their numbers, again for a row that has changed hands meanwhile; then keep(). Rows are of
+  // different moments. Lock-free.
   template <class Copy, class Keep>
-  void for_each(Copy&& copy, Keep&& keep) const {
+  void for_each(std::uint32_t since, Copy&& copy, Keep&& keep) const {
     for (std::uint64_t number = 0, end = rows_used(); number < end; ++number) {
       const TableRowShm& there = row(number);
+      if (there.changed.load_relaxed() < since) continue;  // (table.D4)
       for (;;) {
         const std::uint64_t word = there.word.load_acquire();  // (table.R1)
         if (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed) break;
@@ -171,6 +189,11 @@ class TablePart {
   void make_room(TableLane& lane, bool may_evict);
   std::uint64_t turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted);
   bool seal(TableLane& lane, std::uint64_t number, std::uint64_t word, bool is_expired);
+  void list_sealed(TableLane& lane);
+  void list(TableLane& lane, std::uint64_t key, std::uint32_t epoch);
+  EvictedShm* list_of(std::uint32_t lane) const noexcept;
+  bool read_list(std::uint32_t lane, std::uint32_t since, std::vector<std::uint64_t>& keys) const;
+  bool is_back(TableLane& lane, std::uint64_t key, std::uint32_t dump);
   std::uint64_t evict_sealed(TableLane& lane);
   void recover(TableLane& lane, std::uint64_t number, std::uint64_t word);
   void free_dead(TableLane& lane, std::uint64_t number, std::uint64_t word);

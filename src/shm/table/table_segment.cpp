@@ -27,7 +27,10 @@ void place(TableShm& table) noexcept {
   table.max_bits = std::max<std::uint64_t>(table.max_bits, kFirstBits);
   table.sightings = table.admit_after <= 1 ? 0 : std::bit_ceil(std::max<std::uint64_t>(kPage, 2 * table.max_rows));
   table.sightings_offset = round_up(kLanesOffset + table.lanes * sizeof(TableLaneShm), kPage);
-  table.buckets_offset = round_up(table.sightings_offset + table.sightings, kPage);
+  constexpr std::uint64_t kFewest = kPage / sizeof(EvictedShm), kMost = 1 << 18;
+  table.listed_at_most = round_up(std::clamp(table.max_rows / 16, kFewest, kMost), kFewest);
+  table.evicted_offset = round_up(table.sightings_offset + table.sightings, kPage);
+  table.buckets_offset = table.evicted_offset + table.lanes * table.listed_at_most * sizeof(EvictedShm);
   table.rows_offset = round_up(table.buckets_offset + (sizeof(std::uint64_t) << table.max_bits), kPage);
   table.bytes = round_up(table.rows_offset + table.max_rows * table.row_bytes, kPage);
 }
@@ -58,7 +61,7 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
 constexpr std::size_t kDescribed = offsetof(TableShm, bits);  // bytes that say what a table is
 
 Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t number) {
-  Segment segment = Segment::create(SegmentKind::kTable, number, job.job(), job.instance(), wanted.buckets_offset,
+  Segment segment = Segment::create(SegmentKind::kTable, number, job.job(), job.instance(), wanted.evicted_offset,
                                     wanted.bytes, job.control().sharing());
   fault_point(FaultPoint::kTableMade);
   const std::uint32_t shard = (number >> 16) + wanted.part;
@@ -70,6 +73,7 @@ Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t numbe
   auto& table = *reinterpret_cast<TableShm*>(segment.data() + kTableOffset);
   std::memcpy(static_cast<void*>(&table), &wanted, kDescribed);
   table.bits.store_relaxed(kFirstBits);  // relaxed, as the next: nobody else can see it
+  table.dump_epoch.store_relaxed(1);
   auto* const first = reinterpret_cast<AtomicShm<std::uint64_t>*>(segment.data() + wanted.buckets_offset);
   first->store_relaxed(next_word(0, RowState::kLive, kEndOfList));
   fault_point(FaultPoint::kTableFilled);

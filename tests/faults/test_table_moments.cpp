@@ -1,0 +1,70 @@
+// A dump of a table by key at each moment of a push or an eviction: what it does not have, the next one has.
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <utility>
+
+#include "shm/base/fault_points.hpp"
+#include "support/table_job.hpp"
+
+using namespace ps_shm;
+using namespace ps_shm::test;
+
+namespace {
+
+// Calls `then` once, before the access to a shared word whose number `left` is. False: there are fewer accesses.
+bool run_with(const std::function<void()>& body, std::uint64_t access, const std::function<void()>& then) {
+  static std::uint64_t left;
+  static const std::function<void()>* at;
+  left = access, at = &then;
+  shm::g_fault_hooks.before_access = [](const void*, bool) {
+    if (--left != 0) return;
+    shm::g_fault_hooks = {};
+    (*at)();
+  };
+  body();
+  shm::g_fault_hooks = {};
+  return left == 0;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "table moments: a dump at any moment of a push or an eviction misses nothing (table.P4, table.L2, table.D3)") {
+  TableSpec spec = spec_of(64, 2);
+  spec.initial_range = 0;
+  TableJob job(spec, row_config(UpdateRule::kMomentum));
+  Worker second(quiet_options(job.config));
+  Table dumped = second.table(spec);
+  TableCopy copy;
+  copy.follow(dumped);
+  const Keys keys = some_keys(6);
+  const auto check = [&] {
+    copy.follow(dumped);
+    TableCopy expected;
+    expected.follow(dumped);
+    REQUIRE(copy.full == 1);
+    REQUIRE(copy.rows == expected.rows);
+  };
+  const std::function<void()> actions[] = {
+      [&] {
+        job.push({keys.begin(), keys.begin() + 3}, 1.0F);
+      },  // rows that are there, or are made
+      [&] {
+        job.table.evict({keys.begin() + 1, keys.begin() + 5});
+      },  // and some that are not there
+      [&] { job.table.evict(keys), job.push(keys, 1.0F); },
+      [&] { job.push(some_keys(70, 3), 1.0F); },  // more than there is room for
+  };
+  for (const auto& action : actions)
+    for (const auto& before : actions) {
+      std::uint64_t access = 1;
+      for (bool goes_on = true; goes_on && access < 4000; access += &action == &actions[3] ? 97 : 1) {
+        before();
+        check();
+        goes_on = run_with(action, access, [&] { copy.follow(dumped); });
+        check();
+      }
+      CHECK(access > 10);
+    }
+}
