@@ -19,6 +19,7 @@
 #include "ps_shm/export.hpp"
 #include "ps_shm/job_config.hpp"
 #include "ps_shm/snapshot.hpp"
+#include "ps_shm/table.hpp"
 #include "ps_shm/types.hpp"
 
 namespace PS_SHM_API ps_shm {
@@ -73,6 +74,43 @@ struct VariableInfo {
   bool initialised = false;                    // whether it has its initial values
 };
 
+// A table by key.
+struct TableInfo {
+  TableSpec spec;               // as it was declared; max_rows is of all parts, which may round it up
+  std::uint32_t parts = 1;      // segments that it is divided over
+  std::uint64_t row_bytes = 0;  // size of a row, with its key, the floats and the optimizer's state beside them
+  std::uint64_t buckets = 0;    // of its index, that are in use
+  TableStatistics statistics;   // counted since it was made
+};
+
+// What a look at the rows of a table finds. The numbers of rows are of those that were looked at.
+struct TableRows {
+  std::uint64_t looked_at = 0;   // rows, of those that have been in use
+  std::uint64_t with_keys = 0;   // rows
+  std::uint64_t free = 0;        // rows that may get a key
+  std::uint64_t unfinished = 0;  // rows that are being made or evicted; without living workers: that are left so, which
+                                 // the next worker that makes rows puts right
+  std::uint64_t pinned = 0;      // rows that living workers are pushing, of the whole table
+  double mean_chain = 0;         // rows behind a bucket of the index, on average
+  std::uint64_t p99_chain = 0, longest_chain = 0;  // 99th percentile; the most
+  bool has_living_workers = false;  // rows may have come and gone meanwhile: then `faults` has only what cannot come of
+                                    // that, and `skipped` are buckets whose rows changed at each of many looks
+  std::uint64_t skipped = 0;
+  std::vector<std::string> faults;  // what is damaged, in sentences, the first ten; not looked for in a sample
+  struct Used {
+    std::uint64_t key = 0;
+    std::uint32_t frequency = 0;  // about how often it was pushed, on a scale that grows slower, up to 255
+  };
+  std::vector<Used> hottest;  // the ten keys that are pushed most often, if the table counts that (EvictBy::
+                              // kLeastFrequentlyUsed)
+};
+
+// A row of a table.
+struct TableRow {
+  std::uint64_t key = 0;
+  std::vector<float> values;
+};
+
 // A ps task and its shard.
 struct TaskInfo {
   bool is_alive = false;    // whether the process that serves it is alive
@@ -94,10 +132,11 @@ struct ByteCount {
   std::uint64_t reserves = 0;      // additional buffers that snapshots need, from the first snapshot on
   std::uint64_t gradients = 0;     // gradient segments
   std::uint64_t shared_data = 0;   // Worker::shared()
+  std::uint64_t tables = 0;        // tables by key
   // The sum of these.
   std::uint64_t total() const noexcept {
     return control + values + slots + words + padding + free_buffers + accumulators + reserves + gradients +
-           shared_data;
+           shared_data + tables;
   }
 };
 
@@ -210,6 +249,21 @@ class JobView {
   //
   // Throws: Error as values(), and kNotFound if there is no such slot.
   std::vector<float> slot(const std::string& name, std::uint64_t position) const;
+
+  // The tables by key, in the order of their declaration.
+  std::vector<TableInfo> tables() const;
+
+  // Counts the rows of a table by their states, and checks that each is where it belongs. most: looks only at a sample
+  // of about so many rows, which finds no rows that are where they do not belong; 0: at all of them. Holds up nobody.
+  //
+  // Throws: Error with kNotFound if there is no such table (the message lists those that exist).
+  TableRows count_rows(const std::string& table, std::uint64_t most = 0) const;
+
+  // The rows of a table that have keys, in no particular order, at most `most` of them; 0: all. Each row is its key's
+  // throughout; rows are of different moments.
+  //
+  // Throws: as count_rows().
+  std::vector<TableRow> table_rows(const std::string& table, std::uint64_t most = 0) const;
 
   // Takes a consistent snapshot of all variables while the workers go on, see Worker::snapshot(); also of a dead job.
   // This is the only function here that writes to the job, for which it maps the segments once more. The job must be of

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "inspection/checked_records.hpp"
+#include "inspection/tables.hpp"
 #include "inspection/texts.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/clock.hpp"
@@ -108,7 +109,21 @@ struct PS_SHM_HIDDEN JobView::Impl {
     shm::Segment data;
     if (try_open(data, shm::data_name(job.job())) && data.header().instance == job.instance())
       bytes.shared_data = data.file_bytes();
+    for (const std::string& name : shm::list_segments(shm::control_name(job.job()) + ".t")) {
+      shm::Segment table;
+      if (try_open(table, name) && table.header().instance == job.instance()) bytes.tables += table.allocated_bytes();
+    }
     return bytes;
+  }
+
+  template <class Look>
+  auto look_at_table(const std::string& name, Look&& look) {
+    return guarded([&] {
+      const TableView table = open_table_named(job, name);
+      auto found = look(table);
+      ps_shm::require_whole(table);
+      return found;
+    });
   }
 };
 
@@ -304,6 +319,27 @@ std::vector<float> JobView::slot(const std::string& name, std::uint64_t position
     if (position + 1 >= arrays_of(first) || is_of_rows(first, 1 + position))
       throw Error(fmt::format("variable '{}' has no per-element slot {}", name, position), ErrorCode::kNotFound);
     return read_values(impl_->job, group, 1 + position);
+  });
+}
+
+std::vector<TableInfo> JobView::tables() const {
+  return impl_->guarded([&] {
+    std::vector<TableInfo> all;
+    for (const TableView& table : open_tables(impl_->job)) {
+      all.push_back(describe(table));
+      ps_shm::require_whole(table);
+    }
+    return all;
+  });
+}
+
+TableRows JobView::count_rows(const std::string& table, std::uint64_t most) const {
+  return impl_->look_at_table(table, [&](const TableView& view) { return ps_shm::count_rows(impl_->job, view, most); });
+}
+
+std::vector<TableRow> JobView::table_rows(const std::string& table, std::uint64_t most) const {
+  return impl_->look_at_table(table, [&](const TableView& view) {
+    return copy_rows(impl_->job, view, shm::read_live(impl_->job).settings.learning_rate, most);
   });
 }
 

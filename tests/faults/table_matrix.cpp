@@ -377,7 +377,9 @@ class Tables {
     std::vector<shm::Segment> segments = shm::find_tables(*job);
     if (segments.size() != 2) throw Error(fmt::format("there are {} tables", segments.size()));
     for (const shm::Segment& segment : segments) {
-      const shm::TableCensus census = shm::take_census(segment);
+      shm::TableShm checked = {};
+      if (!shm::is_table(segment, *job, checked)) throw Error("it is not a table");
+      const shm::TableCensus census = shm::take_census(segment, checked);
       const shm::TableShm& record = shm::table_record(segment);
       if (!census.faults.empty()) throw Error(fmt::format("{}: {}", record.name, census.faults.front()));
       if (census.claimed + census.unlinked + census.dead != 0 ||

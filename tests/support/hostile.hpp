@@ -73,12 +73,31 @@ inline void inspect_all(const std::string& job) {
   static_cast<void>(view.staleness());
   for (const VariableInfo& variable : view.variables())
     if (variable.initialised) static_cast<void>(view.values(variable.name));
+  for (const TableInfo& table : view.tables())
+    for (const std::uint64_t most : {0U, 10U}) {
+      static_cast<void>(view.count_rows(table.spec.name, most));
+      static_cast<void>(view.table_rows(table.spec.name, most));
+    }
   static_cast<void>(view.digest());
+}
+
+// Everything that a worker does with a table, which evicts rows.
+inline void use_table(Worker& worker, const TableSpec& spec) {
+  Table table = worker.table(spec);
+  std::vector<std::uint64_t> keys(2 * spec.max_rows);
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  std::vector<float> rows(keys.size() * spec.row_size);
+  table.pull(keys, rows);
+  table.push(keys, rows);
+  table.evict(std::span(keys).first(keys.size() / 4));
+  table.expire();
+  table.for_each([](std::uint64_t, std::span<const float>) {});
 }
 
 // The life of one worker: joins, declares, pulls, pushes, steps, leaves. Its waits end after ten seconds, which a
 // manual clock skips.
-inline void train_once(const std::string& job, const std::vector<VariableSpec>& specs) {
+inline void train_once(const std::string& job, const std::vector<VariableSpec>& specs,
+                       const std::vector<TableSpec>& tables = {}) {
   const ManualClock clock(ManualClock::Sleeps::kPass);
   WorkerOptions options;
   options.job = job;
@@ -93,6 +112,7 @@ inline void train_once(const std::string& job, const std::vector<VariableSpec>& 
     worker.pull(variable, values);
     worker.push(variable, values);
   }
+  for (const TableSpec& table : tables) use_table(worker, table);
   worker.step();
 }
 

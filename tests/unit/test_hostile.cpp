@@ -14,6 +14,7 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/worker.hpp"
+#include "shm/segment/table_layout.hpp"
 #include "shm/segment/truncation.hpp"
 #include "support/hostile.hpp"
 #include "support/processes.hpp"
@@ -39,11 +40,13 @@ struct Place {
 struct PastJob {
   test::TestJob job;
   std::vector<VariableSpec> specs;
+  std::vector<TableSpec> tables;
   std::map<std::string, Bytes> healthy;  // by segment
 
-  PastJob(const JobConfig& config, bool has_inplace) : job(config), specs(specs_of(has_inplace)) {
+  PastJob(const JobConfig& config, bool has_inplace, std::vector<TableSpec> with_tables = {})
+      : job(config), specs(specs_of(has_inplace)), tables(std::move(with_tables)) {
     for (std::uint32_t task = 1; task < config.tasks; ++task) job.segments.add_task(task, {});
-    test::train_once(job.name.text(), specs);
+    test::train_once(job.name.text(), specs, tables);
     const shm::VariableShm& record = job.segments.record(0);
     shm::FreeBufferShm& free_buffer = free_buffer_of_dead(record);
     free_buffer.note_chunk.store_relaxed(record.first_chunk);
@@ -109,6 +112,24 @@ struct PastJob {
     return places;
   }
 
+  // The same of the first table.
+  std::vector<Place> words_of_table() {
+    std::vector<Place> places;
+    const std::string name = shm::table_name(job.name.text(), 0, 0);
+    const auto add = [&](std::size_t begin, std::size_t bytes) {
+      for (std::size_t offset = begin; offset < begin + bytes; offset += 4) places.push_back({name, offset});
+    };
+    shm::TableShm record = {};
+    std::memcpy(static_cast<void*>(&record), healthy.at(name).data() + shm::kTableOffset, sizeof record);
+    add(0, sizeof(shm::HeaderShm) - sizeof shm::HeaderShm::reserved);
+    add(shm::kTableOffset, offsetof(shm::TableShm, pad4));
+    add(shm::kLanesOffset, sizeof(shm::TableLaneShm));
+    add(record.buckets_offset, 16 * sizeof(std::uint64_t));
+    for (std::uint64_t row = 0; row < 12; ++row)
+      add(record.rows_offset + row * record.row_bytes, offsetof(shm::TableRowShm, changed));
+    return places;
+  }
+
   // Both the worker and the view must work or give an Error, each on the same damage.
   template <class Damage>
   void attach_to(Damage&& damage) const {
@@ -120,7 +141,7 @@ struct PastJob {
     } catch (const Error& error) {
       refusal = error.what();
     }
-    test::train_once(job.name.text(), specs);
+    test::train_once(job.name.text(), specs, tables);
     if (!refusal.empty()) throw Error(refusal);
   }
 };
@@ -161,6 +182,10 @@ JobConfig partitioned() {
   return config;
 }
 
+TableSpec table_spec() {
+  return {.name = "items", .row_size = 3, .max_rows = 100, .rule = UpdateRule::kAdagrad, .ttl_seconds = 1000};
+}
+
 void report(const test::Cases& cases, std::size_t count, const auto& name_of) {
   for (const auto& wrong : cases.wrong) FAIL_CHECK(fmt::format("{}: {}", name_of(wrong.number), wrong.reason));
   if (cases.wrong.empty()) CHECK(cases.worked + cases.refused == count);
@@ -168,7 +193,7 @@ void report(const test::Cases& cases, std::size_t count, const auto& name_of) {
 }
 
 // Tries a fraction of the alterations unless PS_SHM_TEST_FULL is set; each kind of job tries a different fraction.
-void alter_every_word(PastJob past, std::size_t share) {
+void alter_every_word(PastJob past, std::size_t share, bool of_table = false) {
   struct Case {
     Place place;
     Alteration alteration;
@@ -176,7 +201,7 @@ void alter_every_word(PastJob past, std::size_t share) {
   constexpr std::size_t kShares = 10;
   std::vector<Case> all;
   std::size_t number = 0;
-  for (const Place& place : past.words_in_use())
+  for (const Place& place : of_table ? past.words_of_table() : past.words_in_use())
     for (const Alteration& alteration : alterations(past.healthy.at(place.segment), place.offset))
       if (is_full() || ++number % kShares == share) all.push_back({place, alteration});
   const test::Cases cases(all.size(), kSeconds, [&](std::size_t i) {
@@ -208,8 +233,12 @@ TEST_CASE("hostile: any word altered, in a synchronous job with accumulators") {
   alter_every_word(PastJob(settings(Mode::kSync, Reduce::kAtomic), false), 3);
 }
 
+TEST_CASE("hostile: any word altered, of a table by key") {
+  alter_every_word(PastJob(settings(Mode::kAsync), false, {table_spec()}), 4, true);
+}
+
 TEST_CASE("hostile: a segment truncated to any length") {
-  PastJob past(partitioned(), true);
+  PastJob past(partitioned(), true, {table_spec()});
   std::vector<Place> all;  // here the offset is the new length
   for (const auto& [name, bytes] : past.healthy) {
     for (std::size_t length = 0; length < bytes.size(); length += std::max<std::size_t>(64, bytes.size() / 200))

@@ -79,16 +79,25 @@ class Ls final : public Command {
 
 class Show final : public JobCommand {
  public:
-  Show() : JobCommand("show", "show a job's settings, segments and step state") {}
+  Show() : JobCommand("show", "show a job's settings, segments and step state, or a table by key") {}
 
  protected:
-  Json find() override { return show_job(job()); }
-  std::string as_text(const Json& found, Columns columns) override { return job_as_text(found, columns); }
+  void add_options(CLI::App& command) override {
+    JobCommand::add_options(command);
+    command.add_option("TABLE", table_, "a table by key to show instead, with what happens to it within a second");
+  }
+  Json find() override { return table_.empty() ? show_job(job()) : show_table(job(), table_); }
+  std::string as_text(const Json& found, Columns columns) override {
+    return table_.empty() ? job_as_text(found, columns) : table_as_text(found, columns);
+  }
+
+ private:
+  std::string table_;
 };
 
 class Vars final : public JobCommand {
  public:
-  Vars() : JobCommand("vars", "list the variables") {}
+  Vars() : JobCommand("vars", "list the variables and the tables by key") {}
 
  protected:
   void add_options(CLI::App& command) override {
@@ -168,12 +177,14 @@ class Set final : public JobCommand {
 
 class Dump final : public JobCommand {
  public:
-  Dump() : JobCommand("dump", "print or save values and statistics of variables") {}
+  Dump()
+      : JobCommand("dump", "print or save values and statistics of variables, or print the keys and rows of tables") {}
 
  protected:
   void add_options(CLI::App& command) override {
     JobCommand::add_options(command);
-    add_variables(command, request_.names);
+    command.add_option("VARIABLE", request_.names,
+                       "variables, or tables by key, to include; all variables if none is given");
     command.add_option("--slice", request_.slice, "part of a single variable, in numpy notation: 0:10,3")
         ->type_name("SLICE");
     command
@@ -181,7 +192,7 @@ class Dump final : public JobCommand {
             "--npy", npy_,
             "write a single variable to FILE.npy instead, or all to a folder, with optimizer slots and averages")
         ->type_name("FILE.npy|DIR");
-    add_whole(command, "--limit", request_.limit, "number of values to print of each variable; 0: all");
+    add_whole(command, "--limit", request_.limit, "number of values to print of each variable, or rows of each table; 0: all");
   }
   Json find() override {
     if (npy_.ends_with(".npy")) return dump_file(job(), request_, npy_);

@@ -120,14 +120,17 @@ Json show_job(const std::string& job) {
   shown["bytes"] = {
       {"values", bytes.values},       {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
       {"reserves", bytes.reserves},   {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
+      {"tables", bytes.tables},
       {"spares", bytes.free_buffers}, {"words", bytes.words},           {"padding", bytes.padding},
       {"control", bytes.control},     {"total", bytes.total()}};
   return shown;
 }
 
 Json list_variables(const std::string& job) {
-  Json all = Json::array();
-  for (const VariableInfo& variable : JobView(job).variables()) {
+  const JobView view(job);
+  Json all = Json::array(), tables = Json::array();
+  for (const TableInfo& table : view.tables()) tables.push_back(facts_of(table));
+  for (const VariableInfo& variable : view.variables()) {
     Json parts = Json::array();
     for (const PartInfo& part : variable.parts)
       parts.push_back({{"shard", part.shard},
@@ -152,7 +155,7 @@ Json list_variables(const std::string& job) {
                    {"updates", variable.updates},
                    {"initialised", variable.initialised}});
   }
-  return {{"job", job}, {"variables", std::move(all)}};
+  return {{"job", job}, {"variables", std::move(all)}, {"tables", std::move(tables)}};
 }
 
 namespace {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
 #include "report/terminal.hpp"
 
 namespace ps_shm::inspect {
@@ -42,7 +43,16 @@ bool is_of_interest(const std::string& key, const Json& value);
 // With limited space, only the settings of general interest.
 std::string job_as_text(const Json& shown, Columns columns);
 
+// Row size, rule, how many rows there are, and the table's counters.
+Json facts_of(const TableInfo& table);
+
+// A table by key: its counters, what a sample of its rows shows, and what happens to it within a second.
+Json show_table(const std::string& job, const std::string& name);
+std::string table_as_text(const Json& shown, Columns columns);
+
+// Variables and tables.
 Json list_variables(const std::string& job);
+std::string tables_as_text(const Json& tables, Columns columns);
 std::string variables_as_text(const Json& listed, Columns columns);
 
 // The names of variables that are not initialised yet.
@@ -78,9 +88,9 @@ std::string changes_as_text(const Json& changes, Columns columns);
 
 // Selects what to dump.
 struct DumpRequest {
-  std::vector<std::string> names;  // none: all variables
+  std::vector<std::string> names;  // of variables or tables; none: all variables
   std::string slice;               // of one variable, in numpy notation: 0:10,3
-  std::uint64_t limit = 0;         // how many values; 0: all
+  std::uint64_t limit = 0;         // how many values, or rows of a table; 0: all
 };
 
 // Statistics and the first values.
@@ -93,6 +103,10 @@ Json dump_files(const std::string& job, const std::vector<std::string>& names, c
 // Writes one variable, or its slice, to a file.
 Json dump_file(const std::string& job, const DumpRequest& request, const std::string& file);
 std::string values_as_text(const Json& dumped, Columns columns);
+
+// The keys and rows of a table, at most `limit`; 0: all.
+Json dump_table(const JobView& view, const TableInfo& table, std::uint64_t limit);
+std::string table_rows_as_text(const Json& table);
 
 // Statistics and a histogram of variables; large ones are sampled with about `sample` elements (0: all).
 Json sum_up(const std::string& job, const std::vector<std::string>& names, std::uint64_t sample);

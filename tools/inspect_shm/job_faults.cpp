@@ -57,6 +57,7 @@ class JobFaults {
     find_shards();
     find_odd_values();
     find_unregistered();
+    find_damaged_tables();
     return !uninitialised_before_.empty() || std::any_of(before_.begin(), before_.end(), is_alive);
   }
 
@@ -250,6 +251,20 @@ class JobFaults {
                       found.infinites, found.looked_at, found.is_sampled() ? " that were sampled" : ""),
           "resume from a checkpoint, with --on-nan stop or restore; doctor --nan-watch reports who pushes the next "
           "one");
+    }
+  }
+
+  void find_damaged_tables() {
+    const char* const todo = "save what can be read of it with inspect_shm dump, and end the job: a table lives as long as it";
+    try {
+      for (const TableInfo& table : view_.tables())
+        if (const TableRows rows = view_.count_rows(table.spec.name); !rows.faults.empty())
+          add("damaged-table",
+              fmt::format("table {} is damaged: {}{}", table.spec.name, rows.faults.front(),
+                          rows.faults.size() == 1 ? "" : fmt::format("; and {} more", rows.faults.size() - 1)),
+              todo);
+    } catch (const Error& error) {
+      add("damaged-table", error.what(), todo);
     }
   }
 

@@ -140,6 +140,10 @@ Json examine_job(const std::string& job, const std::vector<std::string>& names) 
                    {"buffers_in_doubt", buffers.in_doubt}};
     if (alive == 0 && (buffers.lost != 0 || buffers.shared != 0))  // otherwise pushes are in progress
       row["problem"] = fmt::format("{} buffers have no owner and {} have two", buffers.lost, buffers.shared);
+    if (state_of(control, outcome) != "dead") return row;  // find_job_faults() looks at the tables of others
+    for (const TableInfo& table : view->tables())
+      if (const TableRows rows = view->count_rows(table.spec.name); !rows.faults.empty())
+        row["problem"] = fmt::format("table {} is damaged: {}", table.spec.name, rows.faults.front());
   } catch (const Error& error) {
     row["state"] = "damaged";
     row["problem"] = tools::with_option_names(error.what());
@@ -171,7 +175,10 @@ std::uint64_t bytes_of(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     shm::Segment segment;
     open_any(segment, name);
-    bytes += segment.file_bytes();
+    // A table's file has its full length from the beginning, and gets memory as rows come.
+    const bool has_holes =
+        segment.is_mapped() && segment.header().kind == static_cast<std::uint32_t>(shm::SegmentKind::kTable);
+    bytes += has_holes ? segment.allocated_bytes() : segment.file_bytes();
   }
   return bytes;
 }

@@ -59,7 +59,8 @@ void add_bytes(Families& out, const std::string& job, const ByteCount& bytes) {
       {"optimizer_slots", bytes.slots},     {"words", bytes.words},
       {"padding", bytes.padding},           {"spares", bytes.free_buffers},
       {"accumulators", bytes.accumulators}, {"reserves", bytes.reserves},
-      {"gradients", bytes.gradients},       {"shared_data", bytes.shared_data}};
+      {"gradients", bytes.gradients},       {"shared_data", bytes.shared_data},
+      {"tables", bytes.tables}};
   for (const auto& [part, count] : parts)
     out.gauge("ps_shm_job_bytes", "Shared memory of the job, by use.", {{"job", job}, {"part", part}}, double(count));
 }
@@ -125,6 +126,25 @@ void add_variables(Families& out, const std::string& job, const JobView& view, b
   }
 }
 
+void add_tables(Families& out, const std::string& job, const JobView& view) {
+  for (const TableInfo& table : view.tables()) {
+    const Labels of = {{"job", job}, {"table", table.spec.name}};
+    const TableStatistics& counts = table.statistics;
+    const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
+      out.counter(name, help, of, double(value));
+    };
+    out.gauge("ps_shm_table_rows", "Rows of the table.", of, double(counts.rows));
+    out.gauge("ps_shm_table_max_rows", "The most rows that the table may have.", of, double(counts.max_rows));
+    out.gauge("ps_shm_table_bytes", "Memory of the table.", of, double(counts.bytes));
+    counter("ps_shm_table_rows_made_total", "Rows made.", counts.made);
+    counter("ps_shm_table_rows_evicted_total", "Rows evicted, for whatever reason.", counts.evicted);
+    counter("ps_shm_table_hits_total", "Pulled keys with a row.", counts.hits);
+    counter("ps_shm_table_misses_total", "Pulled keys without a row.", counts.misses);
+    counter("ps_shm_table_refused_total", "Pushes of keys for which there was no room.", counts.refused);
+    counter("ps_shm_table_unadmitted_total", "Pushes of keys that had no row yet.", counts.unadmitted);
+  }
+}
+
 void add_job(Families& out, const std::string& job, bool has_values) {
   const JobView view(job);
   const JobInfo info = view.info();
@@ -142,6 +162,7 @@ void add_job(Families& out, const std::string& job, bool has_values) {
   add_workers(out, job, view);
   add_staleness(out, job, view);
   add_variables(out, job, view, has_values);
+  add_tables(out, job, view);
 }
 
 std::vector<MetricFamily> collect(const MetricsRequest& request) {

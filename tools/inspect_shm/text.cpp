@@ -163,8 +163,8 @@ std::string job_as_text(const Json& shown, Columns columns) {
   const double total = bytes["total"].get<double>();
   text += "memory use\n";
   std::vector<std::string> parts;
-  for (const char* key : {"values", "optimizer_slots", "accumulators", "gradients", "shared_data", "spares", "words",
-                          "reserves", "padding", "control"})
+  for (const char* key : {"values", "optimizer_slots", "tables", "accumulators", "gradients", "shared_data", "spares",
+                          "words", "reserves", "padding", "control"})
     if (!columns || bytes[key] != 0)
       parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", key, bytes_as_text(bytes[key]),
                                   100 * bytes[key].get<double>() / total));
@@ -192,7 +192,9 @@ std::string variables_as_text(const Json& listed, Columns columns) {
                       or_none(row["slots"]), bytes_as_text(part["slot_bytes"]), cell(part["pieces"]),
                       cell(row["updates"]), row["initialised"] ? "ready" : "NOT INITIALISED"});
     }
-  return rows.size() == 1 ? "no variables\n" : table(rows, columns);
+  const std::string tables = tables_as_text(listed["tables"], columns);
+  if (rows.size() == 1) return tables.empty() ? "no variables\n" : tables;
+  return table(rows, columns) + (tables.empty() ? "" : "\n" + tables);
 }
 
 std::string uninitialised_as_text(const Json& listed, Columns) {

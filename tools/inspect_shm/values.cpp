@@ -44,6 +44,12 @@ std::vector<VariableInfo> chosen_of(const JobView& view, const std::vector<std::
   return chosen;
 }
 
+// Tables have names of their own: where a variable has the same one, it comes first.
+bool is_variable(const JobView& view, const std::string& name) {
+  const std::vector<VariableInfo> all = view.variables();
+  return std::any_of(all.begin(), all.end(), [&](const VariableInfo& variable) { return variable.name == name; });
+}
+
 // A part of an axis.
 struct Range {
   std::uint64_t begin, end, step;
@@ -151,11 +157,21 @@ Json histogram_as_json(const persistence::Histogram& histogram) {
 Json dump_values(const std::string& job, const DumpRequest& request) {
   if (!request.slice.empty()) check_one_for("--slice", request.names);
   const JobView view(job);
-  Json all = Json::array();
-  for (const VariableInfo& variable : chosen_of(view, request.names)) {
+  Json all = Json::array(), tables = Json::array();
+  std::vector<std::string> names = request.names;  // of variables
+  if (!names.empty() && request.slice.empty())
+    for (const TableInfo& table : view.tables()) {
+      const auto found = std::find(names.begin(), names.end(), table.spec.name);
+      if (found == names.end() || is_variable(view, table.spec.name)) continue;
+      tables.push_back(dump_table(view, table, request.limit));
+      names.erase(found);
+    }
+  if (!request.names.empty() && names.empty())
+    return {{"job", job}, {"variables", std::move(all)}, {"tables", std::move(tables)}};
+  for (const VariableInfo& variable : chosen_of(view, names)) {
     Json row = facts_of(variable);
     row["initialised"] = variable.initialised;
-    if (variable.initialised || !request.names.empty()) {
+    if (variable.initialised || !names.empty()) {
       const Part part = part_of(variable, view.bytes(variable.name), request.slice);
       row["shape"] = part.shape, row["element_count"] = part.elements(variable.dtype);
       row.update(as_json(statistics_of(variable.dtype, part.bytes)));
@@ -168,7 +184,7 @@ Json dump_values(const std::string& job, const DumpRequest& request) {
     }
     all.push_back(std::move(row));
   }
-  return {{"job", job}, {"variables", std::move(all)}};
+  return {{"job", job}, {"variables", std::move(all)}, {"tables", std::move(tables)}};
 }
 
 Json sum_up(const std::string& job, const std::vector<std::string>& names, std::uint64_t sample) {

@@ -93,6 +93,7 @@ std::string values_as_text(const Json& dumped, Columns columns) {
                                 : fmt::format(" {:>{}}", values[i], width);
     text += values.size() < row["element_count"] ? "\n            ... (--limit 0 shows all)\n" : "\n";
   }
+  for (const Json& table : dumped["tables"]) text += table_rows_as_text(table);
   return text.empty() ? "no variables\n" : fitted(text, columns);
 }
 

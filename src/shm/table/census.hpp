@@ -1,5 +1,5 @@
-// Counts the rows of a table by their states and checks that they are where they belong (docs/protocols.md,
-// table.*). Reads only; exact if nobody uses the table meanwhile.
+// Counts the rows of a table by their states and checks that they are where they belong (docs/protocols.md, table.*),
+// also where the table is damaged or in use. Reads only.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,29 @@
 namespace ps_shm::shm {
 
 struct TableCensus {
+  std::uint64_t looked_at = 0;              // rows, of all that may be in use: all of them, if nothing is left out
   std::uint64_t linked = 0;                 // rows that have keys
   std::uint64_t free = 0;                   // anybody's
   std::uint64_t claimed = 0, unlinked = 0;  // being made; or left so by a dead worker, until the hand comes by
   std::uint64_t dead = 0;                   // evicted, and not free yet: likewise
-  std::uint64_t buckets = 0;                // that are linked
-  std::uint64_t longest = 0;                // rows behind one bucket, at most
+  std::vector<std::uint64_t> chains;        // [n]: buckets with n rows behind them, up to the next bucket
+  std::uint64_t passed = 0;                 // buckets whose rows have changed at each of many looks
   std::vector<std::string> faults;          // what must not be
+
+  struct Used {
+    std::uint64_t key;
+    std::uint32_t frequency;
+  };
+  std::vector<Used> hottest;  // rows with keys that are used most often, where the table counts that
 };
 
-// Requires: is_table().
-TableCensus take_census(const Segment& segment);
+struct CensusRequest {
+  std::uint64_t share = 1;         // looks at one of so many buckets and rows; only 1 finds rows that are in no chain
+  bool is_in_use = false;          // then rows that come and go meanwhile are no fault
+  std::size_t most_hot_rows = 10;  // in `hottest`
+};
+
+// Requires: is_table(), which has given `checked`.
+TableCensus take_census(const Segment& segment, const TableShm& checked, const CensusRequest& request = {});
 
 }  // namespace ps_shm::shm

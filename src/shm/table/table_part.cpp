@@ -37,7 +37,8 @@ TablePart::TablePart(Segment&& segment, std::function<bool(std::uint32_t)> is_al
       is_alive_(std::move(is_alive)) {}
 
 void TablePart::fail_damaged_list(std::uint64_t reference) const {
-  fail_damaged(segment_.name(), fmt::format("a row leads to {:#x}, which is neither a row nor a bucket", reference));
+  fail_damaged(segment_.name(),
+               fmt::format("its list leads to {:#x}, which is not a row or a bucket that belongs there", reference));
 }
 
 TableLane TablePart::begin(std::uint32_t number) {
@@ -139,6 +140,7 @@ bool TablePart::contains(TableLane& lane, const Batch& batch, std::size_t i) {
 TablePart::Position TablePart::find(TableLane& lane, std::uint32_t bucket, std::uint64_t order, std::uint64_t key) {
   for (;; count(lane, TableCounter::kRepeated)) {
     Position at{&buckets_[bucket], buckets_[bucket].load_acquire(), 0, 0, false};  // (table.F1)
+    std::uint64_t order_before = order_of_bucket(bucket), key_before = 0;
     for (;;) {
       at.current = reference_of(at.previous_word);
       if (at.current == kEndOfList) return at;
@@ -169,10 +171,15 @@ TablePart::Position TablePart::find(TableLane& lane, std::uint32_t bucket, std::
         at.previous_word = without;
         continue;
       }
+      // Otherwise the list could lead in a circle, or a push to no row that it can have.
+      const bool is_later = its_order > order_before || (its_order == order_before && its_key > key_before);
+      if (!is_later || state_of(at.current_word) == RowState::kFree || state_of(at.current_word) > RowState::kDead)
+        fail_damaged_list(at.current);
       if (its_order > order || (its_order == order && its_key >= key)) {
         at.is_found = its_order == order && its_key == key;
         return at;
       }
+      order_before = its_order, key_before = its_key;
       at.previous = current, at.previous_word = at.current_word;
     }
   }
@@ -187,6 +194,7 @@ void TablePart::make_live(std::uint64_t number, std::uint64_t word) noexcept {
 // (table.G1 to table.G3) Links the bucket, and first the one that it was split from.
 void TablePart::link_bucket(TableLane& lane, std::uint32_t bucket) {
   if (state_of(buckets_[bucket].load_acquire()) == RowState::kLive) return;  // (table.G1)
+  if (bucket == 0) fail_damaged_list(kBucketKind);  // it is linked from the beginning
   const std::uint32_t parent = bucket & ~std::bit_floor(bucket);
   link_bucket(lane, parent);
   for (;;) {

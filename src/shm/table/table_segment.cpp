@@ -9,6 +9,7 @@
 #include "ps_shm/errors.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/segment/damage.hpp"
+#include "update/traits.hpp"
 
 namespace ps_shm::shm {
 namespace {
@@ -133,12 +134,18 @@ void check_agreement(const TableShm& there, const TableShm& wanted) {
 
 }  // namespace
 
-bool is_table(const Segment& segment, const JobSegments& job) noexcept {
+bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked) noexcept {
   if (!segment.covers(kLanesOffset)) return false;
-  TableShm there = {};
-  std::memcpy(static_cast<void*>(&there), segment.data() + kTableOffset, kDescribed);
+  std::memcpy(static_cast<void*>(&checked), segment.data() + kTableOffset, kDescribed);
+  const TableShm& there = checked;
+  const update::Traits* const rule = update::find_rule(there.rule);
+  if (rule == nullptr || there.slots != update::slots_per_element(rule->rule, false, true) ||
+      there.has_row_state != (rule->has_row_state() ? 1U : 0U))
+    return false;
   if (there.part >= there.parts || there.parts > kMaxShards || there.lanes != job.lanes() || there.row_elements == 0 ||
-      there.row_elements > kMaxTableRowSize || there.slots > 3 || there.max_rows == 0 || there.max_rows > kMaxTableRows)
+      there.row_elements > kMaxTableRowSize || there.max_rows == 0 || there.max_rows > kMaxTableRows ||
+      there.when_full < 1 || there.when_full > 2 || there.evict_by < 1 || there.evict_by > 3 ||
+      std::memchr(there.name, 0, sizeof there.name) == nullptr)
     return false;
   TableShm placed = {};
   std::memcpy(static_cast<void*>(&placed), &there, kDescribed);

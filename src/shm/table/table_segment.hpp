@@ -32,8 +32,13 @@ std::vector<Segment> find_tables(const JobSegments& job);
 inline const TableShm& table_record(const Segment& segment) noexcept {
   return *reinterpret_cast<const TableShm*>(segment.data() + kTableOffset);
 }
-// Whether the segment is a table's of the job, and its record is consistent.
-bool is_table(const Segment& segment, const JobSegments& job) noexcept;
+// Whether the segment is a table's of the job, and its record is consistent. `checked` gets what describes the table,
+// as it was when it was checked; what changes in use is left as it is.
+bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked) noexcept;
+inline bool is_table(const Segment& segment, const JobSegments& job) noexcept {
+  TableShm checked = {};
+  return is_table(segment, job, checked);
+}
 
 // Which part of a table a key belongs to. Rows lie in the order of the upper bits.
 inline std::uint32_t part_of(std::uint64_t key, std::uint32_t parts) noexcept {

@@ -65,6 +65,13 @@ struct HotRow {
   std::string values;
 };
 
+struct TableFacts {  // of a table by key
+  std::string name;
+  std::uint64_t rows = 0, max_rows = 0, bytes = 0;
+  double made_per_second = 0, evicted_per_second = 0;
+  std::optional<double> hit_rate;  // of the pulls in the last seconds
+};
+
 struct Model {
   std::string job, state;  // "live", "orphaned", "dead", "removed"
   bool is_finished = false;
@@ -86,6 +93,7 @@ struct Model {
   std::vector<TaskInfo> tasks;
   std::vector<WorkerRow> workers;
   std::vector<std::string> alerts;  // conditions that need attention, in sentences
+  std::vector<TableFacts> tables;
   std::vector<VariableRow> variables;
   std::size_t chosen = 0;            // index into `variables`, for the next two
   std::vector<PieceRow> pieces;      // those that were read, in order

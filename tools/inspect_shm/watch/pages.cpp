@@ -36,6 +36,12 @@ std::string progress_text(const Model& model) {
   return text + fmt::format("   {} steps/s", short_number(model.steps_per_second));
 }
 
+std::string table_text(const TableFacts& table) {
+  return fmt::format("{}: {} of {} rows   {} made/s   {} evicted/s   hits {}   {}", table.name, table.rows,
+                     table.max_rows, short_number(table.made_per_second), short_number(table.evicted_per_second),
+                     table.hit_rate ? fmt::format("{:.0f} %", 100 * *table.hit_rate) : "-", short_bytes(table.bytes));
+}
+
 std::size_t living(const Model& model) {
   return static_cast<std::size_t>(std::count_if(
       model.workers.begin(), model.workers.end(),
@@ -122,7 +128,8 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
   for (const auto& [name, count] :
        {std::pair("values", bytes.values), std::pair("slots", bytes.slots),
         std::pair("free buffers", bytes.free_buffers), std::pair("gradients", bytes.gradients),
-        std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data)})
+        std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data),
+        std::pair("tables", bytes.tables)})
     if (count != 0) memory += fmt::format("   {} {}", name, short_bytes(count));
   lines.push_back(labelled("memory", memory));
   std::size_t served = 0;
@@ -130,6 +137,9 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
   lines.push_back(labelled(
       "", fmt::format("/dev/shm: {} of {} left   {} of {} shards served   {} old", short_bytes(model.shm_free_bytes),
                       short_bytes(model.shm_bytes), served, model.tasks.size(), short_seconds(model.age_seconds))));
+
+  for (const TableFacts& table : model.tables)
+    lines.push_back(labelled(&table == &model.tables.front() ? "tables" : "", table_text(table)));
 
   const StalenessSummary& staleness = model.staleness_summary;
   lines.push_back(labelled("staleness", fmt::format("mean {:.3g}   p50 {}   p99 {}   max {}", staleness.mean,
@@ -278,7 +288,9 @@ std::string plain_line(const Model& model) {
   if (model.loss) line += fmt::format("   loss {}", loss_text(model.loss));
   line += fmt::format("   staleness {:.3g}", model.staleness_summary.mean);
   for (const std::string& alert : model.alerts) line += fmt::format("   ! {}", alert);
-  return line + "\n";
+  line += "\n";
+  for (const TableFacts& table : model.tables) line += fmt::format("  table {}\n", table_text(table));
+  return line;
 }
 
 }  // namespace ps_shm::watch

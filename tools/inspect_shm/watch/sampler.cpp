@@ -61,6 +61,7 @@ const Model& Sampler::sample(const Wanted& wanted) {
   if (info_age_-- <= 0) read_job();
   read_state();
   read_workers();
+  read_tables();
   if (wanted.page == Page::kVariables || wanted.page == Page::kChunks || wanted.page == Page::kRows)
     read_variables(wanted);
   if (wanted.page == Page::kOverview || wanted.page == Page::kEvents) model_.events = view_.events();
@@ -100,6 +101,21 @@ void Sampler::read_state() {
     model_.seconds_left = double(model_.target_steps - model_.global_step) / model_.steps_per_second;
   model_.staleness = view_.staleness_counts();
   model_.staleness_summary = view_.staleness();
+}
+
+void Sampler::read_tables() {
+  const double seconds = now();
+  model_.tables.clear();
+  for (const TableInfo& table : view_.tables()) {
+    const TableStatistics& counts = table.statistics;
+    Rates& rates = table_rates_[table.spec.name];
+    rates.add(seconds, {counts.made, counts.evicted, counts.hits, counts.misses});
+    TableFacts facts{table.spec.name, counts.rows,         counts.max_rows, counts.bytes,
+                     rates.per_second(0), rates.per_second(1), {}};
+    const double pulled = rates.per_second(2) + rates.per_second(3);
+    if (pulled > 0) facts.hit_rate = rates.per_second(2) / pulled;
+    model_.tables.push_back(std::move(facts));
+  }
 }
 
 void Sampler::read_workers() {

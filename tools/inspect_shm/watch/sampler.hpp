@@ -57,6 +57,7 @@ class Sampler {
   void read_job();
   void read_state();
   void read_workers();
+  void read_tables();
   void read_variables(const Wanted& wanted);
   std::uint64_t read_values(std::size_t number, std::uint64_t elements);
   void read_ratio(std::size_t number);
@@ -74,6 +75,7 @@ class Sampler {
   std::uint64_t turn_ = 0;
   Rates steps_, variables_, retries_, pieces_{1.0}, lost_{1.0};
   std::map<std::uint32_t, Rates> worker_rates_;
+  std::map<std::string, Rates> table_rates_;  // by name
   std::map<std::uint32_t, PhaseWatch> phases_;
   std::map<std::uint32_t, double> stopped_since_;  // by rank
   History losses_, speeds_;

@@ -1,0 +1,214 @@
+#include "inspection/tables.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <set>
+#include <utility>
+
+#include "ps_shm/errors.hpp"
+#include "shm/segment/damage.hpp"
+#include "shm/slots/inplace_slot.hpp"
+#include "shm/table/census.hpp"
+#include "shm/table/table_segment.hpp"
+#include "update/elements.hpp"
+#include "update/rules.hpp"
+
+namespace ps_shm {
+namespace {
+
+using shm::TableCounter;
+using shm::TableShm;
+
+const TableShm& record_of(const TablePartView& part) { return shm::table_record(part.segment); }
+
+const shm::TableLaneShm* lanes_of(const TablePartView& part) {
+  return reinterpret_cast<const shm::TableLaneShm*>(part.segment.data() + shm::kLanesOffset);
+}
+
+std::uint64_t rows_in_use(const TablePartView& part) {
+  const std::uint64_t next = record_of(part).rows_next.load_acquire();      // (table.A1)
+  const std::uint64_t backed = record_of(part).rows_backed.load_acquire();  // (table.A1)
+  return std::min({next, backed, part.checked->max_rows});
+}
+
+// False: there is none, or it belongs to an earlier job of that name, which the next worker removes.
+bool open_part(const shm::JobSegments& job, const std::string& name, TablePartView& part) {
+  shm::AttachOutcome outcome;
+  try {
+    outcome = part.segment.open(name, shm::Access::kReadOnly, shm::kTrustAnybody);
+  } catch (const Error& error) {
+    shm::fail_damaged(name, error.what());  // its header requires more than can be mapped
+  }
+  if (outcome == shm::AttachOutcome::kAbsent) return false;
+  if (outcome != shm::AttachOutcome::kReady) throw shm::attach_error(outcome, name);
+  if (part.segment.header().instance != job.instance()) return false;
+  part.checked = std::make_unique<TableShm>();
+  if (!shm::is_table(part.segment, job, *part.checked)) shm::fail_damaged(name, "it is not a table of that job");
+  return true;
+}
+
+}  // namespace
+
+std::vector<TableView> open_tables(const shm::JobSegments& job) {
+  std::vector<TableView> tables;
+  for (std::uint32_t number = 0; number < shm::kMaxTables; ++number) {
+    TableView table;
+    for (std::uint32_t part = 0, parts = 1; part < parts; ++part) {
+      TablePartView opened;
+      if (!open_part(job, shm::table_name(job.job(), number, part), opened)) break;
+      parts = opened.checked->parts;
+      table.push_back(std::move(opened));
+    }
+    if (table.empty()) break;
+    if (table.size() == table.front().checked->parts) tables.push_back(std::move(table));  // otherwise being made
+  }
+  return tables;
+}
+
+TableView open_table_named(const shm::JobSegments& job, const std::string& name) {
+  std::vector<std::string> names;
+  for (TableView& table : open_tables(job)) {
+    names.emplace_back(shm::text_of(table.front().checked->name));
+    if (names.back() == name) return std::move(table);
+  }
+  throw Error(names.empty()
+                  ? fmt::format("there is no table '{}': job '{}' has none", name, job.job())
+                  : fmt::format("there is no table '{}': job '{}' has {}", name, job.job(), fmt::join(names, ", ")),
+              ErrorCode::kNotFound);
+}
+
+void require_whole(const TableView& table) {
+  for (const TablePartView& part : table)
+    if (part.segment.was_cut_off() || part.segment.file_bytes() < part.checked->bytes)
+      shm::fail_damaged(part.segment.name(), "it has been truncated");
+}
+
+TableInfo describe(const TableView& table) {
+  const TableShm& first = *table.front().checked;
+  TableInfo info;
+  TableSpec& spec = info.spec;
+  spec.name = shm::text_of(first.name);
+  spec.row_size = first.row_elements;
+  spec.rule = static_cast<UpdateRule>(first.rule);
+  spec.when_full = static_cast<WhenFull>(first.when_full);
+  spec.evict_by = static_cast<EvictBy>(first.evict_by);
+  spec.ttl_seconds = double(first.ttl_ns) * 1e-9;
+  spec.admit_after = first.admit_after;
+  spec.touch_on_pull = first.touch_on_pull != 0;
+  spec.initial_range = std::bit_cast<float>(first.initial_range);
+  spec.seed = first.seed;
+  spec.regularize = std::bit_cast<float>(first.regularize);
+  spec.rate_scale = std::bit_cast<float>(first.rate_scale);
+  info.parts = first.parts;
+  info.row_bytes = first.row_bytes;
+  TableStatistics& all = info.statistics;
+  for (const TablePartView& part : table) {
+    const auto add = [&](std::uint64_t& to, TableCounter which) {
+      for (std::uint32_t lane = 0; lane < part.checked->lanes; ++lane)
+        to += lanes_of(part)[lane].counters[static_cast<std::uint32_t>(which)].load_relaxed();  // relaxed: diagnostic
+    };
+    add(all.made, TableCounter::kMade);
+    add(all.evicted, TableCounter::kEvicted);
+    add(all.expired, TableCounter::kExpired);
+    add(all.spared, TableCounter::kSpared);
+    add(all.rescued, TableCounter::kRescued);
+    add(all.unadmitted, TableCounter::kUnadmitted);
+    add(all.refused, TableCounter::kRefused);
+    add(all.hits, TableCounter::kHits);
+    add(all.misses, TableCounter::kMisses);
+    all.max_rows += part.checked->max_rows;
+    all.bytes += part.segment.allocated_bytes();
+    const std::uint64_t bits = record_of(part).bits.load_acquire();  // (table.G4)
+    info.buckets += std::uint64_t{1} << std::min<std::uint64_t>(bits, part.checked->max_bits);
+  }
+  spec.max_rows = all.max_rows;
+  all.rows = all.made - std::min(all.made, all.evicted);
+  return info;
+}
+
+TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most) {
+  constexpr std::size_t kMostFaults = 10, kHottest = 10;
+  TableRows found;
+  std::vector<bool> lives(job.ranks());
+  for (std::uint32_t rank = 0; rank < job.ranks(); ++rank) lives[rank] = job.is_alive(rank);
+  found.has_living_workers = std::find(lives.begin(), lives.end(), true) != lives.end();
+  std::uint64_t in_use = 0;
+  for (const TablePartView& part : table) in_use += rows_in_use(part);
+  // Odd, so that the buckets are not all of those that a small table had already.
+  const std::uint64_t share = most == 0 || in_use <= most ? 1 : in_use / most | 1;
+  std::vector<std::uint64_t> chains;
+  for (const TablePartView& part : table) {
+    shm::TableCensus census =
+        shm::take_census(part.segment, *part.checked, {.share = share, .is_in_use = found.has_living_workers});
+    found.looked_at += census.looked_at;
+    found.with_keys += census.linked;
+    found.free += census.free;
+    found.unfinished += census.claimed + census.unlinked + census.dead;
+    found.skipped += census.passed;
+    chains.resize(std::max(chains.size(), census.chains.size()));
+    for (std::size_t length = 0; length < census.chains.size(); ++length) chains[length] += census.chains[length];
+    for (std::string& fault : census.faults)
+      if (found.faults.size() < kMostFaults)
+        found.faults.push_back(fmt::format("/dev/shm/{}: {}", part.segment.name(), fault));
+    for (const auto& [key, frequency] : census.hottest) found.hottest.push_back({key, frequency});
+    std::set<std::uint64_t> pinned;
+    const std::uint32_t threads = job.lanes() / job.ranks();
+    for (std::uint32_t lane = 0; lane < part.checked->lanes; ++lane)
+      if (lives[lane / threads])
+        for (const auto& pin : lanes_of(part)[lane].pins)
+          if (const std::uint64_t row = pin.load_acquire(); row != 0) pinned.insert(row);  // (table.E3)
+    found.pinned += pinned.size();
+  }
+  std::stable_sort(found.hottest.begin(), found.hottest.end(),
+                   [](const TableRows::Used& a, const TableRows::Used& b) { return a.frequency > b.frequency; });
+  found.hottest.resize(std::min(found.hottest.size(), kHottest));
+  std::uint64_t buckets = 0, rows = 0, seen = 0;
+  for (std::size_t length = 0; length < chains.size(); ++length)
+    buckets += chains[length], rows += length * chains[length];
+  if (buckets != 0) found.mean_chain = double(rows) / double(buckets);
+  for (std::size_t length = 0; length < chains.size(); ++length) {
+    if (seen < buckets - buckets / 100) found.p99_chain = length;
+    seen += chains[length];
+  }
+  found.longest_chain = chains.empty() ? 0 : chains.size() - 1;
+  return found;
+}
+
+std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
+                                std::uint64_t most) {
+  constexpr int kTries = 100;  // of a row that is evicted and made again all the time
+  std::vector<TableRow> rows;
+  const TableShm& first = *table.front().checked;
+  const update::Settings settings =
+      update::settings_of(job.config().optimizer, static_cast<UpdateRule>(first.rule),
+                          std::bit_cast<float>(first.regularize), DType::kFloat32,
+                          std::bit_cast<float>(first.rate_scale));
+  update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
+    for (const TablePartView& part : table) {
+      const TableShm& checked = *part.checked;
+      if (checked.rule != first.rule || checked.row_elements != first.row_elements)
+        shm::fail_damaged(part.segment.name(), "its rows are not like those of the table's first part");
+      for (std::uint64_t number = 0, end = rows_in_use(part); number < end; ++number) {
+        if (most != 0 && rows.size() == most) return;
+        const auto& there = *reinterpret_cast<const shm::TableRowShm*>(part.segment.data() + checked.rows_offset +
+                                                                       number * checked.row_bytes);
+        for (int tries = 0; tries < kTries; ++tries) {
+          const std::uint64_t word = there.word.load_acquire();  // (table.R1)
+          if (shm::state_of(word) != shm::RowState::kLive && shm::state_of(word) != shm::RowState::kSealed) break;
+          TableRow row{there.key.load_relaxed(), std::vector<float>(checked.row_elements)};
+          shm::read_elements(row.values.data(), reinterpret_cast<const float*>(&there + 1), checked.slots + 1,
+                             row.values.size(), value_of);
+          shm::fence_acquire();                             // (table.R3)
+          if (there.word.load_relaxed() != word) continue;  // (table.R3)
+          rows.push_back(std::move(row));
+          break;
+        }
+      }
+    }
+  });
+  return rows;
+}
+
+}  // namespace ps_shm

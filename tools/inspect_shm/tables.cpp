@@ -1,0 +1,184 @@
+// Tables by key, as JSON and as text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "inspect_shm/cells.hpp"
+#include "inspect_shm/inspect.hpp"
+#include "ps_shm/job_view.hpp"
+
+namespace ps_shm::inspect {
+namespace {
+
+constexpr auto kBetweenReads = std::chrono::seconds(1);
+constexpr std::uint64_t kSample = 1 << 20;  // rows: takes some milliseconds
+
+const char* eviction_of(const TableSpec& spec) {
+  if (spec.when_full == WhenFull::kRefuse) return "refuse";
+  switch (spec.evict_by) {
+    case EvictBy::kLeastRecentlyUsed:
+      return "lru";
+    case EvictBy::kLeastFrequentlyUsed:
+      return "lfu";
+    case EvictBy::kAge:
+      return "age";
+  }
+  return "?";
+}
+
+Json hit_rate(std::uint64_t hits, std::uint64_t misses) {
+  return hits + misses == 0 ? Json() : Json(double(hits) / double(hits + misses));
+}
+
+std::string share_as_text(const Json& share) {
+  return share.is_null() ? "-" : fmt::format("{:.1f} %", 100 * share.get<double>());
+}
+
+}  // namespace
+
+Json facts_of(const TableInfo& table) {
+  const TableStatistics& counts = table.statistics;
+  return {{"name", table.spec.name},
+          {"row_size", table.spec.row_size},
+          {"row_bytes", table.row_bytes},
+          {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
+          {"evict", eviction_of(table.spec)},
+          {"ttl_seconds", table.spec.ttl_seconds},
+          {"admit", table.spec.admit_after},
+          {"parts", table.parts},
+          {"rows", counts.rows},
+          {"max_rows", counts.max_rows},
+          {"buckets", table.buckets},
+          {"load", double(counts.rows) / double(table.buckets)},
+          {"bytes", counts.bytes},
+          {"made", counts.made},
+          {"evicted", counts.evicted},
+          {"expired", counts.expired},
+          {"spared", counts.spared},
+          {"rescued", counts.rescued},
+          {"unadmitted", counts.unadmitted},
+          {"refused", counts.refused},
+          {"hits", counts.hits},
+          {"misses", counts.misses},
+          {"hit_rate", hit_rate(counts.hits, counts.misses)}};
+}
+
+Json show_table(const std::string& job, const std::string& name) {
+  const JobView view(job);
+  const auto find = [&] {
+    for (TableInfo& table : view.tables())
+      if (table.spec.name == name) return std::move(table);
+    static_cast<void>(view.count_rows(name, 1));  // throws an Error that lists the names
+    throw Error(fmt::format("table '{}' has been made meanwhile; try again", name), ErrorCode::kUnavailable);
+  };
+  const TableInfo before = find();
+  const TableRows rows = view.count_rows(name, kSample);
+  Json shown = facts_of(before);
+  Json rates = {{"made_per_second", nullptr}, {"evicted_per_second", nullptr}, {"recent_hit_rate", nullptr}};
+  if (rows.has_living_workers) {
+    const auto began = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(kBetweenReads);
+    const TableStatistics then = before.statistics;
+    const TableInfo after = find();
+    const TableStatistics& now = after.statistics;
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
+    shown = facts_of(after);
+    rates["made_per_second"] = double(now.made - then.made) / seconds.count();
+    rates["evicted_per_second"] = double(now.evicted - then.evicted) / seconds.count();
+    rates["recent_hit_rate"] = hit_rate(now.hits - then.hits, now.misses - then.misses);
+  }
+  shown.update(rates);
+  shown["looked_at"] = {{"rows", rows.looked_at},
+                        {"with_keys", rows.with_keys},
+                        {"free", rows.free},
+                        {"unfinished", rows.unfinished},
+                        {"mean_chain", rows.mean_chain},
+                        {"p99_chain", rows.p99_chain},
+                        {"longest_chain", rows.longest_chain}};
+  shown["pinned"] = rows.pinned;
+  shown["hottest"] = Json::array();
+  for (const TableRows::Used& used : rows.hottest)
+    shown["hottest"].push_back({{"key", used.key}, {"frequency", used.frequency}});
+  return {{"job", job}, {"table", std::move(shown)}};
+}
+
+std::string tables_as_text(const Json& tables, Columns columns) {
+  if (tables.empty()) return "";
+  std::vector<report::Row> rows = {
+      {"TABLE", "ROWS", "MAX ROWS", "LOAD", "ROW SIZE", "RULE", "EVICT", "PARTS", "HITS", "SIZE"}};
+  for (const Json& row : tables)
+    rows.push_back({cell(row["name"]), cell(row["rows"]), cell(row["max_rows"]),
+                    fmt::format("{:.2f}", row["load"].get<double>()), cell(row["row_size"]), cell(row["rule"]),
+                    cell(row["evict"]), cell(row["parts"]), share_as_text(row["hit_rate"]),
+                    bytes_as_text(row["bytes"])});
+  return report::table(rows, columns);
+}
+
+std::string table_as_text(const Json& shown, Columns columns) {
+  const Json &table = shown["table"], &looked = table["looked_at"];
+  const auto rate = [&](const char* key) {
+    return table[key].is_null() ? std::string() : fmt::format(", {:.1f} a second", table[key].get<double>());
+  };
+  std::string text = fmt::format(
+      "table {} of job {}: {} of {} rows of {} floats, {}\n", cell(table["name"]), cell(shown["job"]),
+      cell(table["rows"]), cell(table["max_rows"]), cell(table["row_size"]), bytes_as_text(table["bytes"]));
+  text += fmt::format("  rule {}, {}{}{}, {} part{}, {} a row\n", cell(table["rule"]),
+                      table["evict"] == "refuse" ? "refuses new keys when it is full"
+                                                 : fmt::format("evicts by {}", cell(table["evict"])),
+                      table["ttl_seconds"] == 0
+                          ? ""
+                          : fmt::format(", ttl {}", report::duration(table["ttl_seconds"].get<double>())),
+                      table["admit"] == 1 ? "" : fmt::format(", admits with push {}", cell(table["admit"])),
+                      cell(table["parts"]), table["parts"] == 1 ? "" : "s", bytes_as_text(table["row_bytes"]));
+  text += fmt::format("  made {}{}; evicted {}{}, {} of them too old\n", cell(table["made"]), rate("made_per_second"),
+                      cell(table["evicted"]), rate("evicted_per_second"), cell(table["expired"]));
+  text += fmt::format("  spared {}, rescued {}, unadmitted {}, refused {}\n", cell(table["spared"]),
+                      cell(table["rescued"]), cell(table["unadmitted"]), cell(table["refused"]));
+  text += fmt::format("  pulls with a row: {}{}\n", share_as_text(table["hit_rate"]),
+                      table["recent_hit_rate"].is_null()
+                          ? ""
+                          : fmt::format(", {} in the last second", share_as_text(table["recent_hit_rate"])));
+  text += fmt::format("  {} rows looked at: {} with keys, {} free, {} unfinished; {} pinned\n", cell(looked["rows"]),
+                      cell(looked["with_keys"]), cell(looked["free"]), cell(looked["unfinished"]),
+                      cell(table["pinned"]));
+  text += fmt::format("  {} buckets, load {:.2f}; rows behind one: mean {:.2f}, p99 {}, most {}\n",
+                      cell(table["buckets"]), table["load"].get<double>(), looked["mean_chain"].get<double>(),
+                      cell(looked["p99_chain"]), cell(looked["longest_chain"]));
+  for (const Json& used : table["hottest"])
+    text += fmt::format("  {} key {}, frequency {}\n", &used == &table["hottest"].front() ? "hottest:" : "        ",
+                        cell(used["key"]), cell(used["frequency"]));
+  return report::fitted(text, columns);
+}
+
+Json dump_table(const JobView& view, const TableInfo& table, std::uint64_t limit) {
+  Json rows = Json::array();
+  for (const TableRow& row : view.table_rows(table.spec.name, limit)) {
+    Json values = Json::array();
+    for (const float value : row.values) values.push_back(number(value));
+    rows.push_back({{"key", row.key}, {"values", std::move(values)}});
+  }
+  return {{"name", table.spec.name},
+          {"row_size", table.spec.row_size},
+          {"row_count", table.statistics.rows},
+          {"rows", std::move(rows)}};
+}
+
+std::string table_rows_as_text(const Json& table) {
+  std::string text = fmt::format("{}, {} rows of {} floats\n", cell(table["name"]), cell(table["row_count"]),
+                                 cell(table["row_size"]));
+  for (const Json& row : table["rows"]) {
+    text += fmt::format("{:>20}:", cell(row["key"]));
+    for (const Json& value : row["values"])
+      text += value.is_null() ? " -" : fmt::format(" {}", static_cast<float>(value.get<double>()));
+    text += "\n";
+  }
+  if (table["rows"].size() < table["row_count"]) text += "                     ... (--limit 0 shows all)\n";
+  return text;
+}
+
+}  // namespace ps_shm::inspect
