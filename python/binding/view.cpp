@@ -185,6 +185,44 @@ void add_variable_info(nb::module_& module) {
       });
 }
 
+void add_table_info(nb::module_& module) {
+  nb::class_<TableInfo>(module, "TableInfo", "A table by key of a job. Returned by View.tables().")
+      .def_prop_ro(
+          "name", [](const TableInfo& self) { return self.spec.name; }, "The table's name.")
+      .def_prop_ro(
+          "row_size", [](const TableInfo& self) { return self.spec.row_size; }, "The number of floats in a row.")
+      .def_prop_ro(
+          "rule", [](const TableInfo& self) { return std::string(to_string(*self.spec.rule)); },
+          "The update rule, such as 'adam'.")
+      .def_ro("parts", &TableInfo::parts, "The number of segments that it is divided over.")
+      .def_ro("row_bytes", &TableInfo::row_bytes,
+              "The size of a row in bytes, with its key and the optimizer's state.")
+      .def_ro("buckets", &TableInfo::buckets, "The number of buckets of its index that are in use.")
+      .def_ro("statistics", &TableInfo::statistics, "The TableStatistics: rows, and what was counted.")
+      .def("__repr__", [](const TableInfo& self) {
+        return fmt::format("<table '{}', rows of {}, rule {}, {} of {} rows>", self.spec.name, self.spec.row_size,
+                           to_string(*self.spec.rule), self.statistics.rows, self.statistics.max_rows);
+      });
+}
+
+nb::object table_rows(const ViewHandle& self, const std::string& name) {
+  std::vector<TableRow> rows;
+  std::size_t width = 0;
+  self.look([&](const JobView& view) {
+    rows = view.table_rows(name);
+    for (const TableInfo& table : view.tables())
+      if (table.spec.name == name) width = table.spec.row_size;
+  });
+  const nb::object all_keys = new_array(DType::kUint64, {rows.size()});
+  const nb::object all_rows = new_array(DType::kFloat32, {rows.size(), width});
+  const Array to_keys(all_keys, Use::kWrite, "keys"), to_rows(all_rows, Use::kWrite, "rows");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    to_keys.as<std::uint64_t>()[i] = rows[i].key;
+    std::copy(rows[i].values.begin(), rows[i].values.end(), to_rows.as<float>().begin() + i * width);
+  }
+  return nb::make_tuple(all_keys, all_rows);
+}
+
 void add_event(nb::module_& module) {
   nb::class_<Event>(module, "Event", "Something that happened in a job. Returned by View.events().")
       .def_ro("unix_ns", &Event::unix_ns, "When it happened, in nanoseconds since 1970 (Unix time).")
@@ -254,6 +292,18 @@ void add_view_contents(nb::class_<ViewHandle>& type) {
           "Returns a WorkerInfo for every rank that has had an owner.")
       .def("variables", &variables, "Returns a VariableInfo for every variable, in the order of their declaration.")
       .def(
+          "tables", [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.tables(); }); },
+          "Returns a TableInfo for every table by key, in the order of their declaration.")
+      .def("table_rows", &table_rows, "name"_a,
+           nb::sig("def table_rows(self, name: str) -> tuple[numpy.typing.NDArray[numpy.uint64], "
+                   "numpy.typing.NDArray[numpy.float32]]"),
+           R"(Returns the keys and the rows of a table by key, as new NumPy arrays.
+
+Each row is its key's throughout; rows are of different moments.
+
+Raises:
+    Error: there is no such table (NOT_FOUND).)")
+      .def(
           "events", [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.events(); }); },
           "Returns the newest events of the job, oldest first: 256 of them, and besides these the newest 1024 step "
           "decisions.")
@@ -313,6 +363,7 @@ Progress: blocks on another snapshot, and on the pushes (mode sync: the step) un
 void add_view(nb::module_& module) {
   add_worker_info(module);
   add_variable_info(module);
+  add_table_info(module);
   add_event(module);
   nb::class_<ViewHandle> type = add_view_facts(module);
   add_view_contents(type);

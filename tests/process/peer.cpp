@@ -9,6 +9,7 @@
 //                                  second one does not return
 //   peer declare-integers JOB N    a job with an `int64` and a `uint64` variable that hold the number N
 //   peer declare-odd JOB           a job with a variable `odd` that holds -3, 4, NaN and both infinities
+//   peer declare-table JOB         a job with a table `items` of 100 rows, of which that of key 7 is pushed most
 //   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, one step each
 //   peer late JOB                  two workers of a job whose quorum is one; the second one is late in each of 20 steps
 //   peer hammer JOB RANK           pushes zeros to `w` every 200 ms, one step each
@@ -146,6 +147,19 @@ void declare_integers(const std::string& job, std::uint64_t number) {
     worker.assign(
         worker.variable({.name = ps_shm::to_string(dtype), .shape = {1}, .dtype = dtype}, [](std::span<float>) {}),
         std::as_bytes(std::span(&number, 1)));
+  wait_for_end();
+}
+
+void declare_table(const std::string& job) {
+  OwnJob own(job);
+  ps_shm::Table table = own.worker.table(
+      {.name = "items", .row_size = 3, .max_rows = 1000, .evict_by = ps_shm::EvictBy::kLeastFrequentlyUsed});
+  std::vector<std::uint64_t> keys(100);
+  for (std::uint64_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  const std::vector<float> gradients(300, 1.0F);
+  table.push(keys, gradients);
+  const std::uint64_t hot[] = {7};
+  table.push(hot, std::span(gradients).first(3));
   wait_for_end();
 }
 
@@ -309,6 +323,8 @@ int main(int argc, char** argv) try {
     declare_integers(argv[2], std::strtoull(argv[3], nullptr, 10));
   else if (role == "declare-odd")
     declare_odd(argv[2]);
+  else if (role == "declare-table")
+    declare_table(argv[2]);
   else if (role == "push" && argc == 6)
     push(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), std::strtof(argv[5], nullptr));
   else if (role == "push-late")

@@ -97,12 +97,19 @@ class Keys(ProcessTest):
         self.assertEqual(keys_of(json.loads(server.stdout.readline())), told("inspect_shm", "serve"))
         server.terminate()
         self.printed("inspect_shm", "rm", "--job", f"{self.job}-b", "--json")
+        table = Peer(self, "declare-table", f"{self.job}-table")
+        shown = keys_of(self.printed("inspect_shm", "show", "items", "--json", "--job", f"{self.job}-table"))
+        self.assertEqual(shown, told("inspect_shm", "show TABLE"))
+        of_table = {command: {key for key in keys_of(self.printed("inspect_shm", command, *words, "--json", "--job",
+                                                                  f"{self.job}-table")) if key.startswith("tables[]")}
+                    for command, *words in (["vars"], ["dump", "items"])}
+        self.assertEqual(table.end(), 0)
         for command, *words in (["ls"], ["show"], ["vars"], ["workers"], ["events"], ["dump", "hid_b"], ["rm"],
                                 ["publications"]):
             with self.subTest(command):
                 job = {"ls": [], "publications": ["--publication", self.job]}.get(command, ["--job", self.job])
-                self.assertEqual(keys_of(self.printed("inspect_shm", command, *words, "--json", *job)),
-                                 told("inspect_shm", command))
+                keys = keys_of(self.printed("inspect_shm", command, *words, "--json", *job)) - {"tables"}  # an empty list
+                self.assertEqual(keys | of_table.get(command, set()), told("inspect_shm", command))
 
         publisher.kill()
         reader.kill()

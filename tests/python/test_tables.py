@@ -1,11 +1,15 @@
 """Tables by key from Python: arrays of NumPy and PyTorch, results, errors."""
+import json
+import os
 import pathlib
 import re
+import subprocess
 
 import numpy
 import pytest
 
 import ps_shm
+from conftest import PATIENCE
 
 
 @pytest.fixture
@@ -97,3 +101,79 @@ def test_the_program_of_the_page_runs(job, capsys):
     (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     exec(program.replace('"job"', f'"{job}"'), {})
     assert "PushedKeys(updated=2, unadmitted=0, refused=0) TableStatistics(rows=2, max_rows=1000000, made=2" in capsys.readouterr().out
+
+
+def inspected(job, *words, code=0):
+    tools = pathlib.Path(os.environ["PS_SHM_TOOLS"])
+    command, *rest = words
+    got = subprocess.run([tools / "inspect_shm", command, "--job", job, *rest], capture_output=True, text=True, timeout=PATIENCE)
+    assert got.returncode == code, got.stderr
+    return got.stdout if "--json" not in words else json.loads(got.stdout)
+
+
+@pytest.fixture
+def hot(worker):
+    """A table with 100 rows, of which key 7 is pushed most."""
+    table = worker.table("items", 3, 1000, evict="lfu")
+    ones = numpy.ones((100, 3), numpy.float32)
+    table.push(numpy.arange(100), ones)
+    for _ in range(5):
+        table.push(numpy.array([7]), ones[:1])
+    table.pull(numpy.arange(50, 150))
+    return table
+
+
+def test_the_inspector_shows_a_table(job, worker, hot):
+    (table,) = inspected(job, "vars", "--json")["tables"]
+    expected = {"name": "items", "rows": 100, "max_rows": 1000, "row_size": 3, "row_bytes": 48, "rule": "add", "evict": "lfu",
+                "hits": 50, "misses": 50, "hit_rate": 0.5, "bytes": hot.statistics().bytes}
+    assert {key: table[key] for key in expected} == expected
+    assert re.search(r"^items +100 +1000 +0.20 +3 +add +lfu +1 +50.0 %", inspected(job, "vars"), re.M)
+    shown = inspected(job, "show", "items", "--json")["table"]
+    assert shown["hottest"][0] == {"key": 7, "frequency": 6} and len(shown["hottest"]) == 10
+    assert shown["looked_at"]["with_keys"] == 100 and shown["pinned"] == 0 and shown["made_per_second"] == 0
+    text = inspected(job, "show", "items")
+    assert "100 of 1000 rows of 3 floats" in text and "hottest: key 7, frequency 6" in text
+    assert inspected(job, "show", "--json")["bytes"]["tables"] == hot.statistics().bytes
+    row = hot.pull(numpy.array([7]))[0][0].tolist()
+    dumped = inspected(job, "dump", "items", "--limit", "0", "--json")["tables"][0]
+    assert {"key": 7, "values": row} in dumped["rows"] and len(dumped["rows"]) == 100
+    text = inspected(job, "dump", "items", "--limit", "3")
+    assert text.startswith("items, 100 rows of 3 floats\n") and text.count(":") == 3 and "--limit 0 shows all" in text
+    metrics = inspected(job, "metrics")
+    for line in ("rows", "rows_made_total"):
+        assert f'ps_shm_table_{line}{{job="{job}",table="items"}} 100\n' in metrics
+    assert f'ps_shm_table_misses_total{{job="{job}",table="items"}} 50\n' in metrics
+    (row,) = (row for row in inspected(job, "doctor", "--json")["jobs"] if row["job"] == job)
+    assert row["bytes"] < 1 << 22  # not the length of the table's file
+    inspected(job, "show", "nothing", code=1)
+    inspected(job, "dump", "items", "--slice", "3", code=1)
+
+
+def test_the_doctor_finds_a_damaged_table(job, worker, hot):
+    findings = inspected(job, "doctor", "--json", code=0)["findings"]
+    assert not [finding for finding in findings if finding["kind"] == "damaged-table"]
+    path = pathlib.Path(f"/dev/shm/ps_shm.{job}.t0.0")
+    with open(path, "r+b") as file:  # all the words of rows, and what lies before them but for the header
+        file.seek(4096 * 2)
+        file.write(b"\xff" * 4096)
+    (finding,) = (f for f in inspected(job, "doctor", "--json", code=3)["findings"] if f["kind"] == "damaged-table")
+    assert finding["job"] == job and "table items is damaged" in finding["what"]
+    with open(path, "r+b") as file:
+        file.seek(512)
+        file.write(b"\xff" * 256)
+    (finding,) = (f for f in inspected(job, "doctor", "--json", code=3)["findings"] if f["kind"] == "damaged-table")
+    assert "is not a table of that job" in finding["what"]
+    inspected(job, "vars", code=1)
+
+
+def test_a_view_shows_tables(job, hot):
+    view = ps_shm.View(job)
+    (table,) = view.tables()
+    assert (table.name, table.row_size, table.rule, table.parts, table.row_bytes, table.buckets) == ("items", 3, "add", 1, 48, 512)
+    assert table.statistics.rows == 100 and "100 of 1000 rows" in repr(table)
+    keys, rows = view.table_rows("items")
+    assert sorted(keys.tolist()) == list(range(100)) and rows.shape == (100, 3)
+    assert numpy.array_equal(rows, hot.pull(keys)[0])
+    with pytest.raises(ps_shm.Error, match="there is no table 'others'.*has items"):
+        view.table_rows("others")

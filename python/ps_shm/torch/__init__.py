@@ -15,6 +15,8 @@ Embedding,   an embedding whose table is in shared memory; a process pulls only 
 Elastic      elastic averaging SGD: each worker has its own model, and a common centre holds the models together
 Publisher,   pass a model's weights from a learner to actors, one consistent generation at a time
   Subscriber
+table_storage
+             a storage of embeddings for NVIDIA's dynamicemb
 tensors      the tensors of a generation in shared memory, without a copy
 """
 
@@ -22,6 +24,7 @@ from ._elastic import Elastic
 from ._embedding import Embedding, EmbeddingBag
 from ._optimizer import Optimizer
 from ._publication import Publisher, Subscriber
+from ._storage import table_storage
 from ._tensors import tensors
 
-__all__ = ["Elastic", "Embedding", "EmbeddingBag", "Optimizer", "Publisher", "Subscriber", "tensors"]
+__all__ = ["Elastic", "Embedding", "EmbeddingBag", "Optimizer", "Publisher", "Subscriber", "table_storage", "tensors"]

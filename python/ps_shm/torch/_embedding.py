@@ -1,12 +1,13 @@
-"""An embedding whose table is a variable of the job."""
+"""An embedding whose table is a variable of the job, or a table by key."""
 
 import functools
+import math
 from typing import Any, Literal, Optional
 
 import numpy
 import torch
 
-from .. import Error, Variable, Worker
+from .. import Error, Table, Variable, Worker
 
 
 # A hook of the rows that forward() has returned. The tensor that carries their gradient has no memory of its own.
@@ -32,8 +33,13 @@ class Embedding(torch.nn.Module):
         model = torch.nn.Sequential(ps_shm.torch.Embedding("items", 100_000, 16), torch.nn.Linear(16, 1))
         opt = ps_shm.torch.Optimizer(model, "job", create=True, lr=0.1)
 
+    With keyed=True, ids are any int64 numbers, such as hashes, and num_embeddings is the most rows that there may be: a
+    row is made when it is first pushed, and others are evicted when there are too many (Worker.table()).
+
+        items = ps_shm.torch.Embedding("items", 1_000_000, 16, keyed=True, evict="lfu", admit=2)
+
     state_dict() contains a copy of the whole table as `weight`, as that of torch.nn.Embedding does, and load_state_dict()
-    sets the table. A copy of the module, such as that of torch.optim.swa_utils.AveragedModel, uses the same table.
+    sets the table. With keyed=True it contains the ids of the rows, too, as `ids`. A copy of the module, such as that of torch.optim.swa_utils.AveragedModel, uses the same table.
 
     An Optimizer attaches the embeddings of its model and pushes their gradients in step(). Without an Optimizer, pass
     `worker` or call attach(worker), and call push() after backward().
@@ -42,12 +48,17 @@ class Embedding(torch.nn.Module):
         name: the name of the variable.
         num_embeddings, embedding_dim: the table's shape, as for torch.nn.Embedding.
         rule: the update rule of the rows. Their learning rate is that of the job.
-        deviation: standard deviation of the normal distribution from which the initial values are drawn.
+        deviation: standard deviation of the distribution from which the initial values are drawn: the normal one, or, with
+            keyed=True, the uniform one around zero.
         seed: random seed of the initial values.
         padding_idx: an id whose row is never trained, as for torch.nn.Embedding. Its initial value is zero.
+        keyed: whether ids are keys of a table by key.
+        evict, ttl, admit: which rows such a table evicts, how old they become, and which push of an id makes its row, as
+            for Worker.table().
         worker: a Worker to attach to at once.
 
     Raises:
+        ValueError: evict, ttl or admit without keyed=True.
         Error: a job with `worker` has the variable with another shape or rule, or is in mode sync. attach() raises the
             same. forward(), prefetch() and push() raise Error if the embedding has not been attached or the worker has left.
     """
@@ -62,25 +73,45 @@ class Embedding(torch.nn.Module):
         deviation: float = 0.01,
         seed: int = 1,
         padding_idx: Optional[int] = None,
+        keyed: bool = False,
+        evict: Optional[Literal["lru", "lfu", "age"]] = "lru",
+        ttl: Optional[float] = None,
+        admit: int = 1,
         worker: Optional[Worker] = None,
     ) -> None:
         super().__init__()
+        if not keyed and (evict, ttl, admit) != ("lru", None, 1):
+            raise ValueError(f"embedding '{name}': evict, ttl and admit need keyed=True")
         self.name, self.num_embeddings, self.embedding_dim = name, num_embeddings, embedding_dim
         self._rule, self._deviation, self._seed = rule, deviation, seed
+        self._keyed, self._evict, self._ttl, self._admit = keyed, evict, ttl, admit
         self._variable: Optional[Variable] = None
+        self._table: Optional[Table] = None
         # For push(): the ids, and a tensor whose `grad` is their gradient, as that of a parameter is.
         self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._shown: Optional[list[torch.Tensor]] = None
         self._loaded: Optional[torch.Tensor] = None
-        self._padding = None if padding_idx is None else range(num_embeddings)[padding_idx]
+        self._loaded_ids = torch.zeros(0, dtype=torch.int64)
+        self._padding = padding_idx if padding_idx is None or keyed else range(num_embeddings)[padding_idx]
         if worker is not None:
             self.attach(worker)
 
     def attach(self, worker: Worker) -> None:
         """Creates the table in the worker's job, or finds it if another worker has created it.
 
-        Weights that were loaded by load_state_dict() are the initial values.
+        Weights that were loaded by load_state_dict() are the initial values. With keyed=True these are the initial values of
+        ids that have no row yet.
         """
+        if self._keyed:
+            self._table = worker.table(
+                self.name, self.embedding_dim, self.num_embeddings, rule=self._rule, evict=self._evict, ttl=self._ttl,
+                admit=self._admit, initial_range=self._deviation * math.sqrt(3), seed=self._seed,
+            )  # fmt: skip
+            if self._loaded is not None:
+                is_new = ~torch.from_numpy(self._table.contains(self._loaded_ids))
+                self._table.assign(self._loaded_ids[is_new], self._loaded[is_new])
+            self._loaded = None
+            return
         self._variable = worker.variable(
             self.name, self._fill, shape=(self.num_embeddings, self.embedding_dim), layout="inplace", rule=self._rule
         )
@@ -100,14 +131,42 @@ class Embedding(torch.nn.Module):
 
     @property
     def variable(self) -> Variable:
-        """The table as a ps_shm.Variable. Raises Error if the embedding has not been attached to a worker."""
+        """The table as a ps_shm.Variable. Raises Error if the embedding has not been attached, or is keyed."""
+        if self._keyed:
+            raise Error(f"embedding '{self.name}' has a table by key: use `table`")
         if self._variable is None:
-            raise Error(f"embedding '{self.name}' is of no job yet: give its model to ps_shm.torch.Optimizer, or attach(worker)")
+            raise self._unattached()
         return self._variable
 
     @property
+    def table(self) -> Table:
+        """The ps_shm.Table of an embedding with keyed=True. Raises Error if it has not been attached, or is not keyed."""
+        if not self._keyed:
+            raise Error(f"embedding '{self.name}' is not keyed: use `variable`")
+        if self._table is None:
+            raise self._unattached()
+        return self._table
+
+    def _unattached(self) -> Error:
+        return Error(f"embedding '{self.name}' is of no job yet: give its model to ps_shm.torch.Optimizer, or attach(worker)")
+
+    # The ids and rows of a table by key.
+    def _rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._table is not None:
+            keys, rows = self._table.export()
+            return torch.from_numpy(keys.view(numpy.int64)), torch.from_numpy(rows)
+        if self._loaded is not None:
+            return self._loaded_ids, self._loaded
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.embedding_dim)
+
+    @property
     def weight(self) -> torch.Tensor:
-        """A copy of the whole table, on the CPU. Of an embedding without a job: its initial values."""
+        """A copy of the whole table, on the CPU. Of an embedding without a job: its initial values.
+
+        With keyed=True, the rows that there are, in no particular order; state_dict() has their ids.
+        """
+        if self._keyed:
+            return self._rows()[1]
         values = torch.zeros(self.num_embeddings, self.embedding_dim, dtype=torch.float32)
         if self._variable is not None:
             self._variable.pull(values)
@@ -119,11 +178,15 @@ class Embedding(torch.nn.Module):
         """Pulls the rows `ids` (int64, any shape) and returns them as a tensor of shape ids.shape + (embedding_dim,).
 
         The result is on the device of `ids`. In training mode its gradient is remembered for push(). Raises Error if an
-        id is out of range.
+        id is out of range, which it cannot be with keyed=True.
         """
         device, ids = ids.device, ids.detach().cpu().contiguous()
         rows = torch.empty(*ids.shape, self.embedding_dim, dtype=torch.float32)
-        if ids.numel() != 0:
+        if ids.numel() != 0 and self._keyed:
+            self.table.pull(ids, rows)
+            if self._padding is not None:
+                rows[ids == self._padding] = 0  # it has no row
+        elif ids.numel() != 0:
             self.variable.pull_rows(ids, rows)
         rows = rows.to(device)
         if self.training and torch.is_grad_enabled() and ids.numel() != 0:
@@ -134,7 +197,11 @@ class Embedding(torch.nn.Module):
 
     def prefetch(self, ids: torch.Tensor) -> None:
         """Prefetches the rows `ids` into the cache, for example those of the next batch."""
-        self.variable.prefetch_rows(ids.cpu().contiguous())
+        ids = ids.cpu().contiguous()
+        if self._keyed:
+            self.table.prefetch(ids)
+        else:
+            self.variable.prefetch_rows(ids)
 
     def drop(self) -> None:
         """Discards the gradients computed since the last push(), for example of a batch that is not to count."""
@@ -161,7 +228,9 @@ class Embedding(torch.nn.Module):
             is_row = ids != self._padding
             ids, gradients = ids[is_row], gradients[is_row]
         self._forget()
-        if ids.numel() != 0:
+        if ids.numel() != 0 and self._keyed:
+            self.table.push(ids, gradients.contiguous())
+        elif ids.numel() != 0:
             self.variable.push_rows(ids, gradients.contiguous())
 
     def _forget(self) -> None:
@@ -173,7 +242,10 @@ class Embedding(torch.nn.Module):
     # The table is neither a parameter nor a buffer, because those would lie in this process.
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[prefix + "weight"] = self.weight
+        if self._keyed:
+            destination[prefix + "ids"], destination[prefix + "weight"] = self._rows()
+        else:
+            destination[prefix + "weight"] = self.weight
 
     def _load_from_state_dict(
         self,
@@ -185,11 +257,15 @@ class Embedding(torch.nn.Module):
         unexpected: list[str],
         errors: list[str],
     ) -> None:
-        values = state_dict.get(prefix + "weight")
-        others = {key: value for key, value in state_dict.items() if key != prefix + "weight"}
+        names = [prefix + "ids", prefix + "weight"] if self._keyed else [prefix + "weight"]
+        others = {key: value for key, value in state_dict.items() if key not in names}
         super()._load_from_state_dict(others, prefix, local_metadata, strict, missing, unexpected, errors)
-        if values is None:
-            missing.append(prefix + "weight")
+        missing.extend(name for name in names if name not in state_dict)
+        if any(name not in state_dict for name in names):
+            return
+        values = state_dict[prefix + "weight"]
+        if self._keyed:
+            self._load_rows(state_dict[prefix + "ids"], values, prefix, errors)
         elif tuple(values.shape) != (self.num_embeddings, self.embedding_dim):
             errors.append(
                 f"size mismatch for {prefix}weight: the table has the shape {(self.num_embeddings, self.embedding_dim)}, and "
@@ -200,6 +276,22 @@ class Embedding(torch.nn.Module):
         else:
             self._variable.assign(values.detach().to("cpu", torch.float32).contiguous(), reset=True)
 
+    def _load_rows(self, ids: torch.Tensor, values: torch.Tensor, prefix: str, errors: list[str]) -> None:
+        if ids.ndim != 1 or tuple(values.shape) != (len(ids), self.embedding_dim):
+            errors.append(
+                f"size mismatch for {prefix}weight: rows of {self.embedding_dim} floats and an id for each are needed, and the "
+                f"shapes {tuple(values.shape)} and {tuple(ids.shape)} are given"
+            )
+            return
+        ids = ids.detach().to("cpu", torch.int64, copy=True)
+        values = values.detach().to("cpu", torch.float32, copy=True).contiguous()
+        if self._table is None:
+            self._loaded_ids, self._loaded = ids, values
+            return
+        others, _ = self._rows()
+        self._table.evict(others[~torch.isin(others, ids)])
+        self._table.assign(ids, values)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "Embedding":
         """Returns an embedding of the same table. Gradients that were not pushed stay with this one."""
         made = type(self).__new__(type(self))
@@ -208,7 +300,7 @@ class Embedding(torch.nn.Module):
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._variable is not None:
+        if self._variable is not None or self._table is not None:
             raise TypeError(
                 f"embedding '{self.name}' cannot be pickled: its table is in the job; save model.state_dict(), which has its "
                 "weights, and make the model anew where they are loaded"
@@ -217,7 +309,8 @@ class Embedding(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """What repr() shows of the embedding."""
-        return f"'{self.name}', {self.num_embeddings}, {self.embedding_dim}, rule={self._rule}"
+        keyed = f", keyed=True, evict={self._evict}" if self._keyed else ""
+        return f"'{self.name}', {self.num_embeddings}, {self.embedding_dim}, rule={self._rule}{keyed}"
 
 
 class EmbeddingBag(Embedding):
@@ -233,10 +326,10 @@ class EmbeddingBag(Embedding):
         mode: "sum", "mean" or "max".
         include_last_offset: whether the last offset is the number of ids.
         padding_idx: an id that bags do not contain, and whose row is never trained.
-        name, num_embeddings, embedding_dim, rule, deviation, seed, worker: as for Embedding.
+        name, num_embeddings, embedding_dim, rule, deviation, seed, keyed, evict, ttl, admit, worker: as for Embedding.
 
     Raises:
-        ValueError: there is no such mode.
+        ValueError: there is no such mode, or as for Embedding.
         Error: as for Embedding.
     """
 
@@ -252,13 +345,18 @@ class EmbeddingBag(Embedding):
         deviation: float = 0.01,
         seed: int = 1,
         padding_idx: Optional[int] = None,
+        keyed: bool = False,
+        evict: Optional[Literal["lru", "lfu", "age"]] = "lru",
+        ttl: Optional[float] = None,
+        admit: int = 1,
         worker: Optional[Worker] = None,
     ) -> None:
         if mode not in ("sum", "mean", "max"):
             raise ValueError(f"mode='{mode}': choose sum, mean or max")
         super().__init__(
             name, num_embeddings, embedding_dim,
-            rule=rule, deviation=deviation, seed=seed, padding_idx=padding_idx, worker=worker,
+            rule=rule, deviation=deviation, seed=seed, padding_idx=padding_idx,
+            keyed=keyed, evict=evict, ttl=ttl, admit=admit, worker=worker,
         )  # fmt: skip
         self._mode, self._include_last_offset = mode, include_last_offset
 

@@ -1,0 +1,228 @@
+"""PyTorch models with tables by key: embeddings of any ids, and a storage for dynamicemb."""
+import abc
+import copy
+import enum
+import pickle
+import sys
+import types
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import ps_shm
+import ps_shm.torch
+
+FAR = -(1 << 62) + 5
+
+
+def test_an_embedding_of_any_ids_trains_as_one_of_torch(job):
+    embedding = ps_shm.torch.Embedding("items", 1000, 4, rule="sgd", deviation=0.5, keyed=True)
+    model = torch.nn.Sequential(embedding, torch.nn.Flatten(), torch.nn.Linear(8, 1))
+    plain = torch.nn.Sequential(torch.nn.Embedding(3, 4), torch.nn.Flatten(), torch.nn.Linear(8, 1))
+    ids = torch.tensor([[FAR, 7], [FAR, 1 << 60]])
+    places = torch.tensor([[0, 1], [0, 2]])
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        many = embedding(torch.arange(5000)).detach()
+        assert abs(many.std() - 0.5) < 0.02 and embedding.table.statistics().rows == 0
+        embedding.prefetch(ids)
+        plain[0].weight.data = embedding(torch.tensor([FAR, 7, 1 << 60])).detach()
+        plain[2].load_state_dict(model[2].state_dict())
+        for m, given, optimizer in ((model, ids, opt), (plain, places, torch.optim.SGD(plain.parameters(), lr=0.1))):
+            for _ in range(3):
+                optimizer.zero_grad()
+                m(given).pow(2).sum().backward()
+                optimizer.step()
+        torch.testing.assert_close(embedding(torch.tensor([FAR, 7, 1 << 60])).detach(), plain[0].weight.detach())
+        assert embedding.table.statistics().rows == 3
+        model.eval()
+        assert not embedding(ids).requires_grad
+        assert embedding(torch.empty(0, 2, dtype=torch.int64)).shape == (0, 2, 4)
+
+
+def test_options_of_a_keyed_embedding(job):
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        refusing = ps_shm.torch.Embedding("refusing", 64, 2, keyed=True, evict=None, worker=worker)
+        for ids in (torch.arange(100), torch.arange(100)):
+            refusing(ids).sum().backward()
+            refusing.push()
+        assert (refusing.table.statistics().rows, refusing.table.statistics().refused) == (64, 72)
+        admitting = ps_shm.torch.EmbeddingBag("admitting", 64, 2, keyed=True, evict="lfu", ttl=100.0, admit=2, worker=worker)
+        for rows in (0, 5):
+            admitting(torch.arange(5).reshape(1, 5)).sum().backward()
+            admitting.push()
+            assert admitting.table.statistics().rows == rows
+        assert "keyed=True, evict=lfu" in repr(admitting)
+        with pytest.raises(ps_shm.Error, match="use `table`"):
+            admitting.variable
+        with pytest.raises(ps_shm.Error, match="use `variable`"):
+            ps_shm.torch.Embedding("plain", 64, 2, worker=worker).table
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(admitting)
+        assert copy.deepcopy(admitting).table is admitting.table
+    with pytest.raises(ps_shm.Error, match="of no job yet"):
+        ps_shm.torch.Embedding("items", 64, 2, keyed=True)(torch.tensor([1]))
+    for wrong in ({"evict": None}, {"ttl": 3.0}, {"admit": 2}):
+        with pytest.raises(ValueError, match="need keyed=True"):
+            ps_shm.torch.Embedding("items", 64, 2, **wrong)
+
+
+def test_the_padding_id_of_a_keyed_embedding_has_no_row(job):
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        embedding = ps_shm.torch.Embedding("items", 64, 2, keyed=True, rule="sgd", padding_idx=-1, worker=worker)
+        ids = torch.tensor([[-1, 5], [-1, -1]])
+        rows = embedding(ids)
+        assert not rows[ids == -1].any() and rows[0, 1].any()
+        rows.sum().backward()
+        embedding.push()
+        assert embedding.state_dict()["ids"].tolist() == [5]
+        bag = ps_shm.torch.EmbeddingBag("bags", 64, 2, keyed=True, mode="sum", padding_idx=-1, worker=worker)
+        torch.testing.assert_close(bag(ids[:1]), bag(torch.tensor([[5]])))
+
+
+def by_id(state, prefix=""):
+    return {int(key): row.tolist() for key, row in zip(state[prefix + "ids"], state[prefix + "weight"])}
+
+
+def test_the_state_of_a_keyed_embedding_is_its_rows_by_id(job):
+    def model(name):
+        return torch.nn.Sequential(ps_shm.torch.Embedding(name, 1000, 4, keyed=True, rule="sgd"), torch.nn.Linear(4, 1))
+    first, second = model("first"), model("second")
+    ids = torch.randint(-(1 << 62), 1 << 62, (50,))
+    with ps_shm.torch.Optimizer(torch.nn.ModuleList([first, second]), job, create=True, lr=0.1) as opt:
+        first(ids).sum().backward()
+        second(torch.arange(10)).sum().backward()
+        opt.step()
+        state = first.state_dict()
+        assert state["0.ids"].dtype == torch.int64 and sorted(by_id(state, "0.")) == sorted(ids.tolist())
+        torch.testing.assert_close(first[0].weight, state["0.weight"])
+        for key, row in list(by_id(state, "0.").items())[:3]:
+            assert first[0](torch.tensor([key])).detach()[0].tolist() == row
+        second.load_state_dict(state)  # the rows that it had are gone
+        assert by_id(second.state_dict(), "0.") == by_id(state, "0.")
+        with pytest.raises(RuntimeError, match="size mismatch for 0.weight"):
+            second.load_state_dict({**state, "0.weight": torch.zeros(3, 4)})
+        with pytest.raises(RuntimeError, match="Missing key.*0.ids"):
+            second.load_state_dict({key: value for key, value in state.items() if key != "0.ids"})
+
+        # Before there is a job, what is loaded is kept for attach(), and does not replace rows that are there.
+        third = ps_shm.torch.Embedding("third", 1000, 4, keyed=True, rule="sgd")
+        assert third.state_dict()["weight"].shape == (0, 4)
+        given = {"ids": torch.tensor([1, 2]), "weight": torch.ones(2, 4)}
+        third.load_state_dict(given)
+        given["weight"].zero_()
+        assert by_id(third.state_dict()) == {1: [1] * 4, 2: [1] * 4}
+        opt.worker.table("third", 4, 1000, rule="sgd", initial_range=0.01 * 3**0.5, seed=1).assign(
+            np.array([2]), np.full((1, 4), 5, np.float32))
+        third.attach(opt.worker)
+        assert by_id(third.state_dict()) == {1: [1] * 4, 2: [5] * 4}
+
+
+# What dynamicemb's own storage is called with (recsys-examples, July 2026).
+
+class CopyMode(enum.Enum):
+    EMBEDDING = "embedding"
+    VALUE = "value"
+
+
+class Storage(abc.ABC):
+    """The names of the abstract methods of dynamicemb.types.Storage."""
+
+    for _name in ("find", "insert", "dump", "load", "embedding_dtype", "embedding_dim", "value_dim", "max_embedding_dim",
+                  "max_value_dim", "embedding_dims", "all_dims_vec4", "init_optimizer_state", "export_keys_values"):
+        locals()[_name] = abc.abstractmethod(lambda self: None)
+
+
+class Optimizer:
+    def __init__(self, kind="adam", factor=2):
+        self.kind, self.factor, self.set = kind, factor, None
+
+    def get_state_dim(self, dim):
+        return self.factor * dim
+
+    def get_initial_optim_states(self):
+        return 0.25
+
+    def get_opt_args(self):
+        return {"opt_type": self.kind, "lr": 0.5}
+
+    def set_opt_args(self, given):
+        self.set = given
+
+
+@pytest.fixture
+def dynamicemb(monkeypatch):
+    module = types.ModuleType("dynamicemb.types")
+    module.Storage = Storage
+    monkeypatch.setitem(sys.modules, "dynamicemb", types.ModuleType("dynamicemb"))
+    monkeypatch.setitem(sys.modules, "dynamicemb.types", module)
+
+
+def options(*dims, capacity=1000, dtype=torch.float32):
+    return [SimpleNamespace(dim=dim, max_capacity=capacity, embedding_dtype=dtype) for dim in dims]
+
+
+def test_a_storage_for_dynamicemb_finds_what_was_inserted(worker, dynamicemb):
+    made = copy.deepcopy(ps_shm.torch.table_storage(worker, "items"))  # as dynamicemb copies its options
+    assert issubclass(made, Storage)
+    storage = made(options(4, 2), Optimizer())
+    assert (storage.embedding_dim(1), storage.value_dim(1), storage.max_embedding_dim(), storage.max_value_dim()) == (2, 6, 4, 12)
+    assert storage.embedding_dims().tolist() == [4, 2] and not storage.all_dims_vec4()
+    assert storage.embedding_dtype() == torch.float32 and storage.init_optimizer_state() == 0.25
+    keys, tables = torch.tensor([FAR, 5, 5]), torch.tensor([0, 0, 1])
+    values = torch.arange(36, dtype=torch.float32).reshape(3, 12)  # padded
+    storage.insert(keys, tables, values, torch.tensor([1, 2, 3]))
+    asked, of = torch.tensor([5, 9, 5, FAR]), torch.tensor([1, 0, 0, 0])
+    missing, missing_keys, places, missing_tables, missing_scores, founds, scores, rows = storage.find(
+        asked, of, CopyMode.VALUE, torch.tensor([4, 5, 6, 7]))
+    assert (missing, missing_keys.tolist(), places.tolist(), missing_tables.tolist()) == (1, [9], [1], [0])
+    assert (missing_scores.tolist(), founds.tolist(), scores.tolist()) == ([5], [True, False, True, True], [4, 0, 6, 7])
+    assert rows[3].tolist() == values[0].tolist() and rows[2].tolist() == values[1].tolist() and not rows[1].any()
+    assert rows[0].tolist() == [24, 25, 0, 0, 28, 29, 30, 31, 0, 0, 0, 0]
+    *_, missing_scores, _, _, rows = storage.find(asked, of, copy_mode=CopyMode.EMBEDDING)
+    assert missing_scores is None and rows.shape == (4, 4) and rows[0].tolist() == [24, 25, 0, 0]
+    storage.insert(torch.tensor([8]), torch.tensor([1]), torch.arange(6.0).reshape(1, 6), preserve_existing=True)  # not padded
+    *_, rows = storage.find(torch.tensor([8]), torch.tensor([1]), CopyMode.VALUE)
+    assert rows.tolist() == [[0, 1, 0, 0, 2, 3, 4, 5, 0, 0, 0, 0]]
+
+
+def test_a_storage_for_dynamicemb_is_dumped_and_loaded(worker, dynamicemb, tmp_path):
+    storage = ps_shm.torch.table_storage(worker, "items")(options(3), Optimizer())
+    keys = torch.randint(-(1 << 62), 1 << 62, (100,))
+    values = torch.randn(100, 9)
+    storage.insert(keys, torch.zeros(100, dtype=torch.int64), values)
+    batches = list(storage.export_keys_values(torch.device("cpu"), 30, 0))
+    assert [len(batch[0]) for batch in batches] == [30, 30, 30, 10]
+    found = {int(key): torch.cat([e, s]) for keys_, e_, s_, _ in batches for key, e, s in zip(keys_, e_, s_)}
+    assert all(torch.equal(found[int(key)], row) for key, row in zip(keys, values))
+    meta, key_file, row_file, score_file, state_file = (str(tmp_path / name) for name in ("m.json", "k", "v", "s", "o"))
+    storage.dump(0, meta, key_file, row_file, score_file, state_file, include_optim=True, include_meta=True, current_score=None,
+                 timestamp=7)
+    assert np.fromfile(key_file, np.int64).size == 100 and np.fromfile(score_file, np.int64).size == 100
+    assert np.fromfile(row_file, np.float32).size == 300 and np.fromfile(state_file, np.float32).size == 600
+
+    def loaded(name, optimizer, **more):
+        other = ps_shm.torch.table_storage(worker, name)(options(3), optimizer)
+        other.load(0, meta, key_file, row_file, score_file, state_file, timestamp=8, **more)
+        return other.find(keys, torch.zeros(100, dtype=torch.int64), CopyMode.VALUE)[-1]
+    optimizer = Optimizer()
+    assert torch.equal(loaded("same", optimizer, include_optim=True), values) and optimizer.set["lr"] == 0.5
+    for name, optimizer, more in (("sgd", Optimizer("sgd"), {"include_optim": True}), ("without", Optimizer(), {})):
+        rows = loaded(name, optimizer, **more)
+        assert torch.equal(rows[:, :3], values[:, :3]) and (rows[:, 3:] == 0.25).all() and optimizer.set is None
+    with open(row_file, "ab") as file:
+        file.truncate(12 * 50)
+    with pytest.raises(ValueError, match="does not have a row for each key"):
+        loaded("short", Optimizer())
+
+
+def test_a_storage_for_dynamicemb_without_it_and_of_another_type(worker):
+    made = ps_shm.torch.table_storage(worker, "items", evict=None)
+    storage = made(options(2, capacity=64), Optimizer(factor=0))
+    keys = torch.arange(100)
+    storage.insert(keys, torch.zeros_like(keys), torch.ones(100, 2))
+    assert storage.tables[0].statistics().refused == 36
+    assert next(storage.export_keys_values(torch.device("cpu")))[2] is None
+    with pytest.raises(ValueError, match="holds float32, not torch.float16"):
+        made(options(2, dtype=torch.float16), Optimizer())
