@@ -19,7 +19,8 @@
 #include "ps_shm/export.hpp"
 #include "ps_shm/job_config.hpp"
 #include "ps_shm/snapshot.hpp"
-#include "ps_shm/table.hpp"
+#include "ps_shm/table_spec.hpp"
+#include "ps_shm/table_statistics.hpp"
 #include "ps_shm/types.hpp"
 
 namespace PS_SHM_API ps_shm {
@@ -97,18 +98,19 @@ struct TableRows {
                                     // that, and `skipped` are buckets whose rows changed at each of many looks
   std::uint64_t skipped = 0;
   std::vector<std::string> faults;  // what is damaged, in sentences, the first ten; not looked for in a sample
+  // How much a key is used.
   struct Used {
-    std::uint64_t key = 0;
+    std::uint64_t key = 0;        // the key
     std::uint32_t frequency = 0;  // about how often it was pushed, on a scale that grows slower, up to 255
   };
   std::vector<Used> hottest;  // the ten keys that are pushed most often, if the table counts that (EvictBy::
                               // kLeastFrequentlyUsed)
 };
 
-// A row of a table.
-struct TableRow {
-  std::uint64_t key = 0;
-  std::vector<float> values;
+// A copy of a row of a table.
+struct KeyedRow {
+  std::uint64_t key = 0;      // its key
+  std::vector<float> values;  // its floats, without the optimizer's state
 };
 
 // A ps task and its shard.
@@ -263,7 +265,7 @@ class JobView {
   // throughout; rows are of different moments.
   //
   // Throws: as count_rows().
-  std::vector<TableRow> table_rows(const std::string& table, std::uint64_t most = 0) const;
+  std::vector<KeyedRow> table_rows(const std::string& table, std::uint64_t most = 0) const;
 
   // Takes a consistent snapshot of all variables while the workers go on, see Worker::snapshot(); also of a dead job.
   // This is the only function here that writes to the job, for which it maps the segments once more. The job must be of

@@ -195,8 +195,7 @@ void add_table_info(nb::module_& module) {
           "rule", [](const TableInfo& self) { return std::string(to_string(*self.spec.rule)); },
           "The update rule, such as 'adam'.")
       .def_ro("parts", &TableInfo::parts, "The number of segments that it is divided over.")
-      .def_ro("row_bytes", &TableInfo::row_bytes,
-              "The size of a row in bytes, with its key and the optimizer's state.")
+      .def_ro("row_bytes", &TableInfo::row_bytes, "The size of a row in bytes, with its key and the optimizer's state.")
       .def_ro("buckets", &TableInfo::buckets, "The number of buckets of its index that are in use.")
       .def_ro("statistics", &TableInfo::statistics, "The TableStatistics: rows, and what was counted.")
       .def("__repr__", [](const TableInfo& self) {
@@ -206,7 +205,7 @@ void add_table_info(nb::module_& module) {
 }
 
 nb::object table_rows(const ViewHandle& self, const std::string& name) {
-  std::vector<TableRow> rows;
+  std::vector<KeyedRow> rows;
   std::size_t width = 0;
   self.look([&](const JobView& view) {
     rows = view.table_rows(name);

@@ -337,7 +337,7 @@ TableRows JobView::count_rows(const std::string& table, std::uint64_t most) cons
   return impl_->look_at_table(table, [&](const TableView& view) { return ps_shm::count_rows(impl_->job, view, most); });
 }
 
-std::vector<TableRow> JobView::table_rows(const std::string& table, std::uint64_t most) const {
+std::vector<KeyedRow> JobView::table_rows(const std::string& table, std::uint64_t most) const {
   return impl_->look_at_table(table, [&](const TableView& view) {
     return copy_rows(impl_->job, view, shm::read_live(impl_->job).settings.learning_rate, most);
   });

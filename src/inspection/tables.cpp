@@ -120,7 +120,7 @@ TableInfo describe(const TableView& table) {
     add(all.misses, TableCounter::kMisses);
     all.max_rows += part.checked->max_rows;
     all.bytes += part.segment.allocated_bytes();
-    const std::uint64_t bits = record_of(part).bits.load_acquire();  // (table.G4)
+    const std::uint64_t bits = record_of(part).bits.hint();
     info.buckets += std::uint64_t{1} << std::min<std::uint64_t>(bits, part.checked->max_bits);
   }
   spec.max_rows = all.max_rows;
@@ -176,15 +176,14 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
   return found;
 }
 
-std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
+std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
                                 std::uint64_t most) {
   constexpr int kTries = 100;  // of a row that is evicted and made again all the time
-  std::vector<TableRow> rows;
+  std::vector<KeyedRow> rows;
   const TableShm& first = *table.front().checked;
-  const update::Settings settings =
-      update::settings_of(job.config().optimizer, static_cast<UpdateRule>(first.rule),
-                          std::bit_cast<float>(first.regularize), DType::kFloat32,
-                          std::bit_cast<float>(first.rate_scale));
+  const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(first.rule),
+                                                        std::bit_cast<float>(first.regularize), DType::kFloat32,
+                                                        std::bit_cast<float>(first.rate_scale));
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     for (const TablePartView& part : table) {
       const TableShm& checked = *part.checked;
@@ -197,7 +196,7 @@ std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& ta
         for (int tries = 0; tries < kTries; ++tries) {
           const std::uint64_t word = there.word.load_acquire();  // (table.R1)
           if (shm::state_of(word) != shm::RowState::kLive && shm::state_of(word) != shm::RowState::kSealed) break;
-          TableRow row{there.key.load_relaxed(), std::vector<float>(checked.row_elements)};
+          KeyedRow row{there.key.load_relaxed(), std::vector<float>(checked.row_elements)};
           shm::read_elements(row.values.data(), reinterpret_cast<const float*>(&there + 1), checked.slots + 1,
                              row.values.size(), value_of);
           shm::fence_acquire();                             // (table.R3)

@@ -29,7 +29,7 @@ void require_whole(const TableView& table);
 
 TableInfo describe(const TableView& table);
 TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most);
-std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
+std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
                                 std::uint64_t most);
 
 }  // namespace ps_shm

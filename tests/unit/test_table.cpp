@@ -428,7 +428,7 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   CHECK(sample.with_keys > 20);
 
   std::map<std::uint64_t, Floats> read;
-  for (const TableRow& row : view.table_rows("items")) read[row.key] = row.values;
+  for (const KeyedRow& row : view.table_rows("items")) read[row.key] = row.values;
   CHECK(read.size() == 300);
   const Floats pulled = job.pull(keys);
   for (std::size_t i = 0; i < keys.size(); ++i)
@@ -486,7 +486,9 @@ const std::vector<Damage> kDamages = {
        change(table.row(second).word, shm::RowState::kLive, second);
      }},
     {"is not in order", true,
-     [](OpenTable& table) { change(table.row(table.neighbours().second).word, shm::RowState::kLive, shm::kBucketKind); }},
+     [](OpenTable& table) {
+       change(table.row(table.neighbours().second).word, shm::RowState::kLive, shm::kBucketKind);
+     }},
     {"the list leads to row 4294967294, which there is not", true,
      [](OpenTable& table) { change(table.row(table.neighbours().second).word, shm::RowState::kLive, 0xfffffffe); }},
     {"the list leads to bucket 4294967295, which there is not", true,
@@ -505,7 +507,8 @@ const std::vector<Damage> kDamages = {
        const auto [first, second] = table.neighbours();
        change(table.row(first).word, shm::RowState::kLive, shm::reference_of(table.row(second).word.load_acquire()));
      }},
-    {"rows are in use, and there is memory for 0", false, [](OpenTable& table) { table.record().rows_backed.store_release(0); }},
+    {"rows are in use, and there is memory for 0", false,
+     [](OpenTable& table) { table.record().rows_backed.store_release(0); }},
     {"the list has no beginning", {}, [](OpenTable& table) { table.bucket(0).store_release(0); }},
 };
 

@@ -39,7 +39,15 @@ Model made_up() {
   model.loss = 0.25, model.losses = {2, 1, 0.5, 0.25}, model.speeds = {90, 110, 100};
   model.staleness = {{0, 60}, {1, 30}, {2, 10}};
   model.staleness_summary = {.mean = 0.5, .p50 = 0, .p99 = 2, .max = 2};
-  model.bytes.values = 1 << 20;
+  model.bytes.values = 1 << 20, model.bytes.tables = 3 << 20;
+  model.tables = {{.name = "items",
+                   .rows = 500,
+                   .max_rows = 1000,
+                   .bytes = 1 << 21,
+                   .made_per_second = 12,
+                   .evicted_per_second = 3,
+                   .hit_rate = 0.25},
+                  {.name = "users", .hit_rate = {}}};
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     WorkerRow& worker = model.workers.emplace_back();
     worker.rank = rank, worker.pid = 100 + rank, worker.device = "cpu", worker.steps = 400 + rank;
@@ -97,9 +105,11 @@ TEST_CASE("watch: an empty model has all pages, too") {
 TEST_CASE("watch: the overview reports what is wrong, the job's progress, and which processes live") {
   ViewState view;
   const std::string text = all_of(draw_page(made_up(), view, Page::kOverview));
-  for (const char* part : {"! worker 2 (process 102) has been stopped", "step 1234 of 5000", "100 steps/s",
-                           "37.7 s left", "lr 0.05", "3 alive of 3", "stopped: rank 2", "waiting: rank 1", "60.0 %",
-                           "30.0 %", "p99 2", "values 1 MiB", "worker 1 (process 101) joined"})
+  for (const char* part :
+       {"! worker 2 (process 102) has been stopped", "step 1234 of 5000", "100 steps/s", "37.7 s left", "lr 0.05",
+        "3 alive of 3", "stopped: rank 2", "waiting: rank 1", "60.0 %", "30.0 %", "p99 2", "values 1 MiB",
+        "tables 3 MiB", "items: 500 of 1000 rows   12 made/s   3 evicted/s   hits 25 %   2 MiB",
+        "users: 0 of 0 rows   0 made/s   0 evicted/s   hits -", "worker 1 (process 101) joined"})
     CHECK_MESSAGE(contains(text, part), part);
   CHECK(contains(text, "█"));
   CHECK(contains(text, "q quit"));
@@ -200,8 +210,8 @@ TEST_CASE("watch: a chunk's mark is as high as its updates, and coloured by its 
 
 TEST_CASE("watch: a plain line has the step, the workers and what is wrong") {
   const std::string line = plain_line(made_up());
-  for (const char* part :
-       {"live", "step 1234 of 5000", "3 of 3 workers", "loss 0.25", "! worker 2 (process 102) has been stopped"})
+  for (const char* part : {"live", "step 1234 of 5000", "3 of 3 workers", "loss 0.25",
+                           "! worker 2 (process 102) has been stopped", "\n  table items: 500 of 1000 rows"})
     CHECK_MESSAGE(contains(line, part), part);
   CHECK(line.back() == '\n');
 }

@@ -1,8 +1,17 @@
-// Tables by key on weak memory: a row that is pinned while another process evicts it, and one that is made for another
-// key while it is pulled.
+// Tables by key on weak memory: the product's own pushes, pulls, evictions and repairs, of rows that change hands.
 #include <array>
+#include <bit>
 #include <memory>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "shm/base/racing.hpp"
+#include "shm/table/table_segment.hpp"
+#include "support/test_job.hpp"
 #include "weak/scenes.hpp"
 
 namespace ps_shm::test {
@@ -10,134 +19,225 @@ namespace {
 
 using namespace ps_shm::shm;
 
-using Word = AtomicShm<std::uint64_t>;
+constexpr std::uint32_t kLanes = 3;  // the last one makes what there is at the beginning
+constexpr std::uint64_t kWidth = 2;
+constexpr std::array<std::uint64_t, 2> kKeys = {1, 2};
+constexpr float kOfKey = 16;            // elements begin as this times their key; each push adds one
+constexpr std::uint32_t kBytes = 1000;  // lock bytes of the lanes, for the explorer
 
-enum RowState : std::uint64_t { kFree, kClaimed, kNew, kLive, kSealed, kDead };
-constexpr RowState state_of(std::uint64_t word) { return static_cast<RowState>(word & 7); }
-constexpr std::uint64_t next_word(std::uint64_t word, RowState state) { return ((word >> 3) + 1) << 3 | state; }
+// What an element says of whose row it is in.
+std::uint64_t key_of(float element) { return static_cast<std::uint64_t>(element / kOfKey); }
 
-constexpr std::uint64_t kFirstKey = 1, kSecondKey = 2;
+JobConfig config_of_lanes() {
+  JobConfig config;
+  config.workers = config.max_workers = kLanes;
+  return config;
+}
 
-// One row. Its elements are {key, number of updates}.
-struct RowScene : WeakScene {
-  Word word{}, key{};
-  std::array<Word, 2> elements{};
-
-  RowScene() {
-    word.store_relaxed(next_word(0, kLive));
-    key.store_relaxed(kFirstKey);
-    for (Word& element : elements) element.store_relaxed(kFirstKey << 32);
-    explorer.model(&word), explorer.name(&word, "word");
-    explorer.model(&key), explorer.name(&key, "key");
-    explorer.model(elements.data(), 2);
-    for (Word& element : elements) explorer.name(&element, "element");
-  }
-  bool try_change(std::uint64_t& seen, RowState state) {
-    std::uint64_t expected = seen;
-    if (!word.try_exchange_acq_rel(expected, next_word(seen, state))) return false;
-    seen = next_word(seen, state);
-    return true;
-  }
-  // Makes the row, which was unlinked with the word `dead`, for the second key.
-  void use_again(std::uint64_t dead, bool has_fence = true) {
-    if (!try_change(dead, kFree)) explorer.fail("freed by another one");       // table.E7
-    if (!try_change(dead, kClaimed)) explorer.fail("claimed by another one");  // table.I2
-    if (has_fence) fence_release();                                            // table.I2
-    key.store_relaxed(kSecondKey);                                             // table.I3
-    for (Word& element : elements) element.store_relaxed(kSecondKey << 32);
-    word.store_release(next_word(dead, kNew));  // table.I4
-    dead = next_word(dead, kNew);
-    static_cast<void>(try_change(dead, kLive));  // table.I6
-  }
-};
-
-// A push, and an evictor whose row goes to the second key at once.
-struct PinScene : RowScene {
-  Word pin{};
-  struct Log {
-    std::uint64_t pushed, is_evicted, copied[2];
-  } log = {};
-
-  PinScene(bool pin_has_fence, bool seal_has_fence) {
-    explorer.model(&pin), explorer.name(&pin, "pin");
-    explorer.remember(&log);
-    explorer.add([this, pin_has_fence] {
-      pin.store_release(1);                      // table.P1
-      if (pin_has_fence) fence_store_load();     // table.P2
-      std::uint64_t seen = word.load_acquire();  // table.P3
-      for (; state_of(seen) == kSealed && key.load_relaxed() == kFirstKey; seen = word.load_acquire())
-        if (try_change(seen, kLive)) break;  // table.P3
-      if (state_of(seen) == kLive && key.load_relaxed() == kFirstKey) {
-        for (Word& element : elements) {  // table.P4
-          const std::uint64_t before = element.load_relaxed();
-          if (before != kFirstKey << 32) explorer.fail("a push to another key's row");
-          element.store_relaxed(before + 1);
-        }
-        log.pushed = 1;
+// Two rows are modelled: the first one is the first key's, the second one is free. Each lane takes them for free.
+class TableScene : public WeakScene, RowMaker {
+ public:
+  TableScene() {
+    const TableSpec spec{.name = "t", .row_size = kWidth, .max_rows = 64};
+    auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false},
+                            [this](std::uint32_t lane) { return explorer.is_held(kBytes + lane).value_or(true); });
+    part_ = std::move(parts.front());
+    for (std::uint32_t lane = 0; lane < kLanes; ++lane) lanes_[lane] = part_->begin(lane);
+    push(kLanes - 1, 0);
+    std::byte* const base = part_->segment().data();
+    const auto model = [&](auto& word, const std::string& name) {
+      explorer.model(&word);
+      explorer.name(&word, name);
+    };
+    for (std::uint64_t number = 0; number < rows_.size(); ++number) {
+      rows_[number] =
+          reinterpret_cast<TableRowShm*>(base + part_->record().rows_offset + number * part_->record().row_bytes);
+      model(rows_[number]->key, fmt::format("key {}", number));
+      model(rows_[number]->word, fmt::format("word {}", number));
+      explorer.model(elements(number), kWidth);
+    }
+    auto* const buckets = reinterpret_cast<AtomicShm<std::uint64_t>*>(base + part_->record().buckets_offset);
+    for (const std::uint64_t& key : kKeys)
+      for (std::uint32_t bucket = part_->ask({&key, 1}).buckets[0];; bucket &= ~std::bit_floor(bucket)) {
+        model(buckets[bucket], fmt::format("bucket {}", bucket));
+        if (bucket == 0) break;
       }
-      pin.store_release(0);  // table.P5
+    for (std::uint32_t lane = 0; lane + 1 < kLanes; ++lane) {
+      model(lanes_[lane].shared->pins[0], fmt::format("pin {}", lane));
+      model(lanes_[lane].shared->inserting, fmt::format("note {}", lane));
+    }
+    explorer.remember(&log_);
+    explorer.remember(const_cast<AtomicShm<std::uint64_t>*>(&part_->record().hand));
+    explorer.at_start([this] {
+      for (std::uint32_t number = 0; number + 1 < kLanes; ++number) {
+        TableLane& lane = lanes_[number];
+        lane.free_rows = {1, 0};
+        lane.sealed.clear(), lane.pinned.clear(), lane.candidates.clear();
+        lane.random = number;
+        lane.next_bucket = lane.end_of_buckets = 0;
+      }
     });
-    explorer.add([this, seal_has_fence] {
-      std::uint64_t seen = word.load_acquire();                                        // table.E1
-      if (state_of(seen) != kLive || !try_change(seen, kSealed)) return;               // table.E2
-      if (seal_has_fence) fence_store_load();                                          // table.E3
-      if (pin.load_acquire() != 0) return static_cast<void>(try_change(seen, kLive));  // table.E3, table.E4
-      for (std::size_t i = 0; i < 2; ++i) log.copied[i] = elements[i].load_relaxed();
-      if (!try_change(seen, kDead)) return;  // table.E5
-      log.is_evicted = 1;
-      use_again(seen);
-    });
-    explorer.at_end([this] {
-      if (log.is_evicted == 0) return check(elements[0].load_relaxed(), elements[1].load_relaxed());
-      check(log.copied[0], log.copied[1]);
-      if (elements[0].load_relaxed() != kSecondKey << 32) explorer.fail("an update of the second key");
-    });
+    explorer.at_end([this] { check(); });
   }
-  void check(std::uint64_t first, std::uint64_t second) {
-    if (first != (kFirstKey << 32) + log.pushed || second != first) explorer.fail("an update is lost");
+
+  TableScene& pusher(std::uint32_t lane, std::size_t which) {
+    explorer.add([=, this] { push(lane, which); });
+    return *this;
   }
+  // Both push the same key: only then an update is an exchange, which orders more than one that is relaxed.
+  TableScene& two_pushers(std::size_t which) {
+    has_two_pushers_ = true;
+    return pusher(0, which).pusher(1, which);
+  }
+  // Evicts the first key's row, and makes one of the second key.
+  TableScene& evictor(std::uint32_t lane) {
+    explorer.add([=, this] {
+      log_.evicted = part_->evict(lanes_[lane], {&kKeys[0], 1});
+      push(lane, 1);
+    });
+    return *this;
+  }
+  TableScene& puller(std::uint32_t lane, std::size_t which) {
+    explorer.add([=, this] {
+      const TablePart::Batch batch = part_->ask({&kKeys[which], 1});
+      std::array<float, kWidth> copied;
+      const bool has_row = part_->read(lanes_[lane], batch, 0, [&](const float* row) {
+        for (std::size_t i = 0; i < kWidth; ++i)
+          copied[i] = reinterpret_cast<const AtomicShm<float>*>(row)[i].load_relaxed();
+      });
+      for (const float element : copied)
+        if (has_row && key_of(element) != kKeys[which]) explorer.fail("a pull returns another key's element");
+    });
+    return *this;
+  }
+  // Makes a row of the second key, and dies somewhere.
+  TableScene& dying(std::uint32_t lane) {
+    explorer.add([=, this] { push(lane, 1); }, {.may_die = true, .byte = kBytes + lane});
+    return *this;
+  }
+  // The clock's hand passes all rows; then the second key needs a row.
+  TableScene& tender(std::uint32_t lane) {
+    explorer.add([=, this] {
+      part_->tend(lanes_[lane], rows_.size());
+      if (!push(lane, 1)) explorer.fail("there is no room");
+    });
+    return *this;
+  }
+
+ private:
+  void make(std::uint64_t key, float* row) const noexcept override {
+    for (std::size_t i = 0; i < kWidth; ++i) row[i] = kOfKey * float(key);
+  }
+  AtomicShm<float>* elements(std::uint64_t number) const {
+    return reinterpret_cast<AtomicShm<float>*>(rows_[number] + 1);
+  }
+  // False: there is no row for it.
+  bool push(std::uint32_t lane, std::size_t which) {
+    const TablePart::Batch batch = part_->ask({&kKeys[which], 1});
+    float* row = nullptr;
+    part_->pin(lanes_[lane], batch, *this, true, &row);
+    for (std::size_t i = 0; row != nullptr && i < kWidth; ++i) {
+      AtomicShm<float>& element = reinterpret_cast<AtomicShm<float>*>(row)[i];
+      float before = element.load_relaxed();
+      if (key_of(before) != kKeys[which]) explorer.fail("a push to another key's row");
+      if (!has_two_pushers_)
+        element.store_relaxed(before + 1);
+      else
+        while (!element.try_exchange_acq_rel(before, before + 1)) {
+        }
+    }
+    if (row != nullptr) log_.pushed[lane][which] += 1;
+    part_->unpin(lanes_[lane]);
+    return row != nullptr;
+  }
+
+  // One row of a key, with all pushes to it, if no row of it was evicted.
+  void check() {
+    for (std::size_t which = 0; which < kKeys.size(); ++which) {
+      std::uint64_t found = 0, pushed = 0;
+      for (const auto& by_lane : log_.pushed) pushed += by_lane[which];
+      for (std::uint64_t number = 0; number < rows_.size(); ++number) {
+        const RowState state = state_of(rows_[number]->word.load_relaxed());
+        if ((state != RowState::kLive && state != RowState::kSealed) ||
+            rows_[number]->key.load_relaxed() != kKeys[which])
+          continue;
+        ++found;
+        for (std::size_t i = 0; i < kWidth; ++i) {
+          const float element = elements(number)[i].load_relaxed();
+          if (key_of(element) != kKeys[which]) explorer.fail("an element of another key");
+          if (log_.evicted == 0 && element < kOfKey * float(kKeys[which]) + float(pushed))
+            explorer.fail("an update is lost");
+        }
+      }
+      if (found > 1) explorer.fail("two rows of a key");
+      if (found == 0 && log_.evicted == 0 && pushed != 0) explorer.fail("a row is lost");
+    }
+  }
+
+  TestJob job_{config_of_lanes()};
+  std::unique_ptr<TablePart> part_;
+  std::array<TableLane, kLanes> lanes_;
+  std::array<TableRowShm*, 2> rows_{};
+  bool has_two_pushers_ = false;
+  struct {
+    std::uint64_t pushed[kLanes][2], evicted;  // by lane and key; rows
+  } log_ = {};
 };
 
-// Somebody evicts the row and makes it for the second key, while another one pulls one of the keys.
-struct ReuseScene : RowScene {
-  ReuseScene(bool claim_has_fence, bool pull_has_fence, std::uint64_t wanted = kFirstKey) {
-    explorer.add([this, claim_has_fence] {
-      std::uint64_t seen = word.load_acquire();
-      for (const RowState state : {kSealed, kDead})
-        if (!try_change(seen, state)) explorer.fail("changed by another one");
-      use_again(seen, claim_has_fence);
-    });
-    explorer.add([this, pull_has_fence, wanted] {
-      const std::uint64_t seen = word.load_acquire();  // table.R1
-      if ((state_of(seen) != kLive && state_of(seen) != kSealed) || key.load_relaxed() != wanted) return;
-      std::array<std::uint64_t, 2> copy;
-      for (std::size_t i = 0; i < 2; ++i) copy[i] = elements[i].load_relaxed();  // table.R2
-      if (pull_has_fence) fence_acquire();                                       // table.R3
-      if (word.load_relaxed() != seen) return;                                   // table.R3
-      for (const std::uint64_t element : copy)
-        if (element != wanted << 32) explorer.fail("a pull returns another key's element");
-    });
-  }
-};
+template <class Add>
+WeakCase scene_with(std::string name, Add add) {
+  return {std::move(name),
+          [add] {
+            auto scene = std::make_unique<TableScene>();
+            add(*scene);
+            return scene;
+          },
+          false};
+}
 
-template <class Scene, class... Options>
-WeakCase scene_of(std::string name, Options... options) {
-  return {std::move(name), [options...] { return std::make_unique<Scene>(options...); }};
+const WeakCase kPushBesideEviction = scene_with("table: a push, and an eviction of its row, which another key gets",
+                                                [](TableScene& scene) { scene.pusher(0, 0).evictor(1); });
+const WeakCase kPullBesideEviction = scene_with("table: a pull, and an eviction of its row, which another key gets",
+                                                [](TableScene& scene) { scene.puller(0, 0).evictor(1); });
+
+// The scene without the fence of that function of the table.
+WeakCase without(const WeakCase& one, const char* label, const std::string& function, Weaker weaker) {
+  return {fmt::format("{} without the fence of {}", one.name, label),
+          [=] {
+            auto scene = one.make();
+            g_places.clear();
+            g_notes_places = true;
+            scene->explorer.sample(100, 7);
+            g_notes_places = false;
+            static std::set<std::string> files;  // a mutation does not own its file's name
+            std::optional<Mutation> found;
+            for (const auto& [place, in] : g_places) {
+              const auto& [file, line, column, operation, order] = place;
+              if (operation == Operation::kFence && file.find("shm/table/") != std::string::npos &&
+                  in.find("::" + function + "(") != std::string::npos)
+                found = Mutation{*files.insert(file).first, line, column, operation, weaker};
+            }
+            if (!found) throw std::logic_error("no fence in " + function);
+            scene->explorer.weaken(*found);
+            return scene;
+          },
+          false};
 }
 
 }  // namespace
 
 std::vector<WeakCase> scenes_of_tables() {
-  return {scene_of<PinScene>("table: a push and an eviction of its row", true, true),
-          scene_of<ReuseScene>("table: a row is made for another key while it is pulled", true, true),
-          scene_of<ReuseScene>("table: a row is pulled that is just being made", true, true, kSecondKey)};
+  return {kPushBesideEviction, kPullBesideEviction,
+          scene_with("table: two pushes of a new key", [](TableScene& scene) { scene.two_pushers(1); }),
+          scene_with("table: somebody dies who makes a row, and the clock's hand passes",
+                     [](TableScene& scene) { scene.dying(0).tender(1); })};
 }
 
 std::vector<WeakCase> broken_scenes_of_tables() {
-  return {scene_of<PinScene>("table: a push without its fence (table.P2)", false, true),
-          scene_of<PinScene>("table: an eviction without its fence (table.E3)", true, false),
-          scene_of<ReuseScene>("table: a claim without its fence (table.I2)", false, true),
-          scene_of<ReuseScene>("table: a pull without its fence (table.R3)", true, false)};
+  return {without(kPushBesideEviction, "table.P2", "pin", Weaker::kNoOrder),
+          without(kPushBesideEviction, "table.E3", "evict_sealed", Weaker::kNoOrder),
+          without(kPullBesideEviction, "table.I2", "claim", Weaker::kNoRelease),
+          without(kPullBesideEviction, "table.R3", "read", Weaker::kNoAcquire)};
 }
 
 }  // namespace ps_shm::test

@@ -63,6 +63,9 @@ TEST_CASE("weak: tables by key") { check_all(scenes_of_tables()); }
 TEST_CASE("weak: tables by key need each of their fences") {
   for (const WeakCase& one : broken_scenes_of_tables()) {
     CAPTURE(one.name);
-    CHECK(!one.make()->explorer.explore().failure.empty());
+    const auto scene = one.make();
+    WeakFound found = scene->explorer.sample(3000, 1);
+    if (found.failure.empty()) found = scene->explorer.explore(60'000);
+    CHECK(!found.failure.empty());
   }
 }

@@ -192,7 +192,8 @@ class Dump final : public JobCommand {
             "--npy", npy_,
             "write a single variable to FILE.npy instead, or all to a folder, with optimizer slots and averages")
         ->type_name("FILE.npy|DIR");
-    add_whole(command, "--limit", request_.limit, "number of values to print of each variable, or rows of each table; 0: all");
+    add_whole(command, "--limit", request_.limit,
+              "number of values to print of each variable, or rows of each table; 0: all");
   }
   Json find() override {
     if (npy_.ends_with(".npy")) return dump_file(job(), request_, npy_);

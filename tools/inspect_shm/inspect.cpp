@@ -118,11 +118,10 @@ Json show_job(const std::string& job) {
   }
   const ByteCount& bytes = info.bytes;
   shown["bytes"] = {
-      {"values", bytes.values},       {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
-      {"reserves", bytes.reserves},   {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
-      {"tables", bytes.tables},
-      {"spares", bytes.free_buffers}, {"words", bytes.words},           {"padding", bytes.padding},
-      {"control", bytes.control},     {"total", bytes.total()}};
+      {"values", bytes.values},     {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
+      {"reserves", bytes.reserves}, {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
+      {"tables", bytes.tables},     {"spares", bytes.free_buffers},   {"words", bytes.words},
+      {"padding", bytes.padding},   {"control", bytes.control},       {"total", bytes.total()}};
   return shown;
 }
 

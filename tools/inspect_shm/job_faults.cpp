@@ -255,7 +255,8 @@ class JobFaults {
   }
 
   void find_damaged_tables() {
-    const char* const todo = "save what can be read of it with inspect_shm dump, and end the job: a table lives as long as it";
+    const char* const todo =
+        "save what can be read of it with inspect_shm dump, and end the job: a table lives as long as it";
     try {
       for (const TableInfo& table : view_.tables())
         if (const TableRows rows = view_.count_rows(table.spec.name); !rows.faults.empty())

@@ -54,13 +54,17 @@ class Families {
 };
 
 void add_bytes(Families& out, const std::string& job, const ByteCount& bytes) {
-  const std::pair<const char*, std::uint64_t> parts[] = {
-      {"control", bytes.control},           {"values", bytes.values},
-      {"optimizer_slots", bytes.slots},     {"words", bytes.words},
-      {"padding", bytes.padding},           {"spares", bytes.free_buffers},
-      {"accumulators", bytes.accumulators}, {"reserves", bytes.reserves},
-      {"gradients", bytes.gradients},       {"shared_data", bytes.shared_data},
-      {"tables", bytes.tables}};
+  const std::pair<const char*, std::uint64_t> parts[] = {{"control", bytes.control},
+                                                         {"values", bytes.values},
+                                                         {"optimizer_slots", bytes.slots},
+                                                         {"words", bytes.words},
+                                                         {"padding", bytes.padding},
+                                                         {"spares", bytes.free_buffers},
+                                                         {"accumulators", bytes.accumulators},
+                                                         {"reserves", bytes.reserves},
+                                                         {"gradients", bytes.gradients},
+                                                         {"shared_data", bytes.shared_data},
+                                                         {"tables", bytes.tables}};
   for (const auto& [part, count] : parts)
     out.gauge("ps_shm_job_bytes", "Shared memory of the job, by use.", {{"job", job}, {"part", part}}, double(count));
 }

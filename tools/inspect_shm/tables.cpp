@@ -124,17 +124,16 @@ std::string table_as_text(const Json& shown, Columns columns) {
   const auto rate = [&](const char* key) {
     return table[key].is_null() ? std::string() : fmt::format(", {:.1f} a second", table[key].get<double>());
   };
-  std::string text = fmt::format(
-      "table {} of job {}: {} of {} rows of {} floats, {}\n", cell(table["name"]), cell(shown["job"]),
-      cell(table["rows"]), cell(table["max_rows"]), cell(table["row_size"]), bytes_as_text(table["bytes"]));
-  text += fmt::format("  rule {}, {}{}{}, {} part{}, {} a row\n", cell(table["rule"]),
-                      table["evict"] == "refuse" ? "refuses new keys when it is full"
-                                                 : fmt::format("evicts by {}", cell(table["evict"])),
-                      table["ttl_seconds"] == 0
-                          ? ""
-                          : fmt::format(", ttl {}", report::duration(table["ttl_seconds"].get<double>())),
-                      table["admit"] == 1 ? "" : fmt::format(", admits with push {}", cell(table["admit"])),
-                      cell(table["parts"]), table["parts"] == 1 ? "" : "s", bytes_as_text(table["row_bytes"]));
+  std::string text =
+      fmt::format("table {} of job {}: {} of {} rows of {} floats, {}\n", cell(table["name"]), cell(shown["job"]),
+                  cell(table["rows"]), cell(table["max_rows"]), cell(table["row_size"]), bytes_as_text(table["bytes"]));
+  text += fmt::format(
+      "  rule {}, {}{}{}, {} part{}, {} a row\n", cell(table["rule"]),
+      table["evict"] == "refuse" ? "refuses new keys when it is full"
+                                 : fmt::format("evicts by {}", cell(table["evict"])),
+      table["ttl_seconds"] == 0 ? "" : fmt::format(", ttl {}", report::duration(table["ttl_seconds"].get<double>())),
+      table["admit"] == 1 ? "" : fmt::format(", admits with push {}", cell(table["admit"])), cell(table["parts"]),
+      table["parts"] == 1 ? "" : "s", bytes_as_text(table["row_bytes"]));
   text += fmt::format("  made {}{}; evicted {}{}, {} of them too old\n", cell(table["made"]), rate("made_per_second"),
                       cell(table["evicted"]), rate("evicted_per_second"), cell(table["expired"]));
   text += fmt::format("  spared {}, rescued {}, unadmitted {}, refused {}\n", cell(table["spared"]),
@@ -143,9 +142,9 @@ std::string table_as_text(const Json& shown, Columns columns) {
                       table["recent_hit_rate"].is_null()
                           ? ""
                           : fmt::format(", {} in the last second", share_as_text(table["recent_hit_rate"])));
-  text += fmt::format("  {} rows looked at: {} with keys, {} free, {} unfinished; {} pinned\n", cell(looked["rows"]),
-                      cell(looked["with_keys"]), cell(looked["free"]), cell(looked["unfinished"]),
-                      cell(table["pinned"]));
+  text +=
+      fmt::format("  {} rows looked at: {} with keys, {} free, {} unfinished; {} pinned\n", cell(looked["rows"]),
+                  cell(looked["with_keys"]), cell(looked["free"]), cell(looked["unfinished"]), cell(table["pinned"]));
   text += fmt::format("  {} buckets, load {:.2f}; rows behind one: mean {:.2f}, p99 {}, most {}\n",
                       cell(table["buckets"]), table["load"].get<double>(), looked["mean_chain"].get<double>(),
                       cell(looked["p99_chain"]), cell(looked["longest_chain"]));
@@ -157,7 +156,7 @@ std::string table_as_text(const Json& shown, Columns columns) {
 
 Json dump_table(const JobView& view, const TableInfo& table, std::uint64_t limit) {
   Json rows = Json::array();
-  for (const TableRow& row : view.table_rows(table.spec.name, limit)) {
+  for (const KeyedRow& row : view.table_rows(table.spec.name, limit)) {
     Json values = Json::array();
     for (const float value : row.values) values.push_back(number(value));
     rows.push_back({{"key", row.key}, {"values", std::move(values)}});
@@ -169,8 +168,8 @@ Json dump_table(const JobView& view, const TableInfo& table, std::uint64_t limit
 }
 
 std::string table_rows_as_text(const Json& table) {
-  std::string text = fmt::format("{}, {} rows of {} floats\n", cell(table["name"]), cell(table["row_count"]),
-                                 cell(table["row_size"]));
+  std::string text =
+      fmt::format("{}, {} rows of {} floats\n", cell(table["name"]), cell(table["row_count"]), cell(table["row_size"]));
   for (const Json& row : table["rows"]) {
     text += fmt::format("{:>20}:", cell(row["key"]));
     for (const Json& value : row["values"])

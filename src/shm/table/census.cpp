@@ -23,7 +23,7 @@ class CensusTaker {
         shm_(*reinterpret_cast<const TableShm*>(segment.data() + kTableOffset)),
         buckets_(reinterpret_cast<const AtomicShm<std::uint64_t>*>(segment.data() + checked.buckets_offset)),
         rows_(segment.data() + checked.rows_offset),
-        bucket_count_(std::uint64_t{1} << std::min<std::uint64_t>(shm_.bits.load_acquire(), checked.max_bits)) {
+        bucket_count_(std::uint64_t{1} << std::min<std::uint64_t>(shm_.bits.hint(), checked.max_bits)) {
     const std::uint64_t next = rows_next(), backed = shm_.rows_backed.load_acquire();  // (table.A1) in this order
     if (backed < next) complain(fmt::format("{} rows are in use, and there is memory for {}", next, backed));
     end_ = std::min(next, backed);
@@ -87,10 +87,10 @@ class CensusTaker {
       if (index >= (is_of_bucket ? std::uint64_t{1} << checked_.max_bits : rows_next()))
         return fail(fmt::format("the list leads to {} {}, which there is not", is_of_bucket ? "bucket" : "row", index));
       const AtomicShm<std::uint64_t>& current = is_of_bucket ? buckets_[index] : row(index).word;
-      const std::uint64_t word = current.load_acquire();                               // (table.F1)
-      const std::uint64_t key = is_of_bucket ? 0 : row(index).key.load_relaxed();      // (table.F1)
-      fence_acquire();                                                                 // (table.F1)
-      if (kept->load_relaxed() != kept_word) return found;                             // (table.F2)
+      const std::uint64_t word = current.load_acquire();                           // (table.F1)
+      const std::uint64_t key = is_of_bucket ? 0 : row(index).key.load_relaxed();  // (table.F1)
+      fence_acquire();                                                             // (table.F1)
+      if (kept->load_relaxed() != kept_word) return found;                         // (table.F2)
       const Place here{is_of_bucket ? order_of_bucket(index) : order_of_row(key), key};
       if (!(before < here))
         return fail(is_of_bucket ? fmt::format("bucket {} is not in order", index)
@@ -149,7 +149,7 @@ class CensusTaker {
       if (found.outcome == Outcome::kDamaged) return false;  // that is told already
       if (found.outcome == Outcome::kMoved) continue;
       if (!found.rows.empty() && found.rows.back() == number) return false;
-      fence_acquire();
+      fence_acquire();  // (table.R3)
       if (row(number).word.load_relaxed() == word) return steps_left_ != 0;
     }
     return false;

@@ -194,7 +194,7 @@ void TablePart::make_live(std::uint64_t number, std::uint64_t word) noexcept {
 // (table.G1 to table.G3) Links the bucket, and first the one that it was split from.
 void TablePart::link_bucket(TableLane& lane, std::uint32_t bucket) {
   if (state_of(buckets_[bucket].load_acquire()) == RowState::kLive) return;  // (table.G1)
-  if (bucket == 0) fail_damaged_list(kBucketKind);  // it is linked from the beginning
+  if (bucket == 0) fail_damaged_list(kBucketKind);                           // it is linked from the beginning
   const std::uint32_t parent = bucket & ~std::bit_floor(bucket);
   link_bucket(lane, parent);
   for (;;) {

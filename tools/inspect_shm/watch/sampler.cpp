@@ -110,8 +110,8 @@ void Sampler::read_tables() {
     const TableStatistics& counts = table.statistics;
     Rates& rates = table_rates_[table.spec.name];
     rates.add(seconds, {counts.made, counts.evicted, counts.hits, counts.misses});
-    TableFacts facts{table.spec.name, counts.rows,         counts.max_rows, counts.bytes,
-                     rates.per_second(0), rates.per_second(1), {}};
+    TableFacts facts{table.spec.name,     counts.rows, counts.max_rows, counts.bytes, rates.per_second(0),
+                     rates.per_second(1), {}};
     const double pulled = rates.per_second(2) + rates.per_second(3);
     if (pulled > 0) facts.hit_rate = rates.per_second(2) / pulled;
     model_.tables.push_back(std::move(facts));
