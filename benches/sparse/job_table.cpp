@@ -29,6 +29,7 @@ struct Member {
   Worker worker;
   Variable variable;
   Loop loop;
+  using Id = std::uint32_t;
   static constexpr bool kSumsUp = true;
 
   void pull(std::span<const std::uint32_t> ids, std::span<float> out) { worker.pull_rows(variable, ids, out); }

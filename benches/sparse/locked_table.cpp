@@ -36,6 +36,7 @@ struct LockedRows {
   SpinLock* locks;
   std::uint32_t mask;
   float rate;
+  using Id = std::uint32_t;
   static constexpr bool kSumsUp = false;
 
   float* row(std::uint32_t id) const noexcept { return rows + std::size_t{id} * width; }

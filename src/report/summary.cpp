@@ -48,6 +48,32 @@ constexpr std::pair<const char*, std::optional<double> Metrics::*> kMetrics[] = 
                                                                                  {"log_loss", &Metrics::log_loss},
                                                                                  {"rmse", &Metrics::rmse}};
 
+// Names of the statistics of a table, in their order in the output.
+constexpr std::pair<const char*, std::uint64_t TableStatistics::*> kTable[] = {
+    {"rows", &TableStatistics::rows},       {"max_rows", &TableStatistics::max_rows},
+    {"made", &TableStatistics::made},       {"evicted", &TableStatistics::evicted},
+    {"expired", &TableStatistics::expired}, {"spared", &TableStatistics::spared},
+    {"rescued", &TableStatistics::rescued}, {"unadmitted", &TableStatistics::unadmitted},
+    {"refused", &TableStatistics::refused}, {"hits", &TableStatistics::hits},
+    {"misses", &TableStatistics::misses},   {"bytes", &TableStatistics::bytes}};
+
+Json to_json(const TableStatistics& table) {
+  Json json;
+  for (const auto& [name, member] : kTable) json[name] = table.*member;
+  return json;
+}
+
+Metrics read_metrics(const Json& json) {
+  Metrics metrics;
+  const auto loss = json.find("loss");  // null for a model that has diverged
+  metrics.loss =
+      loss != json.end() && loss->is_number() ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [name, member] : kMetrics)
+    if (const auto found = json.find(name); found != json.end() && found->is_number())
+      metrics.*member = found->get<double>();
+  return metrics;
+}
+
 void add(Json& json, const std::string& of, const Metrics& metrics) {
   json[of + "loss"] = metrics.loss;
   for (const auto& [name, member] : kMetrics)
@@ -216,7 +242,8 @@ void read_times(const Json& of_worker, WorkerReport& worker) {
 }
 
 std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count,
-                        const std::optional<train::PhaseSeconds>& phases, const std::optional<train::GpuReport>& gpu) {
+                        const std::optional<train::PhaseSeconds>& phases, const std::optional<train::GpuReport>& gpu,
+                        const std::optional<KeyedResult>& keyed) {
   const std::vector<WorkerInfo> workers = JobView(worker.config().job).workers();
   const auto own =
       std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) { return info.rank == worker.rank(); });
@@ -227,7 +254,19 @@ std::string worker_json(const Worker& worker, double began_unix, double seconds,
   if (gpu) report.gpu = to_json(*gpu);
   Json json = to_json(report, is_count);
   json["began"] = began_unix;
+  if (keyed) {
+    add(json["test"], "", keyed->test);
+    json["table"] = to_json(keyed->table);
+  }
   return json.dump();
+}
+
+std::optional<KeyedResult> read_keyed(const Json& of_worker) {
+  if (!of_worker.contains("test") || !of_worker.contains("table")) return std::nullopt;
+  KeyedResult keyed;
+  keyed.test = read_metrics(of_worker["test"]);
+  for (const auto& [name, member] : kTable) keyed.table.*member = of_worker["table"].value(name, std::uint64_t{0});
+  return keyed;
 }
 
 std::string evaluation_json(std::uint64_t generation, std::uint64_t step, double unix_seconds, const Metrics& metrics) {
@@ -241,12 +280,7 @@ std::optional<CurvePoint> read_evaluation(const Json& json) {
   CurvePoint point;
   point.seconds = json.value("unix_seconds", 0.0);
   point.step = json.value("step", std::uint64_t{0});
-  const auto loss = json.find("loss");  // null for a model that has diverged
-  point.metrics.loss =
-      loss != json.end() && loss->is_number() ? loss->get<double>() : std::numeric_limits<double>::quiet_NaN();
-  for (const auto& [name, member] : kMetrics)
-    if (const auto found = json.find(name); found != json.end() && found->is_number())
-      point.metrics.*member = found->get<double>();
+  point.metrics = read_metrics(json);
   return point;
 }
 
@@ -291,7 +325,10 @@ Json to_json(const RunReport& run) {
   if (run.max_clock_skew) json["max_clock_skew"] = *run.max_clock_skew;
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;
-  json["digest"] = fmt::format("{:016x}", run.digest);
+  if (run.table)
+    json["table"] = to_json(*run.table);
+  else
+    json["digest"] = fmt::format("{:016x}", run.digest);
   json["per_worker"] = Json::array();
   for (const WorkerReport& worker : run.per_worker)
     json["per_worker"].push_back(to_json(worker, run.count.has_value()));
@@ -329,7 +366,13 @@ std::string to_text(const RunReport& run, Columns columns) {
   }
   text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
   if (run.max_clock_skew) text += fmt::format("  maximum clock skew {} steps\n", *run.max_clock_skew);
-  text += fmt::format("  digest {:016x}\n", run.digest);
+  if (run.table)
+    text +=
+        fmt::format("  table: {} of at most {} rows in {:.1f} MiB; {} evicted, {} pushes not admitted, {} refused\n",
+                    run.table->rows, run.table->max_rows, double(run.table->bytes) / (1 << 20), run.table->evicted,
+                    run.table->unadmitted, run.table->refused);
+  else
+    text += fmt::format("  digest {:016x}\n", run.digest);
   for (const WorkerReport& worker : run.per_worker)
     if (const std::string forgotten = forgotten_text(worker.rank, worker.steps, worker.dropped); !forgotten.empty())
       text += fmt::format("  {}\n", forgotten);

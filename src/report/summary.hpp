@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ps_shm/job_view.hpp"
+#include "ps_shm/table.hpp"
 #include "report/terminal.hpp"
 #include "train/loop/trainer.hpp"
 #include "train/models/sparse/sparse_model.hpp"
@@ -44,6 +45,12 @@ struct CurvePoint {
   Metrics metrics;              // on the test set
 };
 
+// What the last worker of a run with a table by key finds at its end.
+struct KeyedResult {
+  Metrics test;
+  TableStatistics table;
+};
+
 struct CountedValues {
   double first = 0.0, min = 0.0, max = 0.0;
 
@@ -64,6 +71,7 @@ struct RunReport {
   std::optional<double> epochs;         // for sparse models
   std::optional<Metrics> average_test;  // with the parameters' moving averages
   std::optional<CountedValues> count;   // for the model count
+  std::optional<TableStatistics> table;  // with a table by key; there is no digest then
   std::vector<CurvePoint> curve;
   std::vector<CurvePoint> evaluations;  // by an evaluator during training
   StalenessSummary staleness;
@@ -93,9 +101,12 @@ std::string to_text(const Metrics& metrics, const std::string& of);  // "test ac
 std::string to_text(const CountedValues& values);
 Json to_json(const WorkerReport& worker, bool is_count);
 
-// What a worker reports to the launcher before it leaves, in one line: the above, and when it began (`began`).
+// What a worker reports to the launcher before it leaves, in one line: the above, when it began (`began`), and what it
+// found.
 std::string worker_json(const Worker& worker, double began_unix, double seconds, bool is_count,
-                        const std::optional<train::PhaseSeconds>& phases, const std::optional<train::GpuReport>& gpu);
+                        const std::optional<train::PhaseSeconds>& phases, const std::optional<train::GpuReport>& gpu,
+                        const std::optional<KeyedResult>& keyed = std::nullopt);
+std::optional<KeyedResult> read_keyed(const Json& of_worker);
 
 // Reads from that line what the segments do not contain: when it began, how long it took, the phases, and its GPU.
 void read_times(const Json& of_worker, WorkerReport& worker);

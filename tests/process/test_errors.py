@@ -114,6 +114,31 @@ class Usage(ProcessTest):
         self.assert_fails(2, run("worker_shm", "--standalone", "--model", "svm", "--optimizer", "add"), "--optimizer add")
         self.assert_fails(2, run("worker_shm", "--standalone", "--model", "svm", "--share-data"), "--share-data", "alone")
 
+    def test_what_a_table_by_key_cannot_do_is_refused(self):
+        for words, options in ((("--mode sync", "async or ssp"), ("--mode", "sync")),
+                               (("--hash-bits", "own numbers"), ("--hash-bits", "20")),
+                               (("--index-base", "own numbers"), ("--index-base", "1")),
+                               (("--curve", "at the end"), ("--curve", "5")),
+                               (("--evaluate-every", "at the end"), ("--evaluate-every", "1s")),
+                               (("--publish", "not published"), ("--publish", "x")),
+                               (("--save", "not saved"), ("--save", "/tmp/x.safetensors")),
+                               (("--checkpoint-dir", "not saved"), ("--checkpoint-dir", "/tmp/x")),
+                               (("--init-from",), ("--init-from", "/tmp/x.safetensors")),
+                               (("--record", "not recorded"), ("--record", "/tmp/x")),
+                               (("--place", "--placement partition"), ("--place", "w=0")),
+                               (("--max-rows", "at least 64"), ("--max-rows", "63")),
+                               (("--admit-after", "at most 255"), ("--admit-after", "256")),
+                               (("--evict", "lru|lfu|age|none"), ("--evict", "worst"))):
+            with self.subTest(options):
+                self.assert_fails(2, run("launch_shm", "--model", "logistic", "--keyed", *options), *words)
+        for option, value in (("--max-rows", "100"), ("--admit-after", "2"), ("--evict", "lfu")):
+            with self.subTest(option):
+                self.assert_fails(2, run("launch_shm", "--model", "fm", option, value), option, "requires --keyed")
+        for option in ("--standalone", "--evaluate"):
+            with self.subTest(option):
+                self.assert_fails(2, run("worker_shm", "--job", self.job, "--model", "fm", "--keyed", option), option, "--keyed")
+        self.assert_fails(2, run("launch_shm", "--keyed"), "--keyed", "--model logistic, svm, mf or fm")
+
     def test_epochs_are_refused_where_nobody_knows_the_data(self):
         self.assert_fails(2, run("ps_shm", "--job", self.job, "--lr-schedule", "epoch:0.9"), "step:DECAY:STEPS")
         self.assert_fails(2, run("worker_shm", "--job", self.job, "--epochs", "2"), "--epochs", "--steps")

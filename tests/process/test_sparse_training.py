@@ -132,6 +132,65 @@ class SparseTraining(ProcessTest):
         result = self.launch("--model", "softmax", "--epochs", "2", "--mode", "sync")
         self.assertEqual(result["steps"], 2 * 15)  # a step takes three batches
 
+    def test_raw_keys_in_a_table_come_as_far_as_ids(self):
+        rows = {}
+        for model in ("logistic", "svm", "mf", "fm"):
+            metric, tolerance = ("test_accuracy", 0.03) if model in ("logistic", "svm") else ("test_rmse", 0.03)
+            with self.subTest(model):
+                dense, keyed = self.launch("--model", model), self.launch("--model", model, "--keyed")
+                self.assertAlmostEqual(keyed[metric], dense[metric], delta=tolerance)
+                self.assertEqual(keyed["layout"], "inplace")
+                self.assertNotIn("digest", keyed)
+                self.assertEqual(keyed["table"]["evicted"], 0)
+                rows[model] = keyed["table"]["rows"]
+        self.assertEqual(rows["logistic"], rows["svm"])  # of the features that occur
+        self.assertLessEqual(rows["logistic"], 1000)
+        self.assertGreater(rows["logistic"], 900)
+        self.assertEqual(rows["mf"], 500)  # of 300 users and 200 items
+
+    def test_a_table_stays_within_its_rows_and_admits_what_returns(self):
+        options = ("--model", "logistic", "--keyed", "--data", "zipf:1000000000x3000x20x1", "--epochs", "2")
+        free = self.launch(*options)["table"]
+        full = self.launch(*options, "--max-rows", "2000", "--evict", "lfu")
+        self.assertLessEqual(full["table"]["rows"], 2000)
+        self.assertGreater(full["table"]["evicted"], 1000)
+        self.assertGreater(full["test_auc"], 0.6)
+        refusing = self.launch(*options, "--max-rows", "2000", "--evict", "none")["table"]
+        self.assertEqual((refusing["rows"], refusing["evicted"]), (2000, 0))
+        self.assertGreater(refusing["refused"], 0)
+        admitted = self.launch(*options, "--admit-after", "3")["table"]
+        self.assertLess(admitted["rows"], free["rows"] / 2)
+        self.assertGreater(admitted["unadmitted"], free["rows"])
+
+    def test_files_are_trained_on_by_their_own_numbers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            train, test = pathlib.Path(folder) / "train", pathlib.Path(folder) / "test"
+            for path, seed in ((train, 2), (test, 3)):
+                libsvm(path, seed)
+                # Numbers of 64 bits, as a hash would give them, in no order.
+                lines = []
+                for line in path.read_text().splitlines():
+                    label, *features = line.split()
+                    keys = [f"{int(one.split(':')[0]) * 0x9E3779B97F4A7C15 % 2 ** 64}:1" for one in features]
+                    lines.append(" ".join([label, *keys]))
+                path.write_text("\n".join(lines) + "\n")
+            options = ("--model", "logistic", "--data", train, "--test-data", test, "--keyed")
+            for more in ((), ("--cache", pathlib.Path(folder) / "cache", "--share-data"), ("--bias", "--combine", "7")):
+                with self.subTest(more):
+                    together = self.launch(*options, *more)
+                    self.assertGreater(together["test_accuracy"], 0.9)
+                    self.assertEqual(together["table"]["rows"], 51 if "--bias" in more else 50)
+            code, _, err = run("launch_shm", "--model", "logistic", "--data", train)
+            self.assertNotEqual(code, 0)
+            self.assertIn("hash the features", err)
+
+    def test_the_last_worker_of_a_keyed_job_by_hand_tells_its_metrics(self):
+        ps = self.start_ps("--steps", "200", "--optimizer", "adagrad")
+        code, out, err = run("worker_shm", "--job", self.job, "--model", "fm", "--keyed", "--data", "zipf:100x1000x5")
+        self.assertEqual(code, 0, err)
+        self.assertIn("test accuracy", out)
+        self.assertEqual(support.finish(ps)[0], 0)
+
     def test_a_chief_by_hand_tells_its_metrics(self):
         ps = self.start_ps("--steps", "200", "--optimizer", "adagrad")
         code, out, err = run("worker_shm", "--job", self.job, "--model", "fm", "--data", "zipf:100x1000x5")

@@ -204,7 +204,30 @@ TEST_CASE("libsvm: hashed ids ascend, colliding ones are added up, and the numbe
         std::string::npos);
   CHECK(error_of([] {
           parse("1 1:3e38 3:3e38\n", libsvm(FirstIndex::kByContent, 1));
-        }).find("data:1:1: the sum of values hashed to one feature") == 0);
+        }).find("data:1:1: the sum of values of one feature") == 0);
+}
+
+TEST_CASE("libsvm: keys are any 64-bit numbers in any order, and those that repeat in a line are added up") {
+  SparseSourceOptions options = libsvm();
+  options.keyed = true;
+  const SparseData data = parse("1 18446744073709551615:1 0:2 7:3 0:0.5\n-1\n-1 4294967296:4\n1 1:1 2:2\n", options);
+  CHECK(data.info().has_keys == 1);
+  CHECK(data.info().examples == 4);
+  CHECK(data.info().nonzeros == 6);
+  CHECK(data.info().features == 0);
+  CHECK(data.occurrences().empty());
+  const std::vector<std::vector<std::uint64_t>> keys = {{0, 7, ~0ULL}, {}, {4294967296}, {1, 2}};
+  const std::vector<std::vector<float>> values = {{2.5F, 3, 1}, {}, {4}, {1, 2}};
+  std::size_t at = 0;
+  train::for_each_example(data, {}, [&](const train::SparseExample& example) {
+    REQUIRE(at < keys.size());
+    CHECK(example.ids.empty());
+    CHECK(std::vector(example.keys.begin(), example.keys.end()) == keys[at]);
+    CHECK(std::vector(example.values.begin(), example.values.end()) == values[at++]);
+  });
+  CHECK(at == keys.size());
+  CHECK(error_of([&] { parse("1 1:3e38 1:3e38\n", options); }).find("data:1:1: the sum of values of one feature") == 0);
+  CHECK(error_of([&] { parse("1 18446744073709551616:1\n", options); }).find("more than 64 bits") != std::string::npos);
 }
 
 TEST_CASE("libsvm: sizes and labels are counted") {

@@ -77,6 +77,25 @@ TEST_CASE("ratings: other data uses the ids of these users and items, and two mo
   CHECK(found.names().empty());
 }
 
+TEST_CASE(
+    "ratings: keyed data has the hashes of names, which are those of other files, and of users and items differ") {
+  SparseSourceOptions options = ratings();
+  options.keyed = true;
+  const SparseData data = parse("7,7,5\nx y,7,2.5\n", options);
+  CHECK(data.info().kind == SparseKind::kRatings);
+  CHECK(data.info().has_keys == 1);
+  CHECK(data.names().empty());
+  std::vector<std::uint64_t> keys;
+  train::for_each_example(data, {}, [&](const train::SparseExample& example) {
+    REQUIRE(example.keys.size() == 2);
+    keys.insert(keys.end(), example.keys.begin(), example.keys.end());
+  });
+  // XXH3_64bits_withSeed(name, 1 or 2)
+  CHECK(keys == std::vector<std::uint64_t>{3955362362897279387U, 9990973313526057764U, 3573564797859760815U,
+                                           9990973313526057764U});
+  CHECK(error_of([&] { parse("7,,5\n", options); }).find("data:1:3: the item is empty") == 0);
+}
+
 TEST_CASE("ratings: names of up to 64 bytes are read back, however many there are") {
   std::string text;
   std::vector<std::string> users;

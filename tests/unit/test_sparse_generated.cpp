@@ -43,6 +43,32 @@ TEST_CASE("zipf: the frequency of each number follows the distribution") {
   for (int i = 0; i < 100; ++i) CHECK(ZipfSampler(1, 0.8)(random) == 1);
 }
 
+TEST_CASE("generated: keyed data has the same examples, with more features than ids can number") {
+  train::SparseSourceOptions options;
+  options.keyed = true;
+  for (const char* source : {"zipf:300x200x8", "ratings:20x30x200"}) {
+    const SparseData with_ids = made(source), with_keys = SparseData::read(source, options);
+    std::vector<std::uint64_t> ids, keys;
+    std::vector<float> labels, of_keyed;
+    train::for_each_example(with_ids, {}, [&](const SparseExample& example) {
+      ids.insert(ids.end(), example.ids.begin(), example.ids.end());
+      labels.push_back(example.label);
+    });
+    train::for_each_example(with_keys, {}, [&](const SparseExample& example) {
+      keys.insert(keys.end(), example.keys.begin(), example.keys.end());
+      of_keyed.push_back(example.label);
+    });
+    CHECK(keys == ids);
+    CHECK(of_keyed == labels);
+    CHECK(with_keys.info().features == 0);
+  }
+  std::uint64_t highest = 0;
+  train::for_each_example(SparseData::read("zipf:1000000000000x50x20x0.3", options), {},
+                          [&](const SparseExample& example) { highest = std::max(highest, example.keys.back()); });
+  CHECK(highest > 1'000'000'000);
+  CHECK(highest < 1'000'000'000'000);
+}
+
 TEST_CASE("generated: rows have different ascending features, the low ones more often, and values of norm 1") {
   const SparseData data = made("zipf:1000x4000x20x0.8");
   CHECK(data.info().examples == 4000);

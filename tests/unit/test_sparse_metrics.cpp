@@ -9,6 +9,9 @@
 #include <doctest/doctest.h>
 
 #include "ps_shm/errors.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "support/test_job.hpp"
 
 namespace {
 
@@ -113,6 +116,32 @@ TEST_CASE("features of a test set that the training set lacks are ignored, even 
     const double shift = bias ? 0.5 : 0.0;
     CHECK(metrics.loss ==
           doctest::Approx((std::log1p(std::exp(-1.0 - shift)) + std::log1p(std::exp(-1.0 + shift))) / 2).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("features of a test set without a row in the table by key are ignored, even with a bias") {
+  const ps_shm::test::JobName name;
+  ps_shm::JobConfig config;
+  config.job = name.text();
+  const ps_shm::Server server(config);
+  ps_shm::WorkerOptions of_worker;
+  of_worker.job = name.text();
+  ps_shm::Worker worker(of_worker);
+  SparseSourceOptions options;
+  options.keyed = true;
+  const SparseData test = SparseData::parse("+1 99:100 1:1\n-1 2:1\n-1 77:5\n", "test", options);
+  for (const bool bias : {false, true}) {
+    const auto model = make_sparse_model("logistic", test.info(), {.bias = bias});
+    // Its initial values would spoil the scores.
+    ps_shm::Table table =
+        worker.table({.name = bias ? "with" : "without", .max_rows = 64, .initial_range = 0.5F, .seed = 3});
+    const std::vector<std::uint64_t> keys = {1, 2, kBiasKey};
+    table.assign(std::span(keys).first(bias ? 3 : 2),
+                 std::vector<float>(bias ? std::vector<float>{1, -1, 0.5F} : std::vector<float>{1, -1}));
+    const double shift = bias ? 0.5 : 0.0;
+    const double loss =
+        std::log1p(std::exp(-1.0 - shift)) + std::log1p(std::exp(-1.0 + shift)) + std::log1p(std::exp(shift));
+    CHECK(evaluate(*model, table, test, {}).loss == doctest::Approx(loss / 3).epsilon(1e-6));
   }
 }
 

@@ -87,6 +87,89 @@ TEST_CASE("a job with one worker computes the same bits as the loop without a se
       }
 }
 
+TEST_CASE("keyed data with a table by key trains to the bits of ids, for every rule of linear models") {
+  const SparseData data = zipf();
+  SparseSourceOptions keyed;
+  keyed.keyed = true;
+  const SparseData with_keys = SparseData::read("zipf:200x600x8", keyed);
+  std::vector<std::uint64_t> keys(200);
+  std::iota(keys.begin(), keys.end(), 0);
+  keys.push_back(kBiasKey);
+  for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdagrad, UpdateRule::kAdam, UpdateRule::kFtrl})
+    for (const char* model_name : {"logistic", "svm"})
+      for (const std::size_t combine : {1U, 7U}) {
+        if (!test::works_in_place(rule)) continue;
+        CAPTURE(std::string(to_string(rule)));
+        CAPTURE(model_name);
+        CAPTURE(combine);
+        JobConfig config = config_with(rule, 12);
+        config.optimizer.l2 = 0.001F;
+        config.optimizer.learning_rate = 0.01F;
+        SparseTrainOptions options;
+        options.batch = 50;
+        options.combine = combine;
+        const SparsePart part{0.2, false};
+        const auto model = make_sparse_model(model_name, data.info(), {.bias = true});
+        const std::vector<float> expected = train_sparse_alone(config, *model, data, part, options).table;
+
+        const auto of_keys = make_sparse_model(model_name, with_keys.info(), {.bias = true});
+        const test::JobName name;
+        config.job = name.text();
+        Server server(config);
+        Worker worker({.job = name.text()});
+        std::optional<Table> table;
+        train_keyed(worker, *of_keys, with_keys, part, options, {.max_rows = 300}, &table);
+        std::vector<float> values(keys.size());
+        CHECK(table->pull(keys, values) > 150);
+        CHECK(values == expected);
+        CHECK(evaluate(*of_keys, *table, with_keys, {0.2, true}).loss ==
+              evaluate(*model, expected, 200, data, {0.2, true}).loss);
+      }
+}
+
+TEST_CASE("factors in a table by key come as far as those of ids, and a table that is too small comes less far") {
+  SparseSourceOptions keyed;
+  keyed.keyed = true;
+  const SparseData stars = SparseData::read("ratings:300x200x20000", {}),
+                   with_keys = SparseData::read("ratings:300x200x20000", keyed);
+  JobConfig config = config_with(UpdateRule::kAdagrad, 1800);  // ten epochs
+  config.optimizer.learning_rate = 0.05F;
+  SparseTrainOptions options;
+  const SparsePart part{0.1, false}, test{0.1, true};
+  for (const char* model_name : {"mf", "fm"}) {
+    CAPTURE(model_name);
+    const auto model = make_sparse_model(model_name, stars.info(), {.factors = 4});
+    const double with_ids =
+        *evaluate(*model, train_sparse_alone(config, *model, stars, part, options).table, 500, stars, test).rmse;
+    const auto rmse_in = [&](const TableOptions& rows) {
+      const test::JobName name;
+      config.job = name.text();
+      Server server(config);
+      Worker worker({.job = name.text()});
+      std::optional<Table> table;
+      const auto of_keys = make_sparse_model(model_name, with_keys.info(), {.factors = 4});
+      train_keyed(worker, *of_keys, with_keys, part, options, rows, &table);
+      CHECK(table->statistics().rows <= rows.max_rows);
+      return *evaluate(*of_keys, *table, with_keys, test).rmse;
+    };
+    CHECK(rmse_in({.max_rows = 500}) == doctest::Approx(with_ids).epsilon(0.03));
+    CHECK(rmse_in({.max_rows = 64}) > 1.1 * with_ids);
+  }
+}
+
+TEST_CASE("keys are regularised by the number of examples that have them, a bias not at all") {
+  SparseSourceOptions keyed;
+  keyed.keyed = true;
+  const SparseData data = SparseData::parse("1 5:1 6:1\n1 5:1\n-1 5:1 7:1\n-1 8:1\n", "test", keyed);
+  const RowDecay decay({1.0F, 0.0F}, data, {}, 0);
+  const std::vector<std::uint64_t> keys = {5, 6, 7, 8, kBiasKey};
+  const std::vector<float> rows(5, 1.0F);
+  std::vector<float> gradients(5);
+  decay.add_to(std::span<const std::uint64_t>(keys), 1, rows.data(), gradients.data());
+  // n / d of 4 examples; no other key has both cells of one of these.
+  CHECK(gradients == std::vector<float>{4.0F / 3, 4, 4, 4, 0});
+}
+
 TEST_CASE("clipping limits the norm of each push, with and without a job") {
   const SparseData data = zipf();
   const auto model = make_sparse_model("logistic", data.info(), {.bias = true});
@@ -132,7 +215,7 @@ TEST_CASE("the examples' fractions of L2 add up to l2 times the weights") {
     std::vector<float> values, gradients(ids.size() * width, 0.0F);
     for (const std::uint32_t id : ids)
       for (std::size_t k = 0; k < width; ++k) values.push_back(table[id * width + k]);
-    decay.add_to(ids, width, values.data(), gradients.data());
+    decay.add_to(std::span<const std::uint32_t>(ids), width, values.data(), gradients.data());
     for (std::size_t i = 0; i < ids.size(); ++i) {
       ++seen[ids[i]];
       for (std::size_t k = 0; k < width; ++k) sums[ids[i] * width + k] += double(gradients[i * width + k]);

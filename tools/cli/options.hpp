@@ -16,6 +16,7 @@
 #include "ps_shm/job_config.hpp"
 #include "train/data/sparse/sparse_data.hpp"
 #include "train/log/straggler.hpp"
+#include "train/loop/sparse_trainer.hpp"
 
 namespace ps_shm::tools {
 
@@ -75,6 +76,8 @@ struct SparseSettings {
   std::optional<float> factor_l2;        // none: the optimizer's l2
   bool bias = false;
   std::uint64_t combine = 1;
+  bool keyed = false;         // take the data by keys, with the rows in a table by key
+  train::TableOptions table;  // that one
 
   bool operator==(const SparseSettings&) const = default;
 };

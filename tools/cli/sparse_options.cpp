@@ -32,11 +32,37 @@ constexpr std::pair<const char*, const char*> kNeedLearning[] = {
     {"record", "adds ones, whose sum is the same in any order"},
 };
 constexpr const char* kOfDenseModels[] = {"push-every", "shard-data", "local-lr", "no-stream-waits"};
+// What is not possible with --keyed, and why.
+constexpr const char* kKeysAsTheyAre = "features are taken by their own numbers";
+constexpr const char* kNoSnapshots = "a table by key has no snapshots; the model is evaluated at the end";
+constexpr const char* kNotSaved = "the rows of a table by key are not saved";
+constexpr std::pair<const char*, const char*> kNotKeyed[] = {
+    {"hash-bits", kKeysAsTheyAre},
+    {"index-base", kKeysAsTheyAre},
+    {"init-from", "a table by key makes its rows as features come"},
+    {"curve", kNoSnapshots},
+    {"evaluate", kNoSnapshots},
+    {"evaluate-every", kNoSnapshots},
+    {"publish", "a table by key is not published"},
+    {"save", kNotSaved},
+    {"checkpoint-dir", kNotSaved},
+    {"record", "accesses of a table by key are not recorded"},
+    {"replay", "accesses of a table by key are not recorded"},
+    {"place", "a table by key has no shard of its own; divide it over all of them by --placement partition"},
+    {"standalone", "a table by key belongs to a job; launch_shm --workers 1 trains with one worker"},
+};
 constexpr const char* kEpoch = "epoch:";
 
 [[noreturn]] void refuse_without_learning(const char* option, const std::string& model, const char* why) {
   throw Error(fmt::format("--{}: model {} {}; choose --model {}", option, model, why,
                           train::model_names(train::ModelKind::kDense)));
+}
+
+void check_keyed(const CommandLine& line, const SparseSettings& sparse) {
+  for (const char* option : {"max-rows", "admit-after", "evict"})
+    if (!sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: requires --keyed", option));
+  for (const auto& [option, why] : kNotKeyed)
+    if (sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: not with --keyed: {}", option, why));
 }
 
 }  // namespace
@@ -109,6 +135,7 @@ void complete_training(const CommandLine& line, TrainingSettings& training) {
       throw Error(
           fmt::format("--{}: not used by model {}; leave it out, or choose --model mlp", option, training.model));
   SparseSettings& sparse = training.sparse;
+  check_keyed(line, sparse);
   if (!row.has_factors && sparse.factors)
     throw Error(
         fmt::format("--factors: model {} has no factors; choose --model {}", training.model, names_with_factors()));

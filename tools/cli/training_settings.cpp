@@ -13,13 +13,36 @@ constexpr auto kData = Group::kData, kOptimizer = Group::kOptimizer;
 
 }  // namespace
 
+namespace {
+
+const config::Settings<train::TableOptions>& table_settings() {
+  using namespace config;
+  using T = train::TableOptions;
+  using Evict = std::optional<EvictBy>;
+  // clang-format off
+  static const Settings<T> kRows = {
+      {"max-rows", whole(&T::max_rows, 64, 4'000'000'000), kData, kBoth,
+       "--keyed: the most rows that there may be; memory is taken as they come", {.unit = "rows"}},
+      {"admit-after", whole(&T::admit_after, 1, 255), kData, kBoth,
+       "--keyed: a feature gets a row the Nth time that it is pushed"},
+      {"evict", choice(&T::evict_by, Choices<Evict>{{EvictBy::kLeastRecentlyUsed, "lru"},
+       {EvictBy::kLeastFrequentlyUsed, "lfu"}, {EvictBy::kAge, "age"}, {std::nullopt, "none"}}), kData, kBoth,
+       "--keyed: which row makes room for a new one if there are --max-rows: the least recently or the least frequently "
+       "pushed one, or the oldest; none: new features get no row"},
+  };
+  // clang-format on
+  return kRows;
+}
+
+}  // namespace
+
 const config::Settings<SparseSettings>& sparse_settings() {
   using namespace config;
   using S = SparseSettings;
   using Format = train::SparseSourceOptions::Format;
   using train::FirstIndex;
   // clang-format off
-  static const Settings<S> kRows = {
+  static const Settings<S> kOwn = {
       {"test-data", text(&S::test_data, "FILE"), kData, kBoth, "sparse models: file of test examples",
        {.otherwise = "a fraction of --data"}},
       {"test-share", share(&S::test_share), kData, kBoth,
@@ -42,8 +65,16 @@ const config::Settings<SparseSettings>& sparse_settings() {
       {"combine", whole(&S::combine, 1, 1'000'000'000), kData, kBoth,
        "sparse models: number of examples whose gradients a worker sums before it pushes them",
        {.unit = "examples"}},
+      {"keyed", flag(&S::keyed), kData, kBoth,
+       "sparse models: find the parameters by the features' own 64-bit numbers, or a hash of the names of users and "
+       "items, in a table that makes rows as features come"},
   };
   // clang-format on
+  static const Settings<S> kRows = [] {
+    Settings<S> rows = kOwn;
+    add_within(rows, &S::table, table_settings());
+    return rows;
+  }();
   return kRows;
 }
 

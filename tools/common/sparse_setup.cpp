@@ -20,6 +20,7 @@ train::SparseSourceOptions source_options(const SparseSettings& sparse) {
   options.first_index = sparse.first_index;
   options.hash_bits = sparse.hash_bits;
   options.cache = sparse.cache;
+  options.keyed = sparse.keyed;
   return options;
 }
 
@@ -39,7 +40,7 @@ train::SparseData read_test_data(const SparseSettings& sparse, const train::Spar
   const bool is_rating = training.info().kind == train::SparseKind::kRatings;
   train::SparseSourceOptions options = source_options(sparse);
   options.format = is_rating ? Format::kRatings : Format::kLibsvm;
-  if (is_rating) options.names_of = &training;
+  if (is_rating && !sparse.keyed) options.names_of = &training;
   options.first_index = training.info().first_index;
   options.features = training.info().features;
   return train::SparseData::read(sparse.test_data, options);
@@ -89,10 +90,22 @@ SparseSetup::SparseSetup(const TrainingSettings& training, bool is_to_be_tested,
                     data_.name(), part_.test_share, examples_));
 }
 
+template <class Evaluate>
+report::Metrics SparseSetup::on_test_data(Evaluate&& evaluate) const {
+  if (test_) return evaluate(*test_, train::SparsePart());
+  return evaluate(data_, train::SparsePart{part_.test_share, part_.test_share > 0});
+}
+
 report::Metrics SparseSetup::evaluate(std::span<const float> table) const {
-  const std::uint64_t features = data_.info().features;
-  if (test_) return train::evaluate(*model_, table, features, *test_, {});
-  return train::evaluate(*model_, table, features, data_, {part_.test_share, part_.test_share > 0});
+  return on_test_data([&](const train::SparseData& data, const train::SparsePart& part) {
+    return train::evaluate(*model_, table, data_.info().features, data, part);
+  });
+}
+
+report::Metrics SparseSetup::evaluate(Table& table) const {
+  return on_test_data([&](const train::SparseData& data, const train::SparsePart& part) {
+    return train::evaluate(*model_, table, data, part);
+  });
 }
 
 }  // namespace ps_shm::tools

@@ -29,9 +29,14 @@ class SparseSetup {
 
   // Requires: test data was loaded.
   report::Metrics evaluate(std::span<const float> table) const;
+  report::Metrics evaluate(Table& table) const;
   bool is_judged_by_training_data() const { return !test_ && part_.test_share == 0; }
 
  private:
+  // Calls evaluate(data, part) with the test data.
+  template <class Evaluate>
+  report::Metrics on_test_data(Evaluate&& evaluate) const;
+
   train::SparseData data_;
   std::optional<train::SparseData> test_;
   train::SparsePart part_;

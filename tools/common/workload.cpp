@@ -46,9 +46,11 @@ class Dense final : public Workload {
 
 class Sparse final : public Workload {
  public:
-  explicit Sparse(const TrainingSettings& training) : setup_(training, true) {}
+  explicit Sparse(const TrainingSettings& training) : setup_(training, true), is_keyed_(training.sparse.keyed) {}
 
-  std::span<const train::ParameterSpec> variables() const override { return {&setup_.model().table(), 1}; }
+  std::span<const train::ParameterSpec> variables() const override {
+    return {&setup_.model().table(), is_keyed_ ? std::size_t{0} : std::size_t{1}};
+  }
   report::Metrics evaluate(std::span<const std::span<const float>> values) override {
     return setup_.evaluate(values[0]);
   }
@@ -61,6 +63,7 @@ class Sparse final : public Workload {
 
  private:
   SparseSetup setup_;
+  bool is_keyed_;
 };
 
 }  // namespace

@@ -19,9 +19,9 @@ class Workload {
  public:
   virtual ~Workload() = default;
 
-  virtual std::span<const train::ParameterSpec> variables() const = 0;
+  virtual std::span<const train::ParameterSpec> variables() const = 0;  // none with --keyed
 
-  // The metrics of the model with these values, one array per variable.
+  // The metrics of the model with these values, one array per variable. With --keyed the last worker evaluates.
   virtual report::Metrics evaluate(std::span<const std::span<const float>> values) = 0;
   virtual bool is_judged_by_training_data() const { return false; }
 

@@ -403,7 +403,7 @@ std::string environment_table(const RunReport& run, const LaunchSettings& settin
     const std::size_t gap = line.find(' ');
     rows.push_back({escaped(line.substr(0, gap)), escaped(line.substr(line.find_first_not_of(' ', gap)))});
   }
-  add_code("digest of the parameters", fmt::format("{:016x}", run.digest));
+  if (!run.table) add_code("digest of the parameters", fmt::format("{:016x}", run.digest));
   return "<h2>Environment</h2>\n" + table_of({}, rows, false);
 }
 

@@ -120,7 +120,8 @@ void Launch::report_places() {
 
 void Launch::collect() {
   const std::vector<VariableInfo> variables = view_->variables();
-  if (variables.empty() || view_->info().global_step == view_->info().config.first_step ||
+  const bool is_keyed = settings_.training.sparse.keyed;
+  if (variables.empty() != is_keyed || view_->info().global_step == view_->info().config.first_step ||
       !std::all_of(variables.begin(), variables.end(), [](const VariableInfo& v) { return v.initialised; }))
     return;
   report::RunReport run = report::RunReport::of_job(*view_);
@@ -145,7 +146,12 @@ void Launch::collect() {
     };
     run.data = settings_.training.data;
     run.epochs = workload_->epochs(run.steps - run.first_step);
-    run.test = workload_->evaluate(spans_of(values_of(&JobView::values)));
+    if (!is_keyed) run.test = workload_->evaluate(spans_of(values_of(&JobView::values)));
+    for (const auto& [child, said] : last_object_of_)
+      if (const std::optional<report::KeyedResult> keyed = report::read_keyed(said)) {
+        run.test = keyed->test;
+        run.table = keyed->table;
+      }
     run.is_test_of_training = workload_->is_judged_by_training_data();
     if (curve_) {
       run.curve = curve_->evaluate(*workload_, run.began_unix);
@@ -154,7 +160,7 @@ void Launch::collect() {
     const Optimizer& optimizer = settings_.ps.job.optimizer;
     if (optimizer.ema > 0 && !update::traits_of(optimizer.rule).is_sum)
       run.average_test = workload_->evaluate(spans_of(values_of(&JobView::averages)));
-    if (!evaluator_)
+    if (!evaluator_ && run.test)
       write_test(settings_.ps.summary, run.steps, *run.test, run.average_test,
                  [this](const std::string& line) { progress_->print("launch_shm: " + line); });
   } else if (!has_program()) {

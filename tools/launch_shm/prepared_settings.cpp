@@ -46,7 +46,7 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
   else if (training.steps == 0 && settings.program.empty())
     training.steps = kDefaultCountSteps;
   constexpr std::uint64_t kReportPoints = 40;
-  if (workload != nullptr && !settings.report.empty() && settings.curve_points == 0)
+  if (workload != nullptr && !settings.report.empty() && settings.curve_points == 0 && !training.sparse.keyed)
     settings.curve_points = kReportPoints;
   if (settings.program.empty()) choose_devices(settings);  // another program chooses for itself
   return settings;

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/output.hpp"
+#include "common/children.hpp"
 #include "common/sparse_setup.hpp"
 #include "common/workload.hpp"
 #include "ps_shm/errors.hpp"
@@ -28,6 +31,22 @@ train::SparseTrainOptions train_options(const WorkerSettings& settings, const Sp
   set_hooks(settings, who, options);
   begin_with_file(settings, who, {&setup.model().table(), 1}, options);
   return options;
+}
+
+// Of the workers at the end of a job, the one with the lowest rank evaluates a table by key, because it is gone with them:
+// returns whether this is it, when all others have left. False also if a stop is requested.
+bool is_last(const Worker& worker) {
+  const JobView job(worker.config().job);
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+    bool is_alone = true;
+    for (const WorkerInfo& other : job.workers()) {
+      if (other.state != WorkerState::kAlive || other.rank == worker.rank()) continue;
+      if (other.rank < worker.rank()) return false;
+      is_alone = false;
+    }
+    if (is_alone) return true;
+    if (is_stop_requested()) return false;
+  }
 }
 
 }  // namespace
@@ -63,39 +82,51 @@ int train_sparse_alone(const WorkerSettings& settings) {
 }
 
 int train_sparse_in_job(const WorkerSettings& settings) {
-  const bool tells = !settings.quiet;
+  const SparseSettings& sparse = settings.training.sparse;
+  const bool tells = !settings.quiet, may_test = tells || sparse.keyed;
   std::optional<SparseSetup>
       read_first;  // an error in the data is reported before joining the job, unless the job has the data
-  if (!settings.training.sparse.share_data) read_first.emplace(settings.training, tells);
+  if (!sparse.share_data) read_first.emplace(settings.training, may_test);
   const std::unique_ptr<train::SpanLog> trace = trace_of(settings);
   Worker worker = join(settings, trace.get());
-  if (!read_first) read_first.emplace(settings.training, tells, &worker);
+  if (!read_first) read_first.emplace(settings.training, may_test, &worker);
   const SparseSetup& setup = *read_first;
   const std::string who = fmt::format("worker {}", worker.rank());
   if (settings.together) worker.wait_for_workers();
-  std::optional<Variable> table;
+  std::optional<Variable> variable;
+  std::optional<Table> table;
   train::SparseTrainOptions options = train_options(settings, setup, who);
   options.trace = trace.get();
   std::optional<TrainingSummaries> summaries = training_summaries(settings, worker.rank());
   options.observer = summaries ? &*summaries : nullptr;
   const train::TrainTotals totals =
-      train::train_sparse(worker, setup.model(), setup.data(), setup.part(), options, &table);
+      sparse.keyed
+          ? train::train_keyed(worker, setup.model(), setup.data(), setup.part(), options, sparse.table, &table)
+          : train::train_sparse(worker, setup.model(), setup.data(), setup.part(), options, &variable);
   if (summaries) summaries->finish(totals);
+  std::optional<report::KeyedResult> keyed;
+  if (table && !totals.is_interrupted && is_last(worker)) {
+    const TableStatistics statistics = table->statistics();  // without the pulls of the evaluation
+    keyed = report::KeyedResult{setup.evaluate(*table), statistics};
+  }
   if (settings.json)
-    write_out(report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, std::nullopt) +
-              "\n");
+    write_out(
+        report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, std::nullopt, keyed) +
+        "\n");
   std::vector<float> values;
-  if (tells && worker.is_chief() && !totals.is_interrupted) {
-    values.resize(table->element_count());
-    worker.pull(*table, values);
+  if (variable && tells && worker.is_chief() && !totals.is_interrupted) {
+    values.resize(variable->element_count());
+    worker.pull(*variable, values);
   }
   worker.leave();  // no one must wait for the evaluation
   if (totals.is_interrupted) return interrupted(settings, who, totals);
-  if (!values.empty()) {
-    const report::Metrics test = setup.evaluate(values);
+  std::optional<report::Metrics> test;
+  if (tells && keyed) test = keyed->test;
+  if (!values.empty()) test = setup.evaluate(values);
+  if (test) {
     say(settings,
-        fmt::format("{}: {}", who, report::to_text(test, setup.is_judged_by_training_data() ? "training " : "test ")));
-    write_test(settings.summary, totals.last.global_steps, test, std::nullopt, tell);
+        fmt::format("{}: {}", who, report::to_text(*test, setup.is_judged_by_training_data() ? "training " : "test ")));
+    write_test(settings.summary, totals.last.global_steps, *test, std::nullopt, tell);
   }
   return 0;
 }

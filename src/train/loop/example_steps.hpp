@@ -1,9 +1,10 @@
 // The inner loop of training on sparse examples: pull the rows of an example, compute its gradient, push it; or those of
 // a few examples at once. Access to the rows is provided by the caller:
 //
-//   Rows: void pull(std::span<const std::uint32_t> ids, std::span<float> out);
-//         void push(std::span<const std::uint32_t> ids, std::span<const float> gradients);
-//         void prefetch(std::span<const std::uint32_t> ids);
+//   Rows: using Id;  // std::uint32_t: a row's number; std::uint64_t: its key
+//         void pull(std::span<const Id> ids, std::span<float> out);
+//         void push(std::span<const Id> ids, std::span<const float> gradients);
+//         void prefetch(std::span<const Id> ids);
 //         static constexpr bool kSumsUp;  // whether push() accepts repeated ids, and sums their gradients first
 //
 // Allocates only if examples are longer than any before.
@@ -66,8 +67,11 @@ class ExampleSteps {
   double one_example(Rows& rows, PhaseSeconds* phases) {
     const SparseExample example = next_;
     next_ = stream_.next();
-    rows.prefetch(next_.ids);
-    const std::span<const std::uint32_t> ids = model_.touched(example);
+    if constexpr (sizeof(typename Rows::Id) == sizeof(std::uint64_t))
+      rows.prefetch(next_.keys);
+    else
+      rows.prefetch(next_.ids);
+    const auto ids = touched<typename Rows::Id>(example);
     const std::size_t count = ids.size() * width_;
     const std::span values = room(rows_, count), gradients = room(gradients_, count);
     rows.pull(ids, values);
@@ -107,14 +111,16 @@ class ExampleSteps {
   // The same bits, for rows that can all be pulled and pushed one after the other, repeated ones included.
   template <class Rows>
   double some_examples_at_once(Rows& rows, std::size_t examples, PhaseSeconds* phases) {
+    using Id = typename Rows::Id;
+    std::vector<Id>& all = all_ids<Id>();
     examples_.clear();
-    numbers_.clear();
+    all.clear();
     for (std::size_t i = 0; i < examples; ++i) {
-      const std::span<const std::uint32_t> ids = model_.touched(examples_.emplace_back(next_));
-      numbers_.insert(numbers_.end(), ids.begin(), ids.end());
+      const std::span<const Id> ids = touched<Id>(examples_.emplace_back(next_));
+      all.insert(all.end(), ids.begin(), ids.end());
       next_ = stream_.next();
     }
-    const std::span<const std::uint32_t> ids = numbers_;
+    const std::span<const Id> ids = all;
     const std::span values = room(rows_, ids.size() * width_), gradients = room(gradients_, values.size());
     end(phases, &PhaseSeconds::gradient);
     rows.pull(ids, values);
@@ -122,7 +128,7 @@ class ExampleSteps {
     double loss = 0.0;
     std::size_t at = 0;
     for (const SparseExample& example : examples_) {
-      const std::size_t count = model_.touched(example).size();
+      const std::size_t count = touched<Id>(example).size();
       loss += double(model_.gradient(example, values.data() + at * width_, gradients.data() + at * width_));
       decay_.add_to(ids.subspan(at, count), width_, values.data() + at * width_, gradients.data() + at * width_);
       at += count;
@@ -132,6 +138,22 @@ class ExampleSteps {
     last_gradients_ = gradients;
     end(phases, &PhaseSeconds::push);
     return loss;
+  }
+
+  template <class Id>
+  std::span<const Id> touched(const SparseExample& example) {
+    if constexpr (sizeof(Id) == sizeof(std::uint64_t))
+      return model_.touched_keys(example);
+    else
+      return model_.touched(example);
+  }
+
+  template <class Id>
+  std::vector<Id>& all_ids() {
+    if constexpr (sizeof(Id) == sizeof(std::uint64_t))
+      return keys_;
+    else
+      return numbers_;
   }
 
   // The next examples, and for each row that they touch its number in the set.
@@ -183,6 +205,7 @@ class ExampleSteps {
   RowSet set_;
   std::vector<SparseExample> examples_;
   std::vector<std::uint32_t> numbers_;  // or the ids of all
+  std::vector<std::uint64_t> keys_;     // of all
   std::vector<float> own_rows_, own_gradients_;
 };
 

@@ -69,6 +69,7 @@ struct LocalTable::Rows {
   LocalTable& table;
   Update update;
   Value value_of;
+  using Id = std::uint32_t;
   static constexpr bool kSumsUp = false;
 
   void prefetch(std::span<const std::uint32_t> ids) const {

@@ -22,23 +22,29 @@ struct RowL2 {
 class RowDecay {
  public:
   // Counts the part's examples in one pass, unless both are 0. `rows`: of the table; those that are no features (a bias
-  // row) are not regularised.
+  // row) are not regularised. Keys are counted in at most 2^22 cells, two for each, of which the smaller one is taken
+  // (count-min, Cormode and Muthukrishnan 2005): among millions of keys, those that share both with others are regularised
+  // less.
   RowDecay(const RowL2& l2, const SparseData& data, const SparsePart& part, std::size_t rows);
 
-  // Adds to the gradients of an example's rows, each of `width` floats.
-  void add_to(std::span<const std::uint32_t> ids, std::size_t width, const float* rows,
-              float* gradients) const noexcept {
+  // Adds to the gradients of an example's rows, each of `width` floats. Ids are 32-bit numbers of rows, or 64-bit keys.
+  template <class Id>
+  void add_to(std::span<const Id> ids, std::size_t width, const float* rows, float* gradients) const noexcept {
     if (of_row_.empty()) return;
-    for (const std::uint32_t id : ids) {
-      const float of_row = of_row_[id], of_factors = of_row * l2_.factors;
+    for (const Id id : ids) {
+      const float of_row = scale_of(id), of_factors = of_row * l2_.factors;
       *gradients++ += of_row * l2_.first * *rows++;
       for (std::size_t k = 1; k < width; ++k) *gradients++ += of_factors * *rows++;
     }
   }
 
  private:
+  void count_keys(const SparseData& data, const SparsePart& part);
+  float scale_of(std::uint32_t id) const noexcept { return of_row_[id]; }
+  float scale_of(std::uint64_t key) const noexcept;
+
   RowL2 l2_;
-  std::vector<float> of_row_;  // n / d
+  std::vector<float> of_row_;  // n / d; of keys: of a cell
 };
 
 }  // namespace ps_shm::train

@@ -19,6 +19,7 @@ constexpr std::uint64_t kTimedBatches = 16;
 struct ServerRows {
   Worker& worker;
   const Variable& table;
+  using Id = std::uint32_t;
   static constexpr bool kSumsUp = true;
 
   void pull(std::span<const std::uint32_t> ids, std::span<float> out) const { worker.pull_rows(table, ids, out); }
@@ -26,6 +27,19 @@ struct ServerRows {
     worker.push_rows(table, ids, gradients);
   }
   void prefetch(std::span<const std::uint32_t> ids) const noexcept { worker.prefetch_rows(table, ids); }
+};
+
+// Rows of a table by key.
+struct KeyedRows {
+  Table& table;
+  using Id = std::uint64_t;
+  static constexpr bool kSumsUp = true;
+
+  void pull(std::span<const std::uint64_t> keys, std::span<float> out) const { table.pull(keys, out); }
+  void push(std::span<const std::uint64_t> keys, std::span<const float> gradients) const {
+    table.push(keys, gradients);
+  }
+  void prefetch(std::span<const std::uint64_t> keys) const noexcept { table.prefetch(keys); }
 };
 
 RowL2 decay_of(const Optimizer& optimizer, const SparseTrainOptions& options) noexcept {
@@ -54,32 +68,23 @@ void share_out(const PhaseSeconds& timed, double seconds, PhaseSeconds& phases) 
   phases.push = seconds * timed.push / sum;
 }
 
-}  // namespace
-
-TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
-                         const SparseTrainOptions& options, std::optional<Variable>* table) {
-  const JobConfig& config = worker.config();
+void check_job(const JobConfig& config) {
   if (traits_of(config.mode).needs_versioned)
     throw Error(
         fmt::format("job {} has mode {}: rows are updated in place, without steps; start it with `mode` async or ssp",
                     config.job, to_string(config.mode)));
   check_rule(config.optimizer);
+}
+
+template <class Rows>
+TrainTotals train_rows(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                       const SparseTrainOptions& options, Rows rows) {
+  const JobConfig& config = worker.config();
   hooks::NanGuard guard = options.nan_guard(fmt::format("worker {}", worker.rank()), &worker);
-  VariableSpec spec;
-  spec.name = model.table().name;
-  spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
-  spec.layout = Layout::kInplace;
-  spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
-  const Variable variable = worker.variable(spec, [&](std::span<float> out) {
-    model.initialize(config.seed, 0, out);
-    options.replace_first(spec.name, out);
-  });
-  if (table != nullptr) *table = variable;
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   SparseStream stream(data, part, options.seed.value_or(config.seed), worker.rank());
   stream.skip(worker.examples_before());
   ExampleSteps examples(model, stream, decay, guard, options.batch, options.combine);
-  ServerRows rows{worker, variable};
 
   TrainTotals totals;
   Straggler straggler(options.delay, config.seed, worker.rank());
@@ -105,7 +110,7 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
                                    .steps = steps,
                                    .examples = steps * options.batch,
                                    .loss = loss,
-                                   .gradients = {{spec.name, examples.last_gradients()}}});
+                                   .gradients = {{model.table().name, examples.last_gradients()}}});
         timer.begin();
       }
       global_steps = worker.step();
@@ -121,6 +126,44 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
   share_out(timed, work_seconds, totals.phases);
   log.finish(totals);
   return totals;
+}
+
+}  // namespace
+
+TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                         const SparseTrainOptions& options, std::optional<Variable>* table) {
+  const JobConfig& config = worker.config();
+  check_job(config);
+  VariableSpec spec;
+  spec.name = model.table().name;
+  spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
+  spec.layout = Layout::kInplace;
+  spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
+  const Variable variable = worker.variable(spec, [&](std::span<float> out) {
+    model.initialize(config.seed, 0, out);
+    options.replace_first(spec.name, out);
+  });
+  if (table != nullptr) *table = variable;
+  return train_rows(worker, model, data, part, options, ServerRows{worker, variable});
+}
+
+TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                        const SparseTrainOptions& options, const TableOptions& rows, std::optional<Table>* table) {
+  const JobConfig& config = worker.config();
+  check_job(config);
+  TableSpec spec;
+  spec.name = model.table().name;
+  spec.row_size = model.table().shape[1];
+  spec.max_rows = rows.max_rows;
+  spec.admit_after = rows.admit_after;
+  spec.when_full = rows.evict_by ? WhenFull::kEvict : WhenFull::kRefuse;
+  spec.evict_by = rows.evict_by.value_or(spec.evict_by);
+  spec.initial_range = model.initial_range();
+  spec.seed = config.seed;
+  spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
+  Table keyed = worker.table(spec);
+  if (table != nullptr) *table = keyed;
+  return train_rows(worker, model, data, part, options, KeyedRows{keyed});
 }
 
 SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model, const SparseData& data,

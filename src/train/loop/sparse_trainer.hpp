@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ps_shm/job_config.hpp"
+#include "ps_shm/table.hpp"
 #include "ps_shm/worker.hpp"
 #include "train/data/sparse/sparse_data.hpp"
 #include "train/data/sparse/sparse_stream.hpp"
@@ -29,10 +30,25 @@ struct SparseTrainOptions : TrainHooks {
   Delay delay;                        // simulates a straggler: between a batch's last push and its step
 };
 
+// The table by key of a model of keyed data.
+struct TableOptions {
+  std::uint64_t max_rows = 1'000'000;
+  std::uint32_t admit_after = 1;
+  std::optional<EvictBy> evict_by = EvictBy::kLeastRecentlyUsed;  // none: a full table refuses new keys
+
+  bool operator==(const TableOptions&) const = default;
+};
+
 // Trains as a worker of its job, until that is finished or a stop is requested; `table` gets the table's variable.
 // Throws Error in sync mode, with optimizer add, and if the job has a different variable of the table's name.
 TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
                          const SparseTrainOptions& options, std::optional<Variable>* table = nullptr);
+
+// The same on keyed data, with the rows in a table by key. Throws Error in sync mode, with optimizer add, and if the job
+// has a different table of the model's name.
+TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                        const SparseTrainOptions& options, const TableOptions& rows,
+                        std::optional<Table>* table = nullptr);
 
 struct SparseAloneResult : TrainTotals {
   std::vector<float> table;  // values, after the last step

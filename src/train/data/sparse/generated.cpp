@@ -57,22 +57,25 @@ double planted(std::uint64_t purpose, std::uint64_t number) {
 double draw_unit(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1.0p-53; }
 
 // Distinct ids, ascending.
-void draw_row(const ZipfSampler& zipf, std::mt19937_64& random, std::size_t per_row, std::vector<std::uint32_t>& ids) {
+template <class Id>
+void draw_row(const ZipfSampler& zipf, std::mt19937_64& random, std::size_t per_row, std::vector<Id>& ids) {
   ids.clear();
   for (int round = 0; round < kMaxRounds && ids.size() < per_row; ++round) {
-    while (ids.size() < per_row) ids.push_back(static_cast<std::uint32_t>(zipf(random) - 1));
+    while (ids.size() < per_row) ids.push_back(static_cast<Id>(zipf(random) - 1));
     std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   }
   if (ids.size() == per_row) return;
   // A steep distribution repeats the same few: the most probable missing ids complete the row.
-  const std::vector<std::uint32_t> drawn = ids;
-  for (std::uint32_t id = 0; ids.size() < per_row; ++id)
+  const std::vector<Id> drawn = ids;
+  for (Id id = 0; ids.size() < per_row; ++id)
     if (!std::binary_search(drawn.begin(), drawn.end(), id)) ids.push_back(id);
   std::sort(ids.begin(), ids.end());
 }
 
+template <class Id>
 void generate_zipf(const std::string& source, Loading& loading, SparseWriter& out) {
+  constexpr bool kHasKeys = sizeof(Id) > sizeof(std::uint32_t);
   const auto parts = split_at_x(std::string_view(source).substr(kZipf.size()));
   if (parts.size() < 2 || parts.size() > 4) fail(source, "two to four sizes are required");
   const std::uint64_t features = whole_number(source, parts[0]), examples = whole_number(source, parts[1]);
@@ -82,14 +85,15 @@ void generate_zipf(const std::string& source, Loading& loading, SparseWriter& ou
   if (parts.size() > 3 &&
       (parse_float(parts[3], exponent) != NumberFault::kNone || exponent < 0 || exponent > kMaxExponent))
     fail(source, "the exponent must be a number from 0 to 4");
-  if (features > kMaxIds) fail(source, "there can be at most 2^32 features");
+  if (features > kMaxIds && !kHasKeys) fail(source, "there can be at most 2^32 features, unless they have keys");
+  if (features > kMaxGenerated) fail(source, "there can be at most 2^40 features");
   if (examples > kMaxGenerated) fail(source, "there can be at most 2^40 examples");
   if (per_row > features || per_row > (std::uint64_t{1} << 20))
     fail(source, "a row can have at most 2^20 features, and no more than FEATURES");
 
   const ZipfSampler zipf(features, exponent);
   std::mt19937_64 random(kSeed);
-  std::vector<std::uint32_t> ids;
+  std::vector<Id> ids;
   const auto value = static_cast<float>(1.0 / std::sqrt(static_cast<double>(per_row)));
   const std::vector<float> values(per_row, value);
   const std::uint64_t weights = hash_name("weight");
@@ -97,14 +101,15 @@ void generate_zipf(const std::string& source, Loading& loading, SparseWriter& ou
     loading.at(example, examples);
     draw_row(zipf, random, per_row, ids);
     double score = 0.0;
-    for (const std::uint32_t id : ids) score += planted(weights, id);
+    for (const Id id : ids) score += planted(weights, id);
     score *= std::sqrt(3.0) * static_cast<double>(value);  // a uniform number in [-1, 1) has the variance 1/3
     const bool is_positive = draw_unit(random) * (1.0 + std::exp(-kSharpness * score)) < 1.0;
-    out.add(is_positive ? 1.0F : -1.0F, ids, values);
+    out.add(is_positive ? 1.0F : -1.0F, std::span<const Id>(ids), values);
   }
-  out.info().features = features;
+  if (!kHasKeys) out.info().features = features;
 }
 
+template <class Id>
 void generate_ratings(const std::string& source, Loading& loading, SparseWriter& out) {
   const auto parts = split_at_x(std::string_view(source).substr(kRatings.size()));
   if (parts.size() != 3) fail(source, "three sizes are required");
@@ -127,12 +132,13 @@ void generate_ratings(const std::string& source, Loading& loading, SparseWriter&
     double score = 3.0 + planted(user_bias, user) + planted(item_bias, item) + (draw_unit(random) - 0.5);
     for (std::size_t k = 0; k < kPlantedFactors; ++k)
       score += planted(user_factor[k], user) * planted(item_factor[k], item);
-    const std::uint32_t ids[] = {static_cast<std::uint32_t>(user), static_cast<std::uint32_t>(users + item)};
+    const Id ids[] = {static_cast<Id>(user), static_cast<Id>(users + item)};
     constexpr float kOnes[] = {1.0F, 1.0F};
-    out.add(static_cast<float>(std::clamp(std::floor(score + 0.5), 1.0, 5.0)), ids, kOnes);
+    out.add(static_cast<float>(std::clamp(std::floor(score + 0.5), 1.0, 5.0)), std::span<const Id>(ids), kOnes);
   }
   SparseInfo& info = out.info();
   info.kind = SparseKind::kRatings;
+  if (info.has_keys != 0) return;
   info.users = users;
   info.items = items;
   info.features = users + items;
@@ -144,12 +150,15 @@ bool is_generated(const std::string& source) noexcept {
   return source.starts_with(kZipf) || source.starts_with(kRatings);
 }
 
-void generate(const std::string& source, const LoadHooks& hooks, SparseWriter& out) {
-  Loading loading(hooks, source);
-  if (source.starts_with(kZipf))
-    generate_zipf(source, loading, out);
+void generate(const std::string& source, const SparseSourceOptions& options, SparseWriter& out) {
+  Loading loading(options, source);
+  const bool is_zipf = source.starts_with(kZipf);
+  if (options.keyed)
+    is_zipf ? generate_zipf<std::uint64_t>(source, loading, out)
+            : generate_ratings<std::uint64_t>(source, loading, out);
   else
-    generate_ratings(source, loading, out);
+    is_zipf ? generate_zipf<std::uint32_t>(source, loading, out)
+            : generate_ratings<std::uint32_t>(source, loading, out);
 }
 
 }  // namespace ps_shm::train

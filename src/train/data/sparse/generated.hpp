@@ -16,7 +16,8 @@ namespace ps_shm::train {
 
 bool is_generated(const std::string& source) noexcept;
 
-// Requires: is_generated. Throws Error if the sizes are invalid; Interrupted.
-void generate(const std::string& source, const LoadHooks& hooks, SparseWriter& out);
+// Requires: is_generated. Options used: keyed, with which the keys are the ids; and how to stop. Throws Error if the sizes
+// are invalid; Interrupted.
+void generate(const std::string& source, const SparseSourceOptions& options, SparseWriter& out);
 
 }  // namespace ps_shm::train

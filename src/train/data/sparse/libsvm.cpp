@@ -15,8 +15,13 @@ namespace {
 class LibsvmReader {
  public:
   LibsvmReader(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out)
-      : lines_(lines), hash_bits_(options.hash_bits), wanted_base_(options.first_index), out_(out) {
-    base_ = wanted_base_ == FirstIndex::kOne || (wanted_base_ == FirstIndex::kByContent && hash_bits_ == 0) ? 1 : 0;
+      : lines_(lines),
+        hash_bits_(options.hash_bits),
+        wanted_base_(options.first_index),
+        takes_keys_(options.keyed),
+        out_(out) {
+    const bool may_be_one = wanted_base_ == FirstIndex::kByContent && hash_bits_ == 0 && !takes_keys_;
+    base_ = wanted_base_ == FirstIndex::kOne || may_be_one ? 1 : 0;
   }
 
   void read_all() {
@@ -25,6 +30,7 @@ class LibsvmReader {
   }
 
   void describe(const SparseSourceOptions& options, SparseInfo& info) const {
+    if (takes_keys_) return;
     const std::uint64_t found = hash_bits_ != 0      ? std::uint64_t{1} << hash_bits_
                                 : end_index_ > base_ ? end_index_ - base_
                                                      : 0;
@@ -131,6 +137,7 @@ class LibsvmReader {
   void check_index(const char* at, std::uint64_t index) const {
     if (index == 0 && wanted_base_ == FirstIndex::kOne)
       fail(at, "index 0 in a file whose indices begin with 1; read this file and its companions as 0-based");
+    if (takes_keys_) return;
     if (index >= kMaxIds && hash_bits_ == 0)
       fail(at, fmt::format("index {} is 2^32 or more; hash the features (`hash-bits`)", index));
     if (indices_.empty() || index > indices_.back()) return;
@@ -140,7 +147,8 @@ class LibsvmReader {
   }
 
   void add_example() {
-    if (indices_.empty()) return out_.add(label_, {}, {});
+    if (takes_keys_) return add_summed<std::uint64_t>(keys_, ~std::uint64_t{0});
+    if (indices_.empty()) return out_.add(label_, std::span<const std::uint32_t>(), {});
     if (indices_.front() < base_) turn_zero_based();
     end_index_ = std::max(end_index_, indices_.back() + 1);
     ids_.resize(indices_.size());
@@ -148,7 +156,7 @@ class LibsvmReader {
       for (std::size_t i = 0; i < ids_.size(); ++i) ids_[i] = static_cast<std::uint32_t>(indices_[i] - base_);
       out_.add(label_, ids_, values_);
     } else {
-      add_hashed();
+      add_summed<std::uint32_t>(ids_, (std::uint64_t{1} << hash_bits_) - 1);
     }
   }
 
@@ -162,39 +170,40 @@ class LibsvmReader {
         [this] { lines_.look(); });
   }
 
-  void add_hashed() {
-    const std::uint64_t mask = (std::uint64_t{1} << hash_bits_) - 1;
+  // Sorts the features, whose indices count by the bits of `mask`, and adds up the values of those that meet.
+  template <class Id>
+  void add_summed(std::vector<Id>& ids, std::uint64_t mask) {
     order_.resize(indices_.size());
     std::iota(order_.begin(), order_.end(), 0U);
     for (std::uint64_t& index : indices_) index = (index - base_) & mask;
     // Stable: colliding values are added in the order of the line, so that the sum's bits are always the same.
     std::stable_sort(order_.begin(), order_.end(), [&](auto a, auto b) { return indices_[a] < indices_[b]; });
-    ids_.clear();
+    ids.clear();
     sums_.clear();
     for (const std::uint32_t i : order_) {
-      const auto id = static_cast<std::uint32_t>(indices_[i]);
-      if (!ids_.empty() && ids_.back() == id) {
+      const auto id = static_cast<Id>(indices_[i]);
+      if (!ids.empty() && ids.back() == id) {
         sums_.back() += values_[i];
       } else {
-        ids_.push_back(id);
+        ids.push_back(id);
         sums_.push_back(values_[i]);
       }
     }
     for (const float sum : sums_)
-      if (!std::isfinite(sum))
-        fail(line_.data(), "the sum of values hashed to one feature is too large for a 32-bit float");
-    out_.add(label_, ids_, sums_);
+      if (!std::isfinite(sum)) fail(line_.data(), "the sum of values of one feature is too large for a 32-bit float");
+    out_.add(label_, std::span<const Id>(ids), sums_);
   }
 
   TextLines& lines_;
   std::uint32_t hash_bits_;
   FirstIndex wanted_base_;
+  bool takes_keys_;
   SparseWriter& out_;
   std::uint64_t base_, end_index_ = 0;
   std::string_view line_;
   const char* end_ = nullptr;  // end of the relevant part of the line
   float label_ = 0.0F;
-  std::vector<std::uint64_t> indices_;
+  std::vector<std::uint64_t> indices_, keys_;
   std::vector<std::uint32_t> ids_, order_;
   std::vector<float> values_, sums_;
 };

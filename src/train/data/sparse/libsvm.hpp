@@ -16,7 +16,7 @@ namespace ps_shm::train {
 // Whether a line has a label and features, so that it can be nothing else. A label alone may be of another format.
 bool looks_like_libsvm(std::string_view line);
 
-// Reads all lines into the writer. Options used: first_index, hash_bits and features.
+// Reads all lines into the writer. Options used: first_index, hash_bits, features and keyed.
 void read_libsvm(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out);
 
 }  // namespace ps_shm::train

@@ -1,6 +1,7 @@
 #include "train/data/sparse/ratings.hpp"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -68,12 +69,12 @@ bool is_header(const Fields& fields, std::string_view separator) {
 
 class RatingsReader {
  public:
-  RatingsReader(TextLines& lines, const SparseData* names_of, SparseWriter& out)
-      : lines_(lines), out_(out), names_of_(names_of) {
-    if (names_of == nullptr) return;
-    const std::vector<std::string_view> names = names_of->names();
+  RatingsReader(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out)
+      : lines_(lines), out_(out), names_of_(options.names_of), takes_keys_(options.keyed) {
+    if (names_of_ == nullptr) return;
+    const std::vector<std::string_view> names = names_of_->names();
     for (std::uint32_t id = 0; id < names.size(); ++id)
-      (id < names_of->info().users ? users_ : items_).emplace(names[id], id);
+      (id < names_of_->info().users ? users_ : items_).emplace(names[id], id);
   }
 
   void read_all() {
@@ -89,6 +90,7 @@ class RatingsReader {
     }
     SparseInfo& info = out_.info();
     info.kind = SparseKind::kRatings;
+    if (takes_keys_) return;
     info.users = users_.size();
     info.items = items_.size();
     info.features = info.users + info.items;
@@ -132,13 +134,19 @@ class RatingsReader {
                                                   kFieldNames[fields.count], expected_separator()));
     if (fields.count > kMaxFields)
       fail(fields.text[kMaxFields].data(), "a fifth field; expected user, item, rating and optional time");
-    std::uint32_t user = number_of(users_, fields.text[0], "user");
-    std::uint32_t item = number_of(items_, fields.text[1], "item");
-    if (user > item && names_of_ != nullptr) std::swap(user, item);  // for an unknown user: ids must ascend
+    const std::string_view user_name = checked_name(fields.text[0], "user"),
+                           item_name = checked_name(fields.text[1], "item");
     const float rating = parse(fields.text[2], "rating");
     if (fields.count == kMaxFields) parse(fields.text[3], "time");
-    const std::uint32_t ids[] = {user, item};
     constexpr float kOnes[] = {1.0F, 1.0F};
+    if (takes_keys_) {
+      const std::uint64_t keys[] = {rating_key(false, user_name), rating_key(true, item_name)};
+      return out_.add(rating, keys, kOnes);
+    }
+    std::uint32_t user = number_of(users_, user_name, "user");
+    std::uint32_t item = number_of(items_, item_name, "item");
+    if (user > item && names_of_ != nullptr) std::swap(user, item);  // for an unknown user: ids must ascend
+    const std::uint32_t ids[] = {user, item};
     out_.add(rating, ids, kOnes);
   }
 
@@ -157,10 +165,14 @@ class RatingsReader {
     return value;
   }
 
-  std::uint32_t number_of(Numbering& numbers, std::string_view text, const char* what) const {
+  std::string_view checked_name(std::string_view text, const char* what) const {
     if (text.empty()) fail(text.data(), fmt::format("the {} is empty", what));
     if (text.size() > kMaxIdBytes)
       fail(text.data(), fmt::format("{} {} is longer than {} bytes", what, quoted(text), kMaxIdBytes));
+    return text;
+  }
+
+  std::uint32_t number_of(Numbering& numbers, std::string_view text, const char* what) const {
     if (const auto found = numbers.find(text); found != numbers.end()) return found->second;
     if (names_of_ != nullptr) return static_cast<std::uint32_t>(names_of_->info().features + (&numbers == &items_));
     if (numbers.size() == kMaxNumbers) fail(text.data(), fmt::format("more than 2^31 different {}s", what));
@@ -170,6 +182,7 @@ class RatingsReader {
   TextLines& lines_;
   SparseWriter& out_;
   const SparseData* names_of_;
+  bool takes_keys_;
   std::string_view line_, separator_;
   Numbering users_, items_;
 };
@@ -191,8 +204,12 @@ bool is_rating(std::string_view line) {
   return looks_like_ratings(line) && is_number(split(line, separator_of(line)).text[2]);
 }
 
-void read_ratings(TextLines& lines, const SparseData* names_of, SparseWriter& out) {
-  RatingsReader(lines, names_of, out).read_all();
+std::uint64_t rating_key(bool is_item, std::string_view name) noexcept {
+  return XXH3_64bits_withSeed(name.data(), name.size(), is_item ? 2 : 1);
+}
+
+void read_ratings(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out) {
+  RatingsReader(lines, options, out).read_all();
 }
 
 }  // namespace ps_shm::train

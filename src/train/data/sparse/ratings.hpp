@@ -6,6 +6,7 @@
 // and column.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "train/data/sparse/sparse_file.hpp"
@@ -19,9 +20,12 @@ bool looks_like_ratings(std::string_view line);
 // Whether it has a number as its rating, too, so that it is no header.
 bool is_rating(std::string_view line);
 
-// Reads all lines into the writer. Memory grows with the number of different users and items. If `names_of` is not
-// null, ids are those of that data, and two additional ids stand for all users and all items that it lacks.
-// Requires: it has names.
-void read_ratings(TextLines& lines, const SparseData* names_of, SparseWriter& out);
+// The key of a user or an item in keyed data: XXH3 (64 bits) of its name, with the seed 1 for users and 2 for items.
+std::uint64_t rating_key(bool is_item, std::string_view name) noexcept;
+
+// Reads all lines into the writer. Memory grows with the number of different users and items, but not of keyed data. If
+// `names_of` is not null, ids are those of that data, and two additional ids stand for all users and all items that it
+// lacks. Requires: it has names. Options used: names_of and keyed.
+void read_ratings(TextLines& lines, const SparseSourceOptions& options, SparseWriter& out);
 
 }  // namespace ps_shm::train

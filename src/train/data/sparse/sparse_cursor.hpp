@@ -14,14 +14,18 @@
 namespace ps_shm::train {
 
 // The example whose record begins there.
-inline SparseExample example_at(const std::uint32_t* record) noexcept {
+inline SparseExample example_at(const std::uint32_t* record, bool has_keys) noexcept {
   const std::uint32_t n = record[1];
   const std::uint32_t* const ids = record + kRecordHeaderWords;
   SparseExample example;
   __builtin_memcpy(&example.label, record, sizeof example.label);
-  example.ids = {ids, n};
-  // The words of values are floats: they are never written through this mapping, so reading them as floats works.
-  example.values = {reinterpret_cast<const float*>(ids + n), n};
+  // The words of values are floats: they are never written through this mapping, so reading them as floats works. So do
+  // keys, whose records begin at even words.
+  if (has_keys)
+    example.keys = {reinterpret_cast<const std::uint64_t*>(ids), n};
+  else
+    example.ids = {ids, n};
+  example.values = {reinterpret_cast<const float*>(ids + (has_keys ? 2 : 1) * std::size_t{n}), n};
   return example;
 }
 
@@ -36,6 +40,7 @@ class SparseCursor {
         words_(data.words()),
         features_(data.info().features),
         is_rating_(data.info().kind == SparseKind::kRatings),
+        has_keys_(data.info().has_keys != 0),
         next_(from),
         kept_(from),
         end_(to) {}
@@ -47,14 +52,14 @@ class SparseCursor {
   bool next() {
     at_ = next_;
     if (at_ == end_) return false;
-    if (end_ - at_ < kRecordHeaderWords || end_ - at_ < record_words(words_[at_ + 1]) || !has_good_ids())
+    if (end_ - at_ < kRecordHeaderWords || end_ - at_ < record_words(words_[at_ + 1], has_keys_) || !has_good_ids())
       fail_damaged();
-    next_ = at_ + record_words(words_[at_ + 1]);
+    next_ = at_ + record_words(words_[at_ + 1], has_keys_);
     if ((at_ - kept_) * 4 >= kKeptBytes) give_back();
     return true;
   }
 
-  SparseExample example() const { return example_at(words_.data() + at_); }
+  SparseExample example() const { return example_at(words_.data() + at_, has_keys_); }
   std::uint64_t word() const noexcept { return at_; }        // where the current record begins
   std::uint64_t end_word() const noexcept { return next_; }  // and ends
 
@@ -63,10 +68,11 @@ class SparseCursor {
  private:
   void give_back();
 
-  // Ascending, each below `features`; a rating has two.
+  // Ascending, each below `features`; a rating has two. Any keys are good.
   bool has_good_ids() const noexcept {
     const std::uint32_t n = words_[at_ + 1];
     if (is_rating_ && n != 2) return false;
+    if (has_keys_) return true;
     const std::uint32_t* const ids = &words_[at_] + kRecordHeaderWords;
     bool ascend = true;
     for (std::uint32_t i = 1; i < n; ++i) ascend &= ids[i] > ids[i - 1];
@@ -76,7 +82,7 @@ class SparseCursor {
   const SparseData& data_;
   std::span<const std::uint32_t> words_;
   std::uint64_t features_;
-  bool is_rating_;
+  bool is_rating_, has_keys_;
   std::uint64_t next_, kept_, end_, at_ = 0;
 };
 

@@ -77,7 +77,7 @@ void read_text(TextLines& lines, const SparseSourceOptions& options, SparseWrite
   const std::string first = first_line(lines, options.format == SparseSourceOptions::Format::kByContent);
   try {
     if (are_ratings(first, options))
-      read_ratings(lines, options.names_of, out);
+      read_ratings(lines, options, out);
     else
       read_libsvm(lines, options, out);
   } catch (const Error& error) {
@@ -142,9 +142,9 @@ SparseData SparseData::parse(std::string_view text, const std::string& name, con
 }
 
 SparseData SparseData::share(Worker& worker, const std::string& source, const SparseSourceOptions& options) {
-  const std::string key =
-      fmt::format("{} (format {}, first index {}, hash bits {}, features {})", source, static_cast<int>(options.format),
-                  static_cast<int>(options.first_index), options.hash_bits, options.features);
+  const std::string key = fmt::format("{} (format {}, first index {}, hash bits {}, features {}, keyed {})", source,
+                                      static_cast<int>(options.format), static_cast<int>(options.first_index),
+                                      options.hash_bits, options.features, options.keyed);
   const SharedBytes shared = worker.shared(key, [&](const auto& room) {
     const SparseData data = read(source, options);
     const auto* const words = data.words().data();

@@ -7,7 +7,8 @@
 //            +--------------------+  then blocks of complete examples, in the order of the source:
 //            | label              |  float
 //            | n                  |  u32
-//            | ids[n]             |  u32, ascending, each below `features`
+//            | ids[n]             |  u32, ascending, each below `features`; or u64 keys, ascending, and a word to fill
+//            |                    |  up if n is odd, so that every record begins at an even word
 //            | values[n]          |  float
 //            +--------------------+  then, of ratings from text, the names of all ids, from 0 on:
 //            | n                  |  u32
@@ -42,6 +43,7 @@ struct SparseExample {
   float label = 0.0F;
   std::span<const std::uint32_t> ids;
   std::span<const float> values;  // as many
+  std::span<const std::uint64_t> keys{};  // of keyed data, instead of ids
 };
 
 enum class SparseKind : std::uint32_t { kFeatures = 1, kRatings = 2 };
@@ -51,6 +53,7 @@ enum class FirstIndex : std::uint32_t { kByContent, kZero, kOne };
 
 struct SparseInfo {
   SparseKind kind = SparseKind::kFeatures;
+  std::uint32_t has_keys = 0;  // 1: keyed data, whose features, users and items are not counted
   std::uint64_t examples = 0;
   std::uint64_t nonzeros = 0;          // of all examples together
   std::uint64_t features = 0;          // above all ids; ratings: users + items, and two more with names_of
@@ -71,6 +74,9 @@ struct SparseSourceOptions : LoadHooks {
       0;                       // LIBSVM: takes ids modulo 2^hash_bits (1 to 32), adding up values that meet; 0: as they
                                // are, below 2^32
   std::uint64_t features = 0;  // at least so many (a test set must have those of its training set); 0: as found
+  // Takes features by 64-bit keys instead of ids: the indices of LIBSVM text as they are, in any order, those that repeat in
+  // a line added up; of ratings the hashes of the names (rating_key()). Not with hash_bits or names_of.
+  bool keyed = false;
   // Ratings: users and items get the ids that they have in this data; ids from its `features` on stand for those that
   // it does not contain. Requires: it outlives the reading.
   const class SparseData* names_of = nullptr;

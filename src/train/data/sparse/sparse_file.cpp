@@ -56,15 +56,29 @@ void SparseWriter::note_label(float label) noexcept {
   ++distinct;
 }
 
-void SparseWriter::add(float label, std::span<const std::uint32_t> ids, std::span<const float> values) {
+// Returns where the ids or keys go.
+std::uint32_t* SparseWriter::begin_record(float label, std::size_t nonzeros) {
   note_label(label);
   ++info_.examples;
-  info_.nonzeros += ids.size();
-  std::uint32_t* const out = append(record_words(static_cast<std::uint32_t>(ids.size())));
+  info_.nonzeros += nonzeros;
+  std::uint32_t* const out = append(record_words(static_cast<std::uint32_t>(nonzeros), info_.has_keys != 0));
   std::memcpy(out, &label, 4);
-  out[1] = static_cast<std::uint32_t>(ids.size());
-  std::copy(ids.begin(), ids.end(), out + kRecordHeaderWords);
-  if (!values.empty()) std::memcpy(out + kRecordHeaderWords + ids.size(), values.data(), values.size_bytes());
+  out[1] = static_cast<std::uint32_t>(nonzeros);
+  return out + kRecordHeaderWords;
+}
+
+void SparseWriter::add(float label, std::span<const std::uint32_t> ids, std::span<const float> values) {
+  std::uint32_t* const out = begin_record(label, ids.size());
+  std::copy(ids.begin(), ids.end(), out);
+  if (!values.empty()) std::memcpy(out + ids.size(), values.data(), values.size_bytes());
+}
+
+void SparseWriter::add(float label, std::span<const std::uint64_t> keys, std::span<const float> values) {
+  info_.has_keys = 1;
+  std::uint32_t* const out = begin_record(label, keys.size());
+  if (keys.empty()) return;
+  std::memcpy(out, keys.data(), keys.size_bytes());
+  std::memcpy(out + 2 * keys.size(), values.data(), values.size_bytes());
 }
 
 void SparseWriter::add_name(std::string_view name) {

@@ -14,10 +14,10 @@
 
 namespace ps_shm::train {
 
-// An example's record: its label, n, n ids, n values; each a word of 4 bytes.
+// An example's record: its label, n, n ids, n values; each a word of 4 bytes. Keys are two words each.
 inline constexpr std::size_t kRecordHeaderWords = 2;
-constexpr std::uint64_t record_words(std::uint32_t nonzeros) noexcept {
-  return kRecordHeaderWords + 2 * std::uint64_t{nonzeros};
+constexpr std::uint64_t record_words(std::uint32_t nonzeros, bool has_keys = false) noexcept {
+  return kRecordHeaderWords + 2 * std::uint64_t{nonzeros} + (has_keys ? std::uint64_t{nonzeros} + nonzeros % 2 : 0);
 }
 
 // A name's record: its number of bytes, and the bytes, padded to complete words.
@@ -33,7 +33,7 @@ struct SparseOrigin {
 };
 
 inline constexpr std::uint64_t kSparseMagic = 0x3130455352505350;  // "PSPRSE01"
-inline constexpr std::uint32_t kSparseVersion = 3;                 // incremented with every change of the format
+inline constexpr std::uint32_t kSparseVersion = 4;                 // incremented with every change of the format
 
 // The first bytes of the file. `check` is a hash of the bytes before it, written last: a file without it is incomplete.
 struct SparseHeader {
@@ -60,6 +60,8 @@ class SparseWriter {
 
   // Requires: ids ascending, as many values. Counts and labels of `info` are maintained here, all else by the reader.
   void add(float label, std::span<const std::uint32_t> ids, std::span<const float> values);
+  // Of keyed data. Requires: all examples have keys; patch() is not called.
+  void add(float label, std::span<const std::uint64_t> keys, std::span<const float> values);
 
   // Names the next id, beginning with 0. Requires: neither add() nor patch() is called afterwards.
   void add_name(std::string_view name);
@@ -75,6 +77,7 @@ class SparseWriter {
  private:
   // Space for a record in the buffer.
   std::uint32_t* append(std::size_t words);
+  std::uint32_t* begin_record(float label, std::size_t nonzeros);
   void flush();
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   void note_label(float label) noexcept;

@@ -113,9 +113,9 @@ SparseOrigin origin_of(const std::string& path, const SparseSourceOptions& optio
   if (S_ISREG(status.st_mode)) origin.content = hash_content(source.get(), path, origin.bytes);
   std::error_code unknown;
   origin.options =
-      hash_name(fmt::format("{}|{}|{}|{}|{}|{}|{:016x}", fs::weakly_canonical(path, unknown).string(), kSparseVersion,
-                            static_cast<int>(options.format), static_cast<int>(options.first_index), options.hash_bits,
-                            options.features, hash_names(options.names_of)));
+      hash_name(fmt::format("{}|{}|{}|{}|{}|{}|{}|{:016x}", fs::weakly_canonical(path, unknown).string(),
+                            kSparseVersion, static_cast<int>(options.format), static_cast<int>(options.first_index),
+                            options.hash_bits, options.features, options.keyed, hash_names(options.names_of)));
   return origin;
 }
 

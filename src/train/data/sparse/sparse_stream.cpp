@@ -33,7 +33,7 @@ bool SparsePart::has(std::uint64_t example) const noexcept {
 
 SparseStream::SparseStream(const SparseData& data, const SparsePart& part, std::uint64_t seed, unsigned rank,
                            std::size_t window_bytes)
-    : data_(data), part_(part), random_(mix(mix(seed, kVisits), rank)) {
+    : data_(data), part_(part), has_keys_(data.info().has_keys != 0), random_(mix(mix(seed, kVisits), rank)) {
   find_windows(window_bytes);
   if (examples_ == 0)
     throw Error(fmt::format("{}: none of its {} examples is {}; change the fraction that is held out", data.name(),
@@ -83,7 +83,7 @@ void SparseStream::enter_window() {
     order_.clear();
     std::uint64_t example = window.first_example;
     for (const std::uint32_t* record = base_; record != data_.words().data() + window.end;
-         record += record_words(record[1]))
+         record += record_words(record[1], has_keys_))
       if (part_.has(example++)) order_.push_back(static_cast<std::uint32_t>(record - base_));
   }
   shuffle(order_);
@@ -103,10 +103,11 @@ SparseExample SparseStream::next() {
   if (position_ + kHeadAhead < order_.size()) prefetch(base_ + order_[position_ + kHeadAhead]);
   if (position_ + kBodyAhead < order_.size()) {
     const std::uint32_t* const record = base_ + order_[position_ + kBodyAhead];
-    const std::size_t lines = std::min(record_words(record[1]) * 4 / kLine + 1, std::uint64_t{kMaxLinesAhead});
+    const std::size_t lines =
+        std::min(record_words(record[1], has_keys_) * 4 / kLine + 1, std::uint64_t{kMaxLinesAhead});
     for (std::size_t line = 1; line < lines; ++line) prefetch(record + line * (kLine / 4));
   }
-  const SparseExample example = example_at(base_ + order_[position_]);
+  const SparseExample example = example_at(base_ + order_[position_], has_keys_);
   if (++position_ == order_.size()) leave_window();
   return example;
 }

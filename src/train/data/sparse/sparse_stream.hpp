@@ -60,6 +60,7 @@ class SparseStream {
 
   const SparseData& data_;
   SparsePart part_;
+  bool has_keys_;
   std::mt19937_64 random_;
   std::uint64_t examples_ = 0, epochs_ = 0;
   std::vector<Window> windows_;

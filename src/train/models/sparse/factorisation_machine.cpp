@@ -28,6 +28,8 @@ class FactorisationMachine final : public SparseModel {
 
   std::span<const std::uint32_t> touched(const SparseExample& example) override { return example.ids; }
 
+  float initial_range() const override { return kFactorRange; }
+
   float gradient(const SparseExample& example, const float* rows, float* gradients) override {
     const LossAt at = loss_at(example.label, score(example, rows));
     const float* sums = sums_.data();

@@ -32,16 +32,23 @@ class LinearModel : public SparseModel {
     return touched_;
   }
 
+  std::span<const std::uint64_t> touched_keys(const SparseExample& example) final {
+    if (!has_bias_) return example.keys;
+    touched_keys_.assign(example.keys.begin(), example.keys.end());
+    touched_keys_.push_back(kBiasKey);
+    return touched_keys_;
+  }
+
   float gradient(const SparseExample& example, const float* rows, float* gradients) final {
     const LossAt at = kLoss(signs_.of(example.label), LinearModel::score(example, rows));
-    const std::size_t count = example.ids.size();
+    const std::size_t count = example.values.size();
     for (std::size_t i = 0; i < count; ++i) gradients[i] = at.slope * example.values[i];
     if (has_bias_) gradients[count] = at.slope;
     return at.loss;
   }
 
   float score(const SparseExample& example, const float* rows) final {
-    const std::size_t count = example.ids.size();
+    const std::size_t count = example.values.size();
     float sum = has_bias_ ? rows[count] : 0.0F;
     for (std::size_t i = 0; i < count; ++i) sum += rows[i] * example.values[i];
     return sum;
@@ -58,6 +65,7 @@ class LinearModel : public SparseModel {
   std::uint32_t bias_row_;
   bool has_bias_, gives_probabilities_;
   std::vector<std::uint32_t> touched_;
+  std::vector<std::uint64_t> touched_keys_;
 };
 
 }  // namespace ps_shm::train

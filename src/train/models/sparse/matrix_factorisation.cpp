@@ -20,6 +20,8 @@ class MatrixFactorisation final : public SparseModel {
 
   std::span<const std::uint32_t> touched(const SparseExample& example) override { return example.ids; }
 
+  float initial_range() const override { return kFactorRange; }
+
   float gradient(const SparseExample& example, const float* rows, float* gradients) override {
     const LossAt at = squared_loss(example.label, score(example, rows));
     gradients[0] = gradients[width_] = at.slope;
@@ -32,7 +34,7 @@ class MatrixFactorisation final : public SparseModel {
 
   // If the training data lacks the user or the item, only the other one contributes.
   float score(const SparseExample& example, const float* rows) override {
-    if (example.ids.size() < 2) return example.ids.empty() ? mean_ : mean_ + rows[0];
+    if (example.values.size() < 2) return example.values.empty() ? mean_ : mean_ + rows[0];
     float sum = mean_ + rows[0] + rows[width_];
     for (std::size_t k = 1; k < width_; ++k) sum += rows[k] * rows[width_ + k];
     return sum;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "ps_shm/errors.hpp"
 
@@ -12,6 +13,22 @@ namespace ps_shm::train {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Calls known(example, rows) for each example of the part: it fills in the rows, and returns the example without what has
+// none.
+template <class Known>
+SparseMetrics evaluate_with(SparseModel& model, const SparseData& data, const SparsePart& part, Known&& known) {
+  MetricSum sum(model);
+  std::vector<float> rows;
+  bool is_empty = true;
+  for_each_example(data, part, [&](const SparseExample& example) {
+    is_empty = false;
+    const SparseExample of_known = known(example, rows);
+    sum.add(example.label, model.score(of_known, rows.data()));
+  });
+  if (is_empty) throw Error(fmt::format("{}: there are no test examples", data.name()));
+  return sum.result();
+}
 
 }  // namespace
 
@@ -55,12 +72,8 @@ SparseMetrics MetricSum::result() {
 
 SparseMetrics evaluate(SparseModel& model, std::span<const float> table, std::uint64_t features, const SparseData& data,
                        const SparsePart& part) {
-  MetricSum sum(model);
   const std::size_t width = model.table().shape[1];
-  std::vector<float> rows;
-  bool is_empty = true;
-  for_each_example(data, part, [&](const SparseExample& example) {
-    is_empty = false;
+  return evaluate_with(model, data, part, [&](const SparseExample& example, std::vector<float>& rows) {
     SparseExample known = example;
     const auto end = std::lower_bound(example.ids.begin(), example.ids.end(), features);  // they ascend
     known.ids = example.ids.first(static_cast<std::size_t>(end - example.ids.begin()));
@@ -69,10 +82,32 @@ SparseMetrics evaluate(SparseModel& model, std::span<const float> table, std::ui
     rows.resize(touched.size() * width);
     for (std::size_t i = 0; i < touched.size(); ++i)
       std::copy_n(table.data() + std::size_t{touched[i]} * width, width, rows.data() + i * width);
-    sum.add(example.label, model.score(known, rows.data()));
+    return known;
   });
-  if (is_empty) throw Error(fmt::format("{}: there are no test examples", data.name()));
-  return sum.result();
+}
+
+SparseMetrics evaluate(SparseModel& model, Table& table, const SparseData& data, const SparsePart& part) {
+  const std::size_t width = table.row_size();
+  std::unique_ptr<bool[]> found;
+  std::size_t room = 0;
+  std::vector<float> values;
+  return evaluate_with(model, data, part, [&](const SparseExample& example, std::vector<float>& rows) {
+    const auto keys = model.touched_keys(example);
+    if (keys.size() > room) found = std::make_unique<bool[]>(room = keys.size());
+    rows.resize(keys.size() * width);
+    table.pull(keys, rows, {found.get(), keys.size()});
+    values.clear();
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      const bool is_bias = i == example.keys.size();
+      if (!found[i] && !is_bias) continue;
+      if (!is_bias) values.push_back(example.values[i]);
+      std::copy_n(rows.data() + i * width, width, rows.data() + kept++ * width);
+    }
+    SparseExample known = example;
+    known.values = values;
+    return known;
+  });
 }
 
 }  // namespace ps_shm::train

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "ps_shm/table.hpp"
 #include "train/data/sparse/sparse_data.hpp"
 #include "train/data/sparse/sparse_stream.hpp"
 #include "train/models/sparse/sparse_model.hpp"
@@ -40,5 +41,8 @@ class MetricSum {
 // with its `features` lacks: they are omitted. Throws Error if the part has no examples.
 SparseMetrics evaluate(SparseModel& model, std::span<const float> table, std::uint64_t features, const SparseData& data,
                        const SparsePart& part);
+
+// The same of keyed data with a table by key. Keys without a row are omitted.
+SparseMetrics evaluate(SparseModel& model, Table& table, const SparseData& data, const SparsePart& part);
 
 }  // namespace ps_shm::train

@@ -13,7 +13,7 @@
 namespace ps_shm::train {
 namespace {
 
-constexpr double kFactorDeviation = 0.01;
+constexpr double kFactorDeviation = 0.01;  // see kFactorRange
 
 }  // namespace
 
@@ -53,7 +53,8 @@ std::unique_ptr<SparseModel> make_sparse_model(std::string_view name, const Spar
         fmt::format("model {} is a two-class model, but all examples of the data have the label {}; add examples "
                     "of the other class",
                     name, info.label_min));
-  if (info.features == 0 && !options.bias) throw Error("the data has no features: there is nothing to train");
+  if ((info.has_keys != 0 ? info.nonzeros : info.features) == 0 && !options.bias)
+    throw Error("the data has no features: there is nothing to train");
   if (info.features > std::numeric_limits<std::uint32_t>::max())
     throw Error(fmt::format("the data has {} features, which exceeds 32-bit ids; use `hash-bits` 31", info.features));
   return row.make_sparse(info, options);

@@ -28,6 +28,10 @@
 
 namespace ps_shm::train {
 
+// The key of the bias row of a model of keyed data. It is like any other: features may have any key, but it is not to be
+// expected that one has this.
+inline constexpr std::uint64_t kBiasKey = 0xb1a5'5e1f'0c2d'9a47;
+
 struct SparseModelOptions {
   std::uint32_t factors = 8;  // k, of mf and fm
   bool bias = false;          // logistic, svm: an additional row that every example touches, with value 1
@@ -46,7 +50,7 @@ class SparseModel {
  public:
   virtual ~SparseModel() = default;
 
-  // The model's table: a name and the shape {rows, width}.
+  // The model's table: a name and the shape {rows, width}. Of keyed data the number of rows means nothing.
   virtual const ParameterSpec& table() const = 0;
 
   // Fills `out` with the initial values of the rows from `first_row` on, which depend on the seed and the row only.
@@ -54,6 +58,12 @@ class SparseModel {
 
   // The rows that an example touches: its ids, and the bias row if there is one. Valid until the next call.
   virtual std::span<const std::uint32_t> touched(const SparseExample& example) = 0;
+
+  // The same of an example of keyed data: its keys, and that of the bias.
+  virtual std::span<const std::uint64_t> touched_keys(const SparseExample& example) { return example.keys; }
+
+  // The rows of a table by key begin with values uniform in plus or minus this.
+  virtual float initial_range() const { return 0.0F; }
 
   // Writes the gradient with respect to each touched row, as many as there are rows; returns the loss.
   virtual float gradient(const SparseExample& example, const float* rows, float* gradients) = 0;
