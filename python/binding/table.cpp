@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 
@@ -18,6 +19,13 @@ using namespace nb::literals;
 struct NamedTable {
   SharedRank rank;
   Table table;
+  std::uint64_t evicted_since;  // the version from which pop_evicted() goes on
+};
+
+// What export() returns.
+struct Exported {
+  nb::object keys, rows, state, evicted;
+  TableDump dump;
 };
 
 // Keys as given: a negative one is the unsigned number of the same bits.
@@ -29,15 +37,19 @@ class Keys {
   }
   std::span<const std::uint64_t> all() const noexcept { return array_.as<const std::uint64_t>(); }
   const Shape& shape() const noexcept { return array_.shape(); }
-  Shape shape_of_rows(const NamedTable& self) const {
+  Shape shape_of_rows(std::uint64_t width) const {
     Shape shape = array_.shape();
-    shape.push_back(self.table.row_size());
+    shape.push_back(width);
     return shape;
   }
-  Array rows(const NamedTable& self, nb::handle given, Use use, const char* what) const {
+  Shape shape_of_rows(const NamedTable& self) const { return shape_of_rows(self.table.row_size()); }
+  Array floats(std::uint64_t width, nb::handle given, Use use, const char* what) const {
     Array array(given, use, about_ + what);
-    array.require(DType::kFloat32, shape_of_rows(self), about_ + what);
+    array.require(DType::kFloat32, shape_of_rows(width), about_ + what);
     return array;
+  }
+  Array rows(const NamedTable& self, nb::handle given, Use use, const char* what) const {
+    return floats(self.table.row_size(), given, use, what);
   }
 
  private:
@@ -66,11 +78,14 @@ PushedKeys push(NamedTable& self, nb::handle given, nb::handle gradients) {
   return self.table.push(keys.all(), array.as<const float>());
 }
 
-PushedKeys assign(NamedTable& self, nb::handle given, nb::handle values) {
+PushedKeys assign(NamedTable& self, nb::handle given, nb::handle values, nb::handle state) {
   const Keys keys(self, given, "assign");
   const Array array = keys.rows(self, values, Use::kRead, "the values");
+  std::optional<Array> slots;
+  if (!state.is_none()) slots = keys.floats(self.table.state_size(), state, Use::kRead, "the state");
   const Turn turn(*self.rank);
-  return self.table.assign(keys.all(), array.as<const float>());
+  return self.table.assign(keys.all(), array.as<const float>(),
+                           slots ? slots->as<const float>() : std::span<const float>());
 }
 
 nb::object contains(NamedTable& self, nb::handle given) {
@@ -104,22 +119,52 @@ TableStatistics statistics(const NamedTable& self) {
   return self.table.statistics();
 }
 
-nb::object export_rows(NamedTable& self) {
-  std::vector<std::uint64_t> keys;
-  std::vector<float> rows;
+template <class T>
+nb::object array_of(const std::vector<T>& values, DType dtype, const Shape& shape) {
+  nb::object made = new_array(dtype, shape);
+  const Array to(made, Use::kWrite, "values");
+  std::copy(values.begin(), values.end(), to.as<T>().begin());
+  return made;
+}
+
+Exported export_rows(NamedTable& self, std::uint64_t since, bool with_state) {
+  std::vector<std::uint64_t> keys, evicted;
+  std::vector<float> rows, state;
+  TableDump dump;
   {
     const Turn turn(*self.rank);
-    self.table.dump(0, [&](const TableRow& row) {
-      keys.push_back(row.key);
-      rows.insert(rows.end(), row.values.begin(), row.values.end());
-    });
+    dump = self.table.dump(
+        since,
+        [&](const TableRow& row) {
+          keys.push_back(row.key);
+          rows.insert(rows.end(), row.values.begin(), row.values.end());
+          if (with_state) state.insert(state.end(), row.state.begin(), row.state.end());
+        },
+        [&](std::uint64_t key) { evicted.push_back(key); });
   }
-  const nb::object all_keys = new_array(DType::kUint64, {keys.size()});
-  const nb::object all_rows = new_array(DType::kFloat32, {keys.size(), self.table.row_size()});
-  const Array to_keys(all_keys, Use::kWrite, "keys"), to_rows(all_rows, Use::kWrite, "rows");
-  std::copy(keys.begin(), keys.end(), to_keys.as<std::uint64_t>().begin());
-  std::copy(rows.begin(), rows.end(), to_rows.as<float>().begin());
-  return nb::make_tuple(all_keys, all_rows);
+  Exported all{.keys = array_of(keys, DType::kUint64, {keys.size()}),
+               .rows = array_of(rows, DType::kFloat32, {keys.size(), self.table.row_size()}),
+               .state = nb::none(),
+               .evicted = array_of(evicted, DType::kUint64, {evicted.size()}),
+               .dump = dump};
+  if (with_state) all.state = array_of(state, DType::kFloat32, {keys.size(), self.table.state_size()});
+  return all;
+}
+
+nb::object pop_evicted(NamedTable& self) {
+  std::vector<std::uint64_t> evicted;
+  TableDump dump;
+  {
+    const Turn turn(*self.rank);
+    dump = self.table.dump(self.evicted_since, {}, [&](std::uint64_t key) { evicted.push_back(key); });
+    self.evicted_since = dump.version;
+  }
+  if (dump.is_full)
+    throw Error(fmt::format("table '{}': some of the keys that were evicted since the last call are forgotten; call "
+                            "pop_evicted() more often, or compare with export().keys",
+                            self.table.name()),
+                ErrorCode::kExhausted);
+  return array_of(evicted, DType::kUint64, {evicted.size()});
 }
 
 void add_results(nb::module_& module) {
@@ -130,6 +175,26 @@ void add_results(nb::module_& module) {
       .def("__repr__", [](const PushedKeys& self) {
         return fmt::format("PushedKeys(updated={}, unadmitted={}, refused={})", self.updated, self.unadmitted,
                            self.refused);
+      });
+  nb::class_<Exported>(module, "TableExport", "Rows of a table and evicted keys, as Table.export() returns them.")
+      .def_ro("keys", &Exported::keys, nb::for_getter(nb::sig("def keys(self) -> numpy.typing.NDArray[numpy.uint64]")),
+              "The keys of the rows.")
+      .def_ro("rows", &Exported::rows, nb::for_getter(nb::sig("def rows(self) -> numpy.typing.NDArray[numpy.float32]")),
+              "The rows, of shape (len(keys), row_size).")
+      .def_ro("state", &Exported::state,
+              nb::for_getter(nb::sig("def state(self) -> numpy.typing.NDArray[numpy.float32] | None")),
+              "The optimizer's state of the rows, of shape (len(keys), state_size); None unless it was asked for.")
+      .def_ro("evicted", &Exported::evicted,
+              nb::for_getter(nb::sig("def evicted(self) -> numpy.typing.NDArray[numpy.uint64]")),
+              "The keys that have lost their rows since the version that was given; empty if is_full.")
+      .def_prop_ro(
+          "version", [](const Exported& self) { return self.dump.version; }, "The version to export from next time.")
+      .def_prop_ro(
+          "is_full", [](const Exported& self) { return self.dump.is_full; },
+          "Whether these are all rows, instead of the changes since a version.")
+      .def("__repr__", [](const Exported& self) {
+        return fmt::format("TableExport(rows={}, evicted={}, is_full={})", nb::len(self.keys), nb::len(self.evicted),
+                           self.dump.is_full ? "True" : "False");
       });
   using Statistics = TableStatistics;
   nb::class_<Statistics>(module, "TableStatistics", "What was counted since a table was made, by all workers together.")
@@ -156,11 +221,13 @@ void add_results(nb::module_& module) {
 
 nb::object make_table(const SharedRank& rank, const TableSpec& spec) {
   std::optional<Table> made;
+  std::uint64_t version = 0;
   {
     const Turn turn(*rank);
     made = rank->worker.table(spec);
+    version = made->dump(0, {}).version;
   }
-  return nb::cast(NamedTable{rank, *made});
+  return nb::cast(NamedTable{rank, *made, version});
 }
 
 void add_table(nb::module_& module) {
@@ -184,6 +251,14 @@ All methods raise:
           "name", [](const NamedTable& self) { return self.table.name(); }, "The table's name.")
       .def_prop_ro(
           "row_size", [](const NamedTable& self) { return self.table.row_size(); }, "The number of floats in a row.")
+      .def_prop_ro(
+          "slots", [](const NamedTable& self) { return self.table.slots(); },
+          "The names of the optimizer's slots. In the state of a row there are row_size floats for each of them, one "
+          "slot "
+          "after the other, but only one float for a slot that belongs to rows (rowwise_adagrad).")
+      .def_prop_ro(
+          "state_size", [](const NamedTable& self) { return self.table.state_size(); },
+          "The number of floats of the optimizer's state in a row.")
       .def("pull", &pull, "keys"_a.none(), "out"_a = nb::none(),
            nb::sig("def pull(self, keys: Array, out: Array | None = None) -> tuple[Array, "
                    "numpy.typing.NDArray[numpy.bool_]]"),
@@ -209,15 +284,16 @@ Args:
     gradients: a row for each key.
 
 Progress: lock-free.)")
-      .def("assign", &assign, "keys"_a.none(), "values"_a.none(),
-           nb::sig("def assign(self, keys: Array, values: Array) -> PushedKeys"),
-           R"(Sets the rows of the keys, as initial values: the optimizer's state begins anew.
+      .def("assign", &assign, "keys"_a.none(), "values"_a.none(), "state"_a = nb::none(),
+           nb::sig("def assign(self, keys: Array, values: Array, state: Array | None = None) -> PushedKeys"),
+           R"(Sets the rows of the keys, and the optimizer's state of them.
 
 Makes rows without regard to `admit`. Of values for repeated keys the last ones stay.
 
 Args:
     keys: the keys.
     values: a row for each key.
+    state: the state of each row, as export() gives it, of shape keys.shape + (state_size,). None: it begins anew.
 
 Progress: lock-free.)")
       .def("contains", &contains, "keys"_a.none(),
@@ -247,13 +323,32 @@ Progress: lock-free.)")
 It also frees what killed workers have left. Both happen anyway when rows are made.
 
 Progress: lock-free; looks at every row.)")
-      .def(
-          "export", &export_rows,
-          nb::sig("def export(self) -> tuple[numpy.typing.NDArray[numpy.uint64], numpy.typing.NDArray[numpy.float32]]"),
-          R"(Returns the keys and the rows of the table.
+      .def("export", &export_rows, "since"_a = 0, "state"_a = false,
+           nb::sig("def export(self, since: int = 0, state: bool = False) -> TableExport"),
+           R"(Returns the rows of the table, or what has changed since an earlier export.
 
-Each row is a key's throughout; rows are of different moments, and a row that is made or evicted meanwhile is there or
-not. Pushes go on meanwhile.
+    base = items.export()
+    # ... later, as often as you like:
+    change = items.export(since=base.version)
+    for key in change.evicted: copy.pop(key, None)
+    copy.update(zip(change.keys, change.rows))
+
+Each row is a key's throughout; rows are of different moments. Pushes go on meanwhile: what happens during the call is in
+it, or in the next one, or in both. An export and all later ones give the table once nobody pushes. If keys that were
+evicted since are forgotten, it has all rows (is_full).
+
+Args:
+    since: the version of an earlier export. 0: all rows.
+    state: whether to return the optimizer's state, too.
+
+Progress: lock-free; looks at every row.)")
+      .def("pop_evicted", &pop_evicted, nb::sig("def pop_evicted(self) -> numpy.typing.NDArray[numpy.uint64]"),
+           R"(Returns the keys that have lost their rows since the last call, or since this object was made.
+
+A key that has a row again by now is not among them. Each object has its own account, so all workers may call it.
+
+Raises:
+    Error: keys that were evicted since are forgotten (EXHAUSTED). The next call begins anew.
 
 Progress: lock-free.)")
       .def("statistics", &statistics, "Returns what was counted since the table was made. Wait-free.")

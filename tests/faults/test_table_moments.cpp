@@ -43,7 +43,6 @@ TEST_CASE(
     copy.follow(dumped);
     TableCopy expected;
     expected.follow(dumped);
-    REQUIRE(copy.full == 1);
     REQUIRE(copy.rows == expected.rows);
   };
   const std::function<void()> actions[] = {
@@ -67,4 +66,5 @@ TEST_CASE(
       }
       CHECK(access > 10);
     }
+  CHECK(copy.full < 20);  // else hardly any of them was of the changes alone
 }

@@ -88,7 +88,9 @@ begin:
           :: d_step { where != row -> pin[me] = 0 }
           fi
        od;
-#ifndef EARLY_EPOCH
+#ifdef EARLY_EPOCH
+       skip;
+#else
        now = epoch;  /* table.P4 */
 #endif
 #ifndef LATE_CHANGED
@@ -163,7 +165,7 @@ begin:
           fi
        :: else
        fi;
-       d_step { row = 0; now = 0 }
+       atomic { row = 0; now = 0 }
     :: else -> break
     od
   } unless { struck[me] };

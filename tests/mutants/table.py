@@ -79,4 +79,60 @@ MUTANTS = {
              "      if (shm_.touch_on_pull"),
         ],
     },
+    "table_pins_not_dumped": {
+        "breaks": "A dump leaves out rows that are being pushed.",
+        "rule": "table.D2",
+        "tests": ["interleavings"],
+        "file": "src/shm/table/table_dump.cpp",
+        "changes": [
+            ("        raise(row(pinned - 1).changed, dump);", "        static_cast<void>(row(pinned - 1).changed);"),
+        ],
+    },
+    "table_change_not_noted": {
+        "breaks": "A push notes the change of a row that has not changed before, and no later one.",
+        "rule": "table.P4",
+        "tests": ["table_dump"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    raise(row(*found[i]).changed, shm_.dump_epoch.load_relaxed());", "    raise(row(*found[i]).changed, 1);"),
+        ],
+    },
+    "table_eviction_listed_once": {
+        "breaks": "An evictor does not look whether a dump has begun since it has listed its keys.",
+        "rule": "table.L2",
+        "tests": ["interleavings"],
+        "file": "src/shm/table/table_dump.cpp",
+        "changes": [
+            ("    if (shm_.dump_epoch.load_relaxed() == epoch) return;", "    if (shm_.dump_epoch.load_relaxed() >= epoch) return;"),
+        ],
+    },
+    "table_lost_entries_unsaid": {
+        "breaks": "A ring of evicted keys that goes round says nothing of the entries that are overwritten.",
+        "rule": "table.L1",
+        "tests": ["table_dump"],
+        "file": "src/shm/table/table_dump.cpp",
+        "changes": [
+            ("  if (number >= shm_.listed_at_most) lost = std::max(lost, entry.epoch.load_relaxed());\n", ""),
+        ],
+    },
+    "table_seal_outlives_dump": {
+        "breaks": "A dump leaves a listed row as it is that is about to be evicted.",
+        "rule": "table.D3",
+        "tests": ["interleavings"],
+        "file": "src/shm/table/table_dump.cpp",
+        "changes": [
+            ("    if (state_of(word) == RowState::kSealed) {", "    if (state_of(word) == RowState::kDead) {"),
+        ],
+    },
+    "table_eviction_listed_late": {
+        "breaks": "An eviction is listed once it has happened.",
+        "rule": "table.L1",
+        "tests": ["interleavings"],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [
+            ("  list_sealed(lane);  // its fence is table.E3's: pairs with table.P2\n  lane.pinned.clear();",
+             "  fence_store_load();\n  lane.pinned.clear();"),
+            ("  lane.sealed.clear();\n  return evicted;", "  list_sealed(lane);\n  lane.sealed.clear();\n  return evicted;"),
+        ],
+    },
 }

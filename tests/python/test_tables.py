@@ -58,11 +58,61 @@ def test_tensors_of_pytorch(table):
 def test_what_is_exported_can_be_assigned_to_another_table(worker, table):
     keys = numpy.random.default_rng(1).integers(0, 1 << 63, 500, numpy.uint64)
     table.push(keys, numpy.random.default_rng(2).normal(size=(500, 3)).astype("float32"))
-    saved_keys, saved = table.export()
-    assert saved_keys.dtype == numpy.uint64 and sorted(saved_keys) == sorted(keys)
+    saved = table.export()
+    assert saved.keys.dtype == numpy.uint64 and sorted(saved.keys) == sorted(keys)
+    assert saved.is_full and saved.state is None and len(saved.evicted) == 0
+    assert repr(saved) == "TableExport(rows=500, evicted=0, is_full=True)"
     other = worker.table("others", 3, 2000, evict=None)
-    other.assign(saved_keys, saved)
+    other.assign(saved.keys, saved.rows)
     assert numpy.array_equal(other.pull(keys)[0], table.pull(keys)[0])
+
+
+def test_rows_go_on_with_the_state_that_they_are_exported_with(worker):
+    tables = [worker.table(name, 3, 100, rule="adagrad") for name in ("one", "two")]
+    keys, gradients = numpy.arange(10), numpy.full((10, 3), 0.5, numpy.float32)
+    for _ in range(3):
+        tables[0].push(keys, gradients)
+    saved = tables[0].export(state=True)
+    assert tables[0].slots == ["accumulator"] and tables[0].state_size == 3 and saved.state.shape == (10, 3)
+    tables[1].assign(saved.keys, saved.rows, saved.state)
+    for table in tables:
+        table.push(keys, gradients)
+    assert numpy.array_equal(tables[0].pull(keys)[0], tables[1].pull(keys)[0])
+    with pytest.raises(ValueError, match="assign of table 'two': the state"):
+        tables[1].assign(saved.keys, saved.rows, saved.state[:, :2].copy())
+
+
+def test_an_export_of_the_changes_since_another_one(table):
+    ones = numpy.ones((10, 3), numpy.float32)
+    table.push(numpy.arange(10), ones)
+    base = table.export()
+    table.push(numpy.arange(2), ones[:2])
+    assert table.evict(numpy.array([5, 6, 7])) == 3
+    table.push(numpy.array([7]), ones[:1])
+    change = table.export(base.version)
+    assert not change.is_full and sorted(change.keys) == [0, 1, 7] and sorted(change.evicted) == [5, 6]
+    copy = dict(zip(base.keys, map(tuple, base.rows)))
+    for key in change.evicted:
+        copy.pop(key)
+    copy.update(zip(change.keys, map(tuple, change.rows)))
+    now = table.export()
+    assert copy == dict(zip(now.keys, map(tuple, now.rows)))
+    assert len(table.export(change.version).keys) == 0
+    assert table.export(12345).is_full
+
+
+def test_evicted_keys_are_popped_once(worker, table):
+    table.push(numpy.arange(600), numpy.ones((600, 3), numpy.float32))
+    assert table.pop_evicted().tolist() == []
+    table.evict(numpy.array([3, 4, 5]))
+    table.push(numpy.array([4]), numpy.ones((1, 3), numpy.float32))
+    assert table.pop_evicted().tolist() == [3, 5]
+    assert table.pop_evicted().tolist() == []
+    table.evict(numpy.arange(300))  # more than are remembered
+    with pytest.raises(ps_shm.Error, match="are forgotten") as raised:
+        table.pop_evicted()
+    assert raised.value.code == ps_shm.ErrorCode.EXHAUSTED
+    assert table.pop_evicted().tolist() == []
 
 
 def test_options(worker):
