@@ -2,7 +2,8 @@
 import random
 
 TROUBLES = ["none", "kills", "stops", "joins", "settings", "resizes", "reads", "ends", "full", "damage", "all"]
-MODELS = ["count", "dense", "sparse"]
+MODELS = ["count", "dense", "sparse", "keyed"]  # the last: sparse ones, with the rows of a table by key
+ROWS = ("sparse", "keyed")
 MODES = {"async": ["--mode", "async"], "ssp": ["--mode", "ssp"], "sync": ["--mode", "sync"],
          "sync, backup": ["--mode", "sync"], "sync, atomic": ["--mode", "sync", "--reduce", "atomic"]}
 RULES = ["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "ftrl"]
@@ -70,7 +71,10 @@ def job_options(drawn, rng, has_simulated):
             kind = rng.choice(["logistic", "svm", "fm", "mf"])
             data = "ratings:60x40x2000" if kind == "mf" else f"zipf:{rng.choice([100, 20_000])}x1000"
             options += ["--model", kind, "--data", data, "--batch", "8"]
-    if has_simulated and rng.random() < 0.2 and model != "sparse":
+            if model == "keyed":  # small tables evict all the time
+                options += ["--keyed", "--max-rows", rng.choice([512, 4096, 100_000]), "--evict", rng.choice(["lru", "lfu"]),
+                            "--admit-after", rng.choice([1, 1, 2])]
+    if has_simulated and rng.random() < 0.2 and model not in ROWS:
         options += ["--device", "simulated,1:cpu"]
     options += ["--seed", rng.randrange(1000)]
     return options
@@ -107,7 +111,7 @@ def draw(seed, troubles, models, has_simulated):
     rng = random.Random(seed)
     trouble = rng.choice(troubles)
     model = rng.choice(models)
-    modes = [mode for mode in MODES if model != "sparse" or not mode.startswith("sync")]  # rows change where they lie
+    modes = [mode for mode in MODES if model not in ROWS or not mode.startswith("sync")]  # rows change where they lie
     drawn = Drawn(seed, trouble, rng.choice(modes), model)
     options = job_options(drawn, rng, has_simulated)
     counts = {"none": 0, "ends": 1, "damage": rng.randint(1, 12), "full": rng.randint(1, 2)}
@@ -130,7 +134,7 @@ def draw(seed, troubles, models, has_simulated):
         drawn.keeps = True
     if drawn.keeps:
         options += ["--keep-segments"]
-    drawn.saves = trouble == "full" or rng.random() < 0.2
+    drawn.saves = model != "keyed" and (trouble == "full" or rng.random() < 0.2)
     if drawn.saves:
         options += ["--checkpoint-dir", "DISK/checkpoints", "--checkpoint-every", rng.choice(["0.1s", "50steps"])]
     is_alike = all(order.what in ("stop", "read", "join") for order in drawn.orders) and trouble != "joins"

@@ -13,7 +13,8 @@ import time
 SHM = pathlib.Path("/dev/shm")
 PATIENCE = 180 * float(os.environ.get("PS_SHM_TEST_PATIENCE", "1"))  # seconds until what has not ended hangs
 SHM_BYTES, DISK_BYTES = 512 << 20, 64 << 20
-WORKERS_OPTIONS = ("--model", "--data", "--size", "--steps", "--batch", "--interval", "--delay")
+WORKERS_OPTIONS = ("--model", "--data", "--size", "--steps", "--batch", "--interval", "--delay", "--max-rows", "--evict",
+                   "--admit-after")
 ENDS = (0, 1, 130, -signal.SIGTERM)  # the last: it was asked to leave before it had begun to listen
 READERS = (["ls"], ["show"], ["vars"], ["workers"], ["events"], ["dump"], ["stats"], ["doctor"], ["metrics"])
 
@@ -45,6 +46,7 @@ class Programs:
             self.__exit__()
             raise
         self.has_simulated = got.returncode == 0
+        self.has_keyed = "--keyed" in self.run("launch_shm", "--help-all").stdout
         return self
 
     def __exit__(self, *_):
@@ -163,7 +165,7 @@ class Round:
 
     def do_join(self, order):
         options = [str(word) for word in self.drawn.options]
-        words = []
+        words = ["--keyed"] if "--keyed" in options else []
         for name, value in zip(options, options[1:]):
             if name in WORKERS_OPTIONS and (name != "--steps" or self.drawn.model == "count"):
                 words += [name, value.replace("all:", "")]
@@ -295,7 +297,9 @@ class Round:
             raise Failure(f"exit code {code}, of {sorted(allowed)}\n{err[-4000:]}\n{damage}")
 
     def check_trained(self):
-        found = json.loads(self.text_of("job.out"))
+        if not (printed := self.text_of("job.out")):
+            raise Failure(f"exit code 0, and it prints no result\n{self.text_of('job.err')[-4000:]}")
+        found = json.loads(printed)
         loss = found["training_loss"]
         if loss is None or not math.isfinite(loss):
             raise Failure(f"the training loss is {loss}")

@@ -1,5 +1,6 @@
 """Tables by key as the external storage of NVIDIA's dynamicemb."""
 
+import importlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -261,9 +262,7 @@ def table_storage(
     """
     bases: tuple[type, ...] = (_TableStorage,)
     try:
-        from dynamicemb.types import Storage
-
-        bases = (_TableStorage, Storage)
+        bases = (_TableStorage, importlib.import_module("dynamicemb.types").Storage)
     except ImportError:
         pass
     options = {"evict": evict, "ttl": ttl, "touch_on_pull": touch_on_pull}
