@@ -110,8 +110,9 @@ class TableScene : public WeakScene, RowMaker {
     });
     return *this;
   }
-  // Makes a row of the second key, and dies somewhere.
+  // Makes a row of the second key, which others push, too, and dies somewhere.
   TableScene& dying(std::uint32_t lane) {
+    has_two_pushers_ = true;
     explorer.add([=, this] { push(lane, 1); }, {.may_die = true, .byte = kBytes + lane});
     return *this;
   }
@@ -200,7 +201,7 @@ const WeakCase kPushBesideEviction = scene_with("table: a push, and an eviction 
 const WeakCase kPullBesideEviction = scene_with("table: a pull, and an eviction of its row, which another key gets",
                                                 [](TableScene& scene) { scene.puller(0, 0).evictor(1); });
 
-// The scene without the fence of that function of the table.
+// The scene without the fence of that function of the table, the first one in it.
 WeakCase without(const WeakCase& one, const char* label, const std::string& function, Weaker weaker) {
   return {fmt::format("{} without the fence of {}", one.name, label),
           [=] {
@@ -213,7 +214,7 @@ WeakCase without(const WeakCase& one, const char* label, const std::string& func
             std::optional<Mutation> found;
             for (const auto& [place, in] : g_places) {
               const auto& [file, line, column, operation, order] = place;
-              if (operation == Operation::kFence && file.find("shm/table/") != std::string::npos &&
+              if (!found && operation == Operation::kFence && file.find("shm/table/") != std::string::npos &&
                   in.find("::" + function + "(") != std::string::npos)
                 found = Mutation{*files.insert(file).first, line, column, operation, weaker};
             }
