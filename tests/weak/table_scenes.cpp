@@ -34,7 +34,7 @@ JobConfig config_of_lanes() {
   return config;
 }
 
-// Two rows are modelled: the first one is the first key's, the second one is free. Each lane takes them for free.
+// Three rows are modelled: the first one is the first key's, the others are free, and each lane knows that.
 class TableScene : public WeakScene, RowMaker {
  public:
   TableScene() {
@@ -71,7 +71,7 @@ class TableScene : public WeakScene, RowMaker {
     explorer.at_start([this] {
       for (std::uint32_t number = 0; number + 1 < kLanes; ++number) {
         TableLane& lane = lanes_[number];
-        lane.free_rows = {1, 0};
+        lane.free_rows = {2, 1};
         lane.sealed.clear(), lane.pinned.clear(), lane.candidates.clear();
         lane.random = number;
         lane.next_bucket = lane.end_of_buckets = 0;
@@ -178,7 +178,7 @@ class TableScene : public WeakScene, RowMaker {
   TestJob job_{config_of_lanes()};
   std::unique_ptr<TablePart> part_;
   std::array<TableLane, kLanes> lanes_;
-  std::array<TableRowShm*, 2> rows_{};
+  std::array<TableRowShm*, 3> rows_{};
   bool has_two_pushers_ = false;
   struct {
     std::uint64_t pushed[kLanes][2], evicted;  // by lane and key; rows
