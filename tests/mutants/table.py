@@ -135,4 +135,22 @@ MUTANTS = {
             ("  lane.sealed.clear();\n  return evicted;", "  list_sealed(lane);\n  lane.sealed.clear();\n  return evicted;"),
         ],
     },
+    "table_circle_not_noticed": {
+        "breaks": "A search in a damaged list does not notice that it comes back to a row.",
+        "rule": "table.F3",
+        "tests": ['table "table: a damaged list*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("      if (!is_later || state_of(at.current_word) == RowState::kFree", "      if (state_of(at.current_word) == RowState::kFree"),
+        ],
+    },
+    "table_look_trusts_path": {
+        "breaks": "Who looks at a table in use takes a row for linked that it has reached over a path that has changed.",
+        "rule": "table.F2",
+        "tests": ['table "table: a look*"'],
+        "file": "src/shm/table/census.cpp",
+        "changes": [
+            ("      if (kept->load_relaxed() != kept_word) return found; ", "      ;"),
+        ],
+    },
 }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -11,6 +12,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
@@ -578,4 +580,35 @@ TEST_CASE("table: of a job without workers the view also tells what could come o
   for (std::uint64_t bucket = 1; bucket < std::uint64_t{1} << table.record().bits.load_acquire(); ++bucket)
     change(table.bucket(bucket), shm::RowState::kLive, first);
   CHECK(view.count_rows("items").faults.size() == 10);
+}
+
+TEST_CASE("table: a look at a table whose rows come and go finds no damage") {
+  TableSpec spec = spec_of(500, 1);
+  const JobConfig config = row_config(UpdateRule::kAdd);
+  Server server(config);
+  Worker first(quiet_options(config)), second(quiet_options(config));
+  std::atomic<bool> is_over = false;
+  const auto churn = [&](Table table, std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    Keys keys(32);
+    for (std::uint64_t rounds = 0; !is_over || rounds < 500; ++rounds) {
+      for (std::uint64_t& key : keys) key = random() % 1000;
+      table.push(keys, Floats(32, 1.0F));
+      table.evict(std::span(keys).first(16));
+    }
+  };
+  Table of_first = first.table(spec), of_second = second.table(spec);
+  std::thread other([&] { churn(of_second, 2); }), another([&] { churn(of_first, 1); });
+  const JobView view(config.job);
+  std::uint64_t with_keys = 0;
+  for (int looks = 0; looks < 3000; ++looks) {
+    const TableRows rows = view.count_rows("items");
+    CHECK_MESSAGE(rows.faults.empty(), (rows.faults.empty() ? std::string() : rows.faults.front()));
+    with_keys += rows.with_keys;
+    for (const KeyedRow& row : view.table_rows("items", 20)) CHECK(row.key < 1000);
+  }
+  is_over = true;
+  other.join(), another.join();
+  CHECK(with_keys > 0);
+  CHECK(view.count_rows("items").faults.empty());
 }
