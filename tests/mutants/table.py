@@ -141,7 +141,8 @@ MUTANTS = {
         "tests": ['table "table: a damaged list*"'],
         "file": "src/shm/table/table_part.cpp",
         "changes": [
-            ("      if (!is_later || state_of(at.current_word) == RowState::kFree", "      if (state_of(at.current_word) == RowState::kFree"),
+            ("      if (its_order <= order_before && (its_order < order_before || its_key <= key_before)) fail_damaged_list(at.current);\n",
+             "      static_cast<void>(order_before), static_cast<void>(key_before);\n"),
         ],
     },
     "table_look_trusts_path": {

@@ -23,6 +23,10 @@ constexpr int kMaxTurns = 64;                    // of the hand, for one row
 
 constexpr bool is_bucket(std::uint64_t reference) noexcept { return (reference & kBucketKind) != 0; }
 constexpr std::uint32_t index_of(std::uint64_t reference) noexcept { return static_cast<std::uint32_t>(reference); }
+// Otherwise a push could find no row that it can have.
+constexpr bool may_be_linked(std::uint64_t word) noexcept {
+  return state_of(word) >= RowState::kNew && state_of(word) <= RowState::kDead;
+}
 
 }  // namespace
 
@@ -140,7 +144,7 @@ bool TablePart::contains(TableLane& lane, const Batch& batch, std::size_t i) {
 TablePart::Position TablePart::find(TableLane& lane, std::uint32_t bucket, std::uint64_t order, std::uint64_t key) {
   for (;; count(lane, TableCounter::kRepeated)) {
     Position at{&buckets_[bucket], buckets_[bucket].load_acquire(), 0, 0, false};  // (table.F1)
-    std::uint64_t order_before = order_of_bucket(bucket), key_before = 0;
+    std::uint64_t order_before = 0, key_before = 0;
     for (;;) {
       at.current = reference_of(at.previous_word);
       if (at.current == kEndOfList) return at;
@@ -171,14 +175,14 @@ TablePart::Position TablePart::find(TableLane& lane, std::uint32_t bucket, std::
         at.previous_word = without;
         continue;
       }
-      // Otherwise the list could lead in a circle, or a push to no row that it can have.
-      const bool is_later = its_order > order_before || (its_order == order_before && its_key > key_before);
-      if (!is_later || state_of(at.current_word) == RowState::kFree || state_of(at.current_word) > RowState::kDead)
-        fail_damaged_list(at.current);
       if (its_order > order || (its_order == order && its_key >= key)) {
         at.is_found = its_order == order && its_key == key;
+        if (at.is_found && !may_be_linked(at.current_word)) fail_damaged_list(at.current);
         return at;
       }
+      // Otherwise the list could lead in a circle.
+      if (its_order <= order_before && (its_order < order_before || its_key <= key_before))
+        fail_damaged_list(at.current);
       order_before = its_order, key_before = its_key;
       at.previous = current, at.previous_word = at.current_word;
     }
