@@ -141,7 +141,7 @@ MUTANTS = {
         "tests": ['table "table: a damaged list*"'],
         "file": "src/shm/table/table_part.cpp",
         "changes": [
-            ("      if (its_order <= order_before && (its_order < order_before || its_key <= key_before)) fail_damaged_list(at.current);\n",
+            ("      if (its_order <= order_before && (its_order < order_before || its_key <= key_before))\n        fail_damaged_list(at.current);\n",
              "      static_cast<void>(order_before), static_cast<void>(key_before);\n"),
         ],
     },
