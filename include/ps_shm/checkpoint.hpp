@@ -3,6 +3,7 @@
 //   DIR/step-N/model.safetensors      each variable under its name; torch and safetensors load it
 //              optimizer.safetensors  the optimizer slots, as VARIABLE.SLOT
 //              ema.safetensors        moving averages under the variables' names, if the optimizer keeps them
+//              tables-*.safetensors   of each table by key TABLE.keys, TABLE.rows, and its slots, as TABLE.SLOT
 //              checkpoint.json        written last: the files, their sizes and hashes (XXH3), and the rest
 //
 // A checkpoint appears complete or not at all. If the tensors of one kind of file exceed max_file_bytes in all, they
@@ -55,6 +56,19 @@ struct StoredVariable {
   std::vector<std::string> slots{};  // names of its optimizer slots; a moving average is called "ema"
 };
 
+// A table by key in a checkpoint. Each of its rows is a key's throughout; rows are of different moments.
+struct StoredTable {
+  std::string name;                  // as in the job
+  std::uint64_t row_size = 1;        // floats in a row
+  std::uint64_t rows = 0;            // that are stored
+  std::string rule;                  // the name of its update rule
+  std::vector<std::string> slots{};  // names of its optimizer slots
+  std::uint64_t row_slots = 0;       // how many of them, the last ones, have one float for each row
+
+  // Floats of the optimizer's state in a row.
+  std::uint64_t state_size() const noexcept { return (slots.size() - row_slots) * row_size + row_slots; }
+};
+
 // A checkpoint in a folder, open for reading; save() writes one.
 class Checkpoint {
  public:
@@ -79,6 +93,9 @@ class Checkpoint {
   // The variables, in the order of their names.
   const std::vector<StoredVariable>& variables() const noexcept;
 
+  // The tables by key, in the order of their names.
+  const std::vector<StoredTable>& tables() const noexcept;
+
   // Reads all files and compares them with their hashes.
   //
   // Throws: Error (kDamaged), which names the file whose bytes are not those that were written.
@@ -90,6 +107,12 @@ class Checkpoint {
   // out.size() is not its size in bytes, or if the file cannot be read.
   void read(const std::string& variable, std::span<std::byte> out, const std::string& slot = "") const;
 
+  // Reads keys.size() rows of a table, from row `first` on: their keys, values and state, as Table::dump() gives them.
+  //
+  // Throws: Error (kNotFound) if there is no such table; Error if a size does not fit, or if a file cannot be read.
+  void read_rows(const std::string& table, std::uint64_t first, std::span<std::uint64_t> keys, std::span<float> values,
+                 std::span<float> state = {}) const;
+
   // Checks that the checkpoint has all these variables.
   //
   // Throws: Error (kIncompatible), which lists all variables that are missing or have another shape or dtype, and those
@@ -97,9 +120,10 @@ class Checkpoint {
   void require(std::span<const VariableSpec> variables) const;
 
   // Takes a snapshot of the job, and writes the folder step-N in `dir` from it while the job goes on. Returns that
-  // folder. The data is copied once, in small pieces.
+  // folder. The data is copied once, in small pieces. Rows of tables by key are not of the snapshot's moment: they are
+  // copied while pushes go on.
   //
-  // Throws: Error as JobView::snapshot(); kInvalidState if no variable is initialised, or in mode sync if all workers
+  // Throws: Error as JobView::snapshot(); kInvalidState if no variable is initialised and there is no table, or in mode sync if all workers
   // died while a step was being applied; Interrupted; and if the files cannot be written. Nothing of them stays then.
   static std::string save(const JobView& job, const std::string& dir, const CheckpointOptions& options = {});
 

@@ -30,7 +30,7 @@ struct PushedKeys {
 
 // A row in a dump.
 struct TableRow {
-  std::uint64_t key = 0;
+  std::uint64_t key = 0;          // whose row it is
   std::span<const float> values;  // Table::row_size() floats
   std::span<const float> state;   // of the optimizer, Table::state_size() floats, as Table::slots() orders them
 };

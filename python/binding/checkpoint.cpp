@@ -46,6 +46,22 @@ nb::object read(const Checkpoint& self, const std::string& name, const std::stri
   return out;
 }
 
+nb::object read_table(const Checkpoint& self, const std::string& name) {
+  const std::vector<StoredTable>& all = self.tables();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const StoredTable& one) { return one.name == name; });
+  if (found == all.end()) throw nb::key_error(name.c_str());
+  const nb::object keys = new_array(DType::kUint64, {found->rows});
+  const nb::object rows = new_array(DType::kFloat32, {found->rows, found->row_size});
+  const nb::object state = new_array(DType::kFloat32, {found->rows, found->state_size()});
+  {
+    const Array to_keys(keys, Use::kWrite, "keys"), to_rows(rows, Use::kWrite, "rows"),
+        to_state(state, Use::kWrite, "state");
+    const Released release;
+    self.read_rows(name, 0, to_keys.as<std::uint64_t>(), to_rows.as<float>(), to_state.as<float>());
+  }
+  return nb::make_tuple(keys, rows, state);
+}
+
 std::string save(const std::string& job, const std::string& folder, std::optional<double> loss,
                  std::uint64_t max_file_bytes, const std::string& group) {
   const Released release;
@@ -121,6 +137,15 @@ void add_checkpoint(nb::module_& module) {
         return fmt::format("<stored variable '{}' of {}, shape {}>", self.name, to_string(self.dtype),
                            to_text(self.shape));
       });
+  nb::class_<StoredTable>(module, "StoredTable", "A table by key in a checkpoint, as Checkpoint.tables lists it.")
+      .def_ro("name", &StoredTable::name, "The table's name.")
+      .def_ro("row_size", &StoredTable::row_size, "The number of floats in a row.")
+      .def_ro("rows", &StoredTable::rows, "The number of rows that are stored. They are of different moments.")
+      .def_ro("rule", &StoredTable::rule, "The name of its update rule.")
+      .def_ro("slots", &StoredTable::slots, "The names of its optimizer slots.")
+      .def("__repr__", [](const StoredTable& self) {
+        return fmt::format("<stored table '{}' of {} rows of {}>", self.name, self.rows, self.row_size);
+      });
   nb::class_<Checkpoint>(
       module, "Checkpoint",
       R"(A job's state in files: all variables at one moment, their optimizer state, and the training's progress.
@@ -151,6 +176,18 @@ Raises:
       .def_prop_ro("examples", &Checkpoint::examples, "How many examples each rank had trained on, by rank.")
       .def_prop_ro("variables", &Checkpoint::variables,
                    "A StoredVariable for each variable, in the order of their names.")
+      .def_prop_ro("tables", &Checkpoint::tables, "A StoredTable for each table by key, in the order of their names.")
+      .def("read_table", &read_table, "name"_a,
+           nb::sig("def read_table(self, name: str) -> tuple[numpy.typing.NDArray[numpy.uint64], "
+                   "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]"),
+           R"(Reads a table by key, and returns its keys, its rows and their state, as Table.assign() takes them.
+
+Args:
+    name: the name of the table.
+
+Raises:
+    KeyError: there is no such table.
+    Error: a file cannot be read.)")
       .def("verify", &Checkpoint::verify, nb::call_guard<Released>(),
            R"(Reads all files and compares them with the hashes that were stored when they were written.
 

@@ -82,7 +82,7 @@ PushedKeys assign(NamedTable& self, nb::handle given, nb::handle values, nb::han
   const Keys keys(self, given, "assign");
   const Array array = keys.rows(self, values, Use::kRead, "the values");
   std::optional<Array> slots;
-  if (!state.is_none()) slots = keys.floats(self.table.state_size(), state, Use::kRead, "the state");
+  if (!state.is_none()) slots.emplace(keys.floats(self.table.state_size(), state, Use::kRead, "the state"));
   const Turn turn(*self.rank);
   return self.table.assign(keys.all(), array.as<const float>(),
                            slots ? slots->as<const float>() : std::span<const float>());

@@ -13,7 +13,7 @@ import os
 from typing import Optional, Union
 
 from . import _core
-from ._core import Checkpoint, StoredVariable
+from ._core import Checkpoint, StoredTable, StoredVariable
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -64,4 +64,4 @@ def load(folder: Path) -> Checkpoint:
     return Checkpoint(os.fspath(folder))
 
 
-__all__ = ["Checkpoint", "StoredVariable", "latest", "load", "save"]
+__all__ = ["Checkpoint", "StoredTable", "StoredVariable", "latest", "load", "save"]

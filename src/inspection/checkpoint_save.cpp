@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
+#include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 
@@ -12,6 +15,11 @@
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "shm/base/racing.hpp"
+#include "shm/slots/inplace_slot.hpp"
+#include "shm/table/row_form.hpp"
+#include "shm/table/table_segment.hpp"
+#include "update/elements.hpp"
 
 namespace ps_shm {
 namespace {
@@ -42,6 +50,71 @@ persistence::CheckpointArrays arrays_of(const Snapshot& snapshot, const std::vec
   }
   return all;
 }
+
+// The tables by key of the job, in the order of their names. They are read when they are written.
+class SavedTables {
+ public:
+  SavedTables(const JobConfig& config, float learning_rate, const std::function<bool()>& stop_requested)
+      : config_(config), learning_rate_(learning_rate), stop_requested_(stop_requested) {
+    shm::AttachOutcome outcome;
+    const auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
+    if (!job) return;
+    for (shm::Segment& segment : shm::find_tables(*job)) {
+      const std::string name(shm::text_of(shm::table_record(segment).name));
+      parts_[name].push_back(std::make_unique<shm::TablePart>(std::move(segment), [](std::uint32_t) { return true; }));
+    }
+    std::erase_if(parts_, [](const auto& one) { return one.second.front()->record().parts != one.second.size(); });
+  }
+
+  bool empty() const noexcept { return parts_.empty(); }
+
+  void add_to(persistence::CheckpointArrays& all) const {
+    for (const auto& [name, parts] : parts_) {
+      const shm::TableShm& record = parts.front()->record();
+      const shm::RowForm form(record);
+      all.add_table({.stored = {.name = name,
+                                .row_size = form.width(),
+                                .rows = 0,
+                                .rule = update::traits_of(static_cast<UpdateRule>(record.rule)).name,
+                                .slots = form.slots(),
+                                .row_slots = form.row_slots()},
+                     .dump = [this, &parts = parts](const auto& append) { dump(parts, append); }});
+    }
+  }
+
+ private:
+  using Parts = std::vector<std::unique_ptr<shm::TablePart>>;
+
+  void dump(const Parts& parts, const persistence::CheckpointArrays::AppendRow& append) const {
+    const shm::TableShm& record = parts.front()->record();
+    const shm::RowForm form(record);
+    const update::Settings settings = update::settings_of(config_.optimizer, static_cast<UpdateRule>(record.rule),
+                                                          std::bit_cast<float>(record.regularize), DType::kFloat32,
+                                                          std::bit_cast<float>(record.rate_scale));
+    std::vector<float> raw(form.raw_size()), values(form.width()), state(form.state_size());
+    std::uint64_t key = 0;
+    update::with_element_value(settings, learning_rate_, [&](const auto& value_of) {
+      for (const auto& part : parts)
+        part->for_each(
+            0,
+            [&](std::uint64_t of, const float* elements) {
+              key = of;
+              shm::racing_copy(raw.data(), elements, raw.size());
+            },
+            [&] {
+              if (stop_requested_ && stop_requested_()) throw Interrupted();
+              shm::read_elements(values.data(), raw.data(), form.record(), values.size(), value_of);
+              form.split_state(raw.data(), state.data());
+              append(key, values, state);
+            });
+    });
+  }
+
+  JobConfig config_;
+  float learning_rate_;
+  const std::function<bool()>& stop_requested_;
+  std::map<std::string, Parts> parts_;
+};
 
 // The number of examples that each rank had trained on. Ignores workers that are not alive and have a rank beyond the
 // job's number of workers: they had only joined temporarily.
@@ -94,12 +167,14 @@ std::string Checkpoint::save(const JobView& job, const std::string& dir, const C
   std::erase_if(variables, [&](const VariableInfo& one) {
     return std::find(there.begin(), there.end(), one.name) == there.end();
   });
-  if (variables.empty())
-    throw Error(fmt::format("job '{}' has nothing to save yet: no variable is initialised", info.config.job),
+  const JobConfig config = config::with_live(info.config, info.live);
+  const SavedTables tables(config, info.live.learning_rate, options.stop_requested);
+  if (variables.empty() && tables.empty())
+    throw Error(fmt::format("job '{}' has nothing to save yet: no variable is initialised, and there is no table",
+                            info.config.job),
                 ErrorCode::kInvalidState);
   std::sort(variables.begin(), variables.end(),
             [](const VariableInfo& a, const VariableInfo& b) { return a.name < b.name; });
-  const JobConfig config = config::with_live(info.config, info.live);
   persistence::CheckpointFacts facts{
       .job = config.job,
       .global_step = snapshot.global_step(),
@@ -109,9 +184,11 @@ std::string Checkpoint::save(const JobView& job, const std::string& dir, const C
       .examples = examples_of(workers, config, snapshot.global_step()),
       .partial_ranks = snapshot.partial_ranks(),
       .variables = {},
+      .tables = {},
       .files = {}};
-  return persistence::write_checkpoint(dir, std::move(facts), arrays_of(snapshot, variables, options.stop_requested),
-                                       options.max_file_bytes);
+  persistence::CheckpointArrays arrays = arrays_of(snapshot, variables, options.stop_requested);
+  tables.add_to(arrays);
+  return persistence::write_checkpoint(dir, std::move(facts), arrays, options.max_file_bytes);
 }
 
 }  // namespace ps_shm

@@ -80,6 +80,7 @@ std::optional<double> Checkpoint::loss() const noexcept { return impl_->facts.lo
 const std::map<std::string, std::string>& Checkpoint::settings() const noexcept { return impl_->facts.settings; }
 const std::vector<std::uint64_t>& Checkpoint::examples() const noexcept { return impl_->facts.examples; }
 const std::vector<StoredVariable>& Checkpoint::variables() const noexcept { return impl_->facts.variables; }
+const std::vector<StoredTable>& Checkpoint::tables() const noexcept { return impl_->facts.tables; }
 
 void Checkpoint::verify() const {
   for (const persistence::StoredFile& file : impl_->facts.files) {
@@ -113,6 +114,47 @@ void Checkpoint::read(const std::string& variable, std::span<std::byte> out, con
                       ErrorCode::kIncompatible);
         file.read(tensor, out);
       });
+}
+
+void Checkpoint::read_rows(const std::string& table, std::uint64_t first, std::span<std::uint64_t> keys,
+                           std::span<float> values, std::span<float> state) const {
+  const std::vector<StoredTable>& all = impl_->facts.tables;
+  const auto stored = std::find_if(all.begin(), all.end(), [&](const StoredTable& one) { return one.name == table; });
+  if (stored == all.end()) {
+    std::vector<std::string> names;
+    for (const StoredTable& one : all) names.push_back(one.name);
+    throw Error(fmt::format("checkpoint {} has no table '{}'; it has {}{}", impl_->folder, table,
+                            names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
+                            config::did_you_mean(table, names)),
+                ErrorCode::kNotFound);
+  }
+  const std::uint64_t width = stored->row_size, per_row = stored->state_size();
+  if (values.size() != keys.size() * width || (!state.empty() && state.size() != keys.size() * per_row))
+    throw Error(
+        fmt::format("read of {} rows of table '{}': a row has {} floats and {} of state, the spans have {} and {}",
+                    keys.size(), table, width, per_row, values.size(), state.size()));
+  const auto read = [&](const std::string& part, DType dtype, std::uint64_t row, std::span<std::byte> out) {
+    const std::string name = table + "." + part;
+    impl_->with_tensor(
+        "tables", name, [&](const persistence::TensorFile& file, const persistence::StoredTensor& tensor) {
+          if (tensor.dtype != persistence::safetensors_name(dtype) || tensor.bytes != stored->rows * row)
+            throw Error(fmt::format("{}: {} is not as {} describes it", file.path(), name, impl_->folder),
+                        ErrorCode::kDamaged);
+          file.read_part(tensor, first * row, out);
+        });
+  };
+  read("keys", DType::kUint64, sizeof(std::uint64_t), std::as_writable_bytes(keys));
+  read("rows", DType::kFloat32, width * sizeof(float), std::as_writable_bytes(values));
+  if (state.empty()) return;
+  std::vector<float> of_slot;
+  for (std::size_t slot = 0, at = 0; slot < stored->slots.size(); ++slot) {
+    const std::uint64_t floats = slot + stored->row_slots < stored->slots.size() ? width : 1;
+    of_slot.resize(keys.size() * floats);
+    read(stored->slots[slot], DType::kFloat32, floats * sizeof(float), std::as_writable_bytes(std::span(of_slot)));
+    for (std::size_t row = 0; row < keys.size(); ++row)
+      std::copy_n(of_slot.data() + row * floats, floats, state.data() + row * per_row + at);
+    at += floats;
+  }
 }
 
 void Checkpoint::require(std::span<const VariableSpec> variables) const {

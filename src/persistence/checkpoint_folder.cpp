@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -80,6 +81,21 @@ StoredVariable variable_of(const Json& said) {
   return variable;
 }
 
+StoredTable table_of(const Json& said) {
+  StoredTable table;
+  table.name = said.at("name").get<std::string>();
+  table.row_size = whole(said.at("row_size"));
+  table.rows = whole(said.at("rows"));
+  table.rule = said.at("rule").get<std::string>();
+  table.slots = said.at("slots").get<std::vector<std::string>>();
+  table.row_slots = whole(said.at("row_slots"));
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;  // products of two of them fit into 64 bits with a few slots
+  if (table.row_size == 0 || table.row_size > 1 << 20 || table.rows > kMost || table.slots.size() > 4 ||
+      table.row_slots > table.slots.size())
+    throw std::out_of_range("a table of an invalid size");
+  return table;
+}
+
 std::string to_json(const CheckpointFacts& facts) {
   Json json = {
       {"format", kFormat},
@@ -94,6 +110,7 @@ std::string to_json(const CheckpointFacts& facts) {
       {"split", facts.partial_ranks},
       {"settings", facts.settings},
       {"variables", Json::array()},
+      {"tables", Json::array()},
       {"files", Json::array()}};
   if (facts.loss && std::isfinite(*facts.loss)) json["loss"] = *facts.loss;
   for (const StoredVariable& variable : facts.variables)
@@ -103,6 +120,13 @@ std::string to_json(const CheckpointFacts& facts) {
                                  {"updates", variable.updates},
                                  {"fuzzy", !variable.is_point_in_time},
                                  {"slots", variable.slots}});
+  for (const StoredTable& table : facts.tables)
+    json["tables"].push_back({{"name", table.name},
+                              {"row_size", table.row_size},
+                              {"rows", table.rows},
+                              {"rule", table.rule},
+                              {"slots", table.slots},
+                              {"row_slots", table.row_slots}});
   for (const StoredFile& file : facts.files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.facts.bytes}, {"xxh3", hex(file.facts.hash)}});
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -138,6 +162,53 @@ void write_group(const std::string& folder, const std::string& group, const std:
   const std::string name = group + ".safetensors.index.json";
   const Json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", places}};
   written.push_back(
+      {name, write_text(folder + "/" + name, index.dump(2, ' ', false, Json::error_handler_t::replace) + "\n")});
+}
+
+// Writes each tensor of the tables to a file of its own, row by row, and what they are to facts.
+void write_tables(const std::string& folder, const std::vector<CheckpointArrays::Table>& tables,
+                  CheckpointFacts& facts) {
+  const std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  std::size_t files = 0, number = 0;
+  for (const CheckpointArrays::Table& table : tables) files += 2 + table.stored.slots.size();
+  Json places = Json::object();
+  std::uint64_t bytes = 0;
+  for (const CheckpointArrays::Table& table : tables) {
+    StoredTable stored = table.stored;
+    std::vector<std::string> names;
+    std::vector<std::unique_ptr<GrowingTensor>> tensors;
+    const auto add = [&](const std::string& part, DType dtype, std::vector<std::uint64_t> rest) {
+      names.push_back(fmt::format("tables-{:05}-of-{:05}.safetensors", ++number, files));
+      const std::string tensor = stored.name + "." + part;
+      tensors.push_back(
+          std::make_unique<GrowingTensor>(folder + "/" + names.back(), tensor, dtype, std::move(rest), metadata));
+      places[tensor] = names.back();
+    };
+    add("keys", DType::kUint64, {});
+    add("rows", DType::kFloat32, {stored.row_size});
+    for (std::size_t slot = 0; slot < stored.slots.size(); ++slot) {
+      const bool is_of_rows = slot + stored.row_slots >= stored.slots.size();
+      add(stored.slots[slot], DType::kFloat32,
+          is_of_rows ? std::vector<std::uint64_t>() : std::vector<std::uint64_t>{stored.row_size});
+    }
+    table.dump([&](std::uint64_t key, std::span<const float> values, std::span<const float> state) {
+      ++stored.rows;
+      tensors[0]->append(std::as_bytes(std::span(&key, 1)));
+      tensors[1]->append(std::as_bytes(values));
+      for (std::size_t slot = 0; slot < stored.slots.size(); ++slot) {
+        const std::size_t floats = slot + stored.row_slots >= stored.slots.size() ? 1 : stored.row_size;
+        tensors[2 + slot]->append(std::as_bytes(state.first(floats)));
+        state = state.subspan(floats);
+      }
+    });
+    for (std::size_t i = 0; i < tensors.size(); ++i) facts.files.push_back({names[i], tensors[i]->finish()});
+    bytes += stored.rows * (sizeof(std::uint64_t) + (stored.row_size + stored.state_size()) * sizeof(float));
+    facts.tables.push_back(std::move(stored));
+  }
+  if (files == 0) return;
+  const std::string name = "tables.safetensors.index.json";
+  const Json index = {{"metadata", {{"total_size", bytes}}}, {"weight_map", places}};
+  facts.files.push_back(
       {name, write_text(folder + "/" + name, index.dump(2, ' ', false, Json::error_handler_t::replace) + "\n")});
 }
 
@@ -247,6 +318,12 @@ CheckpointFacts read_facts(const std::string& folder) {
       facts.variables.push_back(variable_of(said));
       if (!names.insert(facts.variables.back().name).second) throw std::out_of_range("a variable that occurs twice");
     }
+    names.clear();
+    if (json.contains("tables"))  // what wrote the checkpoint may not have known tables
+      for (const Json& said : json.at("tables").get_ref<const Json::array_t&>()) {
+        facts.tables.push_back(table_of(said));
+        if (!names.insert(facts.tables.back().name).second) throw std::out_of_range("a table that occurs twice");
+      }
     for (const Json& said : json.at("files").get_ref<const Json::array_t&>())
       facts.files.push_back({file_name(said.at("name").get<std::string>()),
                              {whole(said.at("bytes")), of_hex(said.at("xxh3").get<std::string>())}});
@@ -269,6 +346,7 @@ std::string write_checkpoint(const std::string& dir, CheckpointFacts facts, cons
   try {
     facts.variables = arrays.variables();
     for (const auto& [group, tensors] : arrays.groups()) write_group(made, group, tensors, max_file_bytes, facts.files);
+    write_tables(made, arrays.tables(), facts);
     write_text(made + "/" + kFactsFile, to_json(facts));
     sync_folder(made);
     put_in_place(made, dir + "/" + name);

@@ -31,6 +31,7 @@ struct CheckpointFacts {
   std::vector<std::uint64_t> examples;       // of each rank
   std::vector<std::uint32_t> partial_ranks;  // as Snapshot::partial_ranks() returns them
   std::vector<StoredVariable> variables;
+  std::vector<StoredTable> tables;
   std::vector<StoredFile> files;
 };
 
@@ -42,12 +43,22 @@ class CheckpointArrays {
   void add(StoredVariable variable, Read read);                                         // followed by its slots
   void add_slot(const std::string& slot, std::vector<std::uint64_t> shape, Read read);  // a slot of the last variable
 
+  // A table by key: dump(append) calls append(key, values, state) for each of its rows, whose number is found out so.
+  using AppendRow = std::function<void(std::uint64_t key, std::span<const float> values, std::span<const float> state)>;
+  struct Table {
+    StoredTable stored;
+    std::function<void(const AppendRow& append)> dump;
+  };
+  void add_table(Table table) { tables_.push_back(std::move(table)); }
+
   const std::vector<StoredVariable>& variables() const noexcept { return variables_; }
+  const std::vector<Table>& tables() const noexcept { return tables_; }
   // The tensors of each kind: model, optimizer, ema.
   const std::map<std::string, std::vector<Tensor>>& groups() const noexcept { return groups_; }
 
  private:
   std::vector<StoredVariable> variables_;
+  std::vector<Table> tables_;
   std::map<std::string, std::vector<Tensor>> groups_;
 };
 
@@ -63,7 +74,7 @@ std::map<std::string, std::string> settings_as_text(const JobConfig& config);
 // Throws Error if it is not a checkpoint, has another format or version, or has invalid contents.
 CheckpointFacts read_facts(const std::string& folder);
 
-// Writes DIR/step-N and replaces an existing one; fills in facts.variables and facts.files. Returns the folder. Throws
+// Writes DIR/step-N and replaces an existing one; fills in facts.variables, facts.tables and facts.files. Returns the folder. Throws
 // Error that says what cannot be written, and why. Nothing of the checkpoint stays then.
 std::string write_checkpoint(const std::string& dir, CheckpointFacts facts, const CheckpointArrays& arrays,
                              std::uint64_t max_file_bytes);

@@ -28,6 +28,7 @@ constexpr std::size_t kAlignment =
     64;  // of the values, so that the tensors of a mapped file are aligned; both formats allow it
 constexpr std::uint64_t kMostAligned = 128;  // two lines of the cache: more makes nothing faster
 constexpr const char* kMetadata = "__metadata__";
+constexpr std::uint64_t kMostRows = std::uint64_t{1} << 40;  // of a GrowingTensor
 constexpr std::size_t kPiece = 256 << 10;  // copied, hashed and written at once: fits into a second-level cache
 
 std::string folder_of(const std::string& path) {
@@ -96,6 +97,16 @@ class NewFile {
       const std::span<std::byte> here = std::span(piece).first(std::min<std::uint64_t>(piece.size(), end - begin));
       tensor.read(begin, here);
       write(here.data(), here.size());
+    }
+  }
+
+  // Writes over what stands at the beginning. The hash is not that of the file any more.
+  void write_front(const std::string& text) {
+    for (std::size_t at = 0; at < text.size();) {
+      const ssize_t written = ::pwrite(descriptor_, text.data() + at, text.size() - at, static_cast<off_t>(at));
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) fail();
+      at += static_cast<std::size_t>(written);
     }
   }
 
@@ -204,6 +215,50 @@ FileFacts write_safetensors(const std::string& path, const std::vector<Tensor>& 
   file.write(layout.header(metadata, kAlignment));
   for (const std::uint32_t tensor : layout.order()) file.write(tensors[tensor]);
   return file.finish();
+}
+
+struct GrowingTensor::Open {
+  NewFile file;
+  std::vector<std::byte> pending;
+};
+
+GrowingTensor::GrowingTensor(const std::string& path, std::string name, DType dtype, std::vector<std::uint64_t> rest,
+                             std::map<std::string, std::string> metadata)
+    : open_(new Open{NewFile(path), {}}),
+      path_(path),
+      spec_{std::move(name), dtype, std::move(rest)},
+      metadata_(std::move(metadata)) {
+  spec_.shape.insert(spec_.shape.begin(), 0);
+  open_->file.write(header(kMostRows));
+}
+
+GrowingTensor::~GrowingTensor() = default;
+
+// As long as for any other extent.
+std::string GrowingTensor::header(std::uint64_t extent) const {
+  const auto of = [&](std::uint64_t rows, std::size_t alignment) {
+    TensorSpec spec = spec_;
+    spec.shape.front() = rows;
+    return SafetensorsLayout({std::move(spec)}).header(metadata_, alignment);
+  };
+  return of(extent, of(kMostRows, kAlignment).size());
+}
+
+void GrowingTensor::append(std::span<const std::byte> bytes) {
+  bytes_ += bytes.size();
+  open_->pending.insert(open_->pending.end(), bytes.begin(), bytes.end());
+  if (open_->pending.size() < kPiece) return;
+  open_->file.write(open_->pending.data(), open_->pending.size());
+  open_->pending.clear();
+}
+
+FileFacts GrowingTensor::finish() {
+  open_->file.write(open_->pending.data(), open_->pending.size());
+  std::uint64_t row = bytes_of(spec_.dtype);
+  for (std::size_t axis = 1; axis < spec_.shape.size(); ++axis) row *= spec_.shape[axis];
+  open_->file.write_front(header(bytes_ / row));
+  open_->file.finish();
+  return facts_of(path_);  // the header came last
 }
 
 void write_npy(const std::string& path, const Tensor& tensor) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,6 +64,31 @@ struct FileFacts {
 // that names the file and says why it cannot be written, or names a tensor whose name is reserved by the format.
 FileFacts write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
                             const std::map<std::string, std::string>& metadata);
+
+// Writes a safetensors file of one tensor, of which the first extent is found out as it is written. Throws Error as
+// write_safetensors(). Nothing of the file stays unless it is finished.
+class GrowingTensor {
+ public:
+  // `rest`: the other extents.
+  GrowingTensor(const std::string& path, std::string name, DType dtype, std::vector<std::uint64_t> rest,
+                std::map<std::string, std::string> metadata);
+  ~GrowingTensor();
+  GrowingTensor(const GrowingTensor&) = delete;
+  GrowingTensor& operator=(const GrowingTensor&) = delete;
+
+  void append(std::span<const std::byte> bytes);
+  FileFacts finish();
+
+ private:
+  std::string header(std::uint64_t extent) const;
+
+  struct Open;
+  std::unique_ptr<Open> open_;
+  std::string path_;
+  TensorSpec spec_;
+  std::map<std::string, std::string> metadata_;
+  std::uint64_t bytes_ = 0;
+};
 
 // Reads the file. Throws Error if it cannot be read.
 FileFacts facts_of(const std::string& path);

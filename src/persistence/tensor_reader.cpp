@@ -190,6 +190,14 @@ void TensorFile::read(const StoredTensor& tensor, std::span<float> out) const {
   }
 }
 
+void TensorFile::read_part(const StoredTensor& tensor, std::uint64_t begin, std::span<std::byte> out) const {
+  if (begin > tensor.bytes || out.size() > tensor.bytes - begin)
+    throw Error(
+        fmt::format("{}: a tensor of {} bytes has no {} bytes from {} on", path_, tensor.bytes, out.size(), begin),
+        ErrorCode::kIncompatible);
+  read_bytes(out.data(), tensor.begin + begin, out.size());
+}
+
 void TensorFile::read(const StoredTensor& tensor, std::span<std::byte> out) const {
   if (out.size() != tensor.bytes)
     throw Error(fmt::format("{}: a tensor of {} bytes does not fit into {} bytes", path_, tensor.bytes, out.size()),

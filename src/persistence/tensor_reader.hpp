@@ -33,6 +33,9 @@ class TensorFile {
   // Requires: out.size() is the number of elements. Throws Error if the dtype is another, or the file was truncated.
   void read(const StoredTensor& tensor, std::span<float> out) const;
 
+  // Reads bytes [begin, begin + out.size()) of it. Throws Error if it has fewer, or the file was truncated.
+  void read_part(const StoredTensor& tensor, std::uint64_t begin, std::span<std::byte> out) const;
+
   // Reads its bytes unchanged. Requires: out.size() is their number. Throws Error if the file was truncated.
   void read(const StoredTensor& tensor, std::span<std::byte> out) const;
 

@@ -15,6 +15,7 @@
 #include "shm/table/table_segment.hpp"
 #include "update/elements.hpp"
 #include "worker/impl.hpp"
+#include "worker/waits.hpp"
 
 namespace ps_shm {
 namespace {
@@ -61,23 +62,111 @@ void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
   if (when < 1 || when > 2 || by < 1 || by > 3) refuse(spec, "there is no such way to evict rows");
 }
 
+// The loader's byte (data.D1), while it exists: at most one process of the job has it. Throws JobFinished, Interrupted.
+class LoaderTurn {
+ public:
+  explicit LoaderTurn(WorkerCore& core) : locks_(core.job.locks()) {
+    constexpr std::uint64_t kPauseNs = 1'000'000;
+    Wait wait(core.options, 0, 1.0);
+    const WaitMark mark(core.entry, shm::WaitingFor::kData, 0);
+    while (!locks_.try_take(shm::kLoaderByte)) {
+      if (core.job.is_over()) throw JobFinished(fmt::format("job {} was ended", core.job.job()));
+      static_cast<void>(
+          wait.slice([&] { return fmt::format("worker {}: waiting for a table to be restored", core.rank); }));
+      shm::sleep_ns(kPauseNs);
+    }
+  }
+  ~LoaderTurn() { locks_.release(shm::kLoaderByte); }
+  LoaderTurn(const LoaderTurn&) = delete;
+  LoaderTurn& operator=(const LoaderTurn&) = delete;
+
+ private:
+  shm::TaskLocks locks_;
+};
+
 }  // namespace
 
-TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& steps, const TableSpec& given)
+TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& steps, const TableSpec& given,
+                       const std::function<const Checkpoint&()>& begun_with)
     : core(worker), mode(steps), spec(given), sums(given.row_size, RowSums::kUnbounded) {
   const UpdateRule rule = spec.rule.value_or(core.config.optimizer.rule);
   check(spec, core.config, rule);
   settings = update::settings_of(core.config.optimizer, rule, spec.regularize, DType::kFloat32, spec.rate_scale);
   const shm::TableForm form{spec, rule, static_cast<std::uint32_t>(update::slots_per_element(rule, false, true)),
                             update::traits_of(rule).has_row_state()};
-  parts = shm::open_table(core.job, form, [&worker](std::uint32_t lane) {
+  const auto is_alive = [&worker](std::uint32_t lane) {
     const std::uint32_t rank = lane / worker.config.threads;
     return rank == worker.rank || worker.job.is_alive(rank);  // locks.L1: never queries its own byte
-  });
+  };
+  if (core.config.restore.empty() || shm::has_table(core.job, spec.name)) {
+    parts = shm::open_table(core.job, form, is_alive);
+  } else {
+    const LoaderTurn turn(core);  // so that no two workers fill the same table
+    parts = shm::open_table(core.job, form, is_alive, [&](shm::TablePart& part) { restore(part, begun_with()); });
+  }
   version_tag = shm::mixed(core.job.instance() + parts.front()->segment().header().number) & 0xffffffff;
   for (const auto& part : parts)
     for (std::vector<shm::TableLane>& own = lanes.emplace_back(); own.size() < core.threads.count();)
       own.push_back(part->begin(core.job.lane(core.rank, static_cast<std::uint32_t>(own.size()))));
+}
+
+void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
+  const std::vector<StoredTable>& all = from.tables();
+  const auto log = [&](const std::string& line) {
+    Wait(core.options, 0, 1).log(fmt::format("worker {}: {}", core.rank, line));
+  };
+  const auto stored =
+      std::find_if(all.begin(), all.end(), [&](const StoredTable& one) { return one.name == spec.name; });
+  if (stored == all.end()) {
+    if (part.record().part == 0) log(fmt::format("the checkpoint has no table '{}': it begins empty", spec.name));
+    return;
+  }
+  const shm::RowForm form(part.record());
+  const std::string rule = update::traits_of(settings.rule).name;
+  if (stored->row_size != spec.row_size || stored->rule != rule || stored->slots != form.slots())
+    throw Error(
+        fmt::format("checkpoint {}: table '{}' has rows of {} by rule {} there, and of {} by rule {} here; declare "
+                    "it as it was, or choose another checkpoint",
+                    from.folder(), spec.name, stored->row_size, stored->rule, spec.row_size, rule),
+        ErrorCode::kIncompatible);
+  constexpr std::uint64_t kBlock = 4096;  // rows that are read at once
+  const shm::TableShm& record = part.record();
+  shm::TableLane lane = part.begin(core.job.lane(core.rank, 0));
+  std::vector<std::uint64_t> keys(kBlock), own;
+  std::vector<float> values(kBlock * form.width()), state(kBlock * form.state_size()), raw(form.raw_size());
+  std::vector<std::size_t> places;
+  std::uint64_t missed = 0;
+  for (std::uint64_t first = 0; first < stored->rows; first += kBlock) {
+    const std::uint64_t count = std::min(kBlock, stored->rows - first);
+    from.read_rows(spec.name, first, std::span(keys).first(count), std::span(values).first(count * form.width()),
+                   std::span(state).first(count * form.state_size()));
+    own.clear(), places.clear();
+    for (std::uint64_t i = 0; i < count; ++i)
+      if (shm::part_of(keys[i], record.parts) == record.part) own.push_back(keys[i]), places.push_back(i);
+    for (std::size_t at = 0; at < own.size(); at += shm::kPins) {
+      const std::size_t wanted = std::min<std::size_t>(shm::kPins, own.size() - at);
+      // What is full stays as it is, instead of evicting rows that were restored just before.
+      const std::uint64_t room = lane.free_rows.size() + record.max_rows - part.rows_used();
+      const std::size_t fitting = std::min<std::uint64_t>(wanted, room);
+      missed += wanted - fitting;
+      if (fitting == 0) continue;
+      std::array<float*, shm::kPins> rows;
+      const auto batch = part.ask(std::span<const std::uint64_t>(own).subspan(at, fitting));
+      part.pin(lane, batch, *this, true, rows.data());
+      for (std::size_t i = 0; i < fitting; ++i) {
+        if (rows[i] == nullptr) continue;  // counted as refused
+        const std::size_t place = places[at + i];
+        form.compose(settings, core.live.settings.learning_rate, values.data() + place * form.width(),
+                     state.data() + place * form.state_size(), raw.data());
+        shm::racing_copy(rows[i], raw.data(), raw.size());
+      }
+    }
+  }
+  part.unpin(lane);
+  missed += part.counted(TableCounter::kRefused) + part.counted(TableCounter::kEvicted);  // /dev/shm is full
+  if (missed != 0)
+    log(fmt::format("table '{}': {} of {} rows of the checkpoint have no room (part {} of {})", spec.name, missed,
+                    stored->rows, record.part + 1, record.parts));
 }
 
 // Calls body(element's index, its initial value).
@@ -102,29 +191,6 @@ void TableState::make(std::uint64_t key, float* elements) const noexcept {
   });
   if (parts.front()->record().has_row_state != 0)
     elements[spec.row_size * record] = update::first_row_state(settings, rate);
-}
-
-std::uint64_t TableState::element_slots() const noexcept {
-  return record() - 1 + (update::traits_of(settings.rule).slot_for_value() != nullptr ? 1 : 0);
-}
-
-// Calls body(index in the state as the user has it, index in the elements as they lie).
-template <class Body>
-void TableState::for_state(Body&& body) const noexcept {
-  const std::uint64_t width = spec.row_size, floats = record(), slots = element_slots();
-  for (std::uint64_t slot = 0; slot < slots; ++slot)
-    for (std::uint64_t i = 0; i < width; ++i)
-      body(slot * width + i, i * floats + (slot + 1 == floats ? 0 : slot + 1));  // 0: a slot that replaces the value
-  if (parts.front()->record().has_row_state != 0) body(slots * width, width * floats);
-}
-
-void TableState::split_state(const float* raw, float* state) const noexcept {
-  for_state([&](std::uint64_t i, std::uint64_t place) { state[i] = raw[place]; });
-}
-
-void TableState::compose(const float* values, const float* state, float* raw) const noexcept {
-  update::initialise_elements(settings, core.live.settings.learning_rate, values, raw, spec.row_size);
-  for_state([&](std::uint64_t i, std::uint64_t place) { raw[place] = state[i]; });
 }
 
 void TableState::require_size(std::size_t keys, std::size_t floats, std::uint64_t width, const char* verb) const {
@@ -181,7 +247,8 @@ void TableState::for_batches(std::span<const std::uint64_t> keys, std::uint64_t 
 Table Worker::table(const TableSpec& spec) {
   Impl& impl = owned();
   impl.refuse_recorded("a table by key");
-  auto made = std::make_unique<TableState>(impl, impl.mode, spec);
+  auto made =
+      std::make_unique<TableState>(impl, impl.mode, spec, [&impl]() -> const Checkpoint& { return impl.begun_with(); });
   for (const auto& known : impl.tables)
     if (known->spec.name == spec.name) return Table(known.get());
   impl.tables.push_back(std::move(made));
@@ -287,12 +354,14 @@ PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const fl
   state.core.job.refuse_inherited("worker");
   const std::uint64_t width = state.spec.row_size;
   state.require_size(keys.size(), values.size(), width, "assign");
-  if (!slots.empty()) state.require_size(keys.size(), slots.size(), state.state_size(), "assign with state");
+  const shm::RowForm form = state.form();
+  if (!slots.empty()) state.require_size(keys.size(), slots.size(), form.state_size(), "assign with state");
   // One thread, so that the last values of a repeated key stay.
   if (!slots.empty()) {
-    std::vector<float> raw(state.raw_size());
+    std::vector<float> raw(form.raw_size());
     return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
-      state.compose(values.data() + i * width, slots.data() + i * state.state_size(), raw.data());
+      form.compose(state.settings, state.core.live.settings.learning_rate, values.data() + i * width,
+                   slots.data() + i * form.state_size(), raw.data());
       shm::update_exact(row, raw.data(), raw.size(), [](float, float given) { return given; });
     });
   }
@@ -364,7 +433,8 @@ TableDump Table::dump(std::uint64_t since, const std::function<void(const TableR
   if (evicted && !done.is_full)
     for (const std::uint64_t key : gone) evicted(key);
   if (!row) return done;
-  std::vector<float> raw(state.raw_size()), values(state.spec.row_size), slots(state.state_size());
+  const shm::RowForm form = state.form();
+  std::vector<float> raw(form.raw_size()), values(form.width()), slots(form.state_size());
   TableRow one{.key = 0, .values = values, .state = slots};
   update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
     for (const auto& part : state.parts)
@@ -375,23 +445,17 @@ TableDump Table::dump(std::uint64_t since, const std::function<void(const TableR
             shm::racing_copy(raw.data(), elements, raw.size());
           },
           [&] {
-            shm::read_elements(values.data(), raw.data(), state.record(), values.size(), value_of);
-            state.split_state(raw.data(), slots.data());
+            shm::read_elements(values.data(), raw.data(), form.record(), values.size(), value_of);
+            form.split_state(raw.data(), slots.data());
             row(one);
           });
   });
   return done;
 }
 
-std::vector<std::string> Table::slots() const {
-  const UpdateRule rule = state_->settings.rule;
-  std::vector<std::string> names;
-  const std::uint64_t count = state_->element_slots() + state_->parts.front()->record().has_row_state;
-  for (std::uint64_t slot = 0; slot < count; ++slot) names.emplace_back(update::slot_name(rule, true, slot));
-  return names;
-}
+std::vector<std::string> Table::slots() const { return state_->form().slots(); }
 
-std::uint64_t Table::state_size() const noexcept { return state_->state_size(); }
+std::uint64_t Table::state_size() const noexcept { return state_->form().state_size(); }
 
 TableStatistics Table::statistics() const {
   state_->core.job.refuse_inherited("worker");

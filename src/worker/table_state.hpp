@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "ps_shm/checkpoint.hpp"
 #include "ps_shm/table.hpp"
+#include "shm/table/row_form.hpp"
 #include "shm/table/table_part.hpp"
 #include "update/rules.hpp"
 #include "worker/core.hpp"
@@ -16,8 +19,10 @@
 namespace ps_shm {
 
 struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
-  // The table, made if the job has none of that name.
-  TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& steps, const TableSpec& given);
+  // The table, made if the job has none of that name; with the rows that it has in the checkpoint that the job began with,
+  // if it began with one.
+  TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& steps, const TableSpec& given,
+             const std::function<const Checkpoint&()>& begun_with);
 
   // The initial elements of a key's row, with their state: a function of the seed, the key and the element's index.
   void make(std::uint64_t key, float* elements) const noexcept override;
@@ -25,24 +30,15 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   template <class Body>
   void for_initial(std::uint64_t key, Body&& body) const noexcept;
 
+  // Fills a part that nobody else can see with its rows of the checkpoint. Throws Error.
+  void restore(shm::TablePart& part, const Checkpoint& from);
+
   // Calls body(part, lane, batch, place) for all keys, in batches of at most shm::kPins, each of one part. place(i): where
   // key i of the batch is in `keys`. Threads share the keys if each gets `grain` of them.
   template <class Body>
   void for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, Body&& body);
 
-  std::uint64_t record() const noexcept { return parts.front()->record().slots + 1; }  // floats of an element
-  // The rows' elements as they lie, without what fills up the row: all floats of each element, then the row's state.
-  std::uint64_t raw_size() const noexcept { return spec.row_size * record() + parts.front()->record().has_row_state; }
-  // The state of a row as the user has it: slot by slot.
-  std::uint64_t element_slots() const noexcept;
-  std::uint64_t state_size() const noexcept {
-    return spec.row_size * element_slots() + parts.front()->record().has_row_state;
-  }
-  void split_state(const float* raw, float* state) const noexcept;
-  // The elements that have these values and this state.
-  void compose(const float* values, const float* state, float* raw) const noexcept;
-  template <class Body>
-  void for_state(Body&& body) const noexcept;
+  shm::RowForm form() const noexcept { return shm::RowForm(parts.front()->record()); }
 
   void require_size(std::size_t keys, std::size_t floats, std::uint64_t width, const char* verb) const;
   void require_flags(std::size_t keys, std::size_t flags, const char* verb) const;

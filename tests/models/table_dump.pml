@@ -200,7 +200,7 @@ inline look() {
 #endif
      }
 #ifndef BACK_UNSEEN
-     d_step { raise(changed[row], dump) }
+     d_step { raise(changed[row], since) }
 #endif
   fi;
   row = 0

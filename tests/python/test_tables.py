@@ -73,7 +73,7 @@ def test_rows_go_on_with_the_state_that_they_are_exported_with(worker):
     for _ in range(3):
         tables[0].push(keys, gradients)
     saved = tables[0].export(state=True)
-    assert tables[0].slots == ["accumulator"] and tables[0].state_size == 3 and saved.state.shape == (10, 3)
+    assert tables[0].slots == ["n"] and tables[0].state_size == 3 and saved.state.shape == (10, 3)
     tables[1].assign(saved.keys, saved.rows, saved.state)
     for table in tables:
         table.push(keys, gradients)
@@ -113,6 +113,31 @@ def test_evicted_keys_are_popped_once(worker, table):
         table.pop_evicted()
     assert raised.value.code == ps_shm.ErrorCode.EXHAUSTED
     assert table.pop_evicted().tolist() == []
+
+
+def test_a_job_goes_on_with_the_tables_of_a_checkpoint(job, tmp_path):
+    keys, gradients = numpy.arange(100), numpy.ones((100, 3), numpy.float32)
+
+    def table_of(worker):
+        return worker.table("items", 3, 1000, rule="adagrad")
+
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        table = table_of(worker)
+        table.push(keys, gradients)
+        saved = ps_shm.checkpoint.save(job, tmp_path)
+        table.push(keys, gradients)
+        expected = table.pull(keys)[0]
+    found = ps_shm.checkpoint.latest(tmp_path)
+    assert repr(found.tables) == "[<stored table 'items' of 100 rows of 3>]" and found.tables[0].slots == ["n"]
+    saved_keys, rows, state = found.read_table("items")
+    assert sorted(saved_keys) == list(range(100)) and rows.shape == state.shape == (100, 3)
+    with pytest.raises(KeyError, match="others"):
+        found.read_table("others")
+    with ps_shm.Server(job, lr=0.1, restore=saved), ps_shm.Worker(job) as worker:
+        table = table_of(worker)
+        assert numpy.array_equal(table.pull(saved_keys)[0], rows)
+        table.push(keys, gradients)
+        assert numpy.array_equal(table.pull(keys)[0], expected)
 
 
 def test_options(worker):

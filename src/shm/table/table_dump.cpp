@@ -72,8 +72,8 @@ bool TablePart::read_list(std::uint32_t lane, std::uint32_t since, std::vector<s
 }
 
 // (table.D3) Whether the key has a row. If so, the eviction that was listed comes to nothing, or another one made the row
-// since: it belongs to this dump.
-bool TablePart::is_back(TableLane& lane, std::uint64_t key, std::uint32_t dump) {
+// since: it belongs to the dump from `since`.
+bool TablePart::is_back(TableLane& lane, std::uint64_t key, std::uint32_t since) {
   const std::uint64_t order = order_of_row(key);
   for (;;) {
     std::uint64_t word = 0;
@@ -89,7 +89,7 @@ bool TablePart::is_back(TableLane& lane, std::uint64_t key, std::uint32_t dump) 
       if (!there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word)))) continue;
       fault_point(FaultPoint::kRowRescued);
     }
-    raise(there.changed, dump);  // (table.D3)
+    raise(there.changed, since);  // (table.D3)
     return true;
   }
 }
@@ -120,7 +120,7 @@ bool TablePart::begin_dump(TableLane& lane, std::uint32_t dump, std::uint32_t si
   const auto first = evicted.begin() + static_cast<std::ptrdiff_t>(before);
   std::sort(first, evicted.end());
   evicted.erase(std::unique(first, evicted.end()), evicted.end());
-  evicted.erase(std::remove_if(first, evicted.end(), [&](std::uint64_t key) { return is_back(lane, key, dump); }),
+  evicted.erase(std::remove_if(first, evicted.end(), [&](std::uint64_t key) { return is_back(lane, key, since); }),
                 evicted.end());
   return true;
 }

@@ -193,7 +193,7 @@ class TablePart {
   void list(TableLane& lane, std::uint64_t key, std::uint32_t epoch);
   EvictedShm* list_of(std::uint32_t lane) const noexcept;
   bool read_list(std::uint32_t lane, std::uint32_t since, std::vector<std::uint64_t>& keys) const;
-  bool is_back(TableLane& lane, std::uint64_t key, std::uint32_t dump);
+  bool is_back(TableLane& lane, std::uint64_t key, std::uint32_t since);
   std::uint64_t evict_sealed(TableLane& lane);
   void recover(TableLane& lane, std::uint64_t number, std::uint64_t word);
   void free_dead(TableLane& lane, std::uint64_t number, std::uint64_t word);

@@ -61,7 +61,8 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
 
 constexpr std::size_t kDescribed = offsetof(TableShm, bits);  // bytes that say what a table is
 
-Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t number) {
+Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t number,
+             const std::function<bool(std::uint32_t)>& is_alive, const std::function<void(TablePart&)>& fill) {
   Segment segment = Segment::create(SegmentKind::kTable, number, job.job(), job.instance(), wanted.evicted_offset,
                                     wanted.bytes, job.control().sharing());
   fault_point(FaultPoint::kTableMade);
@@ -78,18 +79,25 @@ Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t numbe
   auto* const first = reinterpret_cast<AtomicShm<std::uint64_t>*>(segment.data() + wanted.buckets_offset);
   first->store_relaxed(next_word(0, RowState::kLive, kEndOfList));
   fault_point(FaultPoint::kTableFilled);
+  if (fill) {
+    TablePart part(std::move(segment), is_alive);
+    fill(part);
+    segment = std::move(part.segment());
+  }
   segment.publish();  // before it has a name: no process finds it incomplete
   return segment;
 }
 
 // The part, made if it is not there. `is_found`: whether it was. Nothing: a segment of another job has been removed, or
 // another process has made it meanwhile: try again.
-std::optional<Segment> open_or_make(const JobSegments& job, const TableShm& wanted, std::uint32_t table) {
+std::optional<Segment> open_or_make(const JobSegments& job, const TableShm& wanted, std::uint32_t table,
+                                    const std::function<bool(std::uint32_t)>& is_alive,
+                                    const std::function<void(TablePart&)>& fill) {
   const std::string name = table_name(job.job(), table, wanted.part);
   Segment segment;
   const AttachOutcome found = segment.open(name, Access::kReadWrite, job.trust());
   if (found == AttachOutcome::kAbsent) {
-    segment = make(job, wanted, number_of(table, wanted.part));
+    segment = make(job, wanted, number_of(table, wanted.part), is_alive, fill);
     fault_point(FaultPoint::kTablePublished);
     if (!segment.link(name)) return std::nullopt;
     fault_point(FaultPoint::kTableNamed);
@@ -158,7 +166,8 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
 }
 
 std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const TableForm& form,
-                                                   const std::function<bool(std::uint32_t)>& is_alive) {
+                                                   const std::function<bool(std::uint32_t)>& is_alive,
+                                                   const std::function<void(TablePart&)>& fill) {
   const JobConfig& config = job.config();
   const std::uint32_t parts = config.placement != Placement::kPartition ? 1
                               : config.partitions != 0                  ? std::min(config.partitions, kMaxShards)
@@ -167,7 +176,7 @@ std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const Table
   for (std::uint32_t table = 0; table < kMaxTables;) {
     TableShm wanted = {};
     describe(wanted, job, form, static_cast<std::uint32_t>(opened.size()), parts);
-    std::optional<Segment> segment = open_or_make(job, wanted, table);
+    std::optional<Segment> segment = open_or_make(job, wanted, table, is_alive, fill);
     if (!segment) continue;
     const TableShm& there = table_record(*segment);
     if (text_of(there.name) != form.spec.name) {  // only part 0 of another table
@@ -179,6 +188,15 @@ std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const Table
     if (opened.size() == parts) return opened;
   }
   throw Error(fmt::format("job '{}' cannot have more than {} tables", job.job(), kMaxTables), ErrorCode::kExhausted);
+}
+
+bool has_table(const JobSegments& job, const std::string& name) {
+  const std::vector<Segment> all = find_tables(job);
+  const auto parts = std::count_if(all.begin(), all.end(),
+                                   [&](const Segment& one) { return text_of(table_record(one).name) == name; });
+  return parts != 0 && std::any_of(all.begin(), all.end(), [&](const Segment& one) {
+           return text_of(table_record(one).name) == name && table_record(one).parts == parts;
+         });
 }
 
 std::vector<Segment> find_tables(const JobSegments& job) {

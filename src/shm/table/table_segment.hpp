@@ -20,9 +20,14 @@ struct TableForm {
 };
 
 // The parts of the table, made if there is no table of that name yet. Throws Error with kIncompatible if there is one of
-// another form, kExhausted if the job has too many tables, kNoSpace, kDamaged.
+// another form, kExhausted if the job has too many tables, kNoSpace, kDamaged. `fill` is called for each part that is made,
+// before anybody else can see it.
 std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const TableForm& form,
-                                                   const std::function<bool(std::uint32_t)>& is_alive);
+                                                   const std::function<bool(std::uint32_t)>& is_alive,
+                                                   const std::function<void(TablePart&)>& fill = {});
+
+// Whether the job has a table of that name, with all of its parts.
+bool has_table(const JobSegments& job, const std::string& name);
 
 // The tables of a job that exist, for those who only look at it: part 0 of each in the order of their numbers, and the
 // other parts behind it. Skips what is damaged or of another job.

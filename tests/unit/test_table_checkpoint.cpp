@@ -1,0 +1,179 @@
+// Checkpoints of jobs with tables by key, and jobs that begin with them.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "persistence/tensor_reader.hpp"
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "support/folder.hpp"
+#include "support/rule_reference.hpp"
+#include "support/table_job.hpp"
+
+using namespace ps_shm;
+using namespace ps_shm::test;
+
+namespace {
+
+JobConfig restoring(JobConfig config, const std::string& folder) {
+  config.job = unique_job_name();
+  config.restore = folder;
+  return config;
+}
+
+TableCopy copy_of(Table& table) {
+  TableCopy copy;
+  copy.follow(table);
+  return copy;
+}
+
+}  // namespace
+
+TEST_CASE("table checkpoint: a job goes on with the rows and their state, over any number of tasks, under every rule") {
+  for (const UpdateRule rule : rules_where([](const update::Traits&) { return true; })) {
+    if (!works_in_place(rule)) continue;
+    CAPTURE(std::string(to_string(rule)));
+    const Folder folder;
+    JobConfig config = row_config(rule);
+    config.tasks = 2;
+    TableSpec spec = spec_of(9000, 3);
+    TableJob job(spec, config);
+    const Keys keys = some_keys(5000);
+    for (const float gradient : {1.0F, -0.5F}) job.push(keys, gradient);
+    TableSpec other = spec_of(100, 1);
+    other.name = "others";
+    other.rule = UpdateRule::kAdd;
+    job.worker.table(other).push(Keys{7}, Floats{1});
+    const Checkpoint saved(Checkpoint::save(JobView(job.config.job), folder.path()));
+    saved.verify();
+    REQUIRE(saved.tables().size() == 2);
+    CHECK(saved.tables()[0].name == "items");
+    CHECK(saved.tables()[0].rows == 5000);
+    CHECK(saved.tables()[0].slots == job.table.slots());
+    CHECK(saved.tables()[1].rows == 1);
+    for (const std::uint32_t tasks : {1U, 3U}) {
+      config.tasks = tasks;
+      TableJob next(spec, restoring(config, saved.folder()), 2);
+      CHECK(copy_of(next.table).rows == copy_of(job.table).rows);
+      CHECK(next.worker.table(other).statistics().rows == 1);
+      if (tasks == 1) continue;
+      job.push(keys, 2.0F), next.push(keys, 2.0F);
+      CHECK(next.pull(keys) == job.pull(keys));
+      Worker late(quiet_options(next.config));  // finds the table as it is now
+      CHECK(copy_of(next.table).rows == [&] {
+        Table same = late.table(spec);
+        return copy_of(same).rows;
+      }());
+    }
+  }
+}
+
+TEST_CASE("table checkpoint: its files are safetensors of keys, rows and slots") {
+  const Folder folder;
+  TableJob job(spec_of(1000, 4), row_config(UpdateRule::kRowwiseAdagrad));
+  const Keys keys = some_keys(100);
+  job.push(keys, 1.0F);
+  const std::string saved = Checkpoint::save(JobView(job.config.job), folder.path());
+  const auto tensor = [&](int number, const std::string& name) {
+    return persistence::TensorFile(saved + "/tables-0000" + std::to_string(number) + "-of-00003.safetensors")
+        .tensors()
+        .at(name);
+  };
+  CHECK(tensor(1, "items.keys").dtype == "U64");
+  CHECK(tensor(1, "items.keys").shape == std::vector<std::uint64_t>{100});
+  CHECK(tensor(2, "items.rows").shape == std::vector<std::uint64_t>{100, 4});
+  CHECK(tensor(3, "items." + job.table.slots().front()).shape == std::vector<std::uint64_t>{100});
+  const Checkpoint checkpoint(saved);
+  Keys some(10);
+  Floats rows(40), state(10);
+  checkpoint.read_rows("items", 90, some, rows, state);
+  CHECK(job.pull(some) == rows);
+  CHECK_THROWS_AS(checkpoint.read_rows("items", 91, some, rows), Error);
+  CHECK_THROWS_AS(checkpoint.read_rows("others", 0, some, rows), Error);
+  CHECK_THROWS_AS(checkpoint.read_rows("items", 0, some, state), Error);
+}
+
+TEST_CASE("table checkpoint: rows that have no room are left out, other rules and sizes are refused") {
+  const Folder folder;
+  JobConfig config = row_config(UpdateRule::kAdagrad);
+  TableJob job(spec_of(1000, 2), config);
+  const Keys keys = some_keys(800);
+  job.push(keys, 1.0F);
+  const std::string saved = Checkpoint::save(JobView(job.config.job), folder.path());
+  {
+    const JobConfig next = restoring(config, saved);
+    const Server server(next);
+    std::vector<std::string> lines;
+    WorkerOptions options = quiet_options(next);
+    options.log = [&](const std::string& line) { lines.push_back(line); };
+    Worker worker(options);
+    Table table = worker.table(spec_of(300, 2));
+    CHECK(table.statistics().rows == 300);
+    CHECK(table.statistics().evicted == 0);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find("table 'items': 500 of 800 rows of the checkpoint have no room") != std::string::npos);
+    for (const auto& [key, row] : copy_of(table).rows) REQUIRE(row == copy_of(job.table).rows[key]);
+    TableSpec fresh = spec_of(300, 2);
+    fresh.name = "fresh";
+    CHECK(worker.table(fresh).statistics().rows == 0);
+    CHECK(lines.back().find("has no table 'fresh'") != std::string::npos);
+  }
+  const auto refused = [&](std::uint64_t width, UpdateRule rule) -> std::string {
+    try {
+      TableSpec spec = spec_of(1000, width);
+      spec.rule = rule;
+      TableJob(spec, restoring(config, saved));
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::kIncompatible);
+      return error.what();
+    }
+    return {};
+  };
+  CHECK(refused(3, UpdateRule::kAdagrad).find("rows of 2 by rule adagrad there, and of 3 by rule adagrad here") !=
+        std::string::npos);
+  CHECK(refused(2, UpdateRule::kSgd).find("rows of 2 by rule adagrad there, and of 2 by rule sgd here") !=
+        std::string::npos);
+}
+
+TEST_CASE("table checkpoint: is written while rows are pushed, made and evicted; two workers restore it once") {
+  const Folder folder;
+  TableSpec spec = spec_of(512, 4);
+  spec.initial_range = 0;
+  JobConfig config = row_config(UpdateRule::kAdd);
+  std::string saved;
+  {
+    TableJob job(spec, config);
+    std::atomic<bool> stop = false;
+    std::jthread pusher([&] {
+      Worker worker(quiet_options(job.config));
+      Table table = worker.table(spec);
+      std::mt19937_64 random(1);
+      while (!stop) {
+        const Keys keys{random() % 2000 + 1};
+        table.push(keys, Floats(4, float(keys[0])));
+      }
+    });
+    job.push(some_keys(10), 0.0F);
+    for (int i = 0; i < 3; ++i) saved = Checkpoint::save(JobView(job.config.job), folder.path());
+    stop = true;
+  }
+  Checkpoint(saved).verify();
+  const Server server(config = restoring(config, saved));
+  std::vector<std::jthread> workers;
+  for (int i = 0; i < 2; ++i)
+    workers.emplace_back([&] {
+      Worker worker(quiet_options(config));
+      Table table = worker.table(spec);
+      CHECK(table.statistics().made == Checkpoint(saved).tables()[0].rows);
+      table.dump(0, [&](const TableRow& row) {
+        for (const float value : row.values)  // a row is its key's
+          if (row.key <= 2000 && std::fmod(value, float(row.key)) != 0) FAIL_CHECK("a value of another key");
+      });
+      worker.barrier();
+    });
+}
