@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ps_shm/job_view.hpp"
-#include "ps_shm/table.hpp"
+#include "ps_shm/table_statistics.hpp"
 #include "report/terminal.hpp"
 #include "train/loop/trainer.hpp"
 #include "train/models/sparse/sparse_model.hpp"

@@ -153,8 +153,8 @@ class Embedding(torch.nn.Module):
     # The ids and rows of a table by key.
     def _rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self._table is not None:
-            keys, rows = self._table.export()
-            return torch.from_numpy(keys.view(numpy.int64)), torch.from_numpy(rows)
+            saved = self._table.export()
+            return torch.from_numpy(saved.keys.view(numpy.int64)), torch.from_numpy(saved.rows)
         if self._loaded is not None:
             return self._loaded_ids, self._loaded
         return torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.embedding_dim)

@@ -191,11 +191,11 @@ class _TableStorage:
         self, device: torch.device, batch_size: int = _READ_AT_ONCE, table_id: int = 0
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor, Optional[torch.Tensor], torch.Tensor]]:
         """Yields keys, embeddings, the optimizer's state (None if it has none) and scores, which are zeros."""
-        all_keys, all_rows = self.tables[table_id].export()
+        saved = self.tables[table_id].export()
         dim, has_state = self._dims[table_id], self._state_dims[table_id] != 0
-        for begin in range(0, len(all_keys), batch_size):
-            keys = torch.from_numpy(all_keys[begin : begin + batch_size].view(numpy.int64)).to(device)
-            rows = torch.from_numpy(all_rows[begin : begin + batch_size]).to(device)
+        for begin in range(0, len(saved.keys), batch_size):
+            keys = torch.from_numpy(saved.keys[begin : begin + batch_size].view(numpy.int64)).to(device)
+            rows = torch.from_numpy(saved.rows[begin : begin + batch_size]).to(device)
             states = rows[:, dim:].contiguous() if has_state else None
             yield keys, rows[:, :dim].contiguous(), states, torch.zeros_like(keys)
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "ps_shm/table.hpp"
+#include "ps_shm/table_statistics.hpp"
 #include "train/data/sparse/sparse_data.hpp"
 #include "train/data/sparse/sparse_stream.hpp"
 #include "train/models/sparse/sparse_model.hpp"
