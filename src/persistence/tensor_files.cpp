@@ -42,6 +42,8 @@ const update::DTypeTraits& traits_of(DType dtype) {
   return *row;
 }
 
+}  // namespace
+
 // XXH3 of data that is added in blocks.
 class Hash {
  public:
@@ -128,8 +130,6 @@ class NewFile {
   std::uint64_t bytes_ = 0;
   Hash hash_;
 };
-
-}  // namespace
 
 const char* safetensors_name(DType dtype) { return traits_of(dtype).safetensors; }
 

@@ -185,11 +185,11 @@ void TableState::initial_values(std::uint64_t key, float* values) const noexcept
 
 void TableState::make(std::uint64_t key, float* elements) const noexcept {
   const float rate = core.live.settings.learning_rate;
-  const std::uint64_t record = parts.front()->record().slots + 1;
+  const std::uint64_t record = 1 + update::slots_per_element(settings.rule, false, true);
   for_initial(key, [&](std::uint64_t i, float value) {
     update::initialise_elements(settings, rate, &value, elements + i * record, 1);
   });
-  if (parts.front()->record().has_row_state != 0)
+  if (update::traits_of(settings.rule).has_row_state())
     elements[spec.row_size * record] = update::first_row_state(settings, rate);
 }
 

@@ -1,10 +1,19 @@
-// A dump of a table by key at each moment of a push or an eviction: what it does not have, the next one has.
+// A dump of a table by key at each moment of a push or an eviction: what it does not have, the next one has. And a death
+// while a table is restored.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <functional>
+#include <string>
 #include <utility>
 
+#include "ps_shm/checkpoint.hpp"
+#include "ps_shm/job_view.hpp"
 #include "shm/base/fault_points.hpp"
+#include "shm/segment/names.hpp"
+#include "support/folder.hpp"
 #include "support/table_job.hpp"
 
 using namespace ps_shm;
@@ -67,4 +76,45 @@ TEST_CASE(
       CHECK(access > 10);
     }
   CHECK(copy.full < 20);  // else hardly any of them was of the changes alone
+}
+
+TEST_CASE("table moments: a worker that is killed while it restores a table leaves that to the next one (data.D1)") {
+  const Folder folder;
+  const TableSpec spec = spec_of(1000, 2);
+  const Keys keys = some_keys(500);
+  JobConfig config = row_config(UpdateRule::kMomentum);
+  config.tasks = 2, config.placement = Placement::kPartition;  // killed in the first part, or in the second one
+  TableCopy expected;
+  {
+    TableJob job(spec, config);
+    job.push(keys, 1.0F);
+    config.restore = Checkpoint::save(JobView(config.job), folder.path());
+    expected.follow(job.table);
+  }
+  for (const int rows : {1, 100, 400}) {
+    CAPTURE(rows);
+    config.job = unique_job_name();
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      static int left;
+      left = rows;
+      shm::g_fault_hooks.reached = [](shm::FaultPoint point) {
+        if (point == shm::FaultPoint::kRowLinked && --left == 0) raise(SIGKILL);
+      };
+      Worker worker(quiet_options(config));  // waits for the job
+      worker.table(spec);
+      _exit(0);
+    }
+    const Server server(config);
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFSIGNALED(status));
+    CHECK(shm::list_segments("ps_shm." + config.job + ".t").size() == (rows < 200 ? 0 : 1));
+    Worker worker(quiet_options(config));
+    Table table = worker.table(spec);
+    TableCopy copy;
+    copy.follow(table);
+    CHECK(copy.rows == expected.rows);
+  }
 }

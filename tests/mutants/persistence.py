@@ -98,6 +98,7 @@ MUTANTS = {
         "file": "src/persistence/checkpoint_folder.cpp",
         "changes": [
             ('''    for (const auto& [group, tensors] : arrays.groups()) write_group(made, group, tensors, max_file_bytes, facts.files);
+    write_tables(made, arrays.tables(), facts);
     write_text(made + "/" + kFactsFile, to_json(facts));
     sync_folder(made);
     put_in_place(made, dir + "/" + name);

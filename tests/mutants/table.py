@@ -154,4 +154,23 @@ MUTANTS = {
             ("      if (kept->load_relaxed() != kept_word) return found; ", "      ;"),
         ],
     },
+    "table_not_restored": {
+        "breaks": "A table of a job that begins with a checkpoint begins empty.",
+        "rule": "table checkpoint",
+        "tests": ["table_checkpoint"],
+        "file": "src/shm/table/table_segment.cpp",
+        "changes": [
+            ("    fill(part);\n", ""),
+        ],
+    },
+    "table_state_not_restored": {
+        "breaks": "Rows are assigned with the state that a new row has.",
+        "rule": "table checkpoint",
+        "tests": ["table_checkpoint", "table_dump"],
+        "file": "src/shm/table/row_form.hpp",
+        "changes": [
+            ("    for_state([&](std::uint64_t i, std::uint64_t place) { raw[place] = state[i]; });\n  }\n\n private:",
+             "    for_state([&](std::uint64_t i, std::uint64_t place) { static_cast<void>(raw[place] == state[i]); });\n  }\n\n private:"),
+        ],
+    },
 }
