@@ -122,16 +122,18 @@ class Tables {
     // What happens a few times in the life of a table, and only to who comes first.
     const bool is_first = protocol == "table-create" || row.way != FaultWay::kAlone;
     const bool meets_others = row.way == FaultWay::kContended;
+    // Buckets are linked once: others could leave none to a worker that begins late.
+    const bool begins_alone = protocol == "table-bucket" || (is_first && !meets_others);
     if (!is_first && protocol != "table-lane") strike.passes = int(1 + random_() % 60);
     start_ps();
     if (row.way == FaultWay::kSuccessor) {  // somebody who has left something
       const FaultPoint where = random_() % 2 == 0 ? FaultPoint::kRowClaimed : FaultPoint::kRowReady;
       wait_struck(start_worker(2, {.point = where, .passes = int(1 + random_() % 60)}), Action::kKill);
     }
-    if (!is_first || meets_others) start_worker(1), start_worker(2), start_keeper();
+    if (!begins_alone) start_worker(1), start_worker(2), start_keeper();
     const pid_t victim = start_worker(0, strike);
     wait_struck(victim, action);
-    if (is_first && !meets_others) start_worker(1), start_worker(2), start_keeper();
+    if (begins_alone) start_worker(1), start_worker(2), start_keeper();
     const std::uint64_t before = rounds();
     if (!wait_for([&] { return rounds() > before + 20; })) throw Failed{"the others do not go on" + said()};
     if (action == Action::kKill)
