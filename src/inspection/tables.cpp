@@ -27,10 +27,11 @@ const shm::TableLaneShm* lanes_of(const TablePartView& part) {
   return reinterpret_cast<const shm::TableLaneShm*>(part.segment.data() + shm::kLanesOffset);
 }
 
+// Those that have memory: reading others would take some.
 std::uint64_t rows_in_use(const TablePartView& part) {
   const std::uint64_t next = record_of(part).rows_next.load_acquire();      // (table.A1)
   const std::uint64_t backed = record_of(part).rows_backed.load_acquire();  // (table.A1)
-  return std::min({next, backed, part.checked->max_rows});
+  return std::min({next, backed, part.checked->max_rows, part.segment.allocated_bytes() / part.checked->row_bytes});
 }
 
 // False: there is none, or it belongs to an earlier job of that name, which the next worker removes.

@@ -582,6 +582,26 @@ TEST_CASE("table: of a job without workers the view also tells what could come o
   CHECK(view.count_rows("items").faults.size() == 10);
 }
 
+TEST_CASE("table: a damaged table that says that it is large is not read where it has no memory") {
+  TableJob job(spec_of(100'000'000, 1));
+  job.push(some_keys(100), 1.0F);
+  const JobView view(job.config.job);
+  OpenTable table(job.config.job);
+  const std::uint64_t bytes = table.segment.allocated_bytes();
+  table.record().rows_backed.store_release(100'000'000);
+  table.record().rows_next.store_release(100'000'000);
+  TableRows rows = view.count_rows("items");
+  REQUIRE(rows.faults.size() == 1);
+  CHECK(rows.faults.front().find("100000000 rows are in use, and there is memory for") != std::string::npos);
+  CHECK(view.table_rows("items").size() == 100);
+  table.record().bits.store_relaxed(27);  // of 2^27 buckets that there may be
+  rows = view.count_rows("items");
+  CHECK(std::any_of(rows.faults.begin(), rows.faults.end(), [](const std::string& fault) {
+    return fault.find("there are 134217728 buckets for") != std::string::npos;
+  }));
+  CHECK(table.segment.allocated_bytes() < 2 * bytes);
+}
+
 TEST_CASE("table: a look at a table whose rows come and go finds no damage") {
   TableSpec spec = spec_of(500, 1);
   const JobConfig config = row_config(UpdateRule::kAdd);

@@ -13,7 +13,8 @@ namespace ps_shm::shm {
 namespace {
 
 constexpr std::size_t kMostFaults = 10;
-constexpr int kTries = 100;  // for the rows behind one bucket, where they change all the time
+constexpr std::uint64_t kFirstBuckets = 512;  // that every table has
+constexpr int kTries = 100;                   // for the rows behind one bucket, where they change all the time
 
 class CensusTaker {
  public:
@@ -24,9 +25,15 @@ class CensusTaker {
         buckets_(reinterpret_cast<const AtomicShm<std::uint64_t>*>(segment.data() + checked.buckets_offset)),
         rows_(segment.data() + checked.rows_offset),
         bucket_count_(std::uint64_t{1} << std::min<std::uint64_t>(shm_.bits.hint(), checked.max_bits)) {
-    const std::uint64_t next = rows_next(), backed = shm_.rows_backed.load_acquire();  // (table.A1) in this order
+    const std::uint64_t next = rows_next(), claimed = shm_.rows_backed.load_acquire();  // (table.A1) in this order
+    // What has no memory is not looked at: that would take some for it.
+    const std::uint64_t memory = segment.allocated_bytes(), backed = std::min(claimed, memory / checked.row_bytes);
     if (backed < next) complain(fmt::format("{} rows are in use, and there is memory for {}", next, backed));
     end_ = std::min(next, backed);
+    if (const std::uint64_t most = std::bit_ceil(std::max<std::uint64_t>(end_, kFirstBuckets)); bucket_count_ > most) {
+      complain(fmt::format("there are {} buckets for {} rows", bucket_count_, end_));  // (table.G4) they would be fewer
+      bucket_count_ = most;
+    }
     is_linked_.resize(request.share == 1 ? end_ : 0);
     steps_left_ = 16 * (end_ + bucket_count_) + kFewSteps;
   }
