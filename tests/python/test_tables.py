@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 
 import numpy
@@ -240,6 +241,32 @@ def test_the_doctor_finds_a_damaged_table(job, worker, hot):
     (finding,) = (f for f in inspected(job, "doctor", "--json", code=3)["findings"] if f["kind"] == "damaged-table")
     assert "is not a table of that job" in finding["what"]
     inspected(job, "vars", code=1)
+
+
+DYING = """
+import signal, sys, numpy, ps_shm
+with ps_shm.Server(sys.argv[1]), ps_shm.Worker(sys.argv[1]) as worker:
+    worker.table("items", 3, 1000).push(numpy.arange(100), numpy.ones((100, 3), numpy.float32))
+    print("ready")
+    signal.pause()
+"""
+
+
+def test_the_inspector_reads_the_tables_of_a_dead_job(job, start):
+    program = start(DYING, job)
+    assert program.line() == "ready"
+    program.send(signal.SIGKILL)
+    program.finish()
+    shown = inspected(job, "show", "items", "--json")["table"]
+    assert (shown["rows"], shown["looked_at"]["with_keys"], shown["made_per_second"]) == (100, 100, None)
+    (row,) = (row for row in inspected(job, "doctor", "--json", code=3)["jobs"] if row["job"] == job)
+    assert row["state"] == "dead" and row["problem"] is None
+    with open(f"/dev/shm/ps_shm.{job}.t0.0", "r+b") as file:
+        file.seek(4096 * 2)
+        file.write(b"\xff" * 4096)
+    (row,) = (row for row in inspected(job, "doctor", "--json", code=3)["jobs"] if row["job"] == job)
+    assert row["problem"].startswith("table items is damaged: ")
+    inspected(job, "rm", "--yes")
 
 
 def test_a_view_shows_tables(job, hot):
