@@ -39,6 +39,7 @@ def test_an_embedding_of_any_ids_trains_as_one_of_torch(job):
         model.eval()
         assert not embedding(ids).requires_grad
         assert embedding(torch.empty(0, 2, dtype=torch.int64)).shape == (0, 2, 4)
+        assert torch.equal(embedding(torch.tensor([7], dtype=torch.int32)), embedding(torch.tensor([7])))
 
 
 def test_options_of_a_keyed_embedding(job):

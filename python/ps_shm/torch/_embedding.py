@@ -39,7 +39,8 @@ class Embedding(torch.nn.Module):
         items = ps_shm.torch.Embedding("items", 1_000_000, 16, keyed=True, evict="lfu", admit=2)
 
     state_dict() contains a copy of the whole table as `weight`, as that of torch.nn.Embedding does, and load_state_dict()
-    sets the table. With keyed=True it contains the ids of the rows, too, as `ids`. A copy of the module, such as that of torch.optim.swa_utils.AveragedModel, uses the same table.
+    sets the table. With keyed=True it contains the ids of the rows, too, as `ids`. A copy of the module, such as that of
+    torch.optim.swa_utils.AveragedModel, uses the same table.
 
     An Optimizer attaches the embeddings of its model and pushes their gradients in step(). Without an Optimizer, pass
     `worker` or call attach(worker), and call push() after backward().
@@ -180,7 +181,7 @@ class Embedding(torch.nn.Module):
         The result is on the device of `ids`. In training mode its gradient is remembered for push(). Raises Error if an
         id is out of range, which it cannot be with keyed=True.
         """
-        device, ids = ids.device, ids.detach().cpu().contiguous()
+        device, ids = ids.device, self._on_cpu(ids)
         rows = torch.empty(*ids.shape, self.embedding_dim, dtype=torch.float32)
         if ids.numel() != 0 and self._keyed:
             self.table.pull(ids, rows)
@@ -197,11 +198,15 @@ class Embedding(torch.nn.Module):
 
     def prefetch(self, ids: torch.Tensor) -> None:
         """Prefetches the rows `ids` into the cache, for example those of the next batch."""
-        ids = ids.cpu().contiguous()
         if self._keyed:
-            self.table.prefetch(ids)
+            self.table.prefetch(self._on_cpu(ids))
         else:
-            self.variable.prefetch_rows(ids)
+            self.variable.prefetch_rows(self._on_cpu(ids))
+
+    # As the table takes them.
+    def _on_cpu(self, ids: torch.Tensor) -> torch.Tensor:
+        ids = ids.detach().cpu().contiguous()
+        return ids.to(torch.int64) if self._keyed else ids
 
     def drop(self) -> None:
         """Discards the gradients computed since the last push(), for example of a batch that is not to count."""
