@@ -186,8 +186,12 @@ void TableState::initial_values(std::uint64_t key, float* values) const noexcept
 void TableState::make(std::uint64_t key, float* elements) const noexcept {
   const float rate = core.live.settings.learning_rate;
   const std::uint64_t record = 1 + update::slots_per_element(settings.rule, false, true);
+  constexpr std::uint64_t kAtOnce = 64;
+  std::array<float, kAtOnce> values;
   for_initial(key, [&](std::uint64_t i, float value) {
-    update::initialise_elements(settings, rate, &value, elements + i * record, 1);
+    values[i % kAtOnce] = value;
+    if (const std::uint64_t count = i % kAtOnce + 1; count == kAtOnce || i + 1 == spec.row_size)
+      update::initialise_elements(settings, rate, values.data(), elements + (i + 1 - count) * record, count);
   });
   if (update::traits_of(settings.rule).has_row_state())
     elements[spec.row_size * record] = update::first_row_state(settings, rate);

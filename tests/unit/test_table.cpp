@@ -20,8 +20,11 @@
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/base/racing.hpp"
+#include "shm/segment/job_segments.hpp"
 #include "shm/segment/names.hpp"
 #include "shm/segment/table_layout.hpp"
+#include "shm/table/census.hpp"
+#include "shm/table/table_segment.hpp"
 #include "support/manual_clock.hpp"
 #include "support/rows_job.hpp"
 #include "support/rule_reference.hpp"
@@ -136,6 +139,25 @@ TEST_CASE("table: it grows from nothing, and finds each of many rows whatever th
     for (std::size_t i = 0; i < keys.size(); ++i) REQUIRE(values[keys[i]] == pulled[i]);
     CHECK(!job.has(50'000 * step));
   }
+}
+
+TEST_CASE("table: rows link the buckets of a new half before they are searched for") {
+  TableJob job(spec_of(4096, 1));
+  Keys keys(1536 + 64);  // half of the rows that 2048 buckets wait for, and what a lane takes at once
+  std::iota(keys.begin(), keys.end(), 1);
+  for (std::size_t i = 0; i < keys.size(); i += 32)
+    job.push({keys.begin() + long(i), keys.begin() + long(i + 32)}, 1.0F);
+  shm::AttachOutcome outcome;
+  const auto segments = shm::JobSegments::try_attach(job.config.job, shm::Access::kReadOnly, outcome);
+  REQUIRE(segments);
+  const std::vector<shm::Segment> tables = shm::find_tables(*segments);
+  REQUIRE(tables.size() == 1);
+  shm::TableShm checked = {};
+  REQUIRE(shm::is_table(tables[0], *segments, checked));
+  CHECK(shm::table_record(tables[0]).bits.hint() == 11);
+  const shm::TableCensus census = shm::take_census(tables[0], checked);
+  CHECK(census.faults.empty());
+  CHECK(std::accumulate(census.chains.begin(), census.chains.end(), std::uint64_t{0}) == 2048);  // linked buckets
 }
 
 TEST_CASE("table: a full table evicts, and never has more rows than it may") {

@@ -74,7 +74,6 @@ class TableScene : public WeakScene, RowMaker {
         lane.free_rows = {2, 1};
         lane.sealed.clear(), lane.pinned.clear(), lane.candidates.clear();
         lane.random = number;
-        lane.next_bucket = lane.end_of_buckets = 0;
       }
     });
     explorer.at_end([this] { check(); });

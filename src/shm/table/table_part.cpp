@@ -68,6 +68,10 @@ std::uint32_t TablePart::bucket_of(std::uint64_t order) const noexcept {
   return static_cast<std::uint32_t>(reversed(order)) & ((std::uint32_t{1} << shm_.bits.hint()) - 1);
 }
 
+bool TablePart::leads_to_row(std::uint64_t reference) const noexcept {
+  return !is_bucket(reference) && index_of(reference) < shm_.max_rows;
+}
+
 TablePart::Batch TablePart::ask(std::span<const std::uint64_t> keys) const noexcept {
   Batch batch;
   batch.keys = keys;
@@ -88,9 +92,6 @@ void TablePart::fetch_rows(const Batch& batch, bool to_write) const noexcept {
         update::prefetch_to_own(reinterpret_cast<const float*>(first + at));
       else
         __builtin_prefetch(first + at);
-  };
-  const auto leads_to_row = [&](std::uint64_t reference) {
-    return !is_bucket(reference) && index_of(reference) < shm_.max_rows;
   };
   for (std::size_t i = 0; i < batch.keys.size(); ++i) {
     const std::uint64_t first = reference_of(buckets_[batch.buckets[i]].hint());
@@ -153,8 +154,12 @@ TablePart::Position TablePart::find(TableLane& lane, std::uint32_t bucket, std::
       if (is_bucket(at.current)) {
         if (index_of(at.current) >> shm_.max_bits != 0) fail_damaged_list(at.current);
         current = &buckets_[index_of(at.current)];
-        at.current_word = current->load_acquire();  // (table.F1) pairs with table.G2
         its_order = order_of_bucket(index_of(at.current));
+        if (its_order >= order) {  // (table.F3) a bucket is never unlinked, and its word is anywhere in memory
+          at.is_found = its_order == order;
+          return at;
+        }
+        at.current_word = current->load_acquire();  // (table.F1) pairs with table.G2
       } else {
         if (at.current >= shm_.max_rows) fail_damaged_list(at.current);
         TableRowShm& there = row(at.current);
@@ -222,6 +227,30 @@ void TablePart::link_bucket(TableLane& lane, std::uint32_t bucket) {
   }
 }
 
+// Links two buckets for each of the rows that a lane takes at once, so that all of a new half are linked when half of its
+// rows are made. The searches for them begin at neighbouring buckets, and lead to rows anywhere, which are prefetched
+// together. A bucket that a killed worker leaves out is linked by whoever needs it.
+void TablePart::link_next_buckets(TableLane& lane) {
+  constexpr std::uint64_t kAtOnce = 2 * kRowsAtOnce;
+  const std::uint64_t all = std::uint64_t{1} << shm_.bits.hint();
+  if (shm_.buckets_made.load_relaxed() >= all) return;
+  const std::uint64_t first = shm_.buckets_made.fetch_add_relaxed(kAtOnce);  // relaxed, as before: a hint
+  const std::uint64_t end = std::min(first + kAtOnce, all);
+  const auto first_of_parent = [&](std::uint64_t bucket) {
+    return reference_of(buckets_[bucket & ~std::bit_floor(bucket)].hint());
+  };
+  for (std::uint64_t bucket = first; bucket < end; ++bucket)
+    if (const std::uint64_t next = first_of_parent(bucket); leads_to_row(next))
+      __builtin_prefetch(&row(index_of(next)), 1);
+  for (std::uint64_t bucket = first; bucket < end; ++bucket) {
+    const std::uint64_t next = first_of_parent(bucket);
+    if (!leads_to_row(next)) continue;
+    if (const std::uint64_t second = reference_of(row(index_of(next)).word.hint()); leads_to_row(second))
+      __builtin_prefetch(&row(index_of(second)), 1);
+  }
+  for (std::uint64_t bucket = first; bucket < end; ++bucket) link_bucket(lane, static_cast<std::uint32_t>(bucket));
+}
+
 // (table.G4) Doubles the number of buckets if there are more rows.
 void TablePart::grow() noexcept {
   std::uint32_t bits = shm_.bits.load_acquire();  // (table.G4)
@@ -265,9 +294,7 @@ bool TablePart::take_unused(TableLane& lane) {
   fault_point(FaultPoint::kRowsTaken);
   for (std::uint64_t number = end; number-- > next;) lane.free_rows.push_back(static_cast<std::uint32_t>(number));
   grow();
-  lane.next_bucket =
-      shm_.buckets_made.fetch_add_relaxed(2 * kRowsAtOnce);  // relaxed: who skips one leaves it to others
-  lane.end_of_buckets = lane.next_bucket + 2 * kRowsAtOnce;
+  link_next_buckets(lane);
   return true;
 }
 
@@ -346,8 +373,6 @@ std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, std::uint6
     lane.shared->inserting.store_release(0);  // (table.I7)
     fault_point(FaultPoint::kRowDone);
     count(lane, TableCounter::kMade);
-    for (int i = 0; i < 2 && lane.next_bucket < lane.end_of_buckets; ++i, ++lane.next_bucket)
-      if (lane.next_bucket >> shm_.bits.hint() == 0) link_bucket(lane, static_cast<std::uint32_t>(lane.next_bucket));
     if (shm_.ttl_ns != 0) turn(lane, 2, 0);
     return mine;
   }

@@ -28,8 +28,7 @@ class RowMaker {
 struct TableLane {
   TableLaneShm* shared = nullptr;
   std::uint32_t number = 0;
-  std::vector<std::uint32_t> free_rows;               // that may be free: others may take them
-  std::uint64_t next_bucket = 0, end_of_buckets = 0;  // to be linked, two with each row that is made
+  std::vector<std::uint32_t> free_rows;  // that may be free: others may take them
   std::uint64_t random = 0;
 
   // A pseudo-random number of 24 bits (Knuth's MMIX).
@@ -167,6 +166,7 @@ class TablePart {
   }
   float* elements(std::uint64_t number) const noexcept { return reinterpret_cast<float*>(&row(number) + 1); }
   std::uint32_t bucket_of(std::uint64_t order) const noexcept;
+  bool leads_to_row(std::uint64_t reference) const noexcept;
 
   std::optional<std::uint64_t> walk(std::uint32_t bucket, std::uint64_t key, std::uint64_t order,
                                     std::uint64_t& word) const noexcept;
@@ -174,6 +174,7 @@ class TablePart {
                                       std::uint64_t& word);
   Position find(TableLane& lane, std::uint32_t bucket, std::uint64_t order, std::uint64_t key);
   void link_bucket(TableLane& lane, std::uint32_t bucket);
+  void link_next_buckets(TableLane& lane);
   void make_live(std::uint64_t number, std::uint64_t word) noexcept;
   std::optional<std::uint64_t> find_or_make(TableLane& lane, std::uint64_t key, std::uint64_t order,
                                             std::uint32_t bucket, const RowMaker& maker, bool admits_all);
