@@ -132,6 +132,27 @@ class Smoke(unittest.TestCase):
         self.assertEqual(leftovers(process.pid), [])
 
 
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class Keyed(unittest.TestCase):
+    def test_every_case_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder) / "report.json"
+            process = start("--smoke", f"--benchmark_out={report}", "--benchmark_out_format=json", program="keyed")
+            code, out, err = finish(process)
+            self.assertEqual(code, 0, out + err)
+            runs = {run["name"]: run for run in json.loads(report.read_text())["benchmarks"]}
+        stores = ("table", "dictionary", "tbb", "striped", "boost")
+        expected = {f"{what}/{who}/{law}/processes:{p}" for what in ("lookup", "pull", "push") for who in stores
+                    for law in ("zipf", "uniform") for p in (1, 2)}
+        expected |= {f"insert/{who}/processes:{p}" for who in stores if who != "dictionary" for p in (1, 2)}
+        expected |= {f"push_evicting/table/{law}/processes:{p}" for law in ("zipf", "uniform") for p in (1, 2)}
+        self.assertEqual(set(runs), expected)
+        for name, run in runs.items():
+            self.assertGreater(run["M_rows/s"], 0, name)
+            self.assertEqual("bytes/key" in run, name.startswith("insert"), name)
+        self.assertEqual(leftovers(process.pid), [])
+
+
 @timing.measures_time
 @unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
 class Ratios(unittest.TestCase):
