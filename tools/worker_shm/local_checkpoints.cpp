@@ -85,6 +85,7 @@ bool LocalCheckpoints::write(train::LocalState state, std::optional<double> loss
                                      .examples = {state.examples},
                                      .partial_ranks = {},
                                      .variables = {},
+                                     .tables = {},
                                      .files = {}};
   persistence::CheckpointArrays arrays;
   std::stable_sort(state.arrays.begin(), state.arrays.end(),
