@@ -1,9 +1,12 @@
 // Checkpoints of jobs with tables by key, and jobs that begin with them.
 #include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <string>
 #include <thread>
 #include <vector>
@@ -140,6 +143,24 @@ TEST_CASE("table checkpoint: rows that have no room are left out, other rules an
         std::string::npos);
   CHECK(refused(2, UpdateRule::kSgd).find("rows of 2 by rule adagrad there, and of 2 by rule sgd here") !=
         std::string::npos);
+}
+
+TEST_CASE("table checkpoint: nothing of it stays if its files cannot be written to the end") {
+  const Folder folder;
+  TableJob job(spec_of(9000, 3), row_config(UpdateRule::kAdagrad));
+  job.push(some_keys(8000), 1.0F);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  getrlimit(RLIMIT_FSIZE, &before);
+  for (const rlim_t bytes : {rlim_t{100}, rlim_t{5'000}, rlim_t{70'000}}) {  // in a header, in the keys, in the rows
+    const rlimit limit{bytes, before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    CHECK_THROWS_AS(Checkpoint::save(JobView(job.config.job), folder.path()), Error);
+    setrlimit(RLIMIT_FSIZE, &before);
+    CHECK(std::filesystem::is_empty(folder.path()));
+  }
+  signal(SIGXFSZ, SIG_DFL);
+  Checkpoint(Checkpoint::save(JobView(job.config.job), folder.path())).verify();
 }
 
 TEST_CASE("table checkpoint: is written while rows are pushed, made and evicted; two workers restore it once") {
