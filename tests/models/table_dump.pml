@@ -75,7 +75,7 @@ begin:
        do
        :: atomic {
             if
-            :: where == 0 -> if :: row = 1 :: row = 2 fi
+            :: where == 0 -> if :: row = 1 :: changed[1] > 0 -> row = 2 fi  /* at first the rows are alike */
                state[row] = LIVE; first[row] = 0; second[row] = 0; where = row; change()
             :: else -> row = where
             fi }
