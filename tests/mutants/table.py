@@ -52,7 +52,7 @@ MUTANTS = {
     "table_path_not_looked_at": {
         "breaks": "A search trusts a row that it has reached over a path that has changed.",
         "rule": "table.F2",
-        "tests": ["table_matrix"],
+        "tests": ['weak_weak "weak: tables by key"'],
         "file": "src/shm/table/table_part.cpp",
         "changes": [
             ("      if (at.previous->load_relaxed() != at.previous_word) break;  // (table.F2) it was linked, so its key stands\n",
