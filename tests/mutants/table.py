@@ -72,7 +72,7 @@ MUTANTS = {
     "table_copy_not_looked_at": {
         "breaks": "A pull takes what it has copied from a row that has changed hands meanwhile.",
         "rule": "table.R3",
-        "tests": ["table_matrix"],
+        "tests": ['weak_weak "weak: tables by key"'],
         "file": "src/shm/table/table_part.hpp",
         "changes": [
             ("      if (there.word.load_relaxed() != word) continue;  // (table.R3)\n      if (shm_.touch_on_pull",
