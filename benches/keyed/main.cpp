@@ -39,7 +39,7 @@ std::span<const Contestant> contestants() {
 namespace {
 
 constexpr std::uint64_t kBatch = 256;      // keys of a call
-constexpr std::uint64_t kDrawn = 1 << 20;  // of a process, before the clock starts
+constexpr std::uint64_t kDrawn = 1 << 19;  // keys of a process, drawn before the clock starts
 constexpr double kPatience = 900;
 
 struct Settings {
@@ -124,7 +124,8 @@ Work work_on(std::shared_ptr<Access> access, std::vector<std::uint64_t> keys, st
     if (what == "lookup" && state->found == 0) throw std::runtime_error("no key is found");
     return cpu_ns() - begin;
   };
-  return {.prepare = [=] { rounds(16); }, .rounds = rounds};
+  // Once through all: what a new process has not touched yet takes a page fault each.
+  return {.prepare = [=] { rounds((state->keys.size() + kBatch - 1) / kBatch); }, .rounds = rounds};
 }
 
 std::vector<std::uint64_t> draw(const Settings& settings, bool is_zipf, int number) {

@@ -121,17 +121,17 @@ class Usage(ProcessTest):
                                (("--curve", "at the end"), ("--curve", "5")),
                                (("--evaluate-every", "at the end"), ("--evaluate-every", "1s")),
                                (("--publish", "not published"), ("--publish", "x")),
-                               (("--save", "not saved"), ("--save", "/tmp/x.safetensors")),
-                               (("--checkpoint-dir", "not saved"), ("--checkpoint-dir", "/tmp/x")),
+                               (("--save", "--checkpoint-dir"), ("--save", "/tmp/x.safetensors")),
+                               (("--on-nan restore",), ("--on-nan", "restore", "--checkpoint-dir", "/tmp/x")),
                                (("--init-from",), ("--init-from", "/tmp/x.safetensors")),
                                (("--record", "not recorded"), ("--record", "/tmp/x")),
                                (("--place", "--placement partition"), ("--place", "w=0")),
                                (("--max-rows", "at least 64"), ("--max-rows", "63")),
                                (("--admit-after", "at most 255"), ("--admit-after", "256")),
-                               (("--evict", "lru|lfu|age|none"), ("--evict", "worst"))):
+                               (("--evict", "lfu|lru|age|none"), ("--evict", "worst"))):
             with self.subTest(options):
                 self.assert_fails(2, run("launch_shm", "--model", "logistic", "--keyed", *options), *words)
-        for option, value in (("--max-rows", "100"), ("--admit-after", "2"), ("--evict", "lfu")):
+        for option, value in (("--max-rows", "100"), ("--admit-after", "2"), ("--evict", "lru")):
             with self.subTest(option):
                 self.assert_fails(2, run("launch_shm", "--model", "fm", option, value), option, "requires --keyed")
         for option in ("--standalone", "--evaluate"):

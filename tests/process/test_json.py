@@ -42,7 +42,7 @@ class Keys(ProcessTest):
         known, seen = told("launch_shm, worker_shm"), set()
         evaluated = ["--curve", "2", "--evaluate-every", "20steps", *support.GATED_DELAY]
         for arguments in (["--mode", "ssp", "--ema", "0.9", "--curve", "2"], ["--model", "count"], ["--model", "mf", *evaluated],
-                          ["--model", "logistic", *evaluated]):
+                          ["--model", "logistic", *evaluated], ["--model", "fm", "--keyed"]):
             with self.subTest(arguments):
                 gate = self.close_gate()
                 launch = self.start("launch_shm", "--job", self.job, "--workers", "2", "--steps", "200", "--json", *arguments,

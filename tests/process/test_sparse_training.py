@@ -135,7 +135,8 @@ class SparseTraining(ProcessTest):
     def test_raw_keys_in_a_table_come_as_far_as_ids(self):
         rows = {}
         for model in ("logistic", "svm", "mf", "fm"):
-            metric, tolerance = ("test_accuracy", 0.03) if model in ("logistic", "svm") else ("test_rmse", 0.03)
+            # Factors begin with other values, and where they get to differs by 0.03 from seed to seed of either.
+            metric, tolerance = ("test_accuracy", 0.03) if model in ("logistic", "svm") else ("test_rmse", 0.08)
             with self.subTest(model):
                 dense, keyed = self.launch("--model", model), self.launch("--model", model, "--keyed")
                 self.assertAlmostEqual(keyed[metric], dense[metric], delta=tolerance)
@@ -151,7 +152,7 @@ class SparseTraining(ProcessTest):
     def test_a_table_stays_within_its_rows_and_admits_what_returns(self):
         options = ("--model", "logistic", "--keyed", "--data", "zipf:1000000000x3000x20x1", "--epochs", "2")
         free = self.launch(*options)["table"]
-        full = self.launch(*options, "--max-rows", "2000", "--evict", "lfu")
+        full = self.launch(*options, "--max-rows", "2000")
         self.assertLessEqual(full["table"]["rows"], 2000)
         self.assertGreater(full["table"]["evicted"], 1000)
         self.assertGreater(full["test_auc"], 0.6)
@@ -161,6 +162,17 @@ class SparseTraining(ProcessTest):
         admitted = self.launch(*options, "--admit-after", "3")["table"]
         self.assertLess(admitted["rows"], free["rows"] / 2)
         self.assertGreater(admitted["unadmitted"], free["rows"])
+
+    def test_a_keyed_job_goes_on_from_its_checkpoint(self):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ("--model", "logistic", "--keyed", "--checkpoint-dir", folder, "--data", "zipf:1000000x5000x10")
+            first = self.launch(*options, "--steps", "200")
+            second = self.launch(*options, "--steps", "210")
+            self.assertEqual(second["first_step"], first["steps"])
+            self.assertGreaterEqual(second["table"]["rows"], first["table"]["rows"])
+            self.assertGreater(second["test_accuracy"], first["test_accuracy"] - 0.05)
+            again = self.launch(*options, "--steps", "210")  # nothing is left to do
+            self.assertEqual(again["steps"], second["steps"])
 
     def test_files_are_trained_on_by_their_own_numbers(self):
         with tempfile.TemporaryDirectory() as folder:

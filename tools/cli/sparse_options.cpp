@@ -35,7 +35,6 @@ constexpr const char* kOfDenseModels[] = {"push-every", "shard-data", "local-lr"
 // What is not possible with --keyed, and why.
 constexpr const char* kKeysAsTheyAre = "features are taken by their own numbers";
 constexpr const char* kNoSnapshots = "a table by key has no snapshots; the model is evaluated at the end";
-constexpr const char* kNotSaved = "the rows of a table by key are not saved";
 constexpr std::pair<const char*, const char*> kNotKeyed[] = {
     {"hash-bits", kKeysAsTheyAre},
     {"index-base", kKeysAsTheyAre},
@@ -44,8 +43,7 @@ constexpr std::pair<const char*, const char*> kNotKeyed[] = {
     {"evaluate", kNoSnapshots},
     {"evaluate-every", kNoSnapshots},
     {"publish", "a table by key is not published"},
-    {"save", kNotSaved},
-    {"checkpoint-dir", kNotSaved},
+    {"save", "the rows of a table by key are saved by --checkpoint-dir"},
     {"record", "accesses of a table by key are not recorded"},
     {"replay", "accesses of a table by key are not recorded"},
     {"place", "a table by key has no shard of its own; divide it over all of them by --placement partition"},
@@ -58,11 +56,14 @@ constexpr const char* kEpoch = "epoch:";
                           train::model_names(train::ModelKind::kDense)));
 }
 
-void check_keyed(const CommandLine& line, const SparseSettings& sparse) {
+void check_keyed(const CommandLine& line, const TrainingSettings& training) {
+  const SparseSettings& sparse = training.sparse;
   for (const char* option : {"max-rows", "admit-after", "evict"})
     if (!sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: requires --keyed", option));
   for (const auto& [option, why] : kNotKeyed)
     if (sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: not with --keyed: {}", option, why));
+  if (sparse.keyed && training.on_nan == OnNan::kRestore)
+    throw Error("--on-nan restore: not with --keyed: a table by key of a running job is not restored");
 }
 
 }  // namespace
@@ -135,7 +136,7 @@ void complete_training(const CommandLine& line, TrainingSettings& training) {
       throw Error(
           fmt::format("--{}: not used by model {}; leave it out, or choose --model mlp", option, training.model));
   SparseSettings& sparse = training.sparse;
-  check_keyed(line, sparse);
+  check_keyed(line, training);
   if (!row.has_factors && sparse.factors)
     throw Error(
         fmt::format("--factors: model {} has no factors; choose --model {}", training.model, names_with_factors()));

@@ -25,9 +25,9 @@ const config::Settings<train::TableOptions>& table_settings() {
        "--keyed: the most rows that there may be; memory is taken as they come", {.unit = "rows"}},
       {"admit-after", whole(&T::admit_after, 1, 255), kData, kBoth,
        "--keyed: a feature gets a row the Nth time that it is pushed"},
-      {"evict", choice(&T::evict_by, Choices<Evict>{{EvictBy::kLeastRecentlyUsed, "lru"},
-       {EvictBy::kLeastFrequentlyUsed, "lfu"}, {EvictBy::kAge, "age"}, {std::nullopt, "none"}}), kData, kBoth,
-       "--keyed: which row makes room for a new one if there are --max-rows: the least recently or the least frequently "
+      {"evict", choice(&T::evict_by, Choices<Evict>{{EvictBy::kLeastFrequentlyUsed, "lfu"},
+       {EvictBy::kLeastRecentlyUsed, "lru"}, {EvictBy::kAge, "age"}, {std::nullopt, "none"}}), kData, kBoth,
+       "--keyed: which row makes room for a new one if there are --max-rows: the least frequently or the least recently "
        "pushed one, or the oldest; none: new features get no row"},
   };
   // clang-format on

@@ -89,7 +89,7 @@ report::RunReport Launch::report_of(const Checkpoint& checkpoint) {
       averages[variable.name] = read(variable, "ema");
   }
   run.digest = digest.value();
-  if (!workload_) return run;
+  if (!workload_ || settings_.training.sparse.keyed) return run;
   const auto test = [&](std::map<std::string, std::vector<float>>& of_name) {
     std::vector<std::span<const float>> spans;
     for (const train::ParameterSpec& variable : workload_->variables()) spans.emplace_back(of_name[variable.name]);

@@ -8,6 +8,7 @@
 #include "train/loop/example_steps.hpp"
 #include "train/loop/local_table.hpp"
 #include "train/loop/row_decay.hpp"
+#include "train/models/sparse/sparse_metrics.hpp"
 
 namespace ps_shm::train {
 namespace {
@@ -164,6 +165,15 @@ TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& da
   Table keyed = worker.table(spec);
   if (table != nullptr) *table = keyed;
   return train_rows(worker, model, data, part, options, KeyedRows{keyed});
+}
+
+SparseMetrics evaluate(SparseModel& model, Table& table, const SparseData& data, const SparsePart& part) {
+  return evaluate(
+      model,
+      [&](std::span<const std::uint64_t> keys, std::span<float> rows, std::span<bool> found) {
+        table.pull(keys, rows, found);
+      },
+      data, part);
 }
 
 SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model, const SparseData& data,

@@ -34,7 +34,9 @@ struct SparseTrainOptions : TrainHooks {
 struct TableOptions {
   std::uint64_t max_rows = 1'000'000;
   std::uint32_t admit_after = 1;
-  std::optional<EvictBy> evict_by = EvictBy::kLeastRecentlyUsed;  // none: a full table refuses new keys
+  // None: a full table refuses new keys. The order of use is known to a quarter of a second, in which workers push more
+  // features than a small table has rows, so how often they come says more (docs/sparse.md has the figures).
+  std::optional<EvictBy> evict_by = EvictBy::kLeastFrequentlyUsed;
 
   bool operator==(const TableOptions&) const = default;
 };
@@ -49,6 +51,9 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
 TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
                         const SparseTrainOptions& options, const TableOptions& rows,
                         std::optional<Table>* table = nullptr);
+
+// The metrics of a model with its rows in a table by key, on keyed data.
+SparseMetrics evaluate(SparseModel& model, Table& table, const SparseData& data, const SparsePart& part);
 
 struct SparseAloneResult : TrainTotals {
   std::vector<float> table;  // values, after the last step

@@ -86,8 +86,8 @@ SparseMetrics evaluate(SparseModel& model, std::span<const float> table, std::ui
   });
 }
 
-SparseMetrics evaluate(SparseModel& model, Table& table, const SparseData& data, const SparsePart& part) {
-  const std::size_t width = table.row_size();
+SparseMetrics evaluate(SparseModel& model, const PullKeys& pull, const SparseData& data, const SparsePart& part) {
+  const std::size_t width = model.table().shape[1];
   std::unique_ptr<bool[]> found;
   std::size_t room = 0;
   std::vector<float> values;
@@ -95,7 +95,7 @@ SparseMetrics evaluate(SparseModel& model, Table& table, const SparseData& data,
     const auto keys = model.touched_keys(example);
     if (keys.size() > room) found = std::make_unique<bool[]>(room = keys.size());
     rows.resize(keys.size() * width);
-    table.pull(keys, rows, {found.get(), keys.size()});
+    pull(keys, rows, {found.get(), keys.size()});
     values.clear();
     std::size_t kept = 0;
     for (std::size_t i = 0; i < keys.size(); ++i) {

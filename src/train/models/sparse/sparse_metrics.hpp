@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
-#include "ps_shm/table_statistics.hpp"
 #include "train/data/sparse/sparse_data.hpp"
 #include "train/data/sparse/sparse_stream.hpp"
 #include "train/models/sparse/sparse_model.hpp"
@@ -42,7 +42,10 @@ class MetricSum {
 SparseMetrics evaluate(SparseModel& model, std::span<const float> table, std::uint64_t features, const SparseData& data,
                        const SparsePart& part);
 
-// The same of keyed data with a table by key. Keys without a row are omitted.
-SparseMetrics evaluate(SparseModel& model, Table& table, const SparseData& data, const SparsePart& part);
+// Copies the rows of keys, and says of each whether it has one.
+using PullKeys = std::function<void(std::span<const std::uint64_t> keys, std::span<float> rows, std::span<bool> found)>;
+
+// The same of keyed data. Keys without a row are omitted.
+SparseMetrics evaluate(SparseModel& model, const PullKeys& pull, const SparseData& data, const SparsePart& part);
 
 }  // namespace ps_shm::train
