@@ -63,14 +63,14 @@ struct RunReport {
   std::uint32_t workers = 1;
   std::uint64_t first_step = 0;  // at which it began: that of a checkpoint
   std::uint64_t steps = 0, examples = 0;
-  double began_unix = 0.0;              // when the first worker began; 0: unknown
-  double seconds = 0.0;                 // of training, from then until the last worker ended
-  std::optional<double> loss;           // mean over the workers' last batches; none: no worker has computed any
-  std::optional<Metrics> test;          // not for the model count
-  bool is_test_of_training = false;     // no test data: `test` is on the training data
-  std::optional<double> epochs;         // for sparse models
-  std::optional<Metrics> average_test;  // with the parameters' moving averages
-  std::optional<CountedValues> count;   // for the model count
+  double began_unix = 0.0;               // when the first worker began; 0: unknown
+  double seconds = 0.0;                  // of training, from then until the last worker ended
+  std::optional<double> loss;            // mean over the workers' last batches; none: no worker has computed any
+  std::optional<Metrics> test;           // not for the model count
+  bool is_test_of_training = false;      // no test data: `test` is on the training data
+  std::optional<double> epochs;          // for sparse models
+  std::optional<Metrics> average_test;   // with the parameters' moving averages
+  std::optional<CountedValues> count;    // for the model count
   std::optional<TableStatistics> table;  // with a table by key; there is no digest then
   std::vector<CurvePoint> curve;
   std::vector<CurvePoint> evaluations;  // by an evaluator during training

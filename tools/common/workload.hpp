@@ -9,8 +9,8 @@
 
 #include "cli/options.hpp"
 #include "report/summary.hpp"
-#include "train/data/loading.hpp"
 #include "train/data/dataset.hpp"
+#include "train/data/loading.hpp"
 #include "train/models/dense/model.hpp"
 
 namespace ps_shm::tools {

@@ -252,10 +252,10 @@ struct alignas(kWriterLine) WorkerShm {
   AtomicShm<std::uint64_t> joined_ns, left_ns;  // CLOCK_MONOTONIC
   AtomicShm<std::uint32_t> waiting_for;         // WaitingFor; read by the inspector
   AtomicShm<std::uint32_t> guest;               // 1: the owner is a guest, which counts as no worker (guest.G1)
-  AtomicShm<std::uint64_t> waiting_on;  // a step, a bound or a variable's position, depending on `waiting_for`
-  AtomicShm<std::uint64_t> clock;       // ssp: {epoch : 16, entering : 1, steps : 47} (ssp_clock.hpp)
+  AtomicShm<std::uint64_t> waiting_on;          // a step, a bound or a variable's position, depending on `waiting_for`
+  AtomicShm<std::uint64_t> clock;               // ssp: {epoch : 16, entering : 1, steps : 47} (ssp_clock.hpp)
   AtomicShm<std::uint64_t>
-      examples_offset;  // examples at global step s: this + s * Counter::kStepExamples, modulo 2^64
+      examples_offset;               // examples at global step s: this + s * Counter::kStepExamples, modulo 2^64
   AtomicShm<std::uint64_t> ticket;   // of a guest: its last change that is applied once (guest.G3)
   AtomicShm<std::uint64_t> attempt;  // how far that change has come: guest.G4, guest.G5
   std::uint8_t pad1[48];

@@ -42,7 +42,7 @@ inline constexpr std::uint64_t kMaxIds = std::uint64_t{1} << 32;  // an id is a 
 struct SparseExample {
   float label = 0.0F;
   std::span<const std::uint32_t> ids;
-  std::span<const float> values;  // as many
+  std::span<const float> values;          // as many
   std::span<const std::uint64_t> keys{};  // of keyed data, instead of ids
 };
 
