@@ -245,7 +245,8 @@ class Bench {
 
 int run_all(int argc, char** argv) {
   CLI::App app(
-      "Rows by 64-bit keys: lookups, pulls, pushes and inserts, in M rows/s. Other options are google-benchmark's.");
+      "Rows by 64-bit keys: lookups, pulls, pushes and inserts, in M rows/s. Others are google-benchmark's: "
+      "--benchmark_filter, --benchmark_repetitions.");
   Settings settings;
   bool is_smoke = false;
   app.allow_extras();

@@ -71,7 +71,8 @@ def help_of(program):
         source = support.SOURCE / "benches" / f"{name}.cpp"
         if source.exists():
             return source.read_text()
-        folder = support.SOURCE / "benches" / ("gpu" if name == "gpu" else "micro")
+        folder = support.SOURCE / "benches" / name
+        folder = folder if folder.is_dir() else support.SOURCE / "benches" / "micro"
         return "\n".join(path.read_text() for path in folder.glob("*.cpp"))
     else:
         return None
