@@ -226,13 +226,19 @@ def test_the_inspector_shows_a_table(job, worker, hot):
     inspected(job, "dump", "items", "--slice", "3", code=1)
 
 
+def damage_rows(job):
+    """Overwrites all of a table but its header; returns the file's path."""
+    path = pathlib.Path(f"/dev/shm/ps_shm.{job}.t0.0")
+    with open(path, "r+b") as file:
+        file.seek(4096 * 2)
+        file.write(b"\xff" * (path.stat().st_size - 4096 * 2))
+    return path
+
+
 def test_the_doctor_finds_a_damaged_table(job, worker, hot):
     findings = inspected(job, "doctor", "--json", code=0)["findings"]
     assert not [finding for finding in findings if finding["kind"] == "damaged-table"]
-    path = pathlib.Path(f"/dev/shm/ps_shm.{job}.t0.0")
-    with open(path, "r+b") as file:  # all the words of rows, and what lies before them but for the header
-        file.seek(4096 * 2)
-        file.write(b"\xff" * 4096)
+    path = damage_rows(job)
     (finding,) = (f for f in inspected(job, "doctor", "--json", code=3)["findings"] if f["kind"] == "damaged-table")
     assert finding["job"] == job and "table items is damaged" in finding["what"]
     with open(path, "r+b") as file:
@@ -261,9 +267,7 @@ def test_the_inspector_reads_the_tables_of_a_dead_job(job, start):
     assert (shown["rows"], shown["looked_at"]["with_keys"], shown["made_per_second"]) == (100, 100, None)
     (row,) = (row for row in inspected(job, "doctor", "--json", code=3)["jobs"] if row["job"] == job)
     assert row["state"] == "dead" and row["problem"] is None
-    with open(f"/dev/shm/ps_shm.{job}.t0.0", "r+b") as file:
-        file.seek(4096 * 2)
-        file.write(b"\xff" * 4096)
+    damage_rows(job)
     (row,) = (row for row in inspected(job, "doctor", "--json", code=3)["jobs"] if row["job"] == job)
     assert row["problem"].startswith("table items is damaged: ")
     inspected(job, "rm", "--yes")
