@@ -11,6 +11,7 @@
 #include "shm/segment/damage.hpp"
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/table/census.hpp"
+#include "shm/table/table_counts.hpp"
 #include "shm/table/table_segment.hpp"
 #include "update/elements.hpp"
 #include "update/rules.hpp"
@@ -106,26 +107,17 @@ TableInfo describe(const TableView& table) {
   info.row_bytes = first.row_bytes;
   TableStatistics& all = info.statistics;
   for (const TablePartView& part : table) {
-    const auto add = [&](std::uint64_t& to, TableCounter which) {
+    const auto counted = [&](TableCounter which) {
+      std::uint64_t sum = 0;
       for (std::uint32_t lane = 0; lane < part.checked->lanes; ++lane)
-        to += lanes_of(part)[lane].counters[static_cast<std::uint32_t>(which)].load_relaxed();  // relaxed: diagnostic
+        sum += lanes_of(part)[lane].counters[static_cast<std::uint32_t>(which)].load_relaxed();  // relaxed: diagnostic
+      return sum;
     };
-    add(all.made, TableCounter::kMade);
-    add(all.evicted, TableCounter::kEvicted);
-    add(all.expired, TableCounter::kExpired);
-    add(all.spared, TableCounter::kSpared);
-    add(all.rescued, TableCounter::kRescued);
-    add(all.unadmitted, TableCounter::kUnadmitted);
-    add(all.refused, TableCounter::kRefused);
-    add(all.hits, TableCounter::kHits);
-    add(all.misses, TableCounter::kMisses);
-    all.max_rows += part.checked->max_rows;
-    all.bytes += part.segment.allocated_bytes();
+    shm::add_part(all, part.checked->max_rows, part.segment.allocated_bytes(), counted);
     const std::uint64_t bits = record_of(part).bits.hint();
     info.buckets += std::uint64_t{1} << std::min<std::uint64_t>(bits, part.checked->max_bits);
   }
   spec.max_rows = all.max_rows;
-  all.rows = all.made - std::min(all.made, all.evicted);
   return info;
 }
 

@@ -12,6 +12,7 @@
 #include "shm/base/racing.hpp"
 #include "shm/segment/directory.hpp"
 #include "shm/slots/inplace_slot.hpp"
+#include "shm/table/table_counts.hpp"
 #include "shm/table/table_segment.hpp"
 #include "update/elements.hpp"
 #include "worker/impl.hpp"
@@ -464,21 +465,9 @@ std::uint64_t Table::state_size() const noexcept { return state_->form().state_s
 TableStatistics Table::statistics() const {
   state_->core.job.refuse_inherited("worker");
   TableStatistics all;
-  for (const auto& part : state_->parts) {
-    const auto add = [&](std::uint64_t& to, TableCounter which) { to += part->counted(which); };
-    add(all.made, TableCounter::kMade);
-    add(all.evicted, TableCounter::kEvicted);
-    add(all.expired, TableCounter::kExpired);
-    add(all.spared, TableCounter::kSpared);
-    add(all.rescued, TableCounter::kRescued);
-    add(all.unadmitted, TableCounter::kUnadmitted);
-    add(all.refused, TableCounter::kRefused);
-    add(all.hits, TableCounter::kHits);
-    add(all.misses, TableCounter::kMisses);
-    all.max_rows += part->record().max_rows;
-    all.bytes += part->segment().allocated_bytes();
-  }
-  all.rows = all.made - std::min(all.made, all.evicted);
+  for (const auto& part : state_->parts)
+    shm::add_part(all, part->record().max_rows, part->segment().allocated_bytes(),
+                  [&](TableCounter which) { return part->counted(which); });
   return all;
 }
 
