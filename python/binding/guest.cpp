@@ -124,16 +124,13 @@ Progress: blocks on the job's ps.)")
 If a guest was killed in a call with the same ticket and the same deltas, this call adds what that one has not; after a
 call that returned, it adds nothing. Mode sync: all deltas are in one step of the workers, or in none. Other modes:
 chunk by chunk, and snapshots contain all of it or nothing. In-place variables cannot tell what of a block is there: the
-block in which a guest was killed is not touched again.
+block in which a guest was killed is not touched again. Returns the number of its elements; 0 if there is none.
 
 Args:
     ticket: a number greater than 0, and greater than that of every earlier change.
     deltas: an array for each variable, by its name.
     wait: mode sync: how long to wait for a step, in seconds. 0: no limit. Afterwards a call with the same ticket finds
         out what has been added.
-
-Returns:
-    The number of elements of which it is not known whether they have their delta: 0, except for that block.
 
 Raises:
     Error: a smaller ticket than an earlier one (INVALID_ARGUMENT), no such variable (NOT_FOUND).
@@ -151,7 +148,12 @@ Progress: lock-free; mode sync: blocks until the workers end a step.)")
           nb::sig("def assign_once(self, ticket: int, values: dict[str, Array], *, wait: float = 0.0) -> None"),
           R"(Sets variables of float32, once for each ticket, as add_once() adds. Nothing is in doubt.
 
-Args and Raises: as for add_once().
+Args:
+    ticket, wait: as for add_once().
+    values: an array for each variable, by its name.
+
+Raises:
+    As add_once().
 
 Progress: as add_once().)")
       .def("leave", &leave, "Leaves the job. Calling it again does nothing, and neither does a call in a forked child.")

@@ -300,6 +300,9 @@ void add_view_contents(nb::class_<ViewHandle>& type) {
 
 Each row is its key's throughout; rows are of different moments.
 
+Args:
+    name: the table's.
+
 Raises:
     Error: there is no such table (NOT_FOUND).)")
       .def(

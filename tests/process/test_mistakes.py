@@ -85,7 +85,7 @@ class Inspector(ProcessTest):
         self.assert_fails(2, run("inspect_shm", "wrokers"), "'wrokers' is not a command; did you mean workers?")
         self.assert_fails(2, run("inspect_shm", "frobnicate"), "'frobnicate' is not a command; the commands are ls, show")
         self.assert_fails(2, run("inspect_shm", "--job", "demo", "show"), "the command comes first")
-        self.assert_fails(2, run("inspect_shm", "show", "demo"), "'demo': name the job with --job demo")
+        self.assert_fails(2, run("inspect_shm", "workers", "demo"), "'demo': name the job with --job demo")
         self.assert_fails(2, run("inspect_shm", "show", "--jbo", "demo"), "--jbo: no such option; did you mean --job?")
 
     def test_kinds_of_events(self):

@@ -259,6 +259,9 @@ def table_storage(
         worker: whose job has the rows. It must live as long as the storage.
         name: the tables' names begin with it.
         evict, ttl, touch_on_pull: as for Worker.table(). Options of dynamicemb give the row size and the most rows.
+
+    Raises:
+        Nothing. An object of the class raises what Worker.table() does.
     """
     bases: tuple[type, ...] = (_TableStorage,)
     try:
