@@ -53,6 +53,7 @@ struct WorkerCore {
     if (recording) fail_recorded(what);
   }
   [[noreturn]] void fail_recorded(const char* what) const;
+  [[noreturn]] void refuse_guest(const char* what) const;  // `what`: an operation of workers only
 
   shm::AtomicShm<std::uint64_t>& count(shm::Counter which) noexcept { return shm::counter(entry, which); }
 

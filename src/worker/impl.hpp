@@ -85,7 +85,6 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   void change(VariableState& state, update::Change how, std::span<const float> values, Versions& versions);
   std::uint64_t change_once(std::uint64_t ticket, std::span<const Variable> handles, update::Change how,
                             std::span<const std::span<const float>> values);
-  [[noreturn]] void refuse_guest(const char* what) const;
 
   // rows.cpp
   template <class Id>

@@ -6,15 +6,31 @@
 #include "worker/sync_steps.hpp"
 
 namespace ps_shm {
+namespace {
+
+// A guest makes no steps of its own.
+template <class Mode>
+class OfGuest final : public Mode {
+ public:
+  using Mode::Mode;
+  std::uint64_t step() override {
+    const WorkerCore& core = this->core_;  // not of a dependent type, so that the compiler knows that it does not return
+    core.refuse_guest("step()");
+  }
+};
+
+}  // namespace
 
 std::unique_ptr<StepMode> StepMode::make(WorkerCore& core) {
   switch (traits_of(core.config.mode).family) {
     case ModeFamily::kAtOnce:
+      if (core.options.guest) return std::make_unique<OfGuest<FreeSteps>>(core);
       if (core.recording) return std::make_unique<RecordedSteps>(core);
       return std::make_unique<FreeSteps>(core);
     case ModeFamily::kTogether:
       break;
   }
+  if (core.options.guest) return std::make_unique<OfGuest<SyncSteps>>(core);
   return std::make_unique<SyncSteps>(core);
 }
 

@@ -83,7 +83,7 @@ void SyncSteps::change(VariableState& state, update::Change how, std::span<const
 
 std::uint64_t SyncSteps::change_once(std::uint64_t, std::span<const Variable> variables, update::Change how,
                                      std::span<const std::span<const float>> values) {
-  if (arrived_in_) static_cast<void>(step());                     // an earlier call was interrupted
+  if (arrived_in_) static_cast<void>(SyncSteps::step());          // an earlier call was interrupted
   const std::uint64_t tried = shm::attempted_round(core_.entry);  // guest.G5; begin() has ended that step
   if (tried != 0 && barrier_.has_arrived(tried - 1) && barrier_.was_in(tried - 1)) return 0;
   std::vector<std::uint64_t> versions;
@@ -93,7 +93,7 @@ std::uint64_t SyncSteps::change_once(std::uint64_t, std::span<const Variable> va
     pulled_in_.reset();
     for (std::size_t i = 0; i < variables.size(); ++i) change(state_of(variables[i]), how, values[i], versions);
     const std::uint64_t dropped = core_.count(Counter::kDropped).load_relaxed();  // relaxed: this rank's own
-    static_cast<void>(step());
+    static_cast<void>(SyncSteps::step());
     if (core_.count(Counter::kDropped).load_relaxed() == dropped) return 0;
   }
 }

@@ -18,7 +18,7 @@
 
 namespace ps_shm {
 
-class SyncSteps final : public StepMode {
+class SyncSteps : public StepMode {
  public:
   explicit SyncSteps(WorkerCore& core);
 

@@ -92,7 +92,7 @@ void Worker::pull_average(const Variable& variable, std::span<float> out) {
   if (retries != 0) impl.count(Counter::kPullRetries).bump_relaxed(retries);
 }
 
-void Worker::Impl::refuse_guest(const char* what) const {
+void WorkerCore::refuse_guest(const char* what) const {
   throw Error(fmt::format("{}: a guest of job '{}' makes no steps; use add_once()", what, job.job()),
               ErrorCode::kInvalidState);
 }
@@ -118,12 +118,7 @@ void Worker::wait_for_workers() {
       });
 }
 
-std::uint64_t Worker::step() {
-  Impl& impl = owned();
-  if (impl.options.guest) [[unlikely]]
-    impl.refuse_guest("step()");
-  return impl.mode->step();
-}
+std::uint64_t Worker::step() { return owned().mode->step(); }
 
 void Worker::barrier() {
   Impl& impl = owned();

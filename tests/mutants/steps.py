@@ -43,8 +43,8 @@ MUTANTS = {
         "tests": ['interleavings "guests: a job of two workers does not begin*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
-            ("if (worker.barriers[which_].published.load_acquire() == round + 1) set.insert(rank);  // (barrier.A2)",
-             "if (worker.barriers[which_].published.load_acquire() == round + 1) set.insert(rank); else if (worker.state.load_acquire() == 1) missing.push_back(rank);"),
+            ("      if (!is_guest_absent) set.insert(rank);\n",
+             "      if (!is_guest_absent) set.insert(rank);\n      else if (worker.state.load_acquire() == 1) missing.push_back(rank);\n"),
         ],
     },
     "guest_begins_job": {
@@ -53,7 +53,7 @@ MUTANTS = {
         "tests": ['interleavings "guests: a job of two workers does not begin*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
-            ("    ++used;\n    if (is_guest(worker)) {", "    ++used;\n    joined += is_guest(worker);\n    if (is_guest(worker)) {"),
+            ("    if (is_guest(worker)) [[unlikely]] {", "    joined += is_guest(worker);\n    if (is_guest(worker)) [[unlikely]] {"),
         ],
     },
     "guest_ends_job": {
@@ -152,10 +152,8 @@ MUTANTS = {
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
             ('''    const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
-    if (holder == 0) continue;
-    ++used;''',
+    if (holder == 0) continue;''',
              '''    if (worker.holders.load_acquire() == 0) continue;
-    ++used;
     const bool was_alive = !look_at_locks || rank == rank_ || job_.is_alive(rank);
     const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
     if (!was_alive) known_dead_[rank] = holder;'''),
@@ -197,7 +195,7 @@ MUTANTS = {
         "tests": ['barrier "barrier: a worker that checks after the round is over*"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
-            ("  if (set.size() != used) note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
+            ("  if (arrived != joined || is_guest_absent)\n    note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
              ""),
         ],
     },
@@ -261,10 +259,11 @@ MUTANTS = {
         "tests": ['PS_SHM_WEAK_SCENE=barrier weak_weak "weak: the barrier"'],
         "file": "src/shm/steps/barrier.cpp",
         "changes": [
-            ("  if (set.size() != used) note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
+            ("  if (arrived != joined || is_guest_absent)\n    note_left_behind(round, set);  // before anything of the previous round is overwritten\n",
              ""),
             ("  std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A4)",
-             '''  if (set.size() != used) note_left_behind(round, set);  // before anything of the previous round is overwritten
+             '''  if (arrived != joined || is_guest_absent)
+    note_left_behind(round, set);  // before anything of the previous round is overwritten
   std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A4)'''),
         ],
     },

@@ -16,14 +16,15 @@ void Barrier::arrive(std::uint64_t round) noexcept {
 bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing) {
   missing.clear();
   RankSet set;
-  std::uint32_t used = 0, joined = 0, arrived = 0;  // ranks that had an owner; workers among them; those that are here
+  std::uint32_t joined = 0, arrived = 0;
+  bool is_guest_absent = false;
   for (std::uint32_t rank = 0; rank < job_.ranks(); ++rank) {
     const WorkerShm& worker = job_.worker(rank);
     const std::uint64_t holder = worker.holders.load_acquire();  // (ranks.J4)
     if (holder == 0) continue;
-    ++used;
-    if (is_guest(worker)) {  // guest.G2: in the step if it is here, but nobody waits for it
-      if (worker.barriers[which_].published.load_acquire() == round + 1) set.insert(rank);  // (barrier.A2)
+    if (is_guest(worker)) [[unlikely]] {  // guest.G2: in the step if it is here, but nobody waits for it
+      is_guest_absent = worker.barriers[which_].published.load_acquire() != round + 1;  // (barrier.A2)
+      if (!is_guest_absent) set.insert(rank);
       continue;
     }
     ++joined;
@@ -52,7 +53,8 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
   const bool has_quorum = quorum != 0 && arrived >= quorum;
   if (!missing.empty() && !has_quorum) return false;
 
-  if (set.size() != used) note_left_behind(round, set);  // before anything of the previous round is overwritten
+  if (arrived != joined || is_guest_absent)
+    note_left_behind(round, set);  // before anything of the previous round is overwritten
   BarrierEntryShm& mine = entry(rank_);
   if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
     // (barrier.A3) pairs with barrier.A5, barrier.B11: a reader of the new set finds the round over, or what was noted
