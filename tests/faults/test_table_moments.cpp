@@ -70,8 +70,11 @@ TEST_CASE(
       for (bool goes_on = true; goes_on && access < 4000; access += &action == &actions[3] ? 97 : 1) {
         before();
         check();
-        goes_on = run_with(action, access, [&] { copy.follow(dumped); });
+        TableCopy begun;  // with a dump of all rows at this moment
+        goes_on = run_with(action, access, [&] { copy.follow(dumped), begun.follow(dumped); });
+        begun.follow(dumped);
         check();
+        REQUIRE(begun.rows == copy.rows);
       }
       CHECK(access > 10);
     }

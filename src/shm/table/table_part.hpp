@@ -134,11 +134,17 @@ class TablePart {
   template <class Copy, class Keep>
   void for_each(std::uint32_t since, Copy&& copy, Keep&& keep) const {
     for (std::uint64_t number = 0, end = rows_used(); number < end; ++number) {
-      const TableRowShm& there = row(number);
+      TableRowShm& there = row(number);
       if (there.changed.load_relaxed() < since) continue;  // (table.D4)
       for (;;) {
-        const std::uint64_t word = there.word.load_acquire();  // (table.R1)
+        std::uint64_t word = there.word.load_acquire();  // (table.R1)
         if (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed) break;
+        if (since == 0 && state_of(word) == RowState::kSealed) {  // its eviction may have been listed before this dump
+          const std::uint64_t live = next_word(word, RowState::kLive, reference_of(word));
+          static_cast<void>(there.word.try_exchange_acq_rel(word, live));  // (table.D3) lost: rescued, or evicted
+          fault_point(FaultPoint::kRowRescued);
+          continue;
+        }
         copy(there.key.load_relaxed(), elements(number));
         fence_acquire();                                  // (table.R3)
         if (there.word.load_relaxed() != word) continue;  // (table.R3)
