@@ -96,7 +96,7 @@ class SavedTables {
     update::with_element_value(settings, learning_rate_, [&](const auto& value_of) {
       for (const auto& part : parts)
         part->for_each(
-            0,
+            0, false,
             [&](std::uint64_t of, const float* elements) {
               key = of;
               shm::racing_copy(raw.data(), elements, raw.size());

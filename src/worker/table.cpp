@@ -444,7 +444,7 @@ TableDump Table::dump(std::uint64_t since, const std::function<void(const TableR
   update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
     for (const auto& part : state.parts)
       part->for_each(
-          from,
+          from, from == 0,
           [&](std::uint64_t key, const float* elements) {
             one.key = key;
             shm::racing_copy(raw.data(), elements, raw.size());

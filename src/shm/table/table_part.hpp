@@ -130,16 +130,16 @@ class TablePart {
 
   // Calls copy(key, elements) for every row that is somebody's and has changed since the dump `since` has begun (0: for
   // all), in the order of their numbers, again for a row that has changed hands meanwhile; then keep(). Rows are of
-  // different moments. Lock-free.
+  // different moments. Lock-free. `rescues`: makes sealed rows live, as a dump of all rows does that others follow.
   template <class Copy, class Keep>
-  void for_each(std::uint32_t since, Copy&& copy, Keep&& keep) const {
+  void for_each(std::uint32_t since, bool rescues, Copy&& copy, Keep&& keep) const {
     for (std::uint64_t number = 0, end = rows_used(); number < end; ++number) {
       TableRowShm& there = row(number);
       if (there.changed.load_relaxed() < since) continue;  // (table.D4)
       for (;;) {
         std::uint64_t word = there.word.load_acquire();  // (table.R1)
         if (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed) break;
-        if (since == 0 && state_of(word) == RowState::kSealed) {  // its eviction may have been listed before this dump
+        if (rescues && state_of(word) == RowState::kSealed) {  // its eviction may have been listed before this dump
           const std::uint64_t live = next_word(word, RowState::kLive, reference_of(word));
           static_cast<void>(there.word.try_exchange_acq_rel(word, live));  // (table.D3) lost: rescued, or evicted
           fault_point(FaultPoint::kRowRescued);
