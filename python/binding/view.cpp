@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "arrays.hpp"
 #include "calls.hpp"
+#include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "server.hpp"
 #include "settings.hpp"
@@ -65,38 +67,55 @@ nb::object values(const ViewHandle& self, const std::string& name) {
 // numbers them.
 class TakenSnapshot {
  public:
-  TakenSnapshot(const ViewHandle& of, const std::string& group) : of_(of) {
+  TakenSnapshot(ViewHandle of, const std::string& group) : of_(std::move(of)) {
     of_.look([&](const JobView& view) {
       snapshot_.emplace(view.snapshot({}, group));
       names_ = snapshot_->variables();
       all_ = view.variables();
     });
   }
-  ~TakenSnapshot() {
+  TakenSnapshot(const TakenSnapshot&) = delete;
+  ~TakenSnapshot() { release(); }
+
+  void release() {
     const Released release(Released::AtEnd::kKeep);  // without a turn, because waiting for one may throw
     snapshot_.reset();
   }
 
   const std::vector<std::string>& names() const { return names_; }
   VariableInfo variable(const std::string& name) const { return find(all_, name); }
-  std::uint64_t updates(const std::string& name) const {
-    return of_.look([&](const JobView&) { return snapshot_->updates(name); });
-  }
-  std::uint64_t global_step() const { return snapshot_->global_step(); }
+  std::uint64_t updates(const std::string& name) const { return get().updates(name); }
+  std::uint64_t global_step() const { return get().global_step(); }
+  bool is_point_in_time(const std::string& name) const { return get().is_point_in_time(name); }
 
   nb::object copy(const std::string& name, DType dtype, const Shape& shape, std::uint64_t which) const {
     nb::object made = new_array(dtype, shape);
-    const Array array(made, Use::kWrite, "values");
-    of_.look([&](const JobView&) { snapshot_->copy(name, array.bytes(), which); });
+    copy_to(name, Array(made, Use::kWrite, "values"), which);
     return made;
+  }
+  void copy_to(const std::string& name, const Array& array, std::uint64_t which) const {
+    of_.look([&](const JobView&) { get().copy(name, array.bytes(), which); });
   }
 
  private:
-  const ViewHandle& of_;
+  const Snapshot& get() const {
+    if (!snapshot_) throw Error("the snapshot has been released", ErrorCode::kInvalidState);
+    return *snapshot_;
+  }
+
+  ViewHandle of_;
   std::optional<Snapshot> snapshot_;
   std::vector<std::string> names_;
   std::vector<VariableInfo> all_;
 };
+
+void copy_to(const TakenSnapshot& self, const std::string& name, nb::handle out) {
+  const std::string what = fmt::format("copy of variable '{}': the array", name);
+  const VariableInfo variable = self.variable(name);
+  const Array array(out, Use::kWrite, what);
+  array.require(variable.dtype, variable.shape, what);
+  self.copy_to(name, array, 0);
+}
 
 nb::dict state(const ViewHandle& self, const std::string& group) {
   nb::dict all;
@@ -234,10 +253,58 @@ void add_event(nb::module_& module) {
       .def("__repr__", [](const Event& self) { return fmt::format("<event at step {}: {}>", self.step, self.text); });
 }
 
+void add_snapshot(nb::module_& module) {
+  nb::class_<TakenSnapshot>(
+      module, "Snapshot",
+      R"(A consistent snapshot of all variables, taken while training goes on. Returned by View.snapshot().
+
+A job has one snapshot at a time, and pushes cost a little more while there is one. It is released at the end of a
+`with` statement, by release(), or when the object goes.
+
+    with view.snapshot() as snapshot:
+        for name in snapshot.variables:
+            snapshot.copy(name, arrays[name]))")
+      .def_prop_ro(
+          "global_step", &TakenSnapshot::global_step,
+          "The number of global steps done at the snapshot point. Mode sync: exactly the updates of these steps "
+          "are in it. Other modes: exact up to the steps that were under way.")
+      .def_prop_ro("variables", &TakenSnapshot::names, "The names of the variables, those that were initialised.")
+      .def("is_point_in_time", &TakenSnapshot::is_point_in_time, "name"_a,
+           R"(Returns whether all elements of a variable are from the snapshot point.
+
+Large in-place variables, and those of a job with Hogwild! updates, are not.
+
+Args:
+    name: the variable's.
+
+Raises:
+    Error: the snapshot has no such variable (NOT_FOUND).)")
+      .def("copy", &copy_to, "name"_a, "out"_a, nb::sig("def copy(self, name: str, out: Array) -> None"),
+           R"(Copies the values of a variable at the snapshot point into an array.
+
+Args:
+    name: the variable's.
+    out: an array of the variable's type and shape, or with as many elements in one axis.
+
+Raises:
+    KeyError: the snapshot has no such variable.
+    TypeError: the array has another type.
+    ValueError: it has another shape.
+    Error: the snapshot has been released (INVALID_STATE).
+
+Progress: lock-free.)")
+      .def("release", &TakenSnapshot::release, "Releases the snapshot. Calling it again does nothing.")
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> Snapshot"))
+      .def(
+          "__exit__", [](TakenSnapshot& self, const nb::args&) { self.release(); },
+          nb::sig("def __exit__(self, *_: object) -> None"));
+}
+
 nb::class_<ViewHandle> add_view_facts(nb::module_& module) {
   nb::class_<ViewHandle> type(
       module, "View",
-      R"(A view of a job, live or dead. It changes nothing in the job, except that state() takes a snapshot.
+      R"(A view of a job, live or dead. It changes nothing in the job, except that state() and snapshot() take a snapshot.
 
     view = ps_shm.View("job")
     print(view.global_step, [(w.rank, w.state, w.loss) for w in view.workers()])
@@ -263,6 +330,9 @@ forked child.)");
           "global_step",
           [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.global_step(); }); },
           "The number of global steps that the job has done so far. Cheap; for polling.")
+      .def_prop_ro(
+          "instance", [](const ViewHandle& self) { return info(self).instance; },
+          "A random number that identifies this job among those of its name.")
       .def_prop_ro(
           "finished", [](const ViewHandle& self) { return info(self).finished; },
           "Whether the job has done its last step.")
@@ -339,6 +409,19 @@ Raises:
     KeyError: there is no variable of that name.
     Error: the variable is not initialised (INVALID_STATE).
     TypeError: the variable is of bfloat16, which NumPy does not have.)")
+      .def(
+          "snapshot", [](const ViewHandle& self, const std::string& group) { return new TakenSnapshot(self, group); },
+          nb::rv_policy::take_ownership, nb::kw_only(), "group"_a = "",
+          nb::sig("def snapshot(self, *, group: str = '') -> Snapshot"),
+          R"(Takes a consistent snapshot and returns it as a Snapshot, which copies into arrays that there are.
+
+Args:
+    group: as for state().
+
+Raises:
+    Error: as state().
+
+Progress: as state().)")
       .def("state", &state, nb::kw_only(), "group"_a = "",
            nb::sig("def state(self, *, group: str = '') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
            R"(Returns a copy of all initialised variables at one moment: a dict of new NumPy arrays by name.
@@ -367,6 +450,7 @@ void add_view(nb::module_& module) {
   add_variable_info(module);
   add_table_info(module);
   add_event(module);
+  add_snapshot(module);
   nb::class_<ViewHandle> type = add_view_facts(module);
   add_view_contents(type);
   module.def("optimizer_slots", &slots, "job"_a, "names"_a, "group"_a,
