@@ -135,10 +135,11 @@ struct ByteCount {
   std::uint64_t gradients = 0;     // gradient segments
   std::uint64_t shared_data = 0;   // Worker::shared()
   std::uint64_t tables = 0;        // tables by key
+  std::uint64_t bridge = 0;        // what a bridge to other boxes keeps
   // The sum of these.
   std::uint64_t total() const noexcept {
     return control + values + slots + words + padding + free_buffers + accumulators + reserves + gradients +
-           shared_data + tables;
+           shared_data + tables + bridge;
   }
 };
 

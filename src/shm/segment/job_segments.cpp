@@ -64,12 +64,12 @@ bool is_number(const std::string& text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
-// Whether `name` is a shard, a gradient segment, a table or the shared data of the job. The control segment is excluded.
+// Whether `name` is a segment of the job other than the control segment.
 bool is_part_of(const std::string& job, const std::string& name) {
   const std::string prefix = control_name(job) + ".";
   if (name.compare(0, prefix.size(), prefix) != 0) return false;
   const std::string rest = name.substr(prefix.size());
-  if (is_number(rest) || name == data_name(job)) return true;
+  if (is_number(rest) || name == data_name(job) || name == bridge_name(job)) return true;
   const auto dot = rest.find('.');
   return rest.size() > 3 && (rest[0] == 'w' || rest[0] == 't') && dot != std::string::npos &&
          is_number(rest.substr(1, dot - 1)) && is_number(rest.substr(dot + 1));

@@ -43,6 +43,20 @@
 //
 // /ps_shm.JOB.tN.P       part P of a table by key: table_layout.hpp
 //
+// /ps_shm.JOB.bridge     state of the job's bridge to other boxes (bridge_state.hpp)
+//
+//   0        +---------------------+
+//            | HeaderShm           |  the bridge                         inspect_shm
+//   512      | BridgeShm           |  the bridge                         inspect_shm
+//   4096     | text[2]             |  the bridge: JSON, 64 KiB each      inspect_shm
+//            | scratch             |  of a part of the next two
+//            | anchor              |  floats
+//            | momentum            |  floats, if the outer rule has one
+//            | base                |  floats
+//            | present             |  a byte for each block
+//            | sum                 |  in the wire format, of the blocks that are present
+//            +---------------------+
+//
 // /ps_shm_publication.NAME   a publication, which belongs to no job: bundle_layout.hpp
 //
 // A record describes a variable, or one part of a partitioned variable, or the accumulator of either (reduce atomic),
@@ -113,7 +127,15 @@ inline constexpr std::uint32_t kLiveRecords = 4;   // a reader fails only if so 
 inline constexpr std::uint32_t kLifeEvents = 256;  // joins, deaths, changes of settings: rare
 inline constexpr std::uint32_t kDecisions = 1024;  // one for each sync step: the last second of a fast job
 
-enum class SegmentKind : std::uint32_t { kControl = 1, kShard = 2, kGradient = 3, kData = 4, kBundle = 5, kTable = 6 };
+enum class SegmentKind : std::uint32_t {
+  kControl = 1,
+  kShard = 2,
+  kGradient = 3,
+  kData = 4,
+  kBundle = 5,
+  kTable = 6,
+  kBridge = 7
+};
 
 struct alignas(kWriterLine) HeaderShm {
   std::uint64_t magic;
@@ -377,6 +399,18 @@ struct alignas(kWriterLine) SharedDataShm {
   char key[1008];  // identifies the data; truncated at the end if it is longer
 };
 
+// The bridge's record. One process writes.
+struct alignas(kWriterLine) BridgeShm {
+  AtomicShm<std::uint64_t> writes;  // of the text; the newest is text[writes % 2] (bridge.S1). 0: there is none
+  AtomicShm<std::uint64_t> cursor;  // (bridge.S6) of the outer step: 2k: parts before part k are done; 2k + 1: scratch
+                                    // has the results of part k
+  std::uint64_t blocks;             // of kBridgeBlock floats
+  std::uint64_t wire_bytes;         // of a block of the sum
+  std::uint64_t momentum;           // 1: the segment has the momentum
+  std::uint64_t text_bytes[2];
+  std::uint64_t reserved[9];
+};
+
 inline constexpr std::size_t kStateOffset = 2048;
 inline constexpr std::size_t kIndexOffset = 4096;
 inline constexpr std::size_t kSettingsOffset = kIndexOffset + 4 * kMaxVariables;
@@ -387,6 +421,10 @@ inline constexpr std::size_t kPushedOffset = 512;
 inline constexpr std::size_t kNormOffset = kPushedOffset + 8 * kMaxVariables;
 inline constexpr std::uint64_t kNoNorm = ~std::uint64_t{0};  // as the norm: not requested; no sum has these bits
 inline constexpr std::size_t kGradientsOffset = 135168;
+inline constexpr std::size_t kBridgeRecordOffset = 512, kBridgeTextOffset = 4096;
+inline constexpr std::size_t kBridgeTextBytes = 64 << 10;  // of each of the two
+inline constexpr std::size_t kBridgeBlock = 1024;          // floats
+inline constexpr std::size_t kBridgePart = 64;             // blocks that the outer step computes at a time
 inline constexpr std::size_t kSharedRecordOffset = 512;
 inline constexpr std::size_t kSharedDataOffset = 4096;
 

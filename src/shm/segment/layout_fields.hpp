@@ -242,6 +242,14 @@ struct LayoutFields<SharedDataShm> {
 };
 
 template <>
+struct LayoutFields<BridgeShm> {
+  using Struct = BridgeShm;
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(writes),     PS_SHM_FIELD(cursor),   PS_SHM_FIELD(blocks),
+                                        PS_SHM_FIELD(wire_bytes), PS_SHM_FIELD(momentum), PS_SHM_FIELD(text_bytes),
+                                        PS_SHM_FIELD(reserved)};
+};
+
+template <>
 struct LayoutFields<BundleShm> {
   using Struct = BundleShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(tensors), PS_SHM_FIELD(subscribers), PS_SHM_FIELD(records),
@@ -348,8 +356,8 @@ consteval std::uint64_t layout_fingerprint() {
   LayoutHash hash;
   hash.mix_fields<HeaderShm, SettingsShm, LiveShm, BarrierShm, SnapshotPointShm, JobStateShm, EventShm, RankSetShm,
                   BarrierEntryShm, WorkerShm, VariableShm, PieceWordShm, BufferHeaderShm, FreeBufferShm,
-                  FreeBufferTableShm, SharedDataShm, BundleShm, NewestShm, WaitersShm, SubscriberShm, RoundShm,
-                  WriterShm, TensorShm, RecordShm, TableRowShm, TableLaneShm, TableShm, EvictedShm>();
+                  FreeBufferTableShm, SharedDataShm, BridgeShm, BundleShm, NewestShm, WaitersShm, SubscriberShm,
+                  RoundShm, WriterShm, TensorShm, RecordShm, TableRowShm, TableLaneShm, TableShm, EvictedShm>();
   const std::uint64_t facts[] = {kLayoutVersion,
                                  kArithmeticVersion,
                                  kMaxRanks,
@@ -377,6 +385,11 @@ consteval std::uint64_t layout_fingerprint() {
                                  kGradientsOffset,
                                  kSharedRecordOffset,
                                  kSharedDataOffset,
+                                 kBridgeRecordOffset,
+                                 kBridgeTextOffset,
+                                 kBridgeTextBytes,
+                                 kBridgeBlock,
+                                 kBridgePart,
                                  kBundleOffset,
                                  kNewestOffset,
                                  kWaitersOffset,

@@ -30,6 +30,7 @@ std::string table_name(const std::string& job, std::uint32_t table, std::uint32_
   return fmt::format("{}.t{}.{}", control_name(job), table, part);
 }
 std::string data_name(const std::string& job) { return control_name(job) + ".data"; }
+std::string bridge_name(const std::string& job) { return control_name(job) + ".bridge"; }
 std::string job_of(const std::string& segment) {
   if (!segment.starts_with(kJobPrefix)) return {};
   const std::string rest = segment.substr(sizeof kJobPrefix - 1);

@@ -12,8 +12,8 @@ namespace ps_shm::shm {
 inline constexpr char kDirectory[] = "/dev/shm";
 inline std::string path_of(const std::string& name) { return std::string(kDirectory) + "/" + name; }
 
-// The names of a job's segments in /dev/shm: "ps_shm.JOB", "ps_shm.JOB.K", "ps_shm.JOB.wR.G", "ps_shm.JOB.tN.P"
-// and "ps_shm.JOB.data".
+// The names of a job's segments in /dev/shm: "ps_shm.JOB", "ps_shm.JOB.K", "ps_shm.JOB.wR.G", "ps_shm.JOB.tN.P",
+// "ps_shm.JOB.data" and "ps_shm.JOB.bridge".
 inline constexpr char kJobPrefix[] = "ps_shm.";
 std::string control_name(const std::string& job);
 std::string shard_name(const std::string& job, std::uint32_t shard);
@@ -21,6 +21,7 @@ std::string gradient_name(const std::string& job, std::uint32_t rank, std::uint6
 std::string gradient_prefix(const std::string& job, std::uint32_t rank);  // common to all generations
 std::string table_name(const std::string& job, std::uint32_t table, std::uint32_t part);
 std::string data_name(const std::string& job);
+std::string bridge_name(const std::string& job);
 
 // The job that a segment's name contains; empty if it is not the name of a job's segment.
 std::string job_of(const std::string& segment);

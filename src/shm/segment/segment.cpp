@@ -53,6 +53,8 @@ bool is_called(const HeaderShm& header, const std::string& name) {
       return name == table_name(job, header.number >> 16, header.number & 0xffff);
     case SegmentKind::kData:
       return name == data_name(job);
+    case SegmentKind::kBridge:
+      return name == bridge_name(job);
     case SegmentKind::kBundle:
       return name == bundle_name(job);
   }
