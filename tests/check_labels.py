@@ -82,7 +82,7 @@ for number, line in enumerate(page, 1):
     faults += [f"{PAGE}:{number}: there is no {name}" for column, cell in zip(header, cells) if column in THERE
                for name in re.findall(r"`(\S+?)`", cell) if not THERE[column](name)]
 
-for folder in ("src", "include", "kernels", "tests", "benches", "tools"):
+for folder in ("src", "include", "kernels", "python", "tests", "benches", "tools"):
     for path in sorted((source / folder).rglob("*")):
         if path.suffix not in (".hpp", ".cpp", ".cu", ".cuh", ".py", ".pml") or path.name == pathlib.Path(__file__).name:
             continue
